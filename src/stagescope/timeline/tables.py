@@ -1,0 +1,147 @@
+"""The declared tables: every column once, with its type, unit and meaning.
+
+Validation, docs/formats.md and the reading of foreign tables are made from these declarations.
+Times are int64 nanoseconds on the timeline's common clock, counted from the Unix epoch where it is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.vocabulary.kinds import KIND_NAMES, LANES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KindType = pl.Enum(list(KIND_NAMES))
+LaneType = pl.Enum(list(LANES))
+SEVERITIES = ("error", "warning", "info")
+SeverityType = pl.Enum(list(SEVERITIES))
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: name, Polars type, unit, meaning, and whether it may be null."""
+
+    name: str
+    dtype: pl.DataType | type[pl.DataType]
+    unit: str
+    meaning: str
+    nullable: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: its name, what a row is, the order of its rows, and its columns."""
+
+    name: str
+    row: str
+    order: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> Mapping[str, pl.DataType | type[pl.DataType]]:
+        """Column names and Polars types, in order."""
+        return {column.name: column.dtype for column in self.columns}
+
+    @property
+    def names(self) -> list[str]:
+        """Column names in order."""
+        return [column.name for column in self.columns]
+
+    def empty(self) -> pl.DataFrame:
+        """Return the table without rows."""
+        return pl.DataFrame(schema=dict(self.schema))
+
+
+SPANS = Table(
+    "spans",
+    "one interval on one lane of one rank",
+    ("rank", "start_ns", "end_ns"),
+    (
+        Column("rank", pl.Int32, "", "Global rank of the process."),
+        Column("lane", LaneType, "", "Where it ran: compute, comm (transfers) or host."),
+        Column("kind", KindType, "", "What ran, spelled as in vocabulary/kinds.py."),
+        Column("step", pl.Int32, "", "Training step, counted from 0 by the recorder.", nullable=True),
+        Column("stage", pl.Int32, "", "GLOBAL (virtual) stage, 0 to S-1.", nullable=True),
+        Column("chunk", pl.Int32, "", "Local model chunk on this rank, 0 for the first.", nullable=True),
+        Column("microbatch", pl.Int32, "", "Micro-batch of the step, from 0.", nullable=True),
+        Column("pair", pl.Int32, "", "Shared by the two jobs of an overlapped pair.", nullable=True),
+        Column("peer", pl.Int32, "", "Global rank at the other end of a transfer.", nullable=True),
+        Column("bytes", pl.Int64, "B", "Size of the transfer.", nullable=True),
+        Column("start_ns", pl.Int64, "ns", "Start; of a transfer: when it was issued."),
+        Column("end_ns", pl.Int64, "ns", "End; of a receive: when the host knew that it was done."),
+        Column("wait_start_ns", pl.Int64, "ns", "When the host began to block on this transfer.", nullable=True),
+        Column("wait_end_ns", pl.Int64, "ns", "When the host was released again.", nullable=True),
+        Column("name", pl.String, "", "Free text where kind does not say it all.", nullable=True),
+    ),
+)
+
+RANKS = Table(
+    "ranks",
+    "one process",
+    ("rank",),
+    (
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column("machine", pl.String, "", "Machine: one per boot of one host.", nullable=True),
+        Column("device", pl.String, "", "Device the rank computed on.", nullable=True),
+        Column("pp", pl.Int32, "", "Pipeline-parallel coordinate.", nullable=True),
+        Column("dp", pl.Int32, "", "Data-parallel coordinate.", nullable=True),
+        Column("tp", pl.Int32, "", "Tensor-parallel coordinate.", nullable=True),
+        Column("cp", pl.Int32, "", "Context-parallel coordinate.", nullable=True),
+        Column("ep", pl.Int32, "", "Expert-parallel coordinate.", nullable=True),
+        Column("host", pl.String, "", "Host name.", nullable=True),
+        Column("clock", pl.String, "", "Clock domain of its stamps, a row of clocks.", nullable=True),
+        Column("world_size", pl.Int32, "", "Ranks that the run declared.", nullable=True),
+        Column("schedule", pl.String, "", "Schedule that the framework declared.", nullable=True),
+        Column("source", pl.String, "", "File it was read from.", nullable=True),
+    ),
+)
+
+STEPS = Table(
+    "steps",
+    "one training step of one rank",
+    ("step", "rank"),
+    (
+        Column("step", pl.Int32, "", "Training step."),
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column("start_ns", pl.Int64, "ns", "When the schedule's step began on this rank."),
+        Column("end_ns", pl.Int64, "ns", "When it returned."),
+    ),
+)
+
+CLOCKS = Table(
+    "clocks",
+    "one clock domain and time segment",
+    ("clock", "start_ns"),
+    (
+        Column("clock", pl.String, "", "Clock domain: boot id and clock name."),
+        Column("machine", pl.String, "", "Machine that carries the clock.", nullable=True),
+        Column("start_ns", pl.Int64, "ns", "First moment the fit holds for.", nullable=True),
+        Column("offset_ns", pl.Int64, "ns", "Added to raw stamps to give the common clock."),
+        Column("drift_ppm", pl.Float64, "ppm", "Rate against the common clock.", nullable=True),
+        Column("error_lo_ns", pl.Int64, "ns", "Lower end of the offset's error; null: unknown.", nullable=True),
+        Column("error_hi_ns", pl.Int64, "ns", "Upper end of the offset's error; null: unknown.", nullable=True),
+        Column("evidence_count", pl.Int64, "", "Observations that the offset rests on.", nullable=True),
+        Column("method", pl.String, "", "How the offset was found."),
+    ),
+)
+
+DIAGNOSTICS = Table(
+    "diagnostics",
+    "one thing that was wrong or lost",
+    ("severity", "source"),
+    (
+        Column("severity", SeverityType, "", "error: data are missing; warning: look twice; info: good to know."),
+        Column("source", pl.String, "", "File it concerns.", nullable=True),
+        Column("rank", pl.Int32, "", "Rank it concerns.", nullable=True),
+        Column("location", pl.String, "", "Where in the source.", nullable=True),
+        Column("message", pl.String, "", "What was found and what was done about it."),
+        Column("count", pl.Int64, "", "How many things the row stands for."),
+    ),
+)
+
+TABLES: tuple[Table, ...] = (SPANS, RANKS, STEPS, CLOCKS, DIAGNOSTICS)

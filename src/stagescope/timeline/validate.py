@@ -1,0 +1,45 @@
+"""Make a foreign frame into a declared table, or say exactly what does not fit."""
+
+from __future__ import annotations
+
+import polars as pl
+from polars.exceptions import InvalidOperationError
+
+from stagescope.timeline.tables import Column, Table
+from stagescope.vocabulary.errors import TableError
+
+
+def conform(frame: pl.DataFrame, table: Table, where: str = "") -> pl.DataFrame:
+    """Return `frame` as `table` declares it: its columns in order, cast and sorted by the table's order.
+
+    Missing nullable columns are filled with null; columns that the table does not know are left out.
+    Raises TableError, naming table, column and the first offending value, when a required column is
+    missing, a value does not fit its type, or a required value is null.
+    """
+    missing = [c.name for c in table.columns if not c.nullable and c.name not in frame.columns]
+    if missing:
+        raise TableError.missing_columns(table.name, missing, where)
+    cast = pl.DataFrame([_column(frame, column, table, where) for column in table.columns])
+    return cast.sort(table.order, maintain_order=True)
+
+
+def _column(frame: pl.DataFrame, column: Column, table: Table, where: str) -> pl.Series:
+    if column.name not in frame.columns:
+        return pl.Series(column.name, [None], dtype=column.dtype).new_from_index(0, frame.height)
+    found = frame[column.name]
+    try:
+        series = found.cast(column.dtype)
+    except InvalidOperationError:
+        wrong = found.filter(found.cast(column.dtype, strict=False).is_null() & found.is_not_null())
+        raise TableError.wrong_values(
+            table.name, column.name, wrong[0] if len(wrong) else None, _expected(column), where
+        ) from None
+    if series.null_count() and not column.nullable:
+        raise TableError.wrong_values(table.name, column.name, None, _expected(column), where)
+    return series
+
+
+def _expected(column: Column) -> str:
+    if isinstance(column.dtype, pl.Enum):
+        return f"one of {', '.join(column.dtype.categories)}"
+    return f"{column.dtype}{' in ' + column.unit if column.unit else ''}"

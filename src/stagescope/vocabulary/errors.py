@@ -1,0 +1,166 @@
+"""Every error that stagescope raises on purpose.
+
+    StagescopeError                     exit code 1
+      InputError                        what was given cannot be read
+      OutputError                       what was asked for cannot be written
+      TableError                        a table breaks its declaration
+      CommandError                      a program that was to be started cannot be
+      UsageError                        exit code 2: the words of the call contradict themselves
+
+Messages are built from facts by the named constructors. `hint` says what to try next; the command line
+prints it after the message, a library user can ignore it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from typing_extensions import Self
+
+
+class StagescopeError(Exception):
+    """Base of all errors that stagescope raises on purpose."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class InputError(StagescopeError):
+    """What was given cannot be read."""
+
+    @classmethod
+    def no_such_path(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a path that does not exist."""
+        return cls(f"no such file or directory: {path}")
+
+    @classmethod
+    def nothing_to_read(cls, path: str | os.PathLike[str], looked_for: Iterable[str]) -> Self:
+        """Return the error for a directory without any file that a reader knows."""
+        return cls(
+            f"nothing to read in {path}: no {' or '.join(looked_for)} file in it or below it",
+            "record a run with: stagescope run -o DIR -- torchrun ... train.py",
+        )
+
+    @classmethod
+    def not_recognized(cls, path: str | os.PathLike[str], formats: Iterable[str], head: bytes) -> Self:
+        """Return the error for a file that no reader recognizes by its content."""
+        begins = f"it begins with {head[:12]!r}" if head else "it is empty"
+        return cls(f"{path} is not a recording or a trace that stagescope knows ({begins})",
+                   f"formats it reads: {', '.join(formats)}")  # fmt: skip
+
+    @classmethod
+    def damaged(cls, path: str | os.PathLike[str], what: str) -> Self:
+        """Return the error for a file of a known format with nothing usable in it."""
+        return cls(f"{path}: {what}")
+
+    @classmethod
+    def newer_version(cls, path: str | os.PathLike[str], found: int, known: int) -> Self:
+        """Return the error for a file written by a newer stagescope."""
+        return cls(f"{path} has format version {found}; this stagescope reads up to {known}",
+                   "upgrade stagescope to read it")  # fmt: skip
+
+    @classmethod
+    def duplicate_rank(cls, rank: int, sources: Iterable[str]) -> Self:
+        """Return the error for two recordings that claim to be the same rank."""
+        return cls(
+            f"two recordings of rank {rank}: {' and '.join(sources)}",
+            "give one run at a time: name one run's directory, or remove the recordings of the other run",
+        )
+
+    @classmethod
+    def no_step(cls, step: int, present: Iterable[int]) -> Self:
+        """Return the error for a step that was asked for and not recorded."""
+        return cls(f"step {step} was not recorded; recorded: {_ranges(present)}")
+
+
+class OutputError(StagescopeError):
+    """What was asked for cannot be written."""
+
+    @classmethod
+    def exists(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for an output that would be overwritten."""
+        return cls(f"{path} already exists", "use --force to replace it, or name another output with -o")
+
+    @classmethod
+    def cannot_write(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
+        """Return the error for an output that the system refuses."""
+        return cls(f"cannot write {path}: {reason.strerror or reason}")
+
+    @classmethod
+    def unknown_format(cls, name: str, known: Iterable[str]) -> Self:
+        """Return the error for an export format that no writer offers."""
+        return cls(f"no export format {name!r}; known: {', '.join(known)}")
+
+
+class TableError(StagescopeError):
+    """A table breaks its declaration."""
+
+    @classmethod
+    def missing_columns(cls, table: str, missing: Iterable[str], where: str = "") -> Self:
+        """Return the error for a table without a required column."""
+        return cls(f"{where + ': ' if where else ''}table {table} lacks the column(s) {', '.join(missing)}")
+
+    @classmethod
+    def wrong_values(cls, table: str, column: str, found: object, expected: str, where: str = "") -> Self:
+        """Return the error for a column with values that its declaration does not allow."""
+        at = where + ": " if where else ""
+        return cls(f"{at}table {table}, column {column}: expected {expected}, found {found!r}")
+
+
+class CommandError(StagescopeError):
+    """A program that was to be started cannot be."""
+
+    exit_code = 127
+
+    @classmethod
+    def not_found(cls, program: str) -> Self:
+        """Return the error for a program that is not on PATH."""
+        return cls(f"cannot start {program!r}: no such program", "check the spelling, or activate its environment")
+
+    @classmethod
+    def cannot_start(cls, program: str, reason: OSError) -> Self:
+        """Return the error for a program that the system refuses to start."""
+        error = cls(f"cannot start {program!r}: {reason.strerror or reason}")
+        error.exit_code = 126
+        return error
+
+    @classmethod
+    def missing_library(cls, library: str, purpose: str, install: str) -> Self:
+        """Return the error for an optional library that a command needs."""
+        error = cls(f"{purpose} needs {library}, which is not installed", f"install it with: {install}")
+        error.exit_code = 1
+        return error
+
+
+class UsageError(StagescopeError):
+    """The words of the call contradict themselves."""
+
+    exit_code = 2
+
+    @classmethod
+    def step_range_malformed(cls, text: str) -> Self:
+        """Return the error for a step range that is not written A:B."""
+        return cls(f"steps {text!r}: expected A:B with whole numbers from 0, such as 2:5 for steps 2, 3 and 4")
+
+    @classmethod
+    def step_range_empty(cls, text: str, start: int, stop: int) -> Self:
+        """Return the error for a step range with nothing in it."""
+        return cls(f"steps {text!r}: no step lies between {start} (first) and {stop} (first one left out)")
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as compact ranges: 0-3, 7."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs) or "none"
