@@ -1,3 +1,60 @@
-"""stagescope: see, explain and shrink the bubble of pipeline-parallel training."""
+"""stagescope: see, explain and shrink the bubble of pipeline-parallel training.
+
+>>> import stagescope
+>>> timeline = stagescope.read("runs/today")        # doctest: +SKIP
+>>> report = stagescope.analyze(timeline)           # doctest: +SKIP
+>>> stagescope.export(timeline, "today.pftrace")    # doctest: +SKIP
+
+Everything is imported when it is first used: a training job that records must not pay for the analysis.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stagescope.analyze import Report
+    from stagescope.timeline import Timeline
+    from stagescope.workflow import analyze, export, read
 
 __version__ = "0.1.0"
+
+__all__ = ["Report", "Timeline", "__version__", "analyze", "export", "read"]
+
+_HOME = {
+    "Report": "stagescope.analyze",
+    "Timeline": "stagescope.timeline",
+    "analyze": "stagescope.workflow",
+    "export": "stagescope.workflow",
+    "read": "stagescope.workflow",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name from the module that it lives in."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported already or not."""
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """The package, in which a public function keeps its name though a folder has the same one.
+
+    Importing the folder `stagescope.export` would bind `stagescope.export` to it, so that what the name means
+    would depend on what had been imported before.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

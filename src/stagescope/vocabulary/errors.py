@@ -56,6 +56,11 @@ class InputError(StagescopeError):
                    f"formats it reads: {', '.join(formats)}")  # fmt: skip
 
     @classmethod
+    def cannot_read(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
+        """Return the error for a file that the system refuses to open."""
+        return cls(f"cannot read {path}: {reason.strerror or reason}")
+
+    @classmethod
     def damaged(cls, path: str | os.PathLike[str], what: str) -> Self:
         """Return the error for a file of a known format with nothing usable in it."""
         return cls(f"{path}: {what}")
@@ -77,7 +82,7 @@ class InputError(StagescopeError):
     @classmethod
     def no_step(cls, step: int, present: Iterable[int]) -> Self:
         """Return the error for a step that was asked for and not recorded."""
-        return cls(f"step {step} was not recorded; recorded: {_ranges(present)}")
+        return cls(f"step {step} was not recorded; recorded: {compact_ranges(present)}")
 
 
 class OutputError(StagescopeError):
@@ -155,7 +160,7 @@ class UsageError(StagescopeError):
         return cls(f"steps {text!r}: no step lies between {start} (first) and {stop} (first one left out)")
 
 
-def _ranges(numbers: Iterable[int]) -> str:
+def compact_ranges(numbers: Iterable[int]) -> str:
     """Return numbers as compact ranges: 0-3, 7."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):

@@ -1,0 +1,64 @@
+"""The bubble: what part of its pipeline's window a rank spent without computing.
+
+Per pipeline and step the window reaches from the first start to the last end of any forward or backward job
+on any of its ranks. A rank is busy where a compute span of it runs (the union, so that an overlapped pair
+counts once), idle elsewhere in the window, and bubble fraction = idle / window. The other fractions in use
+divide by the ideal or the busy time (Megatron-LM, arXiv 2104.04473, section 2.2: (p-1)/m) or by a rank's own
+span (Zero Bubble, arXiv 2401.10241, section 5.3); they differ, which is why every output names its
+denominator.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stagescope.analyze.coverage import covered_ns, unite
+from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, RECEIVES
+
+DENOMINATOR = "window: first start to last end of the pipeline's forward and backward jobs, per step"
+
+
+def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per step and rank with a pipeline job in it, sorted by step and rank.
+
+    Columns: step, rank, pipeline, window_start_ns, window_end_ns, window_ns, busy_ns, idle_ns,
+    receive_wait_ns (the union of the times in which the host was blocked on a receive, inside the window).
+    `pipelines` is what find_pipelines returns. Spans count by their time, whatever step they name: a rank
+    that already computes for the next step is not idle.
+    """
+    windows = _windows(spans, pipelines)
+    busy = unite(spans.filter(pl.col("lane") == COMPUTE))
+    waits = spans.filter(pl.col("kind").is_in(RECEIVES)).select(
+        "rank", start_ns="wait_start_ns", end_ns="wait_end_ns"
+    )
+    return windows.with_columns(
+        busy_ns=covered_ns(windows, busy),
+        receive_wait_ns=covered_ns(windows, unite(waits)),
+    ).select(
+        "step",
+        "rank",
+        "pipeline",
+        "window_start_ns",
+        "window_end_ns",
+        "window_ns",
+        "busy_ns",
+        (pl.col("window_ns") - pl.col("busy_ns")).alias("idle_ns"),
+        "receive_wait_ns",
+    )
+
+
+def _windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return step, rank, pipeline and the pipeline's window in that step."""
+    jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS) & pl.col("step").is_not_null())
+    ranks = jobs.select("step", "rank", "start_ns", "end_ns").join(pipelines, on="rank")
+    return (
+        ranks.group_by("step", "rank", "pipeline")
+        .agg(pl.min("start_ns"), pl.max("end_ns"))
+        .with_columns(
+            window_start_ns=pl.min("start_ns").over("step", "pipeline"),
+            window_end_ns=pl.max("end_ns").over("step", "pipeline"),
+        )
+        .with_columns(window_ns=pl.col("window_end_ns") - pl.col("window_start_ns"))
+        .drop("start_ns", "end_ns")
+        .sort("step", "rank")
+    )

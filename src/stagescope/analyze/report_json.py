@@ -1,0 +1,44 @@
+"""The report as plain data, for JSON files and the programs that read them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stagescope.analyze.report import Report
+
+SCHEMA = 1
+
+
+def to_json(report: Report) -> dict[str, object]:
+    """Return the report as dicts, lists, numbers and strings, ready for json.dumps.
+
+    Times are integer nanoseconds, fractions 0 to 1. The keys:
+
+    ``schema``: 1; a key that goes or changes its meaning makes it 2, a new key does not.
+    ``schedule``: declared by the run, or null. ``microbatches``: per step and pipeline, or null.
+    ``steps``: a list of {step, start_ns, end_ns, window_ns, bubble_fraction, in_totals}.
+    ``ranks``: a list of {rank, machine, stages, busy_ns, idle_ns, receive_wait_ns, window_ns,
+    bubble_fraction}, summed over the steps in the totals.
+    ``bubble``: {fraction, per_rank, denominator, steps}: idle over window of all ranks in `steps` (null when
+    there is no step), the same for each rank (keys are ranks, as text), what the fraction divides by in
+    words, and the steps in the totals.
+    ``diagnostics``: a list of {severity, message, source, rank, location, count}, errors first. Data are
+    missing if one has the severity "error".
+    """
+    bubble = report.bubble
+    return {
+        "schema": SCHEMA,
+        "schedule": report.schedule,
+        "microbatches": report.microbatches,
+        "steps": [asdict(step) for step in report.steps],
+        "ranks": [{**asdict(rank), "stages": list(rank.stages)} for rank in report.ranks],
+        "bubble": {
+            "fraction": bubble.fraction,
+            "per_rank": {str(rank): fraction for rank, fraction in bubble.per_rank.items()},
+            "denominator": bubble.denominator,
+            "steps": list(bubble.steps),
+        },
+        "diagnostics": [diagnostic._asdict() for diagnostic in report.diagnostics],
+    }

@@ -1,0 +1,145 @@
+"""``stagescope demo``: the whole way on this machine, from a training to a picture."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagescope.demo.names import SCHEDULES
+from stagescope.vocabulary.errors import CommandError, OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagescope.timeline import Timeline
+
+RANKS = 4
+STEPS = 5
+RECORDED = f"1:{STEPS}"
+PICTURES = (("svg", "demo.svg"), ("pftrace", "demo.pftrace"), ("chrome", "demo.json"))
+
+
+@click.command(
+    "demo",
+    epilog="""
+    \b
+    Examples:
+      stagescope demo
+      stagescope demo --schedule ZBVZeroBubble -o demo-zbv
+    """,
+)
+@click.option("--schedule", type=click.Choice(SCHEDULES), default="1F1B", show_default=True, help="What to run.")
+@click.option("--microbatches", type=click.IntRange(min=RANKS), default=8, show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path("demo"),
+    show_default=True,
+    help="Directory to write.",
+)
+@click.option("--force", is_flag=True, help="Replace what an earlier demo left in DIR.")
+def command(schedule: str, microbatches: int, output: Path, *, force: bool) -> int:
+    """Train a small real pipeline on this machine, record it, and show where its time went.
+
+    Four local processes train with torch.distributed.pipelining; every stage's work is a short sleep, so that the
+    picture is the textbook's even on two cores. Step 0 is not recorded: it sets up connections.
+    """
+    if find_spec("torch") is None:
+        raise CommandError.missing_library("torch", "the demo", "pip install 'stagescope[demo]'")
+    _prepare(output, force=force)
+    progress = _progress()
+    progress(f"training {STEPS} steps of {schedule} on {RANKS} processes (about 20 s)")
+    recordings = _record(output, ["--schedule", schedule, "--microbatches", str(microbatches)])
+    progress("reading the recordings, drawing")
+    code = _show(recordings, output)
+    _say_how_to_open(output, recordings)
+    return code
+
+
+def _prepare(output: Path, *, force: bool) -> None:
+    """Refuse to overwrite; with `force`, remove what a demo leaves behind and nothing else."""
+    try:
+        if output.exists() and (not output.is_dir() or any(output.iterdir())) and not force:
+            raise OutputError.exists(output)
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise OutputError.cannot_write(output, reason) from None
+
+
+def _record(output: Path, options: list[str]) -> Path:
+    """Run the training under the recorder; return the directory of the recordings."""
+    from stagescope.record import launch
+
+    recordings, log = output / "recording", output / "training.log"
+    launch.prepare_directory(recordings, force=True)
+    environment = launch.recording_environment(
+        recordings,
+        steps=RECORDED,
+        run="demo",
+        inherited={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": _loopback()},
+    )
+    training = Path(__file__).parents[1] / "demo" / "train.py"
+    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}",
+                "--master-addr=127.0.0.1", f"--master-port={_free_port()}"]  # fmt: skip
+    with log.open("wb") as file:
+        ended = launch.run_command([*launcher, str(training), f"--steps={STEPS}", *options], environment, file)
+    if ended.exit_code:
+        click.echo(log.read_text(encoding="utf-8", errors="replace")[-2000:], err=True)
+        raise CommandError.failed("the training", ended.exit_code, log)
+    return recordings
+
+
+def _show(recordings: Path, output: Path) -> int:
+    """Print chart and report, and write the pictures; return the exit code that the data deserve."""
+    from stagescope import workflow
+    from stagescope.cli.reading import exit_code, read_paths
+    from stagescope.cli.report import write_report
+    from stagescope.cli.show import print_chart, print_figures
+
+    timeline: Timeline = read_paths([recordings])
+    report = workflow.analyze(timeline)
+    print_chart(timeline, report)
+    print_figures(report)
+    write_report(report, output / "report.json", force=True)
+    for name, file in PICTURES:
+        workflow.export(timeline, output / file, format=name, force=True)
+    return exit_code(timeline)
+
+
+def _say_how_to_open(output: Path, recordings: Path) -> None:
+    click.echo(f"""
+Open it:
+  {output}/demo.svg       in any browser: the picture of one step
+  {output}/demo.pftrace   at https://ui.perfetto.dev, "Open trace file": every span, with arrows
+  {output}/demo.json      in chrome://tracing
+  stagescope show {recordings} --step 2
+Record your own: stagescope run -- torchrun --nproc-per-node 4 train.py""")
+
+
+def _progress() -> Callable[[str], None]:
+    """Return what says on standard error how far the demo is."""
+
+    def say(text: str) -> None:
+        click.echo(f"stagescope demo: {text} ...", err=True)
+
+    return say
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _loopback() -> str:
+    """Return the name of the loopback interface, over which the demo's processes talk."""
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in ("lo", "lo0") if name in names), names[0])

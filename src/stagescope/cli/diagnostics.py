@@ -1,0 +1,32 @@
+"""Diagnostics as lines of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stagescope.timeline.diagnostics import Diagnostic
+
+MOST_LINES = 20
+
+
+def diagnostic_lines(diagnostics: Sequence[Diagnostic], most: int = MOST_LINES) -> Iterator[str]:
+    """Yield one line per diagnostic in the order given, and at the end how many were not said."""
+    for one in diagnostics[:most]:
+        yield f"{one.severity}: {one.message}{_facts(one)}"
+    if len(diagnostics) > most:
+        yield f"... and {len(diagnostics) - most} more; stagescope report --json lists them all"
+
+
+def _facts(one: Diagnostic) -> str:
+    """Return where and how often, as far as it is known and the message leaves it open."""
+    facts = (
+        one.source if one.source and one.source not in one.message else None,
+        f"rank {one.rank}" if one.rank is not None else None,
+        one.location,
+        f"count {one.count}" if one.count > 1 else None,
+    )
+    known = ", ".join(fact for fact in facts if fact)
+    return f" [{known}]" if known else ""

@@ -1,0 +1,48 @@
+"""``stagescope export``: a run as a picture, a trace for a viewer, or a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stagescope.cli.diagnostics import diagnostic_lines
+from stagescope.cli.reading import exit_code, read_paths
+
+
+@click.command(
+    "export",
+    epilog="""
+    \b
+    Examples:
+      stagescope export recordings -o run.pftrace           open at ui.perfetto.dev
+      stagescope export recordings --to chrome -o run.json  open in chrome://tracing
+      stagescope export recordings --step 3 -o step3.svg
+    """,
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "to_format",
+    metavar="FORMAT",
+    help="chrome, pftrace (or perfetto), svg, csv or parquet; by the suffix of OUT unless given.",
+)
+@click.option(
+    "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="File to write."
+)
+@click.option("--step", type=click.IntRange(min=0), help="Write this step alone.")
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+def command(
+    paths: tuple[Path, ...], to_format: str | None, output: Path, step: int | None, *, force: bool
+) -> int:
+    """Write a run as a picture, a trace for a viewer, or a table."""
+    from stagescope import workflow
+    from stagescope.analyze import errors_first
+
+    timeline = read_paths(paths)
+    written = workflow.export(timeline, output, format=to_format, step=step, force=force)
+    flows = f", {written.flow_count} flows" if written.flow_count else ""
+    click.echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
+    for line in diagnostic_lines([*errors_first(timeline.diagnostics), *written.diagnostics]):
+        click.echo(line, err=True)
+    return exit_code(timeline)

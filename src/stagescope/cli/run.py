@@ -1,0 +1,91 @@
+"""``stagescope run``: a training command with recording on."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagescope.vocabulary.recording import SUFFIX
+from stagescope.vocabulary.steps import parse_step_range
+
+if TYPE_CHECKING:
+    from stagescope.record.launch import Ended
+
+
+@click.command(
+    "run",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="""
+    \b
+    Examples:
+      stagescope run -- torchrun --nproc-per-node 4 train.py
+      stagescope run --steps 10:13 -o recordings -- torchrun --nproc-per-node 8 train.py --lr 1e-4
+      stagescope run --join -o /shared/recordings -- torchrun --nnodes 2 ... train.py    (on each node)
+
+    Then: stagescope show DIR
+    """,
+)
+@click.option("--steps", metavar="A:B", help="Record steps A to B-1, counted from 0; every step unless given.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Directory for the recordings; stagescope-DATE-TIME unless given.",
+)
+@click.option("--force", is_flag=True, help="Replace the recordings in DIR.")
+@click.option("--join", is_flag=True, help="Record into DIR together with other nodes of the same run.")
+@click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    command: tuple[str, ...], steps: str | None, output: Path | None, *, force: bool, join: bool
+) -> int:
+    """Run a training command with recording on, its code unchanged.
+
+    Every Python process of COMMAND that runs a pipeline schedule (torch.distributed.pipelining) records itself
+    into DIR. Output, exit code and signals are the command's own; stagescope adds two lines on standard error.
+    """
+    from stagescope.record import launch
+
+    if steps is not None:
+        parse_step_range(steps)
+    directory = output or Path(time.strftime("stagescope-%Y%m%d-%H%M%S"))
+    launch.prepare_directory(directory, force=force, join=join)
+    run = directory.resolve().name if join else uuid.uuid4().hex
+    environment = launch.recording_environment(directory, steps=steps, run=run, inherited=os.environ)
+    before = set(directory.glob(f"*{SUFFIX}"))
+    try:
+        ended = launch.run_command(command, environment)
+    finally:
+        _remove_if_empty(directory)
+    _say_what_came(directory, before, ended)
+    launch.die_alike(ended)
+    return ended.exit_code
+
+
+def _remove_if_empty(directory: Path) -> None:
+    """Leave no empty directory behind a command that recorded nothing."""
+    try:
+        directory.rmdir()
+    except OSError:
+        return
+
+
+def _say_what_came(directory: Path, before: set[Path], ended: Ended) -> None:
+    recordings = set(directory.glob(f"*{SUFFIX}")) - before
+    if ended.signal_number is not None:
+        click.echo(f"stagescope: the command was ended by signal {ended.signal_number}", err=True)
+    elif ended.exit_code:
+        click.echo(f"stagescope: the command failed with exit code {ended.exit_code}", err=True)
+    if recordings:
+        size_kb = sum(recording.stat().st_size for recording in recordings) / 1e3
+        files = "1 process" if len(recordings) == 1 else f"{len(recordings)} processes"
+        click.echo(f"stagescope: recorded {files} in {directory} ({size_kb:.0f} kB)", err=True)
+        click.echo(f"  look at it with: stagescope show {directory}", err=True)
+    else:
+        click.echo("stagescope: nothing was recorded: no process finished a job of a pipeline schedule", err=True)
+        click.echo("  recorded are: torch.distributed.pipelining, and spans marked by hand", err=True)

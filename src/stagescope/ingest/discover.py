@@ -1,0 +1,99 @@
+"""Which files a call means, and which reader reads each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.ingest.reader import HEAD_BYTES, Reader
+from stagescope.ingest.registry import Registry, load_registry
+from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+
+class Inputs(NamedTuple):
+    """The files of one call by reader, which of them the caller named himself, and what was passed over."""
+
+    files: dict[Reader, tuple[Path, ...]]
+    named: frozenset[Path]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def file_count(self) -> int:
+        """How many files there are to read."""
+        return sum(map(len, self.files.values()))
+
+
+def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry | None = None) -> Inputs:
+    """Return the files that `paths` mean, each under the reader that recognizes its content.
+
+    A file stands for itself; a directory is searched with all directories below it for files whose suffix a
+    reader declares, in natural order (rank2 before rank10). A file that is met twice counts once. Raises
+    InputError for a path that does not exist or cannot be opened, for a named file that no reader recognizes,
+    and for a directory with nothing to read. A file that was only found by its suffix and is not recognized
+    is passed over with a diagnostic.
+    """
+    readers, diagnostics = registry or load_registry()
+    found: dict[Path, Reader] = {}
+    named: set[Path] = set()
+    passed_over: list[Diagnostic] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files, unknown = _search(path, readers)
+            found |= files
+            passed_over += unknown
+        else:
+            found[path] = _reader_of(path, readers)
+            named.add(path)
+    return Inputs(_by_reader(found), frozenset(named), (*diagnostics, *passed_over))
+
+
+def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Reader], list[Diagnostic]]:
+    """Return the readable files in and below a directory, and what looked like one and is none."""
+    suffixes = tuple(dict.fromkeys(suffix for reader in readers for suffix in reader.suffixes))
+    below = (file for file in directory.rglob("*") if file.name.lower().endswith(suffixes) and file.is_file())
+    found: dict[Path, Reader] = {}
+    unknown: list[InputError] = []
+    for file in sorted(below, key=lambda file: _natural(str(file.relative_to(directory)))):
+        try:
+            found[file] = _reader_of(file, readers)
+        except InputError as error:  # noqa: PERF203 - each file fails on its own
+            unknown.append(error)
+    if not found:
+        raise unknown[0] if unknown else InputError.nothing_to_read(directory, suffixes)
+    return found, [Diagnostic("warning", f"not read: {error}", str(directory)) for error in unknown]
+
+
+def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader:
+    """Return the reader that recognizes the content of a file."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except FileNotFoundError:
+        raise InputError.no_such_path(path) from None
+    except OSError as reason:
+        raise InputError.cannot_read(path, reason) from None
+    for reader in readers:
+        if reader.recognizes(path, head):
+            return reader
+    raise InputError.not_recognized(path, (reader.name for reader in readers), head)
+
+
+def _by_reader(found: dict[Path, Reader]) -> dict[Reader, tuple[Path, ...]]:
+    """Return the files of each reader, every file once however often and by whatever path it was named."""
+    once = {path.resolve(): path for path in reversed(found)}
+    files: dict[Reader, tuple[Path, ...]] = {}
+    for path, reader in found.items():
+        if once[path.resolve()] == path:
+            files[reader] = (*files.get(reader, ()), path)
+    return files
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Return a sort key that compares runs of digits as numbers."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]

@@ -1,0 +1,1 @@
+"""One module per input format; none imports another."""

@@ -1,0 +1,52 @@
+"""The input formats: one visible tuple, and what other packages register beside it."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.ingest.reader import Reader
+from stagescope.ingest.readers import recording, table
+from stagescope.timeline.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+READERS: tuple[Reader, ...] = (recording.READER, table.PARQUET, table.CSV)
+"""The formats that stagescope itself reads, in the order in which they are asked whether a file is theirs."""
+
+ENTRY_POINT_GROUP = "stagescope.readers"
+
+
+class Registry(NamedTuple):
+    """Every usable reader, and one diagnostic per registered reader that cannot be used."""
+
+    readers: tuple[Reader, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def load_registry() -> Registry:
+    """Return READERS and the readers that installed packages register, in that order.
+
+    A package registers a `Reader` under the entry-point group `stagescope.readers`. One that fails to load,
+    or is no Reader, is left out with a diagnostic: it must not keep stagescope from reading the rest.
+    """
+    loaded = [_load(entry) for entry in entry_points(group=ENTRY_POINT_GROUP)]
+    readers = (one for one in loaded if isinstance(one, Reader))
+    return Registry((*READERS, *readers), tuple(one for one in loaded if isinstance(one, Diagnostic)))
+
+
+def _load(entry: EntryPoint) -> Reader | Diagnostic:
+    """Return the registered reader, or why it cannot be used."""
+    try:
+        reader = entry.load()
+    except Exception as error:  # noqa: BLE001 - foreign code: no fault of it may stop the other readers
+        return _unusable(entry, f"{type(error).__name__}: {error}")
+    if not isinstance(reader, Reader):
+        return _unusable(entry, f"it is of type {type(reader).__name__}, not a Reader")
+    return reader
+
+
+def _unusable(entry: EntryPoint, reason: str) -> Diagnostic:
+    message = f"the registered reader {entry.name!r} cannot be used: {reason}"
+    return Diagnostic("warning", message, location=entry.value)

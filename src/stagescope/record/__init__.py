@@ -1,0 +1,16 @@
+"""The recorder inside a training job: which job of which micro-batch ran when, at a microsecond a span.
+
+    import stagescope.record as record
+
+    record.start("recordings/today")                      # or: stagescope run -- torchrun train.py
+    with record.span("forward", microbatch=0, stage=1):   # torch.distributed.pipelining needs no marks
+        ...
+    record.stop()
+
+Standard library only. Nothing here raises into the training or waits for the disk.
+"""
+
+from stagescope.record.session import start, stop
+from stagescope.record.spans import profile_range, span
+
+__all__ = ["profile_range", "span", "start", "stop"]

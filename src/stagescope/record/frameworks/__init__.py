@@ -1,0 +1,1 @@
+"""One module per framework: what to wrap, and what each call means as a span."""

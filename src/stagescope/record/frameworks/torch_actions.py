@@ -1,0 +1,94 @@
+"""The runtime schedules announce each action as ``record_function("PP:<action>")``; this reads along.
+
+Grammar of an action's text, torch 2.13.0 ``_Action.__str__``: ``1F0``, ``6I3``, ``6W3``, ``1B2``, ``1SEND_F0``,
+``4UNSHARD``, ``0REDUCE_GRAD``, ``(1F6;6B2)OVERLAP_F_B``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stagescope.record.clock import now_ns
+from stagescope.vocabulary.kinds import BY_NAME
+from stagescope.vocabulary.recording import NONE
+
+if TYPE_CHECKING:
+    from stagescope.record.frameworks.torch_pipelining import Instrumentation
+
+PREFIX = "PP:"
+_JOB = re.compile(r"(\d+)(REDUCE_GRAD|[FBIW])(\d*)$")
+_HOUSEKEEPING = re.compile(r"(\d+)(UNSHARD|RESHARD)$")
+_KIND_OF_LETTER = {
+    "F": BY_NAME["forward"].code,
+    "B": BY_NAME["backward"].code,
+    "I": BY_NAME["backward_input"].code,
+    "W": BY_NAME["backward_weight"].code,
+    "REDUCE_GRAD": BY_NAME["grad_reduce"].code,
+}
+_OTHER = BY_NAME["other"].code
+
+
+class Action(NamedTuple):
+    """What an announcement says: the jobs in it as (kind, stage, micro-batch), or the name of a chore."""
+
+    jobs: tuple[tuple[int, int, int], ...]
+    chore: str
+    stage: int
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def parse_action(text: str) -> Action:
+    """Return what an announcement says; an unknown one has no jobs and no chore.
+
+    >>> parse_action("PP:(1F6;6B2)OVERLAP_F_B").jobs
+    ((1, 1, 6), (2, 6, 2))
+    """
+    if not text.startswith(PREFIX):
+        return Action((), "", NONE)
+    body = text.removeprefix(PREFIX)
+    if chore := _HOUSEKEEPING.fullmatch(body):
+        return Action((), chore[2], int(chore[1]))
+    inner = body[1:].split(")")[0].split(";") if body.startswith("(") else [body]
+    found = [_JOB.fullmatch(part) for part in inner]
+    jobs = tuple(
+        (_KIND_OF_LETTER[job[2]], int(job[1]), int(job[3]) if job[3] else NONE) for job in found if job
+    )
+    return Action(jobs, "", NONE)
+
+
+def make_action_range(original: Any, instrumentation: Instrumentation) -> type:  # noqa: ANN401
+    """Return a subclass of torch's ``record_function`` that also tells the recorder about each action."""
+    recorder = instrumentation.recorder
+
+    class ActionRange(original):  # type: ignore[misc]  # the base is only known when torch is imported
+        """Marks an action for torch's profiler as before, and records what nobody else has recorded."""
+
+        def __enter__(self) -> Any:  # noqa: ANN401
+            self._action = parse_action(self.name)
+            if len(self._action.jobs) > 1:
+                recorder.pair = recorder.new_pair()
+            entered = super().__enter__()
+            self._start_ns = now_ns()
+            return entered
+
+        def __exit__(self, *error: object) -> Any:  # noqa: ANN401
+            end_ns = now_ns()
+            if recorder.enabled and error[0] is None:
+                _record_unseen(instrumentation, self._action, self._start_ns, end_ns)
+            recorder.pair = NONE
+            return super().__exit__(*error)
+
+    return ActionRange
+
+
+def _record_unseen(instrumentation: Instrumentation, action: Action, start_ns: int, end_ns: int) -> None:
+    """Record the jobs of an action that bypassed the stage's methods, from the end of their last receive on."""
+    start_ns = max(start_ns, instrumentation.messages.last_receive_end_ns)
+    for kind, stage, microbatch in action.jobs:
+        if (kind, stage, microbatch) not in instrumentation.seen:
+            instrumentation.emit_job(kind, start_ns, end_ns, stage, microbatch)
+    if action.chore:
+        recorder = instrumentation.recorder
+        recorder.emit(_OTHER, start_ns, end_ns, action.stage, name=recorder.name_id(action.chore))

@@ -1,0 +1,42 @@
+"""Found by Python at start-up through PYTHONPATH; arms the recorder, then steps out of the way.
+
+A sitecustomize of the user's own, which this file hides, runs right after. stagescope is loaded from where this
+file lies, without putting that folder on sys.path: the training's own environment stays as it is.
+"""
+
+import importlib.util
+import os
+import sys
+
+
+def _arm():
+    hook = os.path.dirname(os.path.abspath(__file__))
+    package = os.path.dirname(os.path.dirname(hook))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != hook]
+    if "stagescope" not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            "stagescope", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+        )
+        sys.modules["stagescope"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["stagescope"])
+    from stagescope.record.startup import arm
+
+    arm()
+
+
+def _run_own_sitecustomize():
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401  # the next one on the path
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+
+
+try:
+    _arm()
+except Exception as error:
+    sys.stderr.write(f"stagescope: cannot record this process: {error!r}\n")
+_run_own_sitecustomize()

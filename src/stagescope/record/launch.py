@@ -1,0 +1,130 @@
+"""Run a command with recording on, and be as good as absent: its output, exit code and signals are its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.record.session import OUT_VARIABLE, RUN_VARIABLE, STEPS_VARIABLE
+from stagescope.vocabulary.errors import CommandError, OutputError
+from stagescope.vocabulary.recording import SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import IO
+
+HOOK_DIRECTORY = Path(__file__).parent / "hook"
+SENT_BY_TERMINAL = 0x80
+"""si_code of a signal that the kernel itself sent, such as Ctrl-C: the whole foreground group has it already."""
+
+_PASSED_ON = frozenset(
+    {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+)
+
+
+class Ended(NamedTuple):
+    """How a command ended: by its exit code, or by a signal and then `exit_code` is 128 and the signal."""
+
+    exit_code: int
+    signal_number: int | None
+
+
+def prepare_directory(directory: Path, *, force: bool = False, join: bool = False) -> None:
+    """Make `directory` ready to take the recordings of one run.
+
+    A directory with something in it is refused, unless `force`, which removes the recordings in it (and nothing
+    else), or `join`, which adds to what other nodes of the same run write there. Raises OutputError.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not join and any(directory.iterdir()):
+            if not force:
+                raise OutputError.exists(directory)
+            for recording in directory.glob(f"*{SUFFIX}"):
+                recording.unlink()
+        probe = directory / f".stagescope-{uuid.uuid4().hex}"
+        probe.touch()
+        probe.unlink()
+    except OSError as reason:
+        raise OutputError.cannot_write(directory, reason) from None
+
+
+def recording_environment(
+    directory: Path, *, steps: str | None, run: str, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment that has every Python process of a command record itself into `directory`."""
+    path = [str(HOOK_DIRECTORY), *filter(None, [inherited.get("PYTHONPATH")])]
+    environment = {
+        **inherited,
+        "PYTHONPATH": os.pathsep.join(path),
+        OUT_VARIABLE: str(directory.resolve()),
+        RUN_VARIABLE: run,
+    }
+    environment.pop(STEPS_VARIABLE, None)
+    return {**environment, STEPS_VARIABLE: steps} if steps else environment
+
+
+def run_command(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None = None) -> Ended:
+    """Run `command` to its end and return how it ended; output goes where ours goes, or to `output`.
+
+    Signals sent to this process alone are passed on; what the terminal sends reaches the command anyway. Raises
+    CommandError when it cannot be started.
+    """
+    watched = _PASSED_ON | {signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),  # noqa: PLW1509  # no threads here
+        )
+        return _ended(_follow(process, watched))
+    except (FileNotFoundError, NotADirectoryError):
+        raise CommandError.not_found(command[0]) from None
+    except OSError as reason:
+        raise CommandError.cannot_start(command[0], reason) from None
+    finally:
+        _forget_pending(watched)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_alike(ended: Ended) -> None:
+    """End this process by the signal that ended the command, so that a shell sees the same; else return."""
+    if ended.signal_number is None:
+        return
+    _leave_no_core()
+    if ended.signal_number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(ended.signal_number, signal.SIG_DFL)
+    os.kill(os.getpid(), ended.signal_number)
+
+
+def _follow(process: subprocess.Popen[bytes], watched: frozenset[signal.Signals]) -> int:
+    """Wait for the end of `process`, passing signals on; return its code as subprocess spells it."""
+    while (code := process.poll()) is None:
+        arrived = signal.sigwaitinfo(watched)
+        if arrived.si_signo != signal.SIGCHLD and arrived.si_code != SENT_BY_TERMINAL:
+            process.send_signal(arrived.si_signo)
+    return code
+
+
+def _ended(code: int) -> Ended:
+    return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
+
+
+def _forget_pending(watched: frozenset[signal.Signals]) -> None:
+    """Take signals that came at the very end off the queue: they were meant for the command."""
+    while signal.sigtimedwait(watched, 0):
+        continue
+
+
+def _leave_no_core() -> None:
+    """Write no core file of this process: the command has left its own."""
+    import resource  # noqa: PLC0415  # not on every platform, and seldom needed
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,0 +1,94 @@
+"""The one recording of this process: begun by hand or by the start-up hook, ended by hand or at exit."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from stagescope.record.imports import ImportWatch
+from stagescope.record.patching import Patches
+from stagescope.record.recorder import Recorder
+from stagescope.vocabulary.steps import StepRange, parse_step_range
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+OUT_VARIABLE = "STAGESCOPE_OUT"
+STEPS_VARIABLE = "STAGESCOPE_STEPS"
+RUN_VARIABLE = "STAGESCOPE_RUN"
+DEFAULT_DIRECTORY = "stagescope-recording"
+
+FRAMEWORKS: dict[str, str] = {
+    "torch.distributed.pipelining.schedules": "stagescope.record.frameworks.torch_pipelining",
+}
+"""The framework's module, and the module here that instruments it as soon as the training imports it."""
+
+
+class Session:
+    """A recorder, what it has wrapped, and the imports it still waits for."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.patches = Patches()
+        self._watch = ImportWatch(dict.fromkeys(FRAMEWORKS, self._instrument))
+
+    def begin(self) -> None:
+        """Instrument the frameworks that are imported, and the others when they are."""
+        self._watch.install()
+
+    def end(self, reason: str) -> None:
+        """Undo every wrapping and store the recording."""
+        self._watch.remove()
+        self.patches.undo()
+        self.recorder.stop(reason)
+
+    def _instrument(self, module: ModuleType) -> None:
+        try:
+            instrumentation = importlib.import_module(FRAMEWORKS[module.__name__])
+            instrumentation.instrument(module, self.recorder, self.patches)
+        except Exception as error:  # noqa: BLE001  # an unknown version of a framework must not stop it
+            sys.stderr.write(f"stagescope: cannot record {module.__name__}: {error!r}\n")
+
+
+_session: Session | None = None
+
+recorder: Recorder | None = None
+"""The recorder of this process, None where nothing is recorded."""
+
+
+def start(
+    out: str | os.PathLike[str] | None = None,
+    *,
+    steps: str | StepRange | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> None:
+    """Begin to record this process; does nothing if it is being recorded already.
+
+    `out` is the directory for the recording, by default what `stagescope run` has set or
+    ``stagescope-recording``. `steps` limits the recording, as ``"2:5"`` or as a StepRange. `rank` and
+    `world_size` are found from torch.distributed or the launcher's environment where they are not given.
+    Raises UsageError for steps that are no range; nothing else.
+    """
+    global _session, recorder  # noqa: PLW0603  # there is one recording per process
+    if _session is not None:
+        return
+    wanted = parse_step_range(steps) if isinstance(steps, str) else steps
+    directory = os.fspath(out) if out is not None else os.environ.get(OUT_VARIABLE, DEFAULT_DIRECTORY)
+    recorder = Recorder(os.path.abspath(directory), steps=wanted)  # noqa: PTH100  # the job may change directory
+    given = {"rank": rank, "world_size": world_size}
+    recorder.describe(**{name: value for name, value in given.items() if value is not None})
+    if wanted is not None:
+        recorder.describe(steps=str(wanted))
+    _session = Session(recorder)
+    _session.begin()
+
+
+def stop() -> None:
+    """Store the recording and leave the training as it was before `start`; does nothing if nothing runs."""
+    global _session, recorder  # noqa: PLW0603  # as in start
+    session, _session, recorder = _session, None, None
+    if session:
+        session.end("stop")

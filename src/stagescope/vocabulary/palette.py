@@ -1,0 +1,82 @@
+"""One color per kind, the same in every picture: SVG, terminal and viewer.
+
+The hues are those of Okabe and Ito ("Color Universal Design", 2008), which stay apart for the common
+forms of color blindness. Hue is never the only channel: a picture adds a letter or the kind's texture.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+INK = "#1a1a1a"
+PAPER = "#ffffff"
+LINEAR_BELOW = 0.04045
+"""Where sRGB turns from a straight line into a power (IEC 61966-2-1)."""
+
+
+class Swatch(NamedTuple):
+    """How one kind looks: its color, and the texture that tells it apart in grayscale."""
+
+    color: str
+    texture: str
+
+
+SWATCHES: dict[str, Swatch] = {
+    "forward": Swatch("#0072b2", "plain"),
+    "backward": Swatch("#009e73", "rising"),
+    "backward_input": Swatch("#e69f00", "falling"),
+    "backward_weight": Swatch("#cc79a7", "dots"),
+    "optimizer": Swatch("#6b6b6b", "cross"),
+    "send_forward": Swatch("#56b4e9", "plain"),
+    "recv_forward": Swatch("#56b4e9", "rising"),
+    "send_backward": Swatch("#8fd0b8", "plain"),
+    "recv_backward": Swatch("#8fd0b8", "rising"),
+    "grad_reduce": Swatch("#d55e00", "bars"),
+    "loss": Swatch("#f0e442", "plain"),
+    "other": Swatch("#bdbdbd", "plain"),
+}
+"""Color and texture of every kind of span."""
+
+LIGHTEST_CHUNK_FRACTION = 0.55
+"""How far the last of a rank's chunks is mixed towards white; the first has the full color."""
+
+
+def chunk_color(kind: str, chunk: int, chunk_count: int) -> str:
+    """Return the color of a kind on one of a rank's model chunks: dark for the first, light for the last.
+
+    >>> chunk_color("forward", 0, 2), chunk_color("forward", 1, 2)
+    ('#0072b2', '#8cc0dc')
+    """
+    place_fraction = min(max(chunk / (chunk_count - 1), 0.0), 1.0) if chunk_count > 1 else 0.0
+    return mix(SWATCHES[kind].color, PAPER, LIGHTEST_CHUNK_FRACTION * place_fraction)
+
+
+def mix(color: str, other: str, other_fraction: float) -> str:
+    """Return `color` with a share of `other` in it, both written ``#rrggbb``."""
+    pairs = zip(_channels(color), _channels(other), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * other_fraction):02x}" for a, b in pairs)
+
+
+def text_color(background: str) -> str:
+    """Return the ink, dark or white, that reads better on `background`."""
+    return max(INK, PAPER, key=lambda ink: contrast(ink, background))
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio of two colors, 1 to 21 (WCAG 2.2, "contrast ratio")."""
+    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _channels(color: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(color[1:]))
+
+
+def _luminance(color: str) -> float:
+    """Return the relative luminance, 0 to 1 (WCAG 2.2)."""
+    linear = [_linear(channel / 255) for channel in _channels(color)]
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def _linear(value: float) -> float:
+    return float(value / 12.92 if value <= LINEAR_BELOW else ((value + 0.055) / 1.055) ** 2.4)

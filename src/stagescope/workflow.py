@@ -1,0 +1,83 @@
+"""The steps in a row: read, analyze, export. This is the Python API, and all that the commands call.
+
+import stagescope
+
+timeline = stagescope.read("runs/today")
+report = stagescope.analyze(timeline)
+print(report.bubble.fraction)
+stagescope.export(timeline, "today.pftrace")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.analyze import build_report
+from stagescope.export import write
+from stagescope.ingest import find_inputs, read_inputs
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from stagescope.analyze import Report
+    from stagescope.export import Written
+    from stagescope.timeline import Timeline
+
+
+def read(*paths: str | os.PathLike[str], on_found: Callable[[int], object] | None = None) -> Timeline:
+    """Return the Timeline of everything recorded in `paths`, files or directories, as one run.
+
+    A directory is searched with everything below it; the format of a file is known by its content. `on_found`
+    is called with the number of files before the first is read. What was wrong but could be left out stands
+    in `timeline.diagnostics`, and `timeline.is_partial` says whether data are known to be missing. Raises
+    InputError when a path does not exist, is no known format, or when two files hold the same rank;
+    TableError when a CSV or Parquet file is no spans table.
+
+    >>> import tempfile, pathlib >>> folder = tempfile.TemporaryDirectory() >>> table =
+    pathlib.Path(folder.name, "spans.csv") >>> _ =
+    table.write_text("rank,lane,kind,start_ns,end_ns\\n0,compute,forward,0,5\\n0,compute,backward,5,15\\n")
+    >>> timeline = read(table) >>> timeline.spans.height, timeline.is_partial (2, False) >>> folder.cleanup()
+    """
+    inputs = find_inputs(paths)
+    if on_found is not None:
+        on_found(inputs.file_count)
+    return read_inputs(inputs)
+
+
+def analyze(timeline: Timeline) -> Report:
+    """Return the figures of a timeline: per step, per rank, and the bubble; see analyze/report.py.
+
+    >>> from stagescope.timeline import empty_timeline
+    >>> analyze(empty_timeline()).steps
+    ()
+    """
+    return build_report(timeline)
+
+
+def export(
+    timeline: Timeline,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 - what a caller expects to write
+    step: int | None = None,
+    force: bool = False,
+) -> Written:
+    """Return what was written to `path`: its size, and its slices, flows and tracks as a consumer counts them.
+
+    `format` is the name of a writer (export/__init__.py lists them); None chooses by the suffix of `path`.
+    `step` leaves all others out. Raises InputError when that step was not recorded, OutputError when the
+    format is unknown, the file exists and `force` is not set, or it cannot be written; no half-written file
+    is left behind.
+    """
+    if step is not None:
+        timeline = _only_step(timeline, step)
+    return write(timeline, path, format=format, force=force)
+
+
+def _only_step(timeline: Timeline, step: int) -> Timeline:
+    chosen = timeline.only_step(step)
+    if chosen.spans.is_empty():
+        raise InputError.no_step(step, timeline.spans["step"].drop_nulls().unique())
+    return chosen
