@@ -141,6 +141,8 @@ class Instrumentation:
             *args: Any,  # noqa: ANN401
             **kwargs: Any,  # noqa: ANN401
         ) -> Any:  # noqa: ANN401
+            if not stage.has_backward:  # an evaluation: torch calls this and does nothing in it
+                return original(stage, bwd_chunk_id, loss, full_backward, *args, **kwargs)
             return self._timed(
                 BACKWARD if full_backward else BACKWARD_INPUT,
                 stage.stage_index,
@@ -163,6 +165,8 @@ class Instrumentation:
 
     def _reduce_grad(self, original: Function) -> Function:
         def perform_reduce_grad(stage: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            if not stage.has_backward:
+                return original(stage, *args, **kwargs)
             return self._timed(
                 GRAD_REDUCE, stage.stage_index, NONE, lambda: original(stage, *args, **kwargs)
             )

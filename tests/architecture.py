@@ -1,0 +1,330 @@
+"""The rules of the house, as functions from a parsed module to the places that break them.
+
+`tests/test_architecture.py` runs them on the package and, to show that each can fail, on planted offenders.
+Standard library only, so that the rules hold wherever the source can be parsed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS: tuple[tuple[str, ...], ...] = (
+    ("cli",),
+    ("workflow",),
+    ("view",),
+    ("ingest", "align", "analyze", "export"),
+    ("timeline", "schedules", "record"),
+    ("vocabulary",),
+)
+"""Top to bottom. A part imports from itself and from the rows below it, never sideways, never up."""
+
+ISLANDS = ("demo",)
+"""Parts that import nothing of stagescope: the demo's training script knows it as little as a user's does.
+
+The top row alone may import them.
+"""
+
+DOORS = ("__init__", "__main__")
+"""The package's own front doors stand above all rows; nothing inside goes through them."""
+
+LEVEL = {part: level for level, parts in enumerate(ROWS) for part in parts}
+BELOW_ALL = len(ROWS)
+FAMILIES = ("ingest/readers", "export/writers")
+"""Folders whose modules never import one another: each can be deleted without a look at the rest."""
+
+TABLES = frozenset({"numpy", "polars"})
+FRAMEWORKS = frozenset({"deepspeed", "megatron", "paddle", "torch", "torch_npu"})
+THIRD_PARTY: dict[str, frozenset[str]] = {
+    "__init__": frozenset(),
+    "__main__": frozenset(),
+    "cli": frozenset({"click", "rich"}),
+    "workflow": TABLES,
+    "view": TABLES | {"rich"},
+    "ingest": TABLES | {"msgspec"},
+    "align": TABLES | {"scipy"},
+    "analyze": TABLES | {"scipy"},
+    "export": TABLES | {"msgspec"},
+    "timeline": TABLES,
+    "schedules": frozenset(),
+    "record": frozenset(),
+    "record/frameworks": FRAMEWORKS,
+    "record/devices": FRAMEWORKS,
+    "record/hook": frozenset({"sitecustomize"}),  # the user's own, which the hook hides and then runs
+    "vocabulary": frozenset(),
+    "demo": frozenset({"torch"}),
+}
+"""What each part may import from outside the standard library; the longest matching folder decides."""
+
+FORBIDDEN_WORDS = frozenset({"common", "helper", "helpers", "manager", "misc", "util", "utils"})
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_PARAMETERS = 5
+MAX_NESTING = 3
+
+PRINTING_PARTS = ("cli", "demo")
+BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Finding(NamedTuple):
+    """One broken rule: the module, the thing in it (a part, a library, a function), the line, a sentence."""
+
+    path: str
+    thing: str
+    line: int
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.sentence}"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One parsed source file of the package."""
+
+    path: str  # relative to the package, with forward slashes
+    text: str
+    tree: ast.Module
+
+    @property
+    def part(self) -> str:
+        """The folder or module right below the package that it belongs to."""
+        return self.path.split("/")[0].removesuffix(".py")
+
+    @property
+    def folder(self) -> str:
+        """The folder it lies in, empty for the package's own."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name without folder and suffix."""
+        return self.path.rpartition("/")[2].removesuffix(".py")
+
+
+class Import(NamedTuple):
+    """One imported name, absolute and dotted, and whether only the type checker sees it."""
+
+    line: int
+    target: str
+    typing_only: bool
+
+
+def modules(package: Path) -> list[Module]:
+    """Return every module of a package, parsed, in the order of their paths."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        found.append(Module(path.relative_to(package).as_posix(), text, ast.parse(text, str(path))))
+    return found
+
+
+def imports(module: Module) -> Iterator[Import]:
+    """Yield every import of a module, wherever it stands: relative, inside functions, by literal name."""
+    typing_lines = _typing_only_lines(module.tree)
+    for node in ast.walk(module.tree):
+        for target in _targets(node, module):
+            yield Import(node.lineno, target, node.lineno in typing_lines)
+
+
+def _targets(node: ast.AST, module: Module) -> Iterator[str]:
+    """Yield the dotted names that one syntax node imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        package = ["stagescope", *filter(None, module.folder.split("/"))]
+        base = package[: len(package) - node.level + 1] if node.level else []
+        stem = [*base, *([node.module] if node.module else [])]
+        yield from (".".join([*stem, alias.name]) for alias in node.names)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+
+
+def _typing_only_lines(tree: ast.Module) -> set[int]:
+    """Return the lines below ``if TYPE_CHECKING:``, which no running program executes."""
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for statement in node.body
+        for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    }
+
+
+def imports_point_downwards(module: Module) -> Iterator[Finding]:
+    """Yield imports within stagescope that go up, sideways, to an island or through the front door."""
+    for line, target, _ in imports(module):
+        root, _, rest = target.partition(".")
+        if root != "stagescope" or target == "stagescope.__version__" or module.path in _door_files():
+            continue
+        other = rest.split(".")[0]
+        if other not in LEVEL and other not in ISLANDS:
+            yield Finding(module.path, other, line, f"imports {target}, which stands in no row")
+        elif not _may_import(module.part, other):
+            yield Finding(module.path, other, line, f"{module.part} must not import {other} ({target})")
+
+
+def _may_import(part: str, other: str) -> bool:
+    """Tell whether a part may import another: itself, a row below its own, from the top row an island."""
+    if other in ISLANDS:
+        return part == other or part in ROWS[0]
+    return part == other or LEVEL.get(part, BELOW_ALL) < LEVEL[other]
+
+
+def _door_files() -> set[str]:
+    return {f"{door}.py" for door in DOORS}
+
+
+def siblings_stay_apart(module: Module) -> Iterator[Finding]:
+    """Yield imports between two modules of one family."""
+    if module.folder not in FAMILIES or module.name == "__init__":
+        return
+    family = f"stagescope.{module.folder.replace('/', '.')}."
+    for line, target, _ in imports(module):
+        sibling = target.removeprefix(family).split(".")[0]
+        if target.startswith(family) and sibling != module.name:
+            yield Finding(module.path, sibling, line, f"{module.name} must not import its sibling {sibling}")
+
+
+def third_parties_keep_to_their_row(module: Module) -> Iterator[Finding]:
+    """Yield imports of libraries that a part may not use, imports for the type checker left out."""
+    allowed = THIRD_PARTY[_longest_folder(module)]
+    for line, target, typing_only in imports(module):
+        root = target.split(".")[0]
+        if typing_only or root == "stagescope" or root in sys.stdlib_module_names or root in allowed:
+            continue
+        yield Finding(module.path, root, line, f"{module.folder or module.name} must not import {root}")
+
+
+def _longest_folder(module: Module) -> str:
+    """Return the key of THIRD_PARTY that fits a module best."""
+    own = module.path.removesuffix(".py")
+    fitting = [folder for folder in THIRD_PARTY if own == folder or own.startswith(f"{folder}/")]
+    return max(fitting, key=len, default="vocabulary")
+
+
+def every_folder_has_a_row(module: Module) -> Iterator[Finding]:
+    """Yield modules below a folder that the rows do not know."""
+    if module.part not in LEVEL and module.part not in ISLANDS and module.part not in DOORS:
+        yield Finding(module.path, module.part, 1, f"{module.part} stands in no row of the architecture")
+
+
+def names_say_what_is_inside(module: Module) -> Iterator[Finding]:
+    """Yield modules and folders with a name that would fit any content."""
+    for word in re.split(r"[/_.]", module.path):
+        if word in FORBIDDEN_WORDS:
+            yield Finding(module.path, word, 1, f"{word!r} says nothing about what is inside")
+
+
+def modules_stay_short(module: Module) -> Iterator[Finding]:
+    """Yield modules over the limit."""
+    lines = module.text.count("\n")
+    if lines > MAX_MODULE_LINES:
+        yield Finding(module.path, module.name, lines, f"{lines} lines, at most {MAX_MODULE_LINES}")
+
+
+def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield every function and method of a module, nested ones too."""
+    yield from (node for node in ast.walk(module.tree) if isinstance(node, FUNCTIONS))
+
+
+def functions_stay_short(module: Module) -> Iterator[Finding]:
+    """Yield functions over the limit, their docstring not counted."""
+    for function in functions(module):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        lines = (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+        if lines > MAX_FUNCTION_LINES:
+            sentence = f"{function.name} has {lines} lines, at most {MAX_FUNCTION_LINES}"
+            yield Finding(module.path, function.name, function.lineno, sentence)
+
+
+def parameters_stay_few(module: Module) -> Iterator[Finding]:
+    """Yield functions with too many parameters; a command gets its options by name from click."""
+    for function in functions(module):
+        given = function.args
+        names = [argument.arg for argument in (*given.posonlyargs, *given.args)]
+        count = len(names[1:] if names[:1] in (["self"], ["cls"]) else names) + len(given.kwonlyargs)
+        if count > MAX_PARAMETERS and not (module.part == "cli" and _is_command(function)):
+            sentence = f"{function.name} has {count} parameters, at most {MAX_PARAMETERS}"
+            yield Finding(module.path, function.name, function.lineno, sentence)
+
+
+def _is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+    return any(re.match(r"(click|\w+)\.(command|option|argument)\b", text) for text in decorators)
+
+
+def nesting_stays_shallow(module: Module) -> Iterator[Finding]:
+    """Yield functions with blocks inside blocks inside blocks; `elif` stands beside its `if`."""
+    for function in functions(module):
+        depth = max((_depth(statement) for statement in function.body), default=0)
+        if depth > MAX_NESTING:
+            sentence = f"{function.name} nests {depth} deep, at most {MAX_NESTING}"
+            yield Finding(module.path, function.name, function.lineno, sentence)
+
+
+def _depth(node: ast.AST) -> int:
+    """Return how many blocks stand inside one another below a node, functions of their own left out."""
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+        return 0
+    inside = [_depth(child) for child in ast.iter_child_nodes(node)]
+    if isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        others = [_depth(child) for child in (*node.body, node.test)]
+        return max(1 + max(others), _depth(node.orelse[0]))
+    return isinstance(node, BLOCKS) + max(inside, default=0)
+
+
+def only_the_front_end_prints(module: Module) -> Iterator[Finding]:
+    """Yield calls of print below the command line."""
+    if module.part in PRINTING_PARTS:
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
+            yield Finding(module.path, "print", node.lineno, f"{module.part} must not print")
+
+
+def broad_handlers_give_a_reason(module: Module) -> Iterator[Finding]:
+    """Yield handlers of every exception without a comment, on their line or the next, that says why."""
+    lines = module.text.splitlines()
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        caught = {"BaseException"} if node.type is None else {ast.unparse(each) for each in _each(node.type)}
+        comments = [_comment(line) for line in lines[node.lineno - 1 : node.lineno + 1]]
+        if caught & {"BaseException", "Exception"} and not any(comments):
+            yield Finding(module.path, "except", node.lineno, "catches everything and does not say why")
+
+
+def _each(caught: ast.expr) -> list[ast.expr]:
+    return caught.elts if isinstance(caught, ast.Tuple) else [caught]
+
+
+def _comment(line: str) -> bool:
+    """Tell whether a line carries a comment of some words, the codes of a noqa not counted."""
+    comment = line.partition("#")[2]
+    words = re.sub(r"noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*", "", comment)
+    return len(re.findall(r"[^\W\d_]{2,}", words)) > 1
+
+
+Rule = Callable[[Module], Iterator[Finding]]
+RULES: tuple[Rule, ...] = (
+    imports_point_downwards,
+    siblings_stay_apart,
+    third_parties_keep_to_their_row,
+    every_folder_has_a_row,
+    names_say_what_is_inside,
+    modules_stay_short,
+    functions_stay_short,
+    parameters_stay_few,
+    nesting_stays_shallow,
+    only_the_front_end_prints,
+    broad_handlers_give_a_reason,
+)

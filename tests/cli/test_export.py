@@ -1,0 +1,75 @@
+"""stagescope export."""
+
+import json
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from drawing import timeline_from_text
+from stagescope.cli import main
+from stagescope.cli.export import command
+from stagescope.export import ALIASES, WRITERS
+
+
+@pytest.fixture
+def spans(tmp_path):
+    steps = [timeline_from_text("F0 B0\nF0 B0", step=step, origin_ns=step * 10_000).spans for step in (0, 1)]
+    path = tmp_path / "spans.csv"
+    pl.concat(steps).write_csv(path)
+    return path
+
+
+def test_the_format_is_that_of_the_suffix(spans, tmp_path, capsys):
+    out = tmp_path / "run.json"
+    assert main(["export", str(spans), "-o", str(out)]) == 0
+    assert json.loads(out.read_text())["traceEvents"]
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said.startswith(f"wrote {out}: ")
+    assert said.endswith(f" {out.stat().st_size} bytes")
+
+
+@pytest.mark.parametrize("name", [*(writer.name for writer in WRITERS), *ALIASES])
+def test_every_format_can_be_asked_for_and_stands_in_the_help(spans, tmp_path, name):
+    out = tmp_path / "run.out"
+    assert main(["export", str(spans), "--to", name, "-o", str(out)]) == 0
+    assert out.stat().st_size > 0
+    assert name in CliRunner().invoke(command, ["--help"]).output
+
+
+def test_one_step_can_be_exported_alone(spans, tmp_path):
+    out = tmp_path / "step1.csv"
+    assert main(["export", str(spans), "--step", "1", "-o", str(out)]) == 0
+    assert pl.read_csv(out)["step"].unique().to_list() == [1]
+
+
+def test_a_step_that_was_not_recorded_is_an_error_and_nothing_is_written(spans, tmp_path, capsys):
+    out = tmp_path / "step7.csv"
+    assert main(["export", str(spans), "--step", "7", "-o", str(out)]) == 1
+    assert capsys.readouterr().err == "stagescope: step 7 was not recorded; recorded: 0-1\n"
+    assert not out.exists()
+
+
+def test_an_unknown_format_is_an_error(spans, tmp_path, capsys):
+    assert main(["export", str(spans), "--to", "docx", "-o", str(tmp_path / "run.docx")]) == 1
+    assert capsys.readouterr().err.startswith("stagescope: no export format 'docx'; known: chrome, ")
+
+
+def test_an_existing_file_is_replaced_with_force_only(spans, tmp_path, capsys):
+    out = tmp_path / "run.csv"
+    out.write_text("mine")
+    assert main(["export", str(spans), "-o", str(out)]) == 1
+    assert out.read_text() == "mine"
+    assert "already exists" in capsys.readouterr().err
+    assert main(["export", str(spans), "-o", str(out), "--force"]) == 0
+    assert out.read_text() != "mine"
+
+
+def test_partial_data_are_written_and_make_the_exit_code_1(spans, tmp_path, capsys):
+    spans.write_text(spans.read_text() + "0,compute,forward,0,0,0,9,,,,5000,4000,,,\n")
+    out = tmp_path / "run.csv"
+    assert main(["export", str(spans), "-o", str(out)]) == 1
+    assert pl.read_csv(out).height == 8
+    said, err = capsys.readouterr()
+    assert err.startswith("stagescope: partial data: ")
+    assert "error: spans that end before they start" in said

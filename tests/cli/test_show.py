@@ -1,0 +1,222 @@
+"""stagescope show, and what all commands share: errors, exit codes, --help."""
+
+import os
+import pty
+import subprocess
+import sys
+from importlib import import_module
+
+import click
+import polars as pl
+import pytest
+
+from drawing import timeline_from_text
+from stagescope.cli import COMMANDS, commands, main
+
+PICTURE = """
+F0 F1 .  B0 -  B1 -
+.  F0 B0 -  F1 B1 -
+"""
+BUBBLE = "14.3 %"
+
+
+@pytest.fixture
+def spans(tmp_path):
+    """Return the path of a table of two steps."""
+    steps = [timeline_from_text(PICTURE, step=step, origin_ns=step * 10_000).spans for step in (0, 1)]
+    path = tmp_path / "spans.csv"
+    pl.concat(steps).write_csv(path)
+    return path
+
+
+@pytest.fixture
+def partial(tmp_path):
+    """Return the path of a table with a span that ends before it starts."""
+    path = tmp_path / "partial.csv"
+    timeline_from_text(PICTURE).spans.write_csv(path)
+    path.write_text(path.read_text() + "0,compute,forward,0,0,0,9,,,,5000,4000,,,\n")
+    return path
+
+
+def test_chart_figures_and_nothing_else_are_printed(spans, capsys):
+    assert main(["show", str(spans)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert "2 ranks" in lines[0]
+    assert lines[1].split()[0] == "0"
+    assert [line.split()[0] for line in lines if line.endswith(BUBBLE)][:2] == [lines[0].split()[0], "0"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_step_can_be_chosen(spans, capsys):
+    assert main(["show", str(spans), "--step", "1"]) == 0
+    assert "step 1" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_a_step_that_was_not_recorded_is_an_error(spans, capsys):
+    assert main(["show", str(spans), "--step", "7"]) == 1
+    assert capsys.readouterr().err == "stagescope: step 7 was not recorded; recorded: 0-1\n"
+
+
+def test_ascii_is_ascii_and_the_width_is_kept(spans, capsys):
+    assert main(["show", str(spans), "--ascii", "--width", "60"]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert max(map(len, out.splitlines())) <= 60
+    assert "B1" in out
+
+
+def test_output_that_cannot_carry_block_characters_gets_ascii(spans):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-m", "stagescope", "show", spans], capture_output=True, env=environment, check=True
+    )
+    assert done.stdout.isascii()
+
+
+def test_partial_data_are_shown_said_first_and_make_the_exit_code_1(partial, capsys):
+    assert main(["show", str(partial)]) == 1
+    out, err = capsys.readouterr()
+    assert err.splitlines() == [
+        "stagescope: partial data: spans that end before they start; they were left out",
+        "  what follows holds for what was recorded, and the exit code is 1",
+    ]
+    assert BUBBLE in out
+    where = f"{partial}, rank 0, first start_ns 5000"
+    assert out.splitlines()[-1] == f"error: spans that end before they start; they were left out [{where}]"
+
+
+def test_a_table_without_jobs_says_so_and_fails_nothing(tmp_path, capsys):
+    path = tmp_path / "host.csv"
+    path.write_text("rank,lane,kind,start_ns,end_ns\n0,host,other,0,5\n")
+    assert main(["show", str(path)]) == 0
+    assert "no steps with pipeline jobs" in capsys.readouterr().out
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """Return what a command prints on a terminal of its own."""
+    controller, terminal = pty.openpty()
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stagescope", *arguments],
+        stdin=terminal, stdout=terminal, stderr=terminal,
+        env={**inherited, "TERM": "xterm-256color", **environment},
+    )  # fmt: skip
+    os.close(terminal)
+    printed = b""
+    while True:
+        try:
+            chunk = os.read(controller, 65536)
+        except OSError:  # the terminal is gone when the process has ended
+            chunk = b""
+        if not chunk:
+            break
+        printed += chunk
+    os.close(controller)
+    process.wait()
+    return printed.decode()
+
+
+def test_a_terminal_gets_color_unless_told_otherwise(spans):
+    colored = on_a_terminal("show", str(spans), COLUMNS="100")
+    assert "\x1b[" in colored
+    assert "\x1b[" not in on_a_terminal("show", str(spans), "--no-color")
+    assert "\x1b[" not in on_a_terminal("show", str(spans), NO_COLOR="1")
+
+
+# What all commands share.
+
+
+def test_help_lists_every_command_with_its_summary(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"  {command.name.ljust(6)}  {command.summary}" in out
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_every_command_keeps_its_module_its_name_and_its_summary(entry):
+    command = import_module(entry.module).command
+    assert isinstance(command, click.Command)
+    assert command.name == entry.name
+    assert "Examples:" in command.epilog
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_every_command_has_help(entry, capsys):
+    assert main([entry.name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: stagescope {entry.name}")
+
+
+def test_the_version_is_said(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"stagescope {import_module('stagescope').__version__}\n"
+
+
+def test_an_error_is_one_sentence_and_a_hint_on_standard_error(tmp_path, capsys):
+    assert main(["show", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        f"stagescope: nothing to read in {tmp_path}: no .sscope or .parquet or .csv file in it or below it",
+        "  record a run with: stagescope run -o DIR -- torchrun ... train.py",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["shw"], ["show"], ["show", "x", "--step", "-1"], ["--nothing"]])
+def test_wrong_usage_exits_with_2(arguments, capsys):
+    assert main(arguments) == 2
+    assert "Usage: stagescope" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_one_line_and_130(monkeypatch, spans, capsys):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stagescope.workflow.read", interrupt)
+    assert main(["show", str(spans)]) == 130
+    assert capsys.readouterr().err == "stagescope: interrupted\n"
+
+
+def test_a_reader_that_stops_reading_is_met_with_silence(spans):
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stagescope", "show", spans], stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (141, b"")
+
+
+def test_a_command_is_imported_when_it_is_called_and_not_before():
+    code = (
+        "import sys; from stagescope.cli import main; main(['--help']); "
+        "assert not [name for name in sys.modules if name.startswith('stagescope.cli.')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_an_unknown_command_is_none():
+    assert commands.get_command(click.Context(commands), "nothing") is None
+
+
+@pytest.mark.parametrize("file_count", [3, 64])
+def test_progress_is_shown_on_a_terminal_while_many_files_are_read(tmp_path, file_count):
+    for rank in range(file_count):
+        table = f"rank,lane,kind,start_ns,end_ns\n{rank},compute,forward,0,5\n"
+        (tmp_path / f"rank{rank}.csv").write_text(table)
+    shown = on_a_terminal("show", str(tmp_path), "--no-color")
+    assert ("reading 64 files" in shown) == (file_count == 64)
+
+
+def test_a_name_that_no_encoding_can_carry_is_no_reason_to_fail(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.csv"
+    with open(path, "w") as file:  # noqa: PTH123 - bytes are no Path
+        file.write("rank,lane,kind,start_ns,end_ns\n0,compute,forward,0,5\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "stagescope", "show", path], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?.csv" in done.stdout

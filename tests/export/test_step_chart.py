@@ -1,0 +1,155 @@
+from fractions import Fraction
+
+import polars as pl
+import pytest
+from drawing import timeline_from_text
+from synthetic import Shape, pipeline_timeline
+
+from stagescope.analyze.report import build_report
+from stagescope.export.step_chart import chart_step, chart_title, typical_step
+from stagescope.timeline import SPANS, Timeline, empty_timeline
+from stagescope.timeline.validate import conform
+from stagescope.vocabulary.errors import InputError
+
+ONE_F_ONE_B = """
+    F0 F1 F2 F3 . . . . . . . B0 - . B1 - . B2 - . B3 - .
+    .  F0 F1 F2 F3 . . . B0 - . B1 - . B2 - . B3 - . . . .
+"""
+
+
+def spans(*rows: dict[str, object]) -> Timeline:
+    """Return a timeline of rows; what a row leaves out is a forward on rank 0."""
+    usual = {"rank": 0, "lane": "compute", "kind": "forward", "step": 0, "stage": 0, "microbatch": 0}
+    frame = pl.DataFrame([{**usual, **row} for row in rows], infer_schema_length=None)
+    return empty_timeline().with_spans(conform(frame, SPANS))
+
+
+def joined(*timelines: Timeline) -> Timeline:
+    return timelines[0].with_spans(pl.concat([timeline.spans for timeline in timelines]))
+
+
+def test_the_typical_step_has_the_median_length_among_whole_ones() -> None:
+    timeline = joined(
+        timeline_from_text("F0 . . . . B0 -", step=0),
+        timeline_from_text("F0 . B0 -", step=1),
+        timeline_from_text("F0 . . B0 -", step=2),
+        timeline_from_text("F0", step=3),
+    )
+    assert typical_step(timeline) == 2
+
+
+def test_spans_without_steps_are_drawn_together() -> None:
+    timeline = timeline_from_text("F0 B0")
+    timeline = timeline.with_spans(timeline.spans.with_columns(pl.lit(None, pl.Int32).alias("step")))
+    chart = chart_step(timeline)
+    assert (chart.step, chart.blocks.height) == (None, 2)
+
+
+def test_a_step_that_was_not_recorded_is_an_error_that_names_those_that_were() -> None:
+    with pytest.raises(InputError, match=r"step 7 was not recorded; recorded: 0"):
+        chart_step(timeline_from_text("F0 B0"), 7)
+
+
+def test_times_count_from_the_start_of_the_step() -> None:
+    timeline = pipeline_timeline(Shape(ranks=2, microbatches=2, steps=3))
+    chart = chart_step(timeline, 1)
+    began_ns = timeline.steps.filter(pl.col("step") == 1)["start_ns"].min()
+    first_ns = timeline.spans.filter((pl.col("step") == 1) & (pl.col("kind") == "forward"))["start_ns"].min()
+    assert chart.blocks["start_ns"].min() == first_ns - began_ns
+    assert chart.start_ns == 0
+
+
+def test_overlapping_jobs_share_the_row_with_the_forward_on_top() -> None:
+    chart = chart_step(
+        spans(
+            {"kind": "backward", "pair": 1, "start_ns": 1_000, "end_ns": 3_000},
+            {"kind": "forward", "pair": 1, "start_ns": 1_100, "end_ns": 3_000},
+            {"kind": "forward", "start_ns": 3_000, "end_ns": 4_000},
+        )
+    )
+    assert chart.blocks.select("kind", "lane", "lane_count").sort("lane", "lane_count").rows() == [
+        ("forward", 0, 1),
+        ("forward", 0, 2),
+        ("backward", 1, 2),
+    ]
+
+
+def test_jobs_that_overlap_by_less_than_half_a_pixel_count_as_touching() -> None:
+    chart = chart_step(
+        spans({"start_ns": 0, "end_ns": 1_000_100}, {"microbatch": 1, "start_ns": 1_000_000, "end_ns": 2_000_000})
+    )
+    assert chart.blocks["lane_count"].to_list() == [1, 1]
+
+
+def test_three_jobs_at_once_have_three_lanes() -> None:
+    rows = [{"microbatch": m, "start_ns": 0, "end_ns": 1_000} for m in range(3)]
+    assert sorted(chart_step(spans(*rows)).blocks["lane"]) == [0, 1, 2]
+
+
+def test_a_reduction_beside_a_job_is_a_strip_and_one_after_it_is_not() -> None:
+    reduction = {"lane": "comm", "kind": "grad_reduce", "stage": None, "microbatch": None}
+    chart = chart_step(
+        spans(
+            {"start_ns": 0, "end_ns": 1_000},
+            {"rank": 1, "start_ns": 0, "end_ns": 5_000},
+            {**reduction, "start_ns": 500, "end_ns": 2_000},
+            {**reduction, "start_ns": 3_000, "end_ns": 4_000},
+        )
+    )
+    strips = chart.blocks.filter(pl.col("kind") == "grad_reduce")
+    assert strips["strip"].to_list() == [True, False]
+
+
+def test_a_missing_chunk_is_the_place_of_the_stage_on_its_rank() -> None:
+    timeline = timeline_from_text("F0.0 F2.0\nF1.0 F3.0")
+    timeline = timeline.with_spans(timeline.spans.with_columns(pl.lit(None, pl.Int32).alias("chunk")))
+    chart = chart_step(timeline)
+    assert chart.blocks["chunk"].to_list() == [0, 1, 0, 1]
+    assert chart.chunk_count == 2
+
+
+def test_the_bubble_is_the_one_of_the_report() -> None:
+    timeline = timeline_from_text(ONE_F_ONE_B)
+    assert chart_step(timeline).bubble_fraction == build_report(timeline).bubble.fraction
+    run = pipeline_timeline(Shape(steps=1))
+    assert chart_step(run).bubble_fraction == pytest.approx(build_report(run).bubble.fraction, abs=1e-12)
+
+
+def test_the_bubble_of_a_textbook_schedule_is_exact() -> None:
+    timeline = timeline_from_text("F0 F1 . . B0 - B1 -\n. F0 F1 B0 - B1 - .")
+    assert chart_step(timeline).bubble_fraction == pytest.approx(float(Fraction(2, 8)))
+
+
+def test_replicas_have_no_common_bubble() -> None:
+    chart = chart_step(timeline_from_text("F0.0 B0.0\nF0.0 B0.0"))
+    assert chart.bubble_fraction is None
+    assert chart_title(chart) == "Pipeline · 2 ranks · 1 micro-batch · step 0"
+
+
+def test_a_rank_without_spans_keeps_its_row() -> None:
+    assert chart_step(timeline_from_text("F0\n.\n. F0")).ranks == (0, 1, 2)
+
+
+def test_what_is_not_drawn_is_counted() -> None:
+    timeline = pipeline_timeline(Shape(ranks=2, microbatches=3, steps=1))
+    chart = chart_step(timeline)
+    receives = timeline.spans.filter(pl.col("wait_start_ns").is_not_null() & pl.col("kind").cast(pl.String).str.starts_with("recv"))
+    assert chart.waits.height == receives.height
+    assert chart.not_drawn_count == timeline.spans.height - chart.blocks.height - chart.waits.height
+
+
+def test_a_span_that_ends_before_it_starts_is_a_point_and_counted() -> None:
+    chart = chart_step(spans({"start_ns": 500, "end_ns": 100}, {"microbatch": 1, "start_ns": 0, "end_ns": 1_000}))
+    assert chart.reversed_count == 1
+    assert (chart.blocks["end_ns"] >= chart.blocks["start_ns"]).all()
+
+
+def test_an_empty_timeline_has_a_chart() -> None:
+    chart = chart_step(empty_timeline())
+    assert (chart.ranks, chart.blocks.height, chart.bubble_fraction, chart.length_ns) == ((), 0, None, 1)
+
+
+def test_shifting_the_clock_changes_nothing() -> None:
+    here, there = (chart_step(timeline_from_text(ONE_F_ONE_B, origin_ns=origin_ns)) for origin_ns in (0, 1_763_600_000_000_000_000))
+    assert here.blocks.equals(there.blocks)
+    assert here.bubble_fraction == there.bubble_fraction

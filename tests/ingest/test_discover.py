@@ -1,0 +1,117 @@
+"""Which files a call means."""
+
+import errno
+import os
+
+import pytest
+
+from stagescope.ingest.discover import find_inputs
+from stagescope.ingest.reader import Reader
+from stagescope.ingest.registry import Registry
+from stagescope.timeline import empty_timeline
+from stagescope.vocabulary.errors import InputError
+
+
+def reader_of(name: str, magic: bytes, *suffixes: str) -> Reader:
+    return Reader(name, suffixes, "", lambda _, head: head.startswith(magic), lambda _: empty_timeline())
+
+
+RED = reader_of("red", b"red", ".r", ".rec")
+BLUE = reader_of("blue", b"blue", ".b")
+REGISTRY = Registry((RED, BLUE), ())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, content in {"a.r": b"red 1", "below/b.b": b"blue 1", "below/deep/c.rec": b"red 2"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def found(*paths) -> dict[str, list[str]]:
+    files = find_inputs(paths, REGISTRY).files
+    return {reader.name: [file.name for file in files[reader]] for reader in files}
+
+
+def test_a_directory_is_searched_with_everything_below_it(folder):
+    assert found(folder) == {"red": ["a.r", "c.rec"], "blue": ["b.b"]}
+
+
+def test_files_come_in_natural_order(tmp_path):
+    for name in ("rank10.r", "rank9.r", "rank1.r", "node2-rank7.r", "node10-rank0.r"):
+        (tmp_path / name).write_bytes(b"red")
+    assert found(tmp_path) == {"red": ["node2-rank7.r", "node10-rank0.r", "rank1.r", "rank9.r", "rank10.r"]}
+
+
+def test_content_decides_and_not_the_suffix(tmp_path):
+    (tmp_path / "misnamed.b").write_bytes(b"red")
+    (tmp_path / "without_suffix").write_bytes(b"blue")
+    assert found(tmp_path / "misnamed.b", tmp_path / "without_suffix") == {
+        "red": ["misnamed.b"], "blue": ["without_suffix"],
+    }  # fmt: skip
+
+
+def test_a_file_met_twice_counts_once(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert found("a.r", folder, folder / "below/../a.r") == {"red": ["a.r", "c.rec"], "blue": ["b.b"]}
+    assert find_inputs(["a.r", folder], REGISTRY).file_count == 3
+
+
+def test_named_files_are_told_from_found_ones(folder):
+    inputs = find_inputs([folder / "below", folder / "a.r"], REGISTRY)
+    assert inputs.named == {folder / "a.r"}
+
+
+def test_a_path_that_does_not_exist_is_an_error(tmp_path):
+    with pytest.raises(InputError) as error:
+        find_inputs([tmp_path / "nothing"], REGISTRY)
+    assert str(error.value) == f"no such file or directory: {tmp_path / 'nothing'}"
+
+
+def test_a_directory_with_nothing_to_read_is_an_error(tmp_path):
+    (tmp_path / "notes.txt").write_text("red")
+    with pytest.raises(InputError) as error:
+        find_inputs([tmp_path], REGISTRY)
+    assert str(error.value) == f"nothing to read in {tmp_path}: no .r or .rec or .b file in it or below it"
+
+
+def test_a_named_file_that_nobody_recognizes_is_an_error(tmp_path):
+    (tmp_path / "x.r").write_bytes(b"green")
+    with pytest.raises(InputError) as error:
+        find_inputs([tmp_path / "x.r"], REGISTRY)
+    assert str(error.value) == (
+        f"{tmp_path / 'x.r'} is not a recording or a trace that stagescope knows (it begins with b'green')"
+    )
+    assert error.value.hint == "formats it reads: red, blue"
+
+
+def test_a_directory_with_a_damaged_file_alone_names_that_file(tmp_path):
+    (tmp_path / "x.r").touch()
+    with pytest.raises(InputError, match=r"x\.r is not a recording .* \(it is empty\)"):
+        find_inputs([tmp_path], REGISTRY)
+
+
+def test_an_unrecognized_file_beside_good_ones_is_passed_over_and_said(folder):
+    (folder / "x.r").write_bytes(b"green")
+    inputs = find_inputs([folder], REGISTRY)
+    assert inputs.file_count == 3
+    [said] = inputs.diagnostics
+    assert said.severity == "warning"
+    assert said.message.startswith(f"not read: {folder / 'x.r'} is not a recording")
+
+
+def test_a_directory_that_is_named_like_a_file_is_no_file(tmp_path):
+    (tmp_path / "odd.r").mkdir()
+    (tmp_path / "odd.r" / "a.b").write_bytes(b"blue")
+    assert found(tmp_path) == {"blue": ["a.b"]}
+
+
+def test_a_file_that_cannot_be_opened_is_an_error(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(type(tmp_path), "open", refuse)
+    with pytest.raises(InputError) as error:
+        find_inputs([tmp_path / "a.r"], REGISTRY)
+    assert str(error.value) == f"cannot read {tmp_path / 'a.r'}: Permission denied"

@@ -1,0 +1,165 @@
+"""Several sources become one Timeline."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from drawing import timeline_from_text
+from stagescope.ingest import Inputs, Reader, merge_timelines, read_inputs
+from stagescope.timeline import CLOCKS, RANKS, TABLES, Timeline, empty_timeline
+from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.timeline.validate import conform
+from stagescope.vocabulary.errors import InputError, TableError
+
+
+def of_ranks(*ranks: int, world_size: int | None = None, source: str | None = None) -> Timeline:
+    """Return a timeline of a forward and a backward per rank."""
+    drawn = timeline_from_text(
+        "\n".join("F0 B0" if rank in ranks else ". ." for rank in range(max(ranks) + 1))
+    )
+    table = pl.DataFrame(
+        {"rank": ranks, "world_size": [world_size] * len(ranks), "source": [source] * len(ranks)}
+    )
+    return replace(drawn, ranks=conform(table, RANKS))
+
+
+def said(timeline: Timeline) -> list[Diagnostic]:
+    return [Diagnostic(**row) for row in timeline.diagnostics.to_dicts()]
+
+
+def test_tables_are_concatenated_sorted_and_as_declared():
+    merged = merge_timelines([of_ranks(1, 3), of_ranks(2, 0)])
+    assert merged.ranks["rank"].to_list() == [0, 1, 2, 3]
+    assert merged.spans["rank"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
+    for table in TABLES:
+        assert getattr(merged, table.name).schema == table.schema
+    assert not merged.is_partial
+
+
+def test_one_timeline_stays_as_it_is():
+    drawn = timeline_from_text("F0 F1 B0 - B1\n. F0 - B0 -")
+    assert_frame_equal(merge_timelines([drawn]).spans, drawn.spans)
+    assert_frame_equal(merge_timelines([drawn]).ranks, drawn.ranks)
+
+
+def test_nothing_merges_to_nothing():
+    assert merge_timelines([]).spans.is_empty()
+
+
+def test_two_sources_of_one_rank_are_refused_by_name():
+    with pytest.raises(InputError) as refused:
+        merge_timelines([of_ranks(0, 2, source="a.sscope"), of_ranks(1, 2, source="b.csv")])
+    assert str(refused.value) == "two recordings of rank 2: a.sscope and b.csv"
+
+
+def test_ranks_that_the_run_declared_and_nobody_recorded_are_an_error():
+    merged = merge_timelines([of_ranks(0, 1, 3, world_size=8), of_ranks(4)])
+    assert merged.is_partial
+    assert said(merged) == [
+        Diagnostic("error", "no recording of rank 2, 5-7: the run declared 8 ranks", count=4)
+    ]
+
+
+def test_a_rank_that_only_spans_name_gets_a_row():
+    drawn = of_ranks(0, 1)
+    merged = merge_timelines([replace(drawn, ranks=drawn.ranks.head(1))])
+    assert merged.ranks["rank"].to_list() == [0, 1]
+
+
+def test_spans_that_end_before_they_start_are_left_out_and_counted_by_rank():
+    drawn = of_ranks(0, 1, source="a.csv")
+    backward = pl.when((pl.col("kind") == "backward") & (pl.col("rank") == 1)).then(pl.col("start_ns") - 1)
+    merged = merge_timelines(
+        [drawn.with_spans(drawn.spans.with_columns(end_ns=backward.otherwise("end_ns")))]
+    )
+    assert merged.spans.select("rank", "kind").rows() == [(0, "forward"), (0, "backward"), (1, "forward")]
+    assert said(merged) == [
+        Diagnostic(
+            "error",
+            "spans that end before they start; they were left out",
+            "a.csv",
+            1,
+            "first start_ns 1000",
+            1,
+        )
+    ]
+
+
+def test_a_wait_that_ends_before_it_starts_is_left_out_and_its_span_stays():
+    drawn = of_ranks(0)
+    waits = drawn.spans.with_columns(wait_start_ns=pl.lit(9, pl.Int64), wait_end_ns=pl.lit(7, pl.Int64))
+    merged = merge_timelines([drawn.with_spans(waits)])
+    assert merged.spans.select("wait_start_ns", "wait_end_ns").rows() == [(None, None)] * 2
+    assert [(row.message, row.count) for row in said(merged)] == [
+        ("waits that end before they start; left out", 2)
+    ]
+
+
+def test_good_waits_and_half_known_ones_stay():
+    drawn = of_ranks(0)
+    waits = drawn.spans.with_columns(
+        wait_start_ns=pl.Series([5, 6], dtype=pl.Int64), wait_end_ns=pl.Series([5, None], dtype=pl.Int64)
+    )
+    assert merge_timelines([drawn.with_spans(waits)]).spans["wait_start_ns"].to_list() == [5, 6]
+
+
+def test_a_clock_that_two_sources_describe_alike_has_one_row():
+    clock = conform(pl.DataFrame({"clock": ["a"], "offset_ns": [5], "method": ["one clock"]}), CLOCKS)
+    merged = merge_timelines([replace(of_ranks(0), clocks=clock), replace(of_ranks(1), clocks=clock)])
+    assert merged.clocks.height == 1
+
+
+def test_a_reader_that_breaks_the_declaration_is_refused():
+    drawn = of_ranks(0)
+    with pytest.raises(TableError, match="table spans lacks the column"):
+        merge_timelines([drawn.with_spans(drawn.spans.drop("kind"))])
+
+
+def reader_of(name: str, result: Timeline | Exception) -> Reader:
+    def read(_):
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return Reader(name, (), "", lambda *_: True, read)
+
+
+GOOD = reader_of("good", of_ranks(0))
+
+
+def inputs_of(tmp_path, *readers: Reader, named: tuple[str, ...] = ()) -> Inputs:
+    return Inputs(
+        {reader: (tmp_path / reader.name,) for reader in readers},
+        frozenset(tmp_path / name for name in named),
+        (Diagnostic("info", "on the way"),),
+    )
+
+
+def test_every_format_is_read_by_its_reader_and_discovery_is_heard(tmp_path):
+    timeline = read_inputs(inputs_of(tmp_path, GOOD, reader_of("also", of_ranks(1))))
+    assert timeline.ranks["rank"].to_list() == [0, 1]
+    assert [row.message for row in said(timeline)] == ["on the way"]
+
+
+@pytest.mark.parametrize(
+    ("error", "severity"), [(InputError("broken"), "error"), (TableError("of something else"), "warning")]
+)
+def test_a_refused_format_that_was_only_found_is_said(tmp_path, error, severity):
+    timeline = read_inputs(inputs_of(tmp_path, GOOD, reader_of("bad", error)))
+    assert said(timeline)[-1] == Diagnostic(severity, f"not read: {error}")
+
+
+def test_a_refused_format_that_was_named_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="broken"):
+        read_inputs(inputs_of(tmp_path, GOOD, reader_of("bad", InputError("broken")), named=("bad",)))
+
+
+def test_a_refused_format_alone_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="broken"):
+        read_inputs(inputs_of(tmp_path, reader_of("bad", InputError("broken"))))
+
+
+def test_nothing_found_is_an_empty_timeline(tmp_path):
+    assert read_inputs(inputs_of(tmp_path)).spans.equals(empty_timeline().spans)

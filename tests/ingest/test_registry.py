@@ -1,0 +1,65 @@
+"""The readers, ours and those of other packages."""
+
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from stagescope.ingest import registry
+from stagescope.ingest.reader import Reader
+from stagescope.ingest.readers import recording, table
+from stagescope.ingest.registry import ENTRY_POINT_GROUP, READERS, load_registry
+from stagescope.timeline import empty_timeline
+
+THIRD_PARTY = Reader("third", (".third",), "", lambda *_: False, lambda _: empty_timeline())
+NO_READER = object()
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    def register(*values: str) -> None:
+        entries = [EntryPoint("third", value, ENTRY_POINT_GROUP) for value in values]
+        monkeypatch.setattr(
+            registry, "entry_points", lambda group: entries if group == ENTRY_POINT_GROUP else []
+        )
+        monkeypatch.setitem(sys.modules, "third_party", sys.modules[__name__])
+
+    return register
+
+
+def test_recordings_parquet_and_csv_are_read_without_any_other_package(registered):
+    registered()
+    assert load_registry() == (READERS, ())
+    assert READERS == (recording.READER, table.PARQUET, table.CSV)
+
+
+def test_reader_names_are_distinct_and_suffixes_have_their_dot():
+    assert len({reader.name for reader in READERS}) == len(READERS)
+    assert all(
+        suffix.startswith(".") and suffix.islower() for reader in READERS for suffix in reader.suffixes
+    )
+
+
+def test_no_two_readers_recognize_the_same_beginning(tmp_path):
+    for head in (b"\xabSSC\0\0\0\0", b"PAR1\x15\x04", b"rank,lane,kind,start_ns,end_ns\n"):
+        assert sum(reader.recognizes(tmp_path / "file", head) for reader in READERS) == 1
+
+
+def test_a_registered_reader_comes_after_ours(registered):
+    registered("third_party:THIRD_PARTY")
+    assert load_registry() == ((*READERS, THIRD_PARTY), ())
+
+
+def test_a_reader_that_cannot_be_loaded_is_said_and_stops_no_other(registered):
+    registered("no_such_module_anywhere:READER", "third_party:NO_READER", "third_party:THIRD_PARTY")
+    readers, diagnostics = load_registry()
+    assert readers == (*READERS, THIRD_PARTY)
+    unusable = "the registered reader 'third' cannot be used: "
+    assert [(row.severity, row.message, row.location) for row in diagnostics] == [
+        (
+            "warning",
+            unusable + "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+            "no_such_module_anywhere:READER",
+        ),
+        ("warning", unusable + "it is of type object, not a Reader", "third_party:NO_READER"),
+    ]

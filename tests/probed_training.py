@@ -1,0 +1,116 @@
+"""A pipeline training that writes down itself, inside the model, what it computes when: the truth of a recording.
+
+Column 0 of every activation carries the micro-batch's number through all stages, so the autograd functions below know
+which micro-batch they work on, whatever the schedule. Usage: fork_ranks.py 4 probed_training.py SCHEDULE OUT [STEPS]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, schedules
+
+MICROBATCHES = 8
+ROWS = 2
+WIDTH = 8
+SECONDS = 0.004
+V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+LOG: list[tuple[str, int, int, int, int]] = []
+
+
+def log_work(kind: str, stage: int, microbatch: int) -> None:
+    start_ns = time.monotonic_ns()
+    time.sleep(SECONDS)
+    LOG.append((kind, stage, microbatch, start_ns, time.monotonic_ns()))
+
+
+class ProbeOutput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, stage, microbatch):
+        ctx.job = (stage, microbatch)
+        log_work("forward", stage, microbatch)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        log_work("input gradient", *ctx.job)
+        return grad, None, None
+
+
+class ProbeWeight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight, stage, microbatch):
+        ctx.job = (stage, microbatch)
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        log_work("weight gradient", *ctx.job)
+        return grad, None, None
+
+
+class Block(nn.Module):
+    def __init__(self, stage):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH - 1, WIDTH - 1)
+        self.stage = stage
+
+    def forward(self, value):
+        microbatch = -1 if value.is_meta else round(float(value[0, 0].detach()))
+        weight = ProbeWeight.apply(self.linear.weight, self.stage, microbatch)
+        out = nn.functional.linear(value[:, 1:], weight, self.linear.bias)
+        out = ProbeOutput.apply(out, self.stage, microbatch)
+        return torch.cat([value[:, :1], torch.tanh(out)], dim=1)
+
+
+def build_stages(name, rank, ranks):
+    schedule_class = schedules.get_schedule_class(name)
+    if name in V_SHAPED:
+        indices = [rank, 2 * ranks - 1 - rank]
+    elif issubclass(schedule_class, schedules.PipelineScheduleMulti):
+        indices = [rank, rank + ranks]
+    else:
+        indices = [rank]
+    stages = [
+        PipelineStage(Block(index), index, ranks * len(indices), torch.device("cpu")) for index in indices
+    ]
+    return schedule_class, stages
+
+
+def main():
+    name, out, steps = sys.argv[1], Path(sys.argv[2]), int((*sys.argv[3:], "3")[0])
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    schedule_class, stages = build_stages(name, dist.get_rank(), dist.get_world_size())
+    many = issubclass(schedule_class, schedules.PipelineScheduleMulti)
+    schedule = schedule_class(stages if many else stages[0], MICROBATCHES, loss_fn=nn.MSELoss())
+    optimizer = torch.optim.SGD([w for stage in stages for w in stage.submod.parameters()], lr=0.1)
+    batch = torch.randn(MICROBATCHES * ROWS, WIDTH)
+    batch[:, 0] = torch.arange(MICROBATCHES).repeat_interleave(ROWS)
+    losses_seen = []
+    for _ in range(steps):
+        losses = []
+        last = any(stage.is_last for stage in stages)
+        inputs = (batch,) if any(stage.is_first for stage in stages) else ()
+        schedule.step(*inputs, **({"target": torch.zeros_like(batch), "losses": losses} if last else {}))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses_seen += [float(torch.stack(losses).mean())] if losses else []
+    out.mkdir(parents=True, exist_ok=True)
+    truth = {"log": LOG, "losses": losses_seen}
+    (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(truth), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    main()

@@ -1,0 +1,229 @@
+"""Real trainings of torch.distributed.pipelining on four processes, checked against what the model itself saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from trainings import RANKS, SCHEDULES, TESTS, record_training, run_ranks
+
+from stagescope import workflow
+from stagescope.ingest.recording_frames import read_contents
+from stagescope.record.launch import recording_environment
+from stagescope.timeline.messages import match_messages
+from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
+
+pytestmark = pytest.mark.slow
+
+GOLDEN = TESTS / "data" / "golden"
+WORK_OF_KIND = {
+    "forward": {"forward"},
+    "backward": {"input gradient", "weight gradient"},
+    "backward_input": {"input gradient"},
+    "backward_weight": {"weight gradient", "input gradient"},  # stage 0 has no input gradient of its own
+}
+
+
+def timeline_of(schedule):
+    return workflow.read(record_training(schedule).directory)
+
+
+def jobs_of(timeline, rank, step):
+    chosen = (pl.col("rank") == rank) & (pl.col("step") == step) & pl.col("kind").is_in(PIPELINE_JOBS)
+    return timeline.spans.filter(chosen).sort("start_ns")
+
+
+def order_of(timeline, rank, step):
+    """The recorded order in the notation of the golden files: overlapped pairs joined by +."""
+    order, pairs = [], {}
+    for job in jobs_of(timeline, rank, step).iter_rows(named=True):
+        text = label(job["kind"], job["stage"], job["microbatch"])
+        if job["pair"] is not None and job["pair"] in pairs:
+            order[pairs[job["pair"]]] += f"+{text}"
+        else:
+            if job["pair"] is not None:
+                pairs[job["pair"]] = len(order)
+            order.append(text)
+    return order
+
+
+def header_of(timeline, rank):
+    source = timeline.ranks.filter(pl.col("rank") == rank)["source"][0]
+    return read_contents(Path(source).read_bytes()).header
+
+
+def from_torch_action(text):
+    """Return torch's text of an action in our notation, such as (1F6;6B2)OVERLAP_F_B as F1.6+B6.2."""
+    inner = text[1:].split(")")[0].split(";") if text.startswith("(") else [text]
+    jobs = [re.fullmatch(r"(\d+)([FBIW])(\d+)", part) for part in inner]
+    return "+".join(f"{job[2]}{job[1]}.{job[3]}" for job in jobs if job)
+
+
+def golden_order(name):
+    cases = json.loads((GOLDEN / f"{name}.json").read_text())["cases"]
+    return next(case["orders"] for case in cases if case["pp"] == 4 and case["n_mb"] == 8)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_nothing_is_missing_and_every_step_is_recorded_on_every_rank(schedule):
+    timeline = timeline_of(schedule)
+    assert timeline.diagnostics.is_empty()
+    assert timeline.ranks["rank"].to_list() == [0, 1, 2, 3]
+    assert timeline.ranks["schedule"].unique().to_list() == [schedule]
+    assert sorted(timeline.steps.select("step", "rank").rows()) == [(s, r) for s in range(3) for r in range(4)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_recorded_order_is_what_the_model_itself_executed(schedule):
+    training, timeline = record_training(schedule), timeline_of(schedule)
+    for rank in range(RANKS):
+        begun = timeline.steps.filter((pl.col("rank") == rank) & (pl.col("step") == 1))["start_ns"][0]
+        offset_ns = timeline.clocks["offset_ns"][0]
+        jobs = pl.concat([jobs_of(timeline, rank, 1), jobs_of(timeline, rank, 2)]).rows(named=True)
+        truth = [entry for entry in training.log[rank] if entry[3] + offset_ns >= begun]
+        held = 0
+        for work, stage, microbatch, start_ns, end_ns in truth:
+            holders = [
+                job
+                for job in jobs
+                if job["start_ns"] <= start_ns + offset_ns
+                and end_ns + offset_ns <= job["end_ns"]
+                and (job["stage"], job["microbatch"]) == (stage, microbatch)
+                and work in WORK_OF_KIND[job["kind"]]
+            ]
+            assert len(holders) == 1, (work, stage, microbatch, holders)
+            held += 1
+        assert held == 3 * 8 * 2 * len({job["stage"] for job in jobs})
+
+
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in ("GPipe", "1F1B")])
+def test_recorded_order_is_the_runtime_schedules_own_action_list(schedule):
+    timeline = timeline_of(schedule)
+    for rank in range(RANKS):
+        actions = header_of(timeline, rank)["schedule"]["actions"]
+        expected = [text for action in actions if (text := from_torch_action(action))]
+        for step in range(3):
+            assert order_of(timeline, rank, step) == expected
+
+
+@pytest.mark.parametrize(("schedule", "golden"), [("1F1B", "torch_1f1b_executed"), ("DualPipeV", "torch_dualpipev")])
+def test_recorded_order_is_the_reference_order(schedule, golden):
+    timeline, expected = timeline_of(schedule), golden_order(golden)
+    assert {str(rank): order_of(timeline, rank, 2) for rank in range(RANKS)} == expected
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_dependency_between_stages_is_violated(schedule):
+    spans = timeline_of(schedule).spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    last_stage = spans["stage"].max()
+    done = {}
+    for job in spans.iter_rows(named=True):
+        kind = "backward" if job["kind"] == "backward_input" else job["kind"]
+        done[job["step"], kind, job["stage"], job["microbatch"]] = (job["start_ns"], job["end_ns"])
+    violated = []
+    for (step, kind, stage, microbatch), (start_ns, _) in done.items():
+        before = {
+            "forward": ("forward", stage - 1) if stage else None,
+            "backward": ("backward", stage + 1) if stage < last_stage else ("forward", stage),
+            "backward_weight": ("backward", stage),
+        }[kind]
+        if before and done[step, before[0], before[1], microbatch][1] > start_ns:
+            violated.append((step, kind, stage, microbatch))
+    assert violated == []
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_send_meets_its_receive_with_the_same_size(schedule):
+    spans = timeline_of(schedule).spans
+    messages = match_messages(spans)
+    counts = dict(spans["kind"].cast(pl.String).value_counts().iter_rows())
+    hops = 3 * (7 if schedule in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble") else 3 if schedule in ("GPipe", "1F1B") else 6)
+    assert counts["send_forward"] == counts["recv_forward"] == counts["send_backward"] == 8 * hops
+    assert messages.height == 2 * 8 * hops
+    assert messages["bytes"].unique().to_list() == [2 * 8 * 4]
+    assert (messages["recv_end_ns"] >= messages["send_start_ns"]).all()
+    assert (messages["wait_end_ns"] == messages["recv_end_ns"]).all()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_loss_optimizer_and_gradient_reduction_are_recorded_once_each(schedule):
+    spans = timeline_of(schedule).spans
+    counts = dict(spans["kind"].cast(pl.String).value_counts().iter_rows())
+    assert counts["loss"] == 3 * 8
+    assert counts["optimizer"] == 3 * 4
+    assert counts["grad_reduce"] == 3 * spans["stage"].drop_nulls().n_unique()
+    losses = spans.filter(pl.col("kind") == "loss")
+    assert losses["stage"].unique().to_list() == [spans["stage"].max()]
+
+
+def test_chunk_is_the_local_number_of_a_stage():
+    spans = timeline_of("ZBVZeroBubble").spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    chunks = dict(spans.select("stage", "chunk").unique().iter_rows())
+    assert chunks == {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 1}
+
+
+def test_loss_and_exit_code_are_those_of_a_run_without_recording():
+    assert record_training("1F1B").losses == record_training("1F1B", recorded=False).losses
+
+
+def test_only_the_wanted_steps_are_recorded():
+    timeline = workflow.read(record_training("Interleaved1F1B", steps="1:2").directory)
+    assert timeline.steps["step"].unique().to_list() == [1]
+    assert timeline.spans["step"].unique().to_list() == [1]
+    full = timeline_of("Interleaved1F1B").spans.filter(pl.col("step") == 1)
+    assert timeline.spans.height == full.height
+
+
+def test_a_rank_that_is_killed_leaves_a_readable_file_and_the_others_too(tmp_path):
+    """Rank 2 kills itself in its third step; the others fail on the broken connection."""
+    environment = recording_environment(tmp_path / "rec", steps=None, run="killed", inherited=os.environ)
+    done = run_ranks([str(TESTS / "killed_training.py"), str(tmp_path / "truth")], environment)
+    assert done.returncode != 0
+    timeline = workflow.read(tmp_path / "rec")
+    assert timeline.ranks["rank"].to_list() == [0, 1, 2, 3]
+    for step in (0, 1):
+        assert order_of(timeline, 2, step) == golden_order("torch_1f1b_executed")["2"]
+    notes = timeline.diagnostics.filter(pl.col("rank") == 2)["message"].to_list()
+    assert any("no end frame" in note for note in notes)
+
+
+def test_wrapping_is_undone_by_stop_and_evaluation_belongs_to_no_step(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "one_process_training.py"), str(tmp_path)],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["same_after_stop"] is True
+    timeline = workflow.read(tmp_path)
+    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    assert jobs.filter(pl.col("step").is_null())["kind"].unique().to_list() == ["forward"]
+    assert jobs.filter(pl.col("step").is_null()).height == 2
+    assert jobs["step"].drop_nulls().unique().sort().to_list() == [0, 1]
+
+
+def test_custom_functions_and_overridden_stage_methods_are_caught_once(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "one_process_training.py"), str(tmp_path), "custom"],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    jobs = workflow.read(tmp_path).spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    counts = jobs.group_by("step", "kind", "stage", "microbatch").len()["len"]
+    assert counts.unique().to_list() == [1]
+    assert sorted(jobs["kind"].unique().to_list()) == ["backward", "forward"]
+    assert jobs.height == 2 * 2 * 2 * 2

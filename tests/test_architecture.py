@@ -1,0 +1,246 @@
+"""The architecture fails the build when it is broken; the rules are in tests/architecture.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from architecture import LEVEL, RULES, THIRD_PARTY, Finding, modules
+
+PACKAGE = Path(__file__).parents[1] / "src" / "stagescope"
+
+EXCEPTIONS: dict[tuple[str, str, str], str] = {
+    # (rule, module, the thing in it): reason
+    ("parameters_stay_few", "record/recorder.py", "emit"): (
+        "runs once per span inside the training: the fields of a record, without an object around them"
+    ),
+}
+
+HEAVY = ("numpy", "polars", "pyarrow", "rich", "scipy", "torch")
+
+
+def findings(package: Path, *rules) -> list[tuple[str, Finding]]:
+    parsed = modules(package)
+    return [(rule.__name__, finding) for rule in rules for module in parsed for finding in rule(module)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps_the_rule(rule):
+    broken = [
+        str(finding)
+        for name, finding in findings(PACKAGE, rule)
+        if (name, finding.path, finding.thing) not in EXCEPTIONS
+    ]
+    assert broken == []
+
+
+def test_every_exception_is_still_needed():
+    used = {(name, finding.path, finding.thing) for name, finding in findings(PACKAGE, *RULES)}
+    assert set(EXCEPTIONS) - used == set()
+
+
+def test_every_folder_of_the_package_has_a_row():
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    known = {finding.thing for _, finding in findings(PACKAGE, *RULES) if "no row" in finding.sentence}
+    assert folders & known == set()
+
+
+def test_the_document_draws_the_rows_that_the_rules_hold():
+    text = (PACKAGE.parents[1] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) \| `(\w+)` \|.*\| ([\w, ]+) \|$", text, re.MULTILINE)
+    drawn = {part: (int(row), used.lower().replace("standard library", "")) for row, part, used in rows}
+    held = {part: (level + 1, THIRD_PARTY[part]) for part, level in LEVEL.items()}
+    assert {part: (row, set(filter(None, used.split(", ")))) for part, (row, used) in drawn.items()} == held
+
+
+def imported_by(*code: str) -> set[str]:
+    """Return which heavy libraries a fresh process has loaded after running some code."""
+    tell = f"import json; print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(["import sys", *code, tell])],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        timeout=60,
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("module", ["stagescope", "stagescope.record", "stagescope.cli"])
+def test_importing_costs_no_heavy_library(module):
+    assert imported_by(f"import {module}") == set()
+
+
+def test_help_costs_no_heavy_library():
+    call = ["from stagescope.cli import main", "sys.argv = ['stagescope', '--help']"]
+    attempt = ["try:", "    main()", "except SystemExit:", "    pass"]
+    assert imported_by(*call, *attempt) == set()
+
+
+def test_the_light_import_test_sees_a_heavy_library():
+    assert imported_by("import numpy") == {"numpy"}
+
+
+DEEP = """
+def walk(rows):
+    for row in rows:
+        if row:
+            with row:
+                while row:
+                    row.pop()
+"""
+LEVEL_WITH_ELIF = """
+def choose(rows):
+    for row in rows:
+        if row == 1:
+            pass
+        elif row == 2:
+            pass
+        elif row == 3:
+            while row:
+                row.pop()
+"""
+NESTED_FUNCTION = """
+def outer(rows):
+    for row in rows:
+        if row:
+            def inner():
+                for cell in row:
+                    if cell:
+                        yield cell
+"""
+WIDE_COMMAND = """
+import click
+@click.command()
+@click.option("--a")
+def command(a, b, c, d, e, f):
+    pass
+"""
+LONG_FUNCTION = "def long():\n" + "    x = 1\n" * 61
+LONG_DOCSTRING = 'def short():\n    """Return nothing.\n' + "\n    more\n" * 61 + '    """\n    return None\n'
+REASONED = "try:\n    pass\nexcept Exception:  # noqa: BLE001 - recording never stops a training\n    pass\n"
+REASONED_BELOW = "try:\n    pass\nexcept Exception:\n    # recording never stops a training\n    pass\n"
+
+OFFENDERS = {
+    "imports up": ("timeline/a.py", "import stagescope.cli", "timeline must not import cli"),
+    "imports sideways": (
+        "ingest/a.py",
+        "from stagescope.analyze import bubbles",
+        "ingest must not import analyze",
+    ),
+    "imports sideways by a relative path": (
+        "record/a.py",
+        "from ..timeline import x",
+        "record must not import timeline",
+    ),
+    "imports up inside a function": (
+        "export/a.py",
+        "def f():\n    from stagescope import view",
+        "must not import view",
+    ),
+    "imports up for the type checker": (
+        "align/a.py",
+        "if TYPE_CHECKING:\n    from stagescope.workflow import x",
+        "align must not import workflow",
+    ),
+    "imports up by a literal name": (
+        "schedules/a.py",
+        "import importlib\nimportlib.import_module('stagescope.view')",
+        "schedules must not import view",
+    ),
+    "goes through the front door": ("view/a.py", "from stagescope import read", "stands in no row"),
+    "leaves the island": (
+        "demo/a.py",
+        "from stagescope.vocabulary import kinds",
+        "demo must not import vocabulary",
+    ),
+    "lands on the island": ("view/a.py", "import stagescope.demo.train", "view must not import demo"),
+    "reader imports reader": ("ingest/readers/a.py", "from . import b", "a must not import its sibling b"),
+    "writer imports writer": (
+        "export/writers/a.py",
+        "from stagescope.export.writers.b import x",
+        "a must not import its sibling b",
+    ),
+    "recorder uses a library": ("record/a.py", "def f():\n    import numpy", "record must not import numpy"),
+    "torch outside the recorder": ("analyze/a.py", "import torch.nn", "analyze must not import torch"),
+    "torch beside the frameworks": ("record/steps.py", "import torch", "record must not import torch"),
+    "command computes": ("cli/a.py", "import polars as pl", "cli must not import polars"),
+    "folder without a row": ("plots/a.py", "", "plots stands in no row"),
+    "module without a row": ("plots.py", "", "plots stands in no row"),
+    "says nothing": ("timeline/string_utils.py", "", "'utils' says nothing"),
+    "folder says nothing": ("timeline/common/a.py", "", "'common' says nothing"),
+    "long module": ("view/a.py", "x = 1\n" * 401, "401 lines, at most 400"),
+    "long function": ("view/a.py", LONG_FUNCTION, "long has 61 lines"),
+    "many parameters": ("view/a.py", "def f(a, b, c, *, d, e, f): ...", "f has 6 parameters"),
+    "many parameters beside self": (
+        "view/a.py",
+        "class A:\n    def f(self, a, b, c, d, e, f): ...",
+        "f has 6 parameters",
+    ),
+    "wide command outside the command line": ("view/a.py", WIDE_COMMAND, "command has 6 parameters"),
+    "nests deep": ("view/a.py", DEEP, "walk nests 4 deep"),
+    "prints": ("view/a.py", "print(1)", "view must not print"),
+    "catches everything": ("view/a.py", "try:\n    pass\nexcept Exception:\n    pass", "does not say why"),
+    "catches everything bare": ("view/a.py", "try:\n    pass\nexcept:\n    pass", "does not say why"),
+    "catches everything in a tuple": (
+        "view/a.py",
+        "try:\n    pass\nexcept (OSError, BaseException):  # noqa: BLE001\n    pass",
+        "does not say why",
+    ),
+}
+
+
+def plant(package: Path, path: str, text: str) -> Path:
+    target = package / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    return package
+
+
+@pytest.mark.parametrize("offense", OFFENDERS)
+def test_the_rules_find_a_planted_offender(offense, tmp_path):
+    path, text, sentence = OFFENDERS[offense]
+    found = findings(plant(tmp_path, path, text), *RULES)
+    assert any(sentence in str(finding) for _, finding in found), found
+
+
+def test_every_rule_is_broken_by_some_planted_offender(tmp_path):
+    broken = set()
+    for number, (path, text, _) in enumerate(OFFENDERS.values()):
+        broken |= {name for name, _ in findings(plant(tmp_path / str(number), path, text), *RULES)}
+    assert broken == {rule.__name__ for rule in RULES}
+
+
+INNOCENTS = {
+    "imports down": ("cli/a.py", "from stagescope.timeline import SPANS"),
+    "command visits the island": ("cli/demo.py", "from stagescope.demo.names import SCHEDULES"),
+    "imports its own folder": ("analyze/a.py", "from stagescope.analyze.bubbles import x"),
+    "front door imports all": ("__init__.py", "from stagescope.workflow import read"),
+    "asks for the version": ("export/writers/a.py", "from stagescope import __version__"),
+    "registry imports the family": ("ingest/__init__.py", "from stagescope.ingest.readers import a, b"),
+    "typing library for the type checker": (
+        "vocabulary/a.py",
+        "if TYPE_CHECKING:\n    from typing_extensions import Self",
+    ),
+    "framework in its place": ("record/frameworks/a.py", "def f():\n    import torch"),
+    "wide command": ("cli/a.py", WIDE_COMMAND),
+    "long docstring": ("view/a.py", LONG_DOCSTRING),
+    "elif beside if": ("view/a.py", LEVEL_WITH_ELIF),
+    "function in a function": ("view/a.py", NESTED_FUNCTION),
+    "island prints": ("demo/a.py", "import torch\nprint(1)"),
+    "catches everything for a reason": ("record/a.py", REASONED),
+    "catches everything for a reason given below": ("record/a.py", REASONED_BELOW),
+}
+
+
+@pytest.mark.parametrize("case", INNOCENTS)
+def test_the_rules_leave_the_innocent_alone(case, tmp_path):
+    path, text = INNOCENTS[case]
+    assert findings(plant(tmp_path, path, text), *RULES) == []

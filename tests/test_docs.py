@@ -1,0 +1,200 @@
+"""The documents are kept true by machine: commands, options, links, tables and examples."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import io
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from programs import require_program
+from stagescope.cli import COMMANDS
+from stagescope.timeline import SPANS
+from stagescope.timeline.validate import conform
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)|src=\"(?P<source>[^\"]+)\"")
+TARGET = re.compile(r"^(?P<name>[a-z]+):.*?## (?P<does>.+)$", re.MULTILINE)
+
+by_name = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+
+
+def load_tool(name):
+    specification = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    tool = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(tool)
+    return tool
+
+
+def fenced(document, language):
+    text = document.read_text(encoding="utf-8")
+    return [block["body"] for block in FENCE.finditer(text) if block["language"] == language]
+
+
+def shell_lines(program):
+    """Return (document, words) for every line of a shell example that starts a program."""
+    return [
+        (document.name, words)
+        for document in DOCUMENTS
+        for block in fenced(document, "sh")
+        for words in (shlex.split(line, comments=True) for line in block.splitlines())
+        if words[:1] == [program]
+    ]
+
+
+def without_code(text):
+    return FENCE.sub("", text)
+
+
+def anchors(document):
+    """Return the anchors that the headings of a document have when it is shown as a page."""
+    headings = re.findall(r"^#+ (.+)$", without_code(document.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@by_name
+def test_links_between_documents_resolve(document):
+    broken = []
+    for link in LINK.finditer(without_code(document.read_text(encoding="utf-8"))):
+        target, _, anchor = (link["target"] or link["source"]).partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = (document.parent / target).resolve() if target else document
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(link[0])
+    assert broken == []
+
+
+@by_name
+def test_lines_of_documents_fit_a_page(document):
+    text = without_code(document.read_text(encoding="utf-8"))
+    assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []
+
+
+def test_decisions_are_numbered_without_a_gap():
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    titles = [path.read_text(encoding="utf-8").splitlines()[0] for path in decisions]
+    assert [path.name[:4] for path in decisions] == [f"{n:04}" for n in range(1, len(decisions) + 1)]
+    assert [title.split()[1] for title in titles] == [f"{n}." for n in range(1, len(decisions) + 1)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_is_documented(command):
+    words = {tuple(words[:2]) for name, words in shell_lines("stagescope") if name == "README.md"}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert ("stagescope", command.name) in words or f"`stagescope {command.name}`" in readme
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    shell_lines("stagescope"),
+    ids=lambda value: value if isinstance(value, str) else value[1],
+)
+def test_shell_examples_use_commands_and_options_that_exist(document, words):
+    own = words[1 : words.index("--")] if "--" in words else words[1:]
+    modules = {command.name: command.module for command in COMMANDS}
+    assert own[0] in modules, f"{document}: no command {own[0]!r}"
+    command = importlib.import_module(modules[own[0]]).command
+    known = {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    assert {word.partition("=")[0] for word in own if word.startswith("-")} <= known | {"--help"}
+
+
+def test_formats_in_shell_examples_can_be_written():
+    from stagescope.export import WRITERS  # noqa: PLC0415 - only this test needs the writers
+
+    asked = {words[words.index("--to") + 1] for _, words in shell_lines("stagescope") if "--to" in words}
+    assert asked <= {writer.name for writer in WRITERS}
+
+
+def targets():
+    return {
+        target["name"]: target["does"] for target in TARGET.finditer((ROOT / "Makefile").read_text("utf-8"))
+    }
+
+
+def test_make_examples_name_targets_that_exist():
+    asked = {words[1] for _, words in shell_lines("make") if len(words) > 1}
+    assert asked <= set(targets())
+    assert {"demo", "test", "check"} <= asked
+
+
+def test_every_target_of_make_has_a_sentence():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split()
+    assert sorted(phony) == sorted(targets())
+
+
+def test_make_alone_lists_every_target_and_what_it_does():
+    done = subprocess.run([require_program("make"), "-C", ROOT], capture_output=True, text=True, check=True)
+    for name, does in targets().items():
+        assert re.search(rf"^make {name} +{re.escape(does)}$", done.stdout, re.MULTILINE)
+
+
+def test_generated_parts_of_documents_are_current():
+    tool = load_tool("write_docs")
+    stale = [
+        name
+        for name in tool.DOCUMENTS
+        if tool.refreshed((ROOT / name).read_text("utf-8")) != (ROOT / name).read_text("utf-8")
+    ]
+    assert stale == [], "run `make docs`"
+
+
+def test_a_stale_table_is_noticed():
+    tool = load_tool("write_docs")
+    formats = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    drifted = formats.replace("Global rank of the process.", "Something else.")
+    assert drifted != formats
+    assert tool.refreshed(drifted) == formats
+
+
+def test_every_generated_part_stands_in_some_document():
+    tool = load_tool("write_docs")
+    text = "".join((ROOT / name).read_text("utf-8") for name in tool.DOCUMENTS)
+    assert {block["name"] for block in tool.BLOCK.finditer(text)} == set(tool.BLOCKS)
+
+
+@by_name
+def test_python_examples_print_what_they_say(document):
+    examples = doctest.DocTestParser().get_doctest(
+        document.read_text(encoding="utf-8"), {}, document.name, str(document), 0
+    )
+    told = io.StringIO()
+    doctest.DocTestRunner().run(examples, out=told.write)
+    assert told.getvalue() == ""
+
+
+def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    (example,) = fenced(ROOT / "README.md", "python")
+    (spans,) = fenced(ROOT / "docs" / "formats.md", "csv")
+    monkeypatch.chdir(tmp_path)
+    Path("recording").mkdir()
+    Path("recording", "spans.csv").write_text(spans, encoding="utf-8")
+    exec(compile(example, "README.md", "exec"), {})  # noqa: S102 - our own document
+    assert capsys.readouterr().out == "0 (0,) 0.5\n"
+    assert Path("run.pftrace").stat().st_size > 0
+
+
+def test_every_key_of_the_report_is_described():
+    text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    (example,) = fenced(ROOT / "docs" / "formats.md", "json")
+    described = set(re.findall(r"`(\w+)`", text[text.index("## The report as JSON") :]))
+    assert set(json.loads(example)) - described == set()
+
+
+def test_the_table_file_example_is_a_table_of_spans():
+    (example,) = fenced(ROOT / "docs" / "formats.md", "csv")
+    spans = conform(pl.read_csv(io.StringIO(example)), SPANS)
+    assert spans.height == 4

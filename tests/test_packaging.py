@@ -1,0 +1,131 @@
+"""What is shipped installs and works away from the checkout."""
+
+from __future__ import annotations
+
+import email
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import stagescope
+from drawing import timeline_from_text
+from stagescope.cli import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "stagescope"
+RECORDING = ROOT / "tests" / "data" / "recordings" / "v1"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def run(*words, cwd):
+    """Run a program away from the checkout and return what it printed; fail with all of it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Build both distributions, the wheel from the sdist, as an index would serve them."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return wheel, sdist
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Return the folder of programs of an empty environment that only the wheel was installed into."""
+    home = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "venv", home / "venv", cwd=home)
+    programs = home / "venv" / "bin"
+    pip = (
+        programs / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-input",
+    )
+    run(*pip, built[0], cwd=home)
+    return programs
+
+
+def test_the_wheel_holds_every_module_and_file_of_the_package(built):
+    names = set(zipfile.ZipFile(built[0]).namelist())
+    files = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    assert {path.relative_to(ROOT / "src").as_posix() for path in files} - names == set()
+
+
+def test_the_wheel_holds_types_the_hook_and_the_license(built):
+    names = zipfile.ZipFile(built[0]).namelist()
+    assert "stagescope/py.typed" in names
+    assert "stagescope/record/hook/sitecustomize.py" in names
+    assert [name for name in names if name.endswith("/LICENSE")] != []
+
+
+def test_the_wheel_holds_nothing_beside_the_package(built):
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(built[0]).namelist()}
+    assert tops == {"stagescope", f"stagescope-{stagescope.__version__}.dist-info"}
+
+
+def test_the_wheel_carries_the_version_that_the_package_tells(built):
+    metadata = f"stagescope-{stagescope.__version__}.dist-info/METADATA"
+    message = email.message_from_bytes(zipfile.ZipFile(built[0]).read(metadata))
+    assert message["Version"] == stagescope.__version__
+    assert message["Requires-Python"] == ">=3.10"
+
+
+def test_the_sdist_holds_what_building_and_testing_need(built):
+    with tarfile.open(built[1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {"Makefile", ".ci/run", "constraints.txt", "README.md", "docs/formats.md", "tests/drawing.py"}
+    needed |= {"tools/install.sh", "tools/write_docs.py", "src/stagescope/py.typed"}
+    assert needed - names == set()
+
+
+def test_the_installed_command_lists_its_commands(installed, tmp_path):
+    told = run(installed / "stagescope", "--help", cwd=tmp_path)
+    for command in COMMANDS:
+        assert f"\n  {command.name} " in told
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Return the oldest recording kept among the tests, or a table of spans where there is none yet."""
+    if RECORDING.is_dir():
+        return RECORDING
+    table = tmp_path / "spans.csv"
+    timeline_from_text("F0 . . . B0 -\n. F0 B0 - . .").spans.write_csv(table)
+    return table
+
+
+def test_the_installed_command_shows_what_was_recorded(installed, recorded, tmp_path):
+    told = run(installed / "stagescope", "show", "--no-color", recorded, cwd=tmp_path)
+    assert "rank" in told.lower()
+    assert "bubble" in told.lower()
+
+
+def test_the_installed_package_lets_a_type_checker_in(installed, tmp_path):
+    user = tmp_path / "user.py"
+    user.write_text("from stagescope.vocabulary.kinds import LANES\nanswer: int = LANES\n", encoding="utf-8")
+    words = (sys.executable, "-m", "mypy", "--python-executable", installed / "python", user)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "error: Incompatible types in assignment" in done.stdout, done.stdout + done.stderr

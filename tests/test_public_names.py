@@ -1,0 +1,76 @@
+"""The names that `import stagescope` offers, and what importing it costs."""
+
+import doctest
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import stagescope
+from stagescope import workflow
+
+
+def in_fresh_process(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_public_names_are_these():
+    assert stagescope.__all__ == ["Report", "Timeline", "__version__", "analyze", "export", "read"]
+
+
+def test_every_public_name_can_be_reached_and_is_documented():
+    for name in stagescope.__all__:
+        assert inspect.getdoc(getattr(stagescope, name))
+        assert name in dir(stagescope)
+
+
+def test_a_star_import_brings_the_public_names():
+    public = "{'Report', 'Timeline', 'analyze', 'export', 'read'}"
+    assert in_fresh_process(f"from stagescope import *; print({public} - set(dir()))") == "set()"
+
+
+@pytest.mark.parametrize("module", ["stagescope", "stagescope.cli"])
+def test_importing_it_loads_no_heavy_library(module):
+    heavy = "{'polars', 'numpy', 'rich', 'torch', 'scipy', 'msgspec'}"
+    assert in_fresh_process(f"import sys, {module}; print({heavy} & set(sys.modules))") == "set()"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import stagescope",
+        "import stagescope; stagescope.read",
+        "from stagescope.export import write; from stagescope.analyze import build_report; import stagescope",
+        "import stagescope.export, stagescope.analyze",
+    ],
+)
+def test_functions_keep_their_names_whatever_was_imported_before(before):
+    """There are folders called analyze and export too."""
+    check = "from stagescope import analyze, export; print(analyze.__module__, export.__module__)"
+    assert in_fresh_process(f"{before}; {check}") == "stagescope.workflow stagescope.workflow"
+
+
+def test_the_folders_behind_the_functions_can_be_imported_from():
+    assert (
+        in_fresh_process("import stagescope; stagescope.export; from stagescope.export import WRITERS") == ""
+    )
+
+
+def test_an_unknown_name_is_an_ordinary_attribute_error():
+    with pytest.raises(AttributeError, match="module 'stagescope' has no attribute 'nothing'"):
+        _ = stagescope.nothing
+
+
+def test_it_says_its_version():
+    assert stagescope.__version__.count(".") == 2
+
+
+def test_the_examples_in_the_workflow_run():
+    failed, attempted = doctest.testmod(workflow)
+    assert failed == 0
+    assert attempted > 5

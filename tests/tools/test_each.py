@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+EACH = Path(__file__).parents[2] / "tools" / "each.sh"
+
+
+def each(folder, *scripts):
+    words = ["sh", str(EACH), sys.executable, "benchmark", *scripts]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_every_script_runs_and_is_named(tmp_path):
+    (tmp_path / "a.py").write_text("print('one', flush=True)", encoding="utf-8")
+    (tmp_path / "b.py").write_text("print('two', flush=True)", encoding="utf-8")
+    done = each(tmp_path, "a.py", "b.py")
+    assert done.stdout.splitlines() == ["== a.py", "one", "== b.py", "two", "Ran 2 benchmarks."]
+    assert done.returncode == 0
+
+
+def test_a_failing_script_stops_no_other_and_fails_the_whole(tmp_path):
+    (tmp_path / "a.py").write_text("raise SystemExit(3)", encoding="utf-8")
+    (tmp_path / "b.py").write_text("print('two', flush=True)", encoding="utf-8")
+    done = each(tmp_path, "a.py", "b.py")
+    assert "two" in done.stdout
+    assert done.stderr == "stagescope: failed: a.py\n"
+    assert done.returncode == 1
+
+
+def test_nothing_to_run_is_said_and_is_no_failure(tmp_path):
+    done = each(tmp_path, "benchmarks/*.py")
+    assert done.stdout == "There is no benchmark to run yet.\n"
+    assert done.returncode == 0

@@ -1,0 +1,55 @@
+"""Run real trainings under the recorder, each once per test session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from stagescope.record.launch import recording_environment
+
+TESTS = Path(__file__).parent
+SCHEDULES = (
+    "GPipe",
+    "1F1B",
+    "Interleaved1F1B",
+    "LoopedBFS",
+    "InterleavedZeroBubble",
+    "ZBVZeroBubble",
+    "DualPipeV",
+)
+RANKS = 4
+
+
+@dataclass(frozen=True)
+class Training:
+    """A recorded training: its recordings, and what the model itself wrote down, by rank."""
+
+    directory: Path
+    log: dict[int, list[list]]
+    losses: list[float]
+
+
+def run_ranks(arguments: list[str], environment: dict[str, str], *, ranks: int = RANKS) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(TESTS / "fork_ranks.py"), str(ranks), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+@lru_cache(maxsize=None)
+def record_training(schedule: str, *, steps: str | None = None, recorded: bool = True) -> Training:
+    """Train three steps of `schedule` on four processes; raises with the training's output if it fails."""
+    root = Path(mkdtemp(prefix="stagescope-training-"))
+    directory, truth = root / "recording", root / "truth"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if recorded:
+        environment = recording_environment(directory, steps=steps, run=schedule, inherited=environment)
+    done = run_ranks([str(TESTS / "probed_training.py"), schedule, str(truth)], environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = {rank: json.loads((truth / f"rank{rank}.json").read_text()) for rank in range(RANKS)}
+    losses = next(one["losses"] for one in told.values() if one["losses"])
+    return Training(directory, {rank: one["log"] for rank, one in told.items()}, losses)
