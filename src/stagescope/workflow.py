@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def read(*paths: str | os.PathLike[str], on_found: Callable[[int], object] | None = None) -> Timeline:
-    """Return the Timeline of everything recorded in `paths`, files or directories, as one run.
+    r"""Return the Timeline of everything recorded in `paths`, files or directories, as one run.
 
     A directory is searched with everything below it; the format of a file is known by its content. `on_found`
     is called with the number of files before the first is read. What was wrong but could be left out stands
@@ -35,10 +35,13 @@ def read(*paths: str | os.PathLike[str], on_found: Callable[[int], object] | Non
     InputError when a path does not exist, is no known format, or when two files hold the same rank;
     TableError when a CSV or Parquet file is no spans table.
 
-    >>> import tempfile, pathlib >>> folder = tempfile.TemporaryDirectory() >>> table =
-    pathlib.Path(folder.name, "spans.csv") >>> _ =
-    table.write_text("rank,lane,kind,start_ns,end_ns\\n0,compute,forward,0,5\\n0,compute,backward,5,15\\n")
-    >>> timeline = read(table) >>> timeline.spans.height, timeline.is_partial (2, False) >>> folder.cleanup()
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = pathlib.Path(folder, "spans.csv")
+    ...     _ = table.write_text("rank,lane,kind,start_ns,end_ns\n0,compute,forward,0,5\n")
+    ...     timeline = read(table)
+    >>> timeline.spans.height, timeline.is_partial
+    (1, False)
     """
     inputs = find_inputs(paths)
     if on_found is not None:
@@ -50,8 +53,9 @@ def analyze(timeline: Timeline) -> Report:
     """Return the figures of a timeline: per step, per rank, and the bubble; see analyze/report.py.
 
     >>> from stagescope.timeline import empty_timeline
-    >>> analyze(empty_timeline()).steps
-    ()
+    >>> report = analyze(empty_timeline())
+    >>> report.steps, report.bubble.fraction
+    ((), None)
     """
     return build_report(timeline)
 
@@ -64,12 +68,18 @@ def export(
     step: int | None = None,
     force: bool = False,
 ) -> Written:
-    """Return what was written to `path`: its size, and its slices, flows and tracks as a consumer counts them.
+    """Return what was written to `path`: its size, and slices, flows and tracks as a consumer counts them.
 
     `format` is the name of a writer (export/__init__.py lists them); None chooses by the suffix of `path`.
     `step` leaves all others out. Raises InputError when that step was not recorded, OutputError when the
     format is unknown, the file exists and `force` is not set, or it cannot be written; no half-written file
     is left behind.
+
+    >>> import tempfile
+    >>> from stagescope.timeline import empty_timeline
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(empty_timeline(), f"{folder}/spans.csv").slice_count
+    0
     """
     if step is not None:
         timeline = _only_step(timeline, step)

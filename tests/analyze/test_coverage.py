@@ -1,7 +1,7 @@
 """Unions of intervals, and how much of a window they cover."""
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagescope.analyze.coverage import covered_ns, unite
@@ -48,6 +48,7 @@ moments = st.integers(0, 40)
 rows = st.tuples(st.integers(0, 2), moments, moments)
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(rows, max_size=12), st.lists(rows.map(lambda r: (r[0], *sorted(r[1:]))), min_size=1, max_size=5)
 )

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
@@ -162,12 +162,14 @@ def timelines(draw) -> Timeline:
     return Timeline(conform(pl.DataFrame(rows), SPANS), table, bare.steps, bare.clocks, bare.diagnostics)
 
 
+@settings(max_examples=50, deadline=None)
 @given(timelines(), st.integers(-(2**40), 2**61))
 def test_shifting_all_clocks_changes_no_figure(timeline, shift_ns):
     shifted = timeline.spans.with_columns(pl.col("start_ns", "end_ns") + shift_ns)
     assert shape(build_report(timeline.with_spans(shifted))) == shape(build_report(timeline))
 
 
+@settings(max_examples=50, deadline=None)
 @given(timelines(), st.randoms(use_true_random=False))
 def test_permuting_ranks_permutes_the_results(timeline, random):
     ranks = timeline.ranks["rank"].to_list()
@@ -183,6 +185,7 @@ def test_permuting_ranks_permutes_the_results(timeline, random):
     }
 
 
+@settings(max_examples=50, deadline=None)
 @given(timelines(), st.integers(1, 1_000_000))
 def test_scaling_time_scales_times_and_keeps_fractions(timeline, factor):
     slower = timeline.spans.with_columns(pl.col("start_ns", "end_ns") * factor)
@@ -191,6 +194,7 @@ def test_scaling_time_scales_times_and_keeps_fractions(timeline, factor):
     assert [rank.busy_ns for rank in after.ranks] == [rank.busy_ns * factor for rank in before.ranks]
 
 
+@settings(max_examples=50, deadline=None)
 @given(timelines())
 def test_busy_and_idle_make_up_the_window(timeline):
     for rank in build_report(timeline).ranks:

@@ -211,12 +211,10 @@ def test_progress_is_shown_on_a_terminal_while_many_files_are_read(tmp_path, fil
     assert ("reading 64 files" in shown) == (file_count == 64)
 
 
-def test_a_name_that_no_encoding_can_carry_is_no_reason_to_fail(tmp_path):
-    path = os.fsencode(tmp_path) + b"/\xff.csv"
-    with open(path, "w") as file:  # noqa: PTH123 - bytes are no Path
-        file.write("rank,lane,kind,start_ns,end_ns\n0,compute,forward,0,5\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "stagescope", "show", path], capture_output=True, check=False
-    )
+def test_a_place_that_no_encoding_can_carry_is_said_as_well_as_possible(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.svg"
+    (tmp_path / "spans.csv").write_text("rank,lane,kind,start_ns,end_ns\n0,compute,forward,0,5\n")
+    call = [sys.executable, "-m", "stagescope", "export", tmp_path, "-o", path]
+    done = subprocess.run(call, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"?.csv" in done.stdout
+    assert b"?.svg: " in done.stdout

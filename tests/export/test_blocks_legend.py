@@ -1,5 +1,4 @@
 from drawing import timeline_from_text
-
 from stagescope.export.blocks_legend import class_rules, draw_legend, legend_entries, legend_lines, patterns
 from stagescope.export.step_chart import chart_step
 

@@ -1,7 +1,9 @@
+from itertools import pairwise
+
 import polars as pl
 import pytest
-from drawing import timeline_from_text
 
+from drawing import timeline_from_text
 from stagescope.export.canvas import Box, Canvas, number, path_data
 from stagescope.export.step_chart import block_rows, chart_step
 from stagescope.timeline import empty_timeline
@@ -14,14 +16,16 @@ def canvas(text: str) -> Canvas:
 def test_neighbors_touch_and_the_last_block_ends_at_the_right_edge() -> None:
     plot = canvas("F0 F1 F2 B0 - - B1")
     boxes = [plot.box(block) for block in block_rows(plot.chart.blocks)]
-    for before, after in zip(boxes, boxes[1:], strict=False):
+    for before, after in pairwise(boxes):
         assert before.x + before.width == pytest.approx(after.x)
     assert boxes[-1].x + boxes[-1].width == pytest.approx(plot.plot_width)
 
 
 def test_a_job_of_no_length_is_still_seen() -> None:
     timeline = timeline_from_text("F0 B0")
-    timeline = timeline.with_spans(timeline.spans.with_columns(end_ns=pl.max_horizontal("start_ns", pl.col("end_ns") - 1_000)))
+    timeline = timeline.with_spans(
+        timeline.spans.with_columns(end_ns=pl.max_horizontal("start_ns", pl.col("end_ns") - 1_000))
+    )
     plot = Canvas(chart_step(timeline), left=0, top=0)
     assert all(plot.box(block).width > 0 for block in block_rows(plot.chart.blocks))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 
@@ -29,6 +30,11 @@ FLOWS_SQL = (
     " join slice s on s.id = slice_out join slice r on r.id = slice_in"
 )
 COUNTERS_SQL = "select count(*) from counter join counter_track t on t.id = track_id where t.name = '{}'"
+TITLES = """async sql => {
+    const rows = await window.app.trace.engine.query(sql), titles = [];
+    for (const row = rows.iter({title: 'str'}); row.valid(); row.next()) titles.push(row.title);
+    return titles;
+}"""
 SAMPLES = {
     "pipeline at today's epoch": pipeline_timeline(Shape()),
     "pipeline from zero": pipeline_timeline(Shape(ranks=2, origin_ns=0)),
@@ -114,7 +120,16 @@ def test_perfetto_ui_shows_every_slice_and_flow(browser, timeline, tmp_path, suf
     assert page.evaluate(count, "select count(*) as n from slice") == written.slice_count
     assert page.evaluate(count, "select count(*) as n from flow") == written.flow_count
     assert page.evaluate(count, f"select count(*) as n from ({PROBLEMS_SQL})") == 0
+    titles = page.evaluate(TITLES, "select distinct name as title from slice")
     page.close()
+    # This version of the UI (not the trace_processor above) shows JSON's escapes as they are written.
+    readable = {title for title in lay_out(timeline).slices["title"] if suffix == ".pftrace" or is_plain(title)}
+    assert readable <= set(titles)
+    assert len(set(titles)) == lay_out(timeline).slices["title"].n_unique()
+
+
+def is_plain(title):
+    return "\\" not in json.dumps(title, ensure_ascii=False).replace('\\"', "")
 
 
 def test_perfetto_ui_shows_a_pftrace_in_our_order(browser, timeline, tmp_path):

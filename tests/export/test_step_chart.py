@@ -2,14 +2,14 @@ from fractions import Fraction
 
 import polars as pl
 import pytest
-from drawing import timeline_from_text
-from synthetic import Shape, pipeline_timeline
 
+from drawing import timeline_from_text
 from stagescope.analyze.report import build_report
 from stagescope.export.step_chart import chart_step, chart_title, typical_step
 from stagescope.timeline import SPANS, Timeline, empty_timeline
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.errors import InputError
+from synthetic import Shape, pipeline_timeline
 
 ONE_F_ONE_B = """
     F0 F1 F2 F3 . . . . . . . B0 - . B1 - . B2 - . B3 - .
@@ -76,7 +76,10 @@ def test_overlapping_jobs_share_the_row_with_the_forward_on_top() -> None:
 
 def test_jobs_that_overlap_by_less_than_half_a_pixel_count_as_touching() -> None:
     chart = chart_step(
-        spans({"start_ns": 0, "end_ns": 1_000_100}, {"microbatch": 1, "start_ns": 1_000_000, "end_ns": 2_000_000})
+        spans(
+            {"start_ns": 0, "end_ns": 1_000_100},
+            {"microbatch": 1, "start_ns": 1_000_000, "end_ns": 2_000_000},
+        )
     )
     assert chart.blocks["lane_count"].to_list() == [1, 1]
 
@@ -133,13 +136,17 @@ def test_a_rank_without_spans_keeps_its_row() -> None:
 def test_what_is_not_drawn_is_counted() -> None:
     timeline = pipeline_timeline(Shape(ranks=2, microbatches=3, steps=1))
     chart = chart_step(timeline)
-    receives = timeline.spans.filter(pl.col("wait_start_ns").is_not_null() & pl.col("kind").cast(pl.String).str.starts_with("recv"))
+    receives = timeline.spans.filter(
+        pl.col("wait_start_ns").is_not_null() & pl.col("kind").cast(pl.String).str.starts_with("recv")
+    )
     assert chart.waits.height == receives.height
     assert chart.not_drawn_count == timeline.spans.height - chart.blocks.height - chart.waits.height
 
 
 def test_a_span_that_ends_before_it_starts_is_a_point_and_counted() -> None:
-    chart = chart_step(spans({"start_ns": 500, "end_ns": 100}, {"microbatch": 1, "start_ns": 0, "end_ns": 1_000}))
+    chart = chart_step(
+        spans({"start_ns": 500, "end_ns": 100}, {"microbatch": 1, "start_ns": 0, "end_ns": 1_000})
+    )
     assert chart.reversed_count == 1
     assert (chart.blocks["end_ns"] >= chart.blocks["start_ns"]).all()
 
@@ -150,6 +157,9 @@ def test_an_empty_timeline_has_a_chart() -> None:
 
 
 def test_shifting_the_clock_changes_nothing() -> None:
-    here, there = (chart_step(timeline_from_text(ONE_F_ONE_B, origin_ns=origin_ns)) for origin_ns in (0, 1_763_600_000_000_000_000))
+    here, there = (
+        chart_step(timeline_from_text(ONE_F_ONE_B, origin_ns=origin_ns))
+        for origin_ns in (0, 1_763_600_000_000_000_000)
+    )
     assert here.blocks.equals(there.blocks)
     assert here.bubble_fraction == there.bubble_fraction

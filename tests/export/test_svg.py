@@ -4,14 +4,14 @@ from xml.etree import ElementTree as ET
 
 import polars as pl
 import pytest
-from drawing import timeline_from_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import Shape, pipeline_timeline
 
+from drawing import timeline_from_text
 from stagescope.export.writers.svg import MOST_TITLED_BLOCKS, WRITER, _xml, draw_svg, write_svg
 from stagescope.timeline import Timeline, empty_timeline
 from stagescope.vocabulary.errors import InputError
+from synthetic import Shape, pipeline_timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = """
@@ -25,7 +25,11 @@ def parsed(svg: str) -> ET.Element:
 
 
 def block_tips(svg: str) -> list[str]:
-    return [rect.findtext(f"{SVG}title") for rect in parsed(svg).iter(f"{SVG}rect") if rect.find(f"{SVG}title") is not None]
+    return [
+        rect.findtext(f"{SVG}title")
+        for rect in parsed(svg).iter(f"{SVG}rect")
+        if rect.find(f"{SVG}title") is not None
+    ]
 
 
 def numbers(svg: str) -> list[str]:
@@ -36,7 +40,9 @@ def numbers(svg: str) -> list[str]:
 def named(timeline: Timeline, name: str) -> Timeline:
     """Return the timeline with `name` wherever a table takes free text."""
     spans = timeline.spans.with_columns(pl.lit(name).alias("name"))
-    ranks = timeline.ranks.with_columns(pl.lit(name).alias(column) for column in ("schedule", "machine", "host", "device"))
+    ranks = timeline.ranks.with_columns(
+        pl.lit(name).alias(column) for column in ("schedule", "machine", "host", "device")
+    )
     return Timeline(spans, ranks, timeline.steps, timeline.clocks, timeline.diagnostics)
 
 
@@ -78,15 +84,23 @@ def test_a_step_that_was_not_recorded_is_an_error() -> None:
 
 def test_waits_lie_behind_the_blocks() -> None:
     svg = draw_svg(pipeline_timeline(Shape(ranks=2, microbatches=2, steps=1)))
-    row = next(group for group in parsed(svg).iter(f"{SVG}g") if group.find(f"{SVG}path[@class='wait']") is not None)
+    row = next(
+        group for group in parsed(svg).iter(f"{SVG}g") if group.find(f"{SVG}path[@class='wait']") is not None
+    )
     classes = [element.get("class") for element in row]
     assert classes.index("wait") < classes.index("blocks")
 
 
 def test_overlapped_jobs_share_the_height_of_their_row() -> None:
     timeline = timeline_from_text("F0 F1 -\nB5 B6 -")
-    overlapped = timeline.with_spans(timeline.spans.with_columns(rank=pl.lit(0, pl.Int32), pair=pl.lit(1, pl.Int32)))
-    rects = [rect for rect in parsed(draw_svg(overlapped)).iter(f"{SVG}rect") if rect.find(f"{SVG}title") is not None]
+    overlapped = timeline.with_spans(
+        timeline.spans.with_columns(rank=pl.lit(0, pl.Int32), pair=pl.lit(1, pl.Int32))
+    )
+    rects = [
+        rect
+        for rect in parsed(draw_svg(overlapped)).iter(f"{SVG}rect")
+        if rect.find(f"{SVG}title") is not None
+    ]
     tops = {rect.get("class"): float(rect.get("y", "0")) for rect in rects}
     heights = {float(rect.get("height")) for rect in rects}
     assert tops["F0"] == 0
@@ -109,7 +123,9 @@ def test_a_timeline_without_jobs_is_a_picture_that_says_so() -> None:
 
 
 def test_the_picture_follows_the_dark_mode_of_its_reader() -> None:
-    assert "@media(prefers-color-scheme:dark)" in parsed(draw_svg(timeline_from_text(DRAWN))).findtext(f"{SVG}style")
+    assert "@media(prefers-color-scheme:dark)" in parsed(draw_svg(timeline_from_text(DRAWN))).findtext(
+        f"{SVG}style"
+    )
 
 
 def test_every_class_and_fill_that_is_used_is_defined() -> None:
@@ -120,7 +136,9 @@ def test_every_class_and_fill_that_is_used_is_defined() -> None:
     assert set(re.findall(r"url\(#([\w-]+)\)", svg)) <= set(re.findall(r'id="([\w-]+)"', svg))
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "a&b", "\"'>", "]]>", "\x00\x1b[31m", "\ufffe\uffff", "\u202e"])
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", "a&b", "\"'>", "]]>", "\x00\x1b[31m", "\ufffe\uffff", "\u202e"]
+)
 def test_hostile_names_leave_the_picture_well_formed(name: str) -> None:
     root = parsed(draw_svg(named(timeline_from_text(DRAWN), name)))
     assert not list(root.iter(f"{SVG}script"))

@@ -107,6 +107,16 @@ def test_a_directory_that_is_named_like_a_file_is_no_file(tmp_path):
     assert found(tmp_path) == {"blue": ["a.b"]}
 
 
+def test_a_name_that_is_no_text_is_an_error_and_passed_over_in_a_directory(folder):
+    odd = folder / os.fsdecode(b"\xff.r")
+    odd.write_bytes(b"red")
+    expected = f"cannot read {folder}/\ufffd.r: its name is not valid UTF-8"
+    with pytest.raises(InputError) as error:
+        find_inputs([odd], REGISTRY)
+    assert str(error.value) == expected
+    assert [row.message for row in find_inputs([folder], REGISTRY).diagnostics] == [f"not read: {expected}"]
+
+
 def test_a_file_that_cannot_be_opened_is_an_error(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -94,7 +94,8 @@ def test_the_owner_is_of_a_kind_that_took_most_of_the_cell(drawn: Line) -> None:
     edges = np.arange(21.0)
     kinds = drawn.kind_of_look[drawn.look_of_block]
     by_kind = {
-        kind: covered(drawn.start[kinds == kind], drawn.end[kinds == kind], edges) for kind in (FORWARD, BACKWARD)
+        kind: covered(drawn.start[kinds == kind], drawn.end[kinds == kind], edges)
+        for kind in (FORWARD, BACKWARD)
     }
     idle = 1 - sum(by_kind.values())
     for cell, block in enumerate(owners(drawn, 20).tolist()):
@@ -106,6 +107,10 @@ def test_the_owner_is_of_a_kind_that_took_most_of_the_cell(drawn: Line) -> None:
 @given(lines())
 def test_drawn_cells_are_as_busy_as_the_blocks_to_half_a_cell_per_edge(drawn: Line) -> None:
     cells = split_cells(drawn, 20)
-    busy = np.where(cells.left != IDLE, cells.eighths, 0) + np.where(cells.right != IDLE, EIGHTHS - cells.eighths, 0)
+    busy = np.where(cells.left != IDLE, cells.eighths, 0) + np.where(
+        cells.right != IDLE, EIGHTHS - cells.eighths, 0
+    )
     busy = np.where(cells.eighths == EIGHTHS, np.where(cells.left != IDLE, EIGHTHS, 0), busy)
-    assert busy.sum() / EIGHTHS == pytest.approx((drawn.end - drawn.start).sum(), abs=0.5 * (1 + len(drawn.start)))
+    assert busy.sum() / EIGHTHS == pytest.approx(
+        (drawn.end - drawn.start).sum(), abs=0.5 * (1 + len(drawn.start))
+    )

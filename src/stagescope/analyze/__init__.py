@@ -7,7 +7,6 @@ from stagescope.analyze.report import (
     Report,
     StepFigures,
     build_report,
-    typical_step,
 )
 from stagescope.analyze.report_json import to_json
 
@@ -19,5 +18,4 @@ __all__ = [
     "build_report",
     "errors_first",
     "to_json",
-    "typical_step",
 ]

@@ -111,12 +111,6 @@ def build_report(timeline: Timeline) -> Report:
     )
 
 
-def typical_step(report: Report) -> int | None:
-    """Return the step in the totals whose window is the median, the earlier of two; None without steps."""
-    counted = sorted((step for step in report.steps if step.in_totals), key=lambda step: step.window_ns)
-    return counted[(len(counted) - 1) // 2].step if counted else None
-
-
 def _per_step(bubbles: pl.DataFrame) -> pl.DataFrame:
     return (
         bubbles.group_by("step")

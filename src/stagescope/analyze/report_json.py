@@ -14,7 +14,8 @@ SCHEMA = 1
 def to_json(report: Report) -> dict[str, object]:
     """Return the report as dicts, lists, numbers and strings, ready for json.dumps.
 
-    Times are integer nanoseconds, fractions 0 to 1. The keys:
+    Times are integer nanoseconds, fractions 0 to 1. start_ns and end_ns may exceed 2**53, beyond which a
+    reader that makes every number a double loses nanoseconds; durations do not. The keys:
 
     ``schema``: 1; a key that goes or changes its meaning makes it 2, a new key does not.
     ``schedule``: declared by the run, or null. ``microbatches``: per step and pipeline, or null.

@@ -6,6 +6,7 @@ Each module has a click command named `command`. It returns its exit code (None 
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -90,6 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done. 1: a mistake in what was given, or a result from incomplete data. 2: wrong usage. 126 and 127: a
     program could not be started. 130: interrupted. 141: whoever read the output stopped reading.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file name may hold bytes that the terminal's encoding cannot carry: no reason to fail.
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = _run(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()

@@ -17,8 +17,6 @@ from stagescope.vocabulary.errors import CommandError, OutputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stagescope.timeline import Timeline
-
 RANKS = 4
 STEPS = 5
 RECORDED = f"1:{STEPS}"
@@ -101,13 +99,16 @@ def _show(recordings: Path, output: Path) -> int:
     """Print chart and report, and write the pictures; return the exit code that the data deserve."""
     from stagescope import workflow
     from stagescope.cli.reading import exit_code, read_paths
-    from stagescope.cli.report import write_report
+    from stagescope.cli.report import bubble_sentence, write_report
     from stagescope.cli.show import print_chart, print_figures
 
-    timeline: Timeline = read_paths([recordings])
+    timeline = read_paths([recordings])
     report = workflow.analyze(timeline)
-    print_chart(timeline, report)
+    print_chart(timeline)
+    click.echo()
     print_figures(report)
+    click.echo()
+    click.echo(bubble_sentence(report))
     write_report(report, output / "report.json", force=True)
     for name, file in PICTURES:
         workflow.export(timeline, output / file, format=name, force=True)

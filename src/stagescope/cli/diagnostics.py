@@ -1,8 +1,10 @@
-"""Diagnostics as lines of text."""
+"""Diagnostics as lines of text, the same for every command."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -10,6 +12,14 @@ if TYPE_CHECKING:
     from stagescope.timeline.diagnostics import Diagnostic
 
 MOST_LINES = 20
+
+
+def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
+    """Print diagnostics below an empty line; nothing where there are none."""
+    if diagnostics:
+        click.echo()
+    for line in diagnostic_lines(diagnostics):
+        click.echo(line)
 
 
 def diagnostic_lines(diagnostics: Sequence[Diagnostic], most: int = MOST_LINES) -> Iterator[str]:

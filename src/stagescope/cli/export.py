@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stagescope.cli.diagnostics import diagnostic_lines
+from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import exit_code, read_paths
 
 
@@ -30,7 +30,7 @@ from stagescope.cli.reading import exit_code, read_paths
 @click.option(
     "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="File to write."
 )
-@click.option("--step", type=click.IntRange(min=0), help="Write this step alone.")
+@click.option("--step", metavar="N", type=click.IntRange(min=0), help="Write this step alone.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 def command(
     paths: tuple[Path, ...], to_format: str | None, output: Path, step: int | None, *, force: bool
@@ -43,6 +43,5 @@ def command(
     written = workflow.export(timeline, output, format=to_format, step=step, force=force)
     flows = f", {written.flow_count} flows" if written.flow_count else ""
     click.echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
-    for line in diagnostic_lines([*errors_first(timeline.diagnostics), *written.diagnostics]):
-        click.echo(line, err=True)
+    print_diagnostics([*errors_first(timeline.diagnostics), *written.diagnostics])
     return exit_code(timeline)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.diagnostics import diagnostic_lines
 from stagescope.cli.reading import exit_code, read_paths
+from stagescope.cli.show import print_figures, speaks_unicode
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.errors import OutputError, compact_ranges
 
 if TYPE_CHECKING:
     from stagescope.analyze import Report
 
-STANDARD_OUTPUT = "-"
+STANDARD_OUTPUT = Path("-")
 
 
 @click.command(
@@ -31,59 +31,61 @@ STANDARD_OUTPUT = "-"
     """,
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "json_path", metavar="FILE", help="Write the figures as JSON; - for standard output.")
+@click.option(
+    "--json",
+    "json_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the figures as JSON; - writes them, and nothing else, to standard output.",
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-def command(paths: tuple[Path, ...], json_path: str | None, *, force: bool) -> int:
+def command(paths: tuple[Path, ...], json_path: Path | None, *, force: bool) -> int:
     """Print the figures of a run, or write them as JSON.
 
-    The bubble is the idle part of each step's window: from the first start to the last end of any forward or
-    backward job in the pipeline.
+    The bubble is the idle part of each step's window, which reaches from the first start to the last end of
+    any forward or backward job in the pipeline.
     """
     from stagescope import workflow
-    from stagescope.analyze import to_json
 
     timeline = read_paths(paths)
     report = workflow.analyze(timeline)
-    text = json.dumps(to_json(report), indent=2, allow_nan=False)
     if json_path == STANDARD_OUTPUT:
-        click.echo(text)
+        click.echo(_json_text(report), nl=False)
         return exit_code(timeline)
     if json_path is not None:
-        save_text(text + "\n", Path(json_path), force=force)
-    _print(report)
+        write_report(report, json_path, force=force)
+    sentence = bubble_sentence(report)
+    click.echo(sentence if speaks_unicode() else sentence.replace("µ", "u"))
+    click.echo(f"Fractions divide by the {report.bubble.denominator}.")
+    click.echo()
+    print_figures(report)
     if json_path is not None:
-        click.echo(f"wrote {json_path}")
+        click.echo(f"\nwrote {json_path}")
     return exit_code(timeline)
 
 
 def bubble_sentence(report: Report) -> str:
     """Return in one sentence how large the bubble is, of what, and which rank has most of it."""
+    from stagescope.view.tables import percent_text
+
     bubble = report.bubble
     if bubble.fraction is None or not report.ranks:
         return "No step with a forward or backward job was recorded, so there is no bubble to measure."
     steps = len(bubble.steps)
     over = f"step {bubble.steps[0]}" if steps == 1 else f"{steps} steps ({compact_ranges(bubble.steps)})"
-    worst = max(report.ranks, key=lambda rank: rank.bubble_fraction)
     idle_ns = sum(rank.idle_ns for rank in report.ranks) // (len(report.ranks) * steps)
+    most = max(report.ranks, key=lambda rank: rank.bubble_fraction)
+    percent = percent_text(most.bubble_fraction)
+    alike = all(percent_text(rank.bubble_fraction) == percent for rank in report.ranks)
     return (
-        f"The bubble is {bubble.fraction:.1%} of the pipeline window over {over}: on average a rank was "
-        f"idle for {duration_text(idle_ns)} per step; rank {worst.rank} was idle most, {worst.bubble_fraction:.1%}."
+        f"The bubble is {percent_text(bubble.fraction)} of the pipeline window over {over}: "
+        f"on average a rank was idle for {duration_text(idle_ns)} per step, "
+        + ("all ranks alike." if alike else f"rank {most.rank} most of all: {percent} of its window.")
     )
 
 
-def _print(report: Report) -> None:
-    from stagescope.view.tables import figures_table
-
-    click.echo(bubble_sentence(report))
-    click.echo(f"Fractions divide by the {report.bubble.denominator}.")
-    click.echo()
-    click.echo(figures_table(report))
-    for line in diagnostic_lines(report.diagnostics):
-        click.echo(line)
-
-
-def save_text(text: str, path: Path, *, force: bool) -> None:
-    """Write a file that is there whole or not at all.
+def write_report(report: Report, path: Path, *, force: bool = False) -> None:
+    """Write the report as JSON (analyze/report_json.py says how) to a file that is whole or not there.
 
     Raises OutputError when it exists and `force` is not given, and when the system refuses to write.
     """
@@ -91,9 +93,15 @@ def save_text(text: str, path: Path, *, force: bool) -> None:
         raise OutputError.exists(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_text(_json_text(report), encoding="utf-8")
         unfinished.replace(path)
     except OSError as reason:
         raise OutputError.cannot_write(path, reason) from None
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _json_text(report: Report) -> str:
+    from stagescope.analyze import to_json
+
+    return json.dumps(to_json(report), indent=2, allow_nan=False) + "\n"

@@ -6,11 +6,16 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.diagnostics import diagnostic_lines
+from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import exit_code, read_paths
+
+if TYPE_CHECKING:
+    from stagescope.analyze import Report
+    from stagescope.timeline import Timeline
 
 NO_TERMINAL_WIDTH = 80
 NARROWEST = 40
@@ -28,51 +33,75 @@ NARROWEST = 40
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--step", type=click.IntRange(min=0), help="Step to draw; the one of median length unless given."
+    "--step", metavar="N", type=click.IntRange(min=0), help="Step to draw; a typical one unless given."
 )
-@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters alone.")
-@click.option("--width", type=click.IntRange(min=NARROWEST), help="Columns to use; as wide as the terminal.")
-@click.option("--no-color", is_flag=True, help="Draw without color, as with NO_COLOR in the environment.")
-def command(paths: tuple[Path, ...], step: int | None, width: int | None, **look: bool) -> int:
+@click.option("--ascii", "ascii_only", is_flag=True, help="Use ASCII characters alone.")
+@click.option(
+    "--width", metavar="N", type=click.IntRange(min=NARROWEST), help="Columns; those of the terminal."
+)
+@click.option("--no-color", is_flag=True, help="Use no color, as with NO_COLOR in the environment.")
+def command(
+    paths: tuple[Path, ...], step: int | None, width: int | None, *, ascii_only: bool, no_color: bool
+) -> int:
     """Show a chart of one step and the main figures in the terminal.
 
     PATH is a recording, a table of spans, or a directory with some; all of them together are one run.
     """
     from stagescope import workflow
-    from stagescope.analyze import typical_step
-    from stagescope.view.tables import figures_table
-    from stagescope.view.terminal import draw_step
 
     timeline = read_paths(paths)
-    report = workflow.analyze(timeline)
-    columns = width or _terminal_width()
-    drawn = step if step is not None else typical_step(report)
-    if drawn is not None:
-        ascii_only = look["ascii_only"] or not _speaks_unicode()
-        click.echo(draw_step(timeline, drawn, width=columns, ascii_only=ascii_only, color=_color(**look)))
-        click.echo()
-    click.echo(figures_table(report, width=columns))
-    for line in diagnostic_lines(report.diagnostics):
-        click.echo(line)
+    print_chart(timeline, step, width=width, ascii_only=ascii_only, no_color=no_color)
+    click.echo()
+    print_figures(workflow.analyze(timeline), width=width, ascii_only=ascii_only)
     return exit_code(timeline)
 
 
-def _terminal_width() -> int:
-    """Return the columns of the terminal, 80 where there is none."""
+def print_chart(
+    timeline: Timeline,
+    step: int | None = None,
+    *,
+    width: int | None = None,
+    ascii_only: bool = False,
+    no_color: bool = False,
+) -> None:
+    """Print the chart of a step, of a typical one unless given, as this terminal can show it."""
+    from stagescope.view.terminal import draw_step
+
+    width, color = width or terminal_width(), _wants_color(no_color=no_color)
+    chart = draw_step(timeline, step, width=width, ascii_only=ascii_only or not speaks_unicode(), color=color)
+    if not color:
+        click.echo(chart.plain)
+        return
+    from rich.console import Console
+
+    Console(width=width, highlight=False).print(chart)
+
+
+def print_figures(report: Report, *, width: int | None = None, ascii_only: bool = False) -> None:
+    """Print the figures per step and per rank, and below them what has to be known to trust them."""
+    from stagescope.view.tables import figures_table
+
+    ascii_only = ascii_only or not speaks_unicode()
+    click.echo(figures_table(report, width=width or terminal_width(), ascii_only=ascii_only))
+    print_diagnostics(report.diagnostics)
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, 80 where standard output is none."""
     if not sys.stdout.isatty():
         return NO_TERMINAL_WIDTH
     return max(NARROWEST, shutil.get_terminal_size((NO_TERMINAL_WIDTH, 24)).columns)
 
 
-def _speaks_unicode() -> bool:
+def speaks_unicode() -> bool:
     """Tell whether standard output can carry block characters."""
     try:
-        "▌█·".encode(sys.stdout.encoding or "ascii")
+        "▌█·µ".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True
 
 
-def _color(*, no_color: bool, **_: bool) -> bool:
+def _wants_color(*, no_color: bool) -> bool:
     """Tell whether to color: only on a terminal, and not against the user's wish (no-color.org)."""
     return sys.stdout.isatty() and not no_color and not os.environ.get("NO_COLOR")

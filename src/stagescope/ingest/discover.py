@@ -71,6 +71,8 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
 
 def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader:
     """Return the reader that recognizes the content of a file."""
+    if not _is_text(path):
+        raise InputError.name_not_text(path)
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -82,6 +84,15 @@ def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader:
         if reader.recognizes(path, head):
             return reader
     raise InputError.not_recognized(path, (reader.name for reader in readers), head)
+
+
+def _is_text(path: Path) -> bool:
+    """Tell whether a path can stand in a table; the system allows names of any bytes."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _by_reader(found: dict[Path, Reader]) -> dict[Reader, tuple[Path, ...]]:

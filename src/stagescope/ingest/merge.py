@@ -88,7 +88,7 @@ def _check_ranks_once(timelines: Iterable[Timeline]) -> None:
 def _without_reversed(timeline: Timeline) -> Timeline:
     """Return the timeline without spans that end before they start, and without waits that do."""
     reversed_span = pl.col("end_ns") < pl.col("start_ns")
-    reversed_wait = pl.col("wait_end_ns") < pl.col("wait_start_ns")
+    reversed_wait = (pl.col("wait_end_ns") < pl.col("wait_start_ns")).fill_null(value=False)
     spans = timeline.spans.filter(~reversed_span)
     diagnostics = [
         *_counted(timeline, reversed_span, "spans that end before they start; they were left out"),

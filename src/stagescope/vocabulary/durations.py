@@ -23,16 +23,15 @@ class Axis(NamedTuple):
 
 
 def duration_text(duration_ns: int) -> str:
-    """Return a duration with four significant digits and its unit.
+    """Return a duration with its unit and four significant digits; nanoseconds are whole.
 
-    >>> duration_text(12_345_678), duration_text(420_000), duration_text(0)
-    ('12.35 ms', '420 µs', '0 ns')
+    >>> duration_text(12_345_678), duration_text(420_000), duration_text(7)
+    ('12.35 ms', '420.0 µs', '7 ns')
     """
     unit, unit_ns = _unit(abs(duration_ns))
     value = duration_ns / unit_ns
-    decimals = max(0, 4 - len(str(abs(int(value)))))
-    text = f"{value:.{decimals}f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
+    decimals = max(0, 4 - len(str(abs(int(value))))) if unit_ns > 1 else 0
+    return f"{value:.{decimals}f} {unit}"
 
 
 def time_axis(length_ns: int, most: int) -> Axis:

@@ -13,10 +13,10 @@ prints it after the message, a library user can ignore it.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from typing_extensions import Self
@@ -59,6 +59,12 @@ class InputError(StagescopeError):
     def cannot_read(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
         """Return the error for a file that the system refuses to open."""
         return cls(f"cannot read {path}: {reason.strerror or reason}")
+
+    @classmethod
+    def name_not_text(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a file whose name is no text in the system's encoding."""
+        shown = os.fsencode(path).decode("utf-8", "replace")
+        return cls(f"cannot read {shown}: its name is not valid UTF-8", "rename it, or a directory above it")
 
     @classmethod
     def damaged(cls, path: str | os.PathLike[str], what: str) -> Self:
@@ -134,6 +140,13 @@ class CommandError(StagescopeError):
         """Return the error for a program that the system refuses to start."""
         error = cls(f"cannot start {program!r}: {reason.strerror or reason}")
         error.exit_code = 126
+        return error
+
+    @classmethod
+    def failed(cls, what: str, exit_code: int, log: str | os.PathLike[str]) -> Self:
+        """Return the error for a program that was started and failed; it keeps that program's exit code."""
+        error = cls(f"{what} failed with exit code {exit_code}", f"its output is in {log}")
+        error.exit_code = exit_code
         return error
 
     @classmethod

@@ -194,7 +194,7 @@ class Instrumentation:
 
     def _step(self, original: Function) -> Function:
         def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            if not schedule._has_backward:  # noqa: SLF001  # an evaluation belongs to no training step
+            if schedule._loss_fn and not schedule._has_backward:  # noqa: SLF001  # eval: belongs to no step
                 return self._evaluation(original, schedule, args, kwargs)
             start_ns = self.recorder.begin_step()
             self._prepare(schedule)

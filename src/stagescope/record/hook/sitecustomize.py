@@ -37,6 +37,6 @@ def _run_own_sitecustomize():
 
 try:
     _arm()
-except Exception as error:
+except Exception as error:  # whatever is wrong here, the training must start
     sys.stderr.write(f"stagescope: cannot record this process: {error!r}\n")
 _run_own_sitecustomize()

@@ -1,0 +1,66 @@
+# `make` lists the targets. A fresh clone needs python3 (3.10 or newer, with venv), make and a package registry.
+
+PYTHON ?= python3
+VENV ?= .venv
+# make BIN=some/venv/bin uses an environment of your own; nothing is installed into it.
+BIN ?= $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format docs bench golden web clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+ifeq ($(origin BIN),command line)
+DEMO_READY :=
+DEV_READY :=
+else
+DEMO_READY := $(VENV)/.demo-ready
+DEV_READY := $(VENV)/.dev-ready
+endif
+
+# The stamps are written last, so an interrupted installation is never taken for a finished one.
+$(VENV)/.demo-ready: pyproject.toml constraints.txt
+	@tools/install.sh '$(VENV)' '$(PYTHON)' demo
+	@touch $@
+
+$(VENV)/.dev-ready: pyproject.toml constraints.txt
+	@tools/install.sh '$(VENV)' '$(PYTHON)' demo,dev
+	@touch $@ $(VENV)/.demo-ready
+
+demo: $(DEMO_READY) ## train a small 4-rank pipeline here, record it, and explain its bubble (writes demo/)
+	@$(BIN)/stagescope demo --force -o demo
+
+test: $(DEV_READY) ## run every test
+	@$(BIN)/python -m pytest
+
+check: $(DEV_READY) ## format, lint, types, architecture and documents: under a minute
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_docs.py
+
+format: $(DEV_READY) ## format the code and apply the safe fixes of the linter
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+docs: $(DEV_READY) ## write the generated tables of the documents anew
+	@$(BIN)/python tools/write_docs.py
+
+bench: $(DEV_READY) ## run every benchmark and print its figures
+	@tools/each.sh $(BIN)/python benchmark benchmarks/*.py
+
+golden: $(DEV_READY) ## write the golden files of the tests anew
+	@tools/each.sh $(BIN)/python "golden file script" tools/golden_*.py
+
+web: ## build the browser viewer
+	@if [ -f web/package.json ]; then \
+	  cd web && npm ci --no-audit --no-fund && npm run build; \
+	else \
+	  echo "There is no browser viewer in this version: stagescope draws in the terminal and exports to files."; \
+	fi
+
+clean: ## remove what make made here: the environment, the demo's output, caches
+	@rm -rf demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@if [ -f $(VENV)/.stagescope-install ]; then rm -rf $(VENV); fi

@@ -1,0 +1,34 @@
+"""How many micro-batches are in flight on a rank: forward has begun, gradients are not complete yet."""
+
+from __future__ import annotations
+
+import polars as pl
+
+COUNTER_NAME = "micro-batches in flight"
+_JOB = ["rank", "step", "stage", "microbatch"]
+
+
+def count_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the counter of every rank as rank, time_ns, value: one row per moment at which it is set.
+
+    A micro-batch counts once per stage, from the start of its first forward to the end of its B or W (the
+    last of them; an I alone keeps it in flight, because the weight gradient still holds its activations).
+    Jobs without a forward in `spans` do not count, so the counter never falls below zero.
+    """
+    jobs = spans.filter(pl.col("microbatch").is_not_null())
+    begins = jobs.filter(pl.col("kind") == "forward").group_by(_JOB).agg(time_ns=pl.col("start_ns").min())
+    ends = (
+        jobs.filter(pl.col("kind").is_in(["backward", "backward_weight"]))
+        .group_by(_JOB)
+        .agg(end_ns=pl.col("end_ns").max())
+    )
+    closed = begins.join(ends, on=_JOB, nulls_equal=True)
+    changes = pl.concat(
+        [
+            begins.select("rank", "time_ns", change=pl.lit(1)),
+            closed.select("rank", time_ns=pl.max_horizontal("time_ns", "end_ns"), change=pl.lit(-1)),
+        ]
+    )
+    # One row per moment: a backward that ends where the next forward starts is no dip to draw.
+    moments = changes.group_by("rank", "time_ns").agg(pl.col("change").sum()).sort("rank", "time_ns")
+    return moments.select("rank", "time_ns", value=pl.col("change").cum_sum().over("rank").cast(pl.Int64))

@@ -1,0 +1,284 @@
+"""The layout that foreign viewers show: groups, tracks, slices, flows and counters, computed once as columns.
+
+    Step                                     one slice per training step, first start to last end
+    rank 3 (node-b, stages 3, 7)             one group per rank
+      compute                                jobs; "compute 1", "compute 2" where jobs really overlap
+      receive wait, send wait                when the host was blocked on a transfer
+      send, receive                          one slice per operation, concurrent ones on lanes of their own
+      collective, host                       other transfers; what the host did
+      micro-batches in flight                a counter
+
+A receive is drawn from when its data were sent, if that is later than when it was posted: a transfer cannot
+begin before its send, and so every flow points forward in time. The post is kept as `issue_ns`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.export.inflight import COUNTER_NAME, count_in_flight
+from stagescope.export.lanes import assign_lanes
+from stagescope.export.names import label, title
+from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.timeline.messages import match_messages
+from stagescope.vocabulary.kinds import RECEIVES, SENDS
+
+if TYPE_CHECKING:
+    from stagescope.timeline import Timeline
+
+FAMILIES = (
+    "Step",
+    "compute",
+    "receive wait",
+    "send wait",
+    "send",
+    "receive",
+    "collective",
+    "host",
+    COUNTER_NAME,
+)
+"""The tracks of one rank from top to bottom; `Step` belongs to the run."""
+
+ARGS = ("step", "stage", "chunk", "microbatch", "pair", "peer", "bytes", "issue_ns")
+"""The whole-number arguments of a slice, in the order in which a viewer lists them."""
+
+_TRACK = ["rank", "family", "lane"]
+
+
+class Group(NamedTuple):
+    """One rank as a viewer heads it."""
+
+    rank: int
+    name: str
+
+
+class Track(NamedTuple):
+    """One row of slices or one counter; `rank` is None for the tracks of the whole run."""
+
+    rank: int | None
+    name: str
+    is_counter: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything a trace writer draws.
+
+    `slices`, sorted by track and start and free of overlaps on a track: track (index of `tracks`), rank, kind
+    (null: a step), is_wait, is_receive, title, label, name, start_ns, end_ns, and the columns of ARGS (null:
+    does not apply). `flows`: send and recv, row numbers of `slices`. `counters`: track, rank, time_ns, value.
+    """
+
+    groups: tuple[Group, ...]
+    tracks: tuple[Track, ...]
+    slices: pl.DataFrame
+    flows: pl.DataFrame
+    counters: pl.DataFrame
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def start_ns(self) -> int:
+        """The earliest moment in the trace, 0 if it is empty."""
+        moments = (self.slices["start_ns"].min(), self.counters["time_ns"].min())
+        return min((int(moment) for moment in moments if isinstance(moment, int)), default=0)
+
+    @property
+    def track_names(self) -> tuple[str, ...]:
+        """Every track as ``group / track``, in order; the tracks of the run stand alone."""
+        names = {group.rank: group.name for group in self.groups}
+        return tuple(
+            track.name if track.rank is None else f"{names[track.rank]} / {track.name}"
+            for track in self.tracks
+        )
+
+
+def lay_out(timeline: Timeline) -> Layout:
+    """Return the layout of a timeline. Never raises: what cannot be drawn as recorded becomes a diagnostic.
+
+    A span that ends before it starts is drawn with no length at its start; a message that arrives before it
+    was sent gets no flow; overlaps within rounding are trimmed (export/lanes.py). Each is counted.
+    """
+    spans, diagnostics = _repair_ends(timeline.spans)
+    messages = match_messages(spans)
+    impossible = messages.filter(pl.col("recv_end_ns") < pl.col("send_start_ns"))
+    messages = messages.filter(pl.col("recv_end_ns") >= pl.col("send_start_ns"))
+    diagnostics += _count_by_rank(
+        impossible.rename({"target": "rank"}),
+        "messages end before they were sent: the clocks of the ranks disagree; drawn without a flow",
+    )
+    waits = _wait_slices(spans)
+    diagnostics += _count_by_rank(
+        spans.filter(pl.col("wait_start_ns").is_null() != pl.col("wait_end_ns").is_null()),
+        "waits lack their start or their end; not drawn",
+    )
+    drawn = pl.concat([_step_slices(timeline, spans), _job_slices(spans, messages), waits], how="diagonal")
+    lanes = assign_lanes(drawn, ["rank", "family"])
+    if lanes.trimmed_count:
+        diagnostics.append(
+            Diagnostic(
+                "info",
+                "slices overlapped the next one by a rounding error; drawn as ending where it starts",
+                count=lanes.trimmed_count,
+            )
+        )
+    counters = count_in_flight(spans)
+    keys = _track_keys(lanes.slices, counters)
+    slices = _on_tracks(lanes.slices, keys)
+    return Layout(
+        _groups(timeline, spans),
+        _tracks(keys),
+        slices.drop("row"),
+        _flows(slices, messages),
+        _on_counter_tracks(counters, keys),
+        tuple(diagnostics),
+    )
+
+
+def _repair_ends(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return spans without negative durations, and what was found."""
+    backwards = pl.col("end_ns") < pl.col("start_ns")
+    waits_backwards = (pl.col("wait_end_ns") < pl.col("wait_start_ns")).fill_null(value=False)
+    found = _count_by_rank(
+        spans.filter(backwards | waits_backwards), "spans end before they start; drawn with no length"
+    )
+    repaired = spans.with_columns(
+        end_ns=pl.max_horizontal("start_ns", "end_ns"),
+        wait_end_ns=pl.when(waits_backwards).then("wait_start_ns").otherwise("wait_end_ns"),
+    )
+    return repaired, found
+
+
+def _count_by_rank(rows: pl.DataFrame, message: str) -> list[Diagnostic]:
+    counts = rows.group_by("rank").len().sort("rank").iter_rows()
+    return [Diagnostic("warning", message, rank=rank, count=count) for rank, count in counts]
+
+
+def _job_slices(spans: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
+    """Return one slice per span, receives from when their data were sent."""
+    sent = messages.select(row=pl.col("recv_row").cast(pl.UInt32), sent_ns="send_start_ns")
+    drawn = spans.with_row_index("row").join(sent, on="row", how="left", maintain_order="left")
+    is_early = pl.col("sent_ns") > pl.col("start_ns")  # null, so not true, without a matched send
+    start = pl.when(is_early).then(pl.min_horizontal("sent_ns", "end_ns")).otherwise("start_ns")
+    return drawn.with_columns(
+        start_ns=start,
+        issue_ns=pl.when(is_early).then("start_ns"),
+        family=_family(),
+        is_wait=pl.lit(value=False),
+    ).drop("sent_ns", "lane", "wait_start_ns", "wait_end_ns")
+
+
+def _family() -> pl.Expr:
+    """Return the track family of every span, as an index of FAMILIES."""
+    families = (
+        pl.when(pl.col("kind").is_in(SENDS))
+        .then(FAMILIES.index("send"))
+        .when(pl.col("kind").is_in(RECEIVES))
+        .then(FAMILIES.index("receive"))
+        .when(pl.col("lane") == "host")
+        .then(FAMILIES.index("host"))
+        .when(pl.col("lane") == "comm")
+        .then(FAMILIES.index("collective"))
+        .otherwise(FAMILIES.index("compute"))
+    )
+    return families.cast(pl.Int32)
+
+
+def _wait_slices(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return one slice per moment at which the host was blocked on a transfer."""
+    waited = spans.filter(pl.col("wait_start_ns").is_not_null() & pl.col("wait_end_ns").is_not_null())
+    is_send = pl.col("kind").is_in(SENDS)
+    return waited.with_columns(
+        start_ns="wait_start_ns",
+        end_ns="wait_end_ns",
+        family=pl.when(is_send)
+        .then(FAMILIES.index("send wait"))
+        .otherwise(FAMILIES.index("receive wait"))
+        .cast(pl.Int32),
+        is_wait=pl.lit(value=True),
+    ).drop("lane", "wait_start_ns", "wait_end_ns")
+
+
+def _step_slices(timeline: Timeline, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return one slice per step, from the first rank's start to the last rank's end."""
+    source = timeline.steps if timeline.steps.height else spans.filter(pl.col("step").is_not_null())
+    steps = source.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    return steps.with_columns(
+        end_ns=pl.max_horizontal("start_ns", "end_ns"),
+        rank=pl.lit(None, pl.Int32),
+        family=pl.lit(FAMILIES.index("Step"), pl.Int32),
+        is_wait=pl.lit(value=False),
+    )
+
+
+def _track_keys(slices: pl.DataFrame, counters: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per track in order: track, rank, family, lane, and how many lanes the family has."""
+    counter_keys = counters.select(
+        "rank", family=pl.lit(FAMILIES.index(COUNTER_NAME), pl.Int32), lane=pl.lit(0, pl.Int32)
+    )
+    keys = pl.concat([slices.select(_TRACK), counter_keys]).unique().sort(_TRACK)
+    return keys.with_columns(lane_count=pl.len().over("rank", "family")).with_row_index("track")
+
+
+def _tracks(keys: pl.DataFrame) -> tuple[Track, ...]:
+    rows = keys.select("rank", "family", "lane", "lane_count").iter_rows()
+    return tuple(
+        Track(
+            rank,
+            _track_name(FAMILIES[family], lane, lane_count),
+            FAMILIES[family] == COUNTER_NAME,
+        )
+        for rank, family, lane, lane_count in rows
+    )
+
+
+def _track_name(family: str, lane: int, lane_count: int) -> str:
+    """Return ``compute``, or ``compute 1`` where there are several; "Step 2" alone would read like step 2."""
+    if family == "Step":
+        return family if lane == 0 else f"{family} (lane {lane + 1})"
+    return family if lane_count == 1 else f"{family} {lane + 1}"
+
+
+def _on_tracks(slices: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+    placed = slices.join(keys.drop("lane_count"), on=_TRACK, how="left", nulls_equal=True)
+    is_receive = pl.col("family") == FAMILIES.index("receive")
+    return placed.sort("track", "start_ns", "end_ns").select(
+        "row", "track", "rank", "kind", "is_wait", "name", "start_ns", "end_ns", *ARGS,
+        is_receive.alias("is_receive"), title().alias("title"), label().alias("label"),
+    )  # fmt: skip
+
+
+def _on_counter_tracks(counters: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+    own = keys.filter(pl.col("family") == FAMILIES.index(COUNTER_NAME)).select("rank", "track")
+    return counters.join(own, on="rank", how="left", maintain_order="left")
+
+
+def _flows(slices: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
+    """Return the slices that each message joins, in order of sending."""
+    place = slices.select(slice=pl.int_range(pl.len(), dtype=pl.UInt32), row="row", is_wait="is_wait")
+    place = place.filter(~pl.col("is_wait") & pl.col("row").is_not_null()).drop("is_wait")
+    ends = messages.select(pl.col("send_row", "recv_row").cast(pl.UInt32))
+    return (
+        ends.join(place.rename({"slice": "send"}), left_on="send_row", right_on="row", maintain_order="left")
+        .join(place.rename({"slice": "recv"}), left_on="recv_row", right_on="row", maintain_order="left")
+        .select("send", "recv")
+    )
+
+
+def _groups(timeline: Timeline, spans: pl.DataFrame) -> tuple[Group, ...]:
+    """Return every rank, those without a single span too: a rank that is missing should be seen to be."""
+    stages = spans.group_by("rank").agg(stages=pl.col("stage").drop_nulls().unique().sort())
+    machines = timeline.ranks.select("rank", "machine").unique("rank", keep="first")
+    table = machines.join(stages, on="rank", how="full", coalesce=True).sort("rank")
+    return tuple(
+        Group(rank, _group_name(rank, machine, stages or [])) for rank, machine, stages in table.iter_rows()
+    )
+
+
+def _group_name(rank: int, machine: str | None, stages: list[int]) -> str:
+    """Return a rank's heading, such as ``rank 3 (node-b, stages 3, 7)``."""
+    listed = f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}" if stages else None
+    notes = ", ".join(note for note in (machine, listed) if note)
+    return f"rank {rank} ({notes})" if notes else f"rank {rank}"

@@ -1,0 +1,1 @@
+"""What a person looks at: the terminal chart, the tables of figures, the packaged viewer."""

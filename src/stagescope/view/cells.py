@@ -1,0 +1,120 @@
+"""Blocks of time as character cells: what took most of each cell, and whose it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+IDLE = -1
+EIGHTHS = 8
+HALF = 4
+
+
+class Line(NamedTuple):
+    """The blocks of one text line, sorted by start: edges in cells from the left, and the look of each.
+
+    `look_of_block` numbers looks (kind, shade); `kind_of_look` says which kind a look belongs to.
+    """
+
+    start: Floats
+    end: Floats
+    look_of_block: Integers
+    kind_of_look: Integers
+
+
+class SplitCells(NamedTuple):
+    """Cells with a boundary: `left` fills the first `eighths` eighths, `right` the rest; IDLE is no look."""
+
+    left: Integers
+    right: Integers
+    eighths: Integers
+
+
+def covered(start: Floats, end: Floats, edges: Floats) -> Floats:
+    """Return how much of each bin between `edges` the intervals cover, all in the same unit."""
+    if not len(start):
+        return np.zeros(len(edges) - 1)
+    until = _time_since(np.sort(start), edges) - _time_since(np.sort(end), edges)
+    return np.diff(until)
+
+
+def _time_since(moments: Floats, edges: Floats) -> Floats:
+    """Return the sum of (edge - moment) over the moments before each edge."""
+    sums = np.concatenate([[0.0], np.cumsum(moments)])
+    count = np.searchsorted(moments, edges)
+    since: Floats = count * edges - sums[count]
+    return since
+
+
+def split_cells(line: Line, cell_count: int) -> SplitCells:
+    """Return cells to an eighth of a cell where one boundary falls into it, to a half where more do."""
+    edges = np.arange(cell_count * EIGHTHS + 1) / EIGHTHS
+    share = np.array([covered(*_of_look(line, look), edges) for look in range(len(line.kind_of_look))])
+    share = share.reshape(len(line.kind_of_look), cell_count, EIGHTHS)
+    eighth = dominant(share, line.kind_of_look, 1 / EIGHTHS)
+    change = np.diff(eighth, axis=1) != 0
+    changes = change.sum(axis=1)
+    halves = dominant(share.reshape(-1, cell_count, 2, HALF).sum(axis=3), line.kind_of_look, HALF / EIGHTHS)
+    once = changes <= 1
+    left = np.where(once, eighth[:, 0], halves[:, 0])
+    right = np.where(once, eighth[:, -1], halves[:, 1])
+    boundary = np.where(once, change.argmax(axis=1) + 1, HALF)
+    return SplitCells(left, right, np.where(left == right, EIGHTHS, boundary))
+
+
+def owners(line: Line, cell_count: int) -> Integers:
+    """Return the block that each cell belongs to, IDLE where nothing ran most of the time.
+
+    A cell goes to the kind that took most of it, and there to the block with the largest part; a block of a
+    cell's width or more has the cells whose middle it covers, so that it is never without one.
+    """
+    edges = np.arange(cell_count + 1, dtype=np.float64)
+    share = np.array([covered(*_of_look(line, look), edges) for look in range(len(line.kind_of_look))])
+    look = dominant(share.reshape(-1, cell_count), line.kind_of_look, 1.0)
+    kind = np.append(line.kind_of_look, 0)[look]
+    owner = np.where(look == IDLE, IDLE, _largest_blocks(line, cell_count)[kind, np.arange(cell_count)])
+    first, last = np.ceil(line.start - 0.5).astype(int), np.ceil(line.end - 0.5).astype(int)
+    for block in np.flatnonzero(line.end - line.start >= 1):
+        owner[max(first[block], 0) : last[block]] = block
+    return owner
+
+
+def dominant(share: Floats, kind_of_look: Integers, whole: float) -> Integers:
+    """Return the look of what took most of each bin: first the kind with most of it, then its largest look.
+
+    `share` has one plane per look; IDLE wins where no kind took as much as idleness did of the `whole` bin.
+    """
+    if not len(share):
+        return np.full(share.shape[1:], IDLE)
+    kinds = np.unique(kind_of_look)
+    by_kind = np.array([share[kind_of_look == kind].sum(axis=0) for kind in kinds])
+    idle = whole - by_kind.sum(axis=0)
+    of_winner = kind_of_look.reshape(-1, *[1] * (share.ndim - 1)) == kinds[by_kind.argmax(axis=0)]
+    look = np.where(of_winner, share, -1.0).argmax(axis=0)
+    return np.where(by_kind.max(axis=0) >= np.maximum(idle, 1e-9), look, IDLE)
+
+
+def _of_look(line: Line, look: int) -> tuple[Floats, Floats]:
+    own = line.look_of_block == look
+    return line.start[own], line.end[own]
+
+
+def _largest_blocks(line: Line, cell_count: int) -> Integers:
+    """Return, per kind and cell, the block of that kind with the largest part of the cell."""
+    blocks = np.arange(len(line.start))
+    kinds = line.kind_of_look[line.look_of_block]
+    largest = np.full((line.kind_of_look.max(initial=0) + 1, cell_count), IDLE)
+    first = np.clip(np.floor(line.start).astype(int), 0, cell_count - 1)
+    last = np.clip(np.ceil(line.end).astype(int) - 1, 0, cell_count - 1)
+    cells, block = np.concatenate([first, last]), np.concatenate([blocks, blocks])
+    part = np.minimum(line.end[block], cells + 1) - np.maximum(line.start[block], cells)
+    order = np.argsort(part, kind="stable")
+    largest[kinds[block[order]], cells[order]] = block[order]
+    return largest

@@ -1,0 +1,108 @@
+"""The figures of a report as text tables: one row per step, one row per rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+
+from stagescope.view.terminal import evenly_chosen
+from stagescope.vocabulary.durations import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stagescope.analyze.report import RankFigures, Report, StepFigures
+
+MOST_RANKS = 40
+MOST_STEPS = 20
+WIDEST_STAGES = 15
+GAP = "  "
+
+
+def figures_table(report: Report, *, width: int = 80, ascii_only: bool = False) -> str:
+    """Return the figures per step and per rank as two tables, no line wider than `width`.
+
+    Steps outside the totals are marked. Of more than 20 steps the first and the last ten are shown, of more
+    than 40 ranks forty evenly chosen ones; a line says how many are not.
+    """
+    lines = [*_step_lines(report.steps), "", *_rank_lines(report)]
+    text = "\n".join(
+        set_cell_size(line, width).rstrip() if cell_len(line) > width else line for line in lines
+    )
+    return text.replace("µ", "u").encode("ascii", "replace").decode() if ascii_only else text
+
+
+def _step_lines(steps: tuple[StepFigures, ...]) -> list[str]:
+    if not steps:
+        return ["no steps with pipeline jobs"]
+    half = MOST_STEPS // 2
+    shown = steps if len(steps) <= MOST_STEPS else (*steps[:half], *steps[-half:])
+    rows = [
+        (str(step.step), duration_text(step.window_ns), percent_text(step.bubble_fraction),
+         "" if step.in_totals else "not in totals")
+        for step in shown
+    ]  # fmt: skip
+    lines = _aligned(("step", "length", "bubble", ""), rows, left={3})
+    if len(shown) < len(steps):
+        lines.insert(1 + half, f"... {len(steps) - len(shown)} steps not shown")
+    return lines
+
+
+def _rank_lines(report: Report) -> list[str]:
+    ranks = report.ranks
+    if not ranks:
+        return ["no ranks with pipeline jobs"]
+    shown = [ranks[index] for index in evenly_chosen(len(ranks), MOST_RANKS)]
+    rows = [_rank_row(rank) for rank in shown]
+    if len(ranks) > 1:
+        busy, idle, wait = (
+            duration_text(sum(getattr(rank, name) for rank in ranks))
+            for name in ("busy_ns", "idle_ns", "receive_wait_ns")
+        )
+        rows.append(("all", "", busy, idle, percent_text(report.bubble.fraction), wait, ""))
+    head = ("rank", "stages", "busy", "idle", "bubble", "receive wait", "machine")
+    lines = _aligned(head, rows, left={1, 6})
+    if len(shown) < len(ranks):
+        lines.append(f"{len(ranks) - len(shown)} ranks not shown")
+    return lines
+
+
+def _rank_row(rank: RankFigures) -> tuple[str, ...]:
+    stages = ", ".join(map(str, rank.stages))
+    return (
+        str(rank.rank),
+        stages if len(stages) <= WIDEST_STAGES else stages[: WIDEST_STAGES - 3] + "...",
+        duration_text(rank.busy_ns),
+        duration_text(rank.idle_ns),
+        percent_text(rank.bubble_fraction),
+        duration_text(rank.receive_wait_ns),
+        "".join(character if character.isprintable() else "?" for character in rank.machine or ""),
+    )
+
+
+def percent_text(fraction: float | None) -> str:
+    """Return a fraction as percent with one decimal, or a dash where there is none.
+
+    >>> percent_text(3 / 11), percent_text(None)
+    ('27.3 %', '-')
+    """
+    return "-" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def _aligned(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], left: set[int]) -> list[str]:
+    """Return a table's lines: columns as wide as their widest cell, numbers to the right."""
+    table = [head, *rows]
+    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
+    return [
+        GAP.join(
+            _padded(cell, width, to_left=index in left)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def _padded(cell: str, width: int, *, to_left: bool) -> str:
+    blanks = " " * (width - cell_len(cell))
+    return cell + blanks if to_left else blanks + cell

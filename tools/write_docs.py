@@ -1,0 +1,158 @@
+# noqa: INP001 - a script, not a package
+"""Write the generated parts of the documents anew: write_docs.py [--check].
+
+A generated part stands between two HTML comments, ``<!-- begin NAME ... -->`` and ``<!-- end NAME -->``; the
+rest of a document is written by hand. With --check nothing is written, and the exit status is 1 when a part
+is out of date.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.analyze import build_report, to_json
+from stagescope.cli import COMMANDS
+from stagescope.timeline import SPANS, TABLES, Column, Table, empty_timeline
+from stagescope.timeline.validate import conform
+from stagescope.vocabulary.kinds import KINDS, LANE_CODES
+from stagescope.vocabulary.recording import ANCHOR, ANCHOR_FIELDS, SPAN, SPAN_FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "docs/formats.md")
+BLOCK = re.compile(r"(<!-- begin (?P<name>[\w-]+)[^>]*-->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
+
+RECORD_MEANINGS = {
+    "bytes": "Size of the transfer in bytes.",
+    "step": "Training step, counted from 0.",
+    "name": "Number of an entry of the string table; 0: no name.",
+    "thread": "Thread that recorded the span, counted from 0 in the order of their first spans.",
+    "kind": "Code of the kind, see below; 0 marks a training step.",
+    "lane": "Code of the lane: " + ", ".join(f"{code} {lane}" for lane, code in LANE_CODES.items()) + ".",
+    "reserved": "Zero.",
+    "monotonic_ns": "`CLOCK_MONOTONIC`, the middle of two readings.",
+    "realtime_ns": "The wall clock, read between those two: nanoseconds since the Unix epoch.",
+    "width_ns": "Time between the two readings.",
+}
+"""What a record's field means where the spans table has no column that says it."""
+
+
+def markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    cells = [list(head), *map(list, rows)]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in cells)
+
+
+def declared_tables() -> str:
+    """Return every declared table with its columns."""
+    return "\n\n".join(_declared_table(table) for table in TABLES)
+
+
+def _declared_table(table: Table) -> str:
+    rows = ([f"`{c.name}`", _type(c), c.unit, "yes" if c.nullable else "", c.meaning] for c in table.columns)
+    order = ", ".join(f"`{name}`" for name in table.order)
+    return f"### `{table.name}`\n\nOne row per {table.row.removeprefix('one ')}, sorted by {order}.\n\n" + (
+        markdown_table(("column", "type", "unit", "may be null", "meaning"), rows)
+    )
+
+
+def _type(column: Column) -> str:
+    """Return the spelling of a Polars type, an enumeration without its members."""
+    return str(column.dtype).split("(")[0]
+
+
+def kinds() -> str:
+    """Return the table of kinds."""
+    rows = ([str(kind.code), f"`{kind.name}`", f"`{kind.letter}`", kind.lane, kind.meaning] for kind in KINDS)
+    return markdown_table(("code", "kind", "letter", "lane", "meaning"), rows)
+
+
+def span_record() -> str:
+    """Return the layout of one record of a SPANS frame."""
+    return _record(SPAN_FIELDS, SPAN.size)
+
+
+def anchor_record() -> str:
+    """Return the layout of one record of a CLOCK frame."""
+    return _record(ANCHOR_FIELDS, ANCHOR.size)
+
+
+def _record(fields: Iterable[tuple[str, str]], size_bytes: int) -> str:
+    layout = np.dtype(list(fields))
+    if layout.itemsize != size_bytes:
+        raise ValueError(f"the fields take {layout.itemsize} bytes, the record {size_bytes}")
+    meanings = {column.name: column.meaning for column in SPANS.columns} | RECORD_MEANINGS
+    rows = (
+        [
+            str(layout.fields[name][1]),
+            str(layout.fields[name][0].itemsize),
+            f"`{dtype}`",
+            f"`{name}`",
+            meanings[name],
+        ]
+        for name, dtype in fields
+    )
+    return f"{size_bytes} bytes a record.\n\n" + markdown_table(
+        ("offset", "size", "type", "field", "meaning"), rows
+    )
+
+
+def report_example() -> str:
+    """Return the report, as JSON, on the spans of the CSV example in docs/formats.md."""
+    formats = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    spans = pl.read_csv(io.StringIO(re.findall(r"^```csv\n(.*?)^```$", formats, re.DOTALL | re.MULTILINE)[0]))
+    report = build_report(empty_timeline().with_spans(conform(spans, SPANS)))
+    return f"```json\n{json.dumps(to_json(report), indent=2)}\n```"
+
+
+def commands() -> str:
+    """Return the table of commands."""
+    return markdown_table(
+        ("command", "does"), ([f"`stagescope {command.name}`", command.summary] for command in COMMANDS)
+    )
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "anchor-record": anchor_record,
+    "commands": commands,
+    "declared-tables": declared_tables,
+    "kinds": kinds,
+    "report-example": report_example,
+    "span-record": span_record,
+}
+
+
+def refreshed(document: str) -> str:
+    """Return a document with its generated parts made anew; raises KeyError for a part that nobody makes."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block['name']]()}\n\n{block[3]}", document)
+
+
+def main(arguments: list[str]) -> int:
+    """Refresh or check every document, say which changed, and return the exit status."""
+    stale = 0
+    for name in DOCUMENTS:
+        path = ROOT / name
+        found = path.read_text(encoding="utf-8")
+        wanted = refreshed(found)
+        if found == wanted:
+            continue
+        stale += 1
+        if "--check" not in arguments:
+            path.write_text(wanted, encoding="utf-8")
+        sys.stdout.write(f"{name}: {'out of date, run make docs' if '--check' in arguments else 'written'}\n")
+    return int(stale > 0 and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
