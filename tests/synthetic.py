@@ -141,12 +141,11 @@ def awkward_timeline(origin_ns: int = EPOCH_NS) -> Timeline:
 
 
 def _pair_rows() -> list[dict[str, Any]]:
-    jobs = [("forward", 0, 1), ("backward", 1, 0)]
     return [
         {"rank": 4, "lane": "compute", "kind": kind, "step": 0, "stage": stage, "chunk": chunk,
          "microbatch": pair, "pair": pair, "start_ns": 3_000 * pair + 500 * chunk, "end_ns": 3_000 * pair + 2_600}
         for pair in range(5)
-        for chunk, (kind, stage, _) in enumerate(jobs)
+        for chunk, (kind, stage) in enumerate([("forward", 0), ("backward", 1)])
     ]  # fmt: skip
 
 

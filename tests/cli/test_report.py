@@ -9,7 +9,7 @@ import pytest
 
 from drawing import timeline_from_text
 from stagescope.analyze import build_report, to_json
-from stagescope.analyze.bubbles import DENOMINATOR
+from stagescope.timeline.bubbles import DENOMINATOR
 from stagescope.cli import main
 from stagescope.cli.report import bubble_sentence
 from stagescope.timeline import empty_timeline

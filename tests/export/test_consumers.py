@@ -123,7 +123,9 @@ def test_perfetto_ui_shows_every_slice_and_flow(browser, timeline, tmp_path, suf
     titles = page.evaluate(TITLES, "select distinct name as title from slice")
     page.close()
     # This version of the UI (not the trace_processor above) shows JSON's escapes as they are written.
-    readable = {title for title in lay_out(timeline).slices["title"] if suffix == ".pftrace" or is_plain(title)}
+    readable = {
+        title for title in lay_out(timeline).slices["title"] if suffix == ".pftrace" or is_plain(title)
+    }
     assert readable <= set(titles)
     assert len(set(titles)) == lay_out(timeline).slices["title"].n_unique()
 
@@ -138,7 +140,9 @@ def test_perfetto_ui_shows_a_pftrace_in_our_order(browser, timeline, tmp_path):
     shown = [name.removeprefix("run / ") for name in shown_tracks(page)]
     page.close()
     groups = [group.name for group in lay_out(timeline).groups]
-    with_tracks = [name for name in groups if any(track.startswith(f"{name} /") for track in written.track_names)]
+    with_tracks = [
+        name for name in groups if any(track.startswith(f"{name} /") for track in written.track_names)
+    ]
     assert [name for name in shown if name in written.track_names] == list(written.track_names)
     assert [name for name in shown if name in groups] == with_tracks
 
@@ -165,7 +169,9 @@ def shown_tracks(page):
         }""",
         polling=200,
     )
-    return page.evaluate("() => window.app.trace.workspace.flatTracks.map(track => track.fullPath.join(' / '))")
+    return page.evaluate(
+        "() => window.app.trace.workspace.flatTracks.map(track => track.fullPath.join(' / '))"
+    )
 
 
 def test_catapult_shows_every_slice_flow_and_track(browser, timeline, tmp_path):

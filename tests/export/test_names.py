@@ -30,7 +30,13 @@ def slices(**columns):
 
 
 def test_hue_is_computed_as_perfetto_does():
-    assert [perfetto_hue(word) for word in ("forward", "backward", "wgrad", "F", "B")] == [126, 208, 68, 65, 61]
+    assert [perfetto_hue(word) for word in ("forward", "backward", "wgrad", "F", "B")] == [
+        126,
+        208,
+        68,
+        65,
+        61,
+    ]
 
 
 def test_every_kind_has_a_look():
@@ -53,7 +59,10 @@ def test_catapult_colors_no_two_kinds_alike():
     [
         ({"kind": "forward", "stage": 0, "microbatch": 12}, ("forward 12", "F0.12", "thread_state_running")),
         ({"kind": "backward_weight", "stage": 1, "microbatch": 2}, ("wgrad 2", "W1.2", "rail_animation")),
-        ({"kind": "recv_forward", "stage": 1, "microbatch": 2, "is_wait": True}, ("wait for data 2", "r1.2", "grey")),
+        (
+            {"kind": "recv_forward", "stage": 1, "microbatch": 2, "is_wait": True},
+            ("wait for data 2", "r1.2", "grey"),
+        ),
         ({"kind": "optimizer", "step": 3}, ("optim", "O", "detailed_memory_dump")),
         ({"kind": "other", "name": "load 3"}, ("load 3", "X", "generic_work")),
         ({"kind": "other", "name": ""}, ("other", "X", "generic_work")),

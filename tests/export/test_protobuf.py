@@ -20,7 +20,8 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (300, "ac02"), (-1, "ff" * 9 + "01")]
+    ("value", "expected"),
+    [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (300, "ac02"), (-1, "ff" * 9 + "01")],
 )
 def test_varint_is_spelled_as_the_specification_says(value, expected):
     assert varint(value).hex() == expected
@@ -36,9 +37,12 @@ def test_column_of_numbers_equals_the_same_numbers_one_by_one(values):
 def test_column_leaves_out_rows_that_are_not_present(values):
     present = np.array([value is not None for value in values])
     numbers = np.array([value or 0 for value in values], np.int64)
-    inner = join_cells([constant_cells(number_field(1, 7), len(values), present), number_cells(4, numbers, present)])
+    inner = join_cells(
+        [constant_cells(number_field(1, 7), len(values), present), number_cells(4, numbers, present)]
+    )
     expected = [
-        b"" if value is None else bytes_field(4, number_field(1, 7) + number_field(4, value)) for value in values
+        b"" if value is None else bytes_field(4, number_field(1, 7) + number_field(4, value))
+        for value in values
     ]
     cells = message_cells(4, inner, present)
     assert cells.tobytes() == b"".join(expected)

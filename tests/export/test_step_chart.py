@@ -123,10 +123,9 @@ def test_the_bubble_of_a_textbook_schedule_is_exact() -> None:
     assert chart_step(timeline).bubble_fraction == pytest.approx(float(Fraction(2, 8)))
 
 
-def test_replicas_have_no_common_bubble() -> None:
-    chart = chart_step(timeline_from_text("F0.0 B0.0\nF0.0 B0.0"))
-    assert chart.bubble_fraction is None
-    assert chart_title(chart) == "Pipeline · 2 ranks · 1 micro-batch · step 0"
+def test_the_bubble_of_replicas_is_the_one_of_the_report() -> None:
+    timeline = timeline_from_text("F0.0 B0.0 . .\n. . F0.0 B0.0")
+    assert chart_step(timeline).bubble_fraction == build_report(timeline).bubble.fraction == 0.5
 
 
 def test_a_rank_without_spans_keeps_its_row() -> None:

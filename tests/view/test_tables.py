@@ -9,7 +9,7 @@ from synthetic import Shape, pipeline_timeline
 
 def report(ranks: int, steps: int, machine: str = "node-a", *, in_totals: bool = True) -> Report:
     window_ns, fraction = 4_000_000, 0.25
-    rank_times_ns = (3_000_000, 1_000_000, 500_000)
+    rank_times_ns = (3_000_000, 1_000_000, 500_000, 200_000)
     return Report(
         tuple(
             StepFigures(step, 0, window_ns, window_ns, fraction, in_totals or step > 0)
@@ -30,17 +30,17 @@ def test_the_tables_of_a_small_run() -> None:
            0  4.000 ms  25.0 %  not in totals
            1  4.000 ms  25.0 %
 
-        rank  stages      busy      idle  bubble  receive wait  machine
-           0  0, 2    3.000 ms  1.000 ms  25.0 %      500.0 µs  node-a
-           1  1, 3    3.000 ms  1.000 ms  25.0 %      500.0 µs  node-a
-         all          6.000 ms  2.000 ms  25.0 %      1.000 ms
+        rank  stages      busy      idle  bubble  receive wait  send wait  machine
+           0  0, 2    3.000 ms  1.000 ms  25.0 %      500.0 µs   200.0 µs  node-a
+           1  1, 3    3.000 ms  1.000 ms  25.0 %      500.0 µs   200.0 µs  node-a
+         all          6.000 ms  2.000 ms  25.0 %      1.000 ms   400.0 µs
         """)
 
 
 def test_figures_are_those_of_the_report() -> None:
     table = figures_table(build_report(timeline_from_text("F0 F1 . . B0 - B1 -\n. F0 F1 B0 - B1 - .")))
     assert "   0  8.000 µs  25.0 %" in table
-    assert " all          12.00 µs  4.000 µs  25.0 %          0 ns" in table
+    assert " all          12.00 µs  4.000 µs  25.0 %          0 ns       0 ns" in table
 
 
 def test_one_rank_needs_no_sum() -> None:

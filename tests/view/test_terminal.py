@@ -128,7 +128,7 @@ def test_waits_are_dots_and_other_idle_time_is_blank() -> None:
         rank └───────────────────┴───────────────────
              0 ms                5
         F forward  B backward  O optimizer
-        · waits for a receive
+        · waits for a transfer
         """)
 
 

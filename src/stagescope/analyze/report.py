@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analyze.bubbles import DENOMINATOR, step_bubbles
+from stagescope.timeline.bubbles import DENOMINATOR, step_bubbles
 from stagescope.analyze.gaps import errors_first, find_gaps
-from stagescope.analyze.pipelines import find_pipelines
+from stagescope.timeline.pipelines import find_pipelines
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import PIPELINE_JOBS
 
@@ -50,6 +50,7 @@ class RankFigures:
     busy_ns: int
     idle_ns: int
     receive_wait_ns: int
+    send_wait_ns: int
     window_ns: int
     bubble_fraction: float
 
@@ -132,7 +133,7 @@ def _per_rank(timeline: Timeline, counted: pl.DataFrame) -> tuple[RankFigures, .
     )
     sums = (
         counted.group_by("rank")
-        .agg(pl.sum("busy_ns", "idle_ns", "receive_wait_ns", "window_ns"))
+        .agg(pl.sum("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns", "window_ns"))
         .sort("rank")
     )
     rows = (

@@ -20,7 +20,7 @@ def to_json(report: Report) -> dict[str, object]:
     ``schema``: 1; a key that goes or changes its meaning makes it 2, a new key does not.
     ``schedule``: declared by the run, or null. ``microbatches``: per step and pipeline, or null.
     ``steps``: a list of {step, start_ns, end_ns, window_ns, bubble_fraction, in_totals}.
-    ``ranks``: a list of {rank, machine, stages, busy_ns, idle_ns, receive_wait_ns, window_ns,
+    ``ranks``: a list of {rank, machine, stages, busy_ns, idle_ns, receive_wait_ns, send_wait_ns, window_ns,
     bubble_fraction}, summed over the steps in the totals.
     ``bubble``: {fraction, per_rank, denominator, steps}: idle over window of all ranks in `steps` (null when
     there is no step), the same for each rank (keys are ranks, as text), what the fraction divides by in
@@ -41,5 +41,5 @@ def to_json(report: Report) -> dict[str, object]:
             "denominator": bubble.denominator,
             "steps": list(bubble.steps),
         },
-        "diagnostics": [diagnostic._asdict() for diagnostic in report.diagnostics],
+        "diagnostics": [asdict(diagnostic) for diagnostic in report.diagnostics],
     }

@@ -86,7 +86,7 @@ def legend_entries(chart: StepChart) -> list[LegendEntry]:
         classes[kind].append(class_name(kind, chunk))
     entries = [LegendEntry(kind.replace("_", " "), tuple(names)) for kind, names in classes.items()]
     if chart.waits.height:
-        entries.append(LegendEntry("waits for a receive", ("wait",), swatch_height=5))
+        entries.append(LegendEntry("waits for a transfer", ("wait",), swatch_height=5))
     if chart.chunk_count > 1:
         entries.append(LegendEntry(f"chunks 0 to {chart.chunk_count - 1}: dark to light", ()))
     return entries

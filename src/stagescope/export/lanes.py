@@ -7,10 +7,15 @@ so after `assign_lanes` no two slices of one lane overlap at all.
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
 
 ROUNDING_NS = 1_000
 """Overlaps up to this long may be rounding: traces with microsecond stamps are off by that much."""
@@ -26,49 +31,44 @@ class Lanes(NamedTuple):
     trimmed_count: int
 
 
-def assign_lanes(slices: pl.DataFrame, group: list[str]) -> Lanes:
+def assign_lanes(slices: pl.DataFrame, group: str) -> Lanes:
     """Return `slices` sorted by `group`, start and end, with a `lane` that counts from 0 in each group.
 
     Needs start_ns <= end_ns. An overlap within rounding (see ROUNDING_NS) is removed by ending the earlier
     slice where the later one starts; any longer one puts the later slice on the first lane that is free.
     """
-    ordered = slices.sort(*group, "start_ns", "end_ns", maintain_order=True)
-    duration = pl.col("end_ns") - pl.col("start_ns")
-    overlap = pl.col("end_ns") - pl.col("start_ns").shift(-1).over(group)
-    shorter = pl.min_horizontal(duration, duration.shift(-1).over(group))
-    is_rounding = overlap.is_between(1, ROUNDING_NS) & (overlap * ROUNDING_SHARE <= shorter)
-    ordered = ordered.with_columns(
-        end_ns=pl.when(is_rounding).then(pl.col("end_ns") - overlap).otherwise("end_ns"),
-        trimmed=is_rounding.fill_null(value=False),
-    )
-    latest = pl.col("end_ns").cum_max().shift(1).over(group)
-    ordered = ordered.with_columns(
-        crowded=(pl.col("start_ns") < latest).any().over(group).fill_null(value=False)
-    )
-    lane = np.zeros(ordered.height, dtype=np.int32)
-    crowded = ordered["crowded"].to_numpy()
-    lane[crowded] = _lanes_of_crowded(ordered.filter("crowded"), group)
-    trimmed_count = int(ordered["trimmed"].sum())
-    return Lanes(ordered.drop("crowded", "trimmed").with_columns(lane=pl.Series(lane)), trimmed_count)
+    ordered = slices.sort(group, "start_ns", "end_ns", maintain_order=True)
+    groups, start_ns, end_ns = (ordered[name].to_numpy() for name in (group, "start_ns", "end_ns"))
+    # In order of start, slices of a group overlap only if neighbors do.
+    neighbors = np.flatnonzero(groups[1:] == groups[:-1])
+    overlap_ns = end_ns[neighbors] - start_ns[neighbors + 1]
+    duration_ns = end_ns - start_ns
+    shorter_ns = np.minimum(duration_ns[neighbors], duration_ns[neighbors + 1])
+    is_rounding = (overlap_ns > 0) & (overlap_ns <= np.minimum(ROUNDING_NS, shorter_ns // ROUNDING_SHARE))
+    end_ns = end_ns.copy()
+    end_ns[neighbors[is_rounding]] -= overlap_ns[is_rounding]
+    is_crowded = np.isin(groups, groups[neighbors[(overlap_ns > 0) & ~is_rounding]])
+    lane = np.zeros(len(groups), np.int64)
+    lane[is_crowded] = _first_free_lanes(groups[is_crowded], start_ns[is_crowded], end_ns[is_crowded])
+    laned = ordered.with_columns(end_ns=pl.Series(end_ns), lane=pl.Series(lane))
+    return Lanes(laned, int(is_rounding.sum()))
 
 
-def _lanes_of_crowded(slices: pl.DataFrame, group: list[str]) -> list[int]:
+def _first_free_lanes(groups: Ints, start_ns: Ints, end_ns: Ints) -> list[int]:
     """Return a lane per slice, each time the first one that is free; one pass in order of start."""
     lanes: list[int] = []
     busy: list[tuple[int, int]] = []
     free: list[int] = []
-    lane_count = 0
-    starts_group = slices.select(pl.struct(group).rle_id().diff().fill_null(1) != 0).to_series()
-    columns = (starts_group, slices["start_ns"], slices["end_ns"])
-    for is_first, start_ns, end_ns in zip(*(column.to_list() for column in columns), strict=True):
-        if is_first:
-            busy, free, lane_count = [], [], 0
-        while busy and busy[0][0] <= start_ns:
+    lane_count, current = 0, None
+    for group, start, end in zip(groups.tolist(), start_ns.tolist(), end_ns.tolist(), strict=True):
+        if group != current:
+            busy, free, lane_count, current = [], [], 0, group
+        while busy and busy[0][0] <= start:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if not free:
             heapq.heappush(free, lane_count)
             lane_count += 1
         lane = heapq.heappop(free)
-        heapq.heappush(busy, (end_ns, lane))
+        heapq.heappush(busy, (end, lane))
         lanes.append(lane)
     return lanes

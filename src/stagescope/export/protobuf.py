@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 _LOW_BITS = 0x7F
 """What one byte of a varint holds; its top bit says that another byte follows."""
+_ONE_BYTE = tuple(bytes([value]) for value in range(_LOW_BITS + 1))
 
 
 class Cells(NamedTuple):
@@ -48,6 +49,8 @@ class Cells(NamedTuple):
 
 def varint(value: int) -> bytes:
     """Return one whole number as a varint; a negative one as its 64-bit two's complement."""
+    if 0 <= value <= _LOW_BITS:  # most tags and lengths
+        return _ONE_BYTE[value]
     value &= 2**64 - 1
     out = bytearray()
     while value > _LOW_BITS:
@@ -76,8 +79,7 @@ def constant_cells(value: bytes, row_count: int, present: Mask | None = None) ->
 
 def number_cells(field: int, values: Integers, present: Mask | None = None) -> Cells:
     """Return one number field per row; rows that are not `present` stay empty."""
-    tag = constant_cells(varint(field << 3 | _VARINT), len(values), present)
-    return join_cells([tag, _varint_cells(values, present)])
+    return _varint_cells(varint(field << 3 | _VARINT), values, present)
 
 
 def fixed64_cells(field: int, values: Integers, present: Mask | None = None) -> Cells:
@@ -88,8 +90,8 @@ def fixed64_cells(field: int, values: Integers, present: Mask | None = None) -> 
 
 def message_cells(field: int, content: Cells, present: Mask | None = None) -> Cells:
     """Return the content of every row as a nested message; rows that are not `present` must be empty."""
-    tag = constant_cells(varint(field << 3 | _LENGTH), len(content.lengths), present)
-    return join_cells([tag, _varint_cells(content.lengths, present), content])
+    head = _varint_cells(varint(field << 3 | _LENGTH), content.lengths, present)
+    return join_cells([head, content])
 
 
 def join_cells(cells: Sequence[Cells]) -> Cells:
@@ -114,19 +116,24 @@ def _full_rows(data: Bytes, present: Mask | None) -> Cells:
     return Cells(((data, np.broadcast_to(mask[:, None], data.shape)),), mask * np.int64(data.shape[1]))
 
 
-def _varint_cells(values: Integers, present: Mask | None) -> Cells:
-    """Return every number as a varint, as wide as the widest of them needs."""
+def _varint_cells(tag: bytes, values: Integers, present: Mask | None) -> Cells:
+    """Return a tag and every number as a varint, as wide as the widest of them needs."""
     mask = np.ones(len(values), np.bool_) if present is None else present
     rest = values.astype(np.int64, copy=False).view(np.uint64)
-    counted = rest[mask]
-    width = max(1, (int(counted.max()).bit_length() + 6) // 7) if len(counted) else 1
-    data = np.empty((len(rest), width), np.uint8)
-    used = np.empty((len(rest), width), np.bool_)
-    lengths = np.zeros(len(rest), np.int64)
-    for place in range(width):
-        used[:, place] = mask & (rest > 0) if place else mask
-        lengths += used[:, place]
-        more = rest > np.uint64(_LOW_BITS)
-        data[:, place] = (rest & np.uint64(_LOW_BITS)).astype(np.uint8) | (more.astype(np.uint8) << 7)
+    highest = int(rest.max(where=mask, initial=0))
+    first, stop = len(tag), len(tag) + max(1, (highest.bit_length() + 6) // 7)
+    data = np.empty((len(rest), stop), np.uint8)
+    used = np.empty((len(rest), stop), np.bool_)
+    data[:, :first] = np.frombuffer(tag, np.uint8)
+    used[:, : first + 1] = mask[:, None]
+    lengths = mask * np.int64(first + 1)
+    for place in range(first, stop):
+        data[:, place] = rest & np.uint64(_LOW_BITS)
+        if place + 1 == stop:
+            break
         rest = rest >> np.uint64(7)
+        more = mask & (rest > 0)
+        data[:, place] |= more.view(np.uint8) << np.uint8(7)
+        used[:, place + 1] = more
+        lengths += more
     return Cells(((data, used),), lengths)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.timeline.bubbles import step_bubbles
+from stagescope.timeline.pipelines import find_pipelines
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, RECEIVES
+from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +51,7 @@ class StepChart:
 
     `blocks` has one row per block: row (index into `ranks`), kind, stage, chunk, microbatch, name, start_ns,
     end_ns, lane and lane_count (overlapping jobs share their row's height), strip (runs beside a job, as a
-    gradient reduction does). `waits` has row, start_ns, end_ns of the blocking part of each receive.
+    gradient reduction does). `waits` has row, start_ns, end_ns of the blocking part of each transfer.
     """
 
     step: int | None
@@ -97,7 +99,7 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
     ranks = tuple(sorted({*timeline.ranks["rank"].to_list(), *spans["rank"].to_list()}))
     blocks = _blocks(spans, ranks, origin_ns)
     waits = _waits(spans, ranks, origin_ns)
-    drawn_spans = blocks.height + spans.filter(pl.col("kind").is_in(RECEIVES) & _has_wait()).height
+    drawn_spans = blocks.height + spans.filter(pl.col("kind").is_in(TRANSFERS) & _has_wait()).height
     return StepChart(
         step=step,
         recorded_steps=recorded,
@@ -167,7 +169,7 @@ def _has_wait() -> pl.Expr:
 
 
 def _waits(spans: pl.DataFrame, ranks: tuple[int, ...], origin_ns: int) -> pl.DataFrame:
-    return spans.filter(pl.col("kind").is_in(RECEIVES) & _has_wait()).select(
+    return spans.filter(pl.col("kind").is_in(TRANSFERS) & _has_wait()).select(
         _row(ranks),
         (pl.col("wait_start_ns") - origin_ns).alias("start_ns"),
         (pl.col("wait_end_ns") - origin_ns).alias("end_ns"),
@@ -265,27 +267,7 @@ def _on_one_axis(
 
 
 def _bubble_fraction(spans: pl.DataFrame) -> float | None:
-    """Return the idle share of the window from the first to the last pipeline job, over the ranks in it.
-
-    Busy is the union of a rank's compute spans, as in the figures of `report`. None without jobs, and where
-    replicas ran the same job: each replica has a window of its own, and a picture has only one.
-    """
-    jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
-    named = jobs.drop_nulls(["stage", "microbatch"])
-    if named.select(pl.struct("kind", "stage", "microbatch", "step").is_duplicated().any()).item():
-        return None
-    first_ns, last_ns = jobs["start_ns"].min(), jobs["end_ns"].max()
-    if not isinstance(first_ns, int) or not isinstance(last_ns, int) or first_ns == last_ns:
-        return None
-    compute = spans.filter(
-        (pl.col("lane") == COMPUTE) & pl.col("rank").is_in(jobs["rank"].unique().to_list())
-    )
-    inside = compute.select(
-        "rank", pl.col("start_ns").clip(first_ns, last_ns), pl.col("end_ns").clip(first_ns, last_ns)
-    ).sort("rank", "start_ns")
-    reach_ns = pl.col("end_ns").cum_max().shift(1).over("rank").fill_null(first_ns)
-    busy_ns = inside.select(
-        (pl.col("end_ns") - pl.max_horizontal("start_ns", reach_ns)).clip(lower_bound=0).sum()
-    ).item()
-    window_ns = (last_ns - first_ns) * jobs["rank"].n_unique()
-    return (window_ns - int(busy_ns)) / window_ns
+    """Return idle over window of the step, summed over its ranks as in the figures of `report`; None without jobs."""
+    bubbles = step_bubbles(spans, find_pipelines(spans))
+    window_ns = int(bubbles["window_ns"].sum())
+    return int(bubbles["idle_ns"].sum()) / window_ns if window_ns else None

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from stagescope.export.inflight import COUNTER_NAME, count_in_flight
@@ -115,7 +116,7 @@ def lay_out(timeline: Timeline) -> Layout:
         "waits lack their start or their end; not drawn",
     )
     drawn = pl.concat([_step_slices(timeline, spans), _job_slices(spans, messages), waits], how="diagonal")
-    lanes = assign_lanes(drawn, ["rank", "family"])
+    lanes = assign_lanes(drawn.with_columns(_track_group().alias("group")), "group")
     if lanes.trimmed_count:
         diagnostics.append(
             Diagnostic(
@@ -124,15 +125,17 @@ def lay_out(timeline: Timeline) -> Layout:
                 count=lanes.trimmed_count,
             )
         )
-    counters = count_in_flight(spans)
-    keys = _track_keys(lanes.slices, counters)
-    slices = _on_tracks(lanes.slices, keys)
+    counters = count_in_flight(spans).with_columns(
+        family=pl.lit(FAMILIES.index(COUNTER_NAME), pl.Int32), lane=pl.lit(0, pl.Int64)
+    )
+    tracks = pl.concat([lanes.slices.select(_TRACK), counters.select(_TRACK)]).unique().sort(_TRACK)
+    slices = _on_tracks(lanes.slices, tracks)
     return Layout(
         _groups(timeline, spans),
-        _tracks(keys),
+        _named_tracks(tracks),
         slices.drop("row"),
         _flows(slices, messages),
-        _on_counter_tracks(counters, keys),
+        counters.select("rank", "time_ns", "value", track=_places(counters, tracks)),
         tuple(diagnostics),
     )
 
@@ -158,16 +161,17 @@ def _count_by_rank(rows: pl.DataFrame, message: str) -> list[Diagnostic]:
 
 def _job_slices(spans: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     """Return one slice per span, receives from when their data were sent."""
-    sent = messages.select(row=pl.col("recv_row").cast(pl.UInt32), sent_ns="send_start_ns")
-    drawn = spans.with_row_index("row").join(sent, on="row", how="left", maintain_order="left")
-    is_early = pl.col("sent_ns") > pl.col("start_ns")  # null, so not true, without a matched send
-    start = pl.when(is_early).then(pl.min_horizontal("sent_ns", "end_ns")).otherwise("start_ns")
-    return drawn.with_columns(
-        start_ns=start,
-        issue_ns=pl.when(is_early).then("start_ns"),
-        family=_family(),
+    start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    sent_ns = start_ns.copy()
+    sent_ns[messages["recv_row"].to_numpy()] = messages["send_start_ns"].to_numpy()
+    drawn_ns = pl.Series(np.minimum(np.maximum(start_ns, sent_ns), end_ns))
+    return spans.drop("lane", "wait_start_ns", "wait_end_ns").with_columns(
+        start_ns=drawn_ns,
+        issue_ns=pl.when(drawn_ns > spans["start_ns"]).then("start_ns"),
+        row=pl.int_range(pl.len(), dtype=pl.Int64),
+        family=spans.select(_family()).to_series(),
         is_wait=pl.lit(value=False),
-    ).drop("sent_ns", "lane", "wait_start_ns", "wait_end_ns")
+    )
 
 
 def _family() -> pl.Expr:
@@ -213,24 +217,25 @@ def _step_slices(timeline: Timeline, spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _track_keys(slices: pl.DataFrame, counters: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per track in order: track, rank, family, lane, and how many lanes the family has."""
-    counter_keys = counters.select(
-        "rank", family=pl.lit(FAMILIES.index(COUNTER_NAME), pl.Int32), lane=pl.lit(0, pl.Int32)
-    )
-    keys = pl.concat([slices.select(_TRACK), counter_keys]).unique().sort(_TRACK)
-    return keys.with_columns(lane_count=pl.len().over("rank", "family")).with_row_index("track")
+def _track_group() -> pl.Expr:
+    """Return one number per rank and family, in the order of the tracks; the run comes before the ranks."""
+    rank = pl.col("rank").cast(pl.Int64).fill_null(-1) + 1
+    return rank * len(FAMILIES) + pl.col("family")
 
 
-def _tracks(keys: pl.DataFrame) -> tuple[Track, ...]:
-    rows = keys.select("rank", "family", "lane", "lane_count").iter_rows()
+def _places(rows: pl.DataFrame, tracks: pl.DataFrame) -> pl.Series:
+    """Return for every row the place of its rank, family and lane in the sorted table `tracks`."""
+    lane_limit = int(tracks["lane"].max() or 0) + 1  # type: ignore[call-overload]
+    code = _track_group() * lane_limit + pl.col("lane")
+    known, wanted = (frame.select(code).to_series().to_numpy() for frame in (tracks, rows))
+    return pl.Series("track", np.searchsorted(known, wanted), dtype=pl.Int64)
+
+
+def _named_tracks(tracks: pl.DataFrame) -> tuple[Track, ...]:
+    counted = tracks.select("rank", "family", "lane", lane_count=pl.len().over("rank", "family"))
     return tuple(
-        Track(
-            rank,
-            _track_name(FAMILIES[family], lane, lane_count),
-            FAMILIES[family] == COUNTER_NAME,
-        )
-        for rank, family, lane, lane_count in rows
+        Track(rank, _track_name(FAMILIES[family], lane, lane_count), FAMILIES[family] == COUNTER_NAME)
+        for rank, family, lane, lane_count in counted.iter_rows()
     )
 
 
@@ -241,30 +246,22 @@ def _track_name(family: str, lane: int, lane_count: int) -> str:
     return family if lane_count == 1 else f"{family} {lane + 1}"
 
 
-def _on_tracks(slices: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
-    placed = slices.join(keys.drop("lane_count"), on=_TRACK, how="left", nulls_equal=True)
+def _on_tracks(slices: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
+    """Return the slices in the order of their tracks; on each they stay in order of start."""
+    placed = slices.with_columns(_places(slices, tracks)).sort("track", maintain_order=True)
     is_receive = pl.col("family") == FAMILIES.index("receive")
-    return placed.sort("track", "start_ns", "end_ns").select(
+    return placed.select(
         "row", "track", "rank", "kind", "is_wait", "name", "start_ns", "end_ns", *ARGS,
         is_receive.alias("is_receive"), title().alias("title"), label().alias("label"),
     )  # fmt: skip
 
 
-def _on_counter_tracks(counters: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
-    own = keys.filter(pl.col("family") == FAMILIES.index(COUNTER_NAME)).select("rank", "track")
-    return counters.join(own, on="rank", how="left", maintain_order="left")
-
-
 def _flows(slices: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     """Return the slices that each message joins, in order of sending."""
-    place = slices.select(slice=pl.int_range(pl.len(), dtype=pl.UInt32), row="row", is_wait="is_wait")
-    place = place.filter(~pl.col("is_wait") & pl.col("row").is_not_null()).drop("is_wait")
-    ends = messages.select(pl.col("send_row", "recv_row").cast(pl.UInt32))
-    return (
-        ends.join(place.rename({"slice": "send"}), left_on="send_row", right_on="row", maintain_order="left")
-        .join(place.rename({"slice": "recv"}), left_on="recv_row", right_on="row", maintain_order="left")
-        .select("send", "recv")
-    )
+    jobs = slices.select("row", slice=pl.int_range(pl.len())).filter(pl.col("row").is_not_null())
+    slice_of_row = np.empty(len(jobs), np.int64)
+    slice_of_row[jobs["row"].to_numpy()] = jobs["slice"].to_numpy()
+    return pl.DataFrame({end: slice_of_row[messages[f"{end}_row"].to_numpy()] for end in ("send", "recv")})
 
 
 def _groups(timeline: Timeline, spans: pl.DataFrame) -> tuple[Group, ...]:

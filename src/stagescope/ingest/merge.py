@@ -8,7 +8,7 @@ import polars as pl
 
 from stagescope.timeline import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
 from stagescope.timeline.diagnostics import Diagnostic
-from stagescope.timeline.validate import conform
+from stagescope.timeline.validate import conform, in_order
 from stagescope.vocabulary.errors import InputError, StagescopeError, TableError, compact_ranges
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def merge_timelines(timelines: Iterable[Timeline]) -> Timeline:
     declared = [_conformed(timeline) for timeline in timelines] or [empty_timeline()]
     _check_ranks_once(declared)
     merged = Timeline(
-        spans=pl.concat(t.spans for t in declared).sort(SPANS.order, maintain_order=True),
+        spans=in_order(pl.concat(t.spans for t in declared), SPANS),
         ranks=pl.concat(t.ranks for t in declared).sort(RANKS.order),
         steps=pl.concat(t.steps for t in declared).sort(STEPS.order),
         clocks=pl.concat(t.clocks for t in declared).unique(maintain_order=True),

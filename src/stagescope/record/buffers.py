@@ -2,12 +2,12 @@
 
 No lock is taken for a span. A chunk belongs to one thread, which packs a record and then raises `used`;
 the writer reads `used` and then copies, so it only ever sees whole records. The pool hands out at most
-`capacity_bytes`; when it is empty spans are counted as dropped instead of being kept.
+`capacity_bytes`; when it is empty spans are counted as dropped instead of being kept. The pool takes no lock
+either: a signal handler may interrupt a thread anywhere in here, and then waits for the writer.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ RECORD_BYTES = SPAN.size
 CHUNK_BYTES = RECORD_BYTES * 1024
 LAST_RECORD = CHUNK_BYTES - RECORD_BYTES
 DEFAULT_CAPACITY_BYTES = 8 * 2**20
+THREAD_INDEXES = 2**16
+"""A record's thread field counts this far and then begins again."""
 
 
 class Chunk:
@@ -34,54 +36,88 @@ class Chunk:
 
 
 class ChunkPool:
-    """Hands out chunks up to a fixed total and takes them back."""
+    """Hands out chunks up to a fixed total, one at least, and takes them back."""
 
     def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
-        self._left = max(1, capacity_bytes // CHUNK_BYTES)
-        self._free: list[Chunk] = []
-        self._lock = threading.Lock()
+        self._free: deque[Chunk] = deque()
+        self._permits = deque(range(max(1, capacity_bytes // CHUNK_BYTES)))
+        self._closed = False
         self.full: deque[Chunk] = deque()
 
     def take(self) -> Chunk | None:
         """Return an empty chunk, or None when all are in use."""
-        with self._lock:
-            if self._free:
-                return self._free.pop()
-            if self._left:
-                self._left -= 1
-                return Chunk()
-        return None
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._make()
 
     def give_back(self, chunk: Chunk) -> None:
         """Take an emptied chunk back."""
         chunk.used = chunk.flushed = 0
-        with self._lock:
+        if not self._closed:
             self._free.append(chunk)
+
+    def close(self) -> None:
+        """Hand out nothing any more and let go of the memory: what comes now is dropped."""
+        self._closed = True
+        self._permits.clear()
+        self._free.clear()
+
+    def _make(self) -> Chunk | None:
+        try:
+            permit = self._permits.pop()
+        except IndexError:
+            return None
+        try:
+            return Chunk()
+        except MemoryError:
+            self._permits.append(permit)
+            return None
 
 
 class ThreadBuffer:
     """The chunk that one thread is filling, and how many spans found no room."""
 
-    __slots__ = ("_pool", "_wake", "chunk", "dropped", "index", "thread")
+    __slots__ = ("_pool", "_wake", "chunk", "dropped", "ended", "index")
 
     def __init__(self, pool: ChunkPool, index: int, wake: Callable[[], None]) -> None:
         self._pool = pool
         self._wake = wake
         self.index = index
-        self.thread = threading.current_thread()
+        self.ended = False
         self.chunk = pool.take()
         self.dropped = 0
 
     def turn_over(self) -> None:
         """Hand the full chunk to the writer and go on in an empty one, if there is one."""
-        if self.chunk is not None:
-            self._pool.full.append(self.chunk)
-        self.chunk = self._pool.take()
+        fresh = self._pool.take()
+        full, self.chunk = self.chunk, fresh  # let go first: a signal handler may record a span on any line
+        if full is not None:
+            self._pool.full.append(full)
         self._wake()
 
     def find_room(self) -> Chunk | None:
         """Return a chunk with room after none was left, or None and one more dropped span."""
-        self.chunk = self._pool.take()
+        fresh = self._pool.take()
+        if self.chunk is None:
+            self.chunk = fresh
+        elif fresh is not None:  # a signal handler has found one meanwhile
+            self._pool.give_back(fresh)
         if self.chunk is None:
             self.dropped += 1
         return self.chunk
+
+
+class ThreadEnd:
+    """Lies in a thread's own storage, and so tells the end of a thread whoever has started it.
+
+    `Thread.is_alive` does not: a thread that C++ has started looks alive for ever.
+    """
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, buffer: ThreadBuffer) -> None:
+        self._buffer = buffer
+
+    def __del__(self) -> None:
+        self._buffer.ended = True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import TYPE_CHECKING
 
-from stagescope.vocabulary.recording import SUFFIX, encode_frame
+from stagescope.vocabulary.recording import MAX_PAYLOAD_BYTES, SUFFIX, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,14 +27,15 @@ class FrameFile:
 
     def append(self, frame_type: int, payload: bytes) -> bool:
         """Write one frame; return whether it is in the file. Never raises."""
-        frame = encode_frame(self._sequence, frame_type, payload)
+        if len(payload) > MAX_PAYLOAD_BYTES:  # no reader would take it for a frame
+            return False
+        begin = self._size_bytes
         try:
-            self._write_all(frame)
+            self._write_all(encode_frame(self._sequence, frame_type, payload))
         except OSError:
-            self._forget_partial_frame()
+            self._forget_partial_frame(begin)
             return False
         self._sequence += 1
-        self._size_bytes += len(frame)
         return True
 
     def append_json(self, frame_type: int, facts: Mapping[str, object]) -> bool:
@@ -47,6 +49,13 @@ class FrameFile:
         except (OSError, AttributeError):
             return
 
+    def is_deleted(self) -> bool:
+        """Return whether the file has been removed from its directory: what it holds is lost at the end."""
+        try:
+            return os.fstat(self._descriptor).st_nlink == 0
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Close the file; refusals are ignored."""
         try:
@@ -57,14 +66,21 @@ class FrameFile:
     def _write_all(self, frame: bytes) -> None:
         view = memoryview(frame)
         while view:
-            view = view[os.write(self._descriptor, view) :]
+            written = os.write(self._descriptor, view)
+            if written == 0:
+                raise OSError(errno.EIO, "nothing was written")
+            self._size_bytes += written
+            view = view[written:]
 
-    def _forget_partial_frame(self) -> None:
-        """Cut a half-written frame off; a reader skips it where even that is refused."""
+    def _forget_partial_frame(self, begin: int) -> None:
+        """Cut a half-written frame off; where even that is refused it stays, and a reader skips it."""
+        if self._size_bytes == begin:
+            return
         try:
-            os.ftruncate(self._descriptor, self._size_bytes)
+            os.ftruncate(self._descriptor, begin)
         except OSError:
             return
+        self._size_bytes = begin
 
 
 def _create(directory: str, stem: str) -> tuple[str, int]:

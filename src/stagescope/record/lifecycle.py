@@ -13,9 +13,11 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from stagescope.record.recorder import Recorder
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 SIGNAL_FLUSH_TIMEOUT_S = 2.0
 MAIN_THREAD_GRACE_S = 1.0
+_SIGTERM = {signal.SIGTERM}
+_kept_open: list[Writer] = []
+"""Writers whose pipe the C-level handler still writes to, because they were stopped outside the main thread."""
 
 
 class Lifecycle:
@@ -31,30 +36,31 @@ class Lifecycle:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._previous: object = None
+        self._watched_by: Writer | None = None
         self._handled = threading.Event()
         self._attached_pid = 0
         self._detached = False
-        os.register_at_fork(after_in_child=self._in_child)
+        self._masks = threading.local()
+        _register_at_fork(weakref.ref(self))
 
     def attach(self, writer: Writer) -> None:
-        """Watch the ends of this process; called once per process, when it records its first span."""
-        if self._attached_pid == os.getpid() or self._detached:
+        """Watch the ends of this process; called whenever a thread records its first span."""
+        if self._detached:
             return
-        self._attached_pid = os.getpid()
-        _at_process_end(self._at_exit)
-        if threading.current_thread() is threading.main_thread():
+        if self._attached_pid != os.getpid():
+            self._attached_pid = os.getpid()
+            _at_process_end(self._at_exit)
+        if self._watched_by is None and _is_main_thread():
             self._watch_sigterm(writer)
 
     def detach(self) -> None:
         """Stop watching: give SIGTERM back if it is still ours."""
         self._detached = True
         atexit.unregister(self._at_exit)
-        if threading.current_thread() is not threading.main_thread() or self._attached_pid != os.getpid():
+        if self._watched_by is not None and not _is_main_thread():  # Python leaves signals to the main thread
+            _kept_open.append(self._watched_by)
             return
-        if self._previous is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-            signal.signal(signal.SIGTERM, self._previous)  # type: ignore[arg-type]  # what getsignal gave us
-            signal.set_wakeup_fd(-1)
-        self._previous = None
+        self._give_sigterm_back()
 
     def on_signal_byte(self, number: int) -> None:
         """Act on a signal seen by the C-level handler; runs in the writer thread, everything is stored."""
@@ -68,36 +74,89 @@ class Lifecycle:
         if previous is None or previous is signal.SIG_IGN or previous == self._on_sigterm:
             return
         self._previous = previous
+        self._watched_by = writer
         signal.signal(signal.SIGTERM, self._on_sigterm)
         listener = signal.set_wakeup_fd(writer.wake_descriptor, warn_on_full_buffer=False)
         if listener != -1:  # an event loop listens already, and it comes first
-            signal.set_wakeup_fd(listener)
+            _set_wakeup_descriptor(listener)
+
+    def _give_sigterm_back(self) -> None:
+        """Undo `_watch_sigterm`, but for what somebody else has replaced since."""
+        writer, self._watched_by = self._watched_by, None
+        if writer is None:
+            return
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, self._previous)  # type: ignore[arg-type]  # what getsignal gave us
+        listener = signal.set_wakeup_fd(-1)
+        if listener != writer.wake_descriptor:
+            _set_wakeup_descriptor(listener)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        """Store what there is, then do what would have been done without us.
+
+        A handler that the training has installed since may call this one as "the previous handler". Without us
+        that had been none, so then it is the training that decides whether the process ends.
+        """
         self._handled.set()
         self._recorder.flush(SIGNAL_FLUSH_TIMEOUT_S)
         if callable(self._previous):
             self._previous(number, frame)
             self._handled.clear()
-            return
-        self._recorder.stop("sigterm")
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        elif signal.getsignal(number) == self._on_sigterm:
+            self._recorder.stop("sigterm")
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def _at_exit(self) -> None:
         if self._attached_pid == os.getpid():
             self._recorder.stop("exit")
 
-    def _in_child(self) -> None:
+    def before_fork(self) -> None:
+        """Hold SIGTERM back: one sent to the newborn child would write into the parent's pipe, and end it."""
+        self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGTERM)
+
+    def after_fork(self) -> None:
+        """Let SIGTERM through again, in the thread that has forked."""
+        if signal.SIGTERM not in self._masks.before:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGTERM)
+
+    def begin_in_child(self) -> None:
         """Begin anew in a forked child, which must not touch the parent's pipe or file."""
-        if self._detached:
-            return
-        if self._previous is not None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-            signal.signal(signal.SIGTERM, self._previous)  # type: ignore[arg-type]  # as above
-            signal.set_wakeup_fd(-1)
-        self._previous = None
-        self._handled = threading.Event()
-        self._recorder.restart_in_child()
+        if not self._detached:
+            self._give_sigterm_back()
+            self._handled = threading.Event()
+            self._recorder.restart_in_child()
+        self.after_fork()
+
+
+def _register_at_fork(of_lifecycle: weakref.ref[Lifecycle]) -> None:
+    """Tell a lifecycle of every fork, for as long as there is one: Python itself never forgets a function."""
+
+    def tell(act: Callable[[Lifecycle], None]) -> Callable[[], None]:
+        def at_fork() -> None:
+            lifecycle = of_lifecycle()
+            if lifecycle is not None:
+                act(lifecycle)
+
+        return at_fork
+
+    os.register_at_fork(
+        before=tell(Lifecycle.before_fork),
+        after_in_parent=tell(Lifecycle.after_fork),
+        after_in_child=tell(Lifecycle.begin_in_child),
+    )
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _set_wakeup_descriptor(descriptor: int) -> None:
+    """Have the C-level handler write to `descriptor` again, unless that is closed by now."""
+    try:
+        signal.set_wakeup_fd(descriptor)
+    except (OSError, ValueError):
+        return
 
 
 def _at_process_end(function: object) -> None:
@@ -113,7 +172,10 @@ def _at_process_end(function: object) -> None:
 
 def _die_by(number: int) -> None:
     """End this process by a signal's default action from a thread that is not the main one."""
-    import ctypes  # noqa: PLC0415  # costs 10 ms and is needed once in the life of a process
-
-    ctypes.CDLL(None).signal(number, 0)
+    try:
+        import ctypes  # noqa: PLC0415  # costs 10 ms and is needed once in the life of a process
+    except ImportError:  # a Python built without it; better another signal than a process that does not end
+        number = signal.SIGKILL
+    else:
+        ctypes.CDLL(None).signal(number, 0)
     os.kill(os.getpid(), number)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
+
 from stagescope.record.buffers import (
     DEFAULT_CAPACITY_BYTES,
     LAST_RECORD,
     RECORD_BYTES,
+    THREAD_INDEXES,
     ChunkPool,
     ThreadBuffer,
+    ThreadEnd,
 )
 from stagescope.record.clock import CLOCK_NAME, boot_id, now_ns
 from stagescope.record.lifecycle import Lifecycle
-from stagescope.record.recording import Recording
+from stagescope.record.recording import MAX_NAME_CHARACTERS, MAX_NAMES, Recording
 from stagescope.record.writer import Writer
 from stagescope.vocabulary.kinds import BY_CODE, LANE_CODES, STEP_CODE
 from stagescope.vocabulary.recording import FORMAT_VERSION, NONE, SPAN
@@ -43,6 +46,8 @@ class Recorder:
         self.step_is_given = False
         self.enabled = 0 in self.steps or NONE in self.steps
         self.last_pair = 0
+        self._stopped = False
+        self._facts: dict[str, object] = {}
         self._begin_empty()
         self._lifecycle = Lifecycle(self)
 
@@ -50,13 +55,13 @@ class Recorder:
         """Set up everything that belongs to this process alone; a forked child does it again."""
         self._pool = ChunkPool(self.capacity_bytes)
         self._local = threading.local()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may record a span while its thread holds it
         self._recording = Recording(self.directory)
         self._name_ids: dict[str, int] = {}
         self._writer: Writer | None = None
         self._threads = 0
         self.spans_seen = 0
-        self._recording.describe(_process_facts())
+        self._began_ns = now_ns()
 
     @property
     def path(self) -> str | None:
@@ -94,20 +99,18 @@ class Recorder:
         except Exception:  # noqa: BLE001  # a value that fits no field must not stop the training
             buffer.dropped += 1
             return
+        if chunk_of_records.used != used:  # a signal handler has recorded a span in the same place meanwhile
+            self.emit(kind, start_ns, end_ns, stage, microbatch, chunk, peer, size_bytes,
+                      wait_start_ns, wait_end_ns, name, pair)  # fmt: skip
+            return
         self.spans_seen += 1
         chunk_of_records.used = used + RECORD_BYTES
         if used == LAST_RECORD:
             buffer.turn_over()
 
     def name_id(self, text: str) -> int:
-        """Return the string table's number for `text`."""
-        number = self._name_ids.get(text)
-        if number is None:
-            with self._lock:
-                number = self._name_ids.setdefault(text, len(self._name_ids) + 1)
-                if number == len(self._name_ids):
-                    self._recording.add_name(text)
-        return number
+        """Return the string table's number for `text`, of which the beginning counts."""
+        return self._name_ids.get(text) or self._new_name_id(text[:MAX_NAME_CHARACTERS])
 
     def begin_step(self, step: int | None = None) -> int:
         """Enter the next training step, or the given one; return the moment.
@@ -134,28 +137,33 @@ class Recorder:
         return self.last_pair
 
     def describe(self, **facts: object) -> None:
-        """Add facts to the recording's header."""
-        self._recording.describe(facts)
+        """Add facts to the recording's header; a forked child has them too."""
+        with self._lock:
+            self._facts.update(facts)
+            if self._writer:
+                self._recording.describe(facts)
 
     def flush_soon(self) -> None:
         """Ask the writer to store what is there; returns at once."""
-        if self._writer:
-            self._writer.wake()
+        writer = self._writer
+        if writer:
+            writer.wake()
 
     def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> bool:
         """Store everything emitted so far; return whether that was done within `timeout_s`."""
-        return self._writer.flush(timeout_s) if self._writer else True
+        writer = self._writer
+        return writer.flush(timeout_s) if writer else True
 
     def stop(self, reason: str) -> None:
         """Store everything, write the END frame and end the writer; does nothing the second time."""
         self.enabled = False
         self._lifecycle.detach()
-        self._stop_writer(reason)
-
-    def _stop_writer(self, reason: str) -> None:
-        writer, self._writer = self._writer, None
+        with self._lock:
+            self._stopped = True
+            writer, self._writer = self._writer, None
         if writer:
             writer.stop(reason)
+        self._pool.close()
 
     def restart_in_child(self) -> None:
         """Drop what a fork brought along: the child writes a file of its own, once it has a span."""
@@ -164,34 +172,55 @@ class Recorder:
         self._begin_empty()
 
     def _new_buffer(self) -> ThreadBuffer:
-        """Return the calling thread's new buffer; the first one starts the writer."""
+        """Return the calling thread's new buffer; the first one starts the writer.
+
+        Where nothing is recorded any more, or nothing can be, the buffer has no room and drops every span.
+        """
         with self._lock:
-            if self._writer is None:
-                self._writer = Writer(self._recording, self._pool, self._lifecycle.on_signal_byte)
-                self._lifecycle.attach(self._writer)
+            writer = self._writer or self._start_writer()
+            buffer = ThreadBuffer(self._pool, self._threads % THREAD_INDEXES, self.flush_soon)
             self._threads += 1
-            buffer = ThreadBuffer(self._pool, self._threads - 1, self._writer.wake)
-            self._writer.add_buffer(buffer)
+            if writer:
+                writer.add_buffer(buffer)
+                self._lifecycle.attach(writer)
         self._local.buffer = buffer
+        self._local.end = ThreadEnd(buffer)
         return buffer
 
+    def _start_writer(self) -> Writer | None:
+        if self._stopped:
+            return None
+        self._recording.describe({**self._process_facts(), **self._facts})
+        try:
+            self._writer = Writer(self._recording, self._pool, self._lifecycle.on_signal_byte)
+        except (OSError, RuntimeError, MemoryError) as error:  # no file or thread is left, or Python is ending
+            self._stopped = True
+            self._pool.close()
+            self._recording.warn(f"cannot record: {error}")
+        return self._writer
 
-def _process_facts() -> dict[str, object]:
-    """Return what the header says before any framework has spoken."""
-    return {
-        "format": "stagescope recording",
-        "version": FORMAT_VERSION,
-        "run": os.environ.get("STAGESCOPE_RUN") or os.environ.get("TORCHELASTIC_RUN_ID", ""),
-        "rank": _from_environment(_RANK_VARIABLES, 0),
-        "world_size": _from_environment(_WORLD_SIZE_VARIABLES, None),
-        "local_rank": _from_environment(("LOCAL_RANK",), None),
-        "host": os.uname().nodename,
-        "boot": boot_id(),
-        "pid": os.getpid(),
-        "process_start_ns": now_ns(),
-        "clock": CLOCK_NAME,
-        "python": sys.version.split()[0],
-    }
+    def _new_name_id(self, text: str) -> int:
+        number = self._name_ids.get(text) or self._recording.add_name(text)
+        if number < MAX_NAMES:
+            self._name_ids[text] = number
+        return number
+
+    def _process_facts(self) -> dict[str, object]:
+        """Return what the header says before any framework has spoken; asked late, when a rank knows its own."""
+        return {
+            "format": "stagescope recording",
+            "version": FORMAT_VERSION,
+            "run": os.environ.get("STAGESCOPE_RUN") or os.environ.get("TORCHELASTIC_RUN_ID", ""),
+            "rank": _from_environment(_RANK_VARIABLES, 0),
+            "world_size": _from_environment(_WORLD_SIZE_VARIABLES, None),
+            "local_rank": _from_environment(("LOCAL_RANK",), None),
+            "host": os.uname().nodename,
+            "boot": boot_id(),
+            "pid": os.getpid(),
+            "process_start_ns": self._began_ns,
+            "clock": CLOCK_NAME,
+            "python": sys.version.split()[0],
+        }
 
 
 def _from_environment(variables: tuple[str, ...], default: int | None) -> int | None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
 import time
 
 from stagescope.record.buffers import RECORD_BYTES
 from stagescope.record.clock import read_anchor
 from stagescope.record.file import FrameFile
-from stagescope.vocabulary.recording import ANCHOR, CLOCK, DROPS, END, HEADER, NAMES, SPANS
+from stagescope.vocabulary.recording import ANCHOR, CLOCK, DROPS, END, HEADER, MAX_PAYLOAD_BYTES, NAMES, SPANS
 
 ANCHOR_INTERVAL_S = 10.0
+MAX_HEADER_BYTES = MAX_PAYLOAD_BYTES // 2
+MAX_NAMES = 2**14
+"""Names beyond these share the last entry: a name per span must not fill the memory of a long training."""
+MAX_NAME_CHARACTERS = 512
+NAMES_PER_FRAME = 256
+"""As many as fit one frame even where JSON spells each character with twelve."""
+MORE_NAMES = "(more names than a recording holds)"
 
 
 class Recording:
@@ -22,9 +31,11 @@ class Recording:
         self.spans_lost = 0
         self._header: dict[str, object] = {}
         self._header_changed = False
-        self._names: list[str] = []
+        self._numbers = itertools.count(1)
+        self._names: dict[int, str] = {}
         self._names_written = 0
         self._file: FrameFile | None = None
+        self._dropped = 0
         self._dropped_reported = 0
         self._next_anchor_s = 0.0
         self._warned = False
@@ -35,16 +46,28 @@ class Recording:
         return self._file.path if self._file else None
 
     def describe(self, facts: dict[str, object]) -> None:
-        """Add facts to the header; they are written before the next spans."""
-        self._header = {**self._header, **facts}
-        self._header_changed = True
+        """Add facts to the header; they are written before the next spans. What JSON cannot hold is left out."""
+        for name, value in facts.items():
+            header = {**self._header, name: value}
+            if _fits(header):
+                self._header = header
+                self._header_changed = True
+            else:
+                self.warn(f"cannot record the fact {name!r}: too long, or no JSON")
 
-    def add_name(self, text: str) -> None:
-        """Add an entry to the string table; entries count from 1, 0 stands for no name."""
-        self._names.append(text)
+    def add_name(self, text: str) -> int:
+        """Add an entry to the string table and return its number; 0 stands for no name.
+
+        Takes no lock, because a signal handler may come here while its thread is here.
+        """
+        number = min(next(self._numbers), MAX_NAMES)
+        self._names[number] = text if number < MAX_NAMES else MORE_NAMES
+        return number
 
     def write_spans(self, records: bytes) -> None:
         """Write packed records, or count them as lost."""
+        if not records:
+            return
         count = len(records) // RECORD_BYTES
         if self._ensure_file() and self._write_tables() and self._append(SPANS, records):
             self.spans_written += count
@@ -58,9 +81,11 @@ class Recording:
         self._next_anchor_s = time.monotonic() + ANCHOR_INTERVAL_S
         self._append(CLOCK, ANCHOR.pack(*read_anchor()))
         self._file.sync()
+        self._warn_if_deleted()
 
     def write_drops(self, dropped_spans: int) -> None:
         """Write how many spans are dropped so far, if that has changed."""
+        self._dropped = dropped_spans
         if dropped_spans == self._dropped_reported or not self._ensure_file():
             return
         if self._file and self._file.append_json(DROPS, {"dropped_spans": dropped_spans}):
@@ -73,8 +98,9 @@ class Recording:
         self._write_tables()
         self._append(CLOCK, ANCHOR.pack(*read_anchor()))
         self._file.append_json(
-            END, {"spans": self.spans_written, "dropped_spans": self._dropped_reported, "reason": reason}
+            END, {"spans": self.spans_written, "dropped_spans": self._dropped, "reason": reason}
         )
+        self._warn_if_deleted()
         self.close()
 
     def close(self) -> None:
@@ -83,13 +109,23 @@ class Recording:
             self._file.close()
             self._file = None
 
+    def warn(self, message: str) -> None:
+        """Say once on stderr that recording suffers; the training goes on."""
+        if self._warned:
+            return
+        self._warned = True
+        try:
+            sys.stderr.write(f"stagescope: {message}\n")
+        except (AttributeError, OSError, ValueError):  # stderr is closed, or there is none
+            return
+
     def _ensure_file(self) -> bool:
         if self._file is None:
             rank = self._header.get("rank")
             try:
                 self._file = FrameFile(self.directory, rank if isinstance(rank, int) else 0)
             except OSError as error:
-                self._warn(f"cannot record into {self.directory}: {error.strerror or error}")
+                self.warn(f"cannot record into {self.directory}: {error.strerror or error}")
                 return False
         return True
 
@@ -99,21 +135,34 @@ class Recording:
         if file is None:
             return False
         if self._header_changed:
-            self._header_changed = False
-            self._header_changed = not file.append_json(HEADER, self._header)
-        fresh = self._names[self._names_written :]
-        if fresh and file.append_json(NAMES, {"first": self._names_written + 1, "names": fresh}):
-            self._names_written += len(fresh)
-        return not self._header_changed
+            self._header_changed = False  # before reading it: another thread may add to it meanwhile
+            if not file.append_json(HEADER, self._header):
+                self._header_changed = True
+                return False
+        first = self._names_written + 1
+        while first in self._names:
+            numbers = itertools.takewhile(self._names.__contains__, range(first, first + NAMES_PER_FRAME))
+            fresh = [self._names[number] for number in numbers]
+            if not file.append_json(NAMES, {"first": first, "names": fresh}):
+                break
+            first += len(fresh)
+        self._names_written = first - 1
+        return True
+
+    def _warn_if_deleted(self) -> None:
+        if self._file and self._file.is_deleted():
+            self.warn(f"{self.path} was deleted while it was being written; what it held is lost")
 
     def _append(self, frame_type: int, payload: bytes) -> bool:
         if self._file and self._file.append(frame_type, payload):
             return True
-        self._warn(f"cannot write {self.path}; spans are dropped and counted")
+        self.warn(f"cannot write {self.path}; spans are dropped and counted")
         return False
 
-    def _warn(self, message: str) -> None:
-        """Say once on stderr that recording suffers; the training goes on."""
-        if not self._warned:
-            self._warned = True
-            sys.stderr.write(f"stagescope: {message}\n")
+
+def _fits(header: dict[str, object]) -> bool:
+    """Return whether a header can be written."""
+    try:
+        return len(json.dumps(header, default=str)) <= MAX_HEADER_BYTES
+    except Exception:  # noqa: BLE001  # JSON asks the values themselves, and they may answer with anything
+        return False

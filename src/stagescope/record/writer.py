@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stagescope.record.buffers import ChunkPool, ThreadBuffer
+    from stagescope.record.buffers import Chunk, ChunkPool, ThreadBuffer
     from stagescope.record.recording import Recording
 
 FLUSH_INTERVAL_S = 0.5
 STOP_TIMEOUT_S = 5.0
+CLOSED = -1
 _WAKE = b"\0"
 
 
@@ -37,8 +39,10 @@ class Writer:
         self._flushes_done = 0
         self._progress = threading.Condition()
         self._read_end, self.wake_descriptor = os.pipe()
-        os.set_blocking(self._read_end, False)  # noqa: FBT003  # the standard library takes it by position
-        os.set_blocking(self.wake_descriptor, False)  # noqa: FBT003  # same
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self.wake_descriptor, False)
+        self._poll = select.poll()  # not select: a training may have more than 1024 files open
+        self._poll.register(self._read_end, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="stagescope-writer", daemon=True)
         self._thread.start()
 
@@ -62,21 +66,30 @@ class Writer:
             return self._progress.wait_for(lambda: self._flushes_done >= wanted, timeout_s)
 
     def stop(self, reason: str) -> None:
-        """Write what is left and the END frame and end the thread; gives up after a few seconds."""
+        """Write what is left and the END frame and end the thread; gives up after a few seconds.
+
+        The pipe stays open for as long as anything can reach it: a thread that is just being interrupted on
+        its way to wake us would else write into whatever file has been given the same number since.
+        """
         self._stop_reason = reason
         self.wake()
         self._thread.join(STOP_TIMEOUT_S)
-        if not self._thread.is_alive():
-            self._close_pipe()
 
     def abandon(self) -> None:
         """Let go, in a forked child, of what belongs to the parent; the thread exists only there."""
         self._close_pipe()
         self._recording.close()
 
-    def _close_pipe(self) -> None:
-        os.close(self._read_end)
-        os.close(self.wake_descriptor)
+    def __del__(self) -> None:
+        if hasattr(self, "wake_descriptor"):
+            self._close_pipe()
+
+    def _close_pipe(self, close: Callable[[int], None] = os.close) -> None:
+        ends = (self._read_end, self.wake_descriptor)
+        self._read_end = self.wake_descriptor = CLOSED
+        for end in ends:
+            if end != CLOSED:
+                close(end)
 
     def _run(self) -> None:
         while self._stop_reason is None:
@@ -89,35 +102,49 @@ class Writer:
 
     def _sleep(self) -> list[int]:
         """Wait for a byte or for the flush interval; return the numbers of the signals that came."""
-        select.select([self._read_end], [], [], FLUSH_INTERVAL_S)
+        self._poll.poll(FLUSH_INTERVAL_S * 1000)
         try:
             return [number for number in os.read(self._read_end, 4096) if number]
         except BlockingIOError:
             return []
+        except OSError:  # the training has closed every file it does not know, ours among them
+            time.sleep(FLUSH_INTERVAL_S)
+            return []
 
     def _serve(self) -> None:
         wanted = self._flushes_wanted
+        try:
+            self._store()
+        except Exception as error:  # noqa: BLE001  # such as MemoryError: what is not stored stays where it is
+            self._recording.warn(f"the recording may have a gap: {error!r}")
+        with self._progress:
+            self._flushes_done = wanted
+            self._progress.notify_all()
+
+    def _store(self) -> None:
         while self._pool.full:
-            chunk = self._pool.full.popleft()
-            self._recording.write_spans(bytes(chunk.data[chunk.flushed : chunk.used]))
+            chunk = self._pool.full[0]
+            self._write_fresh(chunk)
+            self._pool.full.popleft()
             self._pool.give_back(chunk)
         for buffer in list(self._buffers):
             self._write_partial(buffer)
         dropped = self._dropped_by_ended_threads + sum(buffer.dropped for buffer in self._buffers)
         self._recording.write_drops(dropped + self._recording.spans_lost)
         self._recording.write_anchor_if_due()
-        with self._progress:
-            self._flushes_done = wanted
-            self._progress.notify_all()
+
+    def _write_fresh(self, chunk: Chunk) -> None:
+        """Write what has come into a chunk since the last time."""
+        used = chunk.used
+        self._recording.write_spans(bytes(chunk.data[chunk.flushed : used]))
+        chunk.flushed = used
 
     def _write_partial(self, buffer: ThreadBuffer) -> None:
         """Write what a thread has put into its chunk so far; the thread goes on filling it."""
-        ended = not buffer.thread.is_alive()
+        ended = buffer.ended  # before the chunk: what the thread did last must not be missed
         chunk = buffer.chunk
-        if chunk is not None and chunk.used > chunk.flushed:
-            used = chunk.used
-            self._recording.write_spans(bytes(chunk.data[chunk.flushed : used]))
-            chunk.flushed = used
+        if chunk is not None:
+            self._write_fresh(chunk)
         if ended:
             self._buffers.remove(buffer)
             self._dropped_by_ended_threads += buffer.dropped

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Diagnostic(NamedTuple):
+@dataclass(frozen=True)
+class Diagnostic:
     """One row of the diagnostics table, as it is made."""
 
     severity: str
@@ -25,4 +27,4 @@ class Diagnostic(NamedTuple):
 
 def diagnostics_table(rows: Iterable[Diagnostic]) -> pl.DataFrame:
     """Return diagnostics as the declared table."""
-    return pl.DataFrame([row._asdict() for row in rows], schema=dict(DIAGNOSTICS.schema))
+    return pl.DataFrame([asdict(row) for row in rows], schema=dict(DIAGNOSTICS.schema))

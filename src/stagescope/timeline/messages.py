@@ -30,7 +30,7 @@ def _ends(spans: pl.DataFrame, *, is_send: bool) -> pl.DataFrame:
         to_stage = pl.when(forward).then(pl.col("stage") + 1).otherwise(pl.col("stage") - 1)
         own = [
             pl.col("row").alias("send_row"),
-            "bytes",
+            pl.col("bytes"),
             pl.col("start_ns").alias("send_start_ns"),
             pl.col("end_ns").alias("send_end_ns"),
         ]
@@ -41,8 +41,8 @@ def _ends(spans: pl.DataFrame, *, is_send: bool) -> pl.DataFrame:
             pl.col("row").alias("recv_row"),
             pl.col("start_ns").alias("recv_start_ns"),
             pl.col("end_ns").alias("recv_end_ns"),
-            "wait_start_ns",
-            "wait_end_ns",
+            pl.col("wait_start_ns"),
+            pl.col("wait_end_ns"),
         ]
     keyed = spans.sort("start_ns", maintain_order=True).select(
         "step",

@@ -20,7 +20,22 @@ def conform(frame: pl.DataFrame, table: Table, where: str = "") -> pl.DataFrame:
     if missing:
         raise TableError.missing_columns(table.name, missing, where)
     cast = pl.DataFrame([_column(frame, column, table, where) for column in table.columns])
-    return cast.sort(table.order, maintain_order=True)
+    return in_order(cast, table)
+
+
+def in_order(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """Return `frame` sorted as `table` declares; rows that compare equal keep their order.
+
+    What is sorted already is only looked at: recordings come nearly so, and sorting costs as much as reading.
+    """
+    keys = [pl.col(name) for name in table.order]
+    later = pl.lit(value=False)
+    for key in reversed(keys):
+        before = key.shift(1)
+        later = (before > key) | ((before == key) & later)
+    if frame.null_count().select(table.order).sum_horizontal().item() or frame.select(later.any()).item():
+        return frame.sort(table.order, maintain_order=True)
+    return frame
 
 
 def _column(frame: pl.DataFrame, column: Column, table: Table, where: str) -> pl.Series:

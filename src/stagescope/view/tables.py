@@ -56,13 +56,13 @@ def _rank_lines(report: Report) -> list[str]:
     shown = [ranks[index] for index in evenly_chosen(len(ranks), MOST_RANKS)]
     rows = [_rank_row(rank) for rank in shown]
     if len(ranks) > 1:
-        busy, idle, wait = (
+        busy, idle, *waits = (
             duration_text(sum(getattr(rank, name) for rank in ranks))
-            for name in ("busy_ns", "idle_ns", "receive_wait_ns")
+            for name in ("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns")
         )
-        rows.append(("all", "", busy, idle, percent_text(report.bubble.fraction), wait, ""))
-    head = ("rank", "stages", "busy", "idle", "bubble", "receive wait", "machine")
-    lines = _aligned(head, rows, left={1, 6})
+        rows.append(("all", "", busy, idle, percent_text(report.bubble.fraction), *waits, ""))
+    head = ("rank", "stages", "busy", "idle", "bubble", "receive wait", "send wait", "machine")
+    lines = _aligned(head, rows, left={1, 7})
     if len(shown) < len(ranks):
         lines.append(f"{len(ranks) - len(shown)} ranks not shown")
     return lines
@@ -77,6 +77,7 @@ def _rank_row(rank: RankFigures) -> tuple[str, ...]:
         duration_text(rank.idle_ns),
         percent_text(rank.bubble_fraction),
         duration_text(rank.receive_wait_ns),
+        duration_text(rank.send_wait_ns),
         "".join(character if character.isprintable() else "?" for character in rank.machine or ""),
     )
 

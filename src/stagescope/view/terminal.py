@@ -289,7 +289,7 @@ def _legend_lines(screen: Screen) -> Iterator[Text]:
     present = set(screen.chart.blocks["kind"].unique())
     entries = [_legend_entry(screen, kind.name) for kind in KINDS if kind.name in present]
     if screen.chart.waits.height:
-        entries.append(Text(f"{screen.glyphs.wait} waits for a receive"))
+        entries.append(Text(f"{screen.glyphs.wait} waits for a transfer"))
     if screen.chart.chunk_count > 1 and screen.color:
         entries.append(Text(f"dark to light: chunks 0 to {screen.chart.chunk_count - 1}"))
     line = Text()

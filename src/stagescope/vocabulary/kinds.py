@@ -51,6 +51,7 @@ PIPELINE_JOBS: tuple[str, ...] = ("forward", "backward", "backward_input", "back
 
 SENDS: tuple[str, ...] = ("send_forward", "send_backward")
 RECEIVES: tuple[str, ...] = ("recv_forward", "recv_backward")
+TRANSFERS: tuple[str, ...] = (*SENDS, *RECEIVES)
 
 
 def label(kind: str, stage: int | None, microbatch: int | None) -> str:

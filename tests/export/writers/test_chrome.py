@@ -63,7 +63,11 @@ def test_what_was_wrong_is_told_with_the_trace(path):
 
 def test_processes_are_ranks_below_the_run_and_no_thread_is_a_process(path):
     metadata = events(written_trace(awkward_timeline(), path), "M")
-    order = {event["pid"]: event["args"]["sort_index"] for event in metadata if event["name"] == "process_sort_index"}
+    order = {
+        event["pid"]: event["args"]["sort_index"]
+        for event in metadata
+        if event["name"] == "process_sort_index"
+    }
     names = {event["pid"]: event["args"]["name"] for event in metadata if event["name"] == "process_name"}
     assert sorted(order, key=order.get) == [8, 0, 1, 2, 3, 4, 5, 6, 7]
     assert (names[8], names[0], names[7]) == ("run", "rank 0 (node-0, stage 0)", "rank 7 (silent)")
@@ -86,7 +90,9 @@ def test_flow_starts_in_the_send_and_finishes_in_the_receive(path):
         for phase in "sf"
     )
     assert starts.keys() == ends.keys()
-    assert {starts[flow].removeprefix("send_") == ends[flow].removeprefix("recv_") for flow in starts} == {True}
+    assert {starts[flow].removeprefix("send_") == ends[flow].removeprefix("recv_") for flow in starts} == {
+        True
+    }
 
 
 def test_counter_is_one_series_per_rank(path):

@@ -11,7 +11,11 @@ from stagescope.export.writers import pftrace
 from stagescope.timeline import empty_timeline
 from stagescope.timeline.diagnostics import Diagnostic
 
-BEGIN, END, COUNTER = pb2.TrackEvent.TYPE_SLICE_BEGIN, pb2.TrackEvent.TYPE_SLICE_END, pb2.TrackEvent.TYPE_COUNTER
+BEGIN, END, COUNTER = (
+    pb2.TrackEvent.TYPE_SLICE_BEGIN,
+    pb2.TrackEvent.TYPE_SLICE_END,
+    pb2.TrackEvent.TYPE_COUNTER,
+)
 
 
 @pytest.fixture
@@ -24,7 +28,9 @@ def packets_of(timeline, path):
     pftrace.write(timeline, path)
     blocks = pb2.Trace.FromString(path.read_bytes()).packet
     return [
-        packet for block in blocks for packet in pb2.Trace.FromString(zlib.decompress(block.compressed_packets)).packet
+        packet
+        for block in blocks
+        for packet in pb2.Trace.FromString(zlib.decompress(block.compressed_packets)).packet
     ]
 
 
@@ -61,7 +67,9 @@ def interned(packets):
     return strings
 
 
-@pytest.mark.parametrize("timeline", [pipeline_timeline(Shape()), awkward_timeline()], ids=["pipeline", "awkward"])
+@pytest.mark.parametrize(
+    "timeline", [pipeline_timeline(Shape()), awkward_timeline()], ids=["pipeline", "awkward"]
+)
 def test_reference_implementation_reads_back_every_slice(timeline, path):
     packets = packets_of(timeline, path)
     names = interned(packets)
@@ -77,7 +85,9 @@ def test_reference_implementation_reads_back_every_slice(timeline, path):
     uuids = [d.uuid for d in descriptors(packets) if d.parent_uuid and not d.child_ordering]
     expected = [
         (uuids[track], title, start_ns, end_ns)
-        for track, title, start_ns, end_ns in layout.slices.select("track", "title", "start_ns", "end_ns").rows()
+        for track, title, start_ns, end_ns in layout.slices.select(
+            "track", "title", "start_ns", "end_ns"
+        ).rows()
     ]
     assert sorted(found) == sorted(expected)
 
@@ -91,7 +101,13 @@ def test_tracks_form_a_tree_with_an_explicit_order(path):
     top = sorted(children[run.uuid], key=lambda track: track.sibling_order_rank)
     assert [track.name for track in top] == ["Step", "rank 0 (node-0, stage 0)", "rank 1 (node-0, stage 1)"]
     below = sorted(children[top[1].uuid], key=lambda track: track.sibling_order_rank)
-    assert [track.name for track in below] == ["compute", "receive wait", "send", "receive", "micro-batches in flight"]
+    assert [track.name for track in below] == [
+        "compute",
+        "receive wait",
+        "send",
+        "receive",
+        "micro-batches in flight",
+    ]
     assert [track.HasField("counter") for track in below] == [False] * 4 + [True]
     assert len({track.uuid for track in (run, *others)}) == len(others) + 1
 
@@ -109,10 +125,14 @@ def test_every_flow_has_one_start_that_stands_before_its_one_end(path):
 def test_slice_carries_its_kind_as_category_and_its_arguments(path):
     packets = packets_of(timeline_from_text("F3"), path)
     names = interned(packets)
-    sequence, _, event = next(found for found in decoded_events(packets) if found[0] > 1 and found[2].type == BEGIN)
+    sequence, _, event = next(
+        found for found in decoded_events(packets) if found[0] > 1 and found[2].type == BEGIN
+    )
     keys = names[sequence, "debug_annotation_names"]
     values = {
-        keys[note.name_iid]: names[sequence, "debug_annotation_string_values"].get(note.string_value_iid, note.int_value)
+        keys[note.name_iid]: names[sequence, "debug_annotation_string_values"].get(
+            note.string_value_iid, note.int_value
+        )
         for note in event.debug_annotations
     }
     assert values == {"step": 0, "stage": 0, "chunk": 0, "microbatch": 3, "label": "F0.3"}

@@ -18,7 +18,7 @@ def test_parquet_gives_the_spans_table_back(tmp_path):
 def test_csv_gives_the_spans_table_back(tmp_path):
     timeline = awkward_timeline()
     written = table.write_csv(timeline, tmp_path / "spans.csv")
-    frame = pl.read_csv(written.path, infer_schema_length=None, missing_utf8_is_empty_string=False)
+    frame = pl.read_csv(written.path, infer_schema_length=None)
     assert frame.columns == SPANS.names
     assert conform(frame, SPANS).equals(timeline.spans)
     assert written.slice_count == timeline.spans.height

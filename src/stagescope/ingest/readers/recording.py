@@ -15,11 +15,11 @@ import polars as pl
 
 from stagescope.ingest.reader import Reader
 from stagescope.ingest.recording_diagnostics import damage_of, run_notes
-from stagescope.ingest.recording_frames import Contents, read_contents
+from stagescope.ingest.recording_frames import Columns, Contents, read_contents
 from stagescope.timeline import CLOCKS, RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
 from stagescope.timeline.tables import KindType, LaneType
-from stagescope.timeline.validate import conform
+from stagescope.timeline.validate import conform, in_order
 from stagescope.vocabulary import recording as fmt
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import BY_CODE, BY_NAME, KINDS, LANES, STEP_CODE
@@ -75,16 +75,17 @@ def read_recordings(paths: Sequence[Path]) -> Timeline:
     clocks = _clocks(processes)
     offsets = dict(zip(clocks["clock"], clocks["offset_ns"], strict=True))
     runs = {process.contents.header.get("run") for process in processes} - {None, ""}
-    markers, spans, notes = [], [], []
+    markers, spans = [], []
+    notes: list[Diagnostic] = []
     for process in processes:
         records = process.contents.spans
         is_marker = records["kind"] == STEP_CODE
         offset_ns = offsets[process.clock]
-        markers.append(_steps(records[is_marker], process.rank, offset_ns))
-        spans.append(_spans(records if not is_marker.any() else records[~is_marker], process, offset_ns))
+        markers.append(_steps(records.where(is_marker), process.rank, offset_ns))
+        spans.append(_spans(records.where(~is_marker), process, offset_ns))
         notes += damage_of(process.contents, process.source, process.rank)
     return Timeline(
-        spans=pl.concat(spans).sort(SPANS.order, maintain_order=True),
+        spans=in_order(pl.concat(spans), SPANS),
         ranks=_ranks(processes),
         steps=pl.concat(markers).sort(STEPS.order),
         clocks=clocks,
@@ -175,7 +176,7 @@ def _rank_row(process: Process, machines: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _steps(markers: npt.NDArray[np.void], rank: int, offset_ns: int) -> pl.DataFrame:
+def _steps(markers: Columns, rank: int, offset_ns: int) -> pl.DataFrame:
     return conform(
         pl.DataFrame(
             {
@@ -189,19 +190,19 @@ def _steps(markers: npt.NDArray[np.void], rank: int, offset_ns: int) -> pl.DataF
     )
 
 
-def _spans(records: npt.NDArray[np.void], process: Process, offset_ns: int) -> pl.DataFrame:
+def _spans(records: Columns, process: Process, offset_ns: int) -> pl.DataFrame:
     """Return the spans table of one process: whole columns, no loop over spans."""
     columns: dict[str, pl.Series] = {}
     for name in ("step", "stage", "chunk", "microbatch", "pair", "peer", "bytes"):
-        columns[name] = _nullable(np.ascontiguousarray(records[name]))
+        columns[name] = _nullable(records[name])
     for name in ("start_ns", "end_ns"):
         columns[name] = pl.Series(records[name] + offset_ns)
     for name in ("wait_start_ns", "wait_end_ns"):
-        columns[name] = _nullable(np.ascontiguousarray(records[name])) + offset_ns
+        columns[name] = _nullable(records[name]) + offset_ns
     columns["rank"] = pl.repeat(process.rank, len(records), dtype=pl.Int32, eager=True)
     columns["kind"] = _enum(records["kind"], _KIND_POSITION, KindType)
     columns["lane"] = _enum(records["lane"], _LANE_POSITION, LaneType)
-    columns["name"] = _texts(np.ascontiguousarray(records["name"]), process.contents.names)
+    columns["name"] = _texts(records["name"], process.contents.names)
     return pl.DataFrame({c.name: columns[c.name].cast(c.dtype) for c in SPANS.columns})
 
 

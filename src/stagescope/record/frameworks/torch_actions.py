@@ -58,14 +58,14 @@ def parse_action(text: str) -> Action:
     return Action(jobs, "", NONE)
 
 
-def make_action_range(original: Any, instrumentation: Instrumentation) -> type:  # noqa: ANN401
+def make_action_range(original: Any, instrumentation: Instrumentation) -> type:
     """Return a subclass of torch's ``record_function`` that also tells the recorder about each action."""
     recorder = instrumentation.recorder
 
     class ActionRange(original):  # type: ignore[misc]  # the base is only known when torch is imported
         """Marks an action for torch's profiler as before, and records what nobody else has recorded."""
 
-        def __enter__(self) -> Any:  # noqa: ANN401
+        def __enter__(self) -> Any:
             self._action = parse_action(self.name)
             if len(self._action.jobs) > 1:
                 recorder.pair = recorder.new_pair()
@@ -73,7 +73,7 @@ def make_action_range(original: Any, instrumentation: Instrumentation) -> type: 
             self._start_ns = now_ns()
             return entered
 
-        def __exit__(self, *error: object) -> Any:  # noqa: ANN401
+        def __exit__(self, *error: object) -> Any:
             end_ns = now_ns()
             if recorder.enabled and error[0] is None:
                 _record_unseen(instrumentation, self._action, self._start_ns, end_ns)

@@ -57,7 +57,7 @@ class Messages:
         """Return the wrapper of a ``get_*_ops`` method: it tags each operation with its message."""
 
         def make(original: Function) -> Function:
-            def get_ops(stage: Any, chunk_id: int) -> Any:  # noqa: ANN401
+            def get_ops(stage: Any, chunk_id: int) -> Any:
                 operations = original(stage, chunk_id)
                 if self.recorder.enabled:
                     for operation in operations:
@@ -74,7 +74,7 @@ class Messages:
     def watch_issue(self, original: Function) -> Function:
         """Return the wrapper of ``_batch_p2p``: it remembers which handle stands for which messages."""
 
-        def _batch_p2p(p2p_ops: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def _batch_p2p(p2p_ops: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.recorder.enabled:
                 return original(p2p_ops, *args, **kwargs)
             start_ns = now_ns()
@@ -97,7 +97,7 @@ class Messages:
     def watch_wait(self, original: Function) -> Function:
         """Return the wrapper of ``_wait_batch_p2p``: it waits for one handle after the other, timing each."""
 
-        def _wait_batch_p2p(work: Any) -> Any:  # noqa: ANN401
+        def _wait_batch_p2p(work: Any) -> Any:
             if not self.recorder.enabled or not self._under_way:
                 return original(work)
             for handle in work:

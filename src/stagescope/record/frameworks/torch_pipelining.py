@@ -106,7 +106,7 @@ class Instrumentation:
             pair=self.recorder.pair,
         )
 
-    def _timed(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Any:  # noqa: ANN401
+    def _timed(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Any:
         """Run `call` as one job; a subclass's method that calls its parent's is one job, not two."""
         key = (kind, stage, microbatch)
         if not self.recorder.enabled or key in self._entered:
@@ -122,7 +122,7 @@ class Instrumentation:
         return result
 
     def _forward(self, original: Function) -> Function:
-        def forward_one_chunk(stage: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def forward_one_chunk(stage: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
             return self._timed(
                 FORWARD,
                 stage.stage_index,
@@ -134,13 +134,13 @@ class Instrumentation:
 
     def _backward(self, original: Function) -> Function:
         def backward_one_chunk(
-            stage: Any,  # noqa: ANN401
+            stage: Any,
             bwd_chunk_id: int,
-            loss: Any = None,  # noqa: ANN401
+            loss: Any = None,
             full_backward: bool = True,  # noqa: FBT001, FBT002  # torch's signature
-            *args: Any,  # noqa: ANN401
-            **kwargs: Any,  # noqa: ANN401
-        ) -> Any:  # noqa: ANN401
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
             if not stage.has_backward:  # an evaluation: torch calls this and does nothing in it
                 return original(stage, bwd_chunk_id, loss, full_backward, *args, **kwargs)
             return self._timed(
@@ -153,7 +153,7 @@ class Instrumentation:
         return backward_one_chunk
 
     def _backward_weight(self, original: Function) -> Function:
-        def backward_weight_one_chunk(stage: Any, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def backward_weight_one_chunk(stage: Any, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
             return self._timed(
                 BACKWARD_WEIGHT,
                 stage.stage_index,
@@ -164,7 +164,7 @@ class Instrumentation:
         return backward_weight_one_chunk
 
     def _reduce_grad(self, original: Function) -> Function:
-        def perform_reduce_grad(stage: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def perform_reduce_grad(stage: Any, *args: Any, **kwargs: Any) -> Any:
             if not stage.has_backward:
                 return original(stage, *args, **kwargs)
             return self._timed(
@@ -175,15 +175,15 @@ class Instrumentation:
 
     def _loss(self, original: Function) -> Function:
         def _maybe_compute_loss(
-            schedule: Any,  # noqa: ANN401
-            stage: Any,  # noqa: ANN401
-            output: Any,  # noqa: ANN401
-            target_mbs: Any,  # noqa: ANN401
+            schedule: Any,
+            stage: Any,
+            output: Any,
+            target_mbs: Any,
             mb_index: int,
-            *args: Any,  # noqa: ANN401
-            **kwargs: Any,  # noqa: ANN401
-        ) -> Any:  # noqa: ANN401
-            def call() -> Any:  # noqa: ANN401
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
+            def call() -> Any:
                 return original(schedule, stage, output, target_mbs, mb_index, *args, **kwargs)
 
             if not stage.is_last or schedule._loss_fn is None:  # noqa: SLF001  # then torch computes none
@@ -193,7 +193,7 @@ class Instrumentation:
         return _maybe_compute_loss
 
     def _step(self, original: Function) -> Function:
-        def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
             if schedule._loss_fn and not schedule._has_backward:  # noqa: SLF001  # eval: belongs to no step
                 return self._evaluation(original, schedule, args, kwargs)
             start_ns = self.recorder.begin_step()
@@ -205,7 +205,7 @@ class Instrumentation:
 
         return step
 
-    def _evaluation(self, original: Function, schedule: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    def _evaluation(self, original: Function, schedule: Any, args: Any, kwargs: Any) -> Any:
         step, self.recorder.step = self.recorder.step, NONE
         self._prepare(schedule)
         try:
@@ -214,7 +214,7 @@ class Instrumentation:
             self.messages.close()
             self.recorder.step = step
 
-    def _prepare(self, schedule: Any) -> None:  # noqa: ANN401
+    def _prepare(self, schedule: Any) -> None:
         """Get ready for one run of `schedule`: forget the last one, learn its stages, describe it once."""
         self.seen.clear()
         self._entered.clear()
@@ -238,11 +238,11 @@ class Instrumentation:
         """Time the outermost optimizer step through torch's public hooks."""
         starts = self._optimizer_starts
 
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
             del args, kwargs
             starts[id(optimizer)] = now_ns()
 
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             del args, kwargs
             start_ns = starts.pop(id(optimizer), None)
             if start_ns is not None and not starts and self.recorder.enabled:
@@ -256,13 +256,13 @@ class Instrumentation:
             self.patches.on_undo(handle.remove)
 
 
-def local_stages(schedule: Any) -> list[Any]:  # noqa: ANN401
+def local_stages(schedule: Any) -> list[Any]:
     """Return the stages that `schedule` runs on this rank."""
     many = getattr(schedule, "_stages", None)
     return list(many) if many is not None else [schedule._stage]  # noqa: SLF001  # no public name
 
 
-def schedule_facts(schedule: Any, stages: list[Any]) -> dict[str, object]:  # noqa: ANN401
+def schedule_facts(schedule: Any, stages: list[Any]) -> dict[str, object]:
     """Return what the header says about a schedule: its name, sizes, place of this rank, and its actions."""
     import torch  # noqa: PLC0415  # the training has imported it
     import torch.distributed as dist  # noqa: PLC0415  # same

@@ -4,12 +4,13 @@ A sitecustomize of the user's own, which this file hides, runs right after. stag
 file lies, without putting that folder on sys.path: the training's own environment stays as it is.
 """
 
+import importlib
 import importlib.util
 import os
 import sys
 
 
-def _arm():
+def _arm() -> None:
     hook = os.path.dirname(os.path.abspath(__file__))
     package = os.path.dirname(os.path.dirname(hook))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != hook]
@@ -17,6 +18,8 @@ def _arm():
         spec = importlib.util.spec_from_file_location(
             "stagescope", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
         )
+        if spec is None or spec.loader is None:
+            raise ImportError(f"stagescope is not in {package}")
         sys.modules["stagescope"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules["stagescope"])
     from stagescope.record.startup import arm
@@ -24,10 +27,10 @@ def _arm():
     arm()
 
 
-def _run_own_sitecustomize():
+def _run_own_sitecustomize() -> None:
     ours = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401  # the next one on the path
+        importlib.import_module("sitecustomize")  # the next one on the path
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise

@@ -3,7 +3,7 @@
 import polars as pl
 
 from drawing import timeline_from_text
-from stagescope.analyze.pipelines import find_pipelines
+from stagescope.timeline.pipelines import find_pipelines
 from stagescope.timeline import SPANS, empty_timeline
 from stagescope.timeline.validate import conform
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from stagescope.analyze.coverage import covered_ns, unite
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, RECEIVES
+from stagescope.timeline.coverage import covered_ns, unite
+from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, RECEIVES, SENDS
 
 DENOMINATOR = "window: first start to last end of the pipeline's forward and backward jobs, per step"
 
@@ -22,18 +22,17 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     """Return one row per step and rank with a pipeline job in it, sorted by step and rank.
 
     Columns: step, rank, pipeline, window_start_ns, window_end_ns, window_ns, busy_ns, idle_ns,
-    receive_wait_ns (the union of the times in which the host was blocked on a receive, inside the window).
+    receive_wait_ns and send_wait_ns (the union of the times in which the host was blocked on a receive or on a
+    send, inside the window; a send blocks until its receiver takes part).
     `pipelines` is what find_pipelines returns. Spans count by their time, whatever step they name: a rank
     that already computes for the next step is not idle.
     """
     windows = _windows(spans, pipelines)
     busy = unite(spans.filter(pl.col("lane") == COMPUTE))
-    waits = spans.filter(pl.col("kind").is_in(RECEIVES)).select(
-        "rank", start_ns="wait_start_ns", end_ns="wait_end_ns"
-    )
     return windows.with_columns(
         busy_ns=covered_ns(windows, busy),
-        receive_wait_ns=covered_ns(windows, unite(waits)),
+        receive_wait_ns=covered_ns(windows, unite(_waits(spans, RECEIVES))),
+        send_wait_ns=covered_ns(windows, unite(_waits(spans, SENDS))),
     ).select(
         "step",
         "rank",
@@ -44,6 +43,14 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
         "busy_ns",
         (pl.col("window_ns") - pl.col("busy_ns")).alias("idle_ns"),
         "receive_wait_ns",
+        "send_wait_ns",
+    )
+
+
+def _waits(spans: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
+    """Return when each rank's host was blocked on transfers of some kinds."""
+    return spans.filter(pl.col("kind").is_in(kinds)).select(
+        "rank", start_ns="wait_start_ns", end_ns="wait_end_ns"
     )
 
 

@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagescope.analyze.coverage import covered_ns, unite
+from stagescope.timeline.coverage import covered_ns, unite
 
 RANK = pl.Int32
 

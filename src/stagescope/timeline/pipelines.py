@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.vocabulary.kinds import PIPELINE_JOBS, RECEIVES, SENDS
+from stagescope.vocabulary.kinds import PIPELINE_JOBS, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ def find_pipelines(spans: pl.DataFrame) -> pl.DataFrame:
     """
     jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
     ranks = jobs["rank"].unique().sort().to_list()
-    edges = spans.filter(pl.col("kind").is_in((*SENDS, *RECEIVES)) & pl.col("peer").is_not_null())
+    edges = spans.filter(pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null())
     if edges.is_empty():
         pipelines = ranks[:1] * len(ranks)
     else:

@@ -1,0 +1,80 @@
+"""How much CPU time and space an export takes, from a Timeline to a finished file.
+
+    python benchmarks/export_speed.py
+
+The run is 1F1B on 8 ranks, once with waits (about two slices per flow more) and once without, so that the
+share of flows differs. Limits are for 100,000 slices; the table shows the median of several runs of each
+format, scaled to that number.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import polars as pl
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from synthetic import Shape, pipeline_timeline  # noqa: E402 - the path above leads there
+
+from stagescope.export import write  # noqa: E402 - same
+from stagescope.export.tracks import lay_out  # noqa: E402 - same
+
+ROUNDS = 7
+LIMITS = {"chrome": (0.8, None), "pftrace": (0.4, 60), "csv": (None, None), "parquet": (None, None)}
+
+
+def measure(timeline, format_name, folder):
+    """Return the median CPU seconds and what was written."""
+    seconds = []
+    for number in range(ROUNDS):
+        began = time.process_time()
+        written = write(timeline, folder / f"{format_name}{number}", format=format_name)
+        seconds.append(time.process_time() - began)
+    return statistics.median(seconds), written
+
+
+def layout_seconds(timeline):
+    seconds = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        lay_out(timeline)
+        seconds.append(time.process_time() - began)
+    return statistics.median(seconds)
+
+
+def report(title, timeline, folder):
+    layout = lay_out(timeline)
+    share = 100_000 / layout.slices.height
+    print(f"\n{title}: {layout.slices.height} slices, {layout.flows.height} flows")
+    print(f"{'':10}{'CPU s':>8}{'per 100k':>10}{'limit':>7}{'B/slice':>9}{'limit':>7}")
+    seconds = layout_seconds(timeline)
+    print(f"{'(layout)':10}{seconds:8.3f}{seconds * share:10.3f}")
+    for format_name, (limit_seconds, limit_bytes) in LIMITS.items():
+        seconds, written = measure(timeline, format_name, folder)
+        print(
+            f"{format_name:10}{seconds:8.3f}{seconds * share:10.3f}{limit_seconds or '-':>7}"
+            f"{written.size_bytes / written.slice_count:9.1f}{limit_bytes or '-':>7}"
+        )
+
+
+def main():
+    timeline = pipeline_timeline(Shape(ranks=8, microbatches=128, steps=14))
+    longer = pipeline_timeline(Shape(ranks=8, microbatches=128, steps=27))
+    dense = longer.with_spans(
+        longer.spans.filter(pl.col("lane") == "comm").with_columns(
+            wait_start_ns=pl.lit(None, pl.Int64), wait_end_ns=pl.lit(None, pl.Int64)
+        )
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (title, case) in enumerate([("with waits", timeline), ("transfers only", dense)]):
+            (Path(folder) / str(number)).mkdir()
+            report(title, case, Path(folder) / str(number))
+
+
+if __name__ == "__main__":
+    main()
