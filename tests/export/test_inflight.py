@@ -1,5 +1,4 @@
 from drawing import timeline_from_text
-
 from stagescope.export.inflight import count_in_flight
 
 

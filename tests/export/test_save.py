@@ -1,9 +1,9 @@
 import pytest
-from synthetic import Shape, pipeline_timeline
 
 from stagescope.export.save import save
 from stagescope.export.writer import Writer, Written
 from stagescope.vocabulary.errors import OutputError
+from synthetic import Shape, pipeline_timeline
 
 TIMELINE = pipeline_timeline(Shape(ranks=2, microbatches=1, steps=1))
 

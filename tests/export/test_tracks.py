@@ -1,20 +1,29 @@
 import polars as pl
-from drawing import timeline_from_text
-from synthetic import EPOCH_NS, ISSUE_NS, Shape, awkward_timeline, message_count, pipeline_timeline
 
+from drawing import timeline_from_text
 from stagescope.export.tracks import lay_out
 from stagescope.timeline import SPANS, empty_timeline
 from stagescope.timeline.validate import conform
+from synthetic import EPOCH_NS, ISSUE_NS, Shape, awkward_timeline, message_count, pipeline_timeline
 
 MESSAGE = {"lane": "comm", "step": 0, "microbatch": 0}
 
 
 def one_message(send, receive):
     """Return the layout of one message from rank 0 to 1: (start, end) of the send and of the receive."""
+    ends = [("send_forward", 0, 1, *send), ("recv_forward", 1, 0, *receive)]
     rows = [
-        {**MESSAGE, "rank": 0, "kind": "send_forward", "stage": 0, "peer": 1, "start_ns": send[0], "end_ns": send[1]},
-        {**MESSAGE, "rank": 1, "kind": "recv_forward", "stage": 1, "peer": 0, "start_ns": receive[0], "end_ns": receive[1]},
-    ]  # fmt: skip
+        {
+            **MESSAGE,
+            "kind": kind,
+            "rank": rank,
+            "stage": rank,
+            "peer": peer,
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+        }
+        for kind, rank, peer, start_ns, end_ns in ends
+    ]
     return lay_out(empty_timeline().with_spans(conform(pl.DataFrame(rows), SPANS)))
 
 

@@ -85,14 +85,27 @@ def _record(output: Path, options: list[str]) -> Path:
         inherited={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": _loopback()},
     )
     training = Path(__file__).parents[1] / "demo" / "train.py"
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}",
-                "--master-addr=127.0.0.1", f"--master-port={_free_port()}"]  # fmt: skip
+    command = launch_command(training, [f"--steps={STEPS}", *options])
     with log.open("wb") as file:
-        ended = launch.run_command([*launcher, str(training), f"--steps={STEPS}", *options], environment, file)
+        ended = launch.run_command(command, environment, file)
     if ended.exit_code:
         click.echo(log.read_text(encoding="utf-8", errors="replace")[-2000:], err=True)
         raise CommandError.failed("the training", ended.exit_code, log)
     return recordings
+
+
+def launch_command(script: Path, options: list[str]) -> list[str]:
+    """Return the command that starts `script` on every rank, as a user would with torchrun."""
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={RANKS}",
+        "--master-addr=127.0.0.1",
+        f"--master-port={_free_port()}",
+        str(script),
+        *options,
+    ]
 
 
 def _show(recordings: Path, output: Path) -> int:

@@ -225,7 +225,7 @@ def _track_group() -> pl.Expr:
 
 def _places(rows: pl.DataFrame, tracks: pl.DataFrame) -> pl.Series:
     """Return for every row the place of its rank, family and lane in the sorted table `tracks`."""
-    lane_limit = int(tracks["lane"].max() or 0) + 1  # type: ignore[call-overload]
+    lane_limit = 1 + max(tracks["lane"].to_list(), default=0)
     code = _track_group() * lane_limit + pl.col("lane")
     known, wanted = (frame.select(code).to_series().to_numpy() for frame in (tracks, rows))
     return pl.Series("track", np.searchsorted(known, wanted), dtype=pl.Int64)

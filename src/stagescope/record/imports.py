@@ -6,9 +6,8 @@ process of a training 5 ms.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,52 +17,81 @@ if TYPE_CHECKING:
 
 
 class ImportWatch:
-    """Calls a function once after each watched module has been executed."""
+    """Calls a function once after each watched module has been executed; one that fails breaks no import."""
 
     def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
         self._actions = dict(actions)
 
     def install(self) -> None:
         """Begin to watch; modules that are imported already are acted on now."""
-        for name in [name for name in self._actions if name in sys.modules]:
-            self._actions.pop(name)(sys.modules[name])
         if self._actions:
             sys.meta_path.insert(0, self)
+        for name in list(self._actions):
+            module = sys.modules.get(name)
+            if module is not None:
+                self.act(name, module)
 
     def remove(self) -> None:
         """Stop watching."""
+        self._actions.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
+
+    def act(self, name: str, module: ModuleType) -> None:
+        """Do what is to be done about `module`, unless that has happened; never raises."""
+        action = self._actions.pop(name, None)
+        if action is None:
+            return
+        if not self._actions:
+            self.remove()
+        try:
+            action(module)
+        except Exception as error:  # noqa: BLE001  # an unknown version of a framework must not stop it
+            sys.stderr.write(f"stagescope: cannot record {name}: {error!r}\n")
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders give for a watched module, with our loader around theirs."""
-        del path, target
-        action = self._actions.pop(fullname, None)
-        if action is None:
+        """Return the spec that the other finders give for a watched module, with our loader around theirs.
+
+        A spec that is found is not yet a module: whoever only asks whether a module exists changes nothing.
+        """
+        if fullname not in self._actions:
             return None
-        if not self._actions:
-            self.remove()
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _ActingLoader(spec.loader, action)
+        spec = self._ask_others(fullname, path, target)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _ActingLoader(spec.loader, fullname, self)  # type: ignore[arg-type, assignment]  # a protocol
         return spec
+
+    def _ask_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            find_spec = getattr(finder, "find_spec", None)
+            spec = find_spec(fullname, path, target) if find_spec and finder is not self else None
+            if spec is not None:
+                return spec  # type: ignore[no-any-return]  # so says the protocol
+        return None
 
 
 class _ActingLoader:
     """Loads as the original loader does, steps out of the way, then acts."""
 
-    def __init__(self, loader: Loader, action: Callable[[ModuleType], None]) -> None:
+    def __init__(self, loader: Loader, name: str, watch: ImportWatch) -> None:
         self._loader = loader
-        self._action = action
+        self._name = name
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever else the original loader can do
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        create = getattr(self._loader, "create_module", None)
+        return create(spec) if create else None
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._action(module)
+        self._watch.act(self._name, module)

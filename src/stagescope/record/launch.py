@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import IO
 
-HOOK_DIRECTORY = Path(__file__).parent / "hook"
+HOOK_DIRECTORY = Path(__file__).absolute().parent / "hook"
 SENT_BY_TERMINAL = 0x80
 """si_code of a signal that the kernel itself sent, such as Ctrl-C: the whole foreground group has it already."""
 
@@ -68,7 +68,9 @@ def recording_environment(
     return {**environment, STEPS_VARIABLE: steps} if steps else environment
 
 
-def run_command(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None = None) -> Ended:
+def run_command(
+    command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None = None
+) -> Ended:
     """Run `command` to its end and return how it ended; output goes where ours goes, or to `output`.
 
     Signals sent to this process alone are passed on; what the terminal sends reaches the command anyway. Raises
@@ -76,13 +78,19 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], output: 
     """
     watched = _PASSED_ON | {signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    at_child_end = _heed_children()
+
+    def as_if_started_alone() -> None:
+        signal.signal(signal.SIGCHLD, at_child_end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     try:
         process = subprocess.Popen(
             command,
             env=dict(environment),
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),  # noqa: PLW1509  # no threads here
+            preexec_fn=as_if_started_alone,  # noqa: PLW1509  # no threads here
         )
         return _ended(_follow(process, watched))
     except (FileNotFoundError, NotADirectoryError):
@@ -91,6 +99,8 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], output: 
         raise CommandError.cannot_start(command[0], reason) from None
     finally:
         _forget_pending(watched)
+        if at_child_end is signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -102,6 +112,14 @@ def die_alike(ended: Ended) -> None:
     if ended.signal_number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(ended.signal_number, signal.SIG_DFL)
     os.kill(os.getpid(), ended.signal_number)
+
+
+def _heed_children() -> signal.Handlers:
+    """Return whether ends of children were ignored; undo that, or the system would tell us nothing of them."""
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        return signal.SIG_DFL
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return signal.SIG_IGN
 
 
 def _follow(process: subprocess.Popen[bytes], watched: frozenset[signal.Signals]) -> int:

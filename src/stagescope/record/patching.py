@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,14 +19,16 @@ class Patches:
         self._replaced: list[tuple[object, str, object, object]] = []
         self._undo_calls: list[Callable[[], object]] = []
 
-    def wrap(self, owner: object, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
+    def wrap(
+        self, owner: object, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> bool:
         """Replace the function `name` that `owner` itself defines with ``make(original)``.
 
         Returns whether it was replaced: an attribute that is missing (another version of the framework),
-        inherited, or wrapped already is left alone.
+        inherited, a static or class method, or wrapped already is left alone.
         """
         original = vars(owner).get(name)
-        if not callable(original) or hasattr(original, MARK):
+        if not callable(original) or isinstance(original, staticmethod) or hasattr(original, MARK):
             return False
         self.replace(owner, name, functools.wraps(original)(make(original)))
         return True
@@ -42,11 +45,16 @@ class Patches:
         self._undo_calls.append(call)
 
     def undo(self) -> None:
-        """Put every original back, unless somebody has replaced ours since."""
-        for call in self._undo_calls:
-            call()
-        self._undo_calls.clear()
+        """Put every original back, the last one first, unless somebody has replaced ours since; never raises."""
+        while self._undo_calls:
+            self._run(self._undo_calls.pop())
         for owner, name, original, replacement in reversed(self._replaced):
             if vars(owner).get(name) is replacement:
                 setattr(owner, name, original)
         self._replaced.clear()
+
+    def _run(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # it is a framework's, and the others must be run still
+            sys.stderr.write(f"stagescope: cannot take a hook back: {error!r}\n")

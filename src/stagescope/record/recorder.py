@@ -27,7 +27,9 @@ FLUSH_TIMEOUT_S = 5.0
 
 _pack_into = SPAN.pack_into
 
-_LANE_OF_CODE = {code: LANE_CODES[kind.lane] for code, kind in BY_CODE.items()} | {STEP_CODE: LANE_CODES["host"]}
+_LANE_OF_CODE = {code: LANE_CODES[kind.lane] for code, kind in BY_CODE.items()} | {
+    STEP_CODE: LANE_CODES["host"]
+}
 _RANK_VARIABLES = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
 
@@ -193,7 +195,11 @@ class Recorder:
         self._recording.describe({**self._process_facts(), **self._facts})
         try:
             self._writer = Writer(self._recording, self._pool, self._lifecycle.on_signal_byte)
-        except (OSError, RuntimeError, MemoryError) as error:  # no file or thread is left, or Python is ending
+        except (
+            OSError,
+            RuntimeError,
+            MemoryError,
+        ) as error:  # no file or thread is left, or Python is ending
             self._stopped = True
             self._pool.close()
             self._recording.warn(f"cannot record: {error}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from stagescope.record.imports import ImportWatch
@@ -45,11 +44,8 @@ class Session:
         self.recorder.stop(reason)
 
     def _instrument(self, module: ModuleType) -> None:
-        try:
-            instrumentation = importlib.import_module(FRAMEWORKS[module.__name__])
-            instrumentation.instrument(module, self.recorder, self.patches)
-        except Exception as error:  # noqa: BLE001  # an unknown version of a framework must not stop it
-            sys.stderr.write(f"stagescope: cannot record {module.__name__}: {error!r}\n")
+        instrumentation = importlib.import_module(FRAMEWORKS[module.__name__])
+        instrumentation.instrument(module, self.recorder, self.patches)
 
 
 _session: Session | None = None
@@ -76,14 +72,22 @@ def start(
     if _session is not None:
         return
     wanted = parse_step_range(steps) if isinstance(steps, str) else steps
-    directory = os.fspath(out) if out is not None else os.environ.get(OUT_VARIABLE, DEFAULT_DIRECTORY)
-    recorder = Recorder(os.path.abspath(directory), steps=wanted)  # noqa: PTH100  # the job may change directory
+    directory = os.fspath(out) if out is not None else os.environ.get(OUT_VARIABLE) or DEFAULT_DIRECTORY
+    recorder = Recorder(_absolute(directory), steps=wanted)
     given = {"rank": rank, "world_size": world_size}
     recorder.describe(**{name: value for name, value in given.items() if value is not None})
     if wanted is not None:
         recorder.describe(steps=str(wanted))
     _session = Session(recorder)
     _session.begin()
+
+
+def _absolute(directory: str) -> str:
+    """Return the path as it has to be spelled once the job has changed its directory."""
+    try:
+        return os.path.abspath(directory)  # noqa: PTH100  # pathlib costs import time in every process
+    except FileNotFoundError:  # the current directory has been deleted
+        return directory
 
 
 def stop() -> None:

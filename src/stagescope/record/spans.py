@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _CODES = {name: kind.code for name, kind in BY_NAME.items()}
 _OTHER = _CODES["other"]
+_NUMBERS = ("chunk", "peer", "size_bytes")
 
 
 class span:  # noqa: N801  # used as a function: with span("forward", microbatch=3, stage=1)
@@ -36,7 +37,12 @@ class span:  # noqa: N801  # used as a function: with span("forward", microbatch
     __slots__ = ("_details", "_kind", "_microbatch", "_stage", "_start_ns")
 
     def __init__(
-        self, kind: str, *, microbatch: int | None = None, stage: int | None = None, **details: int | str | None
+        self,
+        kind: str,
+        *,
+        microbatch: int | None = None,
+        stage: int | None = None,
+        **details: int | str | None,
     ) -> None:
         self._kind = kind
         self._microbatch = microbatch
@@ -55,24 +61,38 @@ class span:  # noqa: N801  # used as a function: with span("forward", microbatch
         end_ns = now_ns()
         stage = NONE if self._stage is None else self._stage
         microbatch = NONE if self._microbatch is None else self._microbatch
-        code = _CODES.get(self._kind)
-        if code is None or self._details:
+        try:
+            code = None if self._details else _CODES.get(self._kind)
+        except TypeError:  # a kind that cannot be a key is no word either; it is recorded as it spells itself
+            code = None
+        if code is None:
             _emit_detailed(recorder, self._kind, (self._start_ns, end_ns, stage, microbatch), self._details)
         else:
             recorder.emit(code, self._start_ns, end_ns, stage, microbatch)
 
 
 def _emit_detailed(
-    recorder: Recorder, kind: str, when_and_what: tuple[int, int, int, int], details: dict[str, int | str | None]
+    recorder: Recorder,
+    kind: str,
+    when_and_what: tuple[int, int, int, int],
+    details: dict[str, int | str | None],
 ) -> None:
     """Record a span that has a name or more fields than most; an unknown detail becomes part of the name."""
+    kind = kind if isinstance(kind, str) else _text(kind)
     given = {key: value for key, value in details.items() if value is not None}
-    numbers = {key: value for key in ("chunk", "peer", "size_bytes") if isinstance(value := given.pop(key, NONE), int)}
-    name = str(given.pop("name", "" if kind in _CODES else kind))
-    name += "".join(f" {key}={value}" for key, value in given.items())
+    numbers = {key: given.pop(key) for key in _NUMBERS if hasattr(given.get(key), "__index__")}
+    name = _text(given.pop("name", "" if kind in _CODES else kind))
+    name = " ".join(filter(None, [name, *(f"{key}={_text(value)}" for key, value in given.items())]))
     recorder.emit(
         _CODES.get(kind, _OTHER), *when_and_what, **numbers, name=recorder.name_id(name) if name else 0
     )
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001  # the caller's object spells itself, and must not stop the training
+        return f"<{type(value).__name__}>"
 
 
 @contextmanager
@@ -94,7 +114,7 @@ def profile_range(step: int, start: int, stop: int, exit_after: bool = False) ->
         return
     if exit_after and step >= stop > start and recorder.spans_seen:
         _store_and_exit()
-    recorder.begin_step(step)
+    recorder.begin_step(int(step))  # numpy's integers are none to isinstance
     recorder.enabled = wanted = wanted and recorder.enabled
     seen_before = recorder.spans_seen
     yield wanted

@@ -1,12 +1,12 @@
 import json
 
 import pytest
-from drawing import timeline_from_text
-from synthetic import AWKWARD_NAMES, EPOCH_NS, awkward_timeline
 
+from drawing import timeline_from_text
 from stagescope.export.writers import chrome
 from stagescope.timeline import empty_timeline
 from stagescope.timeline.diagnostics import Diagnostic
+from synthetic import AWKWARD_NAMES, EPOCH_NS, awkward_timeline
 
 
 @pytest.fixture

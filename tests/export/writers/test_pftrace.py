@@ -2,14 +2,14 @@ import zlib
 from collections import defaultdict
 
 import pytest
-from drawing import timeline_from_text
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb2
-from synthetic import EPOCH_NS, Shape, awkward_timeline, message_count, pipeline_timeline
 
+from drawing import timeline_from_text
 from stagescope.export.tracks import lay_out
 from stagescope.export.writers import pftrace
 from stagescope.timeline import empty_timeline
 from stagescope.timeline.diagnostics import Diagnostic
+from synthetic import EPOCH_NS, Shape, awkward_timeline, message_count, pipeline_timeline
 
 BEGIN, END, COUNTER = (
     pb2.TrackEvent.TYPE_SLICE_BEGIN,

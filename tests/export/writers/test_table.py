@@ -1,9 +1,9 @@
 import polars as pl
-from synthetic import awkward_timeline
 
 from stagescope.export.writers import table
 from stagescope.timeline import SPANS
 from stagescope.timeline.validate import conform
+from synthetic import awkward_timeline
 
 
 def test_parquet_gives_the_spans_table_back(tmp_path):

@@ -26,6 +26,7 @@ from stagescope.export.protobuf import (
     number_cells,
     number_field,
     spread_cells,
+    varint,
 )
 from stagescope.export.tracks import ARGS, lay_out
 from stagescope.export.writer import Writer, Written
@@ -85,9 +86,9 @@ class _Strings(NamedTuple):
     first_iid: int
 
     def entries(self) -> list[bytes]:
-        """Return the InternedData field of every string."""
+        """Return the InternedData field of every string: a message of its id (1) and its text (2)."""
         return [
-            bytes_field(self.field, number_field(1, iid) + bytes_field(2, value))
+            bytes_field(self.field, b"\x08" + varint(iid) + bytes_field(2, value))
             for iid, value in enumerate(self.values, start=self.first_iid)
         ]
 

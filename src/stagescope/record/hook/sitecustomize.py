@@ -13,7 +13,7 @@ import sys
 def _arm() -> None:
     hook = os.path.dirname(os.path.abspath(__file__))
     package = os.path.dirname(os.path.dirname(hook))
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != hook]
+    sys.path[:] = [entry for entry in sys.path if not _is_same(entry, hook)]
     if "stagescope" not in sys.modules:
         spec = importlib.util.spec_from_file_location(
             "stagescope", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
@@ -25,6 +25,13 @@ def _arm() -> None:
     from stagescope.record.startup import arm
 
     arm()
+
+
+def _is_same(entry, directory):
+    try:
+        return os.path.abspath(entry) == directory
+    except OSError:  # a relative entry where the current directory has been deleted
+        return False
 
 
 def _run_own_sitecustomize() -> None:
