@@ -4,6 +4,7 @@
       InputError                        what was given cannot be read
       OutputError                       what was asked for cannot be written
       TableError                        a table breaks its declaration
+      ScheduleError                     a schedule cannot be what was asked for
       CommandError                      a program that was to be started cannot be
       UsageError                        exit code 2: the words of the call contradict themselves
 
@@ -123,6 +124,35 @@ class TableError(StagescopeError):
         """Return the error for a column with values that its declaration does not allow."""
         at = where + ": " if where else ""
         return cls(f"{at}table {table}, column {column}: expected {expected}, found {found!r}")
+
+
+class ScheduleError(StagescopeError):
+    """A schedule cannot be what was asked for."""
+
+    @classmethod
+    def unknown(cls, name: str, known: Iterable[str]) -> Self:
+        """Return the error for a schedule that nobody here knows."""
+        return cls(f"no schedule {name!r}", f"known: {', '.join(known)}")
+
+    @classmethod
+    def impossible(cls, name: str, constraint: str, found: str, source: str, nearest: str = "") -> Self:
+        """Return the error for parameters that a schedule does not allow, with the nearest that it does."""
+        return cls(f"{name} needs {constraint} ({source}); found {found}", nearest and f"nearest valid: {nearest}")
+
+    @classmethod
+    def unknown_option(cls, name: str, options: Iterable[str], known: Iterable[str]) -> Self:
+        """Return the error for options that a schedule does not have."""
+        return cls(f"{name} has no option {', '.join(options)}", f"options: {', '.join(known) or 'none'}")
+
+    @classmethod
+    def not_an_action(cls, text: str) -> Self:
+        """Return the error for a word that is no action."""
+        return cls(f"{text!r} is no action: expected F0.3, B0.3, I0.3, W0.3, or a pair such as F0.3+B3.1")
+
+    @classmethod
+    def deadlock(cls, cycle: Iterable[str]) -> Self:
+        """Return the error for an order in which jobs wait for each other in a circle."""
+        return cls(f"the order deadlocks: {' waits for '.join(cycle)}")
 
 
 class CommandError(StagescopeError):
