@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -224,3 +226,28 @@ def test_a_file_that_only_has_the_suffix_is_not_recognized(tmp_path):
     path = tmp_path / "a.sscope"
     path.write_bytes(b"<html>")
     assert not READER.recognizes(path, b"<html>")
+
+
+def test_a_recording_of_format_version_1_is_read_as_it_was():
+    """A real DualPipeV training of four ranks, one step, recorded by the first release."""
+    timeline = read_recordings(sorted((Path(__file__).parents[1] / "data" / "recordings" / "v1").iterdir()))
+    assert timeline.diagnostics.is_empty()
+    assert timeline.ranks.select("rank", "pp", "schedule", "device", "world_size").rows() == [
+        (rank, rank, "DualPipeV", "cpu", 4) for rank in range(4)
+    ]
+    counts = dict(timeline.spans["kind"].cast(pl.String).value_counts().iter_rows())
+    assert counts == {
+        "forward": 64,
+        "backward": 42,
+        "backward_input": 22,
+        "backward_weight": 22,
+        "loss": 8,
+        "optimizer": 4,
+        "grad_reduce": 8,
+        "send_forward": 48,
+        "recv_forward": 48,
+        "send_backward": 48,
+        "recv_backward": 48,
+        "other": 16,
+    }
+    assert timeline.spans["pair"].drop_nulls().value_counts().height > 0
