@@ -116,7 +116,7 @@ def _run_step(rows: list[dict[str, object]], free_ns: list[int], step: int, shap
 
 
 AWKWARD_NAMES = (
-    'say "hi"', "back\\slash", "line\nbreak\ttab", "\u2603 \u4f60\u597d \U0001f600", "</script><b>", "\x01", 
+    'say "hi"', "back\\slash", "line\nbreak\ttab", "\u2603 \u4f60\u597d \U0001f600", "</script><b>", "\x01",
     "", "7", " ",
 )  # fmt: skip
 

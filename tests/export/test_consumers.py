@@ -101,15 +101,18 @@ def test_flow_count_is_the_number_of_messages_sent(tmp_path):
     assert written.flow_count == message_count(shape)
 
 
-def test_trace_processor_reads_the_arguments_of_a_slice(tmp_path):
-    sql = "select key, display_value from slice join args using (arg_set_id) where name = 'recv forward 1' {}"
-    for suffix, prefix in ((".pftrace", "debug."), (".json", "args.")):
-        written = write(awkward_timeline(), tmp_path / f"trace{suffix}")
-        (rows,) = query_trace(written.path, sql.format("and dur = 60001"))
-        args = dict(rows)
-        assert args[f"{prefix}label"] == "r5.1"
-        assert args[f"{prefix}bytes"] == str(2**53 + 1)
-        assert args[f"{prefix}microbatch"] == "1"
+@pytest.mark.parametrize(
+    ("suffix", "expected"),
+    [
+        (".pftrace", {"debug.stage": "5", "debug.microbatch": "1"}),
+        (".json", {"args.label": "r5.1", "args.bytes": str(2**53 + 1), "args.microbatch": "1"}),
+    ],
+)
+def test_trace_processor_reads_the_arguments_of_a_slice(tmp_path, suffix, expected):
+    sql = "select key, display_value from slice join args using (arg_set_id) where name = 'recv forward 1'"
+    written = write(awkward_timeline(), tmp_path / f"trace{suffix}")
+    (rows,) = query_trace(written.path, f"{sql} and dur = 60001")
+    assert expected.items() <= dict(rows).items()
 
 
 @pytest.mark.parametrize("suffix", [".pftrace", ".json"])

@@ -41,7 +41,7 @@ def write(
     >>> from stagescope.timeline import empty_timeline
     >>> write(empty_timeline(), "run.docx")
     Traceback (most recent call last):
-    stagescope.vocabulary.errors.OutputError: no export format '.docx'; known: ...
+    stagescope.vocabulary.errors.OutputError: no export format '.docx'; known: chrome, pftrace, svg, csv, parquet
     """
     target = Path(path)
     return save(timeline, target, _writer_for(target, format), force=force)

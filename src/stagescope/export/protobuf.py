@@ -18,33 +18,34 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Integers = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
-    Bytes = npt.NDArray[np.uint8]
+    Matrix = npt.NDArray[np.int16]
     Mask = npt.NDArray[np.bool_]
 
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 _LOW_BITS = 0x7F
 """What one byte of a varint holds; its top bit says that another byte follows."""
+_NO_BYTE = np.int16(-1)
 _ONE_BYTE = tuple(bytes([value]) for value in range(_LOW_BITS + 1))
 
 
 class Cells(NamedTuple):
     """One byte string per row, as parts that stand side by side, and the length of every row.
 
-    A part is a matrix with one row per message and one column per possible byte, and the mask of the bytes
-    that count. Parts are put together once, at the end: nesting costs no copy.
+    A part is a matrix with one row per message and one column per possible byte; a negative cell holds no
+    byte. Parts are put together once, at the end: nesting costs no copy.
     """
 
-    parts: tuple[tuple[Bytes, Mask], ...]
+    parts: tuple[Matrix, ...]
     lengths: npt.NDArray[np.int64]
 
     def tobytes(self) -> bytes:
         """Return all rows one after the other."""
-        data, used = self.merged()
-        return data[used].tobytes()
+        merged = self.merged()
+        return merged[merged >= 0].astype(np.uint8).tobytes()
 
-    def merged(self) -> tuple[Bytes, Mask]:
+    def merged(self) -> Matrix:
         """Return all parts as a single one."""
-        return np.hstack([data for data, _ in self.parts]), np.hstack([used for _, used in self.parts])
+        return np.hstack(self.parts)
 
 
 def varint(value: int) -> bytes:
@@ -102,38 +103,38 @@ def join_cells(cells: Sequence[Cells]) -> Cells:
 
 def spread_cells(cells: Cells, rows: Mask) -> Cells:
     """Return the given rows at the places where `rows` is true, with empty rows between them."""
-    merged_data, merged_used = cells.merged()
-    data = np.zeros((len(rows), merged_data.shape[1]), np.uint8)
-    used = np.zeros(data.shape, np.bool_)
+    merged = cells.merged()
+    spread = np.full((len(rows), merged.shape[1]), _NO_BYTE, np.int16)
     lengths = np.zeros(len(rows), np.int64)
-    data[rows], used[rows], lengths[rows] = merged_data, merged_used, cells.lengths
-    return Cells(((data, used),), lengths)
+    spread[rows], lengths[rows] = merged, cells.lengths
+    return Cells((spread,), lengths)
 
 
-def _full_rows(data: Bytes, present: Mask | None) -> Cells:
+def _full_rows(data: npt.NDArray[np.uint8], present: Mask | None) -> Cells:
     """Return rows that use every column of `data`, where they are present."""
+    part = data.astype(np.int16)
     mask = np.ones(len(data), np.bool_) if present is None else present
-    return Cells(((data, np.broadcast_to(mask[:, None], data.shape)),), mask * np.int64(data.shape[1]))
+    part[~mask] = _NO_BYTE
+    return Cells((part,), mask * np.int64(data.shape[1]))
 
 
 def _varint_cells(tag: bytes, values: Integers, present: Mask | None) -> Cells:
     """Return a tag and every number as a varint, as wide as the widest of them needs."""
-    mask = np.ones(len(values), np.bool_) if present is None else present
     rest = values.astype(np.int64, copy=False).view(np.uint64)
+    mask = np.ones(len(rest), np.bool_) if present is None else present
     highest = int(rest.max(where=mask, initial=0))
     first, stop = len(tag), len(tag) + max(1, (highest.bit_length() + 6) // 7)
-    data = np.empty((len(rest), stop), np.uint8)
-    used = np.empty((len(rest), stop), np.bool_)
-    data[:, :first] = np.frombuffer(tag, np.uint8)
-    used[:, : first + 1] = mask[:, None]
-    lengths = mask * np.int64(first + 1)
+    part = np.empty((len(rest), stop), np.int16)
+    part[:, :first] = np.frombuffer(tag, np.uint8)
+    lengths = np.full(len(rest), first, np.int64)
+    more = np.ones(len(rest), np.bool_)
     for place in range(first, stop):
-        data[:, place] = rest & np.uint64(_LOW_BITS)
-        if place + 1 == stop:
-            break
-        rest = rest >> np.uint64(7)
-        more = mask & (rest > 0)
-        data[:, place] |= more.view(np.uint8) << np.uint8(7)
-        used[:, place + 1] = more
+        low = np.where(more, (rest & np.uint64(_LOW_BITS)).astype(np.int16), _NO_BYTE)
         lengths += more
-    return Cells(((data, used),), lengths)
+        rest = rest >> np.uint64(7)
+        more = rest > 0
+        part[:, place] = low | (more.astype(np.int16) << 7)
+    if present is not None:
+        part[~mask] = _NO_BYTE
+        lengths *= mask
+    return Cells((part,), lengths)

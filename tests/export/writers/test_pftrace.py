@@ -1,4 +1,3 @@
-import zlib
 from collections import defaultdict
 
 import pytest
@@ -24,19 +23,14 @@ def path(tmp_path):
 
 
 def packets_of(timeline, path):
-    """Return the packets of a written trace, inflated and decoded by the reference implementation."""
+    """Return the packets of a written trace, decoded by the reference implementation."""
     pftrace.write(timeline, path)
-    blocks = pb2.Trace.FromString(path.read_bytes()).packet
-    return [
-        packet
-        for block in blocks
-        for packet in pb2.Trace.FromString(zlib.decompress(block.compressed_packets)).packet
-    ]
+    return pb2.Trace.FromString(path.read_bytes()).packet
 
 
 def decoded_events(packets):
-    """Return (track uuid, type, absolute time, event) of every event, with each sequence's clock added up."""
-    clocks = {}
+    """Return (sequence, absolute time, event) of every event: clocks added up, the default track filled in."""
+    clocks, tracks = {}, {}
     events = []
     for packet in packets:
         sequence = packet.trusted_packet_sequence_id
@@ -45,9 +39,11 @@ def decoded_events(packets):
             assert stamps[64].is_incremental
             assert packet.trace_packet_defaults.timestamp_clock_id == 64
             clocks[sequence] = stamps[6].timestamp
+            tracks[sequence] = packet.trace_packet_defaults.track_event_defaults.track_uuid
         if packet.HasField("track_event"):
-            assert packet.sequence_flags == pb2.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
             clocks[sequence] += packet.timestamp
+            if not packet.track_event.HasField("track_uuid"):
+                packet.track_event.track_uuid = tracks[sequence]
             events.append((sequence, clocks[sequence], packet.track_event))
     return events
 
@@ -122,21 +118,28 @@ def test_every_flow_has_one_start_that_stands_before_its_one_end(path):
     assert sorted(started) == sorted(ended) == list(range(1, message_count(shape) + 1))
 
 
-def test_slice_carries_its_kind_as_category_and_its_arguments(path):
-    packets = packets_of(timeline_from_text("F3"), path)
+def arguments(packets):
+    """Return the arguments of every slice by its title."""
     names = interned(packets)
-    sequence, _, event = next(
-        found for found in decoded_events(packets) if found[0] > 1 and found[2].type == BEGIN
-    )
-    keys = names[sequence, "debug_annotation_names"]
-    values = {
-        keys[note.name_iid]: names[sequence, "debug_annotation_string_values"].get(
-            note.string_value_iid, note.int_value
-        )
-        for note in event.debug_annotations
+    return {
+        names[sequence, "event_names"][event.name_iid]: {
+            names[sequence, "debug_annotation_names"][note.name_iid]: note.int_value
+            for note in event.debug_annotations
+        }
+        for sequence, _, event in decoded_events(packets)
+        if event.type == BEGIN
     }
-    assert values == {"step": 0, "stage": 0, "chunk": 0, "microbatch": 3, "label": "F0.3"}
-    assert [names[sequence, "event_categories"][iid] for iid in event.category_iids] == ["forward"]
+
+
+def test_a_job_tells_its_step_stage_and_microbatch(path):
+    found = arguments(packets_of(timeline_from_text("F3"), path))
+    assert found["forward 3"] == {"step": 0, "stage": 0, "microbatch": 3}
+
+
+def test_a_send_tells_its_peer_and_size_and_a_receive_and_a_wait_lead_to_it_by_an_arrow(path):
+    found = arguments(packets_of(pipeline_timeline(Shape(ranks=2, microbatches=1, steps=1)), path))
+    assert set(found["send forward 0"]) == {"stage", "microbatch", "peer", "bytes"}
+    assert set(found["recv forward 0"]) == set(found["wait for data 0"]) == {"stage", "microbatch"}
 
 
 def test_counter_is_set_at_every_change(path):

@@ -6,12 +6,12 @@ interned_data.proto and clock_snapshot.proto. Written without a protobuf library
 
 Layout of the file: one sequence of packets for the run and one per rank. Every sequence opens with its clock,
 its defaults, its strings and its tracks; then come all events, stamped with the time since the event before
-on the same sequence. Packets are deflated, which the format allows for and which makes them a tenth as large.
+on the same sequence. Nothing is deflated, so that any protobuf reader can walk the packets; what a slice's name
+or its neighbors tell already is left out of its arguments instead.
 """
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,9 +28,10 @@ from stagescope.export.protobuf import (
     spread_cells,
     varint,
 )
-from stagescope.export.tracks import ARGS, lay_out
+from stagescope.export.tracks import lay_out
 from stagescope.export.writer import Writer, Written
 from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,21 +43,21 @@ if TYPE_CHECKING:
     from stagescope.timeline import Timeline
 
     Ints = npt.NDArray[np.int64]
+    Mask = npt.NDArray[np.bool_]
 
 TRACE_PACKET = 1
 # Fields of TracePacket.
 CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE_ID, TRACK_EVENT, INTERNED_DATA, SEQUENCE_FLAGS = 6, 8, 10, 11, 12, 13
-COMPRESSED_PACKETS, DEFAULTS, TRACK_DESCRIPTOR = 50, 59, 60
-TIMESTAMP_CLOCK = 58
-STATE_CLEARED, NEEDS_STATE = 1, 2
+DEFAULTS, TRACK_DESCRIPTOR = 59, 60
+# Fields of TracePacketDefaults and TrackEventDefaults.
+EVENT_DEFAULTS, TIMESTAMP_CLOCK, DEFAULT_TRACK_UUID = 11, 58, 11
+STATE_CLEARED = 1
 # Fields of TrackEvent and the values of its type.
-CATEGORY_IIDS, ANNOTATIONS, EVENT_TYPE, NAME_IID, TRACK_UUID, COUNTER_VALUE, FLOW_IDS, ENDING_FLOW_IDS = (
-    3, 4, 9, 10, 11, 30, 47, 48,
-)  # fmt: skip
+ANNOTATIONS, EVENT_TYPE, NAME_IID, TRACK_UUID, COUNTER_VALUE, FLOW_IDS, ENDING_FLOW_IDS = 4, 9, 10, 11, 30, 47, 48
 SLICE_BEGIN, SLICE_END, COUNTER = 1, 2, 4
 # Fields of DebugAnnotation and InternedData.
-ANNOTATION_NAME_IID, INT_VALUE, STRING_VALUE_IID = 1, 4, 17
-CATEGORIES, EVENT_NAMES, ANNOTATION_NAMES, ANNOTATION_STRINGS = 1, 2, 3, 29
+ANNOTATION_NAME_IID, INT_VALUE = 1, 4
+EVENT_NAMES, ANNOTATION_NAMES = 2, 3
 # Fields of TrackDescriptor; EXPLICIT orders children by their rank.
 UUID, TRACK_NAME, PARENT_UUID, COUNTER_DESCRIPTOR, CHILD_ORDERING, ORDER = 1, 2, 5, 8, 11, 12
 EXPLICIT = 3
@@ -66,31 +67,19 @@ REALTIME, BOOTTIME, DELTA_CLOCK = 1, 6, 64
 RUN_UUID = 1
 RUN_SEQUENCE = 1
 BLOCK_ROWS = 16_384
-"""Events encoded at a time: few enough for the matrices to stay in the processor's cache."""
+"""Events encoded at a time: bounds the memory for their matrices; four times more or fewer are no faster."""
 
-_TEXTS = (
-    ("title", EVENT_NAMES),
-    ("category", CATEGORIES),
-    ("label", ANNOTATION_STRINGS),
-    ("name", ANNOTATION_STRINGS),
-)
-_ANNOTATIONS = (*ARGS, "label", "name")
+_ANNOTATIONS = ("step", "stage", "microbatch", "pair", "peer", "bytes")
+_ON_JOBS_ONLY = ("step", "pair")
+_ON_SENDS_ONLY = ("peer", "bytes")
+"""Where arguments stand: an arrow leads from a receive to the send that tells the rest; the step is above both."""
 
 
-class _Strings(NamedTuple):
-    """The distinct strings of one column; a string's id within its field is its place plus `first_iid`."""
-
-    column: str
-    field: int
-    values: list[str]
-    first_iid: int
-
-    def entries(self) -> list[bytes]:
-        """Return the InternedData field of every string: a message of its id (1) and its text (2)."""
-        return [
-            bytes_field(self.field, b"\x08" + varint(iid) + bytes_field(2, value))
-            for iid, value in enumerate(self.values, start=self.first_iid)
-        ]
+def _interned(field: int, texts: list[str]) -> list[bytes]:
+    """Return the InternedData field of every text: a message of its id (1), counted from 1, and itself (2)."""
+    return [
+        bytes_field(field, b"\x08" + varint(iid) + bytes_field(2, text)) for iid, text in enumerate(texts, start=1)
+    ]
 
 
 def write(timeline: Timeline, path: Path) -> Written:
@@ -101,14 +90,14 @@ def write(timeline: Timeline, path: Path) -> Written:
     if shift_ns:
         message = f"the trace begins before the epoch, which cannot be written; moved by {shift_ns} ns"
         diagnostics = (*diagnostics, Diagnostic("info", message))
-    slices, strings = _intern(layout.slices)
+    slices, titles = _intern(layout.slices)
     events = _events(layout)
     with path.open("wb") as file:
         clock = _clock(layout.start_ns + shift_ns)
-        file.write(_deflated(_preamble(layout, slices, strings, clock, is_partial=timeline.is_partial)))
+        file.write(_preamble(layout, slices, titles, clock, is_partial=timeline.is_partial))
         columns = _Columns(slices, layout)
         for start in range(0, len(events.row), BLOCK_ROWS):
-            file.write(_deflated(_encode(events.part(start, start + BLOCK_ROWS), columns)))
+            file.write(_encode(events.part(start, start + BLOCK_ROWS), columns))
         size_bytes = file.tell()
     return Written(
         path, size_bytes, layout.slices.height, layout.flows.height, layout.track_names, diagnostics
@@ -118,22 +107,11 @@ def write(timeline: Timeline, path: Path) -> Written:
 WRITER = Writer("pftrace", ".pftrace", "Perfetto protobuf for ui.perfetto.dev and trace_processor", write)
 
 
-def _deflated(packets: bytes) -> bytes:
-    # Level 1: more effort makes the file a few percent smaller and takes three times as long.
-    return bytes_field(TRACE_PACKET, bytes_field(COMPRESSED_PACKETS, zlib.compress(packets, 1)))
-
-
-def _intern(slices: pl.DataFrame) -> tuple[pl.DataFrame, list[_Strings]]:
-    """Return slices with the texts of each text column replaced by ids (null stays null), and the texts."""
-    texts = slices.with_columns(category=pl.col("kind").cast(pl.String).fill_null("step"))
-    strings: list[_Strings] = []
-    for column, field in _TEXTS:
-        values = texts[column].drop_nulls().unique(maintain_order=True)
-        first_iid = 1 + sum(len(other.values) for other in strings if other.field == field)
-        codes = texts[column].cast(pl.Enum(values)).to_physical().cast(pl.Int64) + first_iid
-        texts = texts.with_columns(codes.alias(column))
-        strings.append(_Strings(column, field, values.to_list(), first_iid))
-    return texts, strings
+def _intern(slices: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Return slices with their titles replaced by ids, and the titles in the order of the ids, which begin at 1."""
+    titles = slices["title"].unique(maintain_order=True)
+    codes = slices["title"].cast(pl.Enum(titles)).to_physical().cast(pl.Int64) + 1
+    return slices.with_columns(codes.alias("title")), titles.to_list()
 
 
 class _Events(NamedTuple):
@@ -192,18 +170,27 @@ def _sequence(rank: int | None) -> int:
 
 
 def _preamble(
-    layout: Layout, slices: pl.DataFrame, strings: list[_Strings], clock: bytes, *, is_partial: bool
+    layout: Layout, slices: pl.DataFrame, titles: list[str], clock: bytes, *, is_partial: bool
 ) -> bytes:
     """Return the packets that every sequence opens with: clock, defaults and strings, then its tracks."""
-    content = number_field(SEQUENCE_FLAGS, STATE_CLEARED) + clock
-    content += bytes_field(DEFAULTS, number_field(TIMESTAMP_CLOCK, DELTA_CLOCK))
-    interned = _interned_by_sequence(slices, strings)
-    packets = [
-        _packet(sequence, content + bytes_field(INTERNED_DATA, interned.get(sequence, b"")))
-        for sequence in (RUN_SEQUENCE, *(_sequence(group.rank) for group in layout.groups))
-    ]
+    interned = _interned_by_sequence(slices, titles)
+    default_uuids = _default_uuids(slices)
+    packets = []
+    for sequence in (RUN_SEQUENCE, *(_sequence(group.rank) for group in layout.groups)):
+        defaults = number_field(TIMESTAMP_CLOCK, DELTA_CLOCK)
+        track = number_field(DEFAULT_TRACK_UUID, default_uuids.get(sequence, RUN_UUID))
+        content = number_field(SEQUENCE_FLAGS, STATE_CLEARED) + clock
+        content += bytes_field(DEFAULTS, defaults + bytes_field(EVENT_DEFAULTS, track))
+        packets.append(_packet(sequence, content + bytes_field(INTERNED_DATA, interned.get(sequence, b""))))
     run_name = "run (partial: data are missing)" if is_partial else "run"
     return b"".join(packets + _track_packets(layout, run_name))
+
+
+def _default_uuids(slices: pl.DataFrame) -> dict[int, int]:
+    """Return for each sequence the track that most of its slices are on: their events need not name it."""
+    counts = slices.group_by("rank", "track").len().sort("len", "track", descending=[True, False])
+    busiest = counts.unique("rank", keep="first", maintain_order=True)
+    return dict(zip(_sequences(busiest).tolist(), _uuids(busiest).tolist(), strict=True))
 
 
 def _packet(sequence: int, content: bytes) -> bytes:
@@ -217,16 +204,15 @@ def _clock(start_ns: int) -> bytes:
     return bytes_field(CLOCK_SNAPSHOT, b"".join(bytes_field(1, clock) for clock in (*fixed, delta)))
 
 
-def _interned_by_sequence(slices: pl.DataFrame, strings: list[_Strings]) -> dict[int, bytes]:
-    """Return the InternedData of every sequence: the strings that its slices use."""
-    annotation_names = b"".join(_Strings("", ANNOTATION_NAMES, list(_ANNOTATIONS), 1).entries())
-    interned = dict.fromkeys(np.unique(_sequences(slices)).tolist(), annotation_names)
-    for text in strings:
-        entries = text.entries()
-        used = slices.select("rank", text.column).drop_nulls(text.column).unique(maintain_order=True)
-        for sequence, iid in zip(_sequences(used).tolist(), used[text.column].to_list(), strict=True):
-            interned[sequence] += entries[iid - text.first_iid]
-    return interned
+def _interned_by_sequence(slices: pl.DataFrame, titles: list[str]) -> dict[int, bytes]:
+    """Return the InternedData of every sequence: the names of arguments, and the titles that its slices use."""
+    names = b"".join(_interned(ANNOTATION_NAMES, list(_ANNOTATIONS)))
+    entries = _interned(EVENT_NAMES, titles)
+    used = slices.select("rank", "title").unique(maintain_order=True)
+    interned: dict[int, list[bytes]] = {}
+    for sequence, iid in zip(_sequences(used).tolist(), used["title"].to_list(), strict=True):
+        interned.setdefault(sequence, [names]).append(entries[iid - 1])
+    return {sequence: b"".join(parts) for sequence, parts in interned.items()}
 
 
 def _track_packets(layout: Layout, run_name: str) -> list[bytes]:
@@ -256,12 +242,14 @@ class _Columns:
 
     def __init__(self, slices: pl.DataFrame, layout: Layout) -> None:
         self.uuid = _uuids(slices)
+        defaults = _default_uuids(slices)
+        default_of = np.zeros(1 + max((RUN_SEQUENCE, *defaults)), np.int64)
+        default_of[list(defaults)] = list(defaults.values())
+        self.names_track = self.uuid != default_of[_sequences(slices)]
         self.title = slices["title"].to_numpy()
-        self.category = slices["category"].to_numpy()
         names = [name for name in _ANNOTATIONS if slices[name].null_count() < slices.height]
         self.annotations = {
-            name: (slices[name].fill_null(0).cast(pl.Int64).to_numpy(), slices[name].is_not_null().to_numpy())
-            for name in names
+            name: (slices[name].fill_null(0).cast(pl.Int64).to_numpy(), _stands(slices, name)) for name in names
         }
         self.flow_out, self.flow_in = (np.zeros(slices.height, np.int64) for _ in range(2))
         flow_ids = np.arange(1, layout.flows.height + 1)
@@ -269,6 +257,17 @@ class _Columns:
         self.flow_in[layout.flows["recv"].to_numpy()] = flow_ids
         self.counter_uuid = _uuids(layout.counters)
         self.counter_value = layout.counters["value"].to_numpy()
+
+
+def _stands(slices: pl.DataFrame, name: str) -> Mask:
+    """Return on which slices an argument is written."""
+    wanted = pl.col(name).is_not_null()
+    if name in _ON_JOBS_ONLY:
+        wanted &= ~pl.col("is_wait") & ~pl.col("kind").is_in(TRANSFERS).fill_null(value=False)
+    if name in _ON_SENDS_ONLY:
+        wanted &= ~pl.col("is_wait") & ~pl.col("is_receive")
+    mask: Mask = slices.select(wanted).to_series().to_numpy()
+    return mask
 
 
 def _uuids(rows: pl.DataFrame) -> Ints:
@@ -281,37 +280,36 @@ def _encode(events: _Events, columns: _Columns) -> bytes:
     is_counter, is_begin = events.type == COUNTER, events.type == SLICE_BEGIN
     is_slice = ~is_counter
     uuid, value = np.empty_like(events.row), np.zeros_like(events.row)
+    names_track = np.ones(len(events.row), np.bool_)
     uuid[is_slice] = columns.uuid[events.row[is_slice]]
+    names_track[is_slice] = columns.names_track[events.row[is_slice]]
     uuid[is_counter] = columns.counter_uuid[events.row[is_counter]]
     value[is_counter] = columns.counter_value[events.row[is_counter]]
     event = [
         number_cells(EVENT_TYPE, events.type),
-        number_cells(TRACK_UUID, uuid),
+        number_cells(TRACK_UUID, uuid, names_track),
         number_cells(COUNTER_VALUE, value, is_counter),
         spread_cells(_begin_cells(events.row[is_begin], columns), is_begin),
     ]
     packet = [
         number_cells(TIMESTAMP, events.delta_ns),
         number_cells(SEQUENCE_ID, events.sequence),
-        constant_cells(number_field(SEQUENCE_FLAGS, NEEDS_STATE), len(events.row)),
         message_cells(TRACK_EVENT, join_cells(event)),
     ]
     return message_cells(TRACE_PACKET, join_cells(packet)).tobytes()
 
 
 def _begin_cells(row: Ints, columns: _Columns) -> Cells:
-    """Return what the beginnings of these slices carry: name, category, arguments and flows."""
+    """Return what the beginnings of these slices carry: name, arguments and flows."""
     flow_out, flow_in = columns.flow_out[row], columns.flow_in[row]
     parts = [
         number_cells(NAME_IID, columns.title[row]),
-        number_cells(CATEGORY_IIDS, columns.category[row]),
         fixed64_cells(FLOW_IDS, flow_out, flow_out > 0),
         fixed64_cells(ENDING_FLOW_IDS, flow_in, flow_in > 0),
     ]
     for name, (values, present) in columns.annotations.items():
         here = present[row]
         name_iid = number_field(ANNOTATION_NAME_IID, _ANNOTATIONS.index(name) + 1)
-        value_field = INT_VALUE if name in ARGS else STRING_VALUE_IID
-        annotation = [constant_cells(name_iid, len(row), here), number_cells(value_field, values[row], here)]
+        annotation = [constant_cells(name_iid, len(row), here), number_cells(INT_VALUE, values[row], here)]
         parts.append(message_cells(ANNOTATIONS, join_cells(annotation), here))
     return join_cells(parts)
