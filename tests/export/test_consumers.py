@@ -9,7 +9,7 @@ from collections import Counter
 import polars as pl
 import pytest
 
-from consumers import open_browser, program, query_trace
+from consumers import open_browser, query_trace
 from stagescope.export import write
 from stagescope.export.tracks import lay_out
 from synthetic import Shape, awkward_timeline, message_count, pipeline_timeline
@@ -195,9 +195,3 @@ def test_catapult_shows_every_slice_flow_and_track(browser, timeline, tmp_path):
     assert Counter(map(tuple, slices)) == expected_slices(timeline, rebased=True, run_name="run")
     assert Counter(map(tuple, flows)) == expected_flows(timeline, rebased=True)
     assert len(slices) == written.slice_count
-
-
-def test_missing_program_skips_with_its_name(monkeypatch):
-    monkeypatch.setattr("consumers.shutil.which", lambda _: None)
-    with pytest.raises(pytest.skip.Exception, match="needs the program node"):
-        program("node")
