@@ -31,7 +31,14 @@ def write_rank(directory: Path, rank: int) -> Path:
     spans["stage"] = rank
     spans["microbatch"] = np.arange(SPANS) % 50
     spans["kind"] = 1 + np.arange(SPANS) % 2
-    header = {"version": 1, "rank": rank, "world_size": RANKS, "host": "node", "boot": "b", "clock": "CLOCK_MONOTONIC"}
+    header = {
+        "version": 1,
+        "rank": rank,
+        "world_size": RANKS,
+        "host": "node",
+        "boot": "b",
+        "clock": "CLOCK_MONOTONIC",
+    }
     frames = [(fmt.HEADER, json.dumps(header).encode()), (fmt.CLOCK, fmt.ANCHOR.pack(0, 10**18, 50))]
     frames += [(fmt.SPANS, spans[at : at + FRAME_SPANS].tobytes()) for at in range(0, SPANS, FRAME_SPANS)]
     frames.append((fmt.END, json.dumps({"spans": SPANS, "dropped_spans": 0}).encode()))
@@ -50,8 +57,10 @@ def main() -> None:
             timeline = read_recordings(paths)
             rates.append(timeline.spans.height / (time.process_time() - begun))
             wall.append(time.perf_counter() - begun_wall)
-    print(f"{RANKS * SPANS / 1e6:.1f} M spans, {size_mb:.0f} MB: {statistics.median(rates) / 1e6:.1f} M spans per CPU s"
-          f" (wall {statistics.median(wall):.2f} s), at least {LIMIT / 1e6:.0f} wanted")
+    print(
+        f"{RANKS * SPANS / 1e6:.1f} M spans, {size_mb:.0f} MB: {statistics.median(rates) / 1e6:.1f} M spans per CPU s"
+        f" (wall {statistics.median(wall):.2f} s), at least {LIMIT / 1e6:.0f} wanted"
+    )
 
 
 if __name__ == "__main__":

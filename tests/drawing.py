@@ -53,6 +53,9 @@ def timeline_to_text(timeline: Timeline, *, cell_ns: int = 1_000) -> str:
         for span in spans.iter_rows(named=True):
             first, last = ((span[name] - origin_ns) // cell_ns for name in ("start_ns", "end_ns"))
             text = label(span["kind"], span["stage"], span["microbatch"])
-            cells[first:last] = [text.replace(f"{rank}.", "") if span["stage"] == rank else text, *"-" * (last - first - 1)]
+            cells[first:last] = [
+                text.replace(f"{rank}.", "") if span["stage"] == rank else text,
+                *"-" * (last - first - 1),
+            ]
         lines.append(" ".join(cells))
     return "\n".join(lines)

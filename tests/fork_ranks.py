@@ -35,7 +35,9 @@ def main() -> None:
     ranks = int(sys.argv[1])
     port = free_port()
     fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=run_rank, args=(rank, ranks, port, sys.argv[2:])) for rank in range(ranks)]
+    processes = [
+        fork.Process(target=run_rank, args=(rank, ranks, port, sys.argv[2:])) for rank in range(ranks)
+    ]
     for process in processes:
         process.start()
     for process in processes:

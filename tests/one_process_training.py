@@ -17,7 +17,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining import stage as stages_module
 from torch.optim import optimizer as optimizers
 
-import stagescope.record as record
+from stagescope import record
 
 
 class OwnStage(PipelineStage):
@@ -30,9 +30,19 @@ class OwnStage(PipelineStage):
 def state():
     base = stages_module._PipelineStageBase
     names = ("forward_one_chunk", "backward_one_chunk", "get_fwd_send_ops", "perform_reduce_grad")
-    own = [vars(schedules)["record_function"], vars(schedules)["_batch_p2p"], vars(OwnStage)["forward_one_chunk"]]
+    own = [
+        vars(schedules)["record_function"],
+        vars(schedules)["_batch_p2p"],
+        vars(OwnStage)["forward_one_chunk"],
+    ]
     hooks = optimizers._global_optimizer_pre_hooks
-    return [*own, *(vars(base)[name] for name in names), schedules.PipelineScheduleMulti.step, schedules.PipelineScheduleSingle.step, len(hooks)]
+    return [
+        *own,
+        *(vars(base)[name] for name in names),
+        schedules.PipelineScheduleMulti.step,
+        schedules.PipelineScheduleSingle.step,
+        len(hooks),
+    ]
 
 
 def custom_backward(action, context):
@@ -44,7 +54,9 @@ def custom_backward(action, context):
     original(stage, action.microbatch_index, loss=loss, full_backward=True, last_backward=False)
     if stage.stage_index:
         before = next(one for one in schedule._stages if one.stage_index == stage.stage_index - 1)
-        before.set_local_bwd_input(stage.get_local_bwd_output(action.microbatch_index), action.microbatch_index)
+        before.set_local_bwd_input(
+            stage.get_local_bwd_output(action.microbatch_index), action.microbatch_index
+        )
 
 
 def main():

@@ -47,7 +47,9 @@ def recording_frames(spans, *, end=True, **header):
         *((fmt.SPANS, span) for span in spans),
     ]
     if end:
-        frames.append((fmt.END, json.dumps({"spans": len(spans), "dropped_spans": 0, "reason": "exit"}).encode()))
+        frames.append(
+            (fmt.END, json.dumps({"spans": len(spans), "dropped_spans": 0, "reason": "exit"}).encode())
+        )
     return frames
 
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -35,12 +35,14 @@ class Training:
     losses: list[float]
 
 
-def run_ranks(arguments: list[str], environment: dict[str, str], *, ranks: int = RANKS) -> subprocess.CompletedProcess:
+def run_ranks(
+    arguments: list[str], environment: dict[str, str], *, ranks: int = RANKS
+) -> subprocess.CompletedProcess:
     command = [sys.executable, str(TESTS / "fork_ranks.py"), str(ranks), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
-@lru_cache(maxsize=None)
+@cache
 def record_training(schedule: str, *, steps: str | None = None, recorded: bool = True) -> Training:
     """Train three steps of `schedule` on four processes; raises with the training's output if it fails."""
     root = Path(mkdtemp(prefix="stagescope-training-"))

@@ -4,8 +4,8 @@ import json
 
 from drawing import timeline_from_text
 from stagescope.analyze import build_report, to_json
-from stagescope.timeline.bubbles import DENOMINATOR
 from stagescope.timeline import empty_timeline
+from stagescope.timeline.bubbles import DENOMINATOR
 from stagescope.timeline.diagnostics import Diagnostic
 
 
@@ -16,7 +16,14 @@ def test_the_json_is_exactly_what_the_schema_says():
     )
     third = 1 / 3
     step = {"step": 0, "start_ns": 0, "end_ns": 30, "window_ns": 30}
-    figures = {"machine": None, "busy_ns": 20, "idle_ns": 10, "receive_wait_ns": 0, "send_wait_ns": 0, "window_ns": 30}
+    figures = {
+        "machine": None,
+        "busy_ns": 20,
+        "idle_ns": 10,
+        "receive_wait_ns": 0,
+        "send_wait_ns": 0,
+        "window_ns": 30,
+    }
     assert json.loads(json.dumps(to_json(report), allow_nan=False)) == {
         "schema": 1,
         "schedule": None,

@@ -62,7 +62,9 @@ def test_without_torch_one_sentence_says_what_to_install(tmp_path, capsys, monke
 
 
 def test_a_training_that_fails_is_shown_with_its_own_exit_code(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("stagescope.cli.demo.launch_command", lambda script, options: ["sh", "-c", "echo why; exit 5"])
+    monkeypatch.setattr(
+        "stagescope.cli.demo.launch_command", lambda script, options: ["sh", "-c", "echo why; exit 5"]
+    )
     assert main(["demo", "-o", str(tmp_path / "demo")]) == 5
     said = capfd.readouterr().err
     assert "why" in said

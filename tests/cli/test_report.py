@@ -9,10 +9,10 @@ import pytest
 
 from drawing import timeline_from_text
 from stagescope.analyze import build_report, to_json
-from stagescope.timeline.bubbles import DENOMINATOR
 from stagescope.cli import main
 from stagescope.cli.report import bubble_sentence
 from stagescope.timeline import empty_timeline
+from stagescope.timeline.bubbles import DENOMINATOR
 from stagescope.workflow import read
 
 

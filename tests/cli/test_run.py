@@ -24,7 +24,9 @@ print("out"); print("err", file=sys.stderr)
 
 def stagescope(*arguments, cwd=None, **options):
     command = [sys.executable, "-m", "stagescope", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd, **options
+    )
 
 
 def test_records_every_process_and_leaves_output_and_exit_code_alone(tmp_path):
@@ -54,7 +56,9 @@ def test_the_directory_is_named_by_date_unless_given(tmp_path):
 
 def test_the_commands_own_options_are_not_ours(tmp_path):
     code = "import sys; print(sys.argv[1:])"
-    done = stagescope("run", "-o", tmp_path / "rec", "--", sys.executable, "-c", code, "--steps", "x", "-o", "--force")
+    done = stagescope(
+        "run", "-o", tmp_path / "rec", "--", sys.executable, "-c", code, "--steps", "x", "-o", "--force"
+    )
     assert done.stdout == "['--steps', 'x', '-o', '--force']\n"
 
 

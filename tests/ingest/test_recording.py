@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import anchor_record, encode, recording_frames, span_record, step_record, write_recording
 
+from recordings import anchor_record, encode, recording_frames, span_record, step_record, write_recording
 from stagescope.ingest.readers.recording import READER, read_recordings
 from stagescope.ingest.recording_frames import read_contents
 from stagescope.timeline import SPANS

@@ -3,9 +3,9 @@
 import polars as pl
 
 from drawing import timeline_from_text
+from stagescope.timeline import SPANS
 from stagescope.timeline.bubbles import step_bubbles
 from stagescope.timeline.pipelines import find_pipelines
-from stagescope.timeline import SPANS
 from stagescope.timeline.validate import conform
 
 

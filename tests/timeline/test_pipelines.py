@@ -3,8 +3,8 @@
 import polars as pl
 
 from drawing import timeline_from_text
-from stagescope.timeline.pipelines import find_pipelines
 from stagescope.timeline import SPANS, empty_timeline
+from stagescope.timeline.pipelines import find_pipelines
 from stagescope.timeline.validate import conform
 
 FOUR_RANKS = """

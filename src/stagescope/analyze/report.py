@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.timeline.bubbles import DENOMINATOR, step_bubbles
 from stagescope.analyze.gaps import errors_first, find_gaps
-from stagescope.timeline.pipelines import find_pipelines
+from stagescope.timeline.bubbles import DENOMINATOR, step_bubbles
 from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.timeline.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import PIPELINE_JOBS
 
 if TYPE_CHECKING:

@@ -32,7 +32,9 @@ PICTURES = (("svg", "demo.svg"), ("pftrace", "demo.pftrace"), ("chrome", "demo.j
       stagescope demo --schedule ZBVZeroBubble -o demo-zbv
     """,
 )
-@click.option("--schedule", type=click.Choice(SCHEDULES), default="1F1B", show_default=True, help="What to run.")
+@click.option(
+    "--schedule", type=click.Choice(SCHEDULES), default="1F1B", show_default=True, help="What to run."
+)
 @click.option("--microbatches", type=click.IntRange(min=RANKS), default=8, show_default=True)
 @click.option(
     "-o",

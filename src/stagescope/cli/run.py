@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     Then: stagescope show DIR
     """,
 )
-@click.option("--steps", metavar="A:B", help="Record steps A to B-1, counted from 0; every step unless given.")
+@click.option(
+    "--steps", metavar="A:B", help="Record steps A to B-1, counted from 0; every step unless given."
+)
 @click.option(
     "-o",
     "--output",
@@ -87,5 +89,7 @@ def _say_what_came(directory: Path, before: set[Path], ended: Ended) -> None:
         click.echo(f"stagescope: recorded {files} in {directory} ({size_kb:.0f} kB)", err=True)
         click.echo(f"  look at it with: stagescope show {directory}", err=True)
     else:
-        click.echo("stagescope: nothing was recorded: no process finished a job of a pipeline schedule", err=True)
+        click.echo(
+            "stagescope: nothing was recorded: no process finished a job of a pipeline schedule", err=True
+        )
         click.echo("  recorded are: torch.distributed.pipelining, and spans marked by hand", err=True)

@@ -59,7 +59,9 @@ class Block(nn.Module):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         weight = SleepOnWeight.apply(self.linear.weight, self.seconds)
         value = SleepOnOutput.apply(nn.functional.linear(value, weight, self.linear.bias), self.seconds)
-        return torch.tanh(value)  # last, because torch splits the backward pass only where the output is no view
+        return torch.tanh(
+            value
+        )  # last, because torch splits the backward pass only where the output is no view
 
 
 def parse_arguments() -> argparse.Namespace:

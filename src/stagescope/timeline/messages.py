@@ -16,7 +16,9 @@ def match_messages(spans: pl.DataFrame) -> pl.DataFrame:
     receives), microbatch, occurrence (a stage may pass several tensors), send_row and recv_row (row numbers
     of `spans`), bytes, send_start_ns, send_end_ns, recv_start_ns, recv_end_ns, wait_start_ns, wait_end_ns.
     """
-    numbered = spans.with_row_index("row").filter(pl.col("peer").is_not_null() & pl.col("stage").is_not_null())
+    numbered = spans.with_row_index("row").filter(
+        pl.col("peer").is_not_null() & pl.col("stage").is_not_null()
+    )
     sends = _ends(numbered.filter(pl.col("kind").is_in(SENDS)), is_send=True)
     receives = _ends(numbered.filter(pl.col("kind").is_in(RECEIVES)), is_send=False)
     return sends.join(receives, on=MESSAGE_KEY, how="inner", nulls_equal=True).sort("send_start_ns")

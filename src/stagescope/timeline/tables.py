@@ -74,7 +74,9 @@ SPANS = Table(
         Column("bytes", pl.Int64, "B", "Size of the transfer.", nullable=True),
         Column("start_ns", pl.Int64, "ns", "Start; of a transfer: when it was issued."),
         Column("end_ns", pl.Int64, "ns", "End; of a receive: when the host knew that it was done."),
-        Column("wait_start_ns", pl.Int64, "ns", "When the host began to block on this transfer.", nullable=True),
+        Column(
+            "wait_start_ns", pl.Int64, "ns", "When the host began to block on this transfer.", nullable=True
+        ),
         Column("wait_end_ns", pl.Int64, "ns", "When the host was released again.", nullable=True),
         Column("name", pl.String, "", "Free text where kind does not say it all.", nullable=True),
     ),
@@ -123,8 +125,12 @@ CLOCKS = Table(
         Column("start_ns", pl.Int64, "ns", "First moment the fit holds for.", nullable=True),
         Column("offset_ns", pl.Int64, "ns", "Added to raw stamps to give the common clock."),
         Column("drift_ppm", pl.Float64, "ppm", "Rate against the common clock.", nullable=True),
-        Column("error_lo_ns", pl.Int64, "ns", "Lower end of the offset's error; null: unknown.", nullable=True),
-        Column("error_hi_ns", pl.Int64, "ns", "Upper end of the offset's error; null: unknown.", nullable=True),
+        Column(
+            "error_lo_ns", pl.Int64, "ns", "Lower end of the offset's error; null: unknown.", nullable=True
+        ),
+        Column(
+            "error_hi_ns", pl.Int64, "ns", "Upper end of the offset's error; null: unknown.", nullable=True
+        ),
         Column("evidence_count", pl.Int64, "", "Observations that the offset rests on.", nullable=True),
         Column("method", pl.String, "", "How the offset was found."),
     ),
@@ -135,7 +141,9 @@ DIAGNOSTICS = Table(
     "one thing that was wrong or lost",
     ("severity", "source"),
     (
-        Column("severity", SeverityType, "", "error: data are missing; warning: look twice; info: good to know."),
+        Column(
+            "severity", SeverityType, "", "error: data are missing; warning: look twice; info: good to know."
+        ),
         Column("source", pl.String, "", "File it concerns.", nullable=True),
         Column("rank", pl.Int32, "", "Rank it concerns.", nullable=True),
         Column("location", pl.String, "", "Where in the source.", nullable=True),

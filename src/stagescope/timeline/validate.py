@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 from polars.exceptions import InvalidOperationError
 
-from stagescope.timeline.tables import Column, Table
 from stagescope.vocabulary.errors import TableError
+
+if TYPE_CHECKING:
+    from stagescope.timeline.tables import Column, Table
 
 
 def conform(frame: pl.DataFrame, table: Table, where: str = "") -> pl.DataFrame:
@@ -40,10 +44,11 @@ def in_order(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
 
 def _column(frame: pl.DataFrame, column: Column, table: Table, where: str) -> pl.Series:
     if column.name not in frame.columns:
-        return pl.Series(column.name, [None], dtype=column.dtype).new_from_index(0, frame.height)
+        absent: pl.Series = pl.Series(column.name, [None], dtype=column.dtype).new_from_index(0, frame.height)
+        return absent
     found = frame[column.name]
     try:
-        series = found.cast(column.dtype)
+        series: pl.Series = found.cast(column.dtype)
     except InvalidOperationError:
         wrong = found.filter(found.cast(column.dtype, strict=False).is_null() & found.is_not_null())
         raise TableError.wrong_values(

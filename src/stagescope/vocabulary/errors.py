@@ -137,12 +137,24 @@ class ScheduleError(StagescopeError):
     @classmethod
     def impossible(cls, name: str, constraint: str, found: str, source: str, nearest: str = "") -> Self:
         """Return the error for parameters that a schedule does not allow, with the nearest that it does."""
-        return cls(f"{name} needs {constraint} ({source}); found {found}", nearest and f"nearest valid: {nearest}")
+        return cls(
+            f"{name} needs {constraint} ({source}); found {found}", nearest and f"nearest valid: {nearest}"
+        )
 
     @classmethod
     def unknown_option(cls, name: str, options: Iterable[str], known: Iterable[str]) -> Self:
         """Return the error for options that a schedule does not have."""
         return cls(f"{name} has no option {', '.join(options)}", f"options: {', '.join(known) or 'none'}")
+
+    @classmethod
+    def option_value(cls, name: str, option: str, found: object, meaning: str) -> Self:
+        """Return the error for an option with a value that it cannot have."""
+        return cls(f"{name}: option {option} cannot be {found!r}", f"{option}: {meaning}")
+
+    @classmethod
+    def faulty(cls, rank: int, action: str, what: str) -> Self:
+        """Return the error for an order in which a job is missing, stands twice, or should not stand at all."""
+        return cls(f"the order is faulty: rank {rank}, {action}: {what}")
 
     @classmethod
     def not_an_action(cls, text: str) -> Self:
@@ -154,6 +166,36 @@ class ScheduleError(StagescopeError):
         """Return the error for an order in which jobs wait for each other in a circle."""
         return cls(f"the order deadlocks: {' waits for '.join(cycle)}")
 
+    @classmethod
+    def missing_producer(cls, waiting: str, producer: str) -> Self:
+        """Return the error for a job whose input nothing in the order produces."""
+        return cls(f"{waiting} waits for {producer}, which no rank runs")
+
+    @classmethod
+    def repeated_job(cls, job: str, ranks: Iterable[int]) -> Self:
+        """Return the error for a job that an order holds twice."""
+        return cls(f"{job} runs more than once, on rank {' and on rank '.join(map(str, ranks))}")
+
+    @classmethod
+    def wrong_cost(cls, name: str, found: object, expected: str) -> Self:
+        """Return the error for a cost that cannot be one."""
+        return cls(f"cost {name}: expected {expected}, found {found!r}")
+
+    @classmethod
+    def cost_count(cls, name: str, found: int, stages: int) -> Self:
+        """Return the error for costs given for another number of stages than the order has."""
+        return cls(f"cost {name}: {found} values for {stages} stages", "give one number, or one per stage")
+
+    @classmethod
+    def no_cost(cls, action: str) -> Self:
+        """Return the error for an action of the order that the costs say nothing about."""
+        return cls(f"no cost for {action}", "costs per micro-batch need an entry for every job of the order")
+
+    @classmethod
+    def bandwidth_alone(cls) -> Self:
+        """Return the error for a bandwidth without anything to send."""
+        return cls("cost bandwidth: without message_bytes it changes nothing", "give message_bytes too")
+
 
 class CommandError(StagescopeError):
     """A program that was to be started cannot be."""
@@ -163,7 +205,9 @@ class CommandError(StagescopeError):
     @classmethod
     def not_found(cls, program: str) -> Self:
         """Return the error for a program that is not on PATH."""
-        return cls(f"cannot start {program!r}: no such program", "check the spelling, or activate its environment")
+        return cls(
+            f"cannot start {program!r}: no such program", "check the spelling, or activate its environment"
+        )
 
     @classmethod
     def cannot_start(cls, program: str, reason: OSError) -> Self:
@@ -195,7 +239,9 @@ class UsageError(StagescopeError):
     @classmethod
     def step_range_malformed(cls, text: str) -> Self:
         """Return the error for a step range that is not written A:B."""
-        return cls(f"steps {text!r}: expected A:B with whole numbers from 0, such as 2:5 for steps 2, 3 and 4")
+        return cls(
+            f"steps {text!r}: expected A:B with whole numbers from 0, such as 2:5 for steps 2, 3 and 4"
+        )
 
     @classmethod
     def step_range_empty(cls, text: str, start: int, stop: int) -> Self:

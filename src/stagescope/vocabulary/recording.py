@@ -1,9 +1,9 @@
-"""The recording file (``*.sscope``), one per process: frames that survive any crash.
+r"""The recording file (``*.sscope``), one per process: frames that survive any crash.
 
 A file is a row of frames and nothing else. Each frame is a 20-byte head and a payload, little-endian:
 
     offset  size  field
-    0       4     magic, b"\\xabSSC"
+    0       4     magic, b"\xabSSC"
     4       4     sequence number, 0 for the first frame of the file, then one more per frame
     8       4     payload length in bytes, at most 4 MiB
     12      1     frame type

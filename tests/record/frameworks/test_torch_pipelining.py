@@ -11,13 +11,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from trainings import RANKS, SCHEDULES, TESTS, record_training, run_ranks
 
 from stagescope import workflow
 from stagescope.ingest.recording_frames import read_contents
 from stagescope.record.launch import recording_environment
 from stagescope.timeline.messages import match_messages
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
+from trainings import RANKS, SCHEDULES, TESTS, record_training, run_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,9 @@ def test_nothing_is_missing_and_every_step_is_recorded_on_every_rank(schedule):
     assert timeline.diagnostics.is_empty()
     assert timeline.ranks["rank"].to_list() == [0, 1, 2, 3]
     assert timeline.ranks["schedule"].unique().to_list() == [schedule]
-    assert sorted(timeline.steps.select("step", "rank").rows()) == [(s, r) for s in range(3) for r in range(4)]
+    assert sorted(timeline.steps.select("step", "rank").rows()) == [
+        (s, r) for s in range(3) for r in range(4)
+    ]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -112,7 +114,9 @@ def test_recorded_order_is_the_runtime_schedules_own_action_list(schedule):
             assert order_of(timeline, rank, step) == expected
 
 
-@pytest.mark.parametrize(("schedule", "golden"), [("1F1B", "torch_1f1b_executed"), ("DualPipeV", "torch_dualpipev")])
+@pytest.mark.parametrize(
+    ("schedule", "golden"), [("1F1B", "torch_1f1b_executed"), ("DualPipeV", "torch_dualpipev")]
+)
 def test_recorded_order_is_the_reference_order(schedule, golden):
     timeline, expected = timeline_of(schedule), golden_order(golden)
     assert {str(rank): order_of(timeline, rank, 2) for rank in range(RANKS)} == expected
@@ -143,7 +147,13 @@ def test_every_send_meets_its_receive_with_the_same_size(schedule):
     spans = timeline_of(schedule).spans
     messages = match_messages(spans)
     counts = dict(spans["kind"].cast(pl.String).value_counts().iter_rows())
-    hops = 3 * (7 if schedule in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble") else 3 if schedule in ("GPipe", "1F1B") else 6)
+    hops = 3 * (
+        7
+        if schedule in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
+        else 3
+        if schedule in ("GPipe", "1F1B")
+        else 6
+    )
     assert counts["send_forward"] == counts["recv_forward"] == counts["send_backward"] == 8 * hops
     assert messages.height == 2 * 8 * hops
     assert messages["bytes"].unique().to_list() == [2 * 8 * 4]

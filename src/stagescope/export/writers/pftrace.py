@@ -53,7 +53,15 @@ DEFAULTS, TRACK_DESCRIPTOR = 59, 60
 EVENT_DEFAULTS, TIMESTAMP_CLOCK, DEFAULT_TRACK_UUID = 11, 58, 11
 STATE_CLEARED = 1
 # Fields of TrackEvent and the values of its type.
-ANNOTATIONS, EVENT_TYPE, NAME_IID, TRACK_UUID, COUNTER_VALUE, FLOW_IDS, ENDING_FLOW_IDS = 4, 9, 10, 11, 30, 47, 48
+ANNOTATIONS, EVENT_TYPE, NAME_IID, TRACK_UUID, COUNTER_VALUE, FLOW_IDS, ENDING_FLOW_IDS = (
+    4,
+    9,
+    10,
+    11,
+    30,
+    47,
+    48,
+)
 SLICE_BEGIN, SLICE_END, COUNTER = 1, 2, 4
 # Fields of DebugAnnotation and InternedData.
 ANNOTATION_NAME_IID, INT_VALUE = 1, 4
@@ -78,7 +86,8 @@ _ON_SENDS_ONLY = ("peer", "bytes")
 def _interned(field: int, texts: list[str]) -> list[bytes]:
     """Return the InternedData field of every text: a message of its id (1), counted from 1, and itself (2)."""
     return [
-        bytes_field(field, b"\x08" + varint(iid) + bytes_field(2, text)) for iid, text in enumerate(texts, start=1)
+        bytes_field(field, b"\x08" + varint(iid) + bytes_field(2, text))
+        for iid, text in enumerate(texts, start=1)
     ]
 
 
@@ -249,7 +258,8 @@ class _Columns:
         self.title = slices["title"].to_numpy()
         names = [name for name in _ANNOTATIONS if slices[name].null_count() < slices.height]
         self.annotations = {
-            name: (slices[name].fill_null(0).cast(pl.Int64).to_numpy(), _stands(slices, name)) for name in names
+            name: (slices[name].fill_null(0).cast(pl.Int64).to_numpy(), _stands(slices, name))
+            for name in names
         }
         self.flow_out, self.flow_in = (np.zeros(slices.height, np.int64) for _ in range(2))
         flow_ids = np.arange(1, layout.flows.height + 1)

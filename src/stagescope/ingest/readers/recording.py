@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,7 +119,7 @@ def _rank_in_name(path: Path) -> int | None:
 
 
 def _check_ranks_once(processes: Sequence[Process]) -> None:
-    for one, other in zip(processes, processes[1:], strict=False):
+    for one, other in pairwise(processes):
         if one.rank == other.rank:
             raise InputError.duplicate_rank(one.rank, (one.source, other.source))
 

@@ -1,0 +1,78 @@
+"""Real child processes for the tests of the recorder, and what their recordings hold.
+
+Every child has a time limit and is ended by its process id, so that no test leaves one behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from stagescope.ingest.recording_frames import Contents, read_contents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+LIMIT_S = 60
+CLEARED = ("STAGESCOPE_OUT", "STAGESCOPE_STEPS", "STAGESCOPE_RUN", "RANK", "WORLD_SIZE", "PYTHONPATH")
+
+
+def clean_environment(**changes: str) -> dict[str, str]:
+    """Return our environment without what a recorder listens to, and with `changes`."""
+    kept = {name: value for name, value in os.environ.items() if name not in CLEARED}
+    return {**kept, **changes}
+
+
+def run_child(code: str, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
+    """Return how a Python program ended and what it said."""
+    options = {"env": clean_environment(), "timeout": LIMIT_S, **options}
+    return subprocess.run(_command(code, arguments), capture_output=True, text=True, check=False, **options)
+
+
+@contextmanager
+def child(code: str, *arguments: object, **options) -> Iterator[subprocess.Popen[str]]:
+    """Start a Python program, wait for its first line of output (``ready``), and kill it at the end if need be."""
+    options = {"env": clean_environment(), **options}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(_command(code, arguments), text=True, **pipes, **options) as process:
+        killer = threading.Timer(LIMIT_S, process.kill)
+        killer.start()
+        try:
+            assert process.stdout.readline().strip() == "ready", process.stderr.read()
+            yield process
+        finally:
+            killer.cancel()
+            process.kill()
+
+
+def end_of(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
+    """Send a signal to a child and return its exit code, negative for a signal."""
+    process.send_signal(number)
+    return process.wait(LIMIT_S)
+
+
+def contents_in(directory: Path) -> list[Contents]:
+    """Return what the recordings in a directory hold, in the order of their names."""
+    return [read_contents(path.read_bytes()) for path in sorted(directory.glob("*.sscope"))]
+
+
+def only_contents(directory: Path) -> Contents:
+    """Return what the one recording in a directory holds."""
+    (contents,) = contents_in(directory)
+    return contents
+
+
+def microbatches(contents: Contents) -> list[int]:
+    """Return the micro-batches of a recording's spans in file order: how these tests number their spans."""
+    return contents.spans["microbatch"].tolist()
+
+
+def _command(code: str, arguments: Sequence[object]) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
