@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from consumers import open_browser, query_trace
 from stagescope.export import write
 from stagescope.export.tracks import lay_out
+from stagescope.ingest.readers.recording import read_recordings
 from synthetic import Shape, awkward_timeline, message_count, pipeline_timeline
 
 pytestmark = pytest.mark.slow
@@ -39,6 +41,7 @@ SAMPLES = {
     "pipeline at today's epoch": pipeline_timeline(Shape()),
     "pipeline from zero": pipeline_timeline(Shape(ranks=2, origin_ns=0)),
     "awkward": awkward_timeline(),
+    "recorded": read_recordings(sorted((Path(__file__).parents[1] / "data/recordings/v1").iterdir())),
 }
 
 
@@ -173,7 +176,10 @@ def shown_tracks(page):
         polling=200,
     )
     return page.evaluate(
-        "() => window.app.trace.workspace.flatTracks.map(track => track.fullPath.join(' / '))"
+        """() => {
+            const walk = track => [track.fullPath.join(' / '), ...track.children.flatMap(walk)];
+            return window.app.trace.workspace.children.flatMap(walk);
+        }"""
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from drawing import timeline_from_text
 from stagescope.analyze.report import build_report
-from stagescope.export.step_chart import chart_step, chart_title, typical_step
+from stagescope.export.step_chart import chart_step, typical_step
 from stagescope.timeline import SPANS, Timeline, empty_timeline
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.errors import InputError
