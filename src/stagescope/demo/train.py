@@ -72,7 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--rows", type=int, default=8, help="rows of one micro-batch")
-    parser.add_argument("--work-ms", type=float, default=20.0, help="sleep of a rank in each of F, I and W")
+    parser.add_argument("--work-ms", type=float, default=25.0, help="sleep of a rank in each of F, I and W")
     return parser.parse_args()
 
 
