@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT_S = 60
+FORK_WARNING = "ignore:This process:DeprecationWarning"
+"""From Python 3.12 on, a fork beside any thread is warned of, and these tests do just that."""
 CLEARED = ("STAGESCOPE_OUT", "STAGESCOPE_STEPS", "STAGESCOPE_RUN", "RANK", "WORLD_SIZE", "PYTHONPATH")
 
 
@@ -75,4 +77,4 @@ def microbatches(contents: Contents) -> list[int]:
 
 
 def _command(code: str, arguments: Sequence[object]) -> list[str]:
-    return [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return [sys.executable, "-W", FORK_WARNING, "-c", textwrap.dedent(code), *map(str, arguments)]

@@ -63,7 +63,9 @@ class Block(nn.Module):
         self.stage = stage
 
     def forward(self, value):
-        microbatch = -1 if value.is_meta else round(float(value[0, 0].detach()))
+        # Shapes are inferred with tensors that hold nothing, or anything.
+        number = -1.0 if value.is_meta else float(value[0, 0].detach())
+        microbatch = round(number) if 0 <= number < MICROBATCHES else -1
         weight = ProbeWeight.apply(self.linear.weight, self.stage, microbatch)
         out = nn.functional.linear(value[:, 1:], weight, self.linear.bias)
         out = ProbeOutput.apply(out, self.stage, microbatch)

@@ -222,6 +222,17 @@ def test_unknown_kinds_and_frames_are_kept_or_counted(tmp_path):
     assert "kind that this stagescope does not know" in messages
 
 
+@given(
+    st.integers(0, 8),
+    st.binary(max_size=200) | st.sampled_from([b"[]", b"{}", b"7", b'{"names": 1, "first": []}']),
+)
+def test_a_frame_with_a_right_crc_and_a_wrong_payload_is_counted_and_never_raises(frame_type, payload):
+    frames = [*recording_frames(FIVE), (frame_type, payload)]
+    contents = read_contents(encode(frames))
+    assert contents.frames == len(frames)
+    assert len(contents.spans) >= 5
+
+
 def test_a_file_that_only_has_the_suffix_is_not_recognized(tmp_path):
     path = tmp_path / "a.sscope"
     path.write_bytes(b"<html>")

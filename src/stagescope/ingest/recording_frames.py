@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SPAN_DTYPE = np.dtype(list(fmt.SPAN_FIELDS))
 ANCHOR_DTYPE = np.dtype(list(fmt.ANCHOR_FIELDS))
+RECORD_BYTES = {fmt.SPANS: SPAN_DTYPE.itemsize, fmt.CLOCK: ANCHOR_DTYPE.itemsize}
 BLOCK_BYTES = 64 * 2**10
 
 
@@ -75,30 +76,38 @@ def read_contents(data: bytes) -> Contents:
         contents.frames += 1
         contents.lost_frames += max(0, item.sequence - expected)
         expected = item.sequence + 1
-        if item.type in payloads:
+        if item.type in payloads and len(item.payload) % RECORD_BYTES[item.type] == 0:
             payloads[item.type].append(item.payload)
-        else:
-            _take_facts(contents, item)
+        elif not _take_facts(contents, item):
+            contents.unknown_frames[item.type] += 1
     contents.spans = split_columns(payloads[fmt.SPANS])
     contents.anchors = np.frombuffer(b"".join(payloads[fmt.CLOCK]), dtype=ANCHOR_DTYPE)
     return contents
 
 
-def _take_facts(contents: Contents, frame: fmt.Frame) -> None:
-    """Take over a frame that carries JSON; the CRC has vouched for it."""
-    if frame.type not in (fmt.HEADER, fmt.NAMES, fmt.DROPS, fmt.END):
-        contents.unknown_frames[frame.type] += 1
-        return
-    facts = json.loads(bytes(frame.payload))
-    if frame.type == fmt.HEADER:
-        contents.header |= facts
-    elif frame.type == fmt.NAMES:
-        contents.names |= dict(enumerate(facts["names"], facts["first"]))
-    elif frame.type == fmt.DROPS:
-        contents.dropped_spans = facts["dropped_spans"]
-    else:
-        contents.end = facts
-        contents.dropped_spans = max(contents.dropped_spans, facts.get("dropped_spans", 0))
+def _take_facts(contents: Contents, frame: fmt.Frame) -> bool:
+    """Take over a frame that carries JSON; return whether it was one that this reader knows."""
+    try:
+        facts = json.loads(bytes(frame.payload))
+        if frame.type == fmt.HEADER:
+            contents.header |= facts
+        elif frame.type == fmt.NAMES:
+            contents.names |= dict(enumerate(map(str, facts["names"]), int(facts["first"])))
+        elif frame.type == fmt.DROPS:
+            contents.dropped_spans = int(facts["dropped_spans"])
+        elif frame.type == fmt.END:
+            contents.end = {**facts, "spans": int(facts["spans"]), "dropped_spans": int(facts["dropped_spans"])}
+            contents.dropped_spans = max(contents.dropped_spans, contents.end["dropped_spans"])
+        else:
+            return False
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+    ):  # a right CRC over something else: not our writer's
+        return False
+    return True
 
 
 def split_columns(payloads: Sequence[memoryview]) -> Columns:

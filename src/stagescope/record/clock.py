@@ -37,7 +37,7 @@ def _read_once() -> Anchor:
 def boot_id() -> str:
     """Return what identifies this boot of this machine, and so its monotonic clock; empty if unknown."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  # import time
-            return file.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().strip().decode(errors="replace")
     except OSError:
         return ""

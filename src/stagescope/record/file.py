@@ -20,7 +20,7 @@ class FrameFile:
 
     def __init__(self, directory: str, rank: int) -> None:
         """Create the file of `rank`; raises OSError when the directory or the file cannot be made."""
-        os.makedirs(directory, exist_ok=True)  # noqa: PTH103  # pathlib costs import time in every process
+        os.makedirs(directory, exist_ok=True)  # pathlib costs import time in every process
         self.path, self._descriptor = _create(directory, f"rank{rank:05d}-{os.getpid()}")
         self._sequence = 0
         self._size_bytes = 0
@@ -88,7 +88,7 @@ def _create(directory: str, stem: str) -> tuple[str, int]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
     for attempt in range(MAX_NAME_TRIES):
         name = stem + (f"-{attempt}" if attempt else "") + SUFFIX
-        path = os.path.join(directory, name)  # noqa: PTH118  # as above
+        path = os.path.join(directory, name)  # as above
         try:
             return path, os.open(path, flags, 0o600)
         except FileExistsError:

@@ -82,7 +82,7 @@ class _ActingLoader:
         self._name = name
         self._watch = watch
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever else the original loader can do
+    def __getattr__(self, name: str) -> Any:  # whatever else the original loader can do
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

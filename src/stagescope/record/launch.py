@@ -143,6 +143,6 @@ def _forget_pending(watched: frozenset[signal.Signals]) -> None:
 
 def _leave_no_core() -> None:
     """Write no core file of this process: the command has left its own."""
-    import resource  # noqa: PLC0415  # not on every platform, and seldom needed
+    import resource  # not on every platform, and seldom needed
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

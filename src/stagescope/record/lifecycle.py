@@ -159,21 +159,21 @@ def _set_wakeup_descriptor(descriptor: int) -> None:
         return
 
 
-def _at_process_end(function: object) -> None:
+def _at_process_end(function: Callable[[], None]) -> None:
     """Have `function` called at exit; a multiprocessing child skips atexit and runs its finalizers instead."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
-        from multiprocessing.util import Finalize  # noqa: PLC0415  # only in a child, where it is loaded
+        from multiprocessing.util import Finalize  # only in a child, where it is loaded
 
-        Finalize(None, function, exitpriority=10)  # type: ignore[arg-type]  # a bound method
+        Finalize(None, function, exitpriority=10)
     else:
-        atexit.register(function)  # type: ignore[arg-type]  # same
+        atexit.register(function)
 
 
 def _die_by(number: int) -> None:
     """End this process by a signal's default action from a thread that is not the main one."""
     try:
-        import ctypes  # noqa: PLC0415  # costs 10 ms and is needed once in the life of a process
+        import ctypes  # costs 10 ms and is needed once in the life of a process
     except ImportError:  # a Python built without it; better another signal than a process that does not end
         number = signal.SIGKILL
     else:

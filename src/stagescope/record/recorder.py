@@ -61,6 +61,8 @@ class Recorder:
         self._recording = Recording(self.directory)
         self._name_ids: dict[str, int] = {}
         self._writer: Writer | None = None
+        self._writer_is_starting = False
+        self._buffers: list[ThreadBuffer] = []
         self._threads = 0
         self.spans_seen = 0
         self._began_ns = now_ns()
@@ -70,7 +72,7 @@ class Recorder:
         """Path of the recording file, None before the first span."""
         return self._recording.path
 
-    def emit(  # a span is what it is: these are the fields of a record
+    def emit(  # noqa: PLR0917  # a span is what it is: these are the fields of a record
         self,
         kind: int,
         start_ns: int,
@@ -98,17 +100,31 @@ class Recorder:
             _pack_into(chunk_of_records.data, used, start_ns, end_ns, wait_start_ns, wait_end_ns, size_bytes,
                        self.step, stage, microbatch, peer, pair, name, chunk, buffer.index, kind,
                        _LANE_OF_CODE[kind])  # fmt: skip
+            if chunk_of_records.used == used:
+                self.spans_seen += 1
+                chunk_of_records.used = used + RECORD_BYTES
+                if used == LAST_RECORD:
+                    buffer.turn_over()
+                return
         except Exception:  # noqa: BLE001  # a value that fits no field must not stop the training
-            buffer.dropped += 1
-            return
-        if chunk_of_records.used != used:  # a signal handler has recorded a span in the same place meanwhile
-            self.emit(kind, start_ns, end_ns, stage, microbatch, chunk, peer, size_bytes,
-                      wait_start_ns, wait_end_ns, name, pair)  # fmt: skip
-            return
-        self.spans_seen += 1
-        chunk_of_records.used = used + RECORD_BYTES
-        if used == LAST_RECORD:
-            buffer.turn_over()
+            if used <= LAST_RECORD:
+                buffer.dropped += 1
+                return
+            buffer.turn_over()  # we are a signal handler, and have interrupted who was about to do that
+        self.emit(  # a signal handler has recorded a span in the same place meanwhile
+            kind,
+            start_ns,
+            end_ns,
+            stage,
+            microbatch,
+            chunk,
+            peer,
+            size_bytes,
+            wait_start_ns,
+            wait_end_ns,
+            name,
+            pair,
+        )
 
     def name_id(self, text: str) -> int:
         """Return the string table's number for `text`, of which the beginning counts."""
@@ -179,31 +195,28 @@ class Recorder:
         Where nothing is recorded any more, or nothing can be, the buffer has no room and drops every span.
         """
         with self._lock:
-            writer = self._writer or self._start_writer()
+            if self._writer is None and not self._stopped and not self._writer_is_starting:
+                self._start_writer()
             buffer = ThreadBuffer(self._pool, self._threads % THREAD_INDEXES, self.flush_soon)
             self._threads += 1
-            if writer:
-                writer.add_buffer(buffer)
-                self._lifecycle.attach(writer)
+            self._buffers.append(buffer)
+            if self._writer:
+                self._lifecycle.attach(self._writer)
         self._local.buffer = buffer
         self._local.end = ThreadEnd(buffer)
         return buffer
 
-    def _start_writer(self) -> Writer | None:
-        if self._stopped:
-            return None
-        self._recording.describe({**self._process_facts(), **self._facts})
+    def _start_writer(self) -> None:
+        self._writer_is_starting = True  # to a signal handler that records a span while we are here
         try:
-            self._writer = Writer(self._recording, self._pool, self._lifecycle.on_signal_byte)
-        except (
-            OSError,
-            RuntimeError,
-            MemoryError,
-        ) as error:  # no file or thread is left, or Python is ending
+            self._recording.describe({**self._process_facts(), **self._facts})
+            on_signal = self._lifecycle.on_signal_byte
+            self._writer = Writer(self._recording, self._pool, self._buffers, on_signal)
+        except Exception as error:  # noqa: BLE001  # such as: no file or thread is left, or Python is ending
             self._stopped = True
             self._pool.close()
             self._recording.warn(f"cannot record: {error}")
-        return self._writer
+        self._writer_is_starting = False
 
     def _new_name_id(self, text: str) -> int:
         number = self._name_ids.get(text) or self._recording.add_name(text)

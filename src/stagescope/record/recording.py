@@ -38,7 +38,7 @@ class Recording:
         self._dropped = 0
         self._dropped_reported = 0
         self._next_anchor_s = 0.0
-        self._warned = False
+        self._said: set[str] = set()
 
     @property
     def path(self) -> str | None:
@@ -110,10 +110,10 @@ class Recording:
             self._file = None
 
     def warn(self, message: str) -> None:
-        """Say once on stderr that recording suffers; the training goes on."""
-        if self._warned:
+        """Say once on stderr what recording suffers from; the training goes on."""
+        if message in self._said:
             return
-        self._warned = True
+        self._said.add(message)
         try:
             sys.stderr.write(f"stagescope: {message}\n")
         except (AttributeError, OSError, ValueError):  # stderr is closed, or there is none

@@ -85,14 +85,14 @@ def start(
 def _absolute(directory: str) -> str:
     """Return the path as it has to be spelled once the job has changed its directory."""
     try:
-        return os.path.abspath(directory)  # noqa: PTH100  # pathlib costs import time in every process
+        return os.path.abspath(directory)  # pathlib costs import time in every process
     except FileNotFoundError:  # the current directory has been deleted
         return directory
 
 
 def stop() -> None:
     """Store the recording and leave the training as it was before `start`; does nothing if nothing runs."""
-    global _session, recorder  # noqa: PLW0603  # as in start
+    global _session, recorder  # as in start
     session, _session, recorder = _session, None, None
     if session:
         session.end("stop")

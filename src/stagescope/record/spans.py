@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stagescope.record import session
 from stagescope.record.clock import now_ns
@@ -80,7 +80,9 @@ def _emit_detailed(
     """Record a span that has a name or more fields than most; an unknown detail becomes part of the name."""
     kind = kind if isinstance(kind, str) else _text(kind)
     given = {key: value for key, value in details.items() if value is not None}
-    numbers = {key: given.pop(key) for key in _NUMBERS if hasattr(given.get(key), "__index__")}
+    numbers: dict[str, Any] = {
+        key: given.pop(key) for key in _NUMBERS if hasattr(given.get(key), "__index__")
+    }
     name = _text(given.pop("name", "" if kind in _CODES else kind))
     name = " ".join(filter(None, [name, *(f"{key}={_text(value)}" for key, value in given.items())]))
     recorder.emit(

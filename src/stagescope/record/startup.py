@@ -13,7 +13,7 @@ import sys
 def arm() -> None:
     """Wait for the first framework import of this process and record it. Never raises."""
     try:
-        from stagescope.record import session  # noqa: PLC0415  # inside, so that a broken install is caught
+        from stagescope.record import session  # inside, so that a broken install is caught
 
         steps = os.environ.get(session.STEPS_VARIABLE)
         session.start(steps=steps or None)

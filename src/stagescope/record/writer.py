@@ -28,11 +28,18 @@ _WAKE = b"\0"
 class Writer:
     """Empties thread buffers into one recording until it is stopped."""
 
-    def __init__(self, recording: Recording, pool: ChunkPool, on_signal: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        pool: ChunkPool,
+        buffers: list[ThreadBuffer],
+        on_signal: Callable[[int], None],
+    ) -> None:
+        """Start the thread; `buffers` may grow at any time. Raises OSError or RuntimeError where that is refused."""
         self._recording = recording
         self._pool = pool
+        self._buffers = buffers
         self._on_signal = on_signal
-        self._buffers: list[ThreadBuffer] = []
         self._dropped_by_ended_threads = 0
         self._stop_reason: str | None = None
         self._flushes_wanted = 0
@@ -44,11 +51,11 @@ class Writer:
         self._poll = select.poll()  # not select: a training may have more than 1024 files open
         self._poll.register(self._read_end, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="stagescope-writer", daemon=True)
-        self._thread.start()
-
-    def add_buffer(self, buffer: ThreadBuffer) -> None:
-        """Take a thread's buffer into care."""
-        self._buffers.append(buffer)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._close_pipe()
+            raise
 
     def wake(self) -> None:
         """Wake the thread; a full pipe means that it is awake already."""

@@ -53,8 +53,8 @@ COMPUTE_METHODS = (
 
 def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Wrap `schedules`, the imported module torch.distributed.pipelining.schedules, and what it uses."""
-    from torch.distributed.pipelining import stage as stages  # noqa: PLC0415  # imported by schedules already
-    from torch.optim import optimizer as optimizers  # noqa: PLC0415  # same
+    from torch.distributed.pipelining import stage as stages  # imported by schedules already
+    from torch.optim import optimizer as optimizers  # same
 
     Instrumentation(recorder, patches).install(schedules, stages, optimizers)
 
@@ -167,9 +167,7 @@ class Instrumentation:
         def perform_reduce_grad(stage: Any, *args: Any, **kwargs: Any) -> Any:
             if not stage.has_backward:
                 return original(stage, *args, **kwargs)
-            return self._timed(
-                GRAD_REDUCE, stage.stage_index, NONE, lambda: original(stage, *args, **kwargs)
-            )
+            return self._timed(GRAD_REDUCE, stage.stage_index, NONE, lambda: original(stage, *args, **kwargs))
 
         return perform_reduce_grad
 
@@ -264,8 +262,8 @@ def local_stages(schedule: Any) -> list[Any]:
 
 def schedule_facts(schedule: Any, stages: list[Any]) -> dict[str, object]:
     """Return what the header says about a schedule: its name, sizes, place of this rank, and its actions."""
-    import torch  # noqa: PLC0415  # the training has imported it
-    import torch.distributed as dist  # noqa: PLC0415  # same
+    import torch  # the training has imported it
+    import torch.distributed as dist  # same
 
     first = stages[0]
     class_name = type(schedule).__name__

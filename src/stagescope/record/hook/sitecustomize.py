@@ -27,7 +27,7 @@ def _arm() -> None:
     arm()
 
 
-def _is_same(entry, directory):
+def _is_same(entry: str, directory: str) -> bool:
     try:
         return os.path.abspath(entry) == directory
     except OSError:  # a relative entry where the current directory has been deleted
@@ -47,6 +47,6 @@ def _run_own_sitecustomize() -> None:
 
 try:
     _arm()
-except Exception as error:  # whatever is wrong here, the training must start
+except Exception as error:  # noqa: BLE001  # whatever is wrong here, the training must start
     sys.stderr.write(f"stagescope: cannot record this process: {error!r}\n")
 _run_own_sitecustomize()

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from stagescope.record.buffers import (
+    CHUNK_BYTES,
+    DEFAULT_CAPACITY_BYTES,
+    LAST_RECORD,
+    RECORD_BYTES,
+    ChunkPool,
+    ThreadBuffer,
+    ThreadEnd,
+)
+
+
+def take_all(pool):
+    return list(iter(pool.take, None))
+
+
+def nothing():
+    return None
+
+
+def test_chunks_handed_out_never_exceed_eight_mebibytes():
+    chunks = take_all(ChunkPool())
+    assert len(chunks) * CHUNK_BYTES <= DEFAULT_CAPACITY_BYTES == 8 * 2**20
+    assert (len(chunks) + 1) * CHUNK_BYTES > DEFAULT_CAPACITY_BYTES
+
+
+def test_a_chunk_holds_whole_records():
+    assert CHUNK_BYTES % RECORD_BYTES == 0
+    assert LAST_RECORD + RECORD_BYTES == CHUNK_BYTES
+
+
+def test_a_pool_smaller_than_a_chunk_has_one():
+    assert len(take_all(ChunkPool(1))) == 1
+
+
+def test_a_chunk_given_back_is_handed_out_again_and_empty():
+    pool = ChunkPool(CHUNK_BYTES)
+    chunk = pool.take()
+    chunk.used, chunk.flushed = 200, 100
+    pool.give_back(chunk)
+    assert pool.take() is chunk
+    assert (chunk.used, chunk.flushed) == (0, 0)
+
+
+def test_a_closed_pool_hands_out_nothing_and_keeps_nothing():
+    pool = ChunkPool()
+    chunk = pool.take()
+    pool.close()
+    pool.give_back(chunk)
+    assert take_all(pool) == []
+
+
+def test_threads_that_take_at_once_never_share_a_chunk():
+    pool = ChunkPool(100 * CHUNK_BYTES)
+    taken = []
+    threads = [threading.Thread(target=lambda: taken.extend(take_all(pool))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == len(set(map(id, taken))) == 100
+
+
+def test_a_full_chunk_goes_to_the_writer_and_wakes_it():
+    pool, woken = ChunkPool(2 * CHUNK_BYTES), []
+    buffer = ThreadBuffer(pool, 0, lambda: woken.append(True))
+    first = buffer.chunk
+    buffer.turn_over()
+    assert list(pool.full) == [first]
+    assert buffer.chunk is not first
+    assert woken == [True]
+
+
+def test_a_span_without_room_is_counted():
+    pool = ChunkPool(CHUNK_BYTES)
+    buffer = ThreadBuffer(pool, 0, nothing)
+    buffer.turn_over()
+    assert [buffer.find_room() for _ in range(3)] == [None] * 3
+    assert buffer.dropped == 3
+
+
+def test_room_is_found_again_after_the_writer_has_emptied_a_chunk():
+    pool = ChunkPool(CHUNK_BYTES)
+    buffer = ThreadBuffer(pool, 0, nothing)
+    buffer.turn_over()
+    pool.give_back(pool.full.popleft())
+    assert buffer.find_room() is buffer.chunk is not None
+    assert buffer.dropped == 0
+
+
+class Interrupted(ChunkPool):
+    """A pool in which a signal handler records a span each time a chunk is asked for."""
+
+    handler = staticmethod(nothing)
+
+    def take(self):
+        handler, self.handler = self.handler, nothing
+        handler()
+        return super().take()
+
+
+def test_a_signal_handler_that_finds_room_first_costs_no_chunk():
+    pool = Interrupted(2 * CHUNK_BYTES)
+    buffer = ThreadBuffer(pool, 0, nothing)
+    pool.full.append(buffer.chunk)
+    buffer.chunk = None
+    pool.handler = buffer.find_room
+    found = buffer.find_room()
+    assert found is buffer.chunk
+    pool.give_back(pool.full.popleft())
+    assert len(take_all(pool)) == 1
+
+
+def test_no_room_for_a_chunk_is_a_drop_and_no_error(monkeypatch):
+    def no_memory():
+        raise MemoryError
+
+    pool = ChunkPool(CHUNK_BYTES)
+    monkeypatch.setattr("stagescope.record.buffers.Chunk", no_memory)
+    assert pool.take() is None
+    monkeypatch.undo()
+    assert pool.take() is not None
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_end_of_a_thread_is_seen_in_its_own_storage(ends):
+    buffer = ThreadBuffer(ChunkPool(), 0, nothing)
+    local, go_on = threading.local(), threading.Event()
+
+    def work():
+        local.end = ThreadEnd(buffer)
+        if not ends:
+            go_on.wait(30)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    if ends:
+        thread.join()
+    assert buffer.ended is ends
+    go_on.set()
+    thread.join()
+    assert buffer.ended

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+
+from stagescope.record import file as file_module
+from stagescope.record.file import FrameFile
+from stagescope.vocabulary.recording import (
+    HEADER,
+    MAX_PAYLOAD_BYTES,
+    SPANS,
+    Frame,
+    encode_frame,
+    scan_frames,
+)
+
+FRAMES = [b"a" * 10, b"b" * 300, b"c", b"d" * 50, b"", b"e" * 77]
+
+
+class FaultyWrites:
+    """Stands in for os.write and os.ftruncate: the n-th write does what `fault` says, the others write all."""
+
+    def __init__(self, fault, at):
+        self.fault, self.at, self.calls = fault, at, 0
+        self.write, self.truncate = os.write, os.ftruncate
+        self.truncates = True
+
+    def __call__(self, descriptor, data):
+        self.calls += 1
+        if self.calls - 1 != self.at:
+            return self.write(descriptor, data)
+        if isinstance(self.fault, int):
+            return self.write(descriptor, data[: self.fault])
+        raise OSError(self.fault.errno, "planted")
+
+    def ftruncate(self, descriptor, size):
+        if not self.truncates:
+            raise OSError(errno.EIO, "planted")
+        self.truncate(descriptor, size)
+
+
+def refusal(number):
+    return OSError(number, os.strerror(number))
+
+
+FAULTS = {
+    "disk full": refusal(errno.ENOSPC),
+    "device error": refusal(errno.EIO),
+    "interrupted": refusal(errno.EINTR),
+    "quota": refusal(errno.EDQUOT),
+    "short by all but one": 1,
+    "short in the head": 13,
+    "nothing written": 0,
+}
+
+
+@pytest.fixture
+def frame_file(tmp_path):
+    frame_file = FrameFile(str(tmp_path), 3)
+    yield frame_file
+    frame_file.close()
+
+
+def payloads(path) -> list[bytes]:
+    """Return the payloads of a file that is nothing but whole frames."""
+    with open(path, "rb") as opened:
+        items = list(scan_frames(opened.read()))
+    assert all(isinstance(item, Frame) for item in items), items
+    return [bytes(item.payload) for item in items]
+
+
+@contextmanager
+def planted(monkeypatch, fault, at):
+    writes = FaultyWrites(fault, at)
+    with monkeypatch.context() as patch:
+        patch.setattr(file_module.os, "write", writes)
+        patch.setattr(file_module.os, "ftruncate", writes.ftruncate)
+        yield writes
+
+
+def test_frames_are_appended_and_numbered(frame_file):
+    assert frame_file.append(SPANS, b"one")
+    assert frame_file.append_json(HEADER, {"rank": 3})
+    with open(frame_file.path, "rb") as opened:
+        found = [(f.sequence, f.type, bytes(f.payload)) for f in scan_frames(opened.read())]
+    assert found == [(0, SPANS, b"one"), (1, HEADER, b'{"rank":3}')]
+
+
+def test_the_file_is_named_after_rank_and_process_and_is_private(frame_file, tmp_path):
+    assert frame_file.path == str(tmp_path / f"rank00003-{os.getpid()}.sscope")
+    assert os.stat(frame_file.path).st_mode & 0o777 == 0o600
+
+
+@pytest.mark.usefixtures("frame_file")
+def test_a_second_recording_of_a_process_gets_a_file_of_its_own(tmp_path):
+    second = FrameFile(str(tmp_path), 3)
+    second.close()
+    assert second.path == str(tmp_path / f"rank00003-{os.getpid()}-1.sscope")
+
+
+def test_no_file_is_ever_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_module, "MAX_NAME_TRIES", 2)
+    for _ in range(2):
+        FrameFile(str(tmp_path), 0).close()
+    with pytest.raises(FileExistsError, match="2 recordings of this process"):
+        FrameFile(str(tmp_path), 0)
+
+
+def test_a_missing_directory_is_made(tmp_path):
+    FrameFile(str(tmp_path / "a" / "b"), 0).close()
+    assert len(list((tmp_path / "a" / "b").iterdir())) == 1
+
+
+@pytest.mark.parametrize("at", range(len(FRAMES)))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_any_write_leaves_whole_frames(tmp_path, monkeypatch, fault, at):
+    frame_file = FrameFile(str(tmp_path), 0)
+    with planted(monkeypatch, FAULTS[fault], at):
+        stored = [payload for payload in FRAMES if frame_file.append(SPANS, payload)]
+    frame_file.close()
+    assert payloads(frame_file.path) == stored
+    assert len(stored) >= len(FRAMES) - 1
+
+
+@pytest.mark.parametrize("short", [1, 13, 20, 25])
+def test_a_short_write_that_is_followed_by_another_loses_nothing(frame_file, monkeypatch, short):
+    with planted(monkeypatch, short, at=0):
+        assert frame_file.append(SPANS, b"x" * 100)
+    assert payloads(frame_file.path) == [b"x" * 100]
+
+
+class ShortThenRefused(FaultyWrites):
+    """The n-th write takes a part, and the one after it nothing: a disk that fills up in the middle of a frame."""
+
+    def __call__(self, descriptor, data):
+        if self.calls == self.at + 1:
+            self.calls += 1
+            raise OSError(errno.ENOSPC, "planted")
+        return super().__call__(descriptor, data)
+
+
+@pytest.mark.parametrize("at", range(len(FRAMES)))
+@pytest.mark.parametrize("truncates", [True, False])
+def test_a_frame_cut_in_the_middle_harms_no_other(tmp_path, monkeypatch, truncates, at):
+    frame_file, writes = FrameFile(str(tmp_path), 0), ShortThenRefused(7, at)
+    writes.truncates = truncates
+    monkeypatch.setattr(file_module.os, "write", writes)
+    monkeypatch.setattr(file_module.os, "ftruncate", writes.ftruncate)
+    stored = [payload for payload in FRAMES if frame_file.append(SPANS, payload)]
+    frame_file.close()
+    with open(frame_file.path, "rb") as opened:
+        items = list(scan_frames(opened.read()))
+    assert [bytes(item.payload) for item in items if isinstance(item, Frame)] == stored
+    assert len(stored) == len(FRAMES) - 1
+    assert any(not isinstance(item, Frame) for item in items) is not truncates
+
+
+def test_later_cuts_spare_the_frames_behind_a_cut_that_was_refused(tmp_path, monkeypatch):
+    frame_file, writes = FrameFile(str(tmp_path), 0), ShortThenRefused(7, at=0)
+    writes.truncates = False
+    monkeypatch.setattr(file_module.os, "write", writes)
+    monkeypatch.setattr(file_module.os, "ftruncate", writes.ftruncate)
+    outcomes = [frame_file.append(SPANS, b"lost"), frame_file.append(SPANS, b"kept" * 20)]
+    writes.truncates, writes.calls = True, 0
+    outcomes += [frame_file.append(SPANS, b"cut"), frame_file.append(SPANS, b"last")]
+    frame_file.close()
+    with open(frame_file.path, "rb") as opened:
+        found = [bytes(i.payload) for i in scan_frames(opened.read()) if isinstance(i, Frame)]
+    assert outcomes == [False, True, False, True]
+    assert found == [b"kept" * 20, b"last"]
+
+
+def test_a_payload_that_no_reader_takes_is_refused(frame_file):
+    assert not frame_file.append(SPANS, b"\0" * (MAX_PAYLOAD_BYTES + 1))
+    assert payloads(frame_file.path) == []
+
+
+def test_a_closed_file_refuses_without_a_word(frame_file):
+    frame_file.close()
+    assert not frame_file.append(SPANS, b"late")
+    frame_file.sync()
+    frame_file.close()
+    assert not frame_file.is_deleted()
+
+
+def test_a_deleted_file_is_noticed(frame_file):
+    assert not frame_file.is_deleted()
+    os.unlink(frame_file.path)
+    assert frame_file.is_deleted()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(directory)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False, timeout=30).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("needs the right to mount a file system")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True, timeout=30)
+
+
+def test_a_full_disk_keeps_whole_frames_and_takes_more_when_there_is_room(small_disk):
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"\0" * 16_000)
+    frame_file = FrameFile(str(small_disk), 0)
+    frames = [bytes([number]) * 5_000 for number in range(40)]
+    stored = [frame for frame in frames if frame_file.append(SPANS, frame)]
+    assert 5 <= len(stored) <= 12
+    ballast.unlink()
+    assert frame_file.append(SPANS, b"room again")
+    frame_file.close()
+    assert payloads(frame_file.path) == [*stored, b"room again"]
+
+
+def test_the_frame_that_filled_the_disk_is_not_left_in_part(small_disk):
+    frame_file = FrameFile(str(small_disk), 0)
+    while frame_file.append(SPANS, b"\1" * 3_001):
+        continue
+    frame_file.close()
+    size = os.stat(frame_file.path).st_size
+    assert size % len(encode_frame(0, SPANS, b"\1" * 3_001)) == 0
+    assert size > 0

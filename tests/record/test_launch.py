@@ -1,0 +1,299 @@
+"""Running a command: what the parent does with output, exit codes and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from children import LIMIT_S, child, clean_environment, run_child
+from stagescope.record.launch import (
+    HOOK_DIRECTORY,
+    Ended,
+    prepare_directory,
+    recording_environment,
+    run_command,
+)
+from stagescope.vocabulary.errors import CommandError, OutputError
+
+PARENT = """
+import os, signal, sys
+from pathlib import Path
+from stagescope.record import launch
+directory = Path(sys.argv[1])
+environment = launch.recording_environment(directory, steps=None, run="r", inherited=os.environ)
+ended = launch.run_command(sys.argv[2:], environment)
+sys.stderr.write(f"{ended.exit_code} {ended.signal_number}\\n")
+"""
+ALIKE = PARENT + "launch.die_alike(ended)\nsys.exit(ended.exit_code)\n"
+
+
+def shell(text):
+    return ["sh", "-c", text]
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 127, 255])
+def test_an_exit_code_is_untouched(code):
+    assert run_command(shell(f"exit {code}"), clean_environment()) == Ended(code, None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT])
+def test_death_by_a_signal_is_reported_as_a_shell_does(number):
+    assert run_command(shell(f"kill -{int(number)} $$"), clean_environment()) == Ended(128 + number, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGABRT])
+def test_who_asked_for_the_command_sees_the_same_death(tmp_path, number):
+    done = run_child(ALIKE, tmp_path, *shell(f"kill -{int(number)} $$"), cwd=tmp_path)
+    assert done.returncode == -number
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("core")] == []
+
+
+def test_who_asked_for_the_command_sees_the_same_exit_code(tmp_path):
+    assert run_child(ALIKE, tmp_path, *shell("exit 9")).returncode == 9
+
+
+def test_every_byte_goes_through(tmp_path):
+    every = bytes(range(256)) * 500
+    command = shell("cat; echo done >&2")
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT, str(tmp_path), *command],
+        input=every, capture_output=True, env=clean_environment(), timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.stdout == every
+    assert done.stderr == b"done\n0 None\n"
+
+
+def test_output_can_be_sent_to_a_file(tmp_path):
+    with (tmp_path / "log").open("wb") as log:
+        run_command(shell("echo out; echo err >&2"), clean_environment(), log)
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "out\nerr\n"
+
+
+COUNTS_SIGNALS = """
+import signal, sys, time
+seen = []
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, lambda number, frame: seen.append(number))
+print("ready", flush=True)
+while not seen:
+    time.sleep(0.01)
+time.sleep(0.3)
+print(*seen, flush=True)
+sys.exit(11)
+"""
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT]
+)
+def test_a_signal_to_the_parent_reaches_the_command_once(tmp_path, number):
+    with child(PARENT, tmp_path, sys.executable, "-c", COUNTS_SIGNALS) as process:
+        process.send_signal(number)
+        assert process.wait(LIMIT_S) == 0
+        assert process.stdout.read().split() == [str(int(number))]
+        assert process.stderr.read() == "11 None\n"
+
+
+def test_a_signal_that_ends_the_command_ends_the_parent_alike(tmp_path):
+    with child(ALIKE, tmp_path, *shell("echo ready; exec sleep 60")) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == -signal.SIGTERM
+        assert process.stderr.read() == "143 15\n"
+
+
+def test_several_signals_are_passed_on_in_turn(tmp_path):
+    code = COUNTS_SIGNALS.replace("while not seen:", "while len(set(seen)) < 3:")
+    with child(PARENT, tmp_path, sys.executable, "-c", code) as process:
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+            process.send_signal(number)
+        assert process.wait(LIMIT_S) == 0
+        assert sorted(process.stdout.read().split()) == sorted(map(str, map(int, (10, 12, 15))))
+
+
+def test_what_the_terminal_sends_is_not_sent_again(tmp_path):
+    leader, follower = os.openpty()
+    code = "import fcntl, termios, os, sys; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n" + PARENT
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), sys.executable, "-c", COUNTS_SIGNALS],
+        stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
+    )  # fmt: skip
+    with process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            os.write(leader, b"\x03")
+            output, errors = process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+            os.close(leader)
+            os.close(follower)
+    assert output.split() == [str(int(signal.SIGINT))]
+    assert errors == "11 None\n"
+
+
+def test_a_stopped_and_continued_command_is_followed_to_its_end():
+    assert run_command(
+        shell("(sleep 0.2; kill -CONT $$) & kill -STOP $$; exit 4"), clean_environment()
+    ) == Ended(4, None)
+
+
+def test_where_ends_of_children_are_ignored_the_code_is_still_seen(tmp_path):
+    code = "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n" + PARENT
+    asks = "import signal; print(signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN); raise SystemExit(6)"
+    done = run_child(code, tmp_path, sys.executable, "-c", asks, timeout=20)
+    assert (done.stdout, done.stderr) == ("True\n", "6 None\n")
+
+
+def test_the_command_starts_with_the_signals_that_we_were_started_with(tmp_path):
+    code = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n" + PARENT
+    asks = "import signal; print(sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))))"
+    assert run_child(code, tmp_path, sys.executable, "-c", asks).stdout == f"[{int(signal.SIGUSR2)}]\n"
+
+
+def test_our_own_signals_are_as_before_after_the_command():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    run_command(["true"], clean_environment())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    with pytest.raises(CommandError):
+        run_command(["no-such-program"], clean_environment())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_a_signal_at_the_very_end_is_for_the_command_and_not_for_us(tmp_path):
+    command = shell("kill -TERM $PPID; kill -USR1 $PPID; exit 0")
+    done = run_child(PARENT, tmp_path, *command)
+    assert done.returncode == 0
+    assert done.stderr in ("0 None\n", "143 15\n", "138 10\n")
+
+
+def test_a_missing_program_is_said():
+    with pytest.raises(CommandError, match="cannot start 'no-such-program': no such program") as caught:
+        run_command(["no-such-program", "x"], clean_environment())
+    assert caught.value.exit_code == 127
+
+
+def test_a_path_below_a_file_is_a_missing_program(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(CommandError, match="no such program"):
+        run_command([str(tmp_path / "file" / "program")], clean_environment())
+
+
+@pytest.mark.parametrize("content", ["", "#!/bin/sh\n"])
+def test_a_file_that_is_no_program_cannot_be_started(tmp_path, content):
+    script = tmp_path / "train.sh"
+    script.write_text(content, encoding="utf-8")
+    with pytest.raises(CommandError, match="Permission denied") as caught:
+        run_command([str(script)], clean_environment())
+    assert caught.value.exit_code == 126
+
+
+def test_a_program_of_no_known_format_cannot_be_started(tmp_path):
+    script = tmp_path / "program"
+    script.write_bytes(b"\x00\x01\x02")
+    script.chmod(0o755)
+    with pytest.raises(CommandError, match="Exec format error"):
+        run_command([str(script)], clean_environment())
+
+
+def environment_of(**inherited):
+    return recording_environment(
+        Path("runs"), steps=inherited.pop("steps", None), run="r", inherited=inherited
+    )
+
+
+def test_the_environment_names_directory_and_run():
+    made = environment_of(HOME="/home")
+    assert made["STAGESCOPE_OUT"] == str(Path.cwd() / "runs")
+    assert (made["STAGESCOPE_RUN"], made["HOME"]) == ("r", "/home")
+
+
+def test_the_hook_comes_before_the_users_path():
+    assert environment_of()["PYTHONPATH"] == str(HOOK_DIRECTORY)
+    assert environment_of(PYTHONPATH="")["PYTHONPATH"] == str(HOOK_DIRECTORY)
+    assert environment_of(PYTHONPATH="/a:/b")["PYTHONPATH"] == f"{HOOK_DIRECTORY}:/a:/b"
+
+
+def test_steps_are_those_of_this_call():
+    assert environment_of(steps="2:5")["STAGESCOPE_STEPS"] == "2:5"
+    assert "STAGESCOPE_STEPS" not in environment_of(STAGESCOPE_STEPS="7:9")
+
+
+def test_the_hook_is_where_the_environment_says():
+    assert (HOOK_DIRECTORY / "sitecustomize.py").is_file()
+    assert HOOK_DIRECTORY.is_absolute()
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_missing_directory_is_made(tmp_path):
+    prepare_directory(tmp_path / "a" / "b")
+    assert names_in(tmp_path / "a" / "b") == []
+
+
+def test_an_empty_directory_is_taken(tmp_path):
+    prepare_directory(tmp_path)
+    assert names_in(tmp_path) == []
+
+
+@pytest.fixture
+def used(tmp_path):
+    for name in ("rank00000-1.sscope", "notes.txt"):
+        (tmp_path / name).write_text("", encoding="utf-8")
+    return tmp_path
+
+
+def test_a_directory_in_use_is_refused_and_untouched(used):
+    with pytest.raises(OutputError, match="already exists") as caught:
+        prepare_directory(used)
+    assert "--force" in caught.value.hint
+    assert names_in(used) == ["notes.txt", "rank00000-1.sscope"]
+
+
+def test_force_removes_recordings_and_nothing_else(used):
+    prepare_directory(used, force=True)
+    assert names_in(used) == ["notes.txt"]
+
+
+def test_join_adds_to_what_is_there(used):
+    prepare_directory(used, join=True)
+    assert names_in(used) == ["notes.txt", "rank00000-1.sscope"]
+
+
+@pytest.mark.parametrize("options", [{}, {"force": True}, {"join": True}])
+def test_a_file_is_no_directory(tmp_path, options):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for path in (tmp_path / "file", tmp_path / "file" / "runs"):
+        with pytest.raises(OutputError, match=f"cannot write {path}: (File exists|Not a directory)"):
+            prepare_directory(path, **options)
+
+
+def test_a_directory_that_takes_no_file_is_refused():
+    if not Path("/proc/self").is_dir():
+        pytest.skip("needs a directory that refuses files even to root")
+    with pytest.raises(OutputError, match="cannot write /proc/self"):
+        prepare_directory(Path("/proc/self"), join=True)
+
+
+def test_a_recording_that_cannot_be_removed_is_said(used):
+    (used / "odd.sscope").mkdir()
+    with pytest.raises(OutputError, match="cannot write"):
+        prepare_directory(used, force=True)
+
+
+def test_no_child_is_left_behind():
+    run_command(shell("sleep 0.05"), clean_environment())
+    limit_s = time.monotonic() + 5
+    while time.monotonic() < limit_s:
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+    pytest.fail("a child is still there")

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import functools
+import types
+
+import pytest
+
+from stagescope.record.patching import Patches
+
+
+class Stage:
+    def forward(self, x):
+        """Say what it does."""
+        return x + 1
+
+    @staticmethod
+    def fixed(x):
+        return x
+
+    @classmethod
+    def made(cls):
+        return cls
+
+    size = 3
+
+
+class Derived(Stage):
+    pass
+
+
+ORIGINAL = dict(vars(Stage))
+
+
+@pytest.fixture(autouse=True)
+def originals_are_back():
+    yield
+    assert {name: vars(Stage)[name] for name in ORIGINAL if name != "__dict__"} == {
+        name: value for name, value in ORIGINAL.items() if name != "__dict__"
+    }
+
+
+def times_ten(original):
+    return lambda *args: 10 * original(*args)
+
+
+@pytest.fixture
+def patches():
+    patches = Patches()
+    yield patches
+    patches.undo()
+
+
+def test_a_wrapped_method_does_both(patches):
+    assert patches.wrap(Stage, "forward", times_ten)
+    assert Stage().forward(1) == 20
+    assert Derived().forward(1) == 20
+
+
+def test_a_wrapped_method_looks_like_the_original(patches):
+    patches.wrap(Stage, "forward", times_ten)
+    assert Stage.forward.__name__ == "forward"
+    assert Stage.forward.__doc__ == "Say what it does."
+
+
+def test_a_module_global_can_be_wrapped(patches):
+    module = types.ModuleType("module")
+    module.double = lambda x: 2 * x
+    assert patches.wrap(module, "double", times_ten)
+    assert module.double(1) == 20
+
+
+def test_undo_puts_the_very_same_object_back(patches):
+    patches.wrap(Stage, "forward", times_ten)
+    patches.undo()
+    assert vars(Stage)["forward"] is ORIGINAL["forward"]
+
+
+def test_wrapping_twice_wraps_once(patches):
+    assert patches.wrap(Stage, "forward", times_ten)
+    assert not patches.wrap(Stage, "forward", times_ten)
+    assert not Patches().wrap(Stage, "forward", times_ten)
+    assert Stage().forward(1) == 20
+
+
+def test_it_can_be_wrapped_again_after_an_undo(patches):
+    patches.wrap(Stage, "forward", times_ten)
+    patches.undo()
+    assert patches.wrap(Stage, "forward", times_ten)
+    assert Stage().forward(1) == 20
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Stage, "missing"), (Derived, "forward"), (Stage, "size"), (Stage, "fixed"), (Stage, "made")],
+)
+def test_what_the_owner_does_not_define_as_a_function_is_left_alone(patches, owner, name):
+    before = vars(owner).get(name)
+    assert not patches.wrap(owner, name, times_ten)
+    assert vars(owner).get(name) is before
+
+
+def test_undo_leaves_a_wrapper_that_somebody_put_around_ours(patches):
+    patches.wrap(Stage, "forward", times_ten)
+    ours = Stage.forward
+
+    @functools.wraps(ours)
+    def theirs(self, x):
+        return -ours(self, x)
+
+    Stage.forward = theirs
+    try:
+        patches.undo()
+        assert Stage().forward(1) == -20
+        assert not Patches().wrap(Stage, "forward", times_ten)
+    finally:
+        Stage.forward = ORIGINAL["forward"]
+
+
+def test_undo_runs_backwards(patches):
+    module, order = types.ModuleType("module"), []
+    module.f = module.g = lambda: 0
+    for number in range(3):
+        patches.on_undo(functools.partial(order.append, number))
+    first, second = (lambda: 1), (lambda: 2)
+    patches.replace(module, "f", first)
+    patches.replace(module, "f", second)
+    patches.undo()
+    assert order == [2, 1, 0]
+    assert module.f() == 0
+
+
+def test_undoing_twice_undoes_once(patches):
+    calls = []
+    patches.on_undo(lambda: calls.append(True))
+    patches.undo()
+    patches.undo()
+    assert calls == [True]
+
+
+def test_a_hook_that_cannot_be_taken_back_stops_nothing(patches, capsys):
+    def fail():
+        raise KeyError("hook")
+
+    calls = []
+    patches.wrap(Stage, "forward", times_ten)
+    patches.on_undo(lambda: calls.append(True))
+    patches.on_undo(fail)
+    patches.undo()
+    assert calls == [True]
+    assert vars(Stage)["forward"] is ORIGINAL["forward"]
+    assert capsys.readouterr().err == "stagescope: cannot take a hook back: KeyError('hook')\n"

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+
+from stagescope.ingest.recording_frames import read_contents
+from stagescope.record import file as file_module
+from stagescope.record import recording as recording_module
+from stagescope.record.recording import MAX_NAME_CHARACTERS, MAX_NAMES, MORE_NAMES, Recording
+from stagescope.vocabulary.recording import MAX_PAYLOAD_BYTES, NONE, SPAN, Frame, scan_frames
+
+
+def records(*microbatches):
+    rows = [(1, 2, NONE, NONE, NONE, 0, 0, m, NONE, NONE, 0, NONE, 0, 1, 0) for m in microbatches]
+    return b"".join(SPAN.pack(*row) for row in rows)
+
+
+@pytest.fixture
+def recording(tmp_path):
+    recording = Recording(str(tmp_path))
+    recording.describe({"rank": 2})
+    yield recording
+    recording.close()
+
+
+def contents(recording_or_path):
+    path = recording_or_path if isinstance(recording_or_path, (str, os.PathLike)) else recording_or_path.path
+    with open(path, "rb") as opened:
+        return read_contents(opened.read())
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Writes are refused until `full_disk.remove()` is called."""
+
+    class FullDisk:
+        write = staticmethod(os.write)
+
+        def refuse(self, *_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def arrive(self):
+            monkeypatch.setattr(file_module.os, "write", self.refuse)
+
+        def remove(self):
+            monkeypatch.setattr(file_module.os, "write", self.write)
+
+    return FullDisk()
+
+
+def test_there_is_no_file_before_the_first_span(recording, tmp_path):
+    recording.add_name("a")
+    recording.write_drops(0)
+    recording.write_anchor_if_due()
+    recording.finish("exit")
+    assert recording.path is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_spans_stand_behind_header_and_names(recording):
+    recording.add_name("dataloader")
+    recording.write_spans(records(0, 1))
+    found = contents(recording)
+    assert found.header == {"rank": 2}
+    assert found.names == {1: "dataloader"}
+    assert found.spans["microbatch"].tolist() == [0, 1]
+    assert "rank00002-" in recording.path
+
+
+def test_no_frame_is_written_for_no_spans(recording, tmp_path):
+    recording.write_spans(b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_later_facts_and_names_are_added(recording):
+    recording.write_spans(records(0))
+    recording.describe({"world_size": 4})
+    recording.add_name("later")
+    recording.write_spans(records(1))
+    found = contents(recording)
+    assert found.header == {"rank": 2, "world_size": 4}
+    assert found.names == {1: "later"}
+
+
+def test_facts_that_come_while_the_header_is_written_are_not_forgotten(recording, monkeypatch):
+    append_json = file_module.FrameFile.append_json
+
+    def interrupted(frame_file, frame_type, facts):
+        written = append_json(frame_file, frame_type, facts)
+        monkeypatch.undo()
+        recording.describe({"late": True})
+        return written
+
+    monkeypatch.setattr(file_module.FrameFile, "append_json", interrupted)
+    recording.write_spans(records(0))
+    recording.write_spans(records(1))
+    assert contents(recording).header == {"rank": 2, "late": True}
+
+
+def test_the_end_frame_counts_what_is_stored_and_lost(recording):
+    recording.write_spans(records(0, 1, 2))
+    recording.write_drops(5)
+    path = recording.path
+    recording.finish("exit")
+    found = contents(path)
+    assert found.end == {"spans": 3, "dropped_spans": 5, "reason": "exit"}
+    assert len(found.anchors) == 1
+    assert found.lost_frames == 0
+
+
+def test_drops_are_written_when_they_change(recording):
+    recording.write_spans(records(0))
+    for dropped in (0, 3, 3, 3, 4):
+        recording.write_drops(dropped)
+    found = contents(recording)
+    assert found.dropped_spans == 4
+    assert found.frames == 4
+
+
+def test_drops_alone_make_a_file(recording):
+    recording.write_drops(7)
+    assert contents(recording).dropped_spans == 7
+
+
+def test_spans_refused_by_a_full_disk_are_counted_and_said_once(recording, full_disk, capsys):
+    recording.write_spans(records(0))
+    full_disk.arrive()
+    for microbatch in (1, 2, 3):
+        recording.write_spans(records(microbatch, microbatch))
+    recording.write_drops(recording.spans_lost)
+    full_disk.remove()
+    recording.write_drops(recording.spans_lost)
+    recording.write_spans(records(4))
+    found = contents(recording)
+    assert found.spans["microbatch"].tolist() == [0, 4]
+    assert found.dropped_spans == recording.spans_lost == 6
+    assert found.gaps == []
+    assert found.lost_frames == 0
+    said = capsys.readouterr().err
+    assert said == f"stagescope: cannot write {recording.path}; spans are dropped and counted\n"
+
+
+def test_a_header_that_was_refused_is_written_later(recording, full_disk):
+    full_disk.arrive()
+    recording.write_spans(records(0))
+    full_disk.remove()
+    recording.add_name("a")
+    recording.write_spans(records(1))
+    found = contents(recording)
+    assert (found.header, found.names) == ({"rank": 2}, {1: "a"})
+
+
+def test_the_end_frame_has_the_last_count_even_if_a_drop_frame_was_refused(recording, full_disk):
+    recording.write_spans(records(0))
+    path = recording.path
+    full_disk.arrive()
+    recording.write_drops(9)
+    full_disk.remove()
+    recording.finish("exit")
+    assert contents(path).end["dropped_spans"] == 9
+
+
+def place_below_a_file(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    return tmp_path / "file" / "runs"
+
+
+def test_a_directory_that_cannot_be_made_is_said_once_and_spans_are_counted(tmp_path, capsys):
+    recording = Recording(str(place_below_a_file(tmp_path)))
+    for microbatch in range(3):
+        recording.write_spans(records(microbatch))
+    recording.write_drops(3)
+    recording.write_anchor_if_due()
+    recording.finish("exit")
+    assert recording.spans_lost == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_directory_that_appears_later_is_recorded_into(tmp_path, capsys):
+    directory = place_below_a_file(tmp_path)
+    recording = Recording(str(directory))
+    recording.write_spans(records(0))
+    (tmp_path / "file").unlink()
+    recording.write_spans(records(1))
+    recording.write_drops(recording.spans_lost)
+    found = contents(recording)
+    recording.close()
+    assert found.spans["microbatch"].tolist() == [1]
+    assert found.dropped_spans == 1
+    assert "cannot record into" in capsys.readouterr().err
+
+
+def test_a_recording_deleted_on_the_way_is_said(recording, capsys):
+    recording.write_spans(records(0))
+    os.unlink(recording.path)
+    recording.write_spans(records(1))
+    recording.finish("exit")
+    assert "was deleted while it was being written" in capsys.readouterr().err
+
+
+def test_anchors_come_every_ten_seconds(recording, monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr(recording_module.time, "monotonic", lambda: now_s)
+    recording.write_spans(records(0))
+    for seconds in (0, 1, 9, 10, 11, 21):
+        now_s = 100.0 + seconds
+        recording.write_anchor_if_due()
+    assert len(contents(recording).anchors) == 3
+
+
+class Unspeakable:
+    def __str__(self):
+        raise ValueError("no words")
+
+
+def circle():
+    facts = []
+    facts.append(facts)
+    return facts
+
+
+@pytest.mark.parametrize(
+    "fact", [Unspeakable(), {("a", "tuple"): 1}, circle(), "x" * MAX_PAYLOAD_BYTES], ids=type
+)
+def test_a_fact_that_json_cannot_hold_is_left_out_and_said(recording, fact, capsys):
+    recording.describe({"bad": fact, "good": 1})
+    recording.write_spans(records(0))
+    assert contents(recording).header == {"rank": 2, "good": 1}
+    assert "cannot record the fact 'bad'" in capsys.readouterr().err
+
+
+def test_a_fact_that_is_no_json_is_spelled(recording, tmp_path):
+    recording.describe({"where": tmp_path})
+    recording.write_spans(records(0))
+    assert contents(recording).header["where"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["</script><img onerror>", "\u202eright to left", "nul\0", "\ud800 alone", "層"]
+)
+def test_any_text_is_a_name(recording, name):
+    recording.add_name(name)
+    recording.write_spans(records(0))
+    assert contents(recording).names == {1: name}
+
+
+def test_many_long_names_are_all_stored_in_frames_that_can_be_read(recording):
+    names = [chr(0x10000 + number % 1000) * MAX_NAME_CHARACTERS for number in range(2000)]
+    numbers = [recording.add_name(name) for name in names]
+    recording.write_spans(records(0))
+    found = contents(recording)
+    assert [found.names[number] for number in numbers] == names
+    assert found.gaps == []
+
+
+def test_names_beyond_the_limit_share_the_last_entry(recording):
+    numbers = [recording.add_name(str(number)) for number in range(1, MAX_NAMES + 3)]
+    recording.write_spans(records(0))
+    found = contents(recording)
+    assert len(found.names) == MAX_NAMES
+    assert numbers[-3:] == [MAX_NAMES] * 3
+    assert found.names[MAX_NAMES] == MORE_NAMES
+    assert found.names[MAX_NAMES - 1] == str(MAX_NAMES - 1)
+
+
+def test_names_refused_by_a_full_disk_are_written_later(recording, full_disk):
+    recording.write_spans(records(0))
+    recording.add_name("a")
+    full_disk.arrive()
+    recording.write_spans(records(1))
+    full_disk.remove()
+    recording.add_name("b")
+    recording.write_spans(records(2))
+    assert contents(recording).names == {1: "a", 2: "b"}
+
+
+def test_without_a_standard_error_nothing_is_said_and_nothing_fails(recording, monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    recording.warn("unheard")
+
+
+def test_every_json_frame_is_ascii(recording):
+    recording.describe({"host": "höst"})
+    recording.write_spans(records(0))
+    with open(recording.path, "rb") as opened:
+        header = next(item for item in scan_frames(opened.read()) if isinstance(item, Frame))
+    assert json.loads(bytes(header.payload).decode("ascii"))["host"] == "höst"

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import types
+
+import pytest
+
+from children import contents_in, microbatches, only_contents, run_child
+from stagescope import record
+from stagescope.record import session
+from stagescope.record.imports import ImportWatch
+from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.steps import StepRange
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_recording(monkeypatch):
+    for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, session.RUN_VARIABLE, "RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    yield
+    record.stop()
+    assert threading.active_count() == 1
+    assert not any(isinstance(finder, ImportWatch) for finder in sys.meta_path)
+
+
+def one_span(microbatch=0):
+    with record.span("forward", microbatch=microbatch, stage=0):
+        pass
+
+
+def test_a_session_stores_what_happens_in_it(tmp_path):
+    one_span(0)
+    record.start(tmp_path)
+    one_span(1)
+    record.stop()
+    one_span(2)
+    assert microbatches(only_contents(tmp_path)) == [1]
+    assert only_contents(tmp_path).end["reason"] == "stop"
+
+
+def test_starting_twice_is_starting_once(tmp_path):
+    record.start(tmp_path / "first")
+    record.start(tmp_path / "second")
+    one_span()
+    record.stop()
+    assert len(contents_in(tmp_path / "first")) == 1
+    assert not (tmp_path / "second").exists()
+
+
+def test_stopping_twice_or_without_a_start_is_harmless(tmp_path):
+    record.stop()
+    record.start(tmp_path)
+    one_span()
+    record.stop()
+    record.stop()
+    assert len(contents_in(tmp_path)) == 1
+
+
+def test_starting_again_gives_a_second_file(tmp_path):
+    for microbatch in range(2):
+        record.start(tmp_path)
+        one_span(microbatch)
+        record.stop()
+    assert sorted(map(microbatches, contents_in(tmp_path))) == [[0], [1]]
+    assert all(contents.end for contents in contents_in(tmp_path))
+
+
+def test_nothing_recorded_is_no_file(tmp_path):
+    record.start(tmp_path / "runs")
+    record.stop()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_session_leaves_signals_as_they_were(tmp_path):
+    before = signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)
+    record.start(tmp_path)
+    one_span()
+    assert signal.getsignal(signal.SIGTERM) != before[0]
+    record.stop()
+    assert (signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)) == before
+
+
+def test_the_directory_comes_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv(session.OUT_VARIABLE, str(tmp_path / "a"))
+    record.start()
+    one_span()
+    record.stop()
+    assert len(contents_in(tmp_path / "a")) == 1
+
+
+@pytest.mark.parametrize("variable", [None, ""])
+def test_without_a_word_the_directory_is_below_the_current_one(tmp_path, monkeypatch, variable):
+    monkeypatch.chdir(tmp_path)
+    if variable is not None:
+        monkeypatch.setenv(session.OUT_VARIABLE, variable)
+    record.start()
+    one_span()
+    record.stop()
+    assert len(contents_in(tmp_path / "stagescope-recording")) == 1
+
+
+def test_a_job_that_changes_its_directory_records_where_it_began(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    record.start("runs")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    one_span()
+    record.stop()
+    assert len(contents_in(tmp_path / "runs")) == 1
+
+
+def test_a_job_whose_directory_was_deleted_can_start(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = run_child(
+        """
+        import os, sys
+        from stagescope import record
+        os.rmdir(os.getcwd())
+        record.start("runs")
+        with record.span("forward"):
+            pass
+        record.stop()
+        sys.exit(4)
+        """,
+        cwd=gone,
+    )
+    assert done.returncode == 4
+    assert "cannot record into runs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_rank_and_steps_stand_in_the_header(tmp_path):
+    record.start(tmp_path, rank=3, world_size=8, steps="0:5")
+    one_span()
+    record.stop()
+    header = only_contents(tmp_path).header
+    assert (header["rank"], header["world_size"], header["steps"]) == (3, 8, "0:5")
+    assert next(tmp_path.iterdir()).name.startswith("rank00003-")
+
+
+def test_steps_are_a_text_or_a_range(tmp_path):
+    for steps in ("1:2", StepRange(1, 2)):
+        record.start(tmp_path, steps=steps)
+        assert session.recorder.steps == StepRange(1, 2)
+        record.stop()
+
+
+def test_steps_that_are_no_range_start_nothing(tmp_path):
+    with pytest.raises(UsageError):
+        record.start(tmp_path, steps="five")
+    assert session.recorder is None
+
+
+@pytest.fixture
+def framework(monkeypatch):
+    """A framework ``toy_framework`` and our module that instruments it."""
+    toy = types.ModuleType("toy_framework")
+    toy.step = lambda: "stepped"
+    ours = types.ModuleType("toy_instrumentation")
+
+    def instrument(module, recorder, patches):
+        def make(original):
+            def step():
+                recorder.emit(1, 1, 2)
+                return original()
+
+            return step
+
+        patches.wrap(module, "step", make)
+
+    ours.instrument = instrument
+    monkeypatch.setattr(session, "FRAMEWORKS", {"toy_framework": "toy_instrumentation"})
+    monkeypatch.setitem(sys.modules, "toy_framework", toy)
+    monkeypatch.setitem(sys.modules, "toy_instrumentation", ours)
+    return toy
+
+
+def test_a_framework_is_recorded_and_left_as_it_was(tmp_path, framework):
+    step = framework.step
+    record.start(tmp_path)
+    assert framework.step() == "stepped"
+    record.stop()
+    assert framework.step is step
+    assert len(only_contents(tmp_path).spans) == 1
+
+
+def test_a_framework_that_cannot_be_recorded_works_on(tmp_path, framework, monkeypatch, capsys):
+    monkeypatch.delattr(sys.modules["toy_instrumentation"], "instrument")
+    record.start(tmp_path)
+    assert framework.step() == "stepped"
+    record.stop()
+    assert "cannot record toy_framework: AttributeError" in capsys.readouterr().err
+
+
+def test_a_hook_that_cannot_be_taken_back_keeps_no_recording_from_being_stored(tmp_path, capsys):
+    def fail():
+        raise RuntimeError("hook")
+
+    record.start(tmp_path)
+    session._session.patches.on_undo(fail)
+    one_span()
+    record.stop()
+    assert only_contents(tmp_path).end["reason"] == "stop"
+    assert "cannot take a hook back" in capsys.readouterr().err
+
+
+def test_stopping_in_another_thread_stores_everything_and_sigterm_still_ends_the_process(tmp_path):
+    done = run_child(
+        """
+        import os, signal, sys, threading, time
+        from stagescope import record
+        record.start(sys.argv[1])
+        with record.span("forward", microbatch=0, stage=0):
+            pass
+        thread = threading.Thread(target=record.stop)
+        thread.start()
+        thread.join()
+        own = [os.open(os.path.join(sys.argv[1], f"own{number}"), os.O_CREAT | os.O_WRONLY) for number in range(8)]
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
+    assert only_contents(tmp_path).end["reason"] == "stop"
+    assert all((tmp_path / f"own{number}").stat().st_size == 0 for number in range(8))
+
+
+def test_a_cycle_of_sessions_leaks_no_file(tmp_path):
+    done = run_child(
+        """
+        import gc, os, sys
+        from stagescope import record
+        def cycle():
+            record.start(sys.argv[1])
+            with record.span("forward"):
+                pass
+            record.stop()
+            gc.collect()
+            return len(os.listdir("/proc/self/fd"))
+        first = cycle()
+        sys.exit(cycle() + cycle() - 2 * first)
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_recording_needs_the_standard_library_only():
+    done = run_child(
+        """
+        import sys
+        import stagescope.record
+        print(sorted({"numpy", "polars", "torch", "rich", "ctypes", "importlib.abc"} & set(sys.modules)))
+        """,
+    )
+    assert done.stdout == "[]\n"
+    assert done.stderr == ""

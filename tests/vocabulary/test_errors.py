@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import errno
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagescope.vocabulary import errors
+from stagescope.vocabulary.errors import (
+    CommandError,
+    InputError,
+    OutputError,
+    StagescopeError,
+    TableError,
+    UsageError,
+    compact_ranges,
+)
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+NEW = {
+    "input": InputError.nothing_to_read("runs", ["*.sscope", "*.json"]),
+    "unknown": InputError.not_recognized("a.bin", ["recording"], b"PK\x03\x04"),
+    "empty": InputError.not_recognized("a.bin", ["recording"], b""),
+    "newer": InputError.newer_version("a.sscope", 9, 1),
+    "step": InputError.no_step(9, [0, 1, 2, 5]),
+    "exists": OutputError.exists("runs"),
+    "full": OutputError.cannot_write("runs", FULL),
+    "columns": TableError.missing_columns("spans", ["rank", "kind"], "a.parquet"),
+    "program": CommandError.not_found("torchrunn"),
+    "denied": CommandError.cannot_start("train.py", OSError(errno.EACCES, "Permission denied")),
+    "steps": UsageError.step_range_empty("5:2", 5, 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("input", "nothing to read in runs: no *.sscope or *.json file in it or below it"),
+        (
+            "unknown",
+            "a.bin is not a recording or a trace that stagescope knows (it begins with b'PK\\x03\\x04')",
+        ),
+        ("empty", "a.bin is not a recording or a trace that stagescope knows (it is empty)"),
+        ("newer", "a.sscope has format version 9; this stagescope reads up to 1"),
+        ("step", "step 9 was not recorded; recorded: 0-2, 5"),
+        ("exists", "runs already exists"),
+        ("full", "cannot write runs: No space left on device"),
+        ("columns", "a.parquet: table spans lacks the column(s) rank, kind"),
+        ("program", "cannot start 'torchrunn': no such program"),
+        ("denied", "cannot start 'train.py': Permission denied"),
+        ("steps", "steps '5:2': no step lies between 5 (first) and 2 (first one left out)"),
+    ],
+)
+def test_a_message_is_built_from_the_facts(name, message):
+    assert str(NEW[name]) == message
+
+
+@pytest.mark.parametrize("name", ["input", "unknown", "newer", "exists", "program"])
+def test_what_can_be_tried_next_is_said(name):
+    assert NEW[name].hint
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("input", 1), ("full", 1), ("columns", 1), ("program", 127), ("denied", 126), ("steps", 2)],
+)
+def test_exit_codes_are_those_of_the_shell(name, code):
+    assert NEW[name].exit_code == code
+
+
+def test_every_error_belongs_to_the_tree_and_is_drawn_there():
+    classes = [
+        thing
+        for _, thing in inspect.getmembers(errors, inspect.isclass)
+        if thing.__module__ == errors.__name__
+    ]
+    assert all(issubclass(thing, StagescopeError) for thing in classes)
+    assert all(thing.__name__ in errors.__doc__ for thing in classes)
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_compact_ranges_say_each_number_once(numbers):
+    text = compact_ranges(numbers)
+    said = []
+    for part in text.split(", ") if numbers else []:
+        first, _, last = part.partition("-")
+        said += range(int(first), int(last or first) + 1)
+    assert said == sorted(numbers)
+
+
+def test_compact_ranges_of_nothing_are_none():
+    assert compact_ranges([]) == "none"
