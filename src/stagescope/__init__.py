@@ -16,14 +16,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stagescope import record
+    from stagescope import record, schedules
     from stagescope.analyze import Report
     from stagescope.timeline import Timeline
     from stagescope.workflow import analyze, export, read
 
 __version__ = "0.1.0"
 
-__all__ = ["Report", "Timeline", "__version__", "analyze", "export", "read", "record"]
+__all__ = ["Report", "Timeline", "__version__", "analyze", "export", "read", "record", "schedules"]
 
 _HOME = {
     "Report": "stagescope.analyze",
@@ -33,8 +33,8 @@ _HOME = {
     "read": "stagescope.workflow",
 }
 
-_FOLDERS = ("record",)
-"""Parts that are public as a whole: stagescope.record.start()."""
+_FOLDERS = ("record", "schedules")
+"""Parts that are public as a whole: stagescope.record.start(), stagescope.schedules.order()."""
 
 
 def __getattr__(name: str) -> object:

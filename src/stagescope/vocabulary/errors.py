@@ -187,9 +187,45 @@ class ScheduleError(StagescopeError):
         return cls(f"cost {name}: {found} values for {stages} stages", "give one number, or one per stage")
 
     @classmethod
+    def uneven_costs(cls) -> Self:
+        """Return the error for costs per stage where a closed form needs one number for all stages."""
+        return cls(
+            "closed forms need one number per cost, the same for all stages", "simulate the order instead"
+        )
+
+    @classmethod
     def no_cost(cls, action: str) -> Self:
         """Return the error for an action of the order that the costs say nothing about."""
         return cls(f"no cost for {action}", "costs per micro-batch need an entry for every job of the order")
+
+    @classmethod
+    def not_tried(cls, name: str, reasons: Iterable[str]) -> Self:
+        """Return the error for a schedule that was to be compared with and has no figures."""
+        return cls("; ".join(reasons) or f"{name} was not among the schedules that were tried")
+
+    @classmethod
+    def no_room(cls, name: str, limit: str) -> Self:
+        """Return the error for a memory limit that does not hold a single micro-batch."""
+        return cls(f"{name} needs room for one micro-batch on every rank; the memory limit is {limit}")
+
+    @classmethod
+    def too_few_layers(cls, layers: int, stages: int) -> Self:
+        """Return the error for a model with fewer layers than it is to have stages."""
+        return cls(f"{layers} layers cannot make {stages} stages: each needs at least one")
+
+    @classmethod
+    def not_in_file(cls, path: str | os.PathLike[str], line: int, word: str) -> Self:
+        """Return the error for a word of an order's file that is no action."""
+        return cls(
+            f"{path}, line {line}: {word!r} is no action",
+            "expected F0.3, B0.3, I0.3, W0.3 or F0.3+B3.1 with blanks between them, "
+            "or torch's CSV: 0F3,(0F3;3B1)OVERLAP_F_B",
+        )
+
+    @classmethod
+    def empty_order(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for an order's file without any action."""
+        return cls(f"{path} holds no action", "expected one line per rank, such as: F0.0 F0.1 B0.0 B0.1")
 
     @classmethod
     def bandwidth_alone(cls) -> Self:

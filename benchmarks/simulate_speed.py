@@ -1,0 +1,62 @@
+"""How much CPU time the theory takes for a large run.
+
+    python benchmarks/simulate_speed.py
+
+The order is interleaved 1F1B on 64 ranks with 512 micro-batches and 4 chunks, 262,144 actions; the limit for
+its simulation is 2 CPU seconds. The table shows the median of several runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from stagescope.schedules import order
+from stagescope.schedules.bounds import lower_bound
+from stagescope.schedules.costs import Costs
+from stagescope.schedules.memory import in_flight, peak_in_flight
+from stagescope.schedules.simulate import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROUNDS = 5
+SIMULATE_LIMIT = 2.0
+COSTS = Costs(forward=1_000_000, backward=2_000_000, hop=10_000)
+QUEUEING = Costs(
+    forward=1_000_000, backward=2_000_000, hop=10_000, bandwidth=25_000_000_000, message_bytes=1 << 20
+)
+
+
+def measure(work: Callable[[], object]) -> float:
+    """Return the median CPU seconds of a piece of work."""
+    seconds = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        work()
+        seconds.append(time.process_time() - began)
+    return statistics.median(seconds)
+
+
+def main() -> None:
+    """Print one row per piece of work."""
+    jobs = order("interleaved", ranks=64, microbatches=512, chunks=4)
+    step = simulate(jobs, COSTS)
+    print(f"{sum(map(len, jobs.values())):,} actions")
+    print(f"{'':28}{'CPU s':>8}{'limit':>8}")
+    rows: list[tuple[str, Callable[[], object], float | None]] = [
+        ("simulate", lambda: simulate(jobs, COSTS), SIMULATE_LIMIT),
+        ("simulate, queueing links", lambda: simulate(jobs, QUEUEING), SIMULATE_LIMIT),
+        ("simulate, list of actions", lambda: simulate(jobs, COSTS).actions, SIMULATE_LIMIT),
+        ("lower bound", lambda: lower_bound(jobs, COSTS), None),
+        ("peak memory", lambda: peak_in_flight(jobs), None),
+        ("memory over time", lambda: in_flight(step), None),
+        ("transfers", lambda: sum(1 for _ in step.transfers()), None),
+    ]
+    for name, work, limit in rows:
+        print(f"{name:28}{measure(work):8.2f}{limit or '-':>8}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The theory of pipeline schedules: what every rank does, in which order.
+
+>>> from stagescope import schedules
+>>> print(*schedules.order("zb-h1", ranks=4, microbatches=4)[3])
+F3.0 I3.0 F3.1 I3.1 F3.2 I3.2 F3.3 I3.3 W3.0 W3.1 W3.2 W3.3
+
+Standard library only. docs/schedules.md lists every schedule with its source and what it needs.
+"""
+
+from __future__ import annotations
+
+from stagescope.schedules.action import Action, Order, parse_action
+from stagescope.schedules.bounds import lower_bound
+from stagescope.schedules.catalog import NAMES, SCHEDULES, order
+from stagescope.schedules.closed_forms import CLOSED_FORMS, predict
+from stagescope.schedules.costs import Costs
+from stagescope.schedules.memory import ActivationSizes, in_flight, peak_in_flight
+from stagescope.schedules.simulate import simulate
+from stagescope.schedules.simulation import Simulation
+from stagescope.schedules.validate import validate
+
+__all__ = [
+    "CLOSED_FORMS",
+    "NAMES",
+    "SCHEDULES",
+    "Action",
+    "ActivationSizes",
+    "Costs",
+    "Order",
+    "Simulation",
+    "in_flight",
+    "lower_bound",
+    "order",
+    "parse_action",
+    "peak_in_flight",
+    "predict",
+    "simulate",
+    "validate",
+]

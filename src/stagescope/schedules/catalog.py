@@ -1,0 +1,73 @@
+"""Every schedule that stagescope knows, and the orders that they stand for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.schedules.orders import (
+    chimera,
+    dualpipe,
+    gpipe,
+    interleaved,
+    looped_bfs,
+    one_f_one_b,
+    one_f_one_b_v,
+    stable_v,
+    zb_v,
+    zero_bubble,
+    zero_bubble_search,
+)
+from stagescope.vocabulary.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from stagescope.schedules.action import Order
+    from stagescope.schedules.registry import Schedule
+
+SCHEDULES: tuple[Schedule, ...] = (
+    gpipe.SCHEDULE,
+    one_f_one_b.ONE_F_ONE_B,
+    one_f_one_b.EAGER,
+    one_f_one_b.OVERLAPPED,
+    interleaved.INTERLEAVED,
+    interleaved.OVERLAPPED,
+    looped_bfs.SCHEDULE,
+    zero_bubble.H1,
+    zero_bubble.H2,
+    zero_bubble_search.ZB_1P,
+    zero_bubble_search.ZB_2P,
+    zero_bubble.INTERLEAVED,
+    zb_v.SCHEDULE,
+    stable_v.V_HALF,
+    stable_v.V_MIN,
+    one_f_one_b_v.SCHEDULE,
+    chimera.SCHEDULE,
+    dualpipe.DUALPIPE,
+    dualpipe.DUALPIPEV,
+)
+"""Every schedule, relatives side by side."""
+
+NAMES: tuple[str, ...] = tuple(schedule.name for schedule in SCHEDULES)
+
+_BY_NAME = {schedule.name: schedule for schedule in SCHEDULES}
+
+
+def find_schedule(name: str) -> Schedule:
+    """Return the schedule of a name; raises ScheduleError for a name that is not in `NAMES`."""
+    if name not in _BY_NAME:
+        raise ScheduleError.unknown(name, NAMES)
+    return _BY_NAME[name]
+
+
+def order(name: str, *, ranks: int, microbatches: int, chunks: int | None = None, **options: object) -> Order:
+    """Return what every rank does in one training step, in the order in which it does it.
+
+    `chunks` is the number of model chunks per rank, None for the schedule's own; docs/schedules.md lists each
+    schedule's options and what it needs. Raises ScheduleError for a name or an option that does not exist and
+    for sizes that the schedule cannot have; its text names the constraint, where it comes from and the nearest
+    sizes that are possible.
+
+    >>> print(*order("1f1b", ranks=2, microbatches=3)[0])
+    F0.0 F0.1 B0.0 F0.2 B0.1 B0.2
+    """
+    schedule = find_schedule(name)
+    return schedule.build(schedule.shape(ranks, microbatches, chunks, options))

@@ -1,0 +1,54 @@
+"""Chimera: two replicas of the model, one pipeline down the ranks and one up, in units of p micro-batches.
+
+Source: arXiv 2107.06925; chimera_pipeline_rank.py of its repository, with two pipelines. A unit is p
+micro-batches, half of them in each direction. In slots that are as long as a forward and as a backward, micro-
+batch i of a direction is on stage s in slot 2 i + s and back there in slot 2 i + 2 p - 1 - s, which never
+collides with the other direction because p is even. The units follow each other every 2 p slots ("direct
+concatenation"); the sequence of slots is the order. The repository's generator agrees where it is complete: it
+repeats no unit of 2 ranks and collides after the second unit of 6 ranks and more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.schedules.action import Action, Order
+from stagescope.schedules.placement import stages_of
+from stagescope.schedules.registry import Constraint, Schedule, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def build(shape: Shape) -> Order:
+    """Return each rank's jobs in the order of their slots; a unit's first p/2 micro-batches go down."""
+    p, m = shape.ranks, shape.microbatches
+    return {r: [job for _, job in sorted(_slots(p, m, r))] for r in range(p)}
+
+
+def _slots(p: int, m: int, r: int) -> Iterator[tuple[int, Action]]:
+    half = p // 2
+    for microbatch in range(m):
+        unit, place = divmod(microbatch, p)
+        direction, i = divmod(place, half)
+        s = stages_of("bidirectional", p, 2, r)[direction]
+        start = 2 * p * unit + 2 * i
+        yield start + s, Action("F", s, microbatch)
+        yield start + 2 * p - 1 - s, Action("B", s, microbatch)
+
+
+SCHEDULE = Schedule(
+    name="chimera",
+    title="Chimera, bidirectional",
+    source="arXiv 2107.06925",
+    placement="bidirectional",
+    peak_memory="p / 2 + 1 + min(r, p - 1 - r)",
+    build=build,
+    chunks=2,
+    constraints=(
+        Constraint("an even number of ranks", "arXiv 2107.06925", lambda s: s.ranks % 2 == 0, "ranks"),
+        Constraint(
+            "micro-batches in multiples of ranks", "arXiv 2107.06925", lambda s: s.microbatches % s.ranks == 0
+        ),
+    ),
+)

@@ -1,0 +1,207 @@
+"""Jobs on a V pulled into earlier slots without raising the peak of memory, for V-Half and V-Min.
+
+Source: arXiv 2405.15362, section 2, as a greedy pass: jobs are looked at once, in the order of their slots.
+Memory counts activations of one chunk: F takes one, W gives one back, I changes nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from enum import Enum
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from stagescope.schedules.orders.lane import DOWN, FORWARDS, Job, Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Slots = list[list[list[int]]]
+"""Slot by rank, pass and micro-batch; the passes are F0, F1, I1, I0 and where they stand W in slot order."""
+
+_INPUTS = (2, 3)
+_WEIGHTS = 4
+"""Passes beside FORWARDS: I1 and I0; W."""
+
+
+class _Phase(Enum):
+    """Where a run stands: until rank 0 begins its first I0, from there to the last F0, after it."""
+
+    WARM_UP = 0
+    STEADY = 1
+    COOLDOWN = 2
+
+
+def weights_in_turn(passes: list[list[int]]) -> list[int]:
+    """Return the slots of one rank's W: each free slot takes the oldest that waits."""
+    return _fill_in(passes, dict.fromkeys(_INPUTS, 0))[0]
+
+
+def weights_by_chunk(passes: list[list[int]]) -> list[list[int]]:
+    """Return the slots of one rank's W1 and W0: each free slot takes a W1 where one waits, else a W0."""
+    return _fill_in(passes, {passing: queue for queue, passing in enumerate(_INPUTS)})
+
+
+def _fill_in(passes: list[list[int]], queue_of: dict[int, int]) -> list[list[int]]:
+    """Return the slots of the W of each queue; in a free slot the first queue in which one waits comes first."""
+    taken = {slot: passing for passing, times in enumerate(passes) for slot in times}
+    placed: list[list[int]] = [[], []]
+    waiting = [0, 0]
+    slot, left = 0, len(taken)
+    while left or any(waiting):
+        if slot in taken:
+            left -= 1
+            queue = queue_of.get(taken[slot])
+            if queue is not None:
+                waiting[queue] += 1
+        elif any(waiting):
+            queue = 0 if waiting[0] else 1
+            waiting[queue] -= 1
+            placed[queue].append(slot)
+        slot += 1
+    return placed
+
+
+def pull_with_weights(slots: Slots) -> Slots:
+    """Return F and I pulled forward in warm-up and cool-down, W among them as jobs of their own."""
+    slots = [[*map(list, passes), weights_in_turn(passes)] for passes in slots]
+    lanes = [_lane(passes) for passes in slots]
+    inputs_done = [sorted(chain.from_iterable(passes[each] for each in _INPUTS)) for passes in slots]
+    limit = max(max(lane.memory) for lane in lanes)
+    for job, phase in _in_phases(slots):
+        lane, passes = lanes[job.rank], slots[job.rank]
+        lane.reach(job.slot)
+        if phase is _Phase.STEADY:
+            continue
+        earliest = _earliest(slots, job)
+        if job.passing == _WEIGHTS:
+            earliest = max(earliest, inputs_done[job.rank][job.microbatch] + 1)
+        if job.passing in FORWARDS:
+            earliest = lane.after_full(earliest, job.slot, limit)
+        slot = lane.first_free(earliest, job.slot)
+        if slot == job.slot:
+            continue
+        lane.move(job.slot, slot)
+        passes[job.passing][job.microbatch] = slot
+        if job.passing in _INPUTS:
+            inputs_done[job.rank].remove(job.slot)
+            insort(inputs_done[job.rank], slot)
+        else:
+            lane.hold(slot, job.slot, -1 if job.passing == _WEIGHTS else 1)
+    return _without_weights(squeeze(slots))
+
+
+def pull_around_weights(slots: Slots) -> Slots:
+    """Return F and I pulled forward in the cool-down, W falling into whatever is left."""
+    slots = [[*map(list, passes)] for passes in slots]
+    lanes = [_YieldingLane(passes) for passes in slots]
+    limit = max(lane.peak() for lane in lanes)
+    for job, phase in _in_phases(slots):
+        if phase is _Phase.COOLDOWN:
+            slot = lanes[job.rank].pull(job, _earliest(slots, job), limit)
+            slots[job.rank][job.passing][job.microbatch] = slot
+    return _without_weights(squeeze([[*passes, weights_in_turn(passes)] for passes in slots]))
+
+
+def squeeze(slots: Slots) -> Slots:
+    """Return every job as early as its input and its rank allow, the order of each rank unchanged."""
+    squeezed = [[[0] * len(times) for times in passes] for passes in slots]
+    rank_end = [0] * len(slots)
+    for job in _sorted_jobs(slots):
+        slot = max(rank_end[job.rank], _input_end(squeezed, job))
+        squeezed[job.rank][job.passing][job.microbatch] = slot
+        rank_end[job.rank] = slot + 1
+    return squeezed
+
+
+def _without_weights(slots: Slots) -> Slots:
+    return [passes[:_WEIGHTS] for passes in slots]
+
+
+class _YieldingLane:
+    """One rank whose W always give way: each takes the first slot without F or I, oldest first."""
+
+    def __init__(self, passes: list[list[int]]) -> None:
+        self._taken: list[int | None] = [None] * (max(times[-1] for times in passes) + 1)
+        for passing, times in enumerate(passes):
+            for slot in times:
+                self._taken[slot] = passing
+        self._states = [(0, 0)]  # memory and waiting W before each slot, as far as known
+
+    def peak(self) -> int:
+        """Return the peak of memory."""
+        self._know(len(self._taken))
+        return max(held for held, _ in self._states)
+
+    def pull(self, job: Job, earliest: int, limit: int) -> int:
+        """Move a job to the first slot from `earliest` on that keeps memory in the limit; return that slot."""
+        self._know(job.slot)
+        for slot in range(earliest, job.slot):
+            if self._taken[slot] is None and self._fits(job, slot, limit):
+                self._taken[slot], self._taken[job.slot] = job.passing, None
+                del self._states[slot + 1 :]
+                return slot
+        return job.slot
+
+    def _fits(self, job: Job, slot: int, limit: int) -> bool:
+        """Tell whether memory stays in the limit; behind the job's old slot it is never more than before."""
+        state = _after(job.passing, *self._states[slot])
+        for passing in self._taken[slot + 1 : job.slot]:
+            if state[0] > limit:
+                return False
+            state = _after(passing, *state)
+        return state[0] <= limit
+
+    def _know(self, slot: int) -> None:
+        for passing in self._taken[len(self._states) - 1 : slot]:
+            self._states.append(_after(passing, *self._states[-1]))
+
+
+def _after(passing: int | None, held: int, waiting: int) -> tuple[int, int]:
+    """Return memory and waiting W after a slot with this pass, or with a W where there is one."""
+    if passing is None:
+        return (held - 1, waiting - 1) if waiting else (held, 0)
+    return (held + 1, waiting) if passing in FORWARDS else (held, waiting + 1)
+
+
+def _lane(passes: list[list[int]]) -> Lane:
+    taken = [(slot, 1) for each in FORWARDS for slot in passes[each]]
+    given_back = [(slot, -1) for slot in passes[_WEIGHTS]]
+    return Lane([*taken, *given_back], max(times[-1] for times in passes) + 1)
+
+
+def _sorted_jobs(slots: Slots) -> list[Job]:
+    return sorted(
+        Job(slot, rank, passing, microbatch)
+        for rank, passes in enumerate(slots)
+        for passing, times in enumerate(passes)
+        for microbatch, slot in enumerate(times)
+    )
+
+
+def _in_phases(slots: Slots) -> Iterator[tuple[Job, _Phase]]:
+    """Yield every job, in the order of the slots at the beginning, with its phase."""
+    phase = _Phase.WARM_UP
+    last = len(slots[0][0]) - 1
+    for job in _sorted_jobs(slots):
+        if phase is _Phase.WARM_UP and job.rank == 0 and job.passing == _INPUTS[1]:
+            phase = _Phase.STEADY
+        yield job, phase
+        if phase is _Phase.STEADY and job.passing == 0 and job.microbatch == last:
+            phase = _Phase.COOLDOWN
+
+
+def _earliest(slots: Slots, job: Job) -> int:
+    """Return the first slot that a job's input and the same pass of the micro-batch before allow."""
+    before = slots[job.rank][job.passing][job.microbatch - 1] + 1 if job.microbatch else 0
+    return max(before, _input_end(slots, job))
+
+
+def _input_end(slots: Slots, job: Job) -> int:
+    """Return the first slot after the jobs whose output a job takes; a W has to be asked about elsewhere."""
+    if job.passing == _WEIGHTS:
+        return 0
+    neighbor = job.rank - 1 if DOWN[job.passing] else job.rank + 1
+    end = slots[neighbor][job.passing][job.microbatch] + 1 if 0 <= neighbor < len(slots) else 0
+    before = slots[job.rank][job.passing - 1][job.microbatch] + 1 if job.passing else 0
+    return max(end, before)

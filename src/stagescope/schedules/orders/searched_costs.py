@@ -1,0 +1,57 @@
+"""The costs that a search for an order works with: one per stage, alike for all micro-batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.schedules.action import Action
+from stagescope.schedules.costs import Costs, job_costs, link_costs
+from stagescope.vocabulary.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stagescope.schedules.costs import Cells
+    from stagescope.schedules.registry import Shape
+
+
+class StageCosts(NamedTuple):
+    """Nanoseconds of F, I, W and of a message to or from the next stage, one value per stage."""
+
+    forward: list[int]
+    backward_input: list[int]
+    backward_weight: list[int]
+    hop: list[int]
+
+
+def stage_costs(shape: Shape, stages: int) -> StageCosts:
+    """Return what the option `costs` of a shape says, F = I = W = 1 where it says nothing.
+
+    Where a stage has other costs for each micro-batch, their median counts. Raises ScheduleError for a stage
+    whose costs are not known for any micro-batch.
+    """
+    costs = shape.options.get("costs") or Costs()
+    jobs = job_costs(costs, stages, shape.microbatches)
+    return StageCosts(
+        _medians("F", jobs.forward, stages),
+        _medians("I", jobs.backward_input, stages),
+        _medians("W", jobs.backward_weight, stages),
+        link_costs(costs, stages).least_ns,
+    )
+
+
+def upper_median(values: Iterable[int]) -> int:
+    """Return the middle value, of the two middle ones the larger."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def _medians(kind: str, cells: Cells, stages: int) -> list[int]:
+    width = len(cells) // stages
+    medians = []
+    for stage in range(stages):
+        known = [cell for cell in cells[stage * width : (stage + 1) * width] if cell is not None]
+        if not known:
+            raise ScheduleError.no_cost(str(Action(kind, stage, 0)))
+        medians.append(upper_median(known))
+    return medians

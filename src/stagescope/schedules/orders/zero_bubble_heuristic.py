@@ -1,0 +1,260 @@
+"""The heuristic that finds zero-bubble orders for given costs and a given memory limit.
+
+Source: Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3.1; decisions and tie-breaking as
+sail-sg/zero-bubble-pipeline-parallelism `scheduler/zb.py`, without its integer program. The paper's B is the
+input gradient, I here.
+
+The heuristic builds the order in rounds and has three switches; all eight combinations are tried, and the
+first with the shortest stage (from its first job to its last, over all stages) wins:
+
+    warm-up    F on all stages, then more F on each stage while memory lasts, up to the arrival of the first
+               gradient (`fit_first`: the last of them may not delay the first I); an earlier stage does more
+               than a later one
+    round i    one F on each stage with any left (`input_first`: a stage two ahead of the next one may skip it
+               when the next one would rather have a gradient), then I of micro-batch i, last stage first
+    W          is held back and put where memory runs out, or where a stage would otherwise wait: while it
+               fits into the wait, and once more when the wait is longer than the slack to the worst stage
+               (`greedy`: also when it is not)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from stagescope.schedules.action import Action, Order
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagescope.schedules.orders.searched_costs import StageCosts
+
+
+@dataclass(frozen=True)
+class SearchInput:
+    """What an order is searched for; memory is one value per stage, in any one unit.
+
+    An F adds `activation`, its W gives `held_for_weight` of that back and its I the rest.
+    """
+
+    microbatches: int
+    costs: StageCosts
+    activation: Sequence[int]
+    held_for_weight: Sequence[int]
+    memory_limit: Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Switches:
+    """The three choices of the heuristic, see the module's text."""
+
+    fit_first: bool
+    input_first: bool
+    greedy: bool
+
+
+def search_order(given: SearchInput) -> Order:
+    """Return the best order that the heuristic finds; no stage ever holds more than its memory limit."""
+    attempts = [_Attempt(given, _Switches(*choice)) for choice in product((True, False), repeat=3)]
+    for attempt in attempts:
+        attempt.run()
+    return dict(enumerate(min(attempts, key=_Attempt.longest_stage).order))
+
+
+class _Attempt:
+    """An order that grows job by job; lists are per stage, as of the jobs that have been put."""
+
+    def __init__(self, given: SearchInput, switches: _Switches) -> None:
+        self.given = given
+        self.costs = given.costs
+        self.switches = switches
+        self.stages = len(given.costs.forward)
+        self.order: list[list[Action]] = [[] for _ in range(self.stages)]
+        self.forward_ends: list[list[int]] = [[] for _ in range(self.stages)]
+        self.input_ends: list[list[int]] = [[] for _ in range(self.stages)]
+        self.weights = [0] * self.stages
+        self.clock: list[int] = [0] * self.stages
+        self.memory: list[int] = [0] * self.stages
+        self.bubble: list[int] = [0] * self.stages
+        self.worst_bubble: int = 0
+
+    def run(self) -> None:
+        """Put all jobs of all stages."""
+        self.warm_up()
+        for microbatch in range(1, self.given.microbatches):
+            self.put_forwards()
+            for stage in reversed(range(self.stages)):
+                self.put_input_of(stage, microbatch)
+        for stage in range(self.stages):
+            self.flush_weights(stage, self.given.microbatches)
+
+    def longest_stage(self) -> int:
+        """Return the longest time that a stage takes from its first job to its last."""
+        begins = (ends[0] - cost for ends, cost in zip(self.forward_ends, self.costs.forward, strict=True))
+        return max(end - begin for end, begin in zip(self.clock, begins, strict=True))
+
+    # The jobs themselves.
+
+    def put_forward(self, stage: int) -> None:
+        """Put the stage's next F."""
+        microbatch = len(self.forward_ends[stage])
+        first = microbatch == 0
+        end = self._advance(stage, self.costs.forward[stage], self.forward_arrival(stage), counted=not first)
+        self.forward_ends[stage].append(end)
+        self.memory[stage] += self.given.activation[stage]
+        self.order[stage].append(Action("F", stage, microbatch))
+
+    def put_input(self, stage: int) -> None:
+        """Put the stage's next I."""
+        microbatch = len(self.input_ends[stage])
+        arrival = self.gradient_arrival(stage, microbatch)
+        end = self._advance(stage, self.costs.backward_input[stage], arrival, counted=True)
+        self.input_ends[stage].append(end)
+        self.memory[stage] -= self.given.activation[stage] - self.given.held_for_weight[stage]
+        self.order[stage].append(Action("I", stage, microbatch))
+
+    def put_weight(self, stage: int) -> None:
+        """Put the stage's next W."""
+        self.clock[stage] += self.costs.backward_weight[stage]
+        self.memory[stage] -= self.given.held_for_weight[stage]
+        self.order[stage].append(Action("W", stage, self.weights[stage]))
+        self.weights[stage] += 1
+
+    def _advance(self, stage: int, cost: int, arrival: int, *, counted: bool) -> int:
+        """Let a job run when the stage and its input are there; return its end, note the wait as bubble."""
+        without_wait = self.clock[stage] + cost
+        end = max(without_wait, arrival + cost)
+        if counted:
+            self.bubble[stage] += end - without_wait
+            self.worst_bubble = max(self.worst_bubble, self.bubble[stage])
+        self.clock[stage] = end
+        return end
+
+    def forward_arrival(self, stage: int) -> int:
+        """Return when the input of the stage's next F is there."""
+        if stage == 0:
+            return 0
+        return self.forward_ends[stage - 1][len(self.forward_ends[stage])] + self.costs.hop[stage - 1]
+
+    def gradient_arrival(self, stage: int, microbatch: int) -> int:
+        """Return when the gradient that an I starts from is there."""
+        if stage == self.stages - 1:
+            return 0
+        return self.input_ends[stage + 1][microbatch] + self.costs.hop[stage]
+
+    # Weight gradients as filling.
+
+    def pending(self, stage: int) -> bool:
+        """Tell whether the stage has a W that it could do now."""
+        return self.weights[stage] < len(self.input_ends[stage])
+
+    def flush_weights(self, stage: int, upto: int) -> None:
+        """Put the W of all micro-batches before `upto`."""
+        while self.weights[stage] < upto:
+            self.put_weight(stage)
+
+    def fill_wait(self, stage: int, arrival: int) -> None:
+        """Put W into the wait for an arrival: all that fit, and one that does not where it pays."""
+        cost = self.costs.backward_weight[stage]
+        while self.pending(stage) and self.clock[stage] + cost <= arrival:
+            self.put_weight(stage)
+        wait = arrival - self.clock[stage]
+        if wait <= 0 or not self.pending(stage):
+            return
+        harmless = wait <= self.worst_bubble - self.bubble[stage]
+        if self.switches.greedy or not harmless:
+            self.put_weight(stage)
+
+    def make_room(self, stage: int) -> None:
+        """Put W until one more activation fits; a stage that holds none but one always has the room."""
+        while self.memory[stage] + self.given.activation[stage] > self.given.memory_limit[stage]:
+            self.put_weight(stage)
+
+    # Warm-up.
+
+    def warm_up(self) -> None:
+        """Put everything up to the first I of each stage."""
+        for stage in range(self.stages):
+            self.put_forward(stage)
+        extra = self.extra_forwards()
+        for stage in range(1, self.stages):
+            all_done = 1 + extra[stage] == self.given.microbatches
+            extra[stage] = max(0, min(extra[stage], extra[stage - 1] - (not all_done)))
+        for stage in range(self.stages):
+            for _ in range(extra[stage]):
+                self.put_forward(stage)
+        for stage in reversed(range(self.stages)):
+            self.put_input(stage)
+
+    def extra_forwards(self) -> list[int]:
+        """Return how many more F each stage could do before its first I, seen from that stage alone."""
+        costs, last = self.costs, self.stages - 1
+        extra = [0] * self.stages
+        first_input_end = self.forward_ends[last][0] + costs.backward_input[last]
+        for stage in reversed(range(last)):
+            arrival = first_input_end + costs.hop[stage]
+            extra[stage], clock = self._forwards_before(stage, arrival)
+            first_input_end = max(clock, arrival) + costs.backward_input[stage]
+        return extra
+
+    def _forwards_before(self, stage: int, arrival: int) -> tuple[int, int]:
+        """Return how many more F a stage does before its first gradient arrives, and when it is done."""
+        count, clock, memory = 0, self.clock[stage], self.memory[stage]
+        cost, size = self.costs.forward[stage], self.given.activation[stage]
+        while 1 + count < self.given.microbatches and memory + size <= self.given.memory_limit[stage]:
+            full = clock + cost > arrival if self.switches.fit_first else clock >= arrival
+            if full:
+                break
+            count, clock, memory = count + 1, clock + cost, memory + size
+        return count, clock
+
+    # Rounds.
+
+    def put_forwards(self) -> None:
+        """Put the F of one round, at most one per stage."""
+        wanted = [self.wants_forward(stage) for stage in range(self.stages)]
+        for stage in reversed(range(self.stages - 1)):
+            wanted[stage] = wanted[stage] and wanted[stage + 1]
+        for stage in range(self.stages):
+            if wanted[stage]:
+                self.make_room(stage)
+                self.fill_wait(stage, self.forward_arrival(stage))
+                self.put_forward(stage)
+
+    def wants_forward(self, stage: int) -> bool:
+        """Tell whether a stage does an F in this round, were it alone to decide."""
+        done = len(self.forward_ends[stage])
+        if done >= self.given.microbatches:
+            return False
+        last = stage == self.stages - 1
+        if last or not self.switches.input_first or done < len(self.forward_ends[stage + 1]) + 2:
+            return True
+        return not self._rather_waits(stage)
+
+    def _rather_waits(self, stage: int) -> bool:
+        """Tell whether skipping an F brings the next gradient sooner and costs no more than the slack."""
+        costs, later = self.costs, stage + 1
+        gradient = self.clock[later] + costs.forward[later] + costs.backward_input[later] + costs.hop[stage]
+        clock = self.clock[stage]
+        if clock >= gradient:
+            return True
+        if clock + costs.forward[stage] + self._time_for_room(stage) <= gradient:
+            return False
+        return gradient - clock <= self.worst_bubble - self.bubble[stage]
+
+    def _time_for_room(self, stage: int) -> int:
+        """Return how long the W take that must come before one more F for its memory."""
+        given = self.given
+        count, memory = 0, self.memory[stage] + given.activation[stage]
+        ready = len(self.input_ends[stage]) - self.weights[stage]
+        while memory > given.memory_limit[stage] and count < ready:
+            count, memory = count + 1, memory - given.held_for_weight[stage]
+        return count * self.costs.backward_weight[stage]
+
+    def put_input_of(self, stage: int, microbatch: int) -> None:
+        """Put the I of a round, after the W that fill the wait for its gradient."""
+        self.fill_wait(stage, self.gradient_arrival(stage, microbatch))
+        if stage == 0 and len(self.forward_ends[0]) == self.given.microbatches:
+            self.flush_weights(0, microbatch)
+        self.put_input(stage)

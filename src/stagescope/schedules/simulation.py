@@ -1,0 +1,149 @@
+"""What a simulated step looks like: when every action ran, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.schedules.jobs import NOBODY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stagescope.schedules.action import Action, Order
+    from stagescope.schedules.costs import Costs
+    from stagescope.schedules.jobs import JobIndex
+
+
+class TimedAction(NamedTuple):
+    """One action with its place and time; it prints as the action does."""
+
+    action: Action
+    rank: int
+    start_ns: int
+    end_ns: int
+
+    def __str__(self) -> str:
+        return str(self.action)
+
+
+class Transfer(NamedTuple):
+    """One message between ranks: what `producer` made for the next stage, from its end to the arrival."""
+
+    producer: Action
+    sender: int
+    receiver: int
+    start_ns: int
+    end_ns: int
+
+
+class Reduction(NamedTuple):
+    """The reduction of one stage's gradients, which all ranks that hold the stage take part in."""
+
+    stage: int
+    ranks: tuple[int, ...]
+    start_ns: int
+    end_ns: int
+
+
+class Interval(NamedTuple):
+    """From when to when."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """One step, from 0 to `makespan_ns`, the end of its last action, reduction or optimizer step.
+
+    `starts_ns` and `ends_ns` run along `order`, rank by rank. A rank is busy while it runs an action or its
+    optimizer step, and idle else: idle and busy add up to the makespan on every rank.
+    """
+
+    order: Order
+    costs: Costs
+    index: JobIndex
+    starts_ns: dict[int, list[int]]
+    ends_ns: dict[int, list[int]]
+    reductions: tuple[Reduction, ...]
+    optimizer_steps: dict[int, Interval]
+    activation_arrivals_ns: list[int]
+    gradient_arrivals_ns: list[int]
+
+    @cached_property
+    def actions(self) -> tuple[TimedAction, ...]:
+        """Every action with rank, start and end, rank by rank in program order."""
+        return tuple(
+            TimedAction(action, rank, start_ns, end_ns)
+            for rank, actions in self.order.items()
+            for action, start_ns, end_ns in zip(
+                actions, self.starts_ns[rank], self.ends_ns[rank], strict=True
+            )
+        )
+
+    @cached_property
+    def makespan_ns(self) -> int:
+        """When the last action, reduction and optimizer step have ended; the step starts at 0."""
+        return max(
+            (
+                *(ends[-1] for ends in self.ends_ns.values() if ends),
+                *(reduction.end_ns for reduction in self.reductions),
+                *(step.end_ns for step in self.optimizer_steps.values()),
+            ),
+            default=0,
+        )
+
+    @cached_property
+    def busy_ns(self) -> dict[int, int]:
+        """Per rank, the time in its actions and its optimizer step."""
+        busy = {rank: sum(ends) - sum(self.starts_ns[rank]) for rank, ends in self.ends_ns.items()}
+        for rank, step in self.optimizer_steps.items():
+            busy[rank] += step.end_ns - step.start_ns
+        return busy
+
+    @cached_property
+    def idle_ns(self) -> dict[int, int]:
+        """Per rank, what of the makespan it is not busy."""
+        return {rank: self.makespan_ns - busy for rank, busy in self.busy_ns.items()}
+
+    @cached_property
+    def own_span_ns(self) -> dict[int, int]:
+        """Per rank, from the start of its first action to the end of its last; no optimizer step."""
+        return {
+            rank: ends[-1] - self.starts_ns[rank][0] if ends else 0 for rank, ends in self.ends_ns.items()
+        }
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Idle time of all ranks / (ranks x makespan)."""
+        whole_ns = self.makespan_ns * len(self.order)
+        return sum(self.idle_ns.values()) / whole_ns if whole_ns else 0.0
+
+    @property
+    def own_span_bubble_fraction(self) -> float:
+        """(cost - work) / cost of the Zero Bubble papers (arXiv 2401.10241, section 5.3).
+
+        Cost is the longest own span of any rank, work the mean time in actions. It leaves out the idle time
+        in which late ranks wait for their first and early ranks for the others' last action.
+        """
+        cost_ns = max(self.own_span_ns.values(), default=0)
+        work_ns = sum(sum(ends) - sum(self.starts_ns[rank]) for rank, ends in self.ends_ns.items())
+        return 1 - work_ns / (cost_ns * len(self.order)) if cost_ns else 0.0
+
+    def transfers(self) -> Iterator[Transfer]:
+        """Yield every message between two ranks, in the program order of the senders."""
+        width, index = self.index.microbatches, self.index
+        down = 1, index.forward, self.activation_arrivals_ns
+        up = -1, index.backward, self.gradient_arrivals_ns
+        for timed in self.actions:
+            for job in timed.action.jobs:
+                direction, consumers, arrivals_ns = down if job.kind == "F" else up
+                cell = (job.stage + direction) * width + job.microbatch
+                if (
+                    job.kind != "W"
+                    and 0 <= cell < len(consumers)
+                    and consumers[cell] not in (NOBODY, timed.rank)
+                ):
+                    yield Transfer(job, timed.rank, consumers[cell], timed.end_ns, arrivals_ns[cell])

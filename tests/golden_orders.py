@@ -1,0 +1,21 @@
+"""The orders of reference implementations under tests/data/golden; their notation is that of `Action`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+GOLDEN = Path(__file__).parent / "data" / "golden"
+
+
+def golden_cases(name):
+    """Return one pytest-ready (ranks, micro-batches, order as words) per case of a golden file."""
+    cases = json.loads((GOLDEN / f"{name}.json").read_text())["cases"]
+    return [
+        (case["pp"], case["n_mb"], {int(r): words for r, words in case["orders"].items()}) for case in cases
+    ]
+
+
+def words(order):
+    """Return an order as words, rank by rank."""
+    return {rank: [str(action) for action in actions] for rank, actions in order.items()}

@@ -1,0 +1,79 @@
+"""Our orders against those that torch.distributed.pipelining lays out on this machine, over many sizes."""
+
+import pytest
+
+from golden_orders import words
+from stagescope.schedules import order
+from stagescope.vocabulary.errors import ScheduleError
+
+KINDS = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+MULTI = {
+    "interleaved": ("Interleaved1F1B", (2, 3, 4)),
+    "looped-bfs": ("LoopedBFS", (2, 3)),
+    "interleaved-zb": ("InterleavedZeroBubble", (2, 3, 4)),
+    "zb-v": ("ZBVZeroBubble", (2,)),
+    "dualpipev": ("DualPipeV", (2,)),
+}
+SIZES = [
+    (ranks, microbatches) for ranks in (1, 2, 3, 4, 5, 8) for microbatches in (1, 2, 3, 4, 6, 8, 11, 16, 17)
+]
+
+
+def spelled(action):
+    if action.sub_actions:
+        return "+".join(spelled(each) for each in action.sub_actions)
+    return f"{KINDS[action.computation_type.name]}{action.stage_index}.{action.microbatch_index}"
+
+
+def of_torch(name, ranks, microbatches, chunks):
+    from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops  # noqa: PLC0415 - slow
+
+    try:
+        rows = get_schedule_ops(name, ranks, microbatches, chunks)
+    except ValueError:
+        return None
+    return {
+        rank: [
+            spelled(action)
+            for action in row
+            if action is not None and action.computation_type.name != "REDUCE_GRAD"
+        ]
+        for rank, row in enumerate(rows)
+    }
+
+
+def ours(name, ranks, microbatches, chunks):
+    try:
+        return words(order(name, ranks=ranks, microbatches=microbatches, chunks=chunks))
+    except ScheduleError:
+        return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MULTI)
+def test_the_order_is_that_of_torch_and_is_refused_where_torch_refuses_it(name):
+    torch_name, chunk_counts = MULTI[name]
+    shapes = [(*size, chunks) for size in SIZES for chunks in chunk_counts]
+    different = [shape for shape in shapes if ours(name, *shape) != of_torch(torch_name, *shape)]
+    assert different == []
+    assert sum(ours(name, *shape) is not None for shape in shapes) > len(SIZES) // 3
+
+
+@pytest.mark.slow
+def test_gpipe_is_that_of_torch():
+    assert [size for size in SIZES if ours("gpipe", *size, 1) != of_torch("GPipe", *size, 1)] == []
+
+
+@pytest.mark.slow
+def test_1f1b_is_that_of_torch_where_torch_numbers_its_forwards_right():
+    """In torch's list the last rank's forwards run from 1 to m; it allows no fewer micro-batches than ranks."""
+    for ranks, microbatches in SIZES:
+        found = of_torch("1F1B", ranks, microbatches, 1)
+        if found is None:
+            assert microbatches < ranks
+            continue
+        asked = ours("1f1b", ranks, microbatches, 1)
+        assert {rank: asked[rank] for rank in range(ranks - 1)} == {
+            rank: found[rank] for rank in range(ranks - 1)
+        }
+        assert [word[0] for word in asked[ranks - 1]] == [word[0] for word in found[ranks - 1]]

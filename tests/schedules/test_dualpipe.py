@@ -1,0 +1,52 @@
+import pytest
+
+from stagescope.schedules import order
+
+
+def line(actions):
+    return " ".join(map(str, actions))
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 2), (1, 5), (2, 4), (3, 7), (4, 8), (4, 13)])
+def test_dualpipev_is_half_of_a_dualpipe_folded(ranks, microbatches):
+    whole = order("dualpipe", ranks=2 * ranks, microbatches=2 * microbatches)
+
+    def fold(job):
+        return job._replace(
+            microbatch=job.microbatch % microbatches, partner=job.partner and fold(job.partner)
+        )
+
+    half = {rank: [fold(job) for job in whole[rank]] for rank in range(ranks)}
+    assert half == order("dualpipev", ranks=ranks, microbatches=microbatches)
+
+
+def test_opposite_ranks_of_dualpipe_mirror_each_other():
+    built = order("dualpipe", ranks=6, microbatches=14)
+
+    def mirror(job):
+        return job._replace(microbatch=(job.microbatch + 7) % 14, partner=job.partner and mirror(job.partner))
+
+    assert all([mirror(job) for job in built[rank]] == built[5 - rank] for rank in range(6))
+
+
+def test_the_innermost_rank_leaves_its_first_pair_apart():
+    assert "F3.4 B4.0 F4.4+B3.0 F3.5+B4.1" in line(order("dualpipev", ranks=4, microbatches=8)[3])
+    assert "F2.5+B5.1" in line(order("dualpipev", ranks=4, microbatches=8)[2])
+
+
+def test_the_later_half_of_the_last_turns_is_split():
+    cooldown = line(order("dualpipev", ranks=2, microbatches=4)[1]).split("F2.3+B1.1 ")[1]
+    assert cooldown == "B2.2 B1.2 I2.3 I1.3 W2.3 W1.3"
+
+
+def test_the_cooldown_may_run_whole_backwards():
+    whole = order("dualpipev", ranks=4, microbatches=10, split_cooldown=False)
+    split = order("dualpipev", ranks=4, microbatches=10)
+    for rank in range(4):
+        assert line(whole[rank]).count("W") == 3 - rank
+        unsplit = [
+            job._replace(kind="B") if job.kind == "I" else job for job in split[rank] if job.kind != "W"
+        ]
+        assert [
+            job._replace(kind="B") if job.kind == "I" else job for job in whole[rank] if job.kind != "W"
+        ] == unsplit
