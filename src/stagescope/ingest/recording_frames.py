@@ -96,7 +96,11 @@ def _take_facts(contents: Contents, frame: fmt.Frame) -> bool:
         elif frame.type == fmt.DROPS:
             contents.dropped_spans = int(facts["dropped_spans"])
         elif frame.type == fmt.END:
-            contents.end = {**facts, "spans": int(facts["spans"]), "dropped_spans": int(facts["dropped_spans"])}
+            contents.end = {
+                **facts,
+                "spans": int(facts["spans"]),
+                "dropped_spans": int(facts["dropped_spans"]),
+            }
             contents.dropped_spans = max(contents.dropped_spans, contents.end["dropped_spans"])
         else:
             return False
