@@ -20,7 +20,16 @@ def in_fresh_process(code: str) -> str:
 
 
 def test_the_public_names_are_these():
-    assert stagescope.__all__ == ["Report", "Timeline", "__version__", "analyze", "export", "read", "record", "schedules"]
+    assert stagescope.__all__ == [
+        "Report",
+        "Timeline",
+        "__version__",
+        "analyze",
+        "export",
+        "read",
+        "record",
+        "schedules",
+    ]
 
 
 def test_every_public_name_can_be_reached_and_is_documented():
