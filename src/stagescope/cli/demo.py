@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.demo.names import SCHEDULES
+from stagescope.demo.names import SCHEDULES, THEORY
 from stagescope.vocabulary.errors import CommandError, OutputError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def command(schedule: str, microbatches: int, output: Path, *, force: bool) -> i
     progress(f"training {STEPS} steps of {schedule} on {RANKS} processes (about 20 s)")
     recordings = _record(output, ["--schedule", schedule, "--microbatches", str(microbatches)])
     progress("reading the recordings, drawing")
-    code = _show(recordings, output)
+    code = _show(recordings, output, theory_sentence(schedule, microbatches))
     _say_how_to_open(output, recordings)
     return code
 
@@ -110,7 +110,21 @@ def launch_command(script: Path, options: list[str]) -> list[str]:
     ]
 
 
-def _show(recordings: Path, output: Path) -> int:
+def theory_sentence(schedule: str, microbatches: int) -> str:
+    """Return what part of the demo's bubble its schedule makes by itself: all jobs alike, transfers for nothing."""
+    from stagescope import schedules
+    from stagescope.view.tables import percent_text
+
+    chunks = 2 if schedule in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble") else None
+    jobs = schedules.order(THEORY[schedule], ranks=RANKS, microbatches=microbatches, chunks=chunks)
+    ideal = schedules.simulate(jobs, schedules.Costs(forward=1, backward_input=1, backward_weight=1))
+    return (
+        f"The schedule alone would make it {percent_text(ideal.bubble_fraction)}: so much {schedule} idles on {RANKS} "
+        f"ranks with {microbatches} micro-batches even if transfers took no time."
+    )
+
+
+def _show(recordings: Path, output: Path, theory: str) -> int:
     """Print chart and report, and write the pictures; return the exit code that the data deserve."""
     from stagescope import workflow
     from stagescope.cli.reading import exit_code, read_paths
@@ -124,6 +138,7 @@ def _show(recordings: Path, output: Path) -> int:
     print_figures(report)
     click.echo()
     click.echo(bubble_sentence(report))
+    click.echo(theory)
     write_report(report, output / "report.json", force=True)
     for name, file in PICTURES:
         workflow.export(timeline, output / file, format=name, force=True)
