@@ -20,6 +20,7 @@ import polars as pl
 
 from stagescope.analyze import build_report, to_json
 from stagescope.cli import COMMANDS
+from stagescope.schedules import SCHEDULES
 from stagescope.timeline import SPANS, TABLES, Column, Table, empty_timeline
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.kinds import KINDS, LANE_CODES
@@ -28,8 +29,10 @@ from stagescope.vocabulary.recording import ANCHOR, ANCHOR_FIELDS, SPAN, SPAN_FI
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from stagescope.schedules.registry import Schedule
+
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/formats.md")
+DOCUMENTS = ("README.md", "docs/formats.md", "docs/schedules.md")
 BLOCK = re.compile(r"(<!-- begin (?P<name>[\w-]+)[^>]*-->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
 
 RECORD_MEANINGS = {
@@ -123,12 +126,52 @@ def commands() -> str:
     )
 
 
+def schedules() -> str:
+    """Return the catalog of schedules."""
+    return markdown_table(
+        ("name", "schedule", "placement", "chunks per rank", "peak memory", "source"),
+        (
+            [f"`{each.name}`", each.title, each.placement, _chunks(each), each.peak_memory, each.source]
+            for each in SCHEDULES
+        ),
+    )
+
+
+def _chunks(schedule: Schedule) -> str:
+    least = schedule.least_chunks
+    return str(schedule.chunks) if least is None else f"{least} or more ({schedule.chunks})"
+
+
+def schedule_options() -> str:
+    """Return the options of every schedule."""
+    rows = ((each, option) for each in SCHEDULES for option in each.options)
+    return markdown_table(
+        ("schedule", "option", "default", "meaning"),
+        (
+            [f"`{each.name}`", f"`{option.name}`", f"`{option.default}`", option.meaning]
+            for each, option in rows
+        ),
+    )
+
+
+def schedule_constraints() -> str:
+    """Return what every schedule needs."""
+    rows = ((each, constraint) for each in SCHEDULES for constraint in each.constraints)
+    return markdown_table(
+        ("schedule", "needs", "source"),
+        ([f"`{each.name}`", constraint.needs, constraint.source] for each, constraint in rows),
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "anchor-record": anchor_record,
     "commands": commands,
     "declared-tables": declared_tables,
     "kinds": kinds,
     "report-example": report_example,
+    "schedule-constraints": schedule_constraints,
+    "schedule-options": schedule_options,
+    "schedules": schedules,
     "span-record": span_record,
 }
 
