@@ -1,4 +1,4 @@
-"""The steps in a row: read, analyze, export. This is the Python API, and all that the commands call.
+"""The steps in a row: read (or simulate), analyze, export. This is the Python API, and all that the commands call.
 
 import stagescope
 
@@ -10,11 +10,16 @@ stagescope.export(timeline, "today.pftrace")
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.analyze import build_report
 from stagescope.export import write
 from stagescope.ingest import find_inputs, read_inputs
+from stagescope.ingest.simulation import timeline_of_simulation
+from stagescope.schedules.bounds import lower_bound
+from stagescope.schedules.memory import peak_in_flight
+from stagescope.schedules.simulate import simulate as run_order
+from stagescope.schedules.validate import validate
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +28,10 @@ if TYPE_CHECKING:
 
     from stagescope.analyze import Report
     from stagescope.export import Written
+    from stagescope.schedules import Order
+    from stagescope.schedules.bounds import LowerBound
+    from stagescope.schedules.costs import Costs
+    from stagescope.schedules.simulation import Simulation
     from stagescope.timeline import Timeline
 
 
@@ -84,6 +93,41 @@ def export(
     if step is not None:
         timeline = _only_step(timeline, step)
     return write(timeline, path, format=format, force=force)
+
+
+class SimulatedStep(NamedTuple):
+    """What theory says of one step: its timeline, its times, the shortest it could be, and its memory.
+
+    `peak_in_flight` is the most chunk activations that each rank holds at once.
+    """
+
+    timeline: Timeline
+    simulation: Simulation
+    bound: LowerBound
+    peak_in_flight: dict[int, int]
+
+
+def simulate(
+    order: Order, costs: Costs, *, schedule: str | None = None, in_cost_units: bool = False
+) -> SimulatedStep:
+    """Return the step of a theoretical schedule, as a timeline that goes wherever a recorded one does.
+
+    `schedule` is its name; `in_cost_units` says that the costs are relative and 1 ms stands for a cost of 1.
+    Raises ScheduleError for an order that is not whole or deadlocks, and for costs that do not cover it.
+
+    >>> from stagescope import schedules
+    >>> step = simulate(schedules.order("1f1b", ranks=2, microbatches=4), schedules.Costs(forward=10, backward=20))
+    >>> step.simulation.makespan_ns, step.bound.makespan_ns, step.peak_in_flight, step.timeline.spans.height
+    (150, 150, {0: 2, 1: 1}, 16)
+    """
+    validate(order)
+    simulation = run_order(order, costs)
+    return SimulatedStep(
+        timeline_of_simulation(simulation, schedule=schedule, in_cost_units=in_cost_units),
+        simulation,
+        lower_bound(order, costs),
+        peak_in_flight(order),
+    )
 
 
 def _only_step(timeline: Timeline, step: int) -> Timeline:

@@ -131,8 +131,9 @@ def test_a_terminal_gets_color_unless_told_otherwise(spans):
 def test_help_lists_every_command_with_its_summary(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
+    width = max(len(command.name) for command in COMMANDS)
     for command in COMMANDS:
-        assert f"  {command.name.ljust(6)}  {command.summary}" in out
+        assert f"  {command.name.ljust(width)}  {command.summary}" in out
 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)

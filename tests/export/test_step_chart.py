@@ -5,7 +5,11 @@ import pytest
 
 from drawing import timeline_from_text
 from stagescope.analyze.report import build_report
-from stagescope.export.step_chart import chart_step, typical_step
+from stagescope.export.step_chart import chart_axis, chart_step, chart_title, time_text, typical_step
+from stagescope.ingest.simulation import timeline_of_simulation
+from stagescope.schedules.action import Action
+from stagescope.schedules.costs import Costs
+from stagescope.schedules.simulate import simulate
 from stagescope.timeline import SPANS, Timeline, empty_timeline
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.errors import InputError
@@ -162,3 +166,53 @@ def test_shifting_the_clock_changes_nothing() -> None:
     )
     assert here.blocks.equals(there.blocks)
     assert here.bubble_fraction == there.bubble_fraction
+
+
+def test_a_pair_that_ran_as_one_is_fused() -> None:
+    pair = {"pair": 1, "start_ns": 1_000, "end_ns": 3_000}
+    chart = chart_step(
+        spans(
+            {"start_ns": 0, "end_ns": 1_000},
+            {"kind": "backward", **pair},
+            {"kind": "forward", "microbatch": 1, **pair},
+        )
+    )
+    fused = chart.blocks.filter("fused").sort("lane")
+    assert fused.select("kind", "lane").rows() == [("forward", 0), ("backward", 1)]
+    assert chart.blocks.filter(~pl.col("fused")).height == 1
+
+
+def test_a_pair_whose_jobs_ran_one_after_the_other_stays_two_blocks() -> None:
+    chart = chart_step(
+        spans(
+            {"pair": 1, "start_ns": 0, "end_ns": 1_000},
+            {"pair": 1, "kind": "backward", "start_ns": 1_000, "end_ns": 3_000},
+        )
+    )
+    assert not chart.blocks["fused"].any()
+    assert chart.blocks["lane_count"].to_list() == [1, 1]
+
+
+def test_a_pair_whose_jobs_only_overlap_shows_each_where_it_ran() -> None:
+    chart = chart_step(
+        spans(
+            {"pair": 1, "start_ns": 0, "end_ns": 2_000},
+            {"pair": 1, "kind": "backward", "start_ns": 500, "end_ns": 3_000},
+        )
+    )
+    assert not chart.blocks["fused"].any()
+    assert chart.blocks["lane_count"].to_list() == [2, 2]
+
+
+def test_times_of_relative_costs_have_no_unit() -> None:
+    costs = Costs(forward=1_000_000, backward=2_500_000)
+    step = simulate({0: [Action("F", 0, 0), Action("B", 0, 0)]}, costs)
+    units = chart_step(timeline_of_simulation(step, in_cost_units=True))
+    plain = chart_step(timeline_of_simulation(step))
+    assert (chart_axis(units, 4).unit, [tick.text for tick in chart_axis(units, 4).ticks]) == (
+        "",
+        ["0", "1", "2", "3"],
+    )
+    assert (time_text(units, 2_500_000), time_text(plain, 2_500_000)) == ("2.5", "2.500 ms")
+    assert chart_axis(plain, 4).unit == "ms"
+    assert chart_title(units) == "Pipeline · 1 rank · 1 micro-batch · bubble 0.0 %"

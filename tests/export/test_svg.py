@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
-from stagescope.export.writers.svg import MOST_TITLED_BLOCKS, WRITER, _xml, draw_svg, write_svg
+from stagescope.export.picture import MOST_TITLED_BLOCKS, _xml, draw_picture
+from stagescope.export.writers.svg import WRITER, write_svg
 from stagescope.timeline import Timeline, empty_timeline
 from stagescope.vocabulary.errors import InputError
 from synthetic import Shape, pipeline_timeline
@@ -48,23 +49,23 @@ def named(timeline: Timeline, name: str) -> Timeline:
 
 def test_every_job_is_a_block_that_says_what_it_is() -> None:
     timeline = timeline_from_text(DRAWN, step=5)
-    tips = block_tips(draw_svg(timeline))
+    tips = block_tips(draw_picture(timeline).svg)
     assert len(tips) == timeline.spans.height
     assert "B1.2 backward\nrank 1, stage 1, micro-batch 2, step 5\nstarts at 8.000 µs, lasts 2.000 µs" in tips
 
 
 def test_blocks_carry_their_micro_batch() -> None:
-    found = numbers(draw_svg(timeline_from_text("F0 F1 . B0 - B1 -\n. F0 F1 B0 - B1 -")))
+    found = numbers(draw_picture(timeline_from_text("F0 F1 . B0 - B1 -\n. F0 F1 B0 - B1 -")).svg)
     assert sorted(found) == sorted("0101" * 2)
 
 
 def test_numbers_are_left_out_where_most_do_not_fit() -> None:
     many = " ".join(f"F{m}" for m in range(400))
-    assert numbers(draw_svg(timeline_from_text(many))) == []
+    assert numbers(draw_picture(timeline_from_text(many)).svg) == []
 
 
 def test_title_and_description_say_what_is_seen() -> None:
-    root = parsed(draw_svg(timeline_from_text(DRAWN)))
+    root = parsed(draw_picture(timeline_from_text(DRAWN)).svg)
     assert root.findtext(f"{SVG}title") == "Pipeline · 2 ranks · 3 micro-batches · step 0 · bubble 10.0 %"
     assert "one row per rank" in root.findtext(f"{SVG}desc")
     assert (root.get("role"), root.get("aria-label")) == ("img", root.findtext(f"{SVG}title"))
@@ -72,18 +73,18 @@ def test_title_and_description_say_what_is_seen() -> None:
 
 def test_only_the_chosen_step_is_drawn() -> None:
     timeline = pipeline_timeline(Shape(steps=3))
-    svg = draw_svg(timeline, 2)
+    svg = draw_picture(timeline, 2).svg
     assert all("step 2" in tip for tip in block_tips(svg))
     assert "The picture shows step 2; other steps are not drawn (2)." in parsed(svg).findtext(f"{SVG}desc")
 
 
 def test_a_step_that_was_not_recorded_is_an_error() -> None:
     with pytest.raises(InputError, match="step 9 was not recorded"):
-        draw_svg(timeline_from_text(DRAWN), 9)
+        draw_picture(timeline_from_text(DRAWN), 9)
 
 
 def test_waits_lie_behind_the_blocks() -> None:
-    svg = draw_svg(pipeline_timeline(Shape(ranks=2, microbatches=2, steps=1)))
+    svg = draw_picture(pipeline_timeline(Shape(ranks=2, microbatches=2, steps=1))).svg
     row = next(
         group for group in parsed(svg).iter(f"{SVG}g") if group.find(f"{SVG}path[@class='wait']") is not None
     )
@@ -98,7 +99,7 @@ def test_overlapped_jobs_share_the_height_of_their_row() -> None:
     )
     rects = [
         rect
-        for rect in parsed(draw_svg(overlapped)).iter(f"{SVG}rect")
+        for rect in parsed(draw_picture(overlapped).svg).iter(f"{SVG}rect")
         if rect.find(f"{SVG}title") is not None
     ]
     tops = {rect.get("class"): float(rect.get("y", "0")) for rect in rects}
@@ -107,9 +108,53 @@ def test_overlapped_jobs_share_the_height_of_their_row() -> None:
     assert tops["B0"] == heights.pop()
 
 
+def paired(forward: int, backward: int, *, length_ns: int = 40_000) -> Timeline:
+    timeline = timeline_from_text(f"F{forward}\nB{backward}", cell_ns=length_ns)
+    return timeline.with_spans(
+        timeline.spans.with_columns(rank=pl.lit(0, pl.Int32), pair=pl.lit(0, pl.Int32))
+    )
+
+
+def test_an_overlapped_pair_is_one_framed_block_with_one_label() -> None:
+    root = parsed(draw_picture(paired(7, 13)).svg)
+    labels = [
+        "".join(text.itertext()) for text in root.iter(f"{SVG}text") if text.find(f"{SVG}tspan") is not None
+    ]
+    assert labels == ["7F+13B"]
+    frames = [path.get("d") for path in root.iter(f"{SVG}path") if path.get("class") == "pair"]
+    (height,) = {rect.get("height") for rect in root.iter(f"{SVG}rect") if rect.get("class") == "track"}
+    assert len(frames) == 1
+    assert f"v{height}" in frames[0]
+    assert "overlapped pair" in [text.text for text in root.iter(f"{SVG}text")]
+
+
+def test_a_tight_pair_shows_its_numbers_alone_and_a_tighter_one_none() -> None:
+    rest = timeline_from_text(" ".join(["F1"] * 34)).spans
+
+    def labels(length_ns: int) -> list[str]:
+        pair = paired(7, 13, length_ns=length_ns).spans
+        later = rest.with_columns(pl.col("start_ns", "end_ns") + length_ns)
+        root = parsed(draw_picture(empty_timeline().with_spans(pl.concat([pair, later]))).svg)
+        return [
+            "".join(text.itertext())
+            for text in root.iter(f"{SVG}text")
+            if text.find(f"{SVG}tspan") is not None
+        ]
+
+    assert [labels(length_ns) for length_ns in (2_000, 900, 300)] == [["7F+13B"], ["713"], []]
+
+
+def test_a_picture_of_a_recorded_pair_that_ran_in_turn_has_no_frame() -> None:
+    timeline = timeline_from_text("F7 B3")
+    apart = timeline.with_spans(timeline.spans.with_columns(pair=pl.lit(0, pl.Int32)))
+    assert not [
+        path for path in parsed(draw_picture(apart).svg).iter(f"{SVG}path") if path.get("class") == "pair"
+    ]
+
+
 def test_above_the_limit_there_is_one_path_per_kind_and_rank_and_the_description_says_so() -> None:
     shape = Shape(ranks=2, microbatches=MOST_TITLED_BLOCKS // 4 + 1, steps=1)
-    root = parsed(draw_svg(pipeline_timeline(shape)))
+    root = parsed(draw_picture(pipeline_timeline(shape)).svg)
     paths = [path for path in root.iter(f"{SVG}path") if path.get("class") in ("F0", "B0")]
     assert len(paths) == 4
     assert all(path.get("d").count("M") == shape.microbatches for path in paths)
@@ -118,18 +163,18 @@ def test_above_the_limit_there_is_one_path_per_kind_and_rank_and_the_description
 
 
 def test_a_timeline_without_jobs_is_a_picture_that_says_so() -> None:
-    root = parsed(draw_svg(empty_timeline()))
+    root = parsed(draw_picture(empty_timeline()).svg)
     assert "no jobs recorded" in [text.text for text in root.iter(f"{SVG}text")]
 
 
 def test_the_picture_follows_the_dark_mode_of_its_reader() -> None:
-    assert "@media(prefers-color-scheme:dark)" in parsed(draw_svg(timeline_from_text(DRAWN))).findtext(
-        f"{SVG}style"
-    )
+    assert "@media(prefers-color-scheme:dark)" in parsed(
+        draw_picture(timeline_from_text(DRAWN)).svg
+    ).findtext(f"{SVG}style")
 
 
 def test_every_class_and_fill_that_is_used_is_defined() -> None:
-    svg = draw_svg(timeline_from_text(DRAWN))
+    svg = draw_picture(timeline_from_text(DRAWN)).svg
     style = parsed(svg).findtext(f"{SVG}style")
     used = {element.get("class") for element in parsed(svg).iter() if element.get("class")} - {"stagescope"}
     assert all(f".stagescope .{name}{{" in style for name in used)
@@ -140,14 +185,14 @@ def test_every_class_and_fill_that_is_used_is_defined() -> None:
     "name", ["<script>alert(1)</script>", "a&b", "\"'>", "]]>", "\x00\x1b[31m", "\ufffe\uffff", "\u202e"]
 )
 def test_hostile_names_leave_the_picture_well_formed(name: str) -> None:
-    root = parsed(draw_svg(named(timeline_from_text(DRAWN), name)))
+    root = parsed(draw_picture(named(timeline_from_text(DRAWN), name)).svg)
     assert not list(root.iter(f"{SVG}script"))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.text(max_size=30))
 def test_any_name_leaves_the_picture_well_formed(name: str) -> None:
-    parsed(draw_svg(named(timeline_from_text("F0 B0"), name)))
+    parsed(draw_picture(named(timeline_from_text("F0 B0"), name)).svg)
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=()), max_size=20))
@@ -182,4 +227,4 @@ def test_spans_that_end_before_they_start_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_picture_of_a_small_run_is_small() -> None:
-    assert len(draw_svg(pipeline_timeline(Shape(ranks=4, microbatches=8, steps=1)))) < 25_000
+    assert len(draw_picture(pipeline_timeline(Shape(ranks=4, microbatches=8, steps=1))).svg) < 25_000

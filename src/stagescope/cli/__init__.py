@@ -39,6 +39,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("show", "stagescope.cli.show", "Show a chart of one step and the main figures in the terminal."),
     Command("report", "stagescope.cli.report", "Print the figures of a run, or write them as JSON."),
     Command("export", "stagescope.cli.export", "Write a run as a picture, a trace for a viewer, or a table."),
+    Command("simulate", "stagescope.cli.simulate", "Simulate a schedule: picture, figures, comparison."),
     Command(
         "demo", "stagescope.cli.demo", "Train a small real pipeline on this machine, record and show it."
     ),

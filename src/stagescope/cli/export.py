@@ -25,7 +25,7 @@ from stagescope.cli.reading import exit_code, read_paths
     "--to",
     "to_format",
     metavar="FORMAT",
-    help="chrome, pftrace (or perfetto), svg, csv or parquet; by the suffix of OUT unless given.",
+    help="chrome, pftrace (or perfetto), svg, html, csv or parquet; by the suffix of OUT unless given.",
 )
 @click.option(
     "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="File to write."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.export.save import save
 from stagescope.export.writer import Writer, Written
-from stagescope.export.writers import chrome, pftrace, svg, table
+from stagescope.export.writers import chrome, html, pftrace, svg, table
 from stagescope.vocabulary.errors import OutputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
     from stagescope.timeline import Timeline
 
-WRITERS: tuple[Writer, ...] = (chrome.WRITER, pftrace.WRITER, svg.WRITER, table.CSV, table.PARQUET)
+WRITERS: tuple[Writer, ...] = (
+    chrome.WRITER,
+    pftrace.WRITER,
+    svg.WRITER,
+    html.WRITER,
+    table.CSV,
+    table.PARQUET,
+)
 """Every export format that is built in."""
 
 ALIASES = {"perfetto": "pftrace"}
@@ -41,7 +48,7 @@ def write(
     >>> from stagescope.timeline import empty_timeline
     >>> write(empty_timeline(), "run.docx")
     Traceback (most recent call last):
-    stagescope.vocabulary.errors.OutputError: no export format '.docx'; known: chrome, pftrace, svg, csv, parquet
+    stagescope.vocabulary.errors.OutputError: no export format '.docx'; known: chrome, pftrace, svg, html, csv, parquet
     """
     target = Path(path)
     return save(timeline, target, _writer_for(target, format), force=force)

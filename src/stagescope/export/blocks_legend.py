@@ -85,6 +85,8 @@ def legend_entries(chart: StepChart) -> list[LegendEntry]:
     for kind, chunk in styles(chart):
         classes[kind].append(class_name(kind, chunk))
     entries = [LegendEntry(kind.replace("_", " "), tuple(names)) for kind, names in classes.items()]
+    if chart.blocks["fused"].any():
+        entries.append(LegendEntry("overlapped pair", ("pair",)))
     if chart.waits.height:
         entries.append(LegendEntry("waits for a transfer", ("wait",), swatch_height=5))
     if chart.chunk_count > 1:

@@ -100,6 +100,10 @@ class Canvas:
         height = self.row_height / block.lane_count
         return Box(left, height * block.lane, max(right - left, LEAST_WIDTH), height)
 
+    def pair_box(self, half: Block) -> Box:
+        """Return where the pair stands that a fused block is one half of."""
+        return self.box(half)._replace(y=0.0, height=self.row_height)
+
 
 def path_data(boxes: Iterable[Box]) -> str:
     """Return boxes as the data of one SVG path."""

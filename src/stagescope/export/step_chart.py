@@ -11,6 +11,8 @@ import polars as pl
 
 from stagescope.timeline.bubbles import step_bubbles
 from stagescope.timeline.pipelines import find_pipelines
+from stagescope.timeline.simulated import COST_UNIT_NS, is_in_cost_units, is_simulated
+from stagescope.vocabulary.durations import Axis, Tick, duration_text, time_axis
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, TRANSFERS
 
@@ -38,6 +40,7 @@ class Block(NamedTuple):
     lane: int
     lane_count: int
     strip: bool
+    fused: bool
 
     @property
     def shade(self) -> int:
@@ -51,7 +54,9 @@ class StepChart:
 
     `blocks` has one row per block: row (index into `ranks`), kind, stage, chunk, microbatch, name, start_ns,
     end_ns, lane and lane_count (overlapping jobs share their row's height), strip (runs beside a job, as a
-    gradient reduction does). `waits` has row, start_ns, end_ns of the blocking part of each transfer.
+    gradient reduction does), fused (one of the two jobs of an overlapped pair that ran as one: both have the
+    same start and the same end). `waits` has row, start_ns, end_ns of the blocking part of each transfer.
+    `in_cost_units` says that times are units of cost, `COST_UNIT_NS` each.
     """
 
     step: int | None
@@ -65,6 +70,8 @@ class StepChart:
     bubble_fraction: float | None
     not_drawn_count: int
     reversed_count: int
+    simulated: bool
+    in_cost_units: bool
 
     @property
     def length_ns(self) -> int:
@@ -112,7 +119,24 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
         bubble_fraction=_bubble_fraction(spans),
         not_drawn_count=spans.height - drawn_spans,
         reversed_count=reversed_count,
+        simulated=is_simulated(timeline),
+        in_cost_units=is_in_cost_units(timeline),
     )
+
+
+def chart_axis(chart: StepChart, most: int) -> Axis:
+    """Return at most `most` evenly spaced marks of the time axis, with an empty unit where time is in units of cost."""
+    axis = time_axis(chart.end_ns, most)
+    if not chart.in_cost_units:
+        return axis
+    return Axis("", tuple(Tick(tick.time_ns, time_text(chart, tick.time_ns)) for tick in axis.ticks))
+
+
+def time_text(chart: StepChart, time_ns: int) -> str:
+    """Return a time with its unit, or as a number of units of cost."""
+    if not chart.in_cost_units:
+        return duration_text(time_ns)
+    return f"{time_ns / COST_UNIT_NS:.6f}".rstrip("0").rstrip(".")
 
 
 def chart_title(chart: StepChart) -> str:
@@ -120,7 +144,7 @@ def chart_title(chart: StepChart) -> str:
     facts = [", ".join(chart.schedules)[:60] or "Pipeline", counted(len(chart.ranks), "rank")]
     if chart.microbatch_count:
         facts.append(counted(chart.microbatch_count, "micro-batch", "micro-batches"))
-    if chart.step is not None:
+    if chart.step is not None and not chart.simulated:
         facts.append(f"step {chart.step}")
     if chart.bubble_fraction is not None:
         facts.append(f"bubble {100 * chart.bubble_fraction:.1f} %")
@@ -209,7 +233,10 @@ def _blocks(spans: pl.DataFrame, ranks: tuple[int, ...], origin_ns: int) -> pl.D
     span_ns = blocks.select((pl.col("end_ns").max() - pl.col("start_ns").min()).fill_null(0)).item()
     touching_ns = int(span_ns * TOUCHING_FRACTION)
     jobs = _with_lanes(blocks.filter(is_job), touching_ns)
-    return pl.concat([jobs, _with_strips(blocks.filter(~is_job), jobs, touching_ns)]).drop("pair")
+    together = pl.len().over("row", "pair", "start_ns", "end_ns") == 2  # noqa: PLR2004  # a pair is two
+    fused = pl.col("pair").is_not_null() & (pl.col("lane_count") == 2) & together  # noqa: PLR2004  # as before
+    both = pl.concat([jobs, _with_strips(blocks.filter(~is_job), jobs, touching_ns)])
+    return both.with_columns(fused=fused).drop("pair")
 
 
 def _with_lanes(jobs: pl.DataFrame, touching_ns: int) -> pl.DataFrame:

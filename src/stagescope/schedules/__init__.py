@@ -14,7 +14,10 @@ from stagescope.schedules.bounds import lower_bound
 from stagescope.schedules.catalog import NAMES, SCHEDULES, order
 from stagescope.schedules.closed_forms import CLOSED_FORMS, predict
 from stagescope.schedules.costs import Costs
+from stagescope.schedules.layers import split_layers
 from stagescope.schedules.memory import ActivationSizes, in_flight, peak_in_flight
+from stagescope.schedules.order_file import read_order
+from stagescope.schedules.search import Scope, SearchResult, search
 from stagescope.schedules.simulate import simulate
 from stagescope.schedules.simulation import Simulation
 from stagescope.schedules.validate import validate
@@ -27,6 +30,8 @@ __all__ = [
     "ActivationSizes",
     "Costs",
     "Order",
+    "Scope",
+    "SearchResult",
     "Simulation",
     "in_flight",
     "lower_bound",
@@ -34,6 +39,9 @@ __all__ = [
     "parse_action",
     "peak_in_flight",
     "predict",
+    "read_order",
+    "search",
     "simulate",
+    "split_layers",
     "validate",
 ]

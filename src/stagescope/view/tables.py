@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
+from stagescope.view.aligned import aligned
 from stagescope.view.terminal import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from stagescope.analyze.report import RankFigures, Report, StepFigures
 
 MOST_RANKS = 40
 MOST_STEPS = 20
 WIDEST_STAGES = 15
-GAP = "  "
 
 
 def figures_table(report: Report, *, width: int = 80, ascii_only: bool = False) -> str:
@@ -43,7 +41,7 @@ def _step_lines(steps: tuple[StepFigures, ...]) -> list[str]:
          "" if step.in_totals else "not in totals")
         for step in shown
     ]  # fmt: skip
-    lines = _aligned(("step", "length", "bubble", ""), rows, left={3})
+    lines = aligned(("step", "length", "bubble", ""), rows, left={3})
     if len(shown) < len(steps):
         lines.insert(1 + half, f"... {len(steps) - len(shown)} steps not shown")
     return lines
@@ -62,7 +60,7 @@ def _rank_lines(report: Report) -> list[str]:
         )
         rows.append(("all", "", busy, idle, percent_text(report.bubble.fraction), *waits, ""))
     head = ("rank", "stages", "busy", "idle", "bubble", "receive wait", "send wait", "machine")
-    lines = _aligned(head, rows, left={1, 7})
+    lines = aligned(head, rows, left={1, 7})
     if len(shown) < len(ranks):
         lines.append(f"{len(ranks) - len(shown)} ranks not shown")
     return lines
@@ -89,21 +87,3 @@ def percent_text(fraction: float | None) -> str:
     ('27.3 %', '-')
     """
     return "-" if fraction is None else f"{100 * fraction:.1f} %"
-
-
-def _aligned(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], left: set[int]) -> list[str]:
-    """Return a table's lines: columns as wide as their widest cell, numbers to the right."""
-    table = [head, *rows]
-    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
-    return [
-        GAP.join(
-            _padded(cell, width, to_left=index in left)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
-
-
-def _padded(cell: str, width: int, *, to_left: bool) -> str:
-    blanks = " " * (width - cell_len(cell))
-    return cell + blanks if to_left else blanks + cell

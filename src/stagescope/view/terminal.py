@@ -12,9 +12,15 @@ from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
-from stagescope.export.step_chart import StepChart, block_rows, chart_step, chart_title, counted
+from stagescope.export.step_chart import (
+    StepChart,
+    block_rows,
+    chart_axis,
+    chart_step,
+    chart_title,
+    counted,
+)
 from stagescope.view.cells import EIGHTHS, IDLE, Line, covered, owners, split_cells
-from stagescope.vocabulary.durations import time_axis
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
 from stagescope.vocabulary.palette import INK, chunk_color, mix, text_color
 
@@ -264,7 +270,7 @@ def _styled(characters: list[str], styles: list[Style]) -> Text:
 
 def _axis_lines(screen: Screen) -> Iterator[Text]:
     """Yield the axis and its times; the unit stands with the zero."""
-    axis = time_axis(screen.chart.end_ns, most=max(1, screen.cell_count // CELLS_PER_TICK))
+    axis = chart_axis(screen.chart, most=max(1, screen.cell_count // CELLS_PER_TICK))
     rule = [screen.glyphs.rule] * screen.cell_count
     texts = [" "] * screen.width
     unit = axis.unit.replace("µ", "u") if screen.ascii_only else axis.unit
@@ -273,7 +279,7 @@ def _axis_lines(screen: Screen) -> Iterator[Text]:
         place = int((tick.time_ns - screen.chart.start_ns) * screen.cell_count / screen.chart.length_ns)
         place = min(place, screen.cell_count - 1)
         rule[place] = screen.glyphs.tick if place else screen.glyphs.corner
-        text = f"0 {unit}" if tick.time_ns == 0 else tick.text
+        text = f"0 {unit}".rstrip() if tick.time_ns == 0 else tick.text
         shift = 0 if tick.time_ns == 0 else len(text) // 2
         first = min(screen.label_width + place - shift, screen.width - len(text))
         if first >= free_from:

@@ -280,6 +280,50 @@ class UsageError(StagescopeError):
         )
 
     @classmethod
+    def one_of(cls, choices: Iterable[str], given: Iterable[str]) -> Self:
+        """Return the error for a call that names none or several of things that exclude each other."""
+        found = " and ".join(given) or "nothing"
+        return cls(f"expected one of {', '.join(choices)}; found {found}")
+
+    @classmethod
+    def only_with(cls, option: str, other: str) -> Self:
+        """Return the error for an option that goes with another thing only."""
+        return cls(f"{option}: only with {other}")
+
+    @classmethod
+    def sizes_missing(cls) -> Self:
+        """Return the error for a schedule without a size."""
+        return cls("how large? give --ranks P and --microbatches M")
+
+    @classmethod
+    def option_malformed(cls, text: str) -> Self:
+        """Return the error for an option of a schedule that is not written NAME=VALUE."""
+        return cls(f"--option {text!r}: expected NAME=VALUE, such as group_size=4")
+
+    @classmethod
+    def cost_malformed(cls, text: str, names: Iterable[str]) -> Self:
+        """Return the error for a cost that is not written NAME=NUMBER."""
+        return cls(
+            f"cost {text!r}: expected {', '.join(names)} or hop with a number from 0 on, such as F=1 or F=2.5ms, "
+            "or one per stage, F=1:1:2"
+        )
+
+    @classmethod
+    def cost_twice(cls, name: str) -> Self:
+        """Return the error for a cost that is given twice."""
+        return cls(f"cost {name} is given twice")
+
+    @classmethod
+    def costs_mixed(cls) -> Self:
+        """Return the error for relative costs beside absolute ones."""
+        return cls("costs are plain numbers or have units (ns, us, ms, s), all of them: found both")
+
+    @classmethod
+    def cost_without_forward(cls) -> Self:
+        """Return the error for costs with units of which the forward is missing."""
+        return cls("costs with units need the forward's too, such as F=2.5ms")
+
+    @classmethod
     def step_range_empty(cls, text: str, start: int, stop: int) -> Self:
         """Return the error for a step range with nothing in it."""
         return cls(f"steps {text!r}: no step lies between {start} (first) and {stop} (first one left out)")

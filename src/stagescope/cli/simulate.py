@@ -1,0 +1,255 @@
+"""``stagescope simulate``: a theoretical schedule as a picture, as figures, and beside others."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from stagescope.cli.diagnostics import print_diagnostics
+from stagescope.vocabulary.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagescope.cli.cost_words import GivenCosts
+    from stagescope.schedules import Order
+    from stagescope.schedules.search import SearchResult
+    from stagescope.workflow import SimulatedStep
+
+EVERY = "all"
+NARROWEST = 40
+
+
+@click.command(
+    "simulate",
+    epilog="""
+    \b
+    Examples:
+      stagescope simulate --list
+      stagescope simulate dualpipev --ranks 4 --microbatches 10
+      stagescope simulate zb-h1 --ranks 4 --microbatches 8 --cost F=1,I=1,W=1 -o zb-h1.svg
+      stagescope simulate interleaved --ranks 4 --microbatches 8 --chunks 2 --option group_size=4
+      stagescope simulate --compare 1f1b,zb-h1,dualpipev --ranks 4 --microbatches 16
+      stagescope simulate --compare all --ranks 8 --microbatches 32 --cost F=2.5ms,B=5ms --memory-limit 8
+      stagescope simulate --order schedule.csv --cost F=1,B=2,FB=2.5 --hop 0.1
+    """,
+)
+@click.argument("schedule", required=False)
+@click.option("--ranks", metavar="P", type=int, help="Pipeline ranks.")
+@click.option("--microbatches", metavar="M", type=int, help="Micro-batches of one step.")
+@click.option(
+    "--chunks", metavar="V", type=int, help="Model chunks per rank; the schedule's own unless given."
+)
+@click.option(
+    "--option",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of the schedule; --list has them.",
+)
+@click.option(
+    "--cost",
+    metavar="COSTS",
+    default="",
+    help="F, B, I, W, O (optimizer), FB (overlapped pair), such as F=1,B=2 or F=2.5ms,B=5ms, of one stage and "
+    "micro-batch; F=1:1:2 is one per stage. F=1, I=1, W=1, B=2 unless given.",
+)
+@click.option("--hop", metavar="TIME", default="", help="Latency of a message between ranks, as in --cost.")
+@click.option(
+    "--order",
+    "order_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="An order of your own: torch's schedule CSV, or lines such as F0.0 F0.1 B0.0, one per rank.",
+)
+@click.option("--compare", metavar="NAMES", help="Schedules side by side, with commas; all tries every one.")
+@click.option(
+    "--memory-limit",
+    metavar="N",
+    type=float,
+    help="With --compare: activations that a rank may hold; 1 is its share of the model for one micro-batch.",
+)
+@click.option("--list", "list_all", is_flag=True, help="List the schedules, what they need, their options.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=click.Path(path_type=Path),
+    help="Write .svg, .html, .pftrace, .json (chrome), .csv or .parquet instead of a chart here.",
+)
+@click.option("--to", "to_format", metavar="FORMAT", help="Format of OUT; by its suffix unless given.")
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@click.option(
+    "--width", metavar="N", type=click.IntRange(min=NARROWEST), help="Columns; those of the terminal."
+)
+@click.option("--ascii", "ascii_only", is_flag=True, help="Use ASCII characters alone.")
+@click.option("--no-color", is_flag=True, help="Use no color, as with NO_COLOR in the environment.")
+def command(**words: Any) -> int:
+    """Simulate a schedule: picture, figures, comparison.
+
+    SCHEDULE is a name of --list. The step is exact: no noise, every job as soon as its rank is free and its
+    inputs are there.
+    """
+    call = Call(**words)
+    asked = [word for word, given in (("--list", call.list_all), ("--compare", call.compare),
+             ("--order", call.order_file), ("SCHEDULE", call.schedule)) if given]  # fmt: skip
+    if len(asked) != 1:
+        raise UsageError.one_of(("SCHEDULE", "--order FILE", "--compare NAMES", "--list"), asked)
+    if call.list_all:
+        return _list_schedules()
+    from stagescope.cli.cost_words import parse_costs
+
+    given = parse_costs(call.cost, call.hop)
+    return _compare(call, given) if call.compare else _show(call, given)
+
+
+class Call(NamedTuple):
+    """The words of one call, as click has parsed them."""
+
+    schedule: str | None
+    ranks: int | None
+    microbatches: int | None
+    chunks: int | None
+    options: tuple[str, ...]
+    cost: str
+    hop: str
+    order_file: Path | None
+    compare: str | None
+    memory_limit: float | None
+    list_all: bool
+    output: Path | None
+    to_format: str | None
+    force: bool
+    width: int | None
+    ascii_only: bool
+    no_color: bool
+
+    def sizes(self) -> tuple[int, int]:
+        """Return ranks and micro-batches; raises UsageError where one is not given."""
+        if self.ranks is None or self.microbatches is None:
+            raise UsageError.sizes_missing()
+        return self.ranks, self.microbatches
+
+
+def _list_schedules() -> int:
+    from stagescope.view.simulations import schedule_list
+
+    click.echo(schedule_list())
+    return 0
+
+
+def _show(call: Call, given: GivenCosts) -> int:
+    """Simulate one order, show or write it, and print its figures."""
+    from stagescope import workflow
+    from stagescope.cli.show import print_chart, speaks_unicode
+    from stagescope.view.simulations import simulation_figures
+
+    if call.memory_limit is not None:
+        raise UsageError.only_with("--memory-limit", "--compare")
+    name, jobs = _order(call, given)
+    step = workflow.simulate(jobs, given.costs, schedule=name, in_cost_units=given.in_cost_units)
+    if call.output is not None:
+        _write(call, step)
+    else:
+        print_chart(step.timeline, width=call.width, ascii_only=call.ascii_only, no_color=call.no_color)
+    figures = simulation_figures(
+        step.simulation, step.bound, step.peak_in_flight, in_cost_units=given.in_cost_units
+    )
+    click.echo()
+    click.echo(figures if speaks_unicode() and not call.ascii_only else figures.replace("µ", "u"))
+    return 0
+
+
+def _write(call: Call, step: SimulatedStep) -> None:
+    from stagescope import workflow
+
+    written = workflow.export(step.timeline, call.output or "", format=call.to_format, force=call.force)
+    flows = f", {written.flow_count} flows" if written.flow_count else ""
+    click.echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
+    print_diagnostics(written.diagnostics)
+
+
+def _order(call: Call, given: GivenCosts) -> tuple[str, Order]:
+    """Return the name and the order of what is to be simulated."""
+    from stagescope.schedules import order, read_order
+
+    if call.order_file is not None:
+        if (call.ranks, call.microbatches, call.chunks, call.options) != (None, None, None, ()):
+            raise UsageError.only_with("--ranks, --microbatches, --chunks, --option", "SCHEDULE")
+        found = read_order(call.order_file)
+        if found.skipped:
+            counts = ", ".join(f"{count} {kind}" for kind, count in found.skipped.items())
+            click.echo(
+                f"left out of {call.order_file}, since the simulation decides it itself: {counts}", err=True
+            )
+        return call.order_file.stem, found.order
+    name, (ranks, microbatches) = call.schedule or "", call.sizes()
+    options = _options(name, call.options, given)
+    return name, order(name, ranks=ranks, microbatches=microbatches, chunks=call.chunks, **options)
+
+
+def _options(name: str, words: tuple[str, ...], given: GivenCosts) -> dict[str, object]:
+    """Return the options of a schedule; one that looks for an order of its own gets the costs.
+
+    ZB-V has a fixed order too, which it keeps unless costs were given.
+    """
+    from stagescope.schedules.catalog import find_schedule
+
+    known = {option.name for option in find_schedule(name).options}
+    options: dict[str, object] = {"costs": given.costs} if {"costs", "memory_limit"} <= known else {}
+    for word in words:
+        option, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError.option_malformed(word)
+        options[option.replace("-", "_")] = _value(value)
+    return options
+
+
+def _value(text: str) -> object:
+    """Return a number, a truth value or None where the text is one, else the text."""
+    words: dict[str, object] = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
+def _compare(call: Call, given: GivenCosts) -> int:
+    """Print schedules side by side, and what the first named one could save."""
+    from stagescope.view.simulations import comparison_table
+
+    if call.output is not None or call.options:
+        raise UsageError.only_with("-o and --option", "one SCHEDULE")
+    names = [name.strip() for name in (call.compare or "").split(",") if name.strip()]
+    found = _search(call, given, names)
+    click.echo(comparison_table(found, in_cost_units=given.in_cost_units))
+    current = "1f1b" if names == [EVERY] else names[0]
+    if found.find(current) is not None and len(found.ranked) > 1:
+        click.echo()
+        click.echo("\n".join(found.advice(current)))
+    return 0 if found.ranked else 1
+
+
+def _search(call: Call, given: GivenCosts, names: list[str]) -> SearchResult:
+    """Return the simulations of all named schedules; a terminal shows how far they are."""
+    from stagescope.schedules import NAMES, Scope, search
+
+    ranks, microbatches = call.sizes()
+    tried = tuple(dict.fromkeys(NAMES if names == [EVERY] else names))
+    chunks = () if call.chunks is None else (call.chunks,)
+    with ExitStack() as shown:
+        scope = Scope(names=tried, chunks=chunks, on_progress=_progress(shown, len(tried)))
+        return search(
+            given.costs, ranks=ranks, microbatches=microbatches, memory_limit=call.memory_limit, scope=scope
+        )
+
+
+def _progress(shown: ExitStack, length: int) -> Callable[[int, int, str], object] | None:
+    """Return what is to be called while schedules are tried; None where nobody watches."""
+    if not sys.stderr.isatty():
+        return None
+    bar = shown.enter_context(click.progressbar(length=length, label="simulating", file=sys.stderr))
+    return lambda done, _all, _name: bar.update(done - bar.pos)

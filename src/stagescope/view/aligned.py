@@ -1,0 +1,31 @@
+"""Columns of text that stand under each other, whatever script they are in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GAP = "  "
+
+
+def aligned(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], left: Iterable[int] = ()) -> list[str]:
+    """Return a table's lines: columns as wide as their widest cell, numbers to the right, `left` ones to the left."""
+    table = [head, *rows]
+    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
+    places = set(left)
+    return [
+        GAP.join(
+            _padded(cell, width, to_left=place in places)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def _padded(cell: str, width: int, *, to_left: bool) -> str:
+    blanks = " " * (width - cell_len(cell))
+    return cell + blanks if to_left else blanks + cell

@@ -1,0 +1,42 @@
+"""What the commands say about the recording in tests/data/recordings/v1: the golden files of tests/data/golden/v1."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from pathlib import Path
+
+from stagescope.cli import main
+
+DATA = Path(__file__).parent / "data"
+RECORDING = DATA / "recordings" / "v1"
+GOLDEN = DATA / "golden" / "v1"
+
+CALLS: dict[str, tuple[str, ...]] = {
+    "show.txt": ("show", str(RECORDING), "--no-color", "--width", "100"),
+    "show_ascii.txt": ("show", str(RECORDING), "--ascii", "--no-color", "--width", "80"),
+    "report.txt": ("report", str(RECORDING)),
+    "report.json": ("report", str(RECORDING), "--json", "-"),
+}
+"""Golden file, and the call whose standard output it holds."""
+
+EXPORTS = ("spans.csv", "step.svg", "trace.json")
+"""Golden files that an export writes; the suffix chooses the format."""
+
+
+def output_of(name: str) -> str:
+    """Return what a golden file should hold today."""
+    if name in CALLS:
+        said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        with contextlib.redirect_stdout(said):
+            assert main(CALLS[name]) == 0
+        said.seek(0)
+        return said.read()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        path = Path(folder) / name
+        assert main(["export", str(RECORDING), "-o", str(path)]) == 0
+        return path.read_text(encoding="utf-8")
+
+
+NAMES = (*CALLS, *EXPORTS)
