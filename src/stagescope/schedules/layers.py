@@ -94,6 +94,22 @@ def _stages_needed(sums: list[int], cap_ns: int) -> int:
     return needed
 
 
+def _best_end(sums: list[int], first: int, cap_ns: int, rest: list[float]) -> tuple[float, int]:
+    """Return the sum of squares from layer `first` on, and where the stage that begins there had best end.
+
+    `rest[end]` is the sum for the layers from `end` on.
+    """
+    least, best_end = float("inf"), len(sums) - 1
+    for end in range(first + 1, len(sums)):
+        cost_ns = sums[end] - sums[first]
+        if cost_ns > cap_ns:
+            break
+        total = cost_ns * cost_ns + rest[end]
+        if total < least:
+            least, best_end = total, end
+    return least, best_end
+
+
 def _most_even(sums: list[int], stages: int, cap_ns: int) -> tuple[int, ...]:
     """Return the cuts with the smallest sum of squared stage costs, no stage above the cap.
 
@@ -105,18 +121,9 @@ def _most_even(sums: list[int], stages: int, cap_ns: int) -> tuple[int, ...]:
     best: list[float] = [never] * layers + [0]
     next_cut: list[list[int]] = []
     for _ in range(stages):
-        better: list[float] = [never] * (layers + 1)
-        cuts = [layers] * (layers + 1)
-        for first in range(layers):
-            for end in range(first + 1, layers + 1):
-                cost_ns = sums[end] - sums[first]
-                if cost_ns > cap_ns:
-                    break
-                total = cost_ns * cost_ns + best[end]
-                if total < better[first]:
-                    better[first], cuts[first] = total, end
-        best = better
-        next_cut.append(cuts)
+        choices = [_best_end(sums, first, cap_ns, best) for first in range(layers)]
+        best = [total for total, _ in choices] + [never]
+        next_cut.append([end for _, end in choices] + [layers])
     found = [0]
     for cuts in reversed(next_cut):
         found.append(cuts[found[-1]])
