@@ -17,6 +17,8 @@ from stagescope.schedules.costs import Costs
 from stagescope.schedules.layers import split_layers
 from stagescope.schedules.memory import ActivationSizes, in_flight, peak_in_flight
 from stagescope.schedules.order_file import read_order
+from stagescope.schedules.recognition import Recognition
+from stagescope.schedules.recognize import recognize
 from stagescope.schedules.search import Scope, SearchResult, search
 from stagescope.schedules.simulate import simulate
 from stagescope.schedules.simulation import Simulation
@@ -30,6 +32,7 @@ __all__ = [
     "ActivationSizes",
     "Costs",
     "Order",
+    "Recognition",
     "Scope",
     "SearchResult",
     "Simulation",
@@ -40,6 +43,7 @@ __all__ = [
     "peak_in_flight",
     "predict",
     "read_order",
+    "recognize",
     "search",
     "simulate",
     "split_layers",

@@ -13,8 +13,10 @@ import polars as pl
 import pytest
 
 from stagescope import workflow
+from stagescope.demo.names import THEORY
 from stagescope.ingest.recording_frames import read_contents
 from stagescope.record.launch import recording_environment
+from stagescope.schedules.recognize import recognize
 from stagescope.timeline.messages import match_messages
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
 from trainings import RANKS, SCHEDULES, TESTS, record_training, run_ranks
@@ -120,6 +122,14 @@ def test_recorded_order_is_the_runtime_schedules_own_action_list(schedule):
 def test_recorded_order_is_the_reference_order(schedule, golden):
     timeline, expected = timeline_of(schedule), golden_order(golden)
     assert {str(rank): order_of(timeline, rank, 2) for rank in range(RANKS)} == expected
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_recorded_schedule_is_recognized_by_its_order_alone(schedule):
+    timeline = timeline_of(schedule)
+    for step in range(3):
+        found = recognize({rank: order_of(timeline, rank, step) for rank in range(RANKS)})
+        assert (found.name, found.distance) == (THEORY[schedule], 0)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -1,0 +1,49 @@
+"""How much CPU time it takes to recognize the order of a large run.
+
+    python benchmarks/recognize_speed.py
+
+The limit is for 64 ranks with 256 micro-batches; `relative` is the time to build the same order once. A shuffled
+order is there because nothing fits it, so that every comparison is made in full.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+from stagescope.schedules import NAMES, order, recognize
+
+ROUNDS = 3
+LIMIT_SECONDS = 2.0
+SIZES = {"ranks": 64, "microbatches": 256}
+
+
+def median_seconds(work: object, *arguments: object, **options: object) -> float:
+    """Return the median CPU seconds of a call."""
+    seconds = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        work(*arguments, **options)
+        seconds.append(time.process_time() - began)
+    return statistics.median(seconds)
+
+
+def main() -> None:
+    """Measure every schedule, and a shuffled order."""
+    print(f"{'schedule':20}{'actions':>9}{'recognize s':>13}{'limit':>7}{'relative':>10}")
+    for name in NAMES:
+        built = order(name, **SIZES)
+        seconds = median_seconds(recognize, built)
+        relative = seconds / median_seconds(order, name, **SIZES)
+        actions = sum(map(len, built.values()))
+        print(f"{name:20}{actions:9}{seconds:13.2f}{LIMIT_SECONDS:7}{relative:10.1f}")
+    mixed = order("1f1b", **SIZES)
+    for actions in mixed.values():
+        random.Random(1).shuffle(actions)  # noqa: S311  # a repeatable order, no secret
+    seconds = median_seconds(recognize, mixed)
+    print(f"{'1f1b, shuffled':20}{sum(map(len, mixed.values())):9}{seconds:13.2f}{LIMIT_SECONDS:7}")
+
+
+if __name__ == "__main__":
+    main()
