@@ -302,3 +302,13 @@ def test_the_searched_zero_bubble_v_order_is_shorter_than_torchs_with_few_micro_
     jobs = {int(rank): [parse_action(word) for word in words] for rank, words in searched.items()}
     assert simulate(jobs).makespan_ns == 27
     assert simulate(order("zb-v", ranks=4, microbatches=4)).makespan_ns == 30
+
+
+def test_an_order_may_be_given_in_its_notation_and_its_peak_memory_is_told():
+    words = {
+        rank: [str(action) for action in actions]
+        for rank, actions in order("1f1b", ranks=3, microbatches=6).items()
+    }
+    step = simulate(words)
+    assert step.actions == simulate(order("1f1b", ranks=3, microbatches=6)).actions
+    assert step.peak_memory == {0: 3, 1: 2, 2: 1}

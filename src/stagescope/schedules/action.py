@@ -10,9 +10,12 @@ Stages are global (virtual) and count from 0 in the order of the model; micro-ba
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.vocabulary.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 KINDS = ("F", "B", "I", "W")
 _JOB = re.compile(r"([FBIW])(\d+)\.(\d+)")
@@ -40,6 +43,11 @@ class Action(NamedTuple):
 
 Order = dict[int, list[Action]]
 """What each rank does, in the order in which it does it."""
+
+
+def read_actions(actions: Sequence[Action | str]) -> list[Action]:
+    """Return what one rank does, with the actions that are given as text parsed; raises as `parse_action` does."""
+    return [parse_action(each) if isinstance(each, str) else each for each in actions]
 
 
 def parse_action(text: str) -> Action:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stagescope.schedules.action import Action, parse_action
+from stagescope.schedules.action import Action, read_actions
 from stagescope.schedules.lines import F, Line, job_of, number_of, write_line
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Evidence:
 
 def read_evidence(orders: MeasuredOrders) -> Evidence:
     """Return what the orders of all ranks together say; raises ScheduleError for a word that is no action."""
-    parsed = {rank: _parsed(actions) for rank, actions in orders.items()}
+    parsed = {rank: read_actions(actions) for rank, actions in orders.items()}
     weights = any(job.kind == "W" for actions in parsed.values() for action in actions for job in action.jobs)
     written = {rank: write_line(actions, weights=weights) for rank, actions in parsed.items() if actions}
     lines = {rank: Line(list(dict.fromkeys(line.jobs)), line.pairs) for rank, line in written.items()}
@@ -102,10 +102,6 @@ def _first_run(line: Line, stage: int) -> int:
                 break
             last = job.microbatch
     return last + 1
-
-
-def _parsed(actions: Sequence[Action | str]) -> list[Action]:
-    return [parse_action(action) if isinstance(action, str) else action for action in actions]
 
 
 def _renumber(lines: dict[int, Line], microbatches: int) -> tuple[dict[int, Line], list[str], int]:

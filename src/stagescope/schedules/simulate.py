@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from stagescope.schedules.action import read_actions
 from stagescope.schedules.costs import Costs, job_costs, link_costs
 from stagescope.schedules.deadlock import stuck
 from stagescope.schedules.jobs import NOBODY, index_jobs
@@ -21,31 +22,33 @@ from stagescope.schedules.step_end import gradients_complete, reduce_gradients, 
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from stagescope.schedules.action import Action, Order
 
 MISSING = -1
 UNIT_COSTS = Costs()
 
 
-def simulate(order: Order, costs: Costs = UNIT_COSTS) -> Simulation:
+def simulate(order: Mapping[int, Sequence[Action | str]], costs: Costs = UNIT_COSTS) -> Simulation:
     """Return when every action of an order runs with these costs; the defaults are F = I = W = 1, B = 2.
 
+    `order` has a row of actions per rank, as `Action` or in its notation.
     Raises ScheduleError for an order that deadlocks (the circle is named), that lacks the producer of an input
     or holds a job twice, and for costs that do not cover it.
 
-    >>> from stagescope.schedules.action import parse_action
-    >>> order = {0: [parse_action("F0.0"), parse_action("B0.0")], 1: [parse_action("F1.0"), parse_action("B1.0")]}
-    >>> step = simulate(order, Costs(forward=10, backward=20, hop=1))
+    >>> step = simulate({0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}, Costs(forward=10, backward=20, hop=1))
     >>> [f"{each}@{each.start_ns}" for each in step.actions], step.makespan_ns
     (['F0.0@0', 'B0.0@42', 'F1.0@11', 'B1.0@21'], 62)
     """
-    engine = _Engine(order, costs)
+    actions = {rank: read_actions(row) for rank, row in order.items()}
+    engine = _Engine(actions, costs)
     engine.run()
     stages = engine.index.stages
-    complete = gradients_complete(order, engine.ends_ns) if costs.grad_reduce or costs.optimizer else {}
+    complete = gradients_complete(actions, engine.ends_ns) if costs.grad_reduce or costs.optimizer else {}
     reductions = reduce_gradients(complete, costs, stages)
     return Simulation(
-        order,
+        actions,
         costs,
         engine.index,
         engine.starts_ns,

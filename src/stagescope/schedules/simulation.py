@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.schedules.jobs import NOBODY
+from stagescope.schedules.memory import peak_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +108,11 @@ class Simulation:
     def idle_ns(self) -> dict[int, int]:
         """Per rank, what of the makespan it is not busy."""
         return {rank: self.makespan_ns - busy for rank, busy in self.busy_ns.items()}
+
+    @cached_property
+    def peak_memory(self) -> dict[int, int]:
+        """Per rank, the most chunk activations in flight at once; `memory` counts other units, and over time."""
+        return peak_in_flight(self.order)
 
     @cached_property
     def own_span_ns(self) -> dict[int, int]:
