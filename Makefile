@@ -49,7 +49,7 @@ docs: $(DEV_READY) ## write the generated tables of the documents anew
 	@$(BIN)/python tools/write_docs.py
 
 bench: $(DEV_READY) ## run every benchmark and print its figures
-	@tools/each.sh $(BIN)/python benchmark benchmarks/*.py
+	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py
 
 golden: $(DEV_READY) ## write the golden files of the tests anew
 	@tools/each.sh $(BIN)/python "golden file script" tools/golden_*.py

@@ -8,16 +8,16 @@ the table shows the median of several runs of each format, scaled to that number
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from timing import median_cpu_seconds
 
 from stagescope.export import write
 from stagescope.export.tracks import lay_out
@@ -33,22 +33,9 @@ LIMITS = {"chrome": (0.8, None), "pftrace": (0.4, 60), "csv": (None, None), "par
 
 def measure(timeline: Timeline, format_name: str, folder: Path) -> tuple[float, Written]:
     """Return the median CPU seconds and what was written."""
-    seconds = []
-    for number in range(ROUNDS):
-        began = time.process_time()
-        written = write(timeline, folder / f"{format_name}{number}", format=format_name)
-        seconds.append(time.process_time() - began)
-    return statistics.median(seconds), written
-
-
-def layout_seconds(timeline: Timeline) -> float:
-    """Return the median CPU seconds that the layout alone takes."""
-    seconds = []
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        lay_out(timeline)
-        seconds.append(time.process_time() - began)
-    return statistics.median(seconds)
+    path = folder / format_name
+    seconds = median_cpu_seconds(ROUNDS, write, timeline, path, format=format_name, force=True)
+    return seconds, write(timeline, path, format=format_name, force=True)
 
 
 def report(title: str, timeline: Timeline, folder: Path) -> None:
@@ -57,7 +44,7 @@ def report(title: str, timeline: Timeline, folder: Path) -> None:
     share = 100_000 / layout.slices.height
     print(f"\n{title}: {layout.slices.height} slices, {layout.flows.height} flows")
     print(f"{'':10}{'CPU s':>8}{'per 100k':>10}{'limit':>7}{'B/slice':>9}{'limit':>7}")
-    seconds = layout_seconds(timeline)
+    seconds = median_cpu_seconds(ROUNDS, lay_out, timeline)
     print(f"{'(layout)':10}{seconds:8.3f}{seconds * share:10.3f}")
     for format_name, (limit_seconds, limit_bytes) in LIMITS.items():
         seconds, written = measure(timeline, format_name, folder)

@@ -9,8 +9,8 @@ order is there because nothing fits it, so that every comparison is made in full
 from __future__ import annotations
 
 import random
-import statistics
-import time
+
+from timing import median_cpu_seconds
 
 from stagescope.schedules import NAMES, order, recognize
 
@@ -19,29 +19,19 @@ LIMIT_SECONDS = 2.0
 SIZES = {"ranks": 64, "microbatches": 256}
 
 
-def median_seconds(work: object, *arguments: object, **options: object) -> float:
-    """Return the median CPU seconds of a call."""
-    seconds = []
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        work(*arguments, **options)
-        seconds.append(time.process_time() - began)
-    return statistics.median(seconds)
-
-
 def main() -> None:
     """Measure every schedule, and a shuffled order."""
     print(f"{'schedule':20}{'actions':>9}{'recognize s':>13}{'limit':>7}{'relative':>10}")
     for name in NAMES:
         built = order(name, **SIZES)
-        seconds = median_seconds(recognize, built)
-        relative = seconds / median_seconds(order, name, **SIZES)
+        seconds = median_cpu_seconds(ROUNDS, recognize, built)
+        relative = seconds / median_cpu_seconds(ROUNDS, order, name, **SIZES)
         actions = sum(map(len, built.values()))
         print(f"{name:20}{actions:9}{seconds:13.2f}{LIMIT_SECONDS:7}{relative:10.1f}")
     mixed = order("1f1b", **SIZES)
     for actions in mixed.values():
         random.Random(1).shuffle(actions)  # noqa: S311  # a repeatable order, no secret
-    seconds = median_seconds(recognize, mixed)
+    seconds = median_cpu_seconds(ROUNDS, recognize, mixed)
     print(f"{'1f1b, shuffled':20}{sum(map(len, mixed.values())):9}{seconds:13.2f}{LIMIT_SECONDS:7}")
 
 

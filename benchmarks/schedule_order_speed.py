@@ -8,8 +8,7 @@ compare. Figures are the median of several runs.
 
 from __future__ import annotations
 
-import statistics
-import time
+from timing import median_cpu_seconds
 
 from stagescope.schedules import order, validate
 
@@ -28,16 +27,6 @@ CASES = {
 }
 
 
-def median_seconds(work: object, *arguments: object, **options: object) -> float:
-    """Return the median CPU seconds of a call."""
-    seconds = []
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        work(*arguments, **options)
-        seconds.append(time.process_time() - began)
-    return statistics.median(seconds)
-
-
 def main() -> None:
     """Measure every case on 64 ranks with 512 micro-batches."""
     print(f"{'schedule':16}{'actions':>9}{'order s':>9}{'limit':>7}{'validate s':>12}")
@@ -46,8 +35,8 @@ def main() -> None:
         built = order(name, **sizes)
         limit = LIMIT_SECONDS if name == "interleaved" else "-"
         print(
-            f"{name:16}{sum(map(len, built.values())):9}{median_seconds(order, name, **sizes):9.3f}"
-            f"{limit:>7}{median_seconds(validate, built):12.3f}"
+            f"{name:16}{sum(map(len, built.values())):9}{median_cpu_seconds(ROUNDS, order, name, **sizes):9.3f}"
+            f"{limit:>7}{median_cpu_seconds(ROUNDS, validate, built):12.3f}"
         )
 
 

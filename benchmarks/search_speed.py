@@ -8,9 +8,9 @@ median of several runs.
 
 from __future__ import annotations
 
-import statistics
-import time
 from typing import TYPE_CHECKING
+
+from timing import median_cpu_seconds
 
 from stagescope.schedules.costs import Costs
 from stagescope.schedules.layers import split_layers
@@ -26,16 +26,6 @@ COSTS = Costs(
 )
 UNEVEN = Costs(forward=[1_000_000 + 37_000 * (stage % 5) for stage in range(16)], hop=50_000)
 LAYERS_NS = [1_000_000 + 7_919 * (layer % 13) for layer in range(256)]
-
-
-def measure(work: Callable[[], object]) -> float:
-    """Return the median CPU seconds of a piece of work."""
-    seconds = []
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        work()
-        seconds.append(time.process_time() - began)
-    return statistics.median(seconds)
 
 
 def main() -> None:
@@ -58,7 +48,7 @@ def main() -> None:
         ("256 layers into 32 stages", lambda: split_layers(LAYERS_NS, 32), None),
     ]
     for name, work, limit in rows:
-        print(f"{name:42}{measure(work):8.2f}{limit or '-':>8}", flush=True)
+        print(f"{name:42}{median_cpu_seconds(ROUNDS, work):8.2f}{limit or '-':>8}", flush=True)
 
 
 if __name__ == "__main__":

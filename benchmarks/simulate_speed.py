@@ -8,9 +8,9 @@ its simulation is 2 CPU seconds. The table shows the median of several runs.
 
 from __future__ import annotations
 
-import statistics
-import time
 from typing import TYPE_CHECKING
+
+from timing import median_cpu_seconds
 
 from stagescope.schedules import order
 from stagescope.schedules.bounds import lower_bound
@@ -29,16 +29,6 @@ QUEUEING = Costs(
 )
 
 
-def measure(work: Callable[[], object]) -> float:
-    """Return the median CPU seconds of a piece of work."""
-    seconds = []
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        work()
-        seconds.append(time.process_time() - began)
-    return statistics.median(seconds)
-
-
 def main() -> None:
     """Print one row per piece of work."""
     jobs = order("interleaved", ranks=64, microbatches=512, chunks=4)
@@ -55,7 +45,7 @@ def main() -> None:
         ("transfers", lambda: sum(1 for _ in step.transfers()), None),
     ]
     for name, work, limit in rows:
-        print(f"{name:28}{measure(work):8.2f}{limit or '-':>8}")
+        print(f"{name:28}{median_cpu_seconds(ROUNDS, work):8.2f}{limit or '-':>8}")
 
 
 if __name__ == "__main__":
