@@ -50,3 +50,11 @@ def test_existing_file_is_refused_in_every_format(writer, tmp_path):
         write(TIMELINE, path)
     assert str(refusal.value) == f"{path} already exists"
     assert path.read_bytes() == b"mine"
+
+
+def test_a_file_without_a_suffix_needs_a_format(tmp_path):
+    with pytest.raises(
+        OutputError, match="a file without a suffix tells no export format; known: chrome"
+    ) as refused:
+        write(empty_timeline(), tmp_path / "run")
+    assert "--to" in refused.value.hint

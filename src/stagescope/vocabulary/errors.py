@@ -108,7 +108,10 @@ class OutputError(StagescopeError):
     @classmethod
     def unknown_format(cls, name: str, known: Iterable[str]) -> Self:
         """Return the error for an export format that no writer offers."""
-        return cls(f"no export format {name!r}; known: {', '.join(known)}")
+        said = f"no export format {name!r}" if name else "a file without a suffix tells no export format"
+        return cls(
+            f"{said}; known: {', '.join(known)}", "name the format with --to, or by the suffix of the file"
+        )
 
 
 class TableError(StagescopeError):
