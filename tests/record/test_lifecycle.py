@@ -8,6 +8,7 @@ import time
 import pytest
 
 from children import child, contents_in, end_of, microbatches, only_contents, run_child
+from stagescope.ingest.recording_frames import read_contents
 
 TEN_SPANS = """
 import os, signal, sys, time, threading
@@ -288,7 +289,9 @@ for thread in threads:
         for contents in contents_in(tmp_path)
         for m in zip(microbatches(contents), contents.spans["kind"], strict=True)
     ]
-    assert len(seen) == len(set(seen))
+    told = {path.name: read_contents(path.read_bytes()) for path in sorted(tmp_path.iterdir())}
+    sizes = {name: (len(one.spans), len(set(microbatches(one))), one.end) for name, one in told.items()}
+    assert len(seen) == len(set(seen)), f"file: (spans, distinct micro-batches, end frame): {sizes}"
     files = sorted(contents_in(tmp_path), key=lambda contents: len(contents.spans))
     assert sorted(m for contents in files[:-1] for m in microbatches(contents)) == list(range(100, 115))
     assert all(contents.gaps == [] and contents.lost_frames == 0 for contents in files)
