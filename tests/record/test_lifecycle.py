@@ -266,7 +266,7 @@ def keep_busy(first):
         session.recorder.name_id(f"name {number % 1000}")
         if number % 50 == 0:
             session.recorder.flush_soon()
-threads = [threading.Thread(target=keep_busy, args=(first,)) for first in (1_000_000, 2_000_000)]
+threads = [threading.Thread(target=keep_busy, args=(first,)) for first in (1_000_000, 1_000_000_000)]
 for thread in threads:
     thread.start()
 for attempt in range(15):
