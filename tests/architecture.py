@@ -48,7 +48,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "cli": frozenset({"click", "rich"}),
     "workflow": TABLES,
     "view": TABLES | {"rich"},
-    "ingest": TABLES | {"msgspec"},
+    "ingest": TABLES | {"msgspec", "zstandard"},
     "align": TABLES | {"scipy"},
     "analyze": TABLES | {"scipy"},
     "export": TABLES | {"msgspec"},

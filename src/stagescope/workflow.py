@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from stagescope.analyze import Report
     from stagescope.export import Written
+    from stagescope.ingest.reader import ReadOptions
     from stagescope.schedules import Order
     from stagescope.schedules.bounds import LowerBound
     from stagescope.schedules.costs import Costs
@@ -35,11 +36,16 @@ if TYPE_CHECKING:
     from stagescope.timeline import Timeline
 
 
-def read(*paths: str | os.PathLike[str], on_found: Callable[[int], object] | None = None) -> Timeline:
+def read(
+    *paths: str | os.PathLike[str],
+    options: ReadOptions | None = None,
+    on_found: Callable[[int], object] | None = None,
+) -> Timeline:
     r"""Return the Timeline of everything recorded in `paths`, files or directories, as one run.
 
-    A directory is searched with everything below it; the format of a file is known by its content. `on_found`
-    is called with the number of files before the first is read. What was wrong but could be left out stands
+    A directory is searched with everything below it; the format of a file is known by its content. `options` say
+    what the files may not: how the ranks form pipelines, the schedule (ingest/reader.py). `on_found` is called
+    with the number of files before the first is read. What was wrong but could be left out stands
     in `timeline.diagnostics`, and `timeline.is_partial` says whether data are known to be missing. Raises
     InputError when a path does not exist, is no known format, or when two files hold the same rank;
     TableError when a CSV or Parquet file is no spans table.
@@ -55,7 +61,7 @@ def read(*paths: str | os.PathLike[str], on_found: Callable[[int], object] | Non
     inputs = find_inputs(paths)
     if on_found is not None:
         on_found(inputs.file_count)
-    return read_inputs(inputs)
+    return read_inputs(inputs, options)
 
 
 def analyze(timeline: Timeline) -> Report:

@@ -160,7 +160,7 @@ def test_an_error_is_one_sentence_and_a_hint_on_standard_error(tmp_path, capsys)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        f"stagescope: nothing to read in {tmp_path}: no .sscope or .parquet or .csv file in it or below it",
+        f"stagescope: nothing to read in {tmp_path}: no file of a format that stagescope reads (recording, parquet, csv)",
         "  record a run with: stagescope run -o DIR -- torchrun ... train.py",
     ]
 

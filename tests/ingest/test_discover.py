@@ -1,6 +1,7 @@
 """Which files a call means."""
 
 import errno
+import gzip
 import os
 
 import pytest
@@ -12,12 +13,12 @@ from stagescope.timeline import empty_timeline
 from stagescope.vocabulary.errors import InputError
 
 
-def reader_of(name: str, magic: bytes, *suffixes: str) -> Reader:
-    return Reader(name, suffixes, "", lambda _, head: head.startswith(magic), lambda _: empty_timeline())
+def reader_of(name: str, magic: bytes, *patterns: str) -> Reader:
+    return Reader(name, patterns, "", lambda _, head: head.startswith(magic), lambda *_: empty_timeline())
 
 
-RED = reader_of("red", b"red", ".r", ".rec")
-BLUE = reader_of("blue", b"blue", ".b")
+RED = reader_of("red", b"red", "*.r", "*.rec")
+BLUE = reader_of("blue", b"blue", "*.b", "log.*")
 REGISTRY = Registry((RED, BLUE), ())
 
 
@@ -42,6 +43,26 @@ def test_files_come_in_natural_order(tmp_path):
     for name in ("rank10.r", "rank9.r", "rank1.r", "node2-rank7.r", "node10-rank0.r"):
         (tmp_path / name).write_bytes(b"red")
     assert found(tmp_path) == {"red": ["node2-rank7.r", "node10-rank0.r", "rank1.r", "rank9.r", "rank10.r"]}
+
+
+def test_a_pattern_may_look_at_the_beginning_of_a_name_in_any_case(tmp_path):
+    for name in ("LOG.10", "LOG.9", "catalog.1"):
+        (tmp_path / name).write_bytes(b"blue")
+    assert found(tmp_path) == {"blue": ["LOG.9", "LOG.10"]}
+
+
+def test_directories_behind_links_are_searched_once(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "far.r").write_bytes(b"red 3")
+    (folder / "below" / "link").symlink_to(elsewhere)
+    (folder / "below" / "again").symlink_to(elsewhere)
+    (elsewhere / "loop").symlink_to(folder)
+    assert found(folder) == {"red": ["a.r", "far.r", "c.rec"], "blue": ["b.b"]}
+
+
+def test_the_content_of_a_compressed_file_decides(tmp_path):
+    (tmp_path / "packed.r").write_bytes(gzip.compress(b"red"))
+    assert found(tmp_path) == {"red": ["packed.r"]}
 
 
 def test_content_decides_and_not_the_suffix(tmp_path):
@@ -73,7 +94,10 @@ def test_a_directory_with_nothing_to_read_is_an_error(tmp_path):
     (tmp_path / "notes.txt").write_text("red")
     with pytest.raises(InputError) as error:
         find_inputs([tmp_path], REGISTRY)
-    assert str(error.value) == f"nothing to read in {tmp_path}: no .r or .rec or .b file in it or below it"
+    assert (
+        str(error.value)
+        == f"nothing to read in {tmp_path}: no file of a format that stagescope reads (red, blue)"
+    )
 
 
 def test_a_named_file_that_nobody_recognizes_is_an_error(tmp_path):

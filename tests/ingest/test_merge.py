@@ -111,6 +111,17 @@ def test_a_clock_that_two_sources_describe_alike_has_one_row():
     assert merged.clocks.height == 1
 
 
+def test_machines_on_clocks_of_their_own_are_merged_with_a_warning():
+    clocks = [
+        conform(pl.DataFrame({"clock": [name], "offset_ns": [0], "method": ["wall"]}), CLOCKS)
+        for name in "ab"
+    ]
+    merged = merge_timelines(replace(of_ranks(rank), clocks=clock) for rank, clock in enumerate(clocks))
+    (note,) = merged.diagnostics.iter_rows(named=True)
+    assert (note["severity"], note["count"]) == ("warning", 2)
+    assert note["message"].startswith("2 machines are merged by their wall clocks")
+
+
 def test_a_reader_that_breaks_the_declaration_is_refused():
     drawn = of_ranks(0)
     with pytest.raises(TableError, match="table spans lacks the column"):
@@ -118,7 +129,7 @@ def test_a_reader_that_breaks_the_declaration_is_refused():
 
 
 def reader_of(name: str, result: Timeline | Exception) -> Reader:
-    def read(_):
+    def read(*_):
         if isinstance(result, Exception):
             raise result
         return result

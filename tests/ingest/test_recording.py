@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import polars as pl
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,7 +98,7 @@ def test_ranks_of_one_machine_share_one_offset_the_one_of_the_tightest_anchor(tm
     assert starts.to_list() == [5_040, 5_040]
 
 
-def test_machines_are_merged_by_wall_clock_with_an_unknown_error_and_a_warning(tmp_path):
+def test_machines_are_merged_by_wall_clock_with_an_unknown_error(tmp_path):
     a = write_recording(tmp_path / "0.sscope", FIVE, rank=0, world_size=2)
     b = write_recording(tmp_path / "1.sscope", FIVE, rank=1, world_size=2, boot="boot-b", host="node-b")
     timeline = read_recordings([a, b])
@@ -104,9 +106,15 @@ def test_machines_are_merged_by_wall_clock_with_an_unknown_error_and_a_warning(t
         ("node-a", None, "wall clock"),
         ("node-b", None, "wall clock"),
     ]
-    [note] = timeline.diagnostics.rows(named=True)
-    assert note["severity"] == "warning"
-    assert note["message"].startswith("2 machines are merged by their wall clocks")
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_a_compressed_recording_is_read_as_it_is(tmp_path, pack):
+    plain = write_recording(tmp_path / "rank0.sscope", FIVE, rank=0)
+    packed = tmp_path / "rank0.sscope.packed"
+    packed.write_bytes(pack(plain.read_bytes()))
+    assert READER.recognizes(packed, plain.read_bytes()[:64])
+    assert read_recordings([packed]).spans.equals(read_recordings([plain]).spans)
 
 
 def test_two_boots_with_one_host_name_are_two_machines(tmp_path):

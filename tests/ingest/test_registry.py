@@ -11,7 +11,7 @@ from stagescope.ingest.readers import recording, table
 from stagescope.ingest.registry import ENTRY_POINT_GROUP, READERS, load_registry
 from stagescope.timeline import empty_timeline
 
-THIRD_PARTY = Reader("third", (".third",), "", lambda *_: False, lambda _: empty_timeline())
+THIRD_PARTY = Reader("third", ("*.third",), "", lambda *_: False, lambda *_: empty_timeline())
 NO_READER = object()
 
 
@@ -33,11 +33,9 @@ def test_recordings_parquet_and_csv_are_read_without_any_other_package(registere
     assert READERS == (recording.READER, table.PARQUET, table.CSV)
 
 
-def test_reader_names_are_distinct_and_suffixes_have_their_dot():
+def test_reader_names_are_distinct_and_patterns_are_lower_case():
     assert len({reader.name for reader in READERS}) == len(READERS)
-    assert all(
-        suffix.startswith(".") and suffix.islower() for reader in READERS for suffix in reader.suffixes
-    )
+    assert all(pattern == pattern.lower() for reader in READERS for pattern in reader.patterns)
 
 
 def test_no_two_readers_recognize_the_same_beginning(tmp_path):

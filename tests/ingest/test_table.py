@@ -33,7 +33,7 @@ def write(tmp_path):
 @pytest.mark.parametrize("reader", [CSV, PARQUET], ids=lambda reader: reader.name)
 def test_what_was_written_is_read_again(reader, tmp_path):
     drawn = timeline_from_text("F0 F1 B0 - B1\n. F0 - B0 -", step=3).spans
-    path = tmp_path / f"spans{reader.suffixes[0]}"
+    path = tmp_path / f"spans{reader.patterns[0][1:]}"
     (drawn.write_csv if reader is CSV else drawn.write_parquet)(path)
     timeline = reader.read([path])
     assert_frame_equal(timeline.spans, drawn)

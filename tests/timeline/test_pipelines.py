@@ -63,3 +63,18 @@ def test_a_long_chain_in_any_order_is_one_pipeline():
         (rank, rank + 1) for rank in range(1, 1000, 2)
     ]
     assert set(pipelines(with_transfers(*edges)).values()) == {0}
+
+
+def test_without_transfers_the_coordinates_tell_the_pipelines_apart():
+    spans = with_transfers()
+    ranks = pl.DataFrame(
+        {"rank": range(4), "pp": [0, 0, 1, 1], "dp": [0, 1, 0, 1], "tp": [0] * 4, "cp": [None] * 4}
+    )
+    assert dict(find_pipelines(spans, ranks).iter_rows()) == {0: 0, 1: 1, 2: 0, 3: 1}
+
+
+def test_coordinates_that_some_rank_lacks_tell_nothing():
+    ranks = pl.DataFrame(
+        {"rank": range(4), "pp": [0, 0, 1, None], "dp": [0, 1, 0, 1], "tp": [0] * 4, "cp": [0] * 4}
+    )
+    assert dict(find_pipelines(with_transfers(), ranks).iter_rows()) == dict.fromkeys(range(4), 0)

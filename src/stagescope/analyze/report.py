@@ -92,7 +92,7 @@ def build_report(timeline: Timeline) -> Report:
     1.25 times the median of the others, because connections are set up and shapes inferred in it; a
     diagnostic says so then. Never raises: a timeline without pipeline jobs gives a report without steps.
     """
-    pipelines = find_pipelines(timeline.spans)
+    pipelines = find_pipelines(timeline.spans, timeline.ranks)
     bubbles = step_bubbles(timeline.spans, pipelines)
     per_step = _per_step(bubbles)
     set_up = _set_up_in_first_step(per_step)

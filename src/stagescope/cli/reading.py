@@ -1,36 +1,92 @@
-"""What show, report and export have in common: read the paths, and say first if data are missing."""
+"""What the commands that read a run have in common: options, progress, and saying first if data are missing."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.vocabulary.parallel import DEFAULT_ORDER
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from stagescope.ingest.reader import ReadOptions
     from stagescope.timeline import Timeline
-
 MANY_FILES = 16
 """Fewer files than this are read before a person wonders."""
 
 EXIT_PARTIAL = 1
 
+SIZES = {
+    "pp": "Pipeline stages",
+    "tp": "Tensor-parallel size",
+    "dp": "Data-parallel size",
+    "cp": "Context-parallel size",
+}
+UNLESS_SAID = "where the files do not say it."
 
-def read_paths(paths: Sequence[Path]) -> Timeline:
+
+def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to a command the options that say what files may not: parallel sizes, schedule, micro-batches.
+
+    The command gets all of them together as `options`, a ReadOptions.
+    """
+
+    @wraps(function)
+    def with_options(**arguments: Any) -> Any:
+        layout = {name: arguments.pop(name) for name in (*SIZES, "order")}
+        said = {name: arguments.pop(name) for name in ("schedule", "microbatches")}
+        return function(options=_read_options(layout, said), **arguments)
+
+    sizes = [_number(f"--{name}", f"{meaning}, {UNLESS_SAID}") for name, meaning in SIZES.items()]
+    order = click.option(
+        "--order",
+        metavar="DIMS",
+        default=DEFAULT_ORDER,
+        show_default=True,
+        help="How ranks are numbered, the fastest dimension first.",
+    )
+    schedule = click.option(
+        "--schedule", "--pp-type", metavar="NAME", help=f"Schedule that was run, {UNLESS_SAID}"
+    )
+    microbatches = _number("--microbatches", f"Micro-batches per step, {UNLESS_SAID}")
+    added: list[Callable[..., Any]] = [*sizes, order, schedule, microbatches]
+    for option in reversed(added):
+        with_options = option(with_options)
+    return with_options
+
+
+def _number(name: str, help_text: str) -> Callable[..., Any]:
+    return click.option(name, metavar="N", type=click.IntRange(min=1), help=help_text)
+
+
+def _read_options(layout: dict[str, Any], said: dict[str, Any]) -> ReadOptions:
+    from stagescope.ingest.layout import Layout
+    from stagescope.ingest.reader import ReadOptions
+
+    return ReadOptions(Layout(**layout), **said)
+
+
+def read_paths(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
     """Return the timeline of `paths`; says so on standard error, first of all, if data are missing from it.
 
-    While many files are read, a terminal shows that something happens.
+    While many files are read, a terminal shows how many are done.
     """
+    from dataclasses import replace
+
     from stagescope import workflow
+    from stagescope.ingest.reader import ReadOptions
 
     with ExitStack() as shown:
-        timeline = workflow.read(*paths, on_found=lambda file_count: _show_progress(shown, file_count))
-    if timeline.is_partial:
-        _say_partial(timeline)
+        progress = Progress(shown)
+        options = replace(options or ReadOptions(), on_read=progress.advance)
+        timeline = workflow.read(*paths, options=options, on_found=progress.begin)
+    say_partial(timeline)
     return timeline
 
 
@@ -39,15 +95,35 @@ def exit_code(timeline: Timeline) -> int:
     return EXIT_PARTIAL if timeline.is_partial else 0
 
 
-def _show_progress(shown: ExitStack, file_count: int) -> None:
-    if file_count < MANY_FILES or not sys.stderr.isatty():
+class Progress:
+    """A bar on standard error that counts files; nothing where they are few or no terminal watches."""
+
+    def __init__(self, shown: ExitStack) -> None:
+        """Show the bar until `shown` is left."""
+        self._shown = shown
+        self._advance: Callable[[], object] | None = None
+
+    def begin(self, file_count: int) -> None:
+        """Show the bar for so many files."""
+        if file_count < MANY_FILES or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        bar = self._shown.enter_context(Bar(console=Console(stderr=True), transient=True))
+        task = bar.add_task(f"reading {file_count} files", total=file_count)
+        self._advance = lambda: bar.advance(task)
+
+    def advance(self, _path: Path) -> None:
+        """Count one file more."""
+        if self._advance is not None:
+            self._advance()
+
+
+def say_partial(timeline: Timeline) -> None:
+    """Say on standard error that data are missing from `timeline`, if they are."""
+    if not timeline.is_partial:
         return
-    from rich.console import Console
-
-    shown.enter_context(Console(stderr=True).status(f"reading {file_count} files"))
-
-
-def _say_partial(timeline: Timeline) -> None:
     errors = timeline.diagnostics.filter(timeline.diagnostics["severity"] == "error")
     more = f" (and {errors.height - 1} more, see below)" if errors.height > 1 else ""
     click.echo(f"stagescope: partial data: {errors['message'][0]}{more}", err=True)

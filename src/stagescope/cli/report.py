@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.reading import exit_code, read_paths
+from stagescope.cli.reading import exit_code, read_paths, reading_options
 from stagescope.cli.show import print_figures, speaks_unicode
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.errors import OutputError, compact_ranges
 
 if TYPE_CHECKING:
     from stagescope.analyze import Report
+    from stagescope.ingest.reader import ReadOptions
 
 STANDARD_OUTPUT = Path("-")
 
@@ -39,7 +40,8 @@ STANDARD_OUTPUT = Path("-")
     help="Write the figures as JSON; - writes them, and nothing else, to standard output.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-def command(paths: tuple[Path, ...], json_path: Path | None, *, force: bool) -> int:
+@reading_options
+def command(paths: tuple[Path, ...], options: ReadOptions, json_path: Path | None, *, force: bool) -> int:
     """Print the figures of a run, or write them as JSON.
 
     The bubble is the idle part of each step's window, which reaches from the first start to the last end of
@@ -47,7 +49,7 @@ def command(paths: tuple[Path, ...], json_path: Path | None, *, force: bool) -> 
     """
     from stagescope import workflow
 
-    timeline = read_paths(paths)
+    timeline = read_paths(paths, options)
     report = workflow.analyze(timeline)
     if json_path == STANDARD_OUTPUT:
         click.echo(_json_text(report), nl=False)

@@ -6,15 +6,16 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stagescope.cli.diagnostics import print_diagnostics
-from stagescope.cli.reading import exit_code, read_paths
+from stagescope.cli.reading import exit_code, read_paths, reading_options
 
 if TYPE_CHECKING:
     from stagescope.analyze import Report
+    from stagescope.ingest.reader import ReadOptions
     from stagescope.timeline import Timeline
 
 NO_TERMINAL_WIDTH = 80
@@ -40,19 +41,18 @@ NARROWEST = 40
     "--width", metavar="N", type=click.IntRange(min=NARROWEST), help="Columns; those of the terminal."
 )
 @click.option("--no-color", is_flag=True, help="Use no color, as with NO_COLOR in the environment.")
-def command(
-    paths: tuple[Path, ...], step: int | None, width: int | None, *, ascii_only: bool, no_color: bool
-) -> int:
+@reading_options
+def command(paths: tuple[Path, ...], options: ReadOptions, step: int | None, **drawing: Any) -> int:
     """Show a chart of one step and the main figures in the terminal.
 
-    PATH is a recording, a table of spans, or a directory with some; all of them together are one run.
+    PATH is a recording, a trace of another tool, or a directory with some; all of them together are one run.
     """
     from stagescope import workflow
 
-    timeline = read_paths(paths)
-    print_chart(timeline, step, width=width, ascii_only=ascii_only, no_color=no_color)
+    timeline = read_paths(paths, options)
+    print_chart(timeline, step, **drawing)
     click.echo()
-    print_figures(workflow.analyze(timeline), width=width, ascii_only=ascii_only)
+    print_figures(workflow.analyze(timeline), width=drawing["width"], ascii_only=drawing["ascii_only"])
     return exit_code(timeline)
 
 

@@ -116,7 +116,7 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
         waits=waits,
         start_ns=min(0, *_edges(blocks["start_ns"].min())),
         end_ns=max(1, *_edges(blocks["end_ns"].max())),
-        bubble_fraction=_bubble_fraction(spans),
+        bubble_fraction=_bubble_fraction(spans, timeline.ranks),
         not_drawn_count=spans.height - drawn_spans,
         reversed_count=reversed_count,
         simulated=is_simulated(timeline),
@@ -293,8 +293,8 @@ def _on_one_axis(
     )
 
 
-def _bubble_fraction(spans: pl.DataFrame) -> float | None:
+def _bubble_fraction(spans: pl.DataFrame, ranks: pl.DataFrame) -> float | None:
     """Return idle over window of the step, summed over its ranks as in the figures of `report`; None without jobs."""
-    bubbles = step_bubbles(spans, find_pipelines(spans))
+    bubbles = step_bubbles(spans, find_pipelines(spans, ranks))
     window_ns = int(bubbles["window_ns"].sum())
     return int(bubbles["idle_ns"].sum()) / window_ns if window_ns else None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.ingest.reader import HEAD_BYTES, Reader
 from stagescope.ingest.registry import Registry, load_registry
+from stagescope.ingest.streams import open_stream
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class Inputs(NamedTuple):
@@ -35,7 +37,7 @@ def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry | No
     A file stands for itself; a directory is searched with all directories below it for files whose suffix a
     reader declares, in natural order (rank2 before rank10). A file that is met twice counts once. Raises
     InputError for a path that does not exist or cannot be opened, for a named file that no reader recognizes,
-    and for a directory with nothing to read. A file that was only found by its suffix and is not recognized
+    and for a directory with nothing to read. A file that was only found by its name and is not recognized
     is passed over with a diagnostic.
     """
     readers, diagnostics = registry or load_registry()
@@ -55,31 +57,43 @@ def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry | No
 
 def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Reader], list[Diagnostic]]:
     """Return the readable files in and below a directory, and what looked like one and is none."""
-    suffixes = tuple(dict.fromkeys(suffix for reader in readers for suffix in reader.suffixes))
-    below = (file for file in directory.rglob("*") if file.name.lower().endswith(suffixes) and file.is_file())
+    patterns = tuple(dict.fromkeys(pattern for reader in readers for pattern in reader.patterns))
+    below = (file for file in _files_below(directory) if _matches(file.name, patterns) and file.is_file())
     found: dict[Path, Reader] = {}
     unknown: list[InputError] = []
-    for file in sorted(below, key=lambda file: _natural(str(file.relative_to(directory)))):
+    for file in sorted(below, key=lambda file: natural_key(str(file.relative_to(directory)))):
         try:
             found[file] = _reader_of(file, readers)
         except InputError as error:  # noqa: PERF203 - each file fails on its own
             unknown.append(error)
     if not found:
-        raise unknown[0] if unknown else InputError.nothing_to_read(directory, suffixes)
+        raise unknown[0] if unknown else InputError.nothing_to_read(directory, [reader.name for reader in readers])
     return found, [Diagnostic("warning", f"not read: {error}", str(directory)) for error in unknown]
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    """Yield every file in and below a directory; a directory that links lead to twice is searched once."""
+    seen: set[str] = set()
+    for folder, below, files in os.walk(directory, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort(key=natural_key)
+        yield from (Path(folder, name) for name in files)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
 def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader:
     """Return the reader that recognizes the content of a file."""
     if not _is_text(path):
         raise InputError.name_not_text(path)
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except FileNotFoundError:
-        raise InputError.no_such_path(path) from None
-    except OSError as reason:
-        raise InputError.cannot_read(path, reason) from None
+    with open_stream(path) as file:
+        head = file.read(HEAD_BYTES)
     for reader in readers:
         if reader.recognizes(path, head):
             return reader
@@ -105,6 +119,6 @@ def _by_reader(found: dict[Path, Reader]) -> dict[Reader, tuple[Path, ...]]:
     return files
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
+def natural_key(text: str) -> list[tuple[int, str]]:
     """Return a sort key that compares runs of digits as numbers."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.ingest.reader import ReadOptions
+from stagescope.ingest.stages import place_stages
 from stagescope.timeline import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.timeline.validate import conform, in_order
@@ -17,18 +19,19 @@ if TYPE_CHECKING:
     from stagescope.ingest.discover import Inputs
 
 
-def read_inputs(inputs: Inputs) -> Timeline:
-    """Return the one Timeline of all inputs, each format read by its reader.
+def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
+    """Return the one Timeline of all inputs, each format read by its reader, with stages where they can be known.
 
     A format that its reader refuses becomes a row in diagnostics if its files were only found in a directory
     and another format is usable: an error, or a warning where the files are tables of something else. Raises
     what the reader raises otherwise, and InputError when two sources hold the same rank.
     """
+    options = options or ReadOptions()
     timelines: list[Timeline] = []
     refused: list[StagescopeError] = []
     for reader, files in inputs.files.items():
         try:
-            timelines.append(reader.read(files))
+            timelines.append(reader.read(files, options))
         except StagescopeError as error:  # noqa: PERF203 - each format fails on its own
             if inputs.named.intersection(files):
                 raise
@@ -39,7 +42,8 @@ def read_inputs(inputs: Inputs) -> Timeline:
         Diagnostic("warning" if isinstance(error, TableError) else "error", f"not read: {error}")
         for error in refused
     ]
-    return merge_timelines(timelines).with_diagnostics([*inputs.diagnostics, *not_read])
+    merged = merge_timelines(timelines).with_diagnostics([*inputs.diagnostics, *not_read])
+    return place_stages(merged, options.layout)
 
 
 def merge_timelines(timelines: Iterable[Timeline]) -> Timeline:
@@ -59,7 +63,9 @@ def merge_timelines(timelines: Iterable[Timeline]) -> Timeline:
         clocks=pl.concat(t.clocks for t in declared).unique(maintain_order=True),
         diagnostics=pl.concat(t.diagnostics for t in declared),
     )
-    return _without_reversed(merged).with_diagnostics(_missing_ranks(merged.ranks))
+    return _without_reversed(merged).with_diagnostics(
+        [*_missing_ranks(merged.ranks), *_clock_notes(merged.clocks)]
+    )
 
 
 def _conformed(timeline: Timeline) -> Timeline:
@@ -113,6 +119,15 @@ def _counted(timeline: Timeline, wrong: pl.Expr, message: str) -> list[Diagnosti
         )
         for row in counts.iter_rows(named=True)
     ]
+
+
+def _clock_notes(clocks: pl.DataFrame) -> list[Diagnostic]:
+    """Return a warning where several clocks stand side by side and nobody knows how far they are apart."""
+    count = clocks["clock"].n_unique()
+    if count < 2 or not clocks["error_hi_ns"].null_count():  # noqa: PLR2004 - one clock agrees with itself
+        return []
+    text = f"{count} machines are merged by their wall clocks: how far these are apart is unknown"
+    return [Diagnostic("warning", text, count=count)]
 
 
 def _missing_ranks(ranks: pl.DataFrame) -> list[Diagnostic]:

@@ -50,11 +50,8 @@ def _unknown(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
         yield Diagnostic("warning", text, source, rank, count=unknown)
 
 
-def run_notes(run_count: int, clock_count: int) -> Iterator[Diagnostic]:
-    """Yield what is wrong between files that are each in order: several runs, several clocks."""
+def run_notes(run_count: int) -> Iterator[Diagnostic]:
+    """Yield what is wrong between files that are each in order: several runs."""
     if run_count > 1:
         yield Diagnostic("warning", "the recordings carry different run ids: they may not belong together",
                          count=run_count)  # fmt: skip
-    if clock_count > 1:
-        text = f"{clock_count} machines are merged by their wall clocks: how far these are apart is unknown"
-        yield Diagnostic("warning", text, count=clock_count)

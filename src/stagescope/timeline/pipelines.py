@@ -9,28 +9,38 @@ import polars as pl
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
 
 
-def find_pipelines(spans: pl.DataFrame) -> pl.DataFrame:
+def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl.DataFrame:
     """Return one row per rank that ran a pipeline job: rank, pipeline (its smallest recorded rank).
 
     Ranks that pass activations or gradients to each other, directly or through other ranks, recorded or not,
     are one pipeline: data-parallel replicas exchange nothing of the kind. Where no transfer names its peer,
-    all ranks are taken as one pipeline.
+    ranks of the same data-, tensor- and context-parallel coordinates are one, as the table `ranks` has them; and
+    without any coordinates all ranks are.
     """
     jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
-    ranks = jobs["rank"].unique().sort().to_list()
+    numbers = jobs["rank"].unique().sort().to_list()
     edges = spans.filter(pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null())
     if edges.is_empty():
-        pipelines = ranks[:1] * len(ranks)
+        replica = _replicas(ranks)
+        keys = [replica.get(rank) for rank in numbers]
     else:
         root = _roots(edges.select("rank", "peer").unique().sort("rank", "peer").iter_rows())
-        first: dict[int, int] = {}
-        pipelines = [first.setdefault(root.get(rank, rank), rank) for rank in ranks]
+        keys = [root.get(rank, rank) for rank in numbers]
+    first: dict[Hashable, int] = {}
+    pipelines = [first.setdefault(key, rank) for key, rank in zip(keys, numbers, strict=True)]
     return pl.DataFrame(
-        {"rank": ranks, "pipeline": pipelines}, schema={"rank": pl.Int32, "pipeline": pl.Int32}
+        {"rank": numbers, "pipeline": pipelines}, schema={"rank": pl.Int32, "pipeline": pl.Int32}
     )
+
+
+def _replicas(ranks: pl.DataFrame | None) -> dict[int, Hashable]:
+    """Return per rank the coordinates that all stages of a pipeline share."""
+    if ranks is None or ranks["pp"].null_count():
+        return {}
+    return {rank: tuple(shared) for rank, *shared in ranks.select("rank", "dp", "tp", "cp").iter_rows()}
 
 
 def _roots(edges: Iterable[tuple[int, ...]]) -> dict[int, int]:

@@ -18,7 +18,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from typing_extensions import Self
 
@@ -42,10 +42,10 @@ class InputError(StagescopeError):
         return cls(f"no such file or directory: {path}")
 
     @classmethod
-    def nothing_to_read(cls, path: str | os.PathLike[str], looked_for: Iterable[str]) -> Self:
+    def nothing_to_read(cls, path: str | os.PathLike[str], formats: Iterable[str]) -> Self:
         """Return the error for a directory without any file that a reader knows."""
         return cls(
-            f"nothing to read in {path}: no {' or '.join(looked_for)} file in it or below it",
+            f"nothing to read in {path}: no file of a format that stagescope reads ({', '.join(formats)})",
             "record a run with: stagescope run -o DIR -- torchrun ... train.py",
         )
 
@@ -60,6 +60,16 @@ class InputError(StagescopeError):
     def cannot_read(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
         """Return the error for a file that the system refuses to open."""
         return cls(f"cannot read {path}: {reason.strerror or reason}")
+
+    @classmethod
+    def layout_too_small(cls, given: Mapping[str, int], ranks: int, found: int) -> Self:
+        """Return the error for parallel sizes that make fewer ranks than there are."""
+        return cls(f"{_sizes(given)} make {ranks} ranks, but there are {found}")
+
+    @classmethod
+    def layout_does_not_divide(cls, given: Mapping[str, int], ranks: int, found: int) -> Self:
+        """Return the error for parallel sizes that do not divide the number of ranks."""
+        return cls(f"{found} ranks cannot be divided by {_sizes(given)} (together {ranks})")
 
     @classmethod
     def name_not_text(cls, path: str | os.PathLike[str]) -> Self:
@@ -84,6 +94,14 @@ class InputError(StagescopeError):
         return cls(
             f"two recordings of rank {rank}: {' and '.join(sources)}",
             "give one run at a time: name one run's directory, or remove the recordings of the other run",
+        )
+
+    @classmethod
+    def no_job_in_traces(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for traces of paddle.profiler in which the executor ran no pipeline job."""
+        return cls(
+            f"no pipeline job in {path}: no event is called like forward-0[39.575 ms]",
+            "the static executor writes them, one per job of a plan, while paddle.profiler records",
         )
 
     @classmethod
@@ -299,6 +317,13 @@ class UsageError(StagescopeError):
         return cls("how large? give --ranks P and --microbatches M")
 
     @classmethod
+    def rank_order(cls, order: str, example: str) -> Self:
+        """Return the error for an order of parallel dimensions that is none."""
+        return cls(
+            f"--order {order!r}: expected every dimension larger than 1 once, the fastest first, such as {example}"
+        )
+
+    @classmethod
     def option_malformed(cls, text: str) -> Self:
         """Return the error for an option of a schedule that is not written NAME=VALUE."""
         return cls(f"--option {text!r}: expected NAME=VALUE, such as group_size=4")
@@ -330,6 +355,11 @@ class UsageError(StagescopeError):
     def step_range_empty(cls, text: str, start: int, stop: int) -> Self:
         """Return the error for a step range with nothing in it."""
         return cls(f"steps {text!r}: no step lies between {start} (first) and {stop} (first one left out)")
+
+
+def _sizes(given: Mapping[str, int]) -> str:
+    """Return parallel sizes in words: pp 4 x tp 2."""
+    return " x ".join(f"{name} {size}" for name, size in given.items())
 
 
 def compact_ranges(numbers: Iterable[int]) -> str:

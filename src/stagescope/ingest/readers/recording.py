@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stagescope.ingest.reader import Reader
+from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.recording_diagnostics import damage_of, run_notes
 from stagescope.ingest.recording_frames import Columns, Contents, read_contents
+from stagescope.ingest.streams import open_stream
 from stagescope.timeline import CLOCKS, RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
 from stagescope.timeline.tables import KindType, LaneType
@@ -60,18 +61,18 @@ def recognize_recording(path: Path, head: bytes) -> bool:
     """Return whether a file is a recording: it begins with a frame, or it is named so and holds one."""
     if head.startswith(fmt.MAGIC):
         return True
-    if path.suffix != fmt.SUFFIX:
+    if fmt.SUFFIX not in path.suffixes:
         return False
-    return any(isinstance(item, fmt.Frame) for item in fmt.scan_frames(path.read_bytes()))
+    return any(isinstance(item, fmt.Frame) for item in fmt.scan_frames(_bytes_of(path)))
 
 
-def read_recordings(paths: Sequence[Path]) -> Timeline:
+def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
     """Return the Timeline of all given recordings, which belong to one run.
 
     Damage is counted in diagnostics, and every intact frame is used. Raises InputError for two recordings of
     one rank, for a file of a newer format, and when no file says whose it is.
     """
-    processes, lost = _read_processes(paths)
+    processes, lost = _read_processes(paths, options or ReadOptions())
     _check_ranks_once(processes)
     clocks = _clocks(processes)
     offsets = dict(zip(clocks["clock"], clocks["offset_ns"], strict=True))
@@ -90,14 +91,20 @@ def read_recordings(paths: Sequence[Path]) -> Timeline:
         ranks=_ranks(processes),
         steps=pl.concat(markers).sort(STEPS.order),
         clocks=clocks,
-        diagnostics=diagnostics_table([*lost, *notes, *run_notes(len(runs), clocks.height)]),
+        diagnostics=diagnostics_table([*lost, *notes, *run_notes(len(runs))]),
     )
 
 
-def _read_processes(paths: Sequence[Path]) -> tuple[list[Process], list[Diagnostic]]:
+def _bytes_of(path: Path) -> bytes:
+    with open_stream(path) as stream:
+        return stream.read()
+
+
+def _read_processes(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Process], list[Diagnostic]]:
     processes, lost = [], []
     for path in paths:
-        contents = read_contents(path.read_bytes())
+        contents = read_contents(_bytes_of(path))
+        options.done(path)
         version = contents.header.get("version", fmt.FORMAT_VERSION)
         if version > fmt.FORMAT_VERSION:
             raise InputError.newer_version(path, version, fmt.FORMAT_VERSION)
@@ -244,7 +251,7 @@ def _texts(numbers: npt.NDArray[np.uint32], names: dict[int, str]) -> pl.Series:
 
 READER = Reader(
     "recording",
-    (fmt.SUFFIX,),
+    (f"*{fmt.SUFFIX}", f"*{fmt.SUFFIX}.gz", f"*{fmt.SUFFIX}.zst"),
     "stagescope's own recordings, one file per process",
     recognize_recording,
     read_recordings,

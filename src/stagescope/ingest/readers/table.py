@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 from polars.exceptions import PolarsError
 
-from stagescope.ingest.reader import Reader
+from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.streams import open_stream
 from stagescope.timeline import RANKS, SPANS, STEPS, Timeline, empty_timeline
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.timeline.validate import conform
@@ -23,20 +24,22 @@ HEADER_BEGINS = re.compile(rb'(\xef\xbb\xbf)?("?)[A-Za-z_]\w*\2\r?(,|\n|$)')
 REQUIRED = tuple(column.name for column in SPANS.columns if not column.nullable)
 
 
-def read_csv(files: Sequence[Path]) -> Timeline:
+def read_csv(files: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
     """Return the Timeline of CSV files that hold spans; see `read_tables`.
 
     Every value is read as text and cast by the column's declaration, so that no guess about types is made.
     """
-    return read_tables(files, lambda path: pl.read_csv(path, infer_schema=False))
+    return read_tables(files, _load_csv, options)
 
 
-def read_parquet(files: Sequence[Path]) -> Timeline:
+def read_parquet(files: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
     """Return the Timeline of Parquet files that hold spans; see `read_tables`."""
-    return read_tables(files, lambda path: pl.read_parquet(path, hive_partitioning=False))
+    return read_tables(files, lambda path: pl.read_parquet(path, hive_partitioning=False), options)
 
 
-def read_tables(files: Sequence[Path], load: Callable[[Path], pl.DataFrame]) -> Timeline:
+def read_tables(
+    files: Sequence[Path], load: Callable[[Path], pl.DataFrame], options: ReadOptions | None = None
+) -> Timeline:
     """Return one Timeline of all files: their spans, and ranks and steps as the spans imply them.
 
     Columns that the spans table does not declare are ignored, nullable ones may be absent. A table without
@@ -48,7 +51,9 @@ def read_tables(files: Sequence[Path], load: Callable[[Path], pl.DataFrame]) -> 
     spans: dict[str, pl.DataFrame] = {}
     diagnostics: list[Diagnostic] = []
     refused: list[StagescopeError] = []
+    options = options or ReadOptions()
     for path in files:
+        options.done(path)
         try:
             frame, found = _spans_of(path, load)
         except StagescopeError as error:
@@ -88,6 +93,14 @@ def _load(path: Path, load: Callable[[Path], pl.DataFrame]) -> pl.DataFrame:
         raise InputError.damaged(path, f"not a readable table: {str(error).splitlines()[0]}") from None
 
 
+def _load_csv(path: Path) -> pl.DataFrame:
+    with open_stream(path) as stream:
+        table = pl.read_csv(stream.read(), infer_schema=False)
+        if stream.damage:
+            raise InputError.damaged(path, stream.damage)
+        return table
+
+
 def _timeline(spans: dict[str, pl.DataFrame]) -> Timeline:
     """Return the Timeline of spans by file, with the ranks and steps that they imply."""
     ranks: dict[int, str] = {}
@@ -113,19 +126,19 @@ def _is_csv(path: Path, head: bytes) -> bool:
     if not HEADER_BEGINS.match(head) or b"\0" in head:
         return False
     names = re.split(rb'[,"\r\n\xbb\xbf]+', head)
-    return path.suffix.lower() == ".csv" or any(name.encode() in names for name in SPANS.names)
+    return ".csv" in path.name.lower() or any(name.encode() in names for name in SPANS.names)
 
 
 PARQUET = Reader(
     name="parquet",
-    suffixes=(".parquet",),
+    patterns=("*.parquet",),
     description="a spans table as Parquet",
     recognizes=lambda _, head: head.startswith(PARQUET_MAGIC),
     read=read_parquet,
 )
 CSV = Reader(
     name="csv",
-    suffixes=(".csv",),
+    patterns=("*.csv", "*.csv.gz", "*.csv.zst"),
     description="a spans table as CSV with a header line",
     recognizes=_is_csv,
     read=read_csv,

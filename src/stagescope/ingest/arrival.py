@@ -1,0 +1,116 @@
+"""Which stage of the pipeline a rank is, from the way of micro-batch 0 through the ranks.
+
+Ranks on one clock stand in the order in which their forward of micro-batch 0 begins; ranks that run it at the same
+time are replicas of one stage. Between machines whose clocks are not aligned that order means nothing. There, the
+time between a rank's own forward and backward of micro-batch 0 tells: it is the way to the last stage and back, so
+the farther a stage is from the last one the longer it takes, whatever the schedule. Either way the answer is given
+only where it is clear.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from stagescope.timeline import Timeline
+
+BACKWARDS = ("backward", "backward_input")
+CLEAR_FRACTION = 0.02
+"""Turnarounds of neighboring stages differ by a forward and a backward at least; closer ones are no evidence."""
+
+MOST_VIOLATED_FRACTION = 0.1
+"""The share of steps in which gradients may seem to come back too early before the order is not believed."""
+
+
+class Arrival(NamedTuple):
+    """The stage order of the ranks: rank, pp, dp (the replica); and what it rests on, in words."""
+
+    coordinates: pl.DataFrame
+    evidence: str
+
+
+def infer_coordinates(timeline: Timeline) -> Arrival | None:
+    """Return the pipeline coordinate of every rank that ran micro-batch 0; None where the evidence is not clear."""
+    first = _first_jobs(timeline)
+    ranks = first["rank"].unique()
+    if ranks.is_empty():
+        return None
+    clocks = timeline.ranks.filter(pl.col("rank").is_in(ranks.implode()))["clock"]
+    if clocks.n_unique() > 1:
+        return _by_turnaround(first)
+    return _by_arrival(first)
+
+
+def _first_jobs(timeline: Timeline) -> pl.DataFrame:
+    """Return per step and rank the forward and the backward of micro-batch 0 on the rank's first chunk."""
+    spans = timeline.spans.filter(
+        (pl.col("microbatch") == 0) & (pl.col("chunk").fill_null(0) == 0) & pl.col("step").is_not_null()
+    )
+    key = ["step", "rank"]
+    forward = (
+        spans.filter(pl.col("kind") == "forward").group_by(key).agg(pl.min("start_ns"), pl.min("end_ns"))
+    )
+    backward = (
+        spans.filter(pl.col("kind").is_in(BACKWARDS))
+        .group_by(key)
+        .agg(back_start_ns=pl.min("start_ns"), back_end_ns=pl.min("end_ns"))
+    )
+    return forward.join(backward, on=key, how="left").sort(key)
+
+
+def _by_arrival(first: pl.DataFrame) -> Arrival | None:
+    """Return the ranks by the time at which micro-batch 0 reaches them, replicas of one stage together."""
+    step_start_ns = pl.col("start_ns").min().over("step")
+    times = first.select(
+        "rank", since_ns=pl.col("start_ns") - step_start_ns, until_ns=pl.col("end_ns") - step_start_ns
+    )
+    ranks = times.group_by("rank").median().sort("since_ns", "rank")
+    levels: list[list[int]] = []
+    level_ends_ns = float("-inf")
+    for rank, begins_ns, ends_ns in ranks.iter_rows():
+        if begins_ns >= level_ends_ns:
+            levels.append([])
+            level_ends_ns = ends_ns
+        levels[-1].append(rank)
+        level_ends_ns = min(level_ends_ns, ends_ns)
+    if len({len(level) for level in levels}) > 1:
+        return None
+    found = _coordinates(levels)
+    if _returns_too_early(first, found):
+        return None
+    return Arrival(found, "the order in which micro-batch 0 arrives")
+
+
+def _by_turnaround(first: pl.DataFrame) -> Arrival | None:
+    """Return the ranks by how long micro-batch 0 takes to come back to them, on each rank's own clock."""
+    ranks = (
+        first.drop_nulls("back_start_ns")
+        .group_by("rank")
+        .agg(turnaround_ns=(pl.col("back_start_ns") - pl.col("end_ns")).median())
+        .sort("turnaround_ns", descending=True)
+    )
+    if ranks.height < first["rank"].n_unique():
+        return None
+    apart_ns = -ranks["turnaround_ns"].diff().drop_nulls()
+    if (apart_ns <= CLEAR_FRACTION * ranks["turnaround_ns"].max()).any():  # type: ignore[operator] # a number
+        return None
+    return Arrival(
+        _coordinates([[rank] for rank in ranks["rank"]]),
+        "the time that micro-batch 0 takes to come back, because the machines' clocks are not aligned",
+    )
+
+
+def _coordinates(levels: list[list[int]]) -> pl.DataFrame:
+    rows = [(rank, pp, dp) for pp, level in enumerate(levels) for dp, rank in enumerate(sorted(level))]
+    return pl.DataFrame(rows, {"rank": pl.Int32, "pp": pl.Int32, "dp": pl.Int32}, orient="row")
+
+
+def _returns_too_early(first: pl.DataFrame, found: pl.DataFrame) -> bool:
+    """Tell whether gradients would come back to a stage before the next one had made them."""
+    by_stage = first.join(found, on="rank").group_by("step", "pp").agg(pl.min("back_start_ns", "back_end_ns"))
+    following = by_stage.select("step", pl.col("pp") - 1, next_end_ns="back_end_ns")
+    pairs = by_stage.join(following, on=["step", "pp"]).drop_nulls()
+    early = pairs.select((pl.col("back_start_ns") < pl.col("next_end_ns")).mean()).item()
+    return early is not None and early > MOST_VIOLATED_FRACTION

@@ -1,0 +1,145 @@
+"""Where stages come from: the file, else the caller, else the way of micro-batch 0.
+
+A rank's coordinates are those that its file states; where none does, those of the layout that the caller gives; else
+they are inferred and said so. A job's stage follows from its rank's pipeline coordinate and its model chunk, by the
+placement of the schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.ingest.arrival import infer_coordinates
+from stagescope.ingest.layout import coordinates
+from stagescope.schedules.catalog import NAMES, find_schedule
+from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.vocabulary.errors import compact_ranges
+from stagescope.vocabulary.kinds import PIPELINE_JOBS, TRANSFERS
+from stagescope.vocabulary.parallel import DIMENSIONS
+
+if TYPE_CHECKING:
+    from stagescope.ingest.layout import Layout
+    from stagescope.timeline import Timeline
+
+PLACED = (*PIPELINE_JOBS, *TRANSFERS, "loss")
+"""The kinds that belong to a stage."""
+
+FOLDED_FRACTION = 0.5
+"""On a V the second chunk follows the first at once on the last rank, and only after the whole way on the first."""
+
+
+def place_stages(timeline: Timeline, layout: Layout) -> Timeline:
+    """Return the timeline with coordinates in `ranks` and stages in `spans` wherever they were open and can be known.
+
+    What a file states is kept, and a warning says where the layout contradicts it. What stays open stays null, with
+    a warning. Raises InputError when the layout does not fit the number of ranks.
+    """
+    timeline = _with_coordinates(timeline, layout)
+    open_stages = pl.col("stage").is_null() & pl.col("kind").is_in(PLACED)
+    if timeline.spans.filter(open_stages).is_empty():
+        return timeline
+    return timeline.with_spans(_with_stages(timeline, open_stages))
+
+
+def _with_coordinates(timeline: Timeline, layout: Layout) -> Timeline:
+    ranks = timeline.ranks
+    if layout.is_given and not ranks.is_empty():
+        world_size = layout.rank_count or ranks["world_size"].max()
+        given = coordinates(
+            ranks["rank"].to_list(), layout, world_size if isinstance(world_size, int) else None
+        )
+        return _merged(timeline, given).with_diagnostics(_contradictions(ranks, given))
+    unplaced = timeline.spans.filter(
+        pl.col("stage").is_null() & pl.col("microbatch").is_not_null() & pl.col("kind").is_in(PIPELINE_JOBS)
+    )
+    if unplaced.is_empty() or ranks["pp"].null_count() < ranks.height:
+        return timeline
+    if ranks.height == 1:
+        return timeline
+    inferred = infer_coordinates(timeline)
+    if inferred is None:
+        text = "the stages of the ranks are not known and cannot be inferred: say how many with --pp (--tp, --dp, --cp)"
+        return timeline.with_diagnostics([Diagnostic("warning", text, count=ranks.height)])
+    return _merged(timeline, inferred.coordinates).with_diagnostics(
+        [_said(inferred.coordinates, inferred.evidence)]
+    )
+
+
+def _merged(timeline: Timeline, found: pl.DataFrame) -> Timeline:
+    """Return the timeline with coordinates where its own are null."""
+    names = [name for name in DIMENSIONS if name in found.columns]
+    joined = timeline.ranks.join(found, on="rank", how="left", suffix="_found", maintain_order="left")
+    filled = [pl.coalesce(name, f"{name}_found").alias(name) for name in names]
+    return replace(timeline, ranks=joined.with_columns(filled).select(timeline.ranks.columns))
+
+
+def _contradictions(ranks: pl.DataFrame, given: pl.DataFrame) -> list[Diagnostic]:
+    stated = ranks.join(given, on="rank", suffix="_given")
+    differs = pl.any_horizontal(
+        (pl.col(n) != pl.col(f"{n}_given")).fill_null(value=False) for n in DIMENSIONS
+    )
+    wrong = stated.filter(differs)["rank"]
+    if wrong.is_empty():
+        return []
+    text = f"the files state other coordinates than the options for rank {compact_ranges(wrong)}; the files' are used"
+    return [Diagnostic("warning", text, count=len(wrong))]
+
+
+def _said(found: pl.DataFrame, evidence: str) -> Diagnostic:
+    by_stage = found.sort("pp", "rank").group_by("pp", maintain_order=True).agg("rank")
+    stages = "; ".join(
+        f"{pp}: rank {compact_ranges(ranks)}" for pp, ranks in by_stage.head(SHOWN_STAGES).iter_rows()
+    )
+    more = f"; and {by_stage.height - SHOWN_STAGES} more" if by_stage.height > SHOWN_STAGES else ""
+    text = f"no file states the stages; inferred from {evidence}: {stages}{more} (say it with --pp, --tp, --dp, --cp)"
+    return Diagnostic("info", text, count=found.height)
+
+
+SHOWN_STAGES = 8
+
+
+def _with_stages(timeline: Timeline, open_stages: pl.Expr) -> pl.DataFrame:
+    placed = timeline.ranks.drop_nulls("pp").select("rank", "pp")
+    spans = timeline.spans.join(placed, on="rank", how="left", maintain_order="left")
+    chunk_count = int(spans.select(pl.col("chunk").max()).item() or 0) + 1
+    size = int(spans.select(pl.col("pp").max()).item() or 0) + 1
+    chunk = pl.col("chunk") if chunk_count > 1 else pl.col("chunk").fill_null(0)
+    stage = chunk * size + pl.col("pp")
+    placement = _placement(timeline, spans, chunk_count)
+    if placement == "v":
+        stage = chunk * size + pl.when(chunk % 2 == 1).then(size - 1 - pl.col("pp")).otherwise("pp")
+    elif placement == "bidirectional":
+        stage = pl.lit(None, pl.Int32)
+    filled = pl.when(open_stages).then(stage.cast(pl.Int32)).otherwise("stage").alias("stage")
+    return spans.with_columns(filled).select(timeline.spans.columns)
+
+
+def _placement(timeline: Timeline, spans: pl.DataFrame, chunk_count: int) -> str:
+    """Return the placement of the schedule that the ranks state, else the one that the first micro-batch shows."""
+    stated = timeline.ranks["schedule"].drop_nulls().unique()
+    for name in stated:
+        if name in NAMES:
+            return find_schedule(name).placement
+    return "v" if chunk_count > 1 and _is_folded(spans) else "loop"
+
+
+def _is_folded(spans: pl.DataFrame) -> bool:
+    """Tell whether micro-batch 0 goes from the first chunk to the second at once on the last rank."""
+    first = spans.filter(
+        (pl.col("kind") == "forward") & (pl.col("microbatch") == 0) & pl.col("pp").is_not_null()
+    )
+    waits = (
+        first.group_by("step", "rank", "pp")
+        .agg(
+            left_ns=pl.col("end_ns").filter(pl.col("chunk") == 0).min(),
+            back_ns=pl.col("start_ns").filter(pl.col("chunk") == 1).min(),
+        )
+        .group_by("pp")
+        .agg(wait_ns=(pl.col("back_ns") - pl.col("left_ns")).median())
+        .drop_nulls()
+        .sort("pp")["wait_ns"]
+    )
+    return len(waits) > 1 and bool(waits[-1] < FOLDED_FRACTION * waits[0])

@@ -1,0 +1,144 @@
+"""A file as a stream of plain bytes, whether it is compressed or not.
+
+gzip (RFC 1952) and Zstandard (RFC 8878) are known by their first bytes, not by the file's name. A file that was
+cut off or damaged gives everything before the damage; what was wrong stands in `ByteStream.damage` afterwards.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import IO, TYPE_CHECKING, Protocol
+
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+GZIP_WINDOW_BITS = 31
+"""zlib's code for a window of 32 KiB inside a gzip header."""
+
+INPUT_BYTES = 1 << 18
+ZSTD_INPUT_BYTES = 1 << 12
+"""Zstandard offers no limit on what one call gives back; a block of 4 bytes can stand for 128 KiB."""
+
+OUTPUT_BYTES = 1 << 22
+
+
+class _Decompressor(Protocol):
+    """What zlib and zstandard have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+
+class ByteStream:
+    """The bytes of one file, decompressed while they are read; use it in a `with` statement."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`; raises InputError where the system refuses."""
+        self.path = path
+        self.damage: str | None = None
+        """Why the stream ended before the file's content did; None while nothing is known to be wrong."""
+        try:
+            self._file: IO[bytes] = path.open("rb")
+            magic = self._file.read(len(ZSTD_MAGIC))
+            self._file.seek(0)
+        except FileNotFoundError:
+            raise InputError.no_such_path(path) from None
+        except OSError as reason:
+            raise InputError.cannot_read(path, reason) from None
+        self._blocks = self._unpacked(magic)
+        self._rest = memoryview(b"")
+
+    def read(self, size_bytes: int = -1) -> bytes:
+        """Return the next `size_bytes` bytes, fewer only at the end; all that is left when negative."""
+        wanted = size_bytes if size_bytes >= 0 else float("inf")
+        parts: list[bytes | memoryview] = []
+        found = 0
+        while found < wanted:
+            if not self._rest:
+                block = next(self._blocks, None)
+                if block is None:
+                    break
+                self._rest = memoryview(block)
+            part = self._rest if size_bytes < 0 else self._rest[: size_bytes - found]
+            self._rest = self._rest[len(part) :]
+            found += len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+    def __enter__(self) -> Self:
+        """Return the stream itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _unpacked(self, magic: bytes) -> Iterator[bytes]:
+        try:
+            if magic.startswith(GZIP_MAGIC):
+                yield from self._gzip()
+            elif magic.startswith(ZSTD_MAGIC):
+                yield from self._zstd()
+            else:
+                while block := self._file.read(OUTPUT_BYTES):
+                    yield block
+        except OSError as reason:
+            raise InputError.cannot_read(self.path, reason) from None
+
+    def _gzip(self) -> Iterator[bytes]:
+        """Yield what the members of a gzip file hold, at most OUTPUT_BYTES at a time."""
+        unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
+        data = b""
+        try:
+            while data := data or self._file.read(INPUT_BYTES):
+                yield unpacker.decompress(data, OUTPUT_BYTES)
+                data = unpacker.unconsumed_tail
+                if unpacker.eof:  # members may follow one another, and padding the last
+                    data = (unpacker.unused_data or self._file.read(INPUT_BYTES)).lstrip(b"\0")
+                    unpacker = zlib.decompressobj(GZIP_WINDOW_BITS) if data else unpacker
+        except zlib.error as error:
+            self._say_damage(f"the gzip data are damaged ({error})")
+            return
+        self._check_end(unpacker)
+
+    def _zstd(self) -> Iterator[bytes]:
+        """Yield what the frames of a Zstandard file hold."""
+        import zstandard  # noqa: PLC0415 - a library that few files need
+
+        unpacker = zstandard.ZstdDecompressor().decompressobj()
+        data = b""
+        try:
+            while data := data or self._file.read(ZSTD_INPUT_BYTES):
+                yield unpacker.decompress(data)
+                data = b""
+                if unpacker.eof and (data := unpacker.unused_data or self._file.read(ZSTD_INPUT_BYTES)):
+                    unpacker = zstandard.ZstdDecompressor().decompressobj()
+        except zstandard.ZstdError as error:
+            self._say_damage(f"the Zstandard data are damaged ({error})")
+            return
+        self._check_end(unpacker)
+
+    def _check_end(self, unpacker: _Decompressor) -> None:
+        if not unpacker.eof:
+            self._say_damage("the compressed data end in the middle")
+
+    def _say_damage(self, what: str) -> None:
+        self.damage = f"{what}, before byte {self._file.tell()} of the file"
+
+
+def open_stream(path: Path) -> ByteStream:
+    """Return `path` as a stream of bytes, decompressed where it is compressed; raises InputError."""
+    return ByteStream(path)

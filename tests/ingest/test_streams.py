@@ -1,0 +1,92 @@
+"""Files as plain bytes, compressed or not."""
+
+import gzip
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagescope.ingest.streams import open_stream
+from stagescope.vocabulary.errors import InputError
+
+PACKERS = {"plain": bytes, "gzip": gzip.compress, "zstd": zstandard.compress}
+TEXT = bytes(range(256)) * 4000
+
+
+def bytes_and_damage(path, size_bytes: int = -1) -> tuple[bytes, str | None]:
+    with open_stream(path) as stream:
+        if size_bytes < 0:
+            return stream.read(), stream.damage
+        parts = list(iter(lambda: stream.read(size_bytes), b""))
+        return b"".join(parts), stream.damage
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+@settings(deadline=None)
+@given(content=st.binary(max_size=300), sizes=st.lists(st.integers(1, 50), max_size=9))
+def test_any_content_is_read_in_any_pieces(tmp_path_factory, packer, content, sizes):
+    path = tmp_path_factory.mktemp("stream") / "file"
+    path.write_bytes(PACKERS[packer](content))
+    with open_stream(path) as stream:
+        found = [stream.read(size) for size in sizes]
+        assert b"".join(found) == content[: sum(sizes)]
+        assert [len(part) for part in found if part][:-1] == sizes[: max(0, len([p for p in found if p]) - 1)]
+        assert stream.read() == content[sum(sizes) :]
+
+
+@pytest.mark.parametrize("packer", ["gzip", "zstd"])
+def test_parts_packed_one_after_the_other_are_one_stream(tmp_path, packer):
+    path = tmp_path / "file"
+    path.write_bytes(PACKERS[packer](b"one ") + PACKERS[packer](b"two"))
+    assert bytes_and_damage(path) == (b"one two", None)
+
+
+def test_zeros_after_the_last_gzip_member_are_padding(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(gzip.compress(b"all") + bytes(512))
+    assert bytes_and_damage(path) == (b"all", None)
+
+
+@pytest.mark.parametrize("packer", ["gzip", "zstd"])
+def test_a_stream_that_was_cut_gives_what_comes_before_the_cut(tmp_path, packer):
+    path = tmp_path / "file"
+    packed = PACKERS[packer](TEXT + b"the end")
+    path.write_bytes(packed[:-3])
+    found, damage = bytes_and_damage(path, 4096)
+    assert TEXT.startswith(found) or found.startswith(TEXT)
+    assert damage is not None
+    assert damage.startswith("the compressed data end in the middle, before byte ")
+
+
+def test_damaged_gzip_data_end_the_stream_and_say_where(tmp_path):
+    path = tmp_path / "file"
+    packed = bytearray(gzip.compress(TEXT))
+    packed[len(packed) // 2] ^= 0xFF
+    path.write_bytes(packed)
+    _, damage = bytes_and_damage(path)
+    assert damage is not None
+    assert damage.startswith("the gzip data are damaged (")
+
+
+def test_damaged_zstandard_data_end_the_stream_and_say_where(tmp_path):
+    path = tmp_path / "file"
+    packed = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(TEXT))
+    packed[-1] ^= 0xFF
+    path.write_bytes(packed)
+    _, damage = bytes_and_damage(path)
+    assert damage is not None
+    assert damage.startswith("the Zstandard data are damaged (")
+
+
+def test_a_small_file_that_unpacks_to_much_is_read_piece_by_piece(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(gzip.compress(bytes(1 << 26)))
+    with open_stream(path) as stream:
+        assert stream.read(10) == bytes(10)
+        assert len(stream._rest) <= 1 << 22
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        open_stream(tmp_path / "absent")
