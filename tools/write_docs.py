@@ -20,6 +20,7 @@ import polars as pl
 
 from stagescope.analyze import build_report, to_json
 from stagescope.cli import COMMANDS
+from stagescope.ingest.registry import READERS
 from stagescope.schedules import SCHEDULES
 from stagescope.timeline import SPANS, TABLES, Column, Table, empty_timeline
 from stagescope.timeline.validate import conform
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from stagescope.schedules.registry import Schedule
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/formats.md", "docs/schedules.md")
+DOCUMENTS = ("README.md", "docs/formats.md", "docs/reading.md", "docs/schedules.md")
 BLOCK = re.compile(r"(<!-- begin (?P<name>[\w-]+)[^>]*-->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
 
 RECORD_MEANINGS = {
@@ -126,6 +127,12 @@ def commands() -> str:
     )
 
 
+def readers() -> str:
+    """Return the table of readers."""
+    rows = ([each.name, each.description, ", ".join(f"`{p}`" for p in each.patterns)] for each in READERS)
+    return markdown_table(("format", "what it is", "names looked for in directories"), rows)
+
+
 def schedules() -> str:
     """Return the catalog of schedules."""
     return markdown_table(
@@ -166,6 +173,7 @@ def schedule_constraints() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "anchor-record": anchor_record,
     "commands": commands,
+    "readers": readers,
     "declared-tables": declared_tables,
     "kinds": kinds,
     "report-example": report_example,

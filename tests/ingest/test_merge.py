@@ -111,6 +111,15 @@ def test_a_clock_that_two_sources_describe_alike_has_one_row():
     assert merged.clocks.height == 1
 
 
+def test_the_caller_may_say_how_many_ranks_there_were():
+    bare = of_ranks(0)
+    bare = replace(bare, ranks=bare.ranks.with_columns(world_size=pl.lit(None, pl.Int32)))
+    assert merge_timelines([bare]).diagnostics.is_empty()
+    [note] = merge_timelines([bare], 3).diagnostics.rows(named=True)
+    assert (note["severity"], note["count"]) == ("error", 2)
+    assert note["message"] == "no recording of rank 1-2: the run declared 3 ranks"
+
+
 def test_machines_on_clocks_of_their_own_are_merged_with_a_warning():
     clocks = [
         conform(pl.DataFrame({"clock": [name], "offset_ns": [0], "method": ["wall"]}), CLOCKS)

@@ -42,23 +42,27 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
         Diagnostic("warning" if isinstance(error, TableError) else "error", f"not read: {error}")
         for error in refused
     ]
-    merged = merge_timelines(timelines).with_diagnostics([*inputs.diagnostics, *not_read])
+    merged = merge_timelines(timelines, options.layout.rank_count).with_diagnostics(
+        [*inputs.diagnostics, *not_read]
+    )
     return place_stages(merged, options.layout)
 
 
-def merge_timelines(timelines: Iterable[Timeline]) -> Timeline:
+def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None) -> Timeline:
     """Return one Timeline of all given, its tables as declared and sorted.
 
     Raises InputError when two of them hold the same rank, TableError when a table breaks its declaration.
     Spans that end before they start, and waits that do, are left out and counted in diagnostics. Ranks that
-    spans name and no ranks table describes get a row; ranks that the run declared (world_size) and nobody
-    recorded become an error in diagnostics.
+    spans name and no ranks table describes get a row; ranks that the run declared and nobody recorded become an
+    error in diagnostics. `world_size` is how many ranks the run had where its files do not declare it.
     """
     declared = [_conformed(timeline) for timeline in timelines] or [empty_timeline()]
     _check_ranks_once(declared)
     merged = Timeline(
         spans=in_order(pl.concat(t.spans for t in declared), SPANS),
-        ranks=pl.concat(t.ranks for t in declared).sort(RANKS.order),
+        ranks=pl.concat(t.ranks for t in declared)
+        .sort(RANKS.order)
+        .with_columns(pl.coalesce("world_size", pl.lit(world_size, pl.Int32)).alias("world_size")),
         steps=pl.concat(t.steps for t in declared).sort(STEPS.order),
         clocks=pl.concat(t.clocks for t in declared).unique(maintain_order=True),
         diagnostics=pl.concat(t.diagnostics for t in declared),

@@ -47,10 +47,7 @@ def place_stages(timeline: Timeline, layout: Layout) -> Timeline:
 def _with_coordinates(timeline: Timeline, layout: Layout) -> Timeline:
     ranks = timeline.ranks
     if layout.is_given and not ranks.is_empty():
-        world_size = layout.rank_count or ranks["world_size"].max()
-        given = coordinates(
-            ranks["rank"].to_list(), layout, world_size if isinstance(world_size, int) else None
-        )
+        given = coordinates(ranks["rank"].to_list(), layout, _world_size(ranks))
         return _merged(timeline, given).with_diagnostics(_contradictions(ranks, given))
     unplaced = timeline.spans.filter(
         pl.col("stage").is_null() & pl.col("microbatch").is_not_null() & pl.col("kind").is_in(PIPELINE_JOBS)
@@ -66,6 +63,12 @@ def _with_coordinates(timeline: Timeline, layout: Layout) -> Timeline:
     return _merged(timeline, inferred.coordinates).with_diagnostics(
         [_said(inferred.coordinates, inferred.evidence)]
     )
+
+
+def _world_size(ranks: pl.DataFrame) -> int:
+    """Return how many ranks the run has: as many as it declared, and at least those that are there."""
+    declared = ranks["world_size"].drop_nulls()
+    return max([int(rank) + 1 for rank in ranks["rank"]] + declared.to_list())
 
 
 def _merged(timeline: Timeline, found: pl.DataFrame) -> Timeline:
