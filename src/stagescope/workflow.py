@@ -10,25 +10,31 @@ stagescope.export(timeline, "today.pftrace")
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.analyze import build_report
 from stagescope.export import write
+from stagescope.export.compatible.paddle_profile import WRITERS as PADDLE_WRITERS
+from stagescope.export.save import save
 from stagescope.ingest import find_inputs, read_inputs
+from stagescope.ingest.merge import merge_timelines
+from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
+from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.simulation import timeline_of_simulation
+from stagescope.ingest.stages import place_stages
 from stagescope.schedules.bounds import lower_bound
 from stagescope.schedules.memory import peak_in_flight
 from stagescope.schedules.simulate import simulate as run_order
 from stagescope.schedules.validate import validate
-from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stagescope.analyze import Report
     from stagescope.export import Written
-    from stagescope.ingest.reader import ReadOptions
     from stagescope.schedules import Order
     from stagescope.schedules.bounds import LowerBound
     from stagescope.schedules.costs import Costs
@@ -62,6 +68,24 @@ def read(
     if on_found is not None:
         on_found(inputs.file_count)
     return read_inputs(inputs, options)
+
+
+def read_paddle_logs(
+    log_dir: str | os.PathLike[str],
+    devices: Sequence[int] | None = None,
+    options: ReadOptions | None = None,
+    *,
+    multi_machine: bool = False,
+) -> Timeline:
+    """Return the Timeline of Paddle's worker logs in a directory, those of some devices or all.
+
+    With `multi_machine`, every directory in `log_dir` that holds logs is a machine. Raises InputError where there
+    are no logs, or no job line in any.
+    """
+    logs = find_worker_logs(Path(log_dir), devices, multi_machine=multi_machine)
+    options = options or ReadOptions()
+    timeline = merge_timelines([read_worker_logs(logs, options)], options.layout.rank_count)
+    return place_stages(timeline, options.layout)
 
 
 def analyze(timeline: Timeline) -> Report:
@@ -99,6 +123,19 @@ def export(
     if step is not None:
         timeline = _only_step(timeline, step)
     return write(timeline, path, format=format, force=force)
+
+
+def export_paddle_profile(timeline: Timeline, directory: str | os.PathLike[str]) -> list[Written]:
+    """Return the two files written to `directory`, as the script of Paddle names and fills them.
+
+    They replace those that are there. Raises OutputError when the directory cannot be made or written to.
+    """
+    place = Path(directory)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise OutputError.cannot_write(place, reason) from None
+    return [save(timeline, place / name, writer, force=True) for name, writer in PADDLE_WRITERS.items()]
 
 
 class SimulatedStep(NamedTuple):

@@ -34,9 +34,8 @@ def test_without_options_nothing_is_said_of_the_run():
 
 
 def test_sizes_order_schedule_and_microbatches_reach_the_reader():
-    given = options_of(
-        *"--pp 4 --tp 2 --dp 3 --cp 1 --order tp-pp-dp --schedule 1f1b --microbatches 8".split()
-    )
+    sizes = ["--pp", "4", "--tp", "2", "--dp", "3", "--cp", "1", "--order", "tp-pp-dp"]
+    given = options_of(*sizes, "--schedule", "1f1b", "--microbatches", "8")
     assert given == ReadOptions(Layout(pp=4, tp=2, dp=3, cp=1, order="tp-pp-dp"), "1f1b", 8)
 
 

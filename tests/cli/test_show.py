@@ -12,6 +12,7 @@ import pytest
 
 from drawing import timeline_from_text
 from stagescope.cli import COMMANDS, commands, main
+from stagescope.ingest.registry import READERS
 
 PICTURE = """
 F0 F1 .  B0 -  B1 -
@@ -159,8 +160,9 @@ def test_an_error_is_one_sentence_and_a_hint_on_standard_error(tmp_path, capsys)
     assert main(["show", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
+    formats = ", ".join(reader.name for reader in READERS)
     assert err.splitlines() == [
-        f"stagescope: nothing to read in {tmp_path}: no file of a format that stagescope reads (recording, parquet, csv)",
+        f"stagescope: nothing to read in {tmp_path}: no file of a format that stagescope reads ({formats})",
         "  record a run with: stagescope run -o DIR -- torchrun ... train.py",
     ]
 

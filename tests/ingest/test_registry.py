@@ -7,7 +7,7 @@ import pytest
 
 from stagescope.ingest import registry
 from stagescope.ingest.reader import Reader
-from stagescope.ingest.readers import recording, table
+from stagescope.ingest.readers import paddle_log
 from stagescope.ingest.registry import ENTRY_POINT_GROUP, READERS, load_registry
 from stagescope.timeline import empty_timeline
 
@@ -27,10 +27,13 @@ def registered(monkeypatch):
     return register
 
 
-def test_recordings_parquet_and_csv_are_read_without_any_other_package(registered):
+def test_without_any_other_package_our_own_formats_are_read(registered):
     registered()
     assert load_registry() == (READERS, ())
-    assert READERS == (recording.READER, table.PARQUET, table.CSV)
+
+
+def test_who_has_to_look_through_a_whole_file_is_asked_last():
+    assert READERS[-1] is paddle_log.READER
 
 
 def test_reader_names_are_distinct_and_patterns_are_lower_case():
@@ -38,9 +41,21 @@ def test_reader_names_are_distinct_and_patterns_are_lower_case():
     assert all(pattern == pattern.lower() for reader in READERS for pattern in reader.patterns)
 
 
-def test_no_two_readers_recognize_the_same_beginning(tmp_path):
-    for head in (b"\xabSSC\0\0\0\0", b"PAR1\x15\x04", b"rank,lane,kind,start_ns,end_ns\n"):
-        assert sum(reader.recognizes(tmp_path / "file", head) for reader in READERS) == 1
+HEADS = {
+    "rank0.sscope": b"\xabSSC\0\0\0\0",
+    "spans.parquet": b"PAR1\x15\x04",
+    "spans.csv": b"rank,lane,kind,start_ns,end_ns\n",
+    "workerlog.0": b"LAUNCH INFO 2023-11-20 09:31:01,881",
+    "profile_record_tmp_file_for_rank_0": b'{"name": "F0", "cat": "pipeline timeline", "ph": "B", "ts": 1}\n',
+    "pid1.paddle_trace.json": b'{"displayTimeUnit": "ms", "schemaVersion": "1.0.2", "span_index": "0", "traceEv',
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_no_two_readers_recognize_the_same_beginning(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(HEADS[name])
+    assert sum(reader.recognizes(path, HEADS[name]) for reader in READERS) == 1
 
 
 def test_a_registered_reader_comes_after_ours(registered):

@@ -103,6 +103,19 @@ def test_replicas_that_run_apart_are_never_taken_for_more_stages(late_ns):
     assert "say how many with --pp" in placed.diagnostics["message"][0]
 
 
+@pytest.mark.parametrize("absent", ["its jobs", "its row"])
+def test_where_a_rank_is_missing_the_places_of_the_others_are_not_guessed(absent):
+    bare = without_stages(planted("1f1b", 4, 1))
+    partial = bare.with_spans(bare.spans.filter(pl.col("rank") != 1))
+    if absent == "its row":
+        ranks = bare.ranks.filter(pl.col("rank") != 1).with_columns(world_size=pl.lit(4, pl.Int32))
+        partial = replace(partial, ranks=ranks)
+    placed = place_stages(partial, Layout())
+    assert placed.spans["stage"].null_count() == placed.spans.height
+    assert placed.diagnostics["severity"].to_list() == ["warning"]
+    assert place_stages(partial, Layout(pp=4)).spans["stage"].to_list() == partial.spans["rank"].to_list()
+
+
 def test_what_the_caller_says_of_the_layout_decides():
     placed = place_stages(without_stages(replicas(late_ns=5_000)), Layout(pp=2, order="pp-dp"))
     assert placed.ranks.select("rank", "pp", "dp").rows() == [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]

@@ -4,10 +4,10 @@ import gzip
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stagescope.ingest.streams import open_stream
+from stagescope.ingest.streams import GZIP_MAGIC, ZSTD_MAGIC, open_stream
 from stagescope.vocabulary.errors import InputError
 
 PACKERS = {"plain": bytes, "gzip": gzip.compress, "zstd": zstandard.compress}
@@ -26,6 +26,7 @@ def bytes_and_damage(path, size_bytes: int = -1) -> tuple[bytes, str | None]:
 @settings(deadline=None)
 @given(content=st.binary(max_size=300), sizes=st.lists(st.integers(1, 50), max_size=9))
 def test_any_content_is_read_in_any_pieces(tmp_path_factory, packer, content, sizes):
+    assume(packer != "plain" or not content.startswith((GZIP_MAGIC, ZSTD_MAGIC)))
     path = tmp_path_factory.mktemp("stream") / "file"
     path.write_bytes(PACKERS[packer](content))
     with open_stream(path) as stream:

@@ -4,8 +4,6 @@ import errno
 import inspect
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stagescope.vocabulary import errors
 from stagescope.vocabulary.errors import (
@@ -15,12 +13,11 @@ from stagescope.vocabulary.errors import (
     StagescopeError,
     TableError,
     UsageError,
-    compact_ranges,
 )
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 NEW = {
-    "input": InputError.nothing_to_read("runs", ["*.sscope", "*.json"]),
+    "input": InputError.nothing_to_read("runs", ["recording", "csv"]),
     "unknown": InputError.not_recognized("a.bin", ["recording"], b"PK\x03\x04"),
     "empty": InputError.not_recognized("a.bin", ["recording"], b""),
     "newer": InputError.newer_version("a.sscope", 9, 1),
@@ -37,7 +34,7 @@ NEW = {
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("input", "nothing to read in runs: no *.sscope or *.json file in it or below it"),
+        ("input", "nothing to read in runs: no file of a format that stagescope reads (recording, csv)"),
         (
             "unknown",
             "a.bin is not a recording or a trace that stagescope knows (it begins with b'PK\\x03\\x04')",
@@ -78,17 +75,3 @@ def test_every_error_belongs_to_the_tree_and_is_drawn_there():
     ]
     assert all(issubclass(thing, StagescopeError) for thing in classes)
     assert all(thing.__name__ in errors.__doc__ for thing in classes)
-
-
-@given(st.sets(st.integers(0, 60)))
-def test_compact_ranges_say_each_number_once(numbers):
-    text = compact_ranges(numbers)
-    said = []
-    for part in text.split(", ") if numbers else []:
-        first, _, last = part.partition("-")
-        said += range(int(first), int(last or first) + 1)
-    assert said == sorted(numbers)
-
-
-def test_compact_ranges_of_nothing_are_none():
-    assert compact_ranges([]) == "none"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.timeline.diagnostics import Diagnostic
-from stagescope.vocabulary.errors import compact_ranges
 from stagescope.vocabulary.kinds import PIPELINE_JOBS
+from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
     from stagescope.timeline import Timeline

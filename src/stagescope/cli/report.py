@@ -12,7 +12,8 @@ import click
 from stagescope.cli.reading import exit_code, read_paths, reading_options
 from stagescope.cli.show import print_figures, speaks_unicode
 from stagescope.vocabulary.durations import duration_text
-from stagescope.vocabulary.errors import OutputError, compact_ranges
+from stagescope.vocabulary.errors import OutputError
+from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
     from stagescope.analyze import Report

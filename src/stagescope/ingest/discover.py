@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.reader import HEAD_BYTES, Reader
 from stagescope.ingest.registry import Registry, load_registry
 from stagescope.ingest.streams import open_stream
@@ -67,7 +67,11 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
         except InputError as error:  # noqa: PERF203 - each file fails on its own
             unknown.append(error)
     if not found:
-        raise unknown[0] if unknown else InputError.nothing_to_read(directory, [reader.name for reader in readers])
+        raise (
+            unknown[0]
+            if unknown
+            else InputError.nothing_to_read(directory, [reader.name for reader in readers])
+        )
     return found, [Diagnostic("warning", f"not read: {error}", str(directory)) for error in unknown]
 
 
@@ -117,8 +121,3 @@ def _by_reader(found: dict[Path, Reader]) -> dict[Reader, tuple[Path, ...]]:
         if once[path.resolve()] == path:
             files[reader] = (*files.get(reader, ()), path)
     return files
-
-
-def natural_key(text: str) -> list[tuple[int, str]]:
-    """Return a sort key that compares runs of digits as numbers."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]

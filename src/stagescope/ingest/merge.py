@@ -11,7 +11,8 @@ from stagescope.ingest.stages import place_stages
 from stagescope.timeline import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.timeline.validate import conform, in_order
-from stagescope.vocabulary.errors import InputError, StagescopeError, TableError, compact_ranges
+from stagescope.vocabulary.errors import InputError, StagescopeError, TableError
+from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,8 +16,8 @@ from stagescope.ingest.arrival import infer_coordinates
 from stagescope.ingest.layout import coordinates
 from stagescope.schedules.catalog import NAMES, find_schedule
 from stagescope.timeline.diagnostics import Diagnostic
-from stagescope.vocabulary.errors import compact_ranges
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, TRANSFERS
+from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.parallel import DIMENSIONS
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _with_coordinates(timeline: Timeline, layout: Layout) -> Timeline:
         return timeline
     if ranks.height == 1:
         return timeline
-    inferred = infer_coordinates(timeline)
+    inferred = infer_coordinates(timeline) if _all_took_part(timeline) else None
     if inferred is None:
         text = "the stages of the ranks are not known and cannot be inferred: say how many with --pp (--tp, --dp, --cp)"
         return timeline.with_diagnostics([Diagnostic("warning", text, count=ranks.height)])
@@ -67,8 +67,15 @@ def _with_coordinates(timeline: Timeline, layout: Layout) -> Timeline:
 
 def _world_size(ranks: pl.DataFrame) -> int:
     """Return how many ranks the run has: as many as it declared, and at least those that are there."""
-    declared = ranks["world_size"].drop_nulls()
-    return max([int(rank) + 1 for rank in ranks["rank"]] + declared.to_list())
+    numbers = [int(rank) + 1 for rank in ranks["rank"]]
+    return max(numbers + [int(size) for size in ranks["world_size"].drop_nulls()])
+
+
+def _all_took_part(timeline: Timeline) -> bool:
+    """Tell whether every rank of the run has jobs here: where some are missing, the others' places are not known."""
+    with_jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))["rank"].n_unique()
+    declared = timeline.ranks["world_size"].max()
+    return with_jobs == timeline.ranks.height and (declared is None or declared == with_jobs)
 
 
 def _merged(timeline: Timeline, found: pl.DataFrame) -> Timeline:

@@ -24,7 +24,8 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     Columns: step, rank, pipeline, window_start_ns, window_end_ns, window_ns, busy_ns, idle_ns,
     receive_wait_ns and send_wait_ns (the union of the times in which the host was blocked on a receive or on a
     send, inside the window; a send blocks until its receiver takes part).
-    `pipelines` is what find_pipelines returns. Spans count by their time, whatever step they name: a rank
+    Pipeline jobs on the compute lane make the windows: jobs of which only the launch by the host is known do not
+    tell when a device was idle. `pipelines` is what find_pipelines returns. Spans count by their time, whatever step they name: a rank
     that already computes for the next step is not idle.
     """
     windows = _windows(spans, pipelines)
@@ -56,7 +57,9 @@ def _waits(spans: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
 
 def _windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     """Return step, rank, pipeline and the pipeline's window in that step."""
-    jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS) & pl.col("step").is_not_null())
+    # A job whose device time is not known is on the host lane: its rank would seem idle all the time.
+    on_device = (pl.col("lane") == COMPUTE) & pl.col("step").is_not_null()
+    jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS) & on_device)
     ranks = jobs.select("step", "rank", "start_ns", "end_ns").join(pipelines, on="rank")
     return (
         ranks.group_by("step", "rank", "pipeline")

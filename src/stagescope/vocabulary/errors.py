@@ -17,8 +17,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from stagescope.vocabulary.number_ranges import compact_ranges
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -83,6 +85,15 @@ class InputError(StagescopeError):
         return cls(f"{path}: {what}")
 
     @classmethod
+    def no_marks(cls, path: str | os.PathLike[str], files: int) -> Self:
+        """Return the error for Ascend profiles without a mark of the pipeline's jobs."""
+        which = path if files == 1 else f"{path} and {files - 1} more profiles"
+        return cls(
+            f"{which}: no mark of a forward or backward with a task on the device",
+            "mark these functions with mstx and profile with export_type db, as docs/ascend.md tells",
+        )
+
+    @classmethod
     def newer_version(cls, path: str | os.PathLike[str], found: int, known: int) -> Self:
         """Return the error for a file written by a newer stagescope."""
         return cls(f"{path} has format version {found}; this stagescope reads up to {known}",
@@ -105,9 +116,32 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def no_worker_logs(cls, directory: str | os.PathLike[str]) -> Self:
+        """Return the error for a directory without Paddle's worker logs."""
+        return cls(
+            f"no workerlog.N in {directory}",
+            "paddle.distributed.launch writes them to its --log_dir; several machines are sub-directories of one",
+        )
+
+    @classmethod
+    def no_profiled_jobs(cls, paths: Sequence[str | os.PathLike[str]]) -> Self:
+        """Return the error for worker logs of which none holds a job."""
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        return cls(
+            f"no job line in {paths[0]}{more}: the run was not profiled",
+            "use job_schedule_profiler_range or switch_job_schedule_profiler (paddle.profiler.utils) in the training, "
+            "or --job_schedule_profiler_start and _end of PaddleNLP, on a CUDA build of Paddle",
+        )
+
+    @classmethod
     def no_step(cls, step: int, present: Iterable[int]) -> Self:
         """Return the error for a step that was asked for and not recorded."""
         return cls(f"step {step} was not recorded; recorded: {compact_ranges(present)}")
+
+    @classmethod
+    def no_ranks(cls, ranks: Iterable[int], present: Iterable[int]) -> Self:
+        """Return the error for ranks that were asked for and not recorded."""
+        return cls(f"rank {compact_ranges(ranks)} was not recorded; recorded: {compact_ranges(present)}")
 
 
 class OutputError(StagescopeError):
@@ -122,6 +156,36 @@ class OutputError(StagescopeError):
     def cannot_write(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
         """Return the error for an output that the system refuses."""
         return cls(f"cannot write {path}: {reason.strerror or reason}")
+
+    @classmethod
+    def read_only(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a file that is to be changed in place and must not be."""
+        return cls(f"{path} is read-only; nothing was changed", "without --in-place copies are written")
+
+    @classmethod
+    def in_use(cls, path: str | os.PathLike[str], reason: str) -> Self:
+        """Return the error for a database that another program is changing."""
+        return cls(
+            f"{path} is in use ({reason}); nothing was changed", "close what has it open, or write copies"
+        )
+
+    @classmethod
+    def no_room(cls, path: str | os.PathLike[str], needed_bytes: int, free_bytes: int) -> Self:
+        """Return the error for copies that are larger than what is free."""
+        return cls(
+            f"no room for copies in {path}: they take {needed_bytes / 1e9:.2f} GB, {free_bytes / 1e9:.2f} GB are free",
+            "name another place with -o, fewer ranks with --rank, or change the profiles --in-place",
+        )
+
+    @classmethod
+    def inside_input(cls, path: str | os.PathLike[str], read: str | os.PathLike[str]) -> Self:
+        """Return the error for copies among what they are copied from."""
+        return cls(f"{path} lies in {read}: the copies would be read as profiles of the same ranks next time")
+
+    @classmethod
+    def nothing_written(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a chart of which no rank could be written."""
+        return cls(f"no rank of {path} could be written")
 
     @classmethod
     def unknown_format(cls, name: str, known: Iterable[str]) -> Self:
@@ -317,11 +381,21 @@ class UsageError(StagescopeError):
         return cls("how large? give --ranks P and --microbatches M")
 
     @classmethod
+    def numbers_malformed(cls, text: str) -> Self:
+        """Return the error for a list of numbers that is none."""
+        return cls(f"{text!r}: expected numbers and ranges with commas between them, such as 0,1,8-15")
+
+    @classmethod
     def rank_order(cls, order: str, example: str) -> Self:
         """Return the error for an order of parallel dimensions that is none."""
         return cls(
             f"--order {order!r}: expected every dimension larger than 1 once, the fastest first, such as {example}"
         )
+
+    @classmethod
+    def mirror_unknown(cls, name: str, known: Iterable[str]) -> Self:
+        """Return the error for a profiler that jobs cannot be mirrored to."""
+        return cls(f"--also {name!r}: expected names with commas between, of {', '.join(known)}")
 
     @classmethod
     def option_malformed(cls, text: str) -> Self:
@@ -352,6 +426,17 @@ class UsageError(StagescopeError):
         return cls("costs with units need the forward's too, such as F=2.5ms")
 
     @classmethod
+    def bound_too_small(cls, given_bytes: int, least_bytes: int) -> Self:
+        """Return the error for a bound on the size of a recording that would not hold one."""
+        return cls(f"a recording cannot be kept within {given_bytes} bytes",
+                   f"give at least {least_bytes} bytes a process, or 0 for no bound")  # fmt: skip
+
+    @classmethod
+    def size_malformed(cls, text: str) -> Self:
+        """Return the error for a size that is none."""
+        return cls(f"not a size: {text!r}", "write bytes, or as in 512MiB, 2GB or 64k; 0 is no bound")
+
+    @classmethod
     def step_range_empty(cls, text: str, start: int, stop: int) -> Self:
         """Return the error for a step range with nothing in it."""
         return cls(f"steps {text!r}: no step lies between {start} (first) and {stop} (first one left out)")
@@ -360,14 +445,3 @@ class UsageError(StagescopeError):
 def _sizes(given: Mapping[str, int]) -> str:
     """Return parallel sizes in words: pp 4 x tp 2."""
     return " x ".join(f"{name} {size}" for name, size in given.items())
-
-
-def compact_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as compact ranges: 0-3, 7."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs) or "none"

@@ -1,0 +1,77 @@
+"""``stagescope paddle``: what Paddle's own pipeline profiler does with worker logs, with its words and its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagescope.cli.diagnostics import print_diagnostics
+from stagescope.cli.number_lists import parse_ranges
+from stagescope.cli.reading import exit_code, reading_options, say_partial
+from stagescope.vocabulary.number_ranges import compact_ranges
+
+if TYPE_CHECKING:
+    from stagescope.analyze import Report
+    from stagescope.ingest.reader import ReadOptions
+    from stagescope.timeline import Timeline
+
+
+@click.command(
+    "paddle",
+    epilog="""
+    \b
+    Examples:
+      stagescope paddle --log_dir log
+      stagescope paddle --devices 0,1,2,3 --log_dir log
+      stagescope paddle --devices 0-7 --log_dir logs --multi_machine -o profile
+    """,
+)
+@click.option(
+    "--log_dir", "--log-dir", "log_dir", metavar="DIR", required=True, type=click.Path(path_type=Path),
+    help="Directory with workerlog.0, workerlog.1, ...",
+)  # fmt: skip
+@click.option("--devices", metavar="LIST", help="Devices to show, such as 0,1,2,3 or 0-3; all unless given.")
+@click.option(
+    "--multi_machine", "--multi-machine", "multi_machine", is_flag=True,
+    help="DIR has one directory of logs per machine, such as machine0, machine1.",
+)  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUTDIR",
+    type=click.Path(path_type=Path),
+    help="Where to write; DIR unless given.",
+)
+@reading_options
+def command(
+    log_dir: Path, devices: str | None, output: Path | None, options: ReadOptions, *, multi_machine: bool
+) -> int:
+    """Write Paddle's pipeline_profile.json and pipeline_profile_perfetto.json from worker logs.
+
+    Takes the arguments of paddle.distributed.auto_parallel.static.profiler_helper_static, and writes its two
+    files over those that are there. Paddle need not be installed.
+    """
+    from stagescope import workflow
+    from stagescope.analyze import errors_first
+
+    chosen = None if devices is None else parse_ranges(devices)
+    timeline = workflow.read_paddle_logs(log_dir, chosen, options, multi_machine=multi_machine)
+    say_partial(timeline)
+    written = workflow.export_paddle_profile(timeline, output or log_dir)
+    for one in written:
+        click.echo(f"wrote {one.path}: {one.slice_count} slices, {one.size_bytes} bytes")
+    click.echo(_summary(timeline))
+    print_diagnostics(errors_first(timeline.diagnostics))
+    return exit_code(timeline)
+
+
+def _summary(timeline: Timeline) -> str:
+    """Return steps, ranks and the bubble in one line."""
+    from stagescope import workflow
+    from stagescope.view.tables import percent_text
+
+    report: Report = workflow.analyze(timeline)
+    steps = compact_ranges(step.step for step in report.steps)
+    return f"steps {steps}, {timeline.ranks.height} ranks, bubble {percent_text(report.bubble.fraction)}"

@@ -1,0 +1,1 @@
+"""Files as other projects' tools write them, for whoever already reads those."""

@@ -1,0 +1,160 @@
+"""From worker logs to a Timeline: each log is scanned by itself, then steps are matched over all ranks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.ingest.paddle.launches import split_launches
+from stagescope.ingest.paddle.log_jobs import DEVICE, LAUNCHES, jobs_of
+from stagescope.ingest.paddle.log_scan import scan_log
+from stagescope.ingest.paddle.step_matching import match_steps
+from stagescope.ingest.paddle.steps import with_slots, with_types
+from stagescope.ingest.streams import open_stream
+from stagescope.timeline import CLOCKS, RANKS, SPANS, STEPS, Timeline
+from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
+from stagescope.timeline.tables import LaneType
+from stagescope.timeline.validate import conform
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from stagescope.ingest.paddle.worker_logs import WorkerLog
+    from stagescope.ingest.reader import ReadOptions
+
+SPAN_COLUMNS = ("rank", "lane", "kind", "step", "chunk", "microbatch", "start_ns", "end_ns", "name")
+SHORT_OF_JOBS = "no job line in it: this rank was not profiled"
+
+
+class RankLog(NamedTuple):
+    """What was read from one log: its jobs in the order of time with their slots, and the slots themselves.
+
+    Both are None for a log without jobs.
+    """
+
+    log: WorkerLog
+    jobs: pl.DataFrame | None
+    slots: pl.DataFrame | None
+    notes: list[Diagnostic]
+
+
+def read_worker_logs(logs: Sequence[WorkerLog], options: ReadOptions) -> Timeline:
+    """Return the Timeline of some worker logs, which belong to one run (or to launches of it, one after another).
+
+    Spans carry step, chunk and micro-batch; stages are left open. Their name is the job's type where the kind does
+    not say it all. Each machine has a clock of its own. What a log lacks, and logs without jobs or without a file,
+    is counted in diagnostics. Raises InputError when no log holds a job, and for two logs of one rank.
+    """
+    _check_ranks_once(logs)
+    read = [_read_log(log, options) for log in logs]
+    used = {one.log: (one.jobs, one.slots) for one in read if one.jobs is not None and one.slots is not None}
+    if not used:
+        raise InputError.no_profiled_jobs([log.path for log in logs if log.path.exists()] or [logs[0].path])
+    steps, notes = match_steps(pl.concat(slots for _, slots in used.values()))
+    spans = pl.concat(_spans(log, jobs, steps) for log, (jobs, _) in used.items())
+    return Timeline(
+        spans=conform(spans, SPANS),
+        ranks=_ranks(logs),
+        steps=_steps(spans),
+        clocks=_clocks(logs),
+        diagnostics=diagnostics_table([*(note for one in read for note in one.notes), *notes]),
+    )
+
+
+def _check_ranks_once(logs: Iterable[WorkerLog]) -> None:
+    for one, other in pairwise(sorted(logs, key=lambda log: log.rank)):
+        if one.rank == other.rank:
+            raise InputError.duplicate_rank(one.rank, (str(one.path), str(other.path)))
+
+
+def _read_log(log: WorkerLog, options: ReadOptions) -> RankLog:
+    try:
+        with open_stream(log.path) as stream:
+            contents = scan_log(stream)
+    except InputError as error:
+        return RankLog(log, None, None, [Diagnostic("error", f"not read: {error}", str(log.path), log.rank)])
+    options.done(log.path)
+    found = jobs_of(contents, log)
+    if found.jobs.is_empty():
+        silent = Diagnostic("error", SHORT_OF_JOBS, str(log.path), log.rank)
+        return RankLog(log, None, None, [*found.notes, silent])
+    jobs = with_slots(split_launches(with_types(found.jobs), contents["banners"]))
+    if found.times == LAUNCHES:
+        jobs = jobs.with_columns(
+            end_ns=pl.col("start_ns").shift(-1).over("slot").fill_null(pl.col("start_ns"))
+        )
+    if found.times != DEVICE:
+        jobs = jobs.with_columns(lane=pl.lit(HOST, LaneType))
+    return RankLog(log, jobs, _slots(log, jobs, found.nvtx_steps), found.notes)
+
+
+def _slots(log: WorkerLog, jobs: pl.DataFrame, nvtx_steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps of one log, in the shape that match_steps needs."""
+    slots = (
+        jobs.filter("is_main")
+        .group_by("slot", maintain_order=True)
+        .agg(
+            pl.first("launch"),
+            pl.first("banner_first"),
+            pl.first("banner_stop"),
+            pl.min("start_ns"),
+            pl.max("end_ns"),
+            is_rest=~pl.first("opens"),
+        )
+    )
+    # The device starts on a step after the host has entered its range, and before the host enters the next one.
+    ranges = nvtx_steps.select("start_ns", nvtx_step="step").sort("start_ns")
+    numbered = slots.sort("start_ns").join_asof(ranges, on="start_ns", strategy="backward")
+    return numbered.with_columns(rank=pl.lit(log.rank, pl.Int32), clock=pl.lit(_clock(log)))
+
+
+def _spans(log: WorkerLog, jobs: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    own = steps.filter(pl.col("rank") == log.rank).select("slot", "step")
+    numbered = jobs.join(own, on="slot", how="left", maintain_order="left")
+    microbatch = pl.when(~pl.col("once") & (pl.col("microbatch") >= 0)).then("microbatch")
+    return numbered.with_columns(rank=pl.lit(log.rank, pl.Int32), microbatch=microbatch).select(SPAN_COLUMNS)
+
+
+def _steps(spans: pl.DataFrame) -> pl.DataFrame:
+    steps = spans.group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
+    return conform(steps, STEPS)
+
+
+def _ranks(logs: Iterable[WorkerLog]) -> pl.DataFrame:
+    rows = [
+        {
+            "rank": log.rank,
+            "machine": log.machine,
+            "device": f"GPU:{log.device}",
+            "clock": _clock(log),
+            "source": str(log.path),
+        }
+        for log in logs
+    ]
+    return conform(pl.DataFrame(rows, infer_schema_length=None), RANKS)
+
+
+def _clocks(logs: Iterable[WorkerLog]) -> pl.DataFrame:
+    """Return one clock per machine: gettimeofday, which nothing aligns between machines."""
+    machines = {_clock(log): log.machine for log in logs}
+    error_ns = 0 if len(machines) == 1 else None
+    rows = [
+        {
+            "clock": clock,
+            "machine": machine,
+            "offset_ns": 0,
+            "error_lo_ns": error_ns,
+            "error_hi_ns": error_ns,
+            "method": "one clock" if len(machines) == 1 else "wall clock",
+        }
+        for clock, machine in machines.items()
+    ]
+    return conform(pl.DataFrame(rows, infer_schema_length=None), CLOCKS)
+
+
+def _clock(log: WorkerLog) -> str:
+    return f"{log.machine or log.path.parent.name or 'machine'}/gettimeofday"

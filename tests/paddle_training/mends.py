@@ -1,0 +1,42 @@
+"""What Paddle 3.3.1 lacks to train a pipeline on a CPU: three places that expect a device.
+
+They are mended from outside; the schedule, and whatever records it, stay Paddle's own.
+"""
+
+import contextlib
+
+import paddle
+from paddle import distributed
+from paddle.distributed.fleet.meta_parallel.pp_utils import p2p_communication
+
+
+def mend():
+    """Let fleet's pipeline train on CPU processes over gloo."""
+    paddle.set_device("cpu")
+    distributed.parallel.ParallelEnv._device_id = 0  # which a CPU process does not have
+    mend_synchronize()
+    p2p_communication.batch_send_recv_on_calc_stream = exchange
+
+
+def mend_synchronize():
+    """Let stamps be taken without a device to wait for."""
+    synchronize = paddle.device.synchronize
+
+    def where_there_is_one(*arguments):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            synchronize(*arguments)
+
+    paddle.device.synchronize = where_there_is_one
+
+
+def exchange(operations):
+    """Send and receive through gloo, which has no calculation stream and blocks: even ranks send first."""
+
+    def is_send(one):
+        return one.op is p2p_communication._send_on_calc_stream
+
+    even = distributed.get_rank() % 2 == 0
+    for one in sorted(operations, key=lambda one: is_send(one) != even):
+        group, peer = one.group.process_group, one.group.get_group_rank(one.peer)
+        transfer = group.send if is_send(one) else group.recv
+        transfer(one.tensor, peer, True).wait()

@@ -1,0 +1,68 @@
+"""Run under real Paddle: one process of a pipeline, its micro-batch jobs under Paddle's executor and profiler.
+
+    python static_executor.py OUT_DIRECTORY WORKER_NAME RANK RANKS MICROBATCHES STEPS
+
+The jobs stand in 1F1B order and compute something small. Processes do not talk to one another: the executor writes
+the same events either way. WORKER_NAME may be empty, for the name that Paddle gives.
+"""
+
+import sys
+
+import paddle
+from paddle import profiler
+from paddle.base import core
+from paddle.base.executor import _StandaloneExecutor
+
+OUT, WORKER = sys.argv[1:3]
+RANK, RANKS, MICROBATCHES, STEPS = map(int, sys.argv[3:])
+WIDTH, SKIPPED_STEPS = 64, 2
+
+
+def program_of(layers):
+    """Return a program of some matrix products, its parameters initialized."""
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(main, startup):
+        value = paddle.ones([WIDTH, WIDTH], "float32")
+        for _ in range(layers):
+            weight = paddle.static.create_parameter([WIDTH, WIDTH], "float32")
+            value = paddle.nn.functional.relu(paddle.matmul(value, weight))
+        paddle.mean(value)
+    executor_of([core.Job("startup")], {"startup": startup}).run([])
+    return main
+
+
+def executor_of(jobs, programs):
+    return _StandaloneExecutor(paddle.CPUPlace(), core.Plan(jobs, programs), SCOPE)
+
+
+def job(job_type, microbatch):
+    made = core.Job(job_type)
+    made.set_micro_batch_id(microbatch)
+    return made
+
+
+def one_f_one_b():
+    """Return the rank's jobs: warm-up forwards, then pairs, then the backwards that are left, then the optimizer."""
+    warmup = min(RANKS - 1 - RANK, MICROBATCHES)
+    forwards, backwards = list(range(MICROBATCHES)), list(range(MICROBATCHES))
+    order = [("forward", forwards.pop(0)) for _ in range(warmup)]
+    while forwards:
+        order += [("forward", forwards.pop(0)), ("backward", backwards.pop(0))]
+    order += [("backward", microbatch) for microbatch in backwards]
+    return [job(*one) for one in [*order, ("optimizer", 0)]]
+
+
+paddle.enable_static()
+SCOPE = paddle.static.Scope()
+programs = {"forward": program_of(4), "backward": program_of(8), "optimizer": program_of(1)}
+executor = executor_of(one_f_one_b(), programs)
+recorder = profiler.Profiler(
+    targets=[profiler.ProfilerTarget.CPU],
+    scheduler=(SKIPPED_STEPS, SKIPPED_STEPS + STEPS),
+    on_trace_ready=profiler.export_chrome_tracing(OUT, WORKER or None),
+)
+recorder.start()
+for _ in range(SKIPPED_STEPS + STEPS + 1):
+    executor.run([], True, True)  # return numpy; profile the jobs
+    recorder.step()
+recorder.stop()
