@@ -21,6 +21,7 @@ from stagescope.ingest import find_inputs, read_inputs
 from stagescope.ingest.merge import merge_timelines
 from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
 from stagescope.ingest.reader import ReadOptions
+from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.simulation import timeline_of_simulation
 from stagescope.ingest.stages import place_stages
 from stagescope.schedules.bounds import lower_bound
@@ -85,7 +86,7 @@ def read_paddle_logs(
     logs = find_worker_logs(Path(log_dir), devices, multi_machine=multi_machine)
     options = options or ReadOptions()
     timeline = merge_timelines([read_worker_logs(logs, options)], options.layout.rank_count)
-    return place_stages(timeline, options.layout)
+    return place_stages(with_schedule(timeline, options.schedule), options.layout)
 
 
 def analyze(timeline: Timeline) -> Report:

@@ -41,6 +41,16 @@ COMMANDS: tuple[Command, ...] = (
     Command("export", "stagescope.cli.export", "Write a run as a picture, a trace for a viewer, or a table."),
     Command("simulate", "stagescope.cli.simulate", "Simulate a schedule: picture, figures, comparison."),
     Command(
+        "paddle",
+        "stagescope.cli.paddle",
+        "Write the profiles that Paddle's own tool makes of worker logs.",
+    ),
+    Command(
+        "pp-chart",
+        "stagescope.cli.pp_chart",
+        "Write MindStudio Insight's pipeline chart for Ascend profiles.",
+    ),
+    Command(
         "demo", "stagescope.cli.demo", "Train a small real pipeline on this machine, record and show it."
     ),
 )

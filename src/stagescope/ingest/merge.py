@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.ingest.reader import ReadOptions
+from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
 from stagescope.timeline import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
 from stagescope.timeline.diagnostics import Diagnostic
@@ -46,7 +47,7 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
     merged = merge_timelines(timelines, options.layout.rank_count).with_diagnostics(
         [*inputs.diagnostics, *not_read]
     )
-    return place_stages(merged, options.layout)
+    return place_stages(with_schedule(merged, options.schedule), options.layout)
 
 
 def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None) -> Timeline:

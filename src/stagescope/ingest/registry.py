@@ -6,14 +6,25 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.ingest.reader import Reader
-from stagescope.ingest.readers import recording, table
+from stagescope.ingest.readers import ascend, paddle_fleet, paddle_log, paddle_profiler, recording, table
 from stagescope.timeline.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-READERS: tuple[Reader, ...] = (recording.READER, table.PARQUET, table.CSV)
-"""The formats that stagescope itself reads, in the order in which they are asked whether a file is theirs."""
+READERS: tuple[Reader, ...] = (
+    recording.READER,
+    ascend.READER,
+    table.PARQUET,
+    paddle_fleet.READER,
+    paddle_profiler.READER,
+    table.CSV,
+    paddle_log.READER,
+)
+"""The formats that stagescope itself reads, in the order in which they are asked whether a file is theirs.
+
+Whoever has to look through a whole file for an answer comes last.
+"""
 
 ENTRY_POINT_GROUP = "stagescope.readers"
 

@@ -1,0 +1,51 @@
+"""Where each rank stands in the pipeline, when no profile says it: by its first forward and backward of a step.
+
+Whatever the schedule, the first forward of a step on a rank is micro-batch 0, and so is the first backward unless the
+pipeline turns and comes back. That is all that `infer_coordinates` needs.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stagescope.ingest.arrival import infer_coordinates
+from stagescope.ingest.ascend.jobs import BACKWARD, FORWARD, OVERLAP
+from stagescope.timeline import SPANS, Timeline, empty_timeline
+from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.timeline.validate import conform
+
+
+def place_by_arrival(jobs: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return rank, pp, dp, tp, cp as the times tell them, null where they do not, and how they were found.
+
+    `jobs` are raw jobs, `ranks` has rank and clock. A rank that is alone is a pipeline of one.
+    """
+    unplaced = ranks.select(
+        "rank", *(pl.lit(None, pl.Int32).alias(name) for name in ("pp", "dp", "tp", "cp"))
+    )
+    if ranks.height == 1:
+        return unplaced.with_columns(pp=pl.lit(0, pl.Int32)), []
+    found = infer_coordinates(_first_jobs(jobs, ranks))
+    if found is None:
+        text = (
+            "no profile says how the ranks form a pipeline, nor do their times: give --pp (--tp, --dp, --cp)"
+        )
+        return unplaced, [Diagnostic("warning", text, count=ranks.height)]
+    text = f"no profile says how the ranks form a pipeline; their places are inferred from {found.evidence}"
+    placed = unplaced.select("rank", "tp", "cp").join(found.coordinates, on="rank", how="left")
+    return placed.select(unplaced.columns), [Diagnostic("info", text, count=ranks.height)]
+
+
+def _first_jobs(jobs: pl.DataFrame, ranks: pl.DataFrame) -> Timeline:
+    """Return a timeline of the first forward and backward of every step and rank."""
+    kinds = {FORWARD: "forward"} if OVERLAP in jobs["marker"] else {FORWARD: "forward", BACKWARD: "backward"}
+    first = (
+        jobs.filter(pl.col("marker").is_in(list(kinds)) & pl.col("step").is_not_null())
+        .sort("rank", "start_ns")
+        .unique(["rank", "step", "marker"], keep="first", maintain_order=True)
+        .with_columns(
+            lane=pl.lit("compute"), kind=pl.col("marker").replace_strict(kinds), microbatch=0, chunk=0
+        )
+    )
+    bare = empty_timeline()
+    return Timeline(conform(first, SPANS), ranks, bare.steps, bare.clocks, bare.diagnostics)

@@ -1,0 +1,135 @@
+"""The messages that the named jobs must have exchanged: who sent which to whom, and between which times.
+
+A forward on stage s makes what the forward of the same micro-batch on stage s + 1 takes; backwards go the other way.
+Nothing is sent between two stages of one rank. Where one of the two jobs is not known, the other still tells of the
+message, as long as the rank of the neighboring stage is known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.vocabulary.parallel import DIMENSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DIRECTIONS = {"forward": "forward", "backward": "backward", "backward_input": "backward"}
+"""The kinds of job that send and receive, and which way."""
+
+ALONG = [name for name in DIMENSIONS if name != "pp"]
+MESSAGE = ["pipeline", "step", "direction", "to_stage", "microbatch"]
+
+
+def expect_messages(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
+    """Return the messages that the named jobs exchanged, in the order in which each pair of ranks sends them.
+
+    Columns: source, target (ranks), step, direction, stage and chunk (of the sender), to_stage and to_chunk,
+    microbatch, ready_ns (end of the job that made it, on the source's clock), needed_ns (start of the job that takes
+    it) and free_ns (end of the job before that; needed_ns for a pair's halves), both on the target's clock; sent_ns
+    is ready_ns, or where it would be; shares_clock tells whether the two clocks are one. Times and chunks are null
+    where a job is not known. `coordinates` has rank, clock, pp, dp, tp and cp. Of two messages that one overlapped
+    pair makes, the forward's is sent first, as in MindSpeed (core/pipeline_parallel/dualpipev: its hook runs first).
+    """
+    jobs = _jobs(spans, coordinates)
+    stages = _stage_ranks(jobs, coordinates)
+    last = stages["stage"].max()
+    made = jobs.select(
+        *MESSAGE[:3], "microbatch", "stage", "chunk",
+        to_stage=pl.col("stage") + pl.when(pl.col("direction") == "forward").then(1).otherwise(-1),
+        ready_ns="end_ns",
+    ).filter(pl.col("to_stage").is_between(0, last))  # fmt: skip
+    taken = jobs.select(
+        *MESSAGE[:3], "microbatch", "free_ns", to_stage="stage", to_chunk="chunk", needed_ns="start_ns"
+    )
+    messages = made.join(taken, on=MESSAGE, how="full", coalesce=True, nulls_equal=True).with_columns(
+        stage=pl.col("to_stage") - pl.when(pl.col("direction") == "forward").then(1).otherwise(-1)
+    )
+    ranked = (
+        messages.filter(pl.col("stage").is_between(0, last))
+        .join(stages.rename({"rank": "source"}), on=["pipeline", "stage"], how="inner")
+        .join(
+            stages.rename({"rank": "target", "stage": "to_stage"}), on=["pipeline", "to_stage"], how="inner"
+        )
+        .filter(pl.col("source") != pl.col("target"))
+    )
+    clocks = coordinates.select("rank", "clock")
+    clocked = ranked.join(clocks, left_on="source", right_on="rank", how="left").join(
+        clocks, left_on="target", right_on="rank", how="left", suffix="_target"
+    )
+    same = (pl.col("clock") == pl.col("clock_target")).fill_null(value=False)
+    return _in_sending_order(clocked.with_columns(shares_clock=same))
+
+
+def _jobs(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
+    """Return the jobs that send or receive, each once, with the pipeline of their rank and when it was free."""
+    replicas = coordinates.select("rank", pipeline=pl.struct(pl.col(ALONG).fill_null(0)))
+    compute = spans.filter(pl.col("lane") == "compute").sort("rank", "start_ns", "end_ns")
+    before_ns = pl.col("end_ns").cum_max().shift(1)
+    # A pair begins with the later of its two inputs: that its rank waited says nothing about either of them.
+    free_ns = pl.when(pl.col("pair").is_null()).then(before_ns).otherwise("start_ns")
+    since = compute.with_columns(free_ns=free_ns.over("rank"))
+    return (
+        since.filter(pl.col("kind").is_in(list(DIRECTIONS)))
+        .drop_nulls(["stage", "microbatch"])
+        .join(replicas, on="rank", how="inner")
+        .with_columns(direction=pl.col("kind").cast(pl.String).replace(DIRECTIONS))
+        .unique(["pipeline", "step", "direction", "stage", "microbatch"], keep="none", maintain_order=True)
+    )
+
+
+def _stage_ranks(jobs: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
+    """Return pipeline, stage, rank: where every stage lies, also on ranks without a profile.
+
+    The stages of an absent rank follow from the others where these show one rule: chunk c of pipeline rank i holds
+    stage c P + i, or c P + P - 1 - i where the pipeline turns.
+    """
+    seen = jobs.select("pipeline", "stage", "rank").unique()
+    placed = coordinates.drop_nulls("pp").select("rank", "pp", pipeline=pl.struct(pl.col(ALONG).fill_null(0)))
+    if placed.is_empty():
+        return seen.unique(["pipeline", "stage"], keep="none")
+    size = int(placed["pp"].max()) + 1  # type: ignore[arg-type] # no null is left
+    chunk = pl.col("stage") // size
+    along = jobs.join(placed.select("rank", "pp"), on="rank").group_by(chunk=chunk).agg(
+        runs_down=(pl.col("stage") - chunk * size == pl.col("pp")).all(),
+        runs_up=(pl.col("stage") - chunk * size == size - 1 - pl.col("pp")).all(),
+    )  # fmt: skip
+    ruled = along.filter(pl.col("runs_down") | pl.col("runs_up")).join(placed, how="cross")
+    place = pl.when("runs_down").then("pp").otherwise(size - 1 - pl.col("pp"))
+    guessed = ruled.select("pipeline", (pl.col("chunk") * size + place).alias("stage"), "rank")
+    return (
+        pl.concat([seen, guessed.cast({"stage": pl.Int32, "rank": pl.Int32})])
+        .unique()
+        .unique(["pipeline", "stage"], keep="none")
+    )
+
+
+def _in_sending_order(messages: pl.DataFrame) -> pl.DataFrame:
+    """Return the messages by source, target and time of sending.
+
+    Messages of one kind between two ranks are sent in the order in which they are taken, which places those of
+    unknown jobs. Where there are several kinds, their common order is not known: there, such messages are left out.
+    """
+    pair, sort = ["source", "target"], ["source", "target", "direction", "to_stage"]
+    lag_ns = (pl.col("needed_ns") - pl.col("ready_ns")).median().over(sort).fill_null(0).cast(pl.Int64)
+    is_only_sort = pl.struct("direction", "to_stage").n_unique().over(pair) == 1
+    return (
+        messages.with_columns(taken_ns=pl.coalesce("needed_ns", pl.col("ready_ns") + lag_ns), lag_ns=lag_ns)
+        .filter(pl.col("ready_ns").is_not_null() | is_only_sort)
+        .sort(*sort, "taken_ns", "microbatch")
+        .with_columns(
+            sent_ns=pl.coalesce(
+                pl.col("ready_ns").forward_fill().over(sort), pl.col("needed_ns") - pl.col("lag_ns")
+            )
+        )
+        .sort(*pair, "sent_ns", pl.col("direction") == "backward", "taken_ns", maintain_order=True)
+        .select(*pair, *COLUMNS)
+    )
+
+
+COLUMNS: Iterable[str] = (
+    "step", "direction", "stage", "chunk", "to_stage", "to_chunk", "microbatch", "ready_ns", "sent_ns", "needed_ns",
+    "free_ns", "shares_clock",
+)  # fmt: skip

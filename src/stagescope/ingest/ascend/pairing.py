@@ -1,0 +1,311 @@
+"""Which message every transfer carried, found from the times of the jobs that made and took it.
+
+The transfers between two ranks run in the order in which they are issued, so the observed ones and the expected ones
+are two sequences, of which either may lack entries. They are aligned as a whole, each end by itself: a send starts
+when its job has ended and its stream is free, a receive has ended when its job starts and accounts for the time that
+its rank waited. Both clocks together say more: no receive ends before the job that made its message. Where the clocks
+are not the same, the transfers that are clear without this say how far they are apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.ingest.ascend.alignment import LOST, NOBODY, UNCLEAR, Sides, align
+from stagescope.ingest.ascend.messages import DIRECTIONS
+from stagescope.ingest.ascend.transfers import BATCH, RECEIVE, SEND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+    Indices = npt.NDArray[np.int64]
+
+TOLERANCE_NS = 10_000
+"""A mark's task on the device may begin a little before, and end a little after, the kernels that it covers."""
+
+CLOCK_TOLERANCE_NS = 50_000
+"""The same between two ranks, whose times are converted to the wall clock each by itself."""
+
+WORST_PART = 0.6
+"""What one piece of evidence costs at most, in job lengths: two against a pair are worse than a lost message."""
+
+GAP_FRACTION = 0.2
+"""A gap of this share of a job, for which there is no reason, weighs as much as a transfer that takes a whole job."""
+
+EXTRA, EXTRA_HALF = 1.0, 0.05
+"""Cost of a transfer that carried no message; a batch may well do nothing in one of its two directions."""
+
+UNKNOWN = 0.3
+"""Cost of evidence that is not there: neither for a pair nor against it."""
+
+MOST_OF_BATCH = 0.35
+"""What the pair of a batch costs at most, one unknown time included: batches stand close together, and fit much."""
+
+NEVER = -1.0
+"""No pair costs as little as that."""
+
+BATCH_ROUNDS = 2
+"""How often what batches do in one direction is used to tell what they do in the other."""
+
+SURE_PAIRS = 3
+AGREEING = 0.5
+"""How many clear pairs it takes to say how far two clocks are apart, and what share of them has to agree."""
+
+
+class Observed(NamedTuple):
+    """The transfers of one rank to or from one other, in order: row numbers, times, and when their stream was free."""
+
+    rows: Indices
+    start_ns: Floats
+    end_ns: Floats
+    free_ns: Floats
+    extra: Floats
+    most: Floats
+
+    def at(self, places: Indices) -> Observed:
+        """Return the transfers at some places, in their shape."""
+        return Observed(
+            self.rows[places],
+            self.start_ns[places],
+            self.end_ns[places],
+            self.free_ns[places],
+            self.extra[places],
+            self.most[places],
+        )
+
+
+class Expected(NamedTuple):
+    """The messages between the same two, in order: row numbers, and times, nan where one is not known."""
+
+    rows: Indices
+    ready_ns: Floats
+    needed_ns: Floats
+    free_ns: Floats
+    job_ns: Floats
+
+    def at(self, places: Indices) -> Expected:
+        """Return the messages at some places, in their shape."""
+        return Expected(
+            self.rows[places],
+            self.ready_ns[places],
+            self.needed_ns[places],
+            self.free_ns[places],
+            self.job_ns[places],
+        )
+
+
+MATCH = {"row": pl.UInt32, "message": pl.UInt32, "end": pl.String}
+"""Row of a transfer, the message that it carried (null: clearly none), and which end of it: SEND or RECEIVE."""
+
+
+def pair_ends(
+    transfers: pl.DataFrame, messages: pl.DataFrame, jobs: pl.DataFrame, ranks: pl.DataFrame
+) -> pl.DataFrame:
+    """Return row, message and end (send or receive) of every transfer that clearly carried a message.
+
+    `transfers` are raw ones with `row` and `peer`, sorted by rank and start; `messages` has `message` beside the
+    columns of `expect_messages`; `jobs` are the named jobs, `ranks` has rank and clock. A batch may stand there
+    twice, once per end.
+    """
+    facts = _RankFacts.of(jobs, ranks)
+    is_batch = pl.col("way") == BATCH
+    tasks = pl.col("tasks").filter(is_batch)
+    limits = {f"extra_{end}": pl.when(is_batch).then(EXTRA_HALF).otherwise(EXTRA) for end in (SEND, RECEIVE)}
+    limits |= {
+        f"most_{end}": pl.when(is_batch).then(MOST_OF_BATCH).otherwise(LOST) for end in (SEND, RECEIVE)
+    }
+    does_one = is_batch & (pl.col("tasks") == tasks.min().over("rank")) & (tasks.n_unique().over("rank") > 1)
+    limited = transfers.with_columns(**limits, does_one=does_one.fill_null(value=False))
+    decided = _decided(limited, messages, facts)
+    for _ in range(BATCH_ROUNDS if (transfers["way"] == BATCH).any() else 0):
+        decided = _decided(_limited(limited, decided), messages, facts)
+    return _without_overload(decided.drop_nulls("message"), limited)
+
+
+def _without_overload(matched: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
+    """Return the ends without those of batches that have two and only the tasks of one."""
+    does_one = transfers.filter("does_one")["row"].implode()
+    return matched.filter((pl.len().over("row") == 1) | ~pl.col("row").is_in(does_one))
+
+
+class _RankFacts(NamedTuple):
+    """What is known of each rank: the usual length of its jobs, and its clock."""
+
+    job_ns: dict[int, float]
+    clocks: dict[int, str | None]
+
+    @classmethod
+    def of(cls, jobs: pl.DataFrame, ranks: pl.DataFrame) -> _RankFacts:
+        length_ns = (pl.col("end_ns") - pl.col("start_ns")).median().cast(pl.Float64)
+        senders = jobs.filter(pl.col("kind").is_in(list(DIRECTIONS)))
+        return cls(
+            dict(senders.group_by("rank").agg(length_ns).iter_rows()),
+            dict(ranks.select("rank", "clock").iter_rows()),
+        )
+
+    def share_clock(self, ranks: Iterable[int]) -> bool:
+        """Tell whether all of the ranks stamp with one known clock."""
+        clocks = {self.clocks.get(rank) for rank in ranks}
+        return len(clocks) == 1 and None not in clocks
+
+
+def _decided(transfers: pl.DataFrame, messages: pl.DataFrame, facts: _RankFacts) -> pl.DataFrame:
+    """Return row, end and message of all ends that are clear: message is null where it is clearly none."""
+    return pl.concat([pl.DataFrame(schema=MATCH), *_matches(transfers, messages, facts)])
+
+
+def _limited(transfers: pl.DataFrame, decided: pl.DataFrame) -> pl.DataFrame:
+    """Return the transfers with new limits for batches, after what is clear of their other end.
+
+    A batch that sends nothing receives, and the other way round. One that sends and has no more tasks than batches
+    need for one message receives nothing: where a batch was lost, another one near it may seem to have done its work.
+    """
+    rows = {
+        (end, is_idle): decided.filter((pl.col("end") == end) & (pl.col("message").is_null() == is_idle))[
+            "row"
+        ].implode()
+        for end in (SEND, RECEIVE)
+        for is_idle in (True, False)
+    }
+    row = pl.col("row")
+    return transfers.with_columns(
+        pl.when(row.is_in(rows[RECEIVE, True])).then(EXTRA).otherwise(f"extra_{SEND}").alias(f"extra_{SEND}"),
+        pl.when(row.is_in(rows[SEND, True]))
+        .then(EXTRA)
+        .otherwise(f"extra_{RECEIVE}")
+        .alias(f"extra_{RECEIVE}"),
+        pl.when(row.is_in(rows[SEND, False]) & pl.col("does_one"))
+        .then(NEVER)
+        .otherwise(f"most_{RECEIVE}")
+        .alias(f"most_{RECEIVE}"),
+    )
+
+
+def _matches(transfers: pl.DataFrame, messages: pl.DataFrame, facts: _RankFacts) -> Iterator[pl.DataFrame]:
+    """Yield which row is which end of which message, pair of ranks by pair of ranks."""
+    own = {rank: rows for (rank,), rows in transfers.group_by(["rank"], maintain_order=True)}
+    nothing = transfers.clear()
+    for (source, target), expected in messages.group_by(["source", "target"], maintain_order=True):
+        sides = tuple(
+            _observed(own.get(rank, nothing), end, pl.col("peer") == peer)
+            for rank, peer, end in ((source, target, SEND), (target, source, RECEIVE))
+        )
+        due = _expected(expected, facts.job_ns.get(source) or facts.job_ns.get(target, 1.0))
+        apart_ns = 0.0 if facts.share_clock((source, target)) else _clocks_apart(sides, due)
+        for end, observed in zip((SEND, RECEIVE), sides, strict=True):
+            yield _certain(end, observed, due, apart_ns)
+    for rank, rows in own.items():
+        if rows["peer"].null_count():
+            yield from _without_peers(rank, rows, messages, facts)
+
+
+def _without_peers(
+    rank: int, rows: pl.DataFrame, messages: pl.DataFrame, facts: _RankFacts
+) -> Iterator[pl.DataFrame]:
+    """Yield the same for the transfers of a rank that do not tell their peer: all messages of the rank may be meant."""
+    for end, own, other, order in (
+        (SEND, "source", "target", "sent_ns"),
+        (RECEIVE, "target", "source", "needed_ns"),
+    ):
+        expected = messages.filter(pl.col(own) == rank).sort(order, maintain_order=True)
+        apart_ns = 0.0 if facts.share_clock([rank, *expected[other]]) else None
+        observed = _observed(rows, end, pl.col("peer").is_null())
+        yield _certain(end, observed, _expected(expected, facts.job_ns.get(rank, 1.0)), apart_ns)
+
+
+def _observed(own: pl.DataFrame, end: str, meant: pl.Expr) -> Observed:
+    """Return the transfers of a rank that may be one end of certain messages."""
+    chosen = own.filter(pl.col("way").is_in([end, BATCH]) & meant)
+    start_ns, end_ns = _floats(chosen, "start_ns"), _floats(chosen, "end_ns")
+    ends_ns = np.concatenate([[-np.inf], np.sort(_floats(own, "end_ns"))])
+    free_ns = ends_ns[np.searchsorted(ends_ns, start_ns, side="right") - 1]
+    rows = chosen["row"].to_numpy().astype(np.int64)
+    extra, most = (chosen[f"{limit}_{end}"].to_numpy() for limit in ("extra", "most"))
+    return Observed(rows, start_ns, end_ns, free_ns, extra, most)
+
+
+def _expected(messages: pl.DataFrame, job_ns: float) -> Expected:
+    ready_ns, needed_ns, free_ns = (_floats(messages, name) for name in ("ready_ns", "needed_ns", "free_ns"))
+    rows = messages["message"].to_numpy().astype(np.int64)
+    return Expected(rows, ready_ns, needed_ns, free_ns, np.full(len(rows), job_ns))
+
+
+def _floats(frame: pl.DataFrame, name: str) -> Floats:
+    """Return times as numbers, nan for null; what is lost of 10^18 ns to a float is less than 300 ns."""
+    times: Floats = frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    return times
+
+
+def _certain(end: str, observed: Observed, expected: Expected, apart_ns: float | None) -> pl.DataFrame:
+    """Return row, message and end of the observed whose message is clear, or clearly none (null).
+
+    Without the job on its own rank, order alone speaks for a message, which is not enough; without the job on the
+    other, order and one job do where nothing was lost.
+    """
+    partner = _align(end, observed, expected, apart_ns)
+    ready, needed = np.isnan(expected.ready_ns), np.isnan(expected.needed_ns)
+    own, other = (ready, needed) if end == SEND else (needed, ready)
+    is_thin = own | (other & (len(observed.rows) != len(expected.rows)))
+    clear = (partner != UNCLEAR) & ~np.append(is_thin, [False])[partner.clip(NOBODY)]
+    messages = [int(expected.rows[place]) if place != NOBODY else None for place in partner[clear]]
+    return pl.DataFrame(
+        {"row": observed.rows[clear], "message": messages, "end": [end] * len(messages)}, MATCH
+    )
+
+
+def _align(end: str, observed: Observed, expected: Expected, apart_ns: float | None) -> Indices:
+    costs = _send_costs if end == SEND else _receive_costs
+    sides = Sides(len(observed.rows), len(expected.rows), observed.extra, observed.most)
+    return align(sides, lambda i, j: costs(observed.at(i), expected.at(j), apart_ns))
+
+
+def _clocks_apart(sides: tuple[Observed, ...], expected: Expected) -> float | None:
+    """Return what to add to the target's times to have the source's; None where the transfers do not tell.
+
+    Both ends of a transfer end at about the same moment, so that most differences are the same. Those of pairs that
+    do not belong together vary as the jobs do.
+    """
+    ends = np.full((2, len(expected.rows)), np.nan)
+    for side, (end, observed) in enumerate(zip((SEND, RECEIVE), sides, strict=True)):
+        partner = _align(end, observed, expected, None)
+        ends[side, partner[partner >= 0]] = observed.end_ns[partner >= 0]
+    differences = (ends[0] - ends[1])[~np.isnan(ends).any(axis=0)]
+    if len(differences) < SURE_PAIRS:
+        return None
+    apart_ns = float(np.median(differences))
+    is_constant = np.mean(np.abs(differences - apart_ns) < CLOCK_TOLERANCE_NS) > AGREEING
+    return apart_ns if is_constant else None
+
+
+def _send_costs(observed: Observed, expected: Expected, apart_ns: float | None) -> Floats:
+    """Return how late each send started after its job, unless its stream was busy until then."""
+    since_ready_ns = observed.start_ns - expected.ready_ns
+    at_once = (observed.start_ns - observed.free_ns < CLOCK_TOLERANCE_NS) & (since_ready_ns > 0)
+    costs = np.where(at_once, 0.0, _part(np.abs(since_ready_ns), GAP_FRACTION * expected.job_ns))
+    never = since_ready_ns < -TOLERANCE_NS
+    if apart_ns is not None:
+        never |= observed.start_ns > expected.needed_ns + apart_ns + CLOCK_TOLERANCE_NS
+    return np.where(never, np.inf, costs)
+
+
+def _receive_costs(observed: Observed, expected: Expected, apart_ns: float | None) -> Floats:
+    """Return what of the wait of each receive's job it leaves open, and how long the data took."""
+    waited_ns = expected.needed_ns - np.fmax(expected.free_ns, observed.end_ns)
+    costs = _part(np.abs(waited_ns), GAP_FRACTION * expected.job_ns)
+    never = observed.end_ns > expected.needed_ns + TOLERANCE_NS
+    if apart_ns is not None:
+        ready_ns = expected.ready_ns - apart_ns
+        never |= observed.end_ns < ready_ns - CLOCK_TOLERANCE_NS
+        costs = costs + _part(observed.end_ns - np.fmax(ready_ns, observed.start_ns), expected.job_ns)
+    return np.where(never, np.inf, costs)
+
+
+def _part(time_ns: Floats, job_ns: Floats) -> Floats:
+    """Return a time that nothing explains as a cost; an unknown one is neither for nor against."""
+    return np.nan_to_num(np.clip(time_ns / job_ns, 0.0, WORST_PART), nan=UNKNOWN)

@@ -1,0 +1,28 @@
+"""The truth about a synthetic Ascend cluster as the Timeline that a perfect reader would make of its databases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.timeline import RANKS, SPANS, empty_timeline
+from stagescope.timeline.validate import conform
+
+if TYPE_CHECKING:
+    from ascend_profiles import Cluster, Truth
+    from stagescope.timeline import Timeline
+
+
+def timeline_of_truth(cluster: Cluster, truth: Truth) -> Timeline:
+    """Return spans and ranks of what ran; `source` of a rank is its database."""
+    ranks = pl.DataFrame({"rank": range(cluster.world_size)}).with_columns(
+        pp=pl.col("rank") // cluster.width,
+        schedule=pl.lit(cluster.schedule),
+        source=pl.Series([str(truth.databases[rank]) for rank in range(cluster.world_size)]),
+    )
+    jobs = truth.jobs.with_columns(lane=pl.lit("compute"), name=pl.lit("mark"))
+    transfers = truth.transfers.drop("message").with_columns(lane=pl.lit("comm"))
+    spans = pl.concat([jobs.drop("message"), transfers], how="diagonal_relaxed")
+    return replace(empty_timeline(), spans=conform(spans, SPANS), ranks=conform(ranks, RANKS))

@@ -1,0 +1,130 @@
+"""What can be read of SQLite files that are damaged, locked or different."""
+
+import os
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from stagescope.ingest.ascend.database import Database, Fault, has_tables, is_database
+from stagescope.vocabulary.errors import InputError
+
+NUMBERS = "SELECT t.rowid, t.a FROM N t"
+PAGE = 4096
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "numbers of a % run?.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE N (a INTEGER, b TEXT)")
+        connection.executemany("INSERT INTO N VALUES (?, ?)", [(n, "x" * 100) for n in range(2_000)])
+        connection.commit()
+    return path
+
+
+def test_rows_come_without_their_rowid(path):
+    with Database(path) as database:
+        assert database.rows("N", f"{NUMBERS} WHERE t.a < ?", [3]) == [(0,), (1,), (2,)]
+        assert database.faults == []
+
+
+def test_a_table_that_is_missing_reads_as_empty_and_is_remembered(path):
+    with Database(path) as database:
+        assert database.rows("M", "SELECT t.rowid FROM M t") == []
+        assert database.faults == [Fault("M", "is missing")]
+        assert not database.has("M")
+
+
+def test_a_column_that_is_missing_reads_as_null_and_is_remembered(path):
+    with Database(path) as database:
+        columns = database.columns("N", "t", ("a", "c"))
+        assert database.rows("N", f"SELECT t.rowid, {columns} FROM N t LIMIT 1") == [(0, None)]  # noqa: S608
+        assert database.faults == [Fault("N", "has no column c")]
+
+
+def test_rows_before_and_after_a_damaged_page_are_saved(path):
+    with path.open("r+b") as file:
+        file.seek(20 * PAGE)
+        file.write(b"\xff" * PAGE)
+    with Database(path) as database:
+        numbers = [number for (number,) in database.rows("N", NUMBERS)]
+        (fault,) = database.faults
+    assert numbers[0] == 0
+    assert numbers[-1] == 1_999
+    assert numbers == sorted(numbers)
+    assert 1_900 < len(numbers) < 2_000
+    assert (
+        fault.text
+        == f"cannot be read to its end (database disk image is malformed): {len(numbers)} rows were saved"
+    )
+
+
+def test_a_file_that_was_cut_off_is_refused_or_gives_its_beginning(path):
+    os.truncate(path, 10 * PAGE)
+    try:
+        with Database(path) as database:
+            rows = database.rows("N", NUMBERS)
+            assert database.faults
+            assert rows == [(n,) for n in range(len(rows))]
+    except InputError as error:
+        assert "SQLite cannot read it" in str(error)  # noqa: PT017 - either is right, silence is not
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", r"it is empty \(0 bytes\)"), (b"PK\x03\x04 something else", "it begins with b'PK")],
+)
+def test_what_is_no_database_is_refused_with_its_beginning(tmp_path, content, words):
+    path = tmp_path / "x.db"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"no SQLite database: {words}"):
+        Database(path)
+    assert not has_tables(path, ["N"])
+
+
+def test_a_file_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .*absent\.db: No such file"):
+        Database(tmp_path / "absent.db")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_database_that_another_program_writes_is_refused(path, monkeypatch):
+    monkeypatch.setattr("stagescope.ingest.ascend.database.BUSY_SECONDS", 0.01)
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(InputError, match="SQLite cannot read it: database is locked"):
+            Database(path)
+
+
+def test_the_log_of_a_database_is_read_with_it(path):
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("INSERT INTO N VALUES (5000, '')")
+        writer.commit()
+        with Database(path) as database:
+            assert database.rows("N", f"{NUMBERS} WHERE t.a = 5000") == [(5000,)]
+            assert not database.ignores_log
+
+
+def test_text_that_is_no_utf_8_hides_no_other(tmp_path):
+    path = tmp_path / "x.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE S (value TEXT)")
+        connection.execute("INSERT INTO S VALUES (CAST(x'ff41' AS TEXT)), ('fine')")
+        connection.commit()
+    with Database(path) as database:
+        assert database.rows("S", "SELECT t.rowid, t.value FROM S t") == [("\ufffdA",), ("fine",)]
+
+
+def test_faults_become_errors_of_the_rank(path):
+    with Database(path) as database:
+        database.rows("TASK", "")
+        (row,) = database.diagnostics(3)
+    assert (row.severity, row.rank, row.source, row.location) == ("error", 3, str(path), "table TASK")
+    assert row.message == "table TASK is missing"
+
+
+def test_a_database_is_known_by_its_first_bytes(path):
+    assert is_database(path.read_bytes()[:100])
+    assert not is_database(b"SQLite format 2\0")

@@ -1,0 +1,133 @@
+"""What marks say, and which of them are jobs."""
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascend_profiles import Cluster, edit, write_cluster
+from stagescope.ingest.ascend.database import Database
+from stagescope.ingest.ascend.jobs import RAW_JOBS
+from stagescope.ingest.ascend.markers import (
+    Said,
+    parse_message,
+    read_marks,
+    read_object,
+    read_step_times,
+    with_steps,
+    without_nested,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{'name': 'forward_step', 'current_microbatch': 3}", Said("forward", "forward_step", 3)),
+        ('{"name": "forward_step", "current_microbatch": 3}', Said("forward", "forward_step", 3)),
+        ("forward_step", Said("forward", "forward_step")),
+        ("forward_step_no_model_graph", Said("forward", "forward_step_no_model_graph")),
+        ("{'name': 'forward_step_with_model_graph'}", Said("forward", "forward_step_with_model_graph")),
+        ("backward_step", Said("backward", "backward_step")),
+        ("backward_step_with_model_graph", Said("backward", "backward_step_with_model_graph")),
+        ("forward_backward_overlaping", Said("overlap", "forward_backward_overlaping")),
+        ("forward_backward_overlapping", Said("overlap", "forward_backward_overlapping")),
+        ("forward_backward_overlapped", Said("overlap", "forward_backward_overlapped")),
+        ("WeightGradStore.pop", Said("weight", "WeightGradStore.pop")),
+        ("WeightGradStore_pop", Said("weight", "WeightGradStore_pop")),
+        ("{'name': 'forward_step', 'model_chunk_id': 1}", Said("forward", "forward_step", None, 1)),
+        ("dataloader fast-forward", Said(None, "dataloader fast-forward")),
+        ("forward_step_helper", Said(None, "forward_step_helper")),
+        ("{'name': 'forward_step'", Said(None, "{'name': 'forward_step'")),
+        ("{'name': 'forward_step', 'current_microbatch': 'x'}", Said("forward", "forward_step")),
+        ("{'name': 'forward_step', 'current_microbatch': True}", Said("forward", "forward_step")),
+    ],
+)
+def test_a_message_says_its_job_and_numbers(text, said):
+    assert parse_message(text) == said
+
+
+@given(st.text(max_size=60))
+def test_no_text_is_executed_or_breaks_the_reader(text):
+    assert isinstance(read_object(text), dict)
+    assert isinstance(read_object("{" + text), dict)
+    assert isinstance(parse_message(text), Said)
+
+
+def test_a_call_in_a_message_is_not_made():
+    assert read_object("{'name': __import__('os').getcwd()}") == {}
+
+
+def marks(path):
+    with Database(path) as database:
+        return read_marks(database, 0), read_step_times(database, 0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write_cluster(tmp_path, Cluster(pp=1, microbatches=2, steps=1, numbered=True)).databases[0]
+
+
+def test_jobs_have_the_times_of_their_tasks_and_what_their_marks_say(path):
+    jobs = marks(path)[0].jobs
+    assert jobs.columns == [*RAW_JOBS, "host_start_ns", "host_end_ns"]
+    assert sorted(jobs.select("marker", "message", "said_microbatch").rows(), key=str) == [
+        ("backward", "backward_step", None),
+        ("backward", "backward_step", None),
+        ("forward", "forward_step", 0),
+        ("forward", "forward_step", 1),
+    ]
+    assert (jobs["host_start_ns"] < jobs["start_ns"]).all()
+
+
+def test_a_mark_with_two_tasks_lasts_from_the_first_to_the_last(path):
+    before = marks(path)[0].jobs.sort("start_ns").row(0, named=True)
+    edit(
+        path,
+        "INSERT INTO TASK SELECT startNs - 5, startNs + 5, deviceId, connectionId, 1, globalPid, taskType, contextId, "
+        "streamId, taskId, modelId FROM TASK ORDER BY startNs LIMIT 1",
+    )
+    after = marks(path)[0].jobs.sort("start_ns").row(0, named=True)
+    assert (after["start_ns"], after["end_ns"]) == (before["start_ns"] - 5, before["end_ns"])
+    assert marks(path)[0].jobs.height == 4
+
+
+def test_steps_are_read_where_there_are_any(path):
+    assert marks(path)[1]["step"].to_list() == [0]
+    edit(path, "DROP TABLE STEP_TIME")
+    found, steps = marks(path)
+    assert steps.is_empty()
+    assert found.notes == []
+
+
+def jobs(*rows):
+    columns = ("rank", "start_ns", "end_ns", "host_start_ns", "host_end_ns")
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row").with_columns(
+        pl.col("rank").cast(pl.Int32)
+    )
+
+
+def test_inside_on_host_and_device_is_nested_whatever_stands_between():
+    outer, inner, second = (0, 10, 50, 0, 40), (0, 12, 20, 2, 10), (0, 30, 50, 20, 40)
+    kept, nested = without_nested(jobs(inner, outer, second))
+    assert kept.rows() == [outer]
+    assert nested.rows() == [inner, second]
+
+
+def test_what_runs_beside_on_another_stream_is_kept():
+    kept, nested = without_nested(jobs((0, 10, 50, 0, 5), (0, 12, 20, 6, 8)))
+    assert (kept.height, nested.height) == (2, 0)
+
+
+def test_other_ranks_nest_nothing():
+    kept, nested = without_nested(jobs((0, 10, 50, 0, 40), (1, 12, 20, 2, 10)))
+    assert (kept.height, nested.height) == (2, 0)
+
+
+def test_jobs_are_in_the_step_in_which_their_mark_began_on_the_host():
+    steps = pl.DataFrame(
+        [(0, 7, 100, 200), (0, 8, 300, 400)],
+        schema={"rank": pl.Int32, "step": pl.Int32, "host_start_ns": pl.Int64, "step_end_ns": pl.Int64},
+        orient="row",
+    )
+    rows = [(0, 900, 910, host, host + 5) for host in (50, 100, 200, 250, 399, 500)] + [(1, 0, 1, 0, 1)]
+    assert with_steps(jobs(*rows), steps)["step"].to_list() == [None, 7, 7, None, 8, None, 0]

@@ -1,0 +1,46 @@
+"""Schedules as frameworks and callers spell them."""
+
+import pytest
+
+from drawing import timeline_from_text
+from stagescope.demo.names import THEORY
+from stagescope.ingest.schedule_names import SPELLINGS, known_schedule, with_schedule
+from stagescope.schedules.catalog import NAMES
+
+DRAWN = timeline_from_text("F0 B0\n. F0 B0")
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"), [("VPP", "interleaved"), ("DualPipeV", "dualpipev"), ("None", None)]
+)
+def test_spellings_of_any_case_are_known(spelled, name):
+    assert known_schedule(spelled) == name
+
+
+def test_every_spelling_stands_for_a_schedule_of_the_catalog_or_for_none():
+    assert set(SPELLINGS.values()) <= {None, *NAMES}
+    assert all(spelled == spelled.lower() for spelled in SPELLINGS)
+
+
+@pytest.mark.parametrize("spelled", THEORY)
+def test_the_names_of_torchs_classes_are_known(spelled):
+    assert known_schedule(spelled) == THEORY[spelled]
+
+
+def test_what_the_caller_says_fills_in_where_files_state_nothing():
+    said = with_schedule(DRAWN, "Eager1F1B")
+    assert said.ranks["schedule"].to_list() == ["eager-1f1b"] * 2
+    assert with_schedule(said, "gpipe").ranks.equals(said.ranks)
+
+
+def test_a_spelling_that_nobody_knows_is_said():
+    said = with_schedule(DRAWN, "2f2b")
+    assert said.ranks.equals(DRAWN.ranks)
+    assert said.diagnostics.select("severity", "message").rows() == [
+        ("warning", "no schedule '2f2b' is known here: nothing is made of it")
+    ]
+
+
+@pytest.mark.parametrize("nothing", [None, "", "none"])
+def test_nothing_said_changes_nothing(nothing):
+    assert with_schedule(DRAWN, nothing) is DRAWN
