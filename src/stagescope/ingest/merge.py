@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.ingest.one_run import Source, keep_one_run
 from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
@@ -27,25 +28,28 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
     A format that its reader refuses becomes a row in diagnostics if its files were only found in a directory
     and another format is usable: an error, or a warning where the files are tables of something else. Raises
     what the reader raises otherwise, and InputError when two sources hold the same rank.
+
+    Formats that are not of one run are not merged: see ingest/one_run.py.
     """
     options = options or ReadOptions()
-    timelines: list[Timeline] = []
+    sources: list[Source] = []
     refused: list[StagescopeError] = []
     for reader, files in inputs.files.items():
         try:
-            timelines.append(reader.read(files, options))
+            sources.append(Source(reader.name, files, reader.read(files, options)))
         except StagescopeError as error:  # noqa: PERF203 - each format fails on its own
             if inputs.named.intersection(files):
                 raise
             refused.append(error)
-    if refused and not timelines:
+    if refused and not sources:
         raise refused[0]
     not_read = [
         Diagnostic("warning" if isinstance(error, TableError) else "error", f"not read: {error}")
         for error in refused
     ]
+    timelines, left_out = keep_one_run(sources, inputs.named)
     merged = merge_timelines(timelines, options.layout.rank_count).with_diagnostics(
-        [*inputs.diagnostics, *not_read]
+        [*inputs.diagnostics, *not_read, *left_out]
     )
     return place_stages(with_schedule(merged, options.schedule), options.layout)
 

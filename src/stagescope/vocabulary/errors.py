@@ -64,6 +64,11 @@ class InputError(StagescopeError):
         return cls(f"cannot read {path}: {reason.strerror or reason}")
 
     @classmethod
+    def other_run(cls, path: str | os.PathLike[str], reason: str) -> Self:
+        """Return the error for a file that does not go together with the others of a call."""
+        return cls(f"{path} is not of the same run as the other files: {reason}", "give the files of one run")
+
+    @classmethod
     def layout_too_small(cls, given: Mapping[str, int], ranks: int, found: int) -> Self:
         """Return the error for parallel sizes that make fewer ranks than there are."""
         return cls(f"{_sizes(given)} make {ranks} ranks, but there are {found}")
