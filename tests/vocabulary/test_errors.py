@@ -71,7 +71,7 @@ def test_every_error_belongs_to_the_tree_and_is_drawn_there():
     classes = [
         thing
         for _, thing in inspect.getmembers(errors, inspect.isclass)
-        if thing.__module__ == errors.__name__
+        if thing.__module__.startswith(errors.__name__)
     ]
     assert all(issubclass(thing, StagescopeError) for thing in classes)
     assert all(thing.__name__ in errors.__doc__ for thing in classes)

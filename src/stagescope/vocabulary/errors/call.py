@@ -1,0 +1,137 @@
+"""Errors about how stagescope was called, and about the programs that it was to start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.vocabulary.errors.base import StagescopeError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from typing_extensions import Self
+
+
+class CommandError(StagescopeError):
+    """A program that was to be started cannot be."""
+
+    exit_code = 127
+
+    @classmethod
+    def not_found(cls, program: str) -> Self:
+        """Return the error for a program that is not on PATH."""
+        return cls(
+            f"cannot start {program!r}: no such program", "check the spelling, or activate its environment"
+        )
+
+    @classmethod
+    def cannot_start(cls, program: str, reason: OSError) -> Self:
+        """Return the error for a program that the system refuses to start."""
+        error = cls(f"cannot start {program!r}: {reason.strerror or reason}")
+        error.exit_code = 126
+        return error
+
+    @classmethod
+    def failed(cls, what: str, exit_code: int, log: str | os.PathLike[str]) -> Self:
+        """Return the error for a program that was started and failed; it keeps that program's exit code."""
+        error = cls(f"{what} failed with exit code {exit_code}", f"its output is in {log}")
+        error.exit_code = exit_code
+        return error
+
+    @classmethod
+    def missing_library(cls, library: str, purpose: str, install: str) -> Self:
+        """Return the error for an optional library that a command needs."""
+        error = cls(f"{purpose} needs {library}, which is not installed", f"install it with: {install}")
+        error.exit_code = 1
+        return error
+
+
+class UsageError(StagescopeError):
+    """The words of the call contradict themselves."""
+
+    exit_code = 2
+
+    @classmethod
+    def step_range_malformed(cls, text: str) -> Self:
+        """Return the error for a step range that is not written A:B."""
+        return cls(
+            f"steps {text!r}: expected A:B with whole numbers from 0, such as 2:5 for steps 2, 3 and 4"
+        )
+
+    @classmethod
+    def one_of(cls, choices: Iterable[str], given: Iterable[str]) -> Self:
+        """Return the error for a call that names none or several of things that exclude each other."""
+        found = " and ".join(given) or "nothing"
+        return cls(f"expected one of {', '.join(choices)}; found {found}")
+
+    @classmethod
+    def only_with(cls, option: str, other: str) -> Self:
+        """Return the error for an option that goes with another thing only."""
+        return cls(f"{option}: only with {other}")
+
+    @classmethod
+    def sizes_missing(cls) -> Self:
+        """Return the error for a schedule without a size."""
+        return cls("how large? give --ranks P and --microbatches M")
+
+    @classmethod
+    def numbers_malformed(cls, text: str) -> Self:
+        """Return the error for a list of numbers that is none."""
+        return cls(f"{text!r}: expected numbers and ranges with commas between them, such as 0,1,8-15")
+
+    @classmethod
+    def rank_order(cls, order: str, example: str) -> Self:
+        """Return the error for an order of parallel dimensions that is none."""
+        return cls(
+            f"--order {order!r}: expected every dimension larger than 1 once, the fastest first, such as {example}"
+        )
+
+    @classmethod
+    def mirror_unknown(cls, name: str, known: Iterable[str]) -> Self:
+        """Return the error for a profiler that jobs cannot be mirrored to."""
+        return cls(f"--also {name!r}: expected names with commas between, of {', '.join(known)}")
+
+    @classmethod
+    def option_malformed(cls, text: str) -> Self:
+        """Return the error for an option of a schedule that is not written NAME=VALUE."""
+        return cls(f"--option {text!r}: expected NAME=VALUE, such as group_size=4")
+
+    @classmethod
+    def cost_malformed(cls, text: str, names: Iterable[str]) -> Self:
+        """Return the error for a cost that is not written NAME=NUMBER."""
+        return cls(
+            f"cost {text!r}: expected {', '.join(names)} or hop with a number from 0 on, such as F=1 or F=2.5ms, "
+            "or one per stage, F=1:1:2"
+        )
+
+    @classmethod
+    def cost_twice(cls, name: str) -> Self:
+        """Return the error for a cost that is given twice."""
+        return cls(f"cost {name} is given twice")
+
+    @classmethod
+    def costs_mixed(cls) -> Self:
+        """Return the error for relative costs beside absolute ones."""
+        return cls("costs are plain numbers or have units (ns, us, ms, s), all of them: found both")
+
+    @classmethod
+    def cost_without_forward(cls) -> Self:
+        """Return the error for costs with units of which the forward is missing."""
+        return cls("costs with units need the forward's too, such as F=2.5ms")
+
+    @classmethod
+    def bound_too_small(cls, given_bytes: int, least_bytes: int) -> Self:
+        """Return the error for a bound on the size of a recording that would not hold one."""
+        return cls(f"a recording cannot be kept within {given_bytes} bytes",
+                   f"give at least {least_bytes} bytes a process, or 0 for no bound")  # fmt: skip
+
+    @classmethod
+    def size_malformed(cls, text: str) -> Self:
+        """Return the error for a size that is none."""
+        return cls(f"not a size: {text!r}", "write bytes, or as in 512MiB, 2GB or 64k; 0 is no bound")
+
+    @classmethod
+    def step_range_empty(cls, text: str, start: int, stop: int) -> Self:
+        """Return the error for a step range with nothing in it."""
+        return cls(f"steps {text!r}: no step lies between {start} (first) and {stop} (first one left out)")

@@ -1,0 +1,148 @@
+"""Errors about what was given to be read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from stagescope.vocabulary.errors.base import StagescopeError
+from stagescope.vocabulary.number_ranges import compact_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from typing_extensions import Self
+
+
+class InputError(StagescopeError):
+    """What was given cannot be read."""
+
+    @classmethod
+    def no_such_path(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a path that does not exist."""
+        return cls(f"no such file or directory: {path}")
+
+    @classmethod
+    def nothing_to_read(cls, path: str | os.PathLike[str], formats: Iterable[str]) -> Self:
+        """Return the error for a directory without any file that a reader knows."""
+        return cls(
+            f"nothing to read in {path}: no file of a format that stagescope reads ({', '.join(formats)})",
+            "record a run with: stagescope run -o DIR -- torchrun ... train.py",
+        )
+
+    @classmethod
+    def not_recognized(cls, path: str | os.PathLike[str], formats: Iterable[str], head: bytes) -> Self:
+        """Return the error for a file that no reader recognizes by its content."""
+        begins = f"it begins with {head[:12]!r}" if head else "it is empty"
+        return cls(f"{path} is not a recording or a trace that stagescope knows ({begins})",
+                   f"formats it reads: {', '.join(formats)}")  # fmt: skip
+
+    @classmethod
+    def cannot_read(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
+        """Return the error for a file that the system refuses to open."""
+        return cls(f"cannot read {path}: {reason.strerror or reason}")
+
+    @classmethod
+    def other_run(cls, path: str | os.PathLike[str], reason: str) -> Self:
+        """Return the error for a file that does not go together with the others of a call."""
+        return cls(f"{path} is not of the same run as the other files: {reason}", "give the files of one run")
+
+    @classmethod
+    def layout_too_small(cls, given: Mapping[str, int], ranks: int, found: int) -> Self:
+        """Return the error for parallel sizes that make fewer ranks than there are."""
+        return cls(f"{_sizes(given)} make {ranks} ranks, but there are {found}")
+
+    @classmethod
+    def layout_does_not_divide(cls, given: Mapping[str, int], ranks: int, found: int) -> Self:
+        """Return the error for parallel sizes that do not divide the number of ranks."""
+        return cls(f"{found} ranks cannot be divided by {_sizes(given)} (together {ranks})")
+
+    @classmethod
+    def name_not_text(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a file whose name is no text in the system's encoding."""
+        shown = os.fsencode(path).decode("utf-8", "replace")
+        return cls(f"cannot read {shown}: its name is not valid UTF-8", "rename it, or a directory above it")
+
+    @classmethod
+    def damaged(cls, path: str | os.PathLike[str], what: str) -> Self:
+        """Return the error for a file of a known format with nothing usable in it."""
+        return cls(f"{path}: {what}")
+
+    @classmethod
+    def no_marks(cls, path: str | os.PathLike[str], files: int) -> Self:
+        """Return the error for Ascend profiles without a mark of the pipeline's jobs."""
+        which = path if files == 1 else f"{path} and {files - 1} more profiles"
+        return cls(
+            f"{which}: no mark of a forward or backward with a task on the device",
+            "mark these functions with mstx and profile with export_type db, as docs/ascend.md tells",
+        )
+
+    @classmethod
+    def newer_version(cls, path: str | os.PathLike[str], found: int, known: int) -> Self:
+        """Return the error for a file written by a newer stagescope."""
+        return cls(f"{path} has format version {found}; this stagescope reads up to {known}",
+                   "upgrade stagescope to read it")  # fmt: skip
+
+    @classmethod
+    def duplicate_rank(cls, rank: int, sources: Iterable[str]) -> Self:
+        """Return the error for two recordings that claim to be the same rank."""
+        return cls(
+            f"two recordings of rank {rank}: {' and '.join(sources)}",
+            "give one run at a time: name one run's directory, or remove the recordings of the other run",
+        )
+
+    @classmethod
+    def no_job_in_traces(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for traces of paddle.profiler in which the executor ran no pipeline job."""
+        return cls(
+            f"no pipeline job in {path}: no event is called like forward-0[39.575 ms]",
+            "the static executor writes them, one per job of a plan, while paddle.profiler records",
+        )
+
+    @classmethod
+    def no_worker_logs(cls, directory: str | os.PathLike[str]) -> Self:
+        """Return the error for a directory without Paddle's worker logs."""
+        return cls(
+            f"no workerlog.N in {directory}",
+            "paddle.distributed.launch writes them to its --log_dir; several machines are sub-directories of one",
+        )
+
+    @classmethod
+    def no_profiled_jobs(cls, paths: Sequence[str | os.PathLike[str]]) -> Self:
+        """Return the error for worker logs of which none holds a job."""
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        return cls(
+            f"no job line in {paths[0]}{more}: the run was not profiled",
+            "use job_schedule_profiler_range or switch_job_schedule_profiler (paddle.profiler.utils) in the training, "
+            "or --job_schedule_profiler_start and _end of PaddleNLP, on a CUDA build of Paddle",
+        )
+
+    @classmethod
+    def no_step(cls, step: int, present: Iterable[int]) -> Self:
+        """Return the error for a step that was asked for and not recorded."""
+        return cls(f"step {step} was not recorded; recorded: {compact_ranges(present)}")
+
+    @classmethod
+    def no_ranks(cls, ranks: Iterable[int], present: Iterable[int]) -> Self:
+        """Return the error for ranks that were asked for and not recorded."""
+        return cls(f"rank {compact_ranges(ranks)} was not recorded; recorded: {compact_ranges(present)}")
+
+
+class TableError(StagescopeError):
+    """A table breaks its declaration."""
+
+    @classmethod
+    def missing_columns(cls, table: str, missing: Iterable[str], where: str = "") -> Self:
+        """Return the error for a table without a required column."""
+        return cls(f"{where + ': ' if where else ''}table {table} lacks the column(s) {', '.join(missing)}")
+
+    @classmethod
+    def wrong_values(cls, table: str, column: str, found: object, expected: str, where: str = "") -> Self:
+        """Return the error for a column with values that its declaration does not allow."""
+        at = where + ": " if where else ""
+        return cls(f"{at}table {table}, column {column}: expected {expected}, found {found!r}")
+
+
+def _sizes(given: Mapping[str, int]) -> str:
+    """Return parallel sizes in words: pp 4 x tp 2."""
+    return " x ".join(f"{name} {size}" for name, size in given.items())
