@@ -25,8 +25,8 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     receive_wait_ns and send_wait_ns (the union of the times in which the host was blocked on a receive or on a
     send, inside the window; a send blocks until its receiver takes part).
     Pipeline jobs on the compute lane make the windows: jobs of which only the launch by the host is known do not
-    tell when a device was idle. `pipelines` is what find_pipelines returns. Spans count by their time, whatever step they name: a rank
-    that already computes for the next step is not idle.
+    tell when a device was idle. `pipelines` is what find_pipelines returns. Spans count by their time, whatever step
+    they name: a rank that already computes for the next step is not idle.
     """
     windows = _windows(spans, pipelines)
     busy = unite(spans.filter(pl.col("lane") == COMPUTE))
