@@ -113,7 +113,8 @@ def test_batches_are_told_apart_by_what_they_send_and_receive(tmp_path, shape):
     assert wrong_transfers(timeline, truth).is_empty()
     assert wrong_pairs(timeline, truth) == []
     named = named_transfers(timeline)
-    assert named.height > 0.85 * truth.transfers.height
+    # A batch that may be one end or the other, with the tasks of one message, bears no name.
+    assert named.height > 0.8 * truth.transfers.height
     both_ways = named.filter(pl.len().over("rank", "name", "peer") > 1)
     assert both_ways["bytes"].null_count() == both_ways.height
 
@@ -229,6 +230,46 @@ def test_a_lost_mark_names_no_transfer_wrong(tmp_path):
     assert wrong_transfers(timeline, truth).is_empty()
     assert wrong_pairs(timeline, truth) == []
     assert named_transfers(timeline).height > 0.95 * truth.transfers.height
+
+
+def damaged_cluster(directory, seed):
+    """Return the truth about a cluster of a random shape that lost operations, marks and perhaps a whole profile."""
+    chance = random.Random(seed)  # noqa: S311 - a planted fault
+    shape = dict(chance.choice(list(SHAPES.values())))
+    pp, dp = chance.choice([2, 3, 4]), chance.choice([1, 2])
+    if "chunks" in shape:
+        shape |= {"microbatches": pp * chance.choice([1, 2, 3]), "chunks": chance.choice([2, 3])}
+    shape |= {"transfers": chance.choice(["single", "batched"]), "skew_ns": chance.choice([0, 5_000_000])}
+    hosts = {"ranks_per_host": chance.choice([1, 2, 8]), "steps": chance.choice([1, 2])}
+    truth = write_cluster(directory, Cluster(**shape, **hosts, pp=pp, dp=dp, seed=seed))
+    operations = truth.transfers.select("rank", "name").unique(maintain_order=True).rows()
+    for rank, name in chance.sample(operations, min(chance.choice([0, 1, 3, 10, 20]), len(operations) // 2)):
+        lose_op(truth.databases[rank], name)
+    for _ in range(chance.choice([0, 1, 2, 5])):
+        lose_mark(truth.databases[chance.randrange(pp * dp)], chance.randrange(4))
+    if chance.random() < 0.2:
+        truth.databases[chance.randrange(pp * dp)].write_bytes(b"")
+    return truth
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_lost_together_names_no_transfer_wrong(tmp_path, seed):
+    truth = damaged_cluster(tmp_path, seed)
+    timeline = read(truth)
+    assert wrong_transfers(timeline, truth).is_empty()
+    assert wrong_pairs(timeline, truth) == []
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("pp", [2, 3, 4])
+def test_without_the_last_rank_of_the_pipeline_no_job_is_named_wrong(tmp_path, shape, pp):
+    sizes = {"microbatches": 2 * pp} if "chunks" in shape else {}
+    truth = write_cluster(tmp_path, Cluster(**{**shape, **sizes}, pp=pp))
+    truth.databases[pp - 1].write_bytes(b"")
+    timeline = read(truth)
+    named = jobs_of(timeline).drop_nulls("microbatch")
+    assert named.join(_comparable(truth.jobs), on=JOB_COLUMNS, how="anti").is_empty()
+    assert wrong_transfers(timeline, truth).is_empty()
 
 
 def test_context_parallel_ranks_have_their_stage(tmp_path):

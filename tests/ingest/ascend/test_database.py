@@ -1,6 +1,7 @@
 """What can be read of SQLite files that are damaged, locked or different."""
 
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -105,6 +106,29 @@ def test_the_log_of_a_database_is_read_with_it(path):
         with Database(path) as database:
             assert database.rows("N", f"{NUMBERS} WHERE t.a = 5000") == [(5000,)]
             assert not database.ignores_log
+
+
+def test_a_log_in_a_directory_without_write_access_is_left_and_said(path):
+    closed = path.parent / "closed"
+    closed.mkdir()
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("INSERT INTO N VALUES (5000, '')")
+        writer.commit()
+        for suffix in ("", "-wal"):
+            shutil.copyfile(f"{path}{suffix}", closed / f"{path.name}{suffix}")
+    closed.chmod(0o555)
+    try:
+        if os.access(closed, os.W_OK):
+            pytest.skip("this user, such as root, may write to every directory")
+        with Database(closed / path.name) as database:
+            assert len(database.rows("N", NUMBERS)) == 2_000
+            (note,) = database.diagnostics(3)
+        assert (note.severity, note.rank) == ("error", 3)
+        assert note.message.startswith("its log (-wal) cannot be followed")
+        assert len(list(closed.iterdir())) == 2
+    finally:
+        closed.chmod(0o755)
 
 
 def test_text_that_is_no_utf_8_hides_no_other(tmp_path):

@@ -90,3 +90,21 @@ def test_a_job_that_stands_twice_is_no_evidence():
     jobs = timeline_from_text("F0 F0 . B0\n. F0 B0 .").spans
     messages = expect_messages(jobs, places(2))
     assert messages.filter(direction="forward")["ready_ns"].to_list() == [None]
+
+
+def test_a_message_of_two_unknown_jobs_is_expected_all_the_same():
+    jobs = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute")
+    lost = (pl.col("kind") == "forward") & (pl.col("microbatch") == 2) & (pl.col("rank") < 2)
+    messages = expect_messages(jobs.filter(~lost), places(3)).filter(source=0, target=1)
+    assert messages["microbatch"].to_list() == [0, 1, 2, 3]
+    assert messages.select("ready_ns", "needed_ns").row(2) == (None, None)
+    assert not messages["is_open"].any()
+
+
+def test_where_several_kinds_are_sent_a_message_without_its_sender_opens_the_places_around_it():
+    jobs = spans_of("interleaved", 2, 4, chunks=2).filter(pl.col("lane") == "compute")
+    lost = (pl.col("kind") == "forward") & (pl.col("microbatch") == 1) & (pl.col("stage") == 0)
+    messages = expect_messages(jobs.filter(~lost), places(2)).filter(source=0, target=1)
+    kind = messages.filter(direction="forward", to_stage=1)
+    assert kind["microbatch"].to_list() == [0, 2, 3]
+    assert kind["is_open"].to_list() == [True, True, False]

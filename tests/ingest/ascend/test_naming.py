@@ -1,83 +1,18 @@
 from __future__ import annotations
 
-import ast
 import itertools
 import random
 
 import polars as pl
 import pytest
 
-from ascend_profiles import Cluster, write_cluster
+from ascend_profiles import Cluster
+from ascend_runs import UNSPLIT, MarkedRun
 from stagescope.ingest.ascend.jobs import RAW_JOBS, PipelineInfo
 from stagescope.ingest.ascend.naming import name_jobs
-from stagescope.timeline import RANKS, SPANS
-from stagescope.timeline.validate import conform
+from stagescope.timeline import RANKS
 
-MARKERS = {
-    "forward_step": "forward",
-    "forward_step_with_model_graph": "forward",
-    "backward_step": "backward",
-    "backward_step_with_model_graph": "backward",
-    "WeightGradStore.pop": "weight",
-    "forward_backward_overlaping": "overlap",
-}
 NAMED = ["rank", "step", "kind", "stage", "chunk", "microbatch", "start_ns", "end_ns"]
-NAMES = ["stage", "chunk", "microbatch"]
-UNSPLIT = {"split_cooldown": False}
-
-
-class Run:
-    """A cluster's raw marks with the truth about them, from which marks can be lost."""
-
-    def __init__(self, directory, cluster):
-        self.cluster = cluster
-        self.truth = write_cluster(directory, cluster).jobs
-        said = [ast.literal_eval(text) for text in self.truth["message"]]
-        self.raw = (
-            self.truth.with_columns(
-                message=pl.Series([each["name"] for each in said]),
-                marker=pl.Series([MARKERS[each["name"]] for each in said]),
-                said_microbatch=pl.Series([each.get("current_microbatch") for each in said], dtype=pl.Int32),
-                said_chunk=pl.Series([each.get("model_chunk_id") for each in said], dtype=pl.Int32),
-            )
-            .unique(["rank", "start_ns"], keep="first", maintain_order=True)
-            .select(*RAW_JOBS)
-        )
-
-    def without(self, rank, *indices, step=0):
-        """Return the raw marks without some of a rank and step, by their place in it."""
-        nth = pl.int_range(pl.len()).over("rank", "step")
-        lost = (pl.col("rank") == rank) & (pl.col("step") == step) & nth.is_in(indices)
-        return self.raw.filter(~lost)
-
-    def name(self, raw=None, *, schedule=..., microbatches=..., placed=True, clock="a"):
-        cluster, width = self.cluster, self.cluster.width
-        declared = PipelineInfo(
-            cluster.schedule if schedule is ... else schedule,
-            cluster.microbatches if microbatches is ... else microbatches,
-        )
-        ranks = pl.DataFrame({"rank": range(cluster.world_size)}).with_columns(
-            pp=pl.col("rank") // width if placed else pl.lit(None),
-            dp=pl.col("rank") % width,
-            tp=0,
-            cp=0,
-            clock=pl.lit(clock),
-        )
-        spans, notes = name_jobs(self.raw if raw is None else raw, conform(ranks, RANKS), declared)
-        conform(spans, SPANS)
-        return spans, notes
-
-    def wrong(self, spans):
-        """Return how many spans are named otherwise than they should be, and how many are not named."""
-        key = ["rank", "start_ns", "kind"]
-        joined = spans.cast({"kind": pl.String}).join(
-            self.truth, on=key, how="left", suffix="_true", nulls_equal=True
-        )
-        named = joined.filter(pl.col("microbatch").is_not_null())
-        false = named.filter(
-            pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_true")) for name in NAMES)
-        )
-        return false.height, joined.height - named.height
 
 
 def by_text(notes, severity):
@@ -91,7 +26,7 @@ def in_order(frame):
 @pytest.fixture
 def run(tmp_path):
     fresh = itertools.count()
-    return lambda **words: Run(tmp_path / str(next(fresh)), Cluster(transfers="none", **words))
+    return lambda **words: MarkedRun(tmp_path / str(next(fresh)), Cluster(transfers="none", **words))
 
 
 @pytest.mark.parametrize(
@@ -333,7 +268,12 @@ def test_replicas_with_the_same_marks_are_named_alike(run):
     planted = run(schedule="dualpipev", pp=2, microbatches=6, dp=4, options=UNSPLIT)
     spans, _ = planted.name()
     numbered = spans.select(
-        *NAMES, nth=pl.int_range(pl.len()).over("rank"), replica=pl.col("rank") % 4, pp=pl.col("rank") // 4
+        "stage",
+        "chunk",
+        "microbatch",
+        nth=pl.int_range(pl.len()).over("rank"),
+        replica=pl.col("rank") % 4,
+        pp=pl.col("rank") // 4,
     )
     assert numbered.drop("replica").n_unique() == numbered.height // 4
 

@@ -56,9 +56,16 @@ def test_where_marks_are_lost_in_most_steps_the_longest_is_tried_too():
 
 
 def test_several_chunks_are_tried_where_nobody_says_how_many_there_are():
-    plans, _ = list_plans(WHOLE._replace(forwards=12, longest=12), 4, PipelineInfo(None, None))
+    plans, _ = list_plans(WHOLE._replace(forwards=48, longest=48), 4, PipelineInfo(None, None))
     several = {(plan.chunks, plan.microbatches) for plan in plans if plan.schedule == "interleaved"}
-    assert several == {(2, 6), (3, 4), (4, 3), (6, 2), (12, 1)}
+    assert several == {(2, 24), (3, 16), (4, 12), (6, 8), (12, 4)}
+
+
+def test_only_whole_rounds_of_micro_batches_are_taken_for_interleaved_where_none_are_declared():
+    counts = WHOLE._replace(forwards=12, longest=12)
+    undeclared, declared = (list_plans(counts, 4, PipelineInfo(None, m))[0] for m in (None, 6))
+    assert [plan.microbatches for plan in undeclared if plan.chunks > 1] == [4]
+    assert [plan.microbatches for plan in declared if plan.chunks > 1] == [6]
 
 
 def test_a_declared_number_beyond_all_measure_builds_no_order():

@@ -27,8 +27,10 @@ def count_along(
 
     `jobs` has group and sort beside the columns of raw jobs. What marks say themselves is taken in any case.
     """
-    if not (_agree(jobs) and _has_one_chunk(jobs)):
-        said = pl.when(pl.col("marker") == FORWARD).then("said_microbatch").alias("microbatch")
+    if _contradicts(declared, counts) or not (_agree(jobs) and _has_one_chunk(jobs)):
+        # With several chunks a rank may count its micro-batches on from one to the next (plan.py), so none is sure.
+        is_sure = (pl.col("marker") == FORWARD) & (not counts.overlaps)
+        said = pl.when(is_sure).then("said_microbatch").alias("microbatch")
         text = (
             "jobs cannot be told apart: no schedule fits their order, and counting would not be safe; only "
             "what the marks say themselves is named (--schedule and --microbatches say more)"
@@ -47,6 +49,11 @@ def count_along(
         microbatch=microbatch.otherwise(nth % per_step), step=step, chunk=pl.lit(0, pl.Int32)
     )
     return named, [Diagnostic("info", text, count=jobs.height)]
+
+
+def _contradicts(declared: PipelineInfo, counts: Counts) -> bool:
+    """Tell whether another number of micro-batches is declared than every step has."""
+    return counts.steps_are_told and declared.microbatches not in (None, counts.forwards)
 
 
 def _agree(jobs: pl.DataFrame) -> bool:

@@ -44,7 +44,9 @@ def expect_messages(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFr
     taken = jobs.select(
         *MESSAGE[:3], "microbatch", "free_ns", to_stage="stage", to_chunk="chunk", needed_ns="start_ns"
     )
-    messages = made.join(taken, on=MESSAGE, how="full", coalesce=True, nulls_equal=True).with_columns(
+    told = made.join(taken, on=MESSAGE, how="full", coalesce=True, nulls_equal=True)
+    every = _all_messages(jobs, stages)
+    messages = told.join(every, on=MESSAGE, how="full", coalesce=True, nulls_equal=True).with_columns(
         stage=pl.col("to_stage") - pl.when(pl.col("direction") == "forward").then(1).otherwise(-1)
     )
     ranked = (
@@ -80,6 +82,24 @@ def _jobs(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _all_messages(jobs: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
+    """Return one row (MESSAGE) for every message of every step, also where neither of its jobs is known.
+
+    A message that nobody expects leaves its transfers to be taken for those of another.
+    """
+    steps = jobs.select("pipeline", "step").unique()
+    microbatches = pl.DataFrame({"microbatch": range(int(jobs["microbatch"].max() or 0) + 1)})  # type: ignore[arg-type]
+    directions = pl.DataFrame({"direction": ["forward", "backward"]})
+    grid = (
+        stages.select("pipeline", to_stage="stage").join(steps, on="pipeline").join(directions, how="cross")
+    )
+    return (
+        grid.join(microbatches, how="cross")
+        .select(*MESSAGE)
+        .cast({"to_stage": pl.Int32, "microbatch": pl.Int32})
+    )
+
+
 def _stage_ranks(jobs: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
     """Return pipeline, stage, rank: where every stage lies, also on ranks without a profile.
 
@@ -110,26 +130,55 @@ def _in_sending_order(messages: pl.DataFrame) -> pl.DataFrame:
     """Return the messages by source, target and time of sending.
 
     Messages of one kind between two ranks are sent in the order in which they are taken, which places those of
-    unknown jobs. Where there are several kinds, their common order is not known: there, such messages are left out.
+    unknown jobs, and within a step in the order of their micro-batches, which places those that neither job tells of.
+    Where there are several kinds, their common order is not known: there, messages without their sender's job are
+    left out, and those among which they may stand are open.
     """
     pair, sort = ["source", "target"], ["source", "target", "direction", "to_stage"]
     lag_ns = (pl.col("needed_ns") - pl.col("ready_ns")).median().over(sort).fill_null(0).cast(pl.Int64)
     is_only_sort = pl.struct("direction", "to_stage").n_unique().over(pair) == 1
-    return (
+    timed = (
         messages.with_columns(taken_ns=pl.coalesce("needed_ns", pl.col("ready_ns") + lag_ns), lag_ns=lag_ns)
-        .filter(pl.col("ready_ns").is_not_null() | is_only_sort)
+        .sort(*sort, "step", "microbatch")
+        .with_columns(pl.col("taken_ns").forward_fill().backward_fill().over([*sort, "step"]))
         .sort(*sort, "taken_ns", "microbatch")
         .with_columns(
             sent_ns=pl.coalesce(
                 pl.col("ready_ns").forward_fill().over(sort), pl.col("needed_ns") - pl.col("lag_ns")
-            )
+            ),
+            is_placed=pl.col("ready_ns").is_not_null() | is_only_sort,
         )
         .sort(*pair, "sent_ns", pl.col("direction") == "backward", "taken_ns", maintain_order=True)
-        .select(*pair, *COLUMNS)
+    )
+    return _with_open(timed).filter("is_placed").select(*pair, *COLUMNS)
+
+
+def _with_open(messages: pl.DataFrame) -> pl.DataFrame:
+    """Return the messages with is_open: whether one of those that have no place may stand before, after or as it.
+
+    It stands after the one before it of its own kind, and before the one after it.
+    """
+    pair, sort = ["source", "target"], ["source", "target", "direction", "to_stage"]
+    place = pl.int_range(pl.len()).over(pair)
+    known = pl.when("is_placed").then(place)
+    ranged = messages.with_columns(place=place, known=known).with_columns(
+        since=pl.col("known").forward_fill().over(sort).fill_null(0),
+        until=pl.col("known").backward_fill().over(sort).fill_null(pl.len().over(pair) - 1),
+    )
+    open_ones = ranged.filter(~pl.col("is_placed"))
+    begun, ended = (
+        open_ones.group_by(*pair, pl.col(column).alias("place")).len(name)
+        for column, name in (("since", "begun"), ("until", "ended"))
+    )
+    return (
+        ranged.join(begun, on=[*pair, "place"], how="left", maintain_order="left")
+        .join(ended, on=[*pair, "place"], how="left", maintain_order="left")
+        .with_columns(pl.col("begun", "ended").fill_null(0).cum_sum().over(pair))
+        .with_columns(is_open=pl.col("begun") > pl.col("ended").shift(1, fill_value=0).over(pair))
     )
 
 
 COLUMNS: Iterable[str] = (
     "step", "direction", "stage", "chunk", "to_stage", "to_chunk", "microbatch", "ready_ns", "sent_ns", "needed_ns",
-    "free_ns", "shares_clock",
+    "free_ns", "shares_clock", "is_open",
 )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.ingest.ascend import counting
+from stagescope.ingest.ascend.choice import choose_plans
 from stagescope.ingest.ascend.clues import PRODUCTS, StepClues, When, key_of, usual_lengths
 from stagescope.ingest.ascend.naming_diagnostics import what_was_wrong
 from stagescope.ingest.ascend.placing import Fitted, Look, expected, find_looks, fit_plan, place, word
@@ -57,9 +58,8 @@ def name_jobs(
     plans, notes = list_plans(counts, stages + 1, declared) if isinstance(stages, int) else ([], [])
     looks = find_looks(grouped)
     logits_are_told = LOGITS in grouped["sort"]
-    fitted = fit_plan(
-        looks.values(), [each for plan in plans for each in plan.variants(logits_are_told=logits_are_told)]
-    )
+    variants = [each for plan in plans for each in plan.variants(logits_are_told=logits_are_told)]
+    fitted = fit_plan(looks.values(), choose_plans(looks.values(), variants, declared))
     if fitted is None or not (fitted.is_near or known_schedule(declared.schedule)):
         counted, why = counting.count_along(grouped, declared, counts)
         return spans_of_jobs(counted), [*notes, *why]

@@ -15,34 +15,27 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.ascend.alignment import LOST, NOBODY, UNCLEAR, Sides, align
+from stagescope.ingest.ascend.evidence import (
+    CLOCK_TOLERANCE_NS,
+    Expected,
+    Observed,
+    are_trusted,
+    fit_any,
+    pair_costs,
+)
 from stagescope.ingest.ascend.messages import DIRECTIONS
 from stagescope.ingest.ascend.transfers import BATCH, RECEIVE, SEND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
     Floats = npt.NDArray[np.float64]
     Indices = npt.NDArray[np.int64]
 
-TOLERANCE_NS = 10_000
-"""A mark's task on the device may begin a little before, and end a little after, the kernels that it covers."""
-
-CLOCK_TOLERANCE_NS = 50_000
-"""The same between two ranks, whose times are converted to the wall clock each by itself."""
-
-WORST_PART = 0.6
-"""What one piece of evidence costs at most, in job lengths: two against a pair are worse than a lost message."""
-
-GAP_FRACTION = 0.2
-"""A gap of this share of a job, for which there is no reason, weighs as much as a transfer that takes a whole job."""
-
 EXTRA, EXTRA_HALF = 1.0, 0.05
 """Cost of a transfer that carried no message; a batch may well do nothing in one of its two directions."""
-
-UNKNOWN = 0.3
-"""Cost of evidence that is not there: neither for a pair nor against it."""
 
 MOST_OF_BATCH = 0.35
 """What the pair of a batch costs at most, one unknown time included: batches stand close together, and fit much."""
@@ -58,50 +51,11 @@ AGREEING = 0.5
 """How many clear pairs it takes to say how far two clocks are apart, and what share of them has to agree."""
 
 
-class Observed(NamedTuple):
-    """The transfers of one rank to or from one other, in order: row numbers, times, and when their stream was free."""
+MATCH = {"row": pl.UInt32, "message": pl.UInt32, "end": pl.String, "is_sure": pl.Boolean}
+"""Row of a transfer, the message that it carried (null: clearly none), and which end of it: SEND or RECEIVE.
 
-    rows: Indices
-    start_ns: Floats
-    end_ns: Floats
-    free_ns: Floats
-    extra: Floats
-    most: Floats
-
-    def at(self, places: Indices) -> Observed:
-        """Return the transfers at some places, in their shape."""
-        return Observed(
-            self.rows[places],
-            self.start_ns[places],
-            self.end_ns[places],
-            self.free_ns[places],
-            self.extra[places],
-            self.most[places],
-        )
-
-
-class Expected(NamedTuple):
-    """The messages between the same two, in order: row numbers, and times, nan where one is not known."""
-
-    rows: Indices
-    ready_ns: Floats
-    needed_ns: Floats
-    free_ns: Floats
-    job_ns: Floats
-
-    def at(self, places: Indices) -> Expected:
-        """Return the messages at some places, in their shape."""
-        return Expected(
-            self.rows[places],
-            self.ready_ns[places],
-            self.needed_ns[places],
-            self.free_ns[places],
-            self.job_ns[places],
-        )
-
-
-MATCH = {"row": pl.UInt32, "message": pl.UInt32, "end": pl.String}
-"""Row of a transfer, the message that it carried (null: clearly none), and which end of it: SEND or RECEIVE."""
+Where that is not sure, the transfer is a batch that may be that end of some message.
+"""
 
 
 def pair_ends(
@@ -121,17 +75,25 @@ def pair_ends(
         f"most_{end}": pl.when(is_batch).then(MOST_OF_BATCH).otherwise(LOST) for end in (SEND, RECEIVE)
     }
     does_one = is_batch & (pl.col("tasks") == tasks.min().over("rank")) & (tasks.n_unique().over("rank") > 1)
-    limited = transfers.with_columns(**limits, does_one=does_one.fill_null(value=False))
+    does_two = is_batch & (pl.col("tasks") == 2 * tasks.min().over("rank"))
+    limited = transfers.with_columns(
+        **limits, does_one=does_one.fill_null(value=False), does_two=does_two.fill_null(value=False)
+    )
     decided = _decided(limited, messages, facts)
+    may = [decided]
     for _ in range(BATCH_ROUNDS if (transfers["way"] == BATCH).any() else 0):
         decided = _decided(_limited(limited, decided), messages, facts)
-    return _without_overload(decided.drop_nulls("message"), limited)
+        may.append(decided)
+    return _without_overload(decided, pl.concat(may), limited)
 
 
-def _without_overload(matched: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
-    """Return the ends without those of batches that have two and only the tasks of one."""
-    does_one = transfers.filter("does_one")["row"].implode()
-    return matched.filter((pl.len().over("row") == 1) | ~pl.col("row").is_in(does_one))
+def _without_overload(decided: pl.DataFrame, seen: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
+    """Return the messages without those of batches that would do for one each way and may have the tasks of one."""
+    does_one = transfers.filter(pl.col("way") == BATCH, ~pl.col("does_two"))["row"].implode()
+    may = seen.filter(pl.col("message").is_not_null() | ~pl.col("is_sure"))
+    both = may.group_by("row").agg(pl.col("end").n_unique()).filter(pl.col("end") > 1)["row"].implode()
+    overloaded = pl.col("row").is_in(does_one) & pl.col("row").is_in(both)
+    return decided.filter("is_sure", ~overloaded).drop_nulls("message").drop("is_sure")
 
 
 class _RankFacts(NamedTuple):
@@ -151,8 +113,11 @@ class _RankFacts(NamedTuple):
 
     def share_clock(self, ranks: Iterable[int]) -> bool:
         """Tell whether all of the ranks stamp with one known clock."""
-        clocks = {self.clocks.get(rank) for rank in ranks}
-        return len(clocks) == 1 and None not in clocks
+        return len({self.clock(rank) for rank in ranks}) == 1
+
+    def clock(self, rank: int) -> str:
+        """Return the name of a rank's clock, one of its own where it has none."""
+        return self.clocks.get(rank) or f"rank {rank}"
 
 
 def _decided(transfers: pl.DataFrame, messages: pl.DataFrame, facts: _RankFacts) -> pl.DataFrame:
@@ -167,9 +132,9 @@ def _limited(transfers: pl.DataFrame, decided: pl.DataFrame) -> pl.DataFrame:
     need for one message receives nothing: where a batch was lost, another one near it may seem to have done its work.
     """
     rows = {
-        (end, is_idle): decided.filter((pl.col("end") == end) & (pl.col("message").is_null() == is_idle))[
-            "row"
-        ].implode()
+        (end, is_idle): decided.filter(
+            "is_sure", (pl.col("end") == end) & (pl.col("message").is_null() == is_idle)
+        )["row"].implode()
         for end in (SEND, RECEIVE)
         for is_idle in (True, False)
     }
@@ -187,22 +152,38 @@ def _limited(transfers: pl.DataFrame, decided: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+class _Pair(NamedTuple):
+    """The transfers between two ranks, sends and receives, and the messages of which they are the ends."""
+
+    source: int
+    target: int
+    sides: tuple[Observed, Observed]
+    due: Expected
+
+
 def _matches(transfers: pl.DataFrame, messages: pl.DataFrame, facts: _RankFacts) -> Iterator[pl.DataFrame]:
     """Yield which row is which end of which message, pair of ranks by pair of ranks."""
     own = {rank: rows for (rank,), rows in transfers.group_by(["rank"], maintain_order=True)}
-    nothing = transfers.clear()
+    pairs = list(_pairs(own, transfers.clear(), messages, facts))
+    apart_ns = _clocks_apart(pairs, facts)
+    for pair in pairs:
+        for end, observed in zip((SEND, RECEIVE), pair.sides, strict=True):
+            yield _certain(end, observed, pair.due, apart_ns[pair.source, pair.target])
+    for rank, rows in own.items():
+        if rows["peer"].null_count():
+            yield from _without_peers(rank, rows, messages, facts)
+
+
+def _pairs(
+    own: dict[int, pl.DataFrame], nothing: pl.DataFrame, messages: pl.DataFrame, facts: _RankFacts
+) -> Iterator[_Pair]:
     for (source, target), expected in messages.group_by(["source", "target"], maintain_order=True):
-        sides = tuple(
+        sent, received = (
             _observed(own.get(rank, nothing), end, pl.col("peer") == peer)
             for rank, peer, end in ((source, target, SEND), (target, source, RECEIVE))
         )
         due = _expected(expected, facts.job_ns.get(source) or facts.job_ns.get(target, 1.0))
-        apart_ns = 0.0 if facts.share_clock((source, target)) else _clocks_apart(sides, due)
-        for end, observed in zip((SEND, RECEIVE), sides, strict=True):
-            yield _certain(end, observed, due, apart_ns)
-    for rank, rows in own.items():
-        if rows["peer"].null_count():
-            yield from _without_peers(rank, rows, messages, facts)
+        yield _Pair(source, target, (sent, received), due)
 
 
 def _without_peers(
@@ -227,13 +208,15 @@ def _observed(own: pl.DataFrame, end: str, meant: pl.Expr) -> Observed:
     free_ns = ends_ns[np.searchsorted(ends_ns, start_ns, side="right") - 1]
     rows = chosen["row"].to_numpy().astype(np.int64)
     extra, most = (chosen[f"{limit}_{end}"].to_numpy() for limit in ("extra", "most"))
-    return Observed(rows, start_ns, end_ns, free_ns, extra, most)
+    is_batch = (chosen["way"] == BATCH).to_numpy()
+    return Observed(rows, start_ns, end_ns, free_ns, extra, most, is_batch)
 
 
 def _expected(messages: pl.DataFrame, job_ns: float) -> Expected:
     ready_ns, needed_ns, free_ns = (_floats(messages, name) for name in ("ready_ns", "needed_ns", "free_ns"))
     rows = messages["message"].to_numpy().astype(np.int64)
-    return Expected(rows, ready_ns, needed_ns, free_ns, np.full(len(rows), job_ns))
+    is_open = messages["is_open"].to_numpy().astype(bool)
+    return Expected(rows, ready_ns, needed_ns, free_ns, np.full(len(rows), job_ns), is_open)
 
 
 def _floats(frame: pl.DataFrame, name: str) -> Floats:
@@ -253,59 +236,53 @@ def _certain(end: str, observed: Observed, expected: Expected, apart_ns: float |
     own, other = (ready, needed) if end == SEND else (needed, ready)
     is_thin = own | (other & (len(observed.rows) != len(expected.rows)))
     clear = (partner != UNCLEAR) & ~np.append(is_thin, [False])[partner.clip(NOBODY)]
+    clear &= (partner == NOBODY) | are_trusted(end, observed, expected, partner, apart_ns)
     messages = [int(expected.rows[place]) if place != NOBODY else None for place in partner[clear]]
-    return pl.DataFrame(
-        {"row": observed.rows[clear], "message": messages, "end": [end] * len(messages)}, MATCH
-    )
+    fits = fit_any(end, observed, expected, partner, apart_ns) | (partner == UNCLEAR)
+    may = fits & observed.is_batch
+    sure = {"row": observed.rows[clear], "message": messages, "end": [end] * len(messages), "is_sure": True}
+    fitting = {"row": observed.rows[may], "message": None, "end": [end] * int(may.sum()), "is_sure": False}
+    return pl.concat([pl.DataFrame(each, MATCH) for each in (sure, fitting)])
 
 
 def _align(end: str, observed: Observed, expected: Expected, apart_ns: float | None) -> Indices:
-    costs = _send_costs if end == SEND else _receive_costs
     sides = Sides(len(observed.rows), len(expected.rows), observed.extra, observed.most)
-    return align(sides, lambda i, j: costs(observed.at(i), expected.at(j), apart_ns))
+    return align(sides, lambda i, j: pair_costs(end, observed.at(i), expected.at(j), apart_ns))
 
 
-def _clocks_apart(sides: tuple[Observed, ...], expected: Expected) -> float | None:
-    """Return what to add to the target's times to have the source's; None where the transfers do not tell.
+def _clocks_apart(pairs: Sequence[_Pair], facts: _RankFacts) -> dict[tuple[int, int], float | None]:
+    """Return per source and target what to add to the target's times to have the source's; None where nothing tells.
 
-    Both ends of a transfer end at about the same moment, so that most differences are the same. Those of pairs that
-    do not belong together vary as the jobs do.
+    All ranks of two clocks tell together. Both ends of a transfer end at about the same moment, so that most
+    differences are the same. Those of pairs that do not belong together vary as the jobs do.
     """
-    ends = np.full((2, len(expected.rows)), np.nan)
-    for side, (end, observed) in enumerate(zip((SEND, RECEIVE), sides, strict=True)):
-        partner = _align(end, observed, expected, None)
+    found: dict[tuple[str, str], list[Floats]] = {}
+    for pair in pairs:
+        one, other = (facts.clock(rank) for rank in (pair.source, pair.target))
+        if one != other:
+            differences = _differences(pair)
+            found.setdefault((one, other), []).append(differences)
+            found.setdefault((other, one), []).append(-differences)
+    agreed = {clocks: _agreed(np.concatenate(each)) for clocks, each in found.items()}
+    return {
+        (pair.source, pair.target): agreed.get((facts.clock(pair.source), facts.clock(pair.target)), 0.0)
+        for pair in pairs
+    }
+
+
+def _differences(pair: _Pair) -> Floats:
+    """Return how much later each message's send ended than its receive, for those of which both seem to be known."""
+    ends = np.full((2, len(pair.due.rows)), np.nan)
+    for side, (end, observed) in enumerate(zip((SEND, RECEIVE), pair.sides, strict=True)):
+        partner = _align(end, observed, pair.due, None)
         ends[side, partner[partner >= 0]] = observed.end_ns[partner >= 0]
-    differences = (ends[0] - ends[1])[~np.isnan(ends).any(axis=0)]
+    differences: Floats = ends[0] - ends[1]
+    return differences[~np.isnan(differences)]
+
+
+def _agreed(differences: Floats) -> float | None:
     if len(differences) < SURE_PAIRS:
         return None
     apart_ns = float(np.median(differences))
     is_constant = np.mean(np.abs(differences - apart_ns) < CLOCK_TOLERANCE_NS) > AGREEING
     return apart_ns if is_constant else None
-
-
-def _send_costs(observed: Observed, expected: Expected, apart_ns: float | None) -> Floats:
-    """Return how late each send started after its job, unless its stream was busy until then."""
-    since_ready_ns = observed.start_ns - expected.ready_ns
-    at_once = (observed.start_ns - observed.free_ns < CLOCK_TOLERANCE_NS) & (since_ready_ns > 0)
-    costs = np.where(at_once, 0.0, _part(np.abs(since_ready_ns), GAP_FRACTION * expected.job_ns))
-    never = since_ready_ns < -TOLERANCE_NS
-    if apart_ns is not None:
-        never |= observed.start_ns > expected.needed_ns + apart_ns + CLOCK_TOLERANCE_NS
-    return np.where(never, np.inf, costs)
-
-
-def _receive_costs(observed: Observed, expected: Expected, apart_ns: float | None) -> Floats:
-    """Return what of the wait of each receive's job it leaves open, and how long the data took."""
-    waited_ns = expected.needed_ns - np.fmax(expected.free_ns, observed.end_ns)
-    costs = _part(np.abs(waited_ns), GAP_FRACTION * expected.job_ns)
-    never = observed.end_ns > expected.needed_ns + TOLERANCE_NS
-    if apart_ns is not None:
-        ready_ns = expected.ready_ns - apart_ns
-        never |= observed.end_ns < ready_ns - CLOCK_TOLERANCE_NS
-        costs = costs + _part(observed.end_ns - np.fmax(ready_ns, observed.start_ns), expected.job_ns)
-    return np.where(never, np.inf, costs)
-
-
-def _part(time_ns: Floats, job_ns: Floats) -> Floats:
-    """Return a time that nothing explains as a cost; an unknown one is neither for nor against."""
-    return np.nan_to_num(np.clip(time_ns / job_ns, 0.0, WORST_PART), nan=UNKNOWN)

@@ -77,7 +77,7 @@ def find_looks(jobs: pl.DataFrame) -> dict[int, Look]:
 
 def fit_plan(looks: Iterable[Look], plans: Iterable[Plan]) -> Fitted | None:
     """Return the plan that the most frequent looks are nearest to; the first of equally near ones."""
-    samples = list(_samples(looks))
+    samples = list(sample(looks))
     best: Fitted | None = None
     for plan in plans:
         rows = plan.rows()
@@ -91,7 +91,8 @@ def fit_plan(looks: Iterable[Look], plans: Iterable[Plan]) -> Fitted | None:
     return best
 
 
-def _samples(looks: Iterable[Look]) -> Iterator[tuple[Look, int]]:
+def sample(looks: Iterable[Look]) -> Iterator[tuple[Look, int]]:
+    """Yield the most frequent looks of ranks whose place is known, and how often each comes."""
     marks = 0
     for look, times in Counter(look for look in looks if look.pp is not None).most_common():
         yield look, times

@@ -72,9 +72,16 @@ def list_plans(counts: Counts, stages: int, declared: PipelineInfo) -> tuple[lis
         )
         for each in names
         for chunks, m in dict.fromkeys(_sizes(each, counts, declared.microbatches))
-        if 0 < chunks * m <= FAR_TOO_MANY * counts.longest
+        if 0 < chunks * m <= FAR_TOO_MANY * counts.longest and _may_be(each, (chunks, m), stages, declared)
     ]
     return plans, notes
+
+
+def _may_be(name: str, size: tuple[int, int], stages: int, declared: PipelineInfo) -> bool:
+    """Tell whether sizes that nobody declares are possible: Megatron interleaves whole rounds of micro-batches only."""
+    chunks, microbatches = size
+    is_interleaved = name in ONE_F_ONE_B and chunks > 1
+    return not is_interleaved or declared.microbatches is not None or microbatches % stages == 0
 
 
 def _sizes(name: str, counts: Counts, declared: int | None) -> Iterator[tuple[int, int]]:
@@ -93,7 +100,9 @@ def _sizes(name: str, counts: Counts, declared: int | None) -> Iterator[tuple[in
         yield chunks, ceil(counts.longest / chunks)
     if name in ONE_F_ONE_B and not declared:
         several = range(2, MOST_CHUNKS + 1)
-        yield from ((v, each // v) for v in several for each in (counts.forwards, counts.longest) if each % v == 0)
+        yield from (
+            (v, each // v) for v in several for each in (counts.forwards, counts.longest) if each % v == 0
+        )
 
 
 def check_declared(plan: Plan, counts: Counts, declared: PipelineInfo) -> Iterator[Diagnostic]:

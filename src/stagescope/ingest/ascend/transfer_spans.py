@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.ingest.ascend.evidence import CLOCK_TOLERANCE_NS
 from stagescope.ingest.ascend.messages import expect_messages
-from stagescope.ingest.ascend.pairing import CLOCK_TOLERANCE_NS, pair_ends
+from stagescope.ingest.ascend.pairing import pair_ends
 from stagescope.ingest.ascend.transfers import RECEIVE, SEND
 from stagescope.timeline import SPANS
 from stagescope.timeline.diagnostics import Diagnostic
@@ -97,10 +98,11 @@ def _notes(transfers: pl.DataFrame, messages: pl.DataFrame, matched: pl.DataFram
             "MindSpeed sends them, the forward's first"
         )
         yield Diagnostic("info", text, count=paired)
+    told = messages.filter(pl.col("ready_ns").is_not_null() | pl.col("needed_ns").is_not_null())
     measured = transfers["rank"].unique().implode()
     for end, rank in ((SEND, "source"), (RECEIVE, "target")):
         ends = matched.filter(pl.col("end") == end)
-        absent = messages.filter(pl.col(rank).is_in(measured)).join(ends, on="message", how="anti")
+        absent = told.filter(pl.col(rank).is_in(measured)).join(ends, on="message", how="anti")
         for (one,), rows in absent.group_by([rank], maintain_order=True):
             text = f"messages between jobs without a {end} that is certainly theirs; nothing else was shifted"
             yield Diagnostic("warning", text, rank=one, count=rows.height)
