@@ -7,10 +7,10 @@ BIN ?= $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format docs bench golden web clean
+.PHONY: help demo test check format docs bench gpu-check golden web clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 ifeq ($(origin BIN),command line)
 DEMO_READY :=
@@ -49,7 +49,11 @@ docs: $(DEV_READY) ## write the generated tables of the documents anew
 	@$(BIN)/python tools/write_docs.py
 
 bench: $(DEV_READY) ## run every benchmark and print its figures
-	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py
+	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py benchmarks/overhead.py
+
+# Takes the Python that has torch for the GPU, with nothing installed into it: make gpu-check PYTHON=...
+gpu-check: ## on a machine with a GPU, compare recorded times with CUPTI's and print what recording costs there
+	@PYTHONPATH=src $(PYTHON) benchmarks/gpu_accuracy.py
 
 golden: $(DEV_READY) ## write the golden files of the tests anew
 	@tools/each.sh $(BIN)/python "golden file script" tools/golden_*.py

@@ -15,7 +15,7 @@ from stagescope.record import session
 
 SPANS = 50_000
 ROUNDS = 9
-LIMIT_US = 1.5
+LIMIT_US = 0.7
 
 
 def with_span(count: int) -> None:

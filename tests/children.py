@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 LIMIT_S = 60
 FORK_WARNING = "ignore:This process:DeprecationWarning"
 """From Python 3.12 on, a fork beside any thread is warned of, and these tests do just that."""
-CLEARED = ("STAGESCOPE_OUT", "STAGESCOPE_STEPS", "STAGESCOPE_RUN", "RANK", "WORLD_SIZE", "PYTHONPATH")
+CLEARED = (
+    *("STAGESCOPE_OUT", "STAGESCOPE_STEPS", "STAGESCOPE_RUN", "STAGESCOPE_MAX_BYTES", "STAGESCOPE_ALSO"),
+    *("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "PYTHONPATH"),
+)
 
 
 def clean_environment(**changes: str) -> dict[str, str]:

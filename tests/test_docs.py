@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)|src=\"(?P<source>[^\"]+)\"")
-TARGET = re.compile(r"^(?P<name>[a-z]+):.*?## (?P<does>.+)$", re.MULTILINE)
+TARGET = re.compile(r"^(?P<name>[a-z-]+):.*?## (?P<does>.+)$", re.MULTILINE)
 
 by_name = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 

@@ -25,7 +25,14 @@ from stagescope.schedules import SCHEDULES
 from stagescope.timeline import SPANS, TABLES, Column, Table, empty_timeline
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.kinds import KINDS, LANE_CODES
-from stagescope.vocabulary.recording import ANCHOR, ANCHOR_FIELDS, SPAN, SPAN_FIELDS
+from stagescope.vocabulary.recording import (
+    ANCHOR,
+    ANCHOR_FIELDS,
+    DEVICE_ANCHOR,
+    DEVICE_ANCHOR_FIELDS,
+    SPAN,
+    SPAN_FIELDS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,6 +56,13 @@ RECORD_MEANINGS = {
     "width_ns": "Time between the two readings.",
 }
 """What a record's field means where the spans table has no column that says it."""
+
+DEVICE_MEANINGS = {
+    "device_ns": "The device's clock, counted from the first anchor.",
+    "monotonic_ns": "`CLOCK_MONOTONIC`, the middle of the bracket that the moment lies in.",
+    "width_ns": "Width of that bracket.",
+    "error_ns": "By how much a stamp between the anchor before and this one may be off; 0 in the first.",
+}
 
 
 def markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -92,11 +106,16 @@ def anchor_record() -> str:
     return _record(ANCHOR_FIELDS, ANCHOR.size)
 
 
-def _record(fields: Iterable[tuple[str, str]], size_bytes: int) -> str:
+def device_anchor_record() -> str:
+    """Return the layout of one record of a DEVICE_CLOCK frame."""
+    return _record(DEVICE_ANCHOR_FIELDS, DEVICE_ANCHOR.size, DEVICE_MEANINGS)
+
+
+def _record(fields: Iterable[tuple[str, str]], size_bytes: int, special: dict[str, str] | None = None) -> str:
     layout = np.dtype(list(fields))
     if layout.itemsize != size_bytes:
         raise ValueError(f"the fields take {layout.itemsize} bytes, the record {size_bytes}")
-    meanings = {column.name: column.meaning for column in SPANS.columns} | RECORD_MEANINGS
+    meanings = {column.name: column.meaning for column in SPANS.columns} | RECORD_MEANINGS | (special or {})
     rows = (
         [
             str(layout.fields[name][1]),
@@ -175,6 +194,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "readers": readers,
     "declared-tables": declared_tables,
+    "device-anchor-record": device_anchor_record,
     "kinds": kinds,
     "report-example": report_example,
     "schedule-constraints": schedule_constraints,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import polars as pl
 import pytest
 
 from stagescope import workflow
@@ -52,6 +53,46 @@ def test_the_directory_is_named_by_date_unless_given(tmp_path):
     stagescope("run", "--", sys.executable, "-c", RECORDING, cwd=tmp_path)
     [directory] = tmp_path.iterdir()
     assert directory.name.startswith("stagescope-20")
+
+
+MANY_SPANS = """
+import stagescope.record as record
+from stagescope.record import session
+for number in range(40_000):
+    with record.span("forward", microbatch=0, stage=0):
+        pass
+    if number % 1000 == 0:
+        session.recorder.flush()
+"""
+
+
+def test_max_bytes_bounds_what_a_process_leaves_and_says_what_it_let_go(tmp_path):
+    code = [sys.executable, "-c", MANY_SPANS]
+    done = stagescope("run", "--max-bytes", "1MiB", "-o", tmp_path / "rec", "--", *code)
+    assert done.stderr.startswith("stagescope: recorded 1 process in ")
+    assert sum(file.stat().st_size for file in (tmp_path / "rec").iterdir()) <= 2**20
+    timeline = workflow.read(tmp_path / "rec")
+    let_go = timeline.diagnostics.filter(pl.col("message").str.contains("let go on purpose"))["count"].item()
+    assert timeline.spans.height + let_go == 40_000
+
+
+def test_a_bound_that_holds_nothing_is_refused_before_anything_runs(tmp_path):
+    done = stagescope("run", "--max-bytes", "5k", "--", "touch", tmp_path / "ran", cwd=tmp_path)
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_machines_of_one_run_have_a_directory_each(tmp_path):
+    environment = {**os.environ, "GROUP_WORLD_SIZE": "2"}
+    code = [sys.executable, "-c", RECORDING]
+    done = stagescope("run", "-o", tmp_path / "rec", "--", *code, env=environment)
+    assert "stagescope: recorded 1 process in " in done.stderr
+    assert [path.relative_to(tmp_path / "rec").parts for path in (tmp_path / "rec").rglob("*.sscope")] == [
+        (os.uname().nodename, "rank-00000.sscope")
+    ]
+    assert workflow.read(tmp_path / "rec").spans.height == 4
+    stagescope("run", "--force", "-o", tmp_path / "rec", "--", *code, env=environment)
+    assert workflow.read(tmp_path / "rec").spans.height == 4
 
 
 def test_the_commands_own_options_are_not_ours(tmp_path):
@@ -132,3 +173,23 @@ def test_signals_are_passed_on(tmp_path, number):
         process.send_signal(number)
         process.communicate(timeout=60)
     assert process.returncode == 40
+
+
+def test_also_is_handed_to_the_processes_and_an_unknown_profiler_is_a_wrong_call(tmp_path):
+    code = "import os; print(os.environ['STAGESCOPE_ALSO'])"
+    command = ["--", sys.executable, "-c", code]
+    done = stagescope("run", "--also", "NVTX,kineto", "-o", tmp_path / "rec", *command)
+    assert (done.returncode, done.stdout) == (0, "nvtx,kineto\n")
+    inherited = {**os.environ, "STAGESCOPE_ALSO": "mstx"}
+    assert stagescope("run", "-o", tmp_path / "rec", *command, env=inherited).stdout == "\n"
+    wrong = stagescope("run", "--also", "itt", "-o", tmp_path / "rec", *command)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "--also 'itt': expected names with commas between, of kineto, mstx, nvtx" in wrong.stderr
+    assert not (tmp_path / "rec").exists()
+
+
+def test_a_profiler_that_is_not_there_is_a_warning_and_the_run_goes_on(tmp_path):
+    done = stagescope("run", "--also", "nvtx", "-o", tmp_path / "rec", "--", sys.executable, "-c", RECORDING)
+    assert done.returncode == 0
+    assert "stagescope: no nvtx ranges are written: the training has not imported" in done.stderr
+    assert workflow.read(tmp_path / "rec").spans["step"].to_list() == [0, 1, 2, 3]

@@ -218,6 +218,44 @@ def test_a_file_whose_header_is_gone_is_known_by_its_name_and_else_left_out_with
         read_recordings([nameless])
 
 
+def recording_of_device(path, anchors, **header):
+    frames = recording_frames(FIVE, device="cuda:0", device_model="H200", **header)
+    frames.insert(3, (fmt.DEVICE_CLOCK, b"".join(fmt.DEVICE_ANCHOR.pack(*anchor) for anchor in anchors)))
+    path.write_bytes(encode(frames))
+    return path
+
+
+def test_the_error_of_device_times_is_stated(tmp_path):
+    anchors = [(0, 500, 9_000, 0), (10**9, 10**9 + 500, 8_000, 4_600), (2 * 10**9, 2 * 10**9, 8_000, 5_200)]
+    a = recording_of_device(tmp_path / "0.sscope", anchors, rank=0, world_size=2)
+    b = recording_of_device(tmp_path / "1.sscope", anchors[:2], rank=1, world_size=2)
+    timeline = read_recordings([a, b])
+    assert timeline.clocks.select("error_lo_ns", "error_hi_ns").rows() == [(-5_200, 5_200)]
+    (note,) = timeline.diagnostics.rows(named=True)
+    assert (note["severity"], note["count"]) == ("info", 2)
+    assert note["message"] == (
+        "jobs were timed on H200 and brought to the host's clock with an error of at most 5.2 us, 4.6 us in the median"
+    )
+
+
+def test_jobs_of_a_device_that_were_timed_on_the_host_are_told_as_launches(tmp_path):
+    path = write_recording(tmp_path / "a.sscope", FIVE, device="cuda:0")
+    (note,) = read_recordings([path]).diagnostics.rows(named=True)
+    assert (note["severity"], note["count"]) == ("warning", 5)
+    assert "timed on the host: they show when work was launched" in note["message"]
+
+
+def test_drops_of_a_device_say_what_may_have_been_wrong_there(tmp_path):
+    frames = recording_frames(FIVE, device="cuda:0")
+    frames[-1] = (fmt.END, b'{"spans": 5, "dropped_spans": 3, "reason": "exit"}')
+    frames.insert(3, (fmt.DEVICE_CLOCK, fmt.DEVICE_ANCHOR.pack(0, 0, 1, 0)))
+    path = tmp_path / "a.sscope"
+    path.write_bytes(encode(frames))
+    (note,) = read_recordings([path]).diagnostics.rows(named=True)
+    assert (note["severity"], note["count"]) == ("error", 3)
+    assert note["message"].endswith("or the device had not done the job or could not tell when")
+
+
 def test_unknown_kinds_and_frames_are_kept_or_counted(tmp_path):
     frames = recording_frames([*FIVE, span_record(99)])
     frames.insert(3, (77, b"from the future"))

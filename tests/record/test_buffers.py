@@ -23,9 +23,9 @@ def nothing():
     return None
 
 
-def test_chunks_handed_out_never_exceed_eight_mebibytes():
+def test_chunks_handed_out_never_exceed_five_mebibytes():
     chunks = take_all(ChunkPool())
-    assert len(chunks) * CHUNK_BYTES <= DEFAULT_CAPACITY_BYTES == 8 * 2**20
+    assert len(chunks) * CHUNK_BYTES <= DEFAULT_CAPACITY_BYTES == 5 * 2**20
     assert (len(chunks) + 1) * CHUNK_BYTES > DEFAULT_CAPACITY_BYTES
 
 

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from contextlib import contextmanager
 
 import pytest
 
 from stagescope.record import file as file_module
-from stagescope.record.file import FrameFile
+from stagescope.record.file import FrameFile, free_names
 from stagescope.vocabulary.recording import (
     HEADER,
     MAX_PAYLOAD_BYTES,
@@ -60,7 +59,7 @@ FAULTS = {
 
 @pytest.fixture
 def frame_file(tmp_path):
-    frame_file = FrameFile(str(tmp_path), 3)
+    frame_file = FrameFile(str(tmp_path), free_names("rank-00003"))
     yield frame_file
     frame_file.close()
 
@@ -90,35 +89,39 @@ def test_frames_are_appended_and_numbered(frame_file):
     assert found == [(0, SPANS, b"one"), (1, HEADER, b'{"rank":3}')]
 
 
-def test_the_file_is_named_after_rank_and_process_and_is_private(frame_file, tmp_path):
-    assert frame_file.path == str(tmp_path / f"rank00003-{os.getpid()}.sscope")
+def test_the_file_is_named_after_its_rank_and_is_private(frame_file, tmp_path):
+    assert frame_file.path == str(tmp_path / "rank-00003.sscope")
     assert os.stat(frame_file.path).st_mode & 0o777 == 0o600
 
 
 @pytest.mark.usefixtures("frame_file")
-def test_a_second_recording_of_a_process_gets_a_file_of_its_own(tmp_path):
-    second = FrameFile(str(tmp_path), 3)
-    second.close()
-    assert second.path == str(tmp_path / f"rank00003-{os.getpid()}-1.sscope")
+def test_where_a_name_is_taken_the_process_says_whose_file_it_is(tmp_path):
+    others = [FrameFile(str(tmp_path), free_names("rank-00003")) for _ in range(2)]
+    for other in others:
+        other.close()
+    own = f"rank-00003-{os.getpid()}"
+    assert [other.path for other in others] == [
+        str(tmp_path / name) for name in (f"{own}.sscope", f"{own}-1.sscope")
+    ]
 
 
 def test_no_file_is_ever_overwritten(tmp_path, monkeypatch):
     monkeypatch.setattr(file_module, "MAX_NAME_TRIES", 2)
     for _ in range(2):
-        FrameFile(str(tmp_path), 0).close()
-    with pytest.raises(FileExistsError, match="2 recordings of this process"):
-        FrameFile(str(tmp_path), 0)
+        FrameFile(str(tmp_path), free_names("rank-00000")).close()
+    with pytest.raises(FileExistsError, match="too many recordings of this process"):
+        FrameFile(str(tmp_path), free_names("rank-00000"))
 
 
 def test_a_missing_directory_is_made(tmp_path):
-    FrameFile(str(tmp_path / "a" / "b"), 0).close()
+    FrameFile(str(tmp_path / "a" / "b"), free_names("rank-00000")).close()
     assert len(list((tmp_path / "a" / "b").iterdir())) == 1
 
 
 @pytest.mark.parametrize("at", range(len(FRAMES)))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_any_write_leaves_whole_frames(tmp_path, monkeypatch, fault, at):
-    frame_file = FrameFile(str(tmp_path), 0)
+    frame_file = FrameFile(str(tmp_path), free_names("rank-00000"))
     with planted(monkeypatch, FAULTS[fault], at):
         stored = [payload for payload in FRAMES if frame_file.append(SPANS, payload)]
     frame_file.close()
@@ -146,7 +149,7 @@ class ShortThenRefused(FaultyWrites):
 @pytest.mark.parametrize("at", range(len(FRAMES)))
 @pytest.mark.parametrize("truncates", [True, False])
 def test_a_frame_cut_in_the_middle_harms_no_other(tmp_path, monkeypatch, truncates, at):
-    frame_file, writes = FrameFile(str(tmp_path), 0), ShortThenRefused(7, at)
+    frame_file, writes = FrameFile(str(tmp_path), free_names("rank-00000")), ShortThenRefused(7, at)
     writes.truncates = truncates
     monkeypatch.setattr(file_module.os, "write", writes)
     monkeypatch.setattr(file_module.os, "ftruncate", writes.ftruncate)
@@ -160,7 +163,7 @@ def test_a_frame_cut_in_the_middle_harms_no_other(tmp_path, monkeypatch, truncat
 
 
 def test_later_cuts_spare_the_frames_behind_a_cut_that_was_refused(tmp_path, monkeypatch):
-    frame_file, writes = FrameFile(str(tmp_path), 0), ShortThenRefused(7, at=0)
+    frame_file, writes = FrameFile(str(tmp_path), free_names("rank-00000")), ShortThenRefused(7, at=0)
     writes.truncates = False
     monkeypatch.setattr(file_module.os, "write", writes)
     monkeypatch.setattr(file_module.os, "ftruncate", writes.ftruncate)
@@ -193,26 +196,10 @@ def test_a_deleted_file_is_noticed(frame_file):
     assert frame_file.is_deleted()
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 KiB."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(directory)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True, check=False, timeout=30).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("needs the right to mount a file system")
-    yield directory
-    subprocess.run(["umount", str(directory)], check=True, timeout=30)
-
-
 def test_a_full_disk_keeps_whole_frames_and_takes_more_when_there_is_room(small_disk):
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\0" * 16_000)
-    frame_file = FrameFile(str(small_disk), 0)
+    frame_file = FrameFile(str(small_disk), free_names("rank-00000"))
     frames = [bytes([number]) * 5_000 for number in range(40)]
     stored = [frame for frame in frames if frame_file.append(SPANS, frame)]
     assert 5 <= len(stored) <= 12
@@ -223,7 +210,7 @@ def test_a_full_disk_keeps_whole_frames_and_takes_more_when_there_is_room(small_
 
 
 def test_the_frame_that_filled_the_disk_is_not_left_in_part(small_disk):
-    frame_file = FrameFile(str(small_disk), 0)
+    frame_file = FrameFile(str(small_disk), free_names("rank-00000"))
     while frame_file.append(SPANS, b"\1" * 3_001):
         continue
     frame_file.close()

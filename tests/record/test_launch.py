@@ -15,10 +15,13 @@ from children import LIMIT_S, child, clean_environment, run_child
 from stagescope.record.launch import (
     HOOK_DIRECTORY,
     Ended,
+    count_processes,
     prepare_directory,
     recording_environment,
+    recordings_in,
     run_command,
 )
+from stagescope.record.session import MAX_BYTES_VARIABLE
 from stagescope.vocabulary.errors import CommandError, OutputError
 
 PARENT = """
@@ -221,6 +224,29 @@ def test_the_hook_comes_before_the_users_path():
 def test_steps_are_those_of_this_call():
     assert environment_of(steps="2:5")["STAGESCOPE_STEPS"] == "2:5"
     assert "STAGESCOPE_STEPS" not in environment_of(STAGESCOPE_STEPS="7:9")
+
+
+@pytest.mark.parametrize(("bound", "told"), [(None, None), (0, "0"), (2**20, "1048576")])
+def test_the_bound_is_that_of_this_call(bound, told):
+    environment = recording_environment(
+        Path("x"), steps=None, run="r", inherited={MAX_BYTES_VARIABLE: "77"}, max_bytes=bound
+    )
+    assert environment.get(MAX_BYTES_VARIABLE) == told
+
+
+def test_recordings_of_machines_are_found_and_processes_are_counted(tmp_path):
+    for name in (
+        "rank-00000.sscope",
+        "a/rank-00001.3.sscope",
+        "a/rank-00001.4.sscope",
+        "b/rank-00001.sscope",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a" / "notes.txt").touch()
+    found = recordings_in(tmp_path)
+    assert len(found) == 4
+    assert count_processes(found) == 3
 
 
 def test_the_hook_is_where_the_environment_says():

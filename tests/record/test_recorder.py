@@ -132,14 +132,14 @@ def test_a_burst_beyond_the_memory_is_counted_to_the_last_span(start, tmp_path, 
     assert contents.dropped_spans == contents.end["dropped_spans"] == 2 * PER_CHUNK + 3
 
 
-def test_the_default_memory_is_eight_mebibytes_however_slow_the_disk(start, tmp_path, blocked_disk):
+def test_the_default_memory_is_five_mebibytes_however_slow_the_disk(start, tmp_path, blocked_disk):
     recorder = start()
-    emitted = 8 * 2**20 // RECORD_BYTES + 10_000
+    emitted = 5 * 2**20 // RECORD_BYTES + 10_000
     emit_numbered(recorder, emitted)
     blocked_disk.set()
     recorder.stop("test")
     contents = only_contents(tmp_path)
-    assert len(contents.spans) * RECORD_BYTES <= 8 * 2**20
+    assert len(contents.spans) * RECORD_BYTES <= 5 * 2**20
     assert len(contents.spans) + contents.dropped_spans == emitted
 
 

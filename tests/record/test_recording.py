@@ -10,7 +10,7 @@ from stagescope.ingest.recording_frames import read_contents
 from stagescope.record import file as file_module
 from stagescope.record import recording as recording_module
 from stagescope.record.recording import MAX_NAME_CHARACTERS, MAX_NAMES, MORE_NAMES, Recording
-from stagescope.vocabulary.recording import MAX_PAYLOAD_BYTES, NONE, SPAN, Frame, scan_frames
+from stagescope.vocabulary.recording import DEVICE_ANCHOR, MAX_PAYLOAD_BYTES, NONE, SPAN, Frame, scan_frames
 
 
 def records(*microbatches):
@@ -67,7 +67,7 @@ def test_spans_stand_behind_header_and_names(recording):
     assert found.header == {"rank": 2}
     assert found.names == {1: "dataloader"}
     assert found.spans["microbatch"].tolist() == [0, 1]
-    assert "rank00002-" in recording.path
+    assert recording.path.endswith("rank-00002.sscope")
 
 
 def test_no_frame_is_written_for_no_spans(recording, tmp_path):
@@ -275,6 +275,17 @@ def test_names_refused_by_a_full_disk_are_written_later(recording, full_disk):
     recording.add_name("b")
     recording.write_spans(records(2))
     assert contents(recording).names == {1: "a", 2: "b"}
+
+
+def test_device_anchors_are_written_before_the_next_spans_and_survive_a_full_disk(recording, full_disk):
+    recording.write_spans(records(0))
+    recording.add_device_anchor(DEVICE_ANCHOR.pack(1, 2, 3, 4))
+    full_disk.arrive()
+    recording.write_spans(records(1))
+    full_disk.remove()
+    recording.add_device_anchor(DEVICE_ANCHOR.pack(5, 6, 7, 8))
+    recording.write_spans(records(2))
+    assert contents(recording).device_anchors.tolist() == [(1, 2, 3, 4), (5, 6, 7, 8)]
 
 
 def test_without_a_standard_error_nothing_is_said_and_nothing_fails(recording, monkeypatch):

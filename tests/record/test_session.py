@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+import os
 import signal
 import sys
 import threading
@@ -138,7 +140,47 @@ def test_rank_and_steps_stand_in_the_header(tmp_path):
     record.stop()
     header = only_contents(tmp_path).header
     assert (header["rank"], header["world_size"], header["steps"]) == (3, 8, "0:5")
-    assert next(tmp_path.iterdir()).name.startswith("rank00003-")
+    assert next(tmp_path.iterdir()).name == "rank-00003.sscope"
+
+
+@pytest.mark.parametrize(("given", "variable", "bound"), [
+    (None, None, 2**30), (None, "2MiB", 2**21), (None, "", 2**30), (2**20, "2MiB", 2**20), ("4MiB", None, 2**22),
+    (None, str(2**23), 2**23),
+])  # fmt: skip
+def test_the_size_is_bounded_by_what_is_given_or_by_the_command(
+    tmp_path, monkeypatch, given, variable, bound
+):
+    monkeypatch.delenv(session.MAX_BYTES_VARIABLE, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(session.MAX_BYTES_VARIABLE, variable)
+    record.start(tmp_path, max_bytes=given)
+    one_span()
+    record.stop()
+    assert only_contents(tmp_path).header["max_bytes"] == bound
+
+
+def test_no_bound_is_none(tmp_path):
+    record.start(tmp_path, max_bytes=0)
+    one_span()
+    record.stop()
+    assert "max_bytes" not in only_contents(tmp_path).header
+
+
+@pytest.mark.parametrize("bound", [1, 2**20 - 1, "5k", "much"])
+def test_a_bound_that_holds_nothing_starts_nothing(tmp_path, bound):
+    with pytest.raises(UsageError):
+        record.start(tmp_path, max_bytes=bound)
+    assert session.recorder is None
+
+
+def test_several_machines_have_a_directory_each(tmp_path, monkeypatch):
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    record.start(tmp_path)
+    one_span()
+    record.stop()
+    [directory] = tmp_path.iterdir()
+    assert directory.name == os.uname().nodename
+    assert only_contents(directory).header["host"] == directory.name
 
 
 def test_steps_are_a_text_or_a_range(tmp_path):
@@ -259,3 +301,8 @@ def test_recording_needs_the_standard_library_only():
     )
     assert done.stdout == "[]\n"
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("module", sorted(set(session.FRAMEWORKS.values())))
+def test_every_listed_framework_has_a_module_that_instruments_it(module):
+    assert callable(importlib.import_module(module).instrument)

@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import itertools
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,9 +13,11 @@ from hypothesis import strategies as st
 
 from children import clean_environment, only_contents, run_child
 from stagescope import record
-from stagescope.record import session
+from stagescope.record import session, spans
 from stagescope.vocabulary.kinds import BY_NAME, KIND_NAMES
 from stagescope.vocabulary.recording import NONE
+
+FORWARD = BY_NAME["forward"].code
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +134,201 @@ def test_nothing_that_is_said_about_a_span_raises(tmp_path):
         "thing=<Unspeakable> chunk=one"
     ]
     assert contents.dropped_spans == 2
+
+
+@pytest.mark.parametrize("count", [1023, 1024, 1025, 5000])
+def test_plain_spans_are_all_there_in_their_order_beyond_the_end_of_a_chunk(tmp_path, count):
+    for number in range(count):
+        with record.span("backward", microbatch=number, stage=number % 7):
+            pass
+    contents = recorded(tmp_path)
+    assert column(contents, "microbatch") == list(range(count))
+    assert column(contents, "stage") == [number % 7 for number in range(count)]
+    assert contents.dropped_spans == 0
+
+
+def test_plain_spans_belong_to_the_step_they_end_in(tmp_path):
+    for step in (3, 4, NONE, 2**40, 5):
+        session.recorder.step = step
+        for _ in range(2):
+            with record.span("forward", microbatch=0, stage=0):
+                pass
+    contents = recorded(tmp_path)
+    assert column(contents, "step") == [3, 3, 4, 4, NONE, NONE, 5, 5]
+    assert contents.dropped_spans == 2
+
+
+def test_what_is_said_to_be_none_is_none(tmp_path):
+    for _ in range(2):
+        with record.span("forward", microbatch=None, stage=None):
+            pass
+    contents = recorded(tmp_path)
+    assert (column(contents, "microbatch"), column(contents, "stage")) == ([NONE] * 2, [NONE] * 2)
+
+
+def test_a_mark_can_be_used_again_and_is_timed_from_where_it_is_entered(tmp_path):
+    mark = record.span("forward", microbatch=1)
+    made_ns = time.monotonic_ns()
+    for _ in range(3):
+        with mark:
+            pass
+    starts = column(recorded(tmp_path), "start_ns")
+    assert len(starts) == 3
+    assert made_ns <= starts[0] < starts[1] < starts[2]
+
+
+class DeviceTimer:
+    """Stands in for a recorder's timer that has found a device."""
+
+    device = "a device"
+
+    def __init__(self):
+        self.jobs = []
+
+    def begin(self):
+        return "token"
+
+    def end(self, *job):
+        self.jobs.append(job)
+
+    def begin_step(self):
+        spans.time_on_device()
+
+    def finish(self):
+        """Nothing is open."""
+
+
+@pytest.fixture
+def device_timer(monkeypatch):
+    monkeypatch.setattr(spans, "PLAIN", spans.Span)
+    session.recorder.timer = DeviceTimer()
+    return session.recorder.timer
+
+
+def test_jobs_are_timed_on_the_device_once_there_is_one_and_all_else_on_the_host(tmp_path, device_timer):
+    for microbatch in range(3):  # the first one finds the device
+        with record.span("forward", microbatch=microbatch, stage=1):
+            pass
+    with record.span("backward", microbatch=0, stage=1, chunk=2, name="big"):
+        pass
+    with record.span("send_forward", microbatch=0, peer=3), record.span("loading"):
+        pass
+    name = session.recorder.name_id("big")
+    assert device_timer.jobs == [
+        ("token", FORWARD, 1, 1, NONE, 0),
+        ("token", FORWARD, 1, 2, NONE, 0),
+        ("token", BY_NAME["backward"].code, 1, 0, 2, name),
+    ]
+    kinds = [BY_NAME[kind].code for kind in ("forward", "other", "send_forward")]
+    assert column(recorded(tmp_path), "kind") == kinds
+
+
+def test_spans_that_are_not_wanted_are_not_timed_on_the_device(device_timer):
+    spans.time_on_device()
+    session.recorder.switch(on=False)
+    with record.span("forward", microbatch=1, stage=1):
+        pass
+    assert device_timer.jobs == []
+
+
+@pytest.mark.parametrize("make", [spans.Span, spans.CarefulSpan])
+def test_while_nothing_is_recorded_a_span_is_a_block_like_any_other(tmp_path, monkeypatch, make):
+    monkeypatch.setattr(spans, "PLAIN", make)
+    with record.span("forward"):
+        record.stop()
+    for details in ({}, {"name": "x"}):
+        with record.span("forward", **details), pytest.raises(ZeroDivisionError), record.span("forward"):
+            raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_that_mark_at_once_have_their_own_spans(tmp_path):
+    def work(stage):
+        for number in range(3000):
+            with record.span("forward", microbatch=number, stage=stage):
+                pass
+
+    threads = [threading.Thread(target=work, args=(stage,)) for stage in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spans = recorded(tmp_path).spans
+    for stage in range(4):
+        mine = spans["stage"] == stage
+        assert spans["microbatch"][mine].tolist() == list(range(3000))
+        assert len(set(spans["thread"][mine].tolist())) == 1
+
+
+class StepTooLongError(Exception):
+    """What a training raises from a timer's signal."""
+
+
+@contextmanager
+def timer_signals(handler):
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_handler_that_marks_spans_loses_none(tmp_path):
+    numbers = {0: itertools.count(), 1: itertools.count()}
+
+    def mark(stage):
+        with record.span("forward", microbatch=next(numbers[stage]), stage=stage):
+            pass
+
+    limit_s = time.monotonic() + 0.5
+    with timer_signals(lambda *_: mark(1)):
+        while time.monotonic() < limit_s:
+            for _ in range(100):
+                mark(0)
+            session.recorder.flush()
+    contents = recorded(tmp_path)
+    for stage, following in numbers.items():
+        mine = contents.spans["microbatch"][contents.spans["stage"] == stage]
+        assert sorted(mine) == list(range(next(following)))
+        assert len(mine) > 0
+    assert contents.dropped_spans == 0
+
+
+@pytest.mark.parametrize("error", [StepTooLongError, TimeoutError])
+@pytest.mark.parametrize("how", ["span", "emit"])
+def test_what_a_signal_handler_of_the_training_raises_reaches_the_training(tmp_path, error, how):
+    done = 0
+
+    def mark():
+        nonlocal done
+        if how == "emit":
+            session.recorder.emit(1, 1, 2, 3, done)
+        else:
+            with record.span("forward", microbatch=done, stage=3):
+                pass
+        done += 1
+
+    def handler(*_):
+        raise error
+
+    def mark_until_it_comes(delay_s):
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+        limit_s = time.monotonic() + 2
+        while time.monotonic() < limit_s:
+            mark()
+
+    mark()
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for round_ in range(300):
+            with pytest.raises(error):
+                mark_until_it_comes(0.0002 + round_ * 1e-6)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    contents = recorded(tmp_path)
+    assert done <= len(contents.spans) + contents.dropped_spans <= done + 300
 
 
 def test_an_exception_passes_and_the_span_is_recorded(tmp_path):

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 SPAN_DTYPE = np.dtype(list(fmt.SPAN_FIELDS))
 ANCHOR_DTYPE = np.dtype(list(fmt.ANCHOR_FIELDS))
-RECORD_BYTES = {fmt.SPANS: SPAN_DTYPE.itemsize, fmt.CLOCK: ANCHOR_DTYPE.itemsize}
+DEVICE_ANCHOR_DTYPE = np.dtype(list(fmt.DEVICE_ANCHOR_FIELDS))
+RECORD_BYTES = {
+    fmt.SPANS: SPAN_DTYPE.itemsize,
+    fmt.CLOCK: ANCHOR_DTYPE.itemsize,
+    fmt.DEVICE_CLOCK: DEVICE_ANCHOR_DTYPE.itemsize,
+}
 BLOCK_BYTES = 64 * 2**10
 
 
@@ -54,6 +59,7 @@ class Contents:
     dropped_spans: int = 0
     spans: Columns = field(default_factory=lambda: split_columns([]))
     anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ANCHOR_DTYPE))
+    device_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, DEVICE_ANCHOR_DTYPE))
     frames: int = 0
     lost_frames: int = 0
     gaps: list[fmt.Gap] = field(default_factory=list)
@@ -67,7 +73,7 @@ def read_contents(data: bytes) -> Contents:
     the frames that are there.
     """
     contents = Contents()
-    payloads: dict[int, list[memoryview]] = {fmt.SPANS: [], fmt.CLOCK: []}
+    payloads: dict[int, list[memoryview]] = {frame_type: [] for frame_type in RECORD_BYTES}
     expected = 0
     for item in fmt.scan_frames(data):
         if isinstance(item, fmt.Gap):
@@ -82,6 +88,7 @@ def read_contents(data: bytes) -> Contents:
             contents.unknown_frames[item.type] += 1
     contents.spans = split_columns(payloads[fmt.SPANS])
     contents.anchors = np.frombuffer(b"".join(payloads[fmt.CLOCK]), dtype=ANCHOR_DTYPE)
+    contents.device_anchors = np.frombuffer(b"".join(payloads[fmt.DEVICE_CLOCK]), dtype=DEVICE_ANCHOR_DTYPE)
     return contents
 
 

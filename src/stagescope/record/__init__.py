@@ -10,7 +10,9 @@
 Standard library only. Nothing here raises into the training or waits for the disk.
 """
 
+from stagescope.record.jobs import job
+from stagescope.record.ranges import job_schedule_profiler_range
 from stagescope.record.session import start, stop
 from stagescope.record.spans import profile_range, span
 
-__all__ = ["profile_range", "span", "start", "stop"]
+__all__ = ["job", "job_schedule_profiler_range", "profile_range", "span", "start", "stop"]

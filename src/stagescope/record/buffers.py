@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from stagescope.vocabulary.recording import SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 RECORD_BYTES = SPAN.size
 CHUNK_BYTES = RECORD_BYTES * 1024
 LAST_RECORD = CHUNK_BYTES - RECORD_BYTES
-DEFAULT_CAPACITY_BYTES = 8 * 2**20
+DEFAULT_CAPACITY_BYTES = 5 * 2**20  # with code and tables 8 MiB a process, however slow the disk
 THREAD_INDEXES = 2**16
 """A record's thread field counts this far and then begins again."""
 
@@ -75,15 +75,33 @@ class ChunkPool:
             return None
 
 
+class Seen:
+    """Whether there was a span lately; an object of its own, as every span sets it and has to find it fast."""
+
+    __slots__ = ("spans",)
+
+    def __init__(self) -> None:
+        self.spans = False
+
+
 class ThreadBuffer:
     """The chunk that one thread is filling, and how many spans found no room."""
 
-    __slots__ = ("_pool", "_wake", "chunk", "dropped", "ended", "index")
+    __slots__ = ("_pool", "_wake", "chunk", "dropped", "ended", "index", "plain_tails", "seen")
 
-    def __init__(self, pool: ChunkPool, index: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        pool: ChunkPool,
+        index: int,
+        wake: Callable[[], None],
+        plain_tails: Mapping[str, bytes] | None = None,
+        seen: Seen | None = None,
+    ) -> None:
         self._pool = pool
         self._wake = wake
         self.index = index
+        self.plain_tails = plain_tails or {}
+        self.seen = seen or Seen()
         self.ended = False
         self.chunk = pool.take()
         self.dropped = 0

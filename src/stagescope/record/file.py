@@ -7,27 +7,35 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from stagescope.vocabulary.recording import MAX_PAYLOAD_BYTES, SUFFIX, encode_frame
+from stagescope.vocabulary.recording import HEAD, MAX_PAYLOAD_BYTES, SUFFIX, encode_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 MAX_NAME_TRIES = 100
 
 
 class FrameFile:
-    """One open recording. A frame is written whole or not at all as far as the system allows it."""
+    """One open file. A frame is written whole or not at all as far as the system allows it."""
 
-    def __init__(self, directory: str, rank: int) -> None:
-        """Create the file of `rank`; raises OSError when the directory or the file cannot be made."""
+    def __init__(self, directory: str, names: Iterable[str], limit_bytes: int = 0) -> None:
+        """Create the file under the first of `names` that is free, for at most `limit_bytes` unless that is 0.
+
+        Raises OSError when the directory or the file cannot be made.
+        """
         os.makedirs(directory, exist_ok=True)  # pathlib costs import time in every process
-        self.path, self._descriptor = _create(directory, f"rank{rank:05d}-{os.getpid()}")
+        self.path, self._descriptor = _create(directory, names)
+        self.is_full = False
+        self._limit_bytes = limit_bytes
         self._sequence = 0
         self._size_bytes = 0
 
     def append(self, frame_type: int, payload: bytes) -> bool:
-        """Write one frame; return whether it is in the file. Never raises."""
+        """Write one frame; return whether it is in the file. Never raises. `is_full` tells why, if it was that."""
         if len(payload) > MAX_PAYLOAD_BYTES:  # no reader would take it for a frame
+            return False
+        if 0 < self._limit_bytes < self._size_bytes + HEAD.size + len(payload):
+            self.is_full = True
             return False
         begin = self._size_bytes
         try:
@@ -83,14 +91,26 @@ class FrameFile:
         self._size_bytes = begin
 
 
-def _create(directory: str, stem: str) -> tuple[str, int]:
-    """Return path and descriptor of a new file: a process may record more than once into a directory."""
+def free_names(stem: str) -> Iterator[str]:
+    """Yield names for a file: the plain one, and others for whoever finds that taken.
+
+    A forked child or a helper of the training may have the rank of its parent, and a process may record more
+    than once into a directory.
+    """
+    yield stem + SUFFIX
+    own = f"{stem}-{os.getpid()}"
+    yield own + SUFFIX
+    for attempt in range(1, MAX_NAME_TRIES - 1):
+        yield f"{own}-{attempt}{SUFFIX}"
+
+
+def _create(directory: str, names: Iterable[str]) -> tuple[str, int]:
+    """Return path and descriptor of a new file; no file is ever overwritten."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-    for attempt in range(MAX_NAME_TRIES):
-        name = stem + (f"-{attempt}" if attempt else "") + SUFFIX
+    for name in names:
         path = os.path.join(directory, name)  # as above
         try:
             return path, os.open(path, flags, 0o600)
         except FileExistsError:
             continue
-    raise FileExistsError(f"{MAX_NAME_TRIES} recordings of this process in {directory}")
+    raise FileExistsError(f"too many recordings of this process in {directory}")

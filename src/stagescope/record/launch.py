@@ -9,12 +9,12 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.record.session import OUT_VARIABLE, RUN_VARIABLE, STEPS_VARIABLE
+from stagescope.record.session import MAX_BYTES_VARIABLE, OUT_VARIABLE, RUN_VARIABLE, STEPS_VARIABLE
 from stagescope.vocabulary.errors import CommandError, OutputError
 from stagescope.vocabulary.recording import SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import IO
 
 HOOK_DIRECTORY = Path(__file__).absolute().parent / "hook"
@@ -44,7 +44,7 @@ def prepare_directory(directory: Path, *, force: bool = False, join: bool = Fals
         if not join and any(directory.iterdir()):
             if not force:
                 raise OutputError.exists(directory)
-            for recording in directory.glob(f"*{SUFFIX}"):
+            for recording in recordings_in(directory):
                 recording.unlink()
         probe = directory / f".stagescope-{uuid.uuid4().hex}"
         probe.touch()
@@ -54,7 +54,12 @@ def prepare_directory(directory: Path, *, force: bool = False, join: bool = Fals
 
 
 def recording_environment(
-    directory: Path, *, steps: str | None, run: str, inherited: Mapping[str, str]
+    directory: Path,
+    *,
+    steps: str | None,
+    run: str,
+    inherited: Mapping[str, str],
+    max_bytes: int | None = None,
 ) -> dict[str, str]:
     """Return the environment that has every Python process of a command record itself into `directory`."""
     path = [str(HOOK_DIRECTORY), *filter(None, [inherited.get("PYTHONPATH")])]
@@ -64,8 +69,22 @@ def recording_environment(
         OUT_VARIABLE: str(directory.resolve()),
         RUN_VARIABLE: run,
     }
-    environment.pop(STEPS_VARIABLE, None)
-    return {**environment, STEPS_VARIABLE: steps} if steps else environment
+    own = {STEPS_VARIABLE: steps, MAX_BYTES_VARIABLE: None if max_bytes is None else str(max_bytes)}
+    for variable, value in own.items():
+        environment.pop(variable, None)
+        if value:
+            environment[variable] = value
+    return environment
+
+
+def recordings_in(directory: Path) -> set[Path]:
+    """Return the recordings in a directory and in those of machines in it."""
+    return {*directory.glob(f"*{SUFFIX}"), *directory.glob(f"*/*{SUFFIX}")}
+
+
+def count_processes(recordings: Iterable[Path]) -> int:
+    """Return how many processes have written these: the segments of one are told apart by what follows a dot."""
+    return len({(path.parent, path.name.partition(".")[0]) for path in recordings})
 
 
 def run_command(

@@ -67,6 +67,7 @@ class Lifecycle:
         if number != signal.SIGTERM or signal.getsignal(signal.SIGTERM) != self._on_sigterm:
             return
         if not self._handled.wait(MAIN_THREAD_GRACE_S) and self._previous is signal.SIG_DFL:
+            self._recorder.rescue()
             _die_by(number)
 
     def _watch_sigterm(self, writer: Writer) -> None:

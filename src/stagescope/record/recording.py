@@ -1,4 +1,7 @@
-"""What one process writes: header, names, spans, clock anchors and the count of everything lost."""
+"""What one process writes: header, names, spans, clock anchors and the count of everything lost.
+
+A frame that its file has no room for makes the next file of the row begin (see segments.py), with header and names.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,26 @@ import itertools
 import json
 import sys
 import time
+from collections import deque
+from typing import TYPE_CHECKING
 
 from stagescope.record.buffers import RECORD_BYTES
 from stagescope.record.clock import read_anchor
-from stagescope.record.file import FrameFile
-from stagescope.vocabulary.recording import ANCHOR, CLOCK, DROPS, END, HEADER, MAX_PAYLOAD_BYTES, NAMES, SPANS
+from stagescope.record.segments import SEGMENTS, Segments
+from stagescope.vocabulary.recording import (
+    ANCHOR,
+    CLOCK,
+    DEVICE_CLOCK,
+    DROPS,
+    END,
+    HEADER,
+    MAX_PAYLOAD_BYTES,
+    NAMES,
+    SPANS,
+)
+
+if TYPE_CHECKING:
+    from stagescope.record.file import FrameFile
 
 ANCHOR_INTERVAL_S = 10.0
 MAX_HEADER_BYTES = MAX_PAYLOAD_BYTES // 2
@@ -19,26 +37,38 @@ MAX_NAMES = 2**14
 MAX_NAME_CHARACTERS = 512
 NAMES_PER_FRAME = 256
 """As many as fit one frame even where JSON spells each character with twelve."""
+MAX_DEVICE_ANCHORS = 2**10
 MORE_NAMES = "(more names than a recording holds)"
+TABLE_SHARE = 4
+"""Header and names each take at most one part in so many of a file that is bounded, which leaves room for spans."""
 
 
 class Recording:
     """One process's recording; its file is made when the first span arrives. No method raises OSError."""
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
+    def __init__(self, directory: str, max_bytes: int = 0) -> None:
+        """Write below `directory`, at most `max_bytes` unless that is 0."""
+        self._segments = Segments(directory, max_bytes)
+        self._max_table_bytes = max_bytes // SEGMENTS // TABLE_SHARE or MAX_HEADER_BYTES
         self.spans_written = 0
         self.spans_lost = 0
         self._header: dict[str, object] = {}
         self._header_changed = False
         self._numbers = itertools.count(1)
         self._names: dict[int, str] = {}
+        self._names_bytes = 0
+        self.shared_name = 0
         self._names_written = 0
+        self._device_anchors: deque[bytes] = deque(maxlen=MAX_DEVICE_ANCHORS)
         self._file: FrameFile | None = None
         self._dropped = 0
         self._dropped_reported = 0
         self._next_anchor_s = 0.0
         self._said: set[str] = set()
+
+    def write_into(self, directory: str) -> None:
+        """Write into another directory than was said at first, as long as there is no file."""
+        self._segments.directory = directory
 
     @property
     def path(self) -> str | None:
@@ -49,7 +79,7 @@ class Recording:
         """Add facts to the header; they are written before the next spans. What JSON cannot hold is left out."""
         for name, value in facts.items():
             header = {**self._header, name: value}
-            if _fits(header):
+            if _fits(header, min(self._max_table_bytes, MAX_HEADER_BYTES)):
                 self._header = header
                 self._header_changed = True
             else:
@@ -58,18 +88,28 @@ class Recording:
     def add_name(self, text: str) -> int:
         """Add an entry to the string table and return its number; 0 stands for no name.
 
-        Takes no lock, because a signal handler may come here while its thread is here.
+        Once there are too many, all share one entry, whose number is `shared_name`. Takes no lock, because a signal
+        handler may come here while its thread is here.
         """
-        number = min(next(self._numbers), MAX_NAMES)
-        self._names[number] = text if number < MAX_NAMES else MORE_NAMES
+        if self.shared_name:
+            return self.shared_name
+        number = next(self._numbers)
+        self._names_bytes += len(json.dumps(text)) + 1
+        if number >= MAX_NAMES or (self._segments.max_bytes and self._names_bytes > self._max_table_bytes):
+            self.shared_name, text = number, MORE_NAMES
+        self._names[number] = text
         return number
+
+    def add_device_anchor(self, record: bytes) -> None:
+        """Add a packed record of a device's clock; it is written before the next spans."""
+        self._device_anchors.append(record)
 
     def write_spans(self, records: bytes) -> None:
         """Write packed records, or count them as lost."""
         if not records:
             return
         count = len(records) // RECORD_BYTES
-        if self._ensure_file() and self._write_tables() and self._append(SPANS, records):
+        if self._append(SPANS, records):
             self.spans_written += count
         else:
             self.spans_lost += count
@@ -79,27 +119,25 @@ class Recording:
         if self._file is None or time.monotonic() < self._next_anchor_s:
             return
         self._next_anchor_s = time.monotonic() + ANCHOR_INTERVAL_S
-        self._append(CLOCK, ANCHOR.pack(*read_anchor()))
-        self._file.sync()
+        if self._append(CLOCK, ANCHOR.pack(*read_anchor())):
+            self._file.sync()
         self._warn_if_deleted()
 
     def write_drops(self, dropped_spans: int) -> None:
         """Write how many spans are dropped so far, if that has changed."""
         self._dropped = dropped_spans
-        if dropped_spans == self._dropped_reported or not self._ensure_file():
+        if dropped_spans == self._dropped_reported:
             return
-        if self._file and self._file.append_json(DROPS, {"dropped_spans": dropped_spans}):
+        if self._append(DROPS, _json({"dropped_spans": dropped_spans})):
             self._dropped_reported = dropped_spans
 
     def finish(self, reason: str) -> None:
         """Write a last anchor and the END frame, and close the file."""
         if self._file is None:
             return
-        self._write_tables()
         self._append(CLOCK, ANCHOR.pack(*read_anchor()))
-        self._file.append_json(
-            END, {"spans": self.spans_written, "dropped_spans": self._dropped, "reason": reason}
-        )
+        end = {"spans": self.spans_written, "dropped_spans": self._dropped, "reason": reason}
+        self._append(END, _json(end))
         self._warn_if_deleted()
         self.close()
 
@@ -120,13 +158,20 @@ class Recording:
             return
 
     def _ensure_file(self) -> bool:
+        """Begin the first file, or the next one where the last is full."""
+        if self._file is not None and self._file.is_full:
+            self._segments.end(self._file)
+            self._file = None
         if self._file is None:
             rank = self._header.get("rank")
             try:
-                self._file = FrameFile(self.directory, rank if isinstance(rank, int) else 0)
+                self._file = self._segments.open(rank if isinstance(rank, int) else 0, self.spans_written)
             except OSError as error:
-                self.warn(f"cannot record into {self.directory}: {error.strerror or error}")
+                self.warn(f"cannot record into {self._segments.directory}: {error.strerror or error}")
                 return False
+            self._header_changed = True
+            self._names_written = self._dropped_reported = 0
+            self._next_anchor_s = 0.0
         return True
 
     def _write_tables(self) -> bool:
@@ -136,7 +181,7 @@ class Recording:
             return False
         if self._header_changed:
             self._header_changed = False  # before reading it: another thread may add to it meanwhile
-            if not file.append_json(HEADER, self._header):
+            if not file.append_json(HEADER, {**self._header, **self._segments.facts}):
                 self._header_changed = True
                 return False
         first = self._names_written + 1
@@ -147,22 +192,40 @@ class Recording:
                 break
             first += len(fresh)
         self._names_written = first - 1
+        self._write_device_anchors(file)
         return True
+
+    def _write_device_anchors(self, file: FrameFile) -> None:
+        fresh = [self._device_anchors.popleft() for _ in range(len(self._device_anchors))]
+        if fresh and not file.append(DEVICE_CLOCK, b"".join(fresh)):
+            self._device_anchors.extendleft(reversed(fresh))
 
     def _warn_if_deleted(self) -> None:
         if self._file and self._file.is_deleted():
             self.warn(f"{self.path} was deleted while it was being written; what it held is lost")
 
     def _append(self, frame_type: int, payload: bytes) -> bool:
-        if self._file and self._file.append(frame_type, payload):
-            return True
-        self.warn(f"cannot write {self.path}; spans are dropped and counted")
-        return False
+        """Write a frame behind all that it may refer to; where the file has no room for it, into the next one."""
+        stored = self._try_to_append(frame_type, payload)
+        if not stored and self._file and self._file.is_full:
+            stored = self._try_to_append(frame_type, payload)
+        if not stored and self._file:
+            self.warn(f"cannot write {self.path}; spans are dropped and counted")
+        return stored
+
+    def _try_to_append(self, frame_type: int, payload: bytes) -> bool:
+        if not self._ensure_file() or not self._write_tables() or self._file is None:
+            return False
+        return self._file.append(frame_type, payload)
 
 
-def _fits(header: dict[str, object]) -> bool:
+def _json(facts: dict[str, object]) -> bytes:
+    return json.dumps(facts, separators=(",", ":")).encode()
+
+
+def _fits(header: dict[str, object], limit_bytes: int) -> bool:
     """Return whether a header can be written."""
     try:
-        return len(json.dumps(header, default=str)) <= MAX_HEADER_BYTES
+        return len(json.dumps(header, default=str)) <= limit_bytes
     except Exception:  # noqa: BLE001  # JSON asks the values themselves, and they may answer with anything
         return False

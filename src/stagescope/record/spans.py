@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record import session
+from stagescope.record.buffers import RECORD_BYTES
 from stagescope.record.clock import now_ns
-from stagescope.vocabulary.kinds import BY_NAME
+from stagescope.record.records import is_our_own, pack_plain
+from stagescope.vocabulary.kinds import BY_NAME, COMPUTE
 from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
@@ -19,11 +21,18 @@ if TYPE_CHECKING:
 
 _CODES = {name: kind.code for name, kind in BY_NAME.items()}
 _OTHER = _CODES["other"]
+_COMPUTE = frozenset(name for name, kind in BY_NAME.items() if kind.lane == COMPUTE)
 _NUMBERS = ("chunk", "peer", "size_bytes")
 
 
-class span:  # noqa: N801  # used as a function: with span("forward", microbatch=3, stage=1)
-    """Record the body of a ``with`` block as one span of `kind`.
+def span(
+    kind: str,
+    *,
+    microbatch: int | None = NONE,
+    stage: int | None = NONE,
+    **details: int | str | None,
+) -> Span:
+    """Return what records the body of a ``with`` block as one span of `kind`.
 
     `kind` is spelled as in vocabulary/kinds.py; any other word is recorded as kind ``other`` under that name.
     `stage` is the global stage, `microbatch` counts from 0. `details` may hold `chunk` (local), `peer` (the global rank
@@ -33,61 +42,128 @@ class span:  # noqa: N801  # used as a function: with span("forward", microbatch
     >>> with span("forward", microbatch=0, stage=1):
     ...     pass
     """
+    # A function, as keywords to a class with an __init__ travel in a dictionary, which costs 0.1 us.
+    if details:
+        detailed = DETAILED()
+        detailed.details = details
+        marked: Span = detailed
+    else:
+        marked = PLAIN()
+    marked.kind = kind
+    marked.microbatch = microbatch
+    marked.stage = stage
+    return marked
 
-    __slots__ = ("_details", "_kind", "_microbatch", "_stage", "_start_ns")
 
-    def __init__(
-        self,
-        kind: str,
-        *,
-        microbatch: int | None = None,
-        stage: int | None = None,
-        **details: int | str | None,
-    ) -> None:
-        self._kind = kind
-        self._microbatch = microbatch
-        self._stage = stage
-        self._details = details
+class Span:
+    """A ``with`` block that is timed on the host's clock; made by `span`."""
+
+    __slots__ = ("kind", "microbatch", "stage", "start_ns")  # each one more costs 10 ns
+
+    kind: str
+    microbatch: int | None
+    stage: int | None
+    start_ns: int
 
     def __enter__(self) -> None:
-        self._start_ns = now_ns()
+        self.start_ns = now_ns()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        # Recorder.emit again, without a call, for the fields that a plain span has: this is most of what a span
+        # costs. Whatever is not as usual is left to emit.
+        end_ns = now_ns()
+        try:
+            buffer = session.here.buffer
+            if buffer is None:  # nothing is recorded now
+                return
+            tail = buffer.plain_tails[self.kind]
+            chunk = buffer.chunk
+            used = chunk.used  # from here to the packing, no signal is handled
+            pack_plain(chunk.data, used, self.start_ns, end_ns, session.plain_middle, self.stage, self.microbatch,
+                       tail)  # fmt: skip
+        except Exception as unusual:  # the first span of a thread, a full chunk, None, a word of the user's
+            if not is_our_own(unusual):
+                buffer.dropped += 1  # type: ignore[union-attr]  # there is one: packing came after it
+                raise
+        else:
+            if chunk.used == used:  # else a signal handler has recorded a span in the same place
+                buffer.seen.spans = True
+                chunk.used = used + RECORD_BYTES
+                return
         recorder = session.recorder
         if recorder is None or not recorder.enabled:
             return
+        if not hasattr(recorder.local, "buffer"):  # a training that only marks spans may have no steps
+            recorder.timer.begin_step()  # which looks for a device
+        _emit(recorder, self, end_ns, {})
+
+
+class CarefulSpan(Span):
+    """The same for whatever a span can be: with details, or a job on a device that has a clock of its own."""
+
+    __slots__ = ("details", "token")
+
+    details: dict[str, int | str | None]
+    token: object
+
+    def __enter__(self) -> None:
+        recorder = session.recorder
+        self.start_ns = now_ns()
+        self.token = None
+        if recorder is None or not recorder.enabled or recorder.timer.device is None:
+            return
+        if isinstance(self.kind, str) and self.kind in _COMPUTE:
+            self.token = recorder.timer.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         end_ns = now_ns()
-        stage = NONE if self._stage is None else self._stage
-        microbatch = NONE if self._microbatch is None else self._microbatch
-        try:
-            code = None if self._details else _CODES.get(self._kind)
-        except TypeError:  # a kind that cannot be a key is no word either; it is recorded as it spells itself
-            code = None
-        if code is None:
-            _emit_detailed(recorder, self._kind, (self._start_ns, end_ns, stage, microbatch), self._details)
-        else:
-            recorder.emit(code, self._start_ns, end_ns, stage, microbatch)
+        recorder = session.recorder
+        if recorder is not None and recorder.enabled:
+            _emit(recorder, self, end_ns, getattr(self, "details", {}), self.token)
 
 
-def _emit_detailed(
+PLAIN: type[Span] = Span
+DETAILED: type[CarefulSpan] = CarefulSpan
+"""What `span` makes. Whoever needs to know of each span replaces both by classes of their own."""
+
+
+def time_on_device() -> None:
+    """Have spans of the compute lane timed as the jobs of the frameworks are."""
+    global PLAIN  # noqa: PLW0603  # an attribute of something else would cost each span 20 ns
+    if PLAIN is Span:
+        PLAIN = CarefulSpan
+
+
+def _emit(
     recorder: Recorder,
-    kind: str,
-    when_and_what: tuple[int, int, int, int],
+    marked: Span,
+    end_ns: int,
     details: dict[str, int | str | None],
+    token: object = None,
 ) -> None:
-    """Record a span that has a name or more fields than most; an unknown detail becomes part of the name."""
-    kind = kind if isinstance(kind, str) else _text(kind)
+    """Record a span that is not plain; an unknown detail becomes part of the name."""
+    kind = marked.kind if isinstance(marked.kind, str) else _text(marked.kind)
     given = {key: value for key, value in details.items() if value is not None}
     numbers: dict[str, Any] = {
         key: given.pop(key) for key in _NUMBERS if hasattr(given.get(key), "__index__")
     }
-    name = _text(given.pop("name", "" if kind in _CODES else kind))
+    name = given.pop("name", "" if kind in _CODES else kind)
+    name = name if isinstance(name, str) else _text(name)
     name = " ".join(filter(None, [name, *(f"{key}={_text(value)}" for key, value in given.items())]))
-    recorder.emit(
-        _CODES.get(kind, _OTHER), *when_and_what, **numbers, name=recorder.name_id(name) if name else 0
-    )
+    place = (_number(marked.stage), _number(marked.microbatch))
+    number = recorder.name_id(name) if name else 0
+    if token is None:
+        recorder.emit(_CODES.get(kind, _OTHER), marked.start_ns, end_ns, *place, **numbers, name=number)
+    else:
+        recorder.timer.end(token, _CODES[kind], *place, numbers.get("chunk", NONE), number)
+
+
+def _number(value: int | None) -> int:
+    return NONE if value is None else value
 
 
 def _text(value: object) -> str:
@@ -114,14 +190,15 @@ def profile_range(step: int, start: int, stop: int, exit_after: bool = False) ->
     if recorder is None:
         yield False
         return
-    if exit_after and step >= stop > start and recorder.spans_seen:
+    recorded_before = recorder.forget_spans()
+    if exit_after and step >= stop > start and recorded_before:
         _store_and_exit()
     recorder.begin_step(int(step))  # numpy's integers are none to isinstance
-    recorder.enabled = wanted = wanted and recorder.enabled
-    seen_before = recorder.spans_seen
+    wanted = wanted and recorder.enabled
+    recorder.switch(on=wanted)
     yield wanted
-    if recorder.spans_seen > seen_before:
-        recorder.enabled = False
+    if recorder.has_spans:
+        recorder.switch(on=False)
         recorder.flush_soon()
         if exit_after and step == stop - 1:
             _store_and_exit()

@@ -13,6 +13,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from stagescope.record.records import is_our_own
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -61,8 +63,9 @@ class Writer:
         """Wake the thread; a full pipe means that it is awake already."""
         try:
             os.write(self.wake_descriptor, _WAKE)
-        except OSError:
-            return
+        except OSError as error:
+            if not is_our_own(error):
+                raise
 
     def flush(self, timeout_s: float) -> bool:
         """Have everything emitted so far written; return whether that was done within `timeout_s`."""
@@ -81,6 +84,10 @@ class Writer:
         self._stop_reason = reason
         self.wake()
         self._thread.join(STOP_TIMEOUT_S)
+
+    def store_now(self) -> None:
+        """Write what is there; for the thread itself, on its way to end the process."""
+        self._serve()
 
     def abandon(self) -> None:
         """Let go, in a forked child, of what belongs to the parent; the thread exists only there."""

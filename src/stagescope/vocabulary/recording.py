@@ -32,8 +32,8 @@ MAX_PAYLOAD_BYTES = 4 * 2**20
 HEAD = struct.Struct("<4sIIB3xI")
 _GUARDED = slice(4, 16)
 
-HEADER, NAMES, SPANS, CLOCK, DROPS, END = range(1, 7)
-"""Frame types. HEADER, NAMES, DROPS and END carry JSON; SPANS and CLOCK fixed-width records."""
+HEADER, NAMES, SPANS, CLOCK, DROPS, END, DEVICE_CLOCK = range(1, 8)
+"""Frame types. HEADER, NAMES, DROPS and END carry JSON; SPANS, CLOCK and DEVICE_CLOCK fixed-width records."""
 
 SPAN = struct.Struct("<qqqqqiiiiiIhHBB2x")
 SPAN_FIELDS: tuple[tuple[str, str], ...] = (
@@ -65,6 +65,15 @@ ANCHOR_FIELDS: tuple[tuple[str, str], ...] = (
     ("width_ns", "<i8"),
 )
 """Fields of one CLOCK record: the wall clock read between two monotonic reads `width_ns` apart."""
+
+DEVICE_ANCHOR = struct.Struct("<qqqq")
+DEVICE_ANCHOR_FIELDS: tuple[tuple[str, str], ...] = (
+    ("device_ns", "<i8"),
+    ("monotonic_ns", "<i8"),
+    ("width_ns", "<i8"),
+    ("error_ns", "<i8"),
+)
+"""Fields of one DEVICE_CLOCK record: an anchor of the device's clock, and the error of the line that leads to it."""
 
 
 class Frame(NamedTuple):

@@ -1,7 +1,8 @@
 """Recordings of stagescope itself (``*.sscope``, one per process; vocabulary/recording.py has the format).
 
 Stamps are moved from each machine's monotonic clock to the wall clock by ONE offset per machine, so that
-nothing within a machine changes. Between machines that is only as good as their wall clocks, and said so.
+nothing within a machine changes. Between machines that is only as good as their wall clocks, and said so. Jobs that
+were timed on a device have been brought to the monotonic clock by the recorder, with an error that it stored.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.reader import Reader, ReadOptions
-from stagescope.ingest.recording_diagnostics import damage_of, run_notes
+from stagescope.ingest.recording_diagnostics import damage_of, device_notes, run_notes
 from stagescope.ingest.recording_frames import Columns, Contents, read_contents
+from stagescope.ingest.recording_segments import Part, join_segments
 from stagescope.ingest.streams import open_stream
 from stagescope.timeline import CLOCKS, RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-RANK_IN_NAME = re.compile(r"rank(\d+)")
-"""Where a header is damaged, the file's name still tells the rank: rank00003-4711.sscope."""
+RANK_IN_NAME = re.compile(r"rank-?(\d+)")
+"""Where a header is damaged, the file's name still tells the rank: rank-00003.sscope, or of old rank00003-7.sscope."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,9 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
         ranks=_ranks(processes),
         steps=pl.concat(markers).sort(STEPS.order),
         clocks=clocks,
-        diagnostics=diagnostics_table([*lost, *notes, *run_notes(len(runs))]),
+        diagnostics=diagnostics_table(
+            [*lost, *notes, *device_notes(p.contents for p in processes), *run_notes(len(runs))]
+        ),
     )
 
 
@@ -102,9 +106,12 @@ def _bytes_of(path: Path) -> bytes:
 
 def _read_processes(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Process], list[Diagnostic]]:
     processes, lost = [], []
+    parts = []
     for path in paths:
-        contents = read_contents(_bytes_of(path))
+        parts.append(Part(path, read_contents(_bytes_of(path))))
         options.done(path)
+    for (path, contents), notes in join_segments(parts):
+        lost += notes
         version = contents.header.get("version", fmt.FORMAT_VERSION)
         if version > fmt.FORMAT_VERSION:
             raise InputError.newer_version(path, version, fmt.FORMAT_VERSION)
@@ -132,19 +139,23 @@ def _check_ranks_once(processes: Sequence[Process]) -> None:
 
 
 def _clocks(processes: Sequence[Process]) -> pl.DataFrame:
-    """Return one row per machine's clock, its offset to the wall clock taken from the tightest anchor."""
+    """Return one row per machine's clock, its offset to the wall clock taken from the tightest anchor.
+
+    Within one machine the error is that of the devices' clocks, 0 where all times are the host's.
+    """
     rows = []
     machines = _machine_names(processes)
     for clock in machines:
         anchors = np.concatenate([p.contents.anchors for p in processes if p.clock == clock])
+        error_ns = max(int(p.contents.device_anchors["error_ns"].max(initial=0)) for p in processes)
         best = anchors[anchors["width_ns"].argmin()] if len(anchors) else None
         rows.append(
             {
                 "clock": clock,
                 "machine": machines[clock],
                 "offset_ns": int(best["realtime_ns"] - best["monotonic_ns"]) if best is not None else 0,
-                "error_lo_ns": 0 if len(machines) == 1 else None,
-                "error_hi_ns": 0 if len(machines) == 1 else None,
+                "error_lo_ns": -error_ns if len(machines) == 1 else None,
+                "error_hi_ns": error_ns if len(machines) == 1 else None,
                 "evidence_count": len(anchors),
                 "method": "one clock" if len(machines) == 1 else "wall clock",
             }

@@ -1,0 +1,342 @@
+"""What recording costs the training, beside other ways to mark a span, all in one run.
+
+    python benchmarks/overhead.py [--hours H]
+
+Costs are CPU time of the marking thread, the medians of rounds that take turns. A peer that cannot be imported is
+named as such; PYTHONPATH may lead to viztracer, nvtx and Megatron-core. `--hours` is how much of a training with 1,000
+spans a second the soak stands for (24 take about two minutes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import stagescope.record as record
+from stagescope.ingest.recording_frames import read_contents
+from stagescope.record import session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    Mark = Callable[[int], None]
+
+SPANS, ROUNDS = 20_000, 15
+SPAN_LIMIT_US = 0.7
+STEPS, SPANS_A_STEP, STEP_LIMIT_PERCENT = 7, 1000, 0.2
+NOTHING = nullcontext()
+MEMORY_LIMIT_MIB = 8
+SOAK_BYTES = 64 * 2**20
+
+
+class Bare:
+    """The least that a ``with`` block can do and know when it ran, and of what."""
+
+    __slots__ = ("end_ns", "kind", "start_ns")
+
+    def __init__(self, kind: str, *, microbatch: int | None = None, stage: int | None = None) -> None:
+        self.kind = (kind, microbatch, stage)
+
+    def __enter__(self) -> None:
+        self.start_ns = time.monotonic_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self.end_ns = time.monotonic_ns()
+
+
+def ours_by_hand(_: ExitStack) -> Mark:
+    span = record.span
+
+    def mark(count: int) -> None:
+        for number in range(count):
+            with span("forward", microbatch=number, stage=2):
+                pass
+
+    return mark
+
+
+def ours_in_a_hook(_: ExitStack) -> Mark:
+    recorder, now_ns = session.recorder, time.monotonic_ns
+
+    def mark(count: int) -> None:
+        for number in range(count):
+            if recorder.enabled:
+                start_ns = now_ns()
+                recorder.emit(1, start_ns, now_ns(), 2, number, 0)
+
+    return mark
+
+
+def bare(_: ExitStack) -> Mark:
+    def mark(count: int) -> None:
+        for number in range(count):
+            with Bare("forward", microbatch=number, stage=2):
+                pass
+
+    return mark
+
+
+def torch_record_function(_: ExitStack) -> Mark:
+    record_function = importlib.import_module("torch").autograd.profiler.record_function
+
+    def mark(count: int) -> None:
+        for number in range(count):
+            with record_function(f"F2.{number}"):
+                pass
+
+    return mark
+
+
+def nvtx_annotate(_: ExitStack) -> Mark:
+    annotate = importlib.import_module("nvtx").annotate
+
+    def mark(count: int) -> None:
+        for number in range(count):
+            with annotate(f"F2.{number}"):
+                pass
+
+    return mark
+
+
+def viztracer_log_event(stack: ExitStack) -> Mark:
+    tracer = importlib.import_module("viztracer").VizTracer(
+        log_torch=False, verbose=0, tracer_entries=2_000_000, max_stack_depth=0, ignore_c_function=True
+    )
+    directory = stack.enter_context(tempfile.TemporaryDirectory())
+    stack.callback(tracer.save, str(Path(directory, "trace.json")))
+
+    def mark(count: int) -> None:
+        tracer.clear()
+        tracer.start()
+        for number in range(count):
+            with tracer.log_event(f"F2.{number}"):
+                pass
+        tracer.stop()
+
+    return mark
+
+
+def megatron_timers(_: ExitStack) -> Mark:
+    module = importlib.import_module("megatron.core.timers")
+    timers = module.Timers(log_level=2, log_option="minmax")
+    if not module.torch.cuda.is_available():  # it would wait for the device at each end of a span
+        module.torch.cuda.synchronize = lambda: None
+
+    def mark(count: int) -> None:
+        for _ in range(count):
+            timers("forward", log_level=0).start(barrier=False)
+            timers("forward").stop(barrier=False)
+
+    return mark
+
+
+WAYS = (
+    ("stagescope: with span(...)", ours_by_hand),
+    ("stagescope: a framework's hook", ours_in_a_hook),
+    ("a bare with and two clock reads", bare),
+    ("torch record_function, profiler off", torch_record_function),
+    ("nvtx.annotate, no tool attached", nvtx_annotate),
+    ("viztracer log_event", viztracer_log_event),
+    ("Megatron Timers, without its synchronize", megatron_timers),
+)
+
+
+def cost_us(mark: Mark) -> float:
+    begun_ns = time.thread_time_ns()
+    mark(SPANS)
+    return (time.thread_time_ns() - begun_ns) / SPANS / 1e3
+
+
+def compare_spans() -> None:
+    print(f"one span, CPU us of the marking thread: median of {ROUNDS} rounds of {SPANS}, least, most")
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
+        record.start(directory)
+        session.recorder.flush()
+        marks, costs = {}, {}
+        for name, make in WAYS:
+            try:
+                marks[name] = make(stack)
+            except Exception as error:  # noqa: BLE001, PERF203  # whatever a peer lacks here
+                costs[name] = f"not measured: {type(error).__name__}: {str(error).splitlines()[0][:70]}"
+        times = {name: [] for name in marks}
+        for _ in range(ROUNDS):
+            for name, mark in marks.items():
+                times[name].append(cost_us(mark))
+                session.recorder.flush()
+        record.stop()
+    for name, _ in WAYS:
+        if name in costs:
+            print(f"  {name:42}{costs[name]}")
+            continue
+        limit = f"   limit {SPAN_LIMIT_US}" if name.startswith("stagescope") else ""
+        print(
+            f"  {name:42}{statistics.median(times[name]):6.2f}{min(times[name]):8.2f}{max(times[name]):8.2f}{limit}"
+        )
+
+
+def unmarked(number: int) -> AbstractContextManager[None]:
+    del number
+    return NOTHING
+
+
+def marked_barely(number: int) -> Bare:
+    return Bare("forward", microbatch=number, stage=0)
+
+
+def marked(number: int) -> AbstractContextManager[None]:
+    return record.span("forward", microbatch=number, stage=0)
+
+
+def step_cpu_s(mark: Callable[[int], AbstractContextManager[None]], sleeps: int) -> float:
+    """Return CPU seconds of this thread for a step of one second of sleep in so many pieces, and its spans."""
+    begun_ns, until = time.thread_time_ns(), time.monotonic()
+    for number in range(SPANS_A_STEP):
+        with mark(number):
+            if number % (SPANS_A_STEP // sleeps) == 0:
+                until += 1 / sleeps
+                time.sleep(max(0.0, until - time.monotonic()))
+    return (time.thread_time_ns() - begun_ns) / 1e9
+
+
+def compare_steps() -> None:
+    print(
+        f"{SPANS_A_STEP} spans in a step of 1 s: what they add to its CPU time, in % of the step; {STEPS} steps in turn"
+    )
+    for sleeps, where in (
+        (10, "ten sleeps of 100 ms"),
+        (SPANS_A_STEP, "a sleep of 1 ms in each span, caches cold"),
+    ):
+        costs: dict[Callable[[int], AbstractContextManager[None]], list[float]] = {
+            mark: [] for mark in (unmarked, marked_barely, marked)
+        }
+        with tempfile.TemporaryDirectory() as directory:
+            record.start(directory)
+            others_s = time.process_time() - time.thread_time()
+            for _ in range(STEPS):
+                for mark, seconds in costs.items():
+                    seconds.append(step_cpu_s(mark, sleeps))
+            others_s = time.process_time() - time.thread_time() - others_s
+            record.stop()
+        without = statistics.median(costs[unmarked])
+        for name, mark in (
+            ("stagescope: with span(...)", marked),
+            ("a bare with and two clock reads", marked_barely),
+        ):
+            added = statistics.median(costs[mark]) - without
+            limit = f"   limit {STEP_LIMIT_PERCENT}" if mark is marked else ""
+            print(f"  {name:34}{where:44}{added * 100:7.3f}{limit}")
+        print(f"  {'the writer thread':34}{where:44}{others_s / STEPS * 100:7.3f}")
+
+
+MEMORY = """
+import contextlib, json, logging, os, re, select, signal, struct, subprocess, sys, tempfile, threading, typing, zlib
+def resident_mib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+before = resident_mib()
+import stagescope.record as record
+from stagescope.record import file, session
+record.start(sys.argv[1])
+def mark(count):
+    for number in range(count):
+        with record.span("forward", microbatch=number, stage=1):
+            pass
+        if number % 1000 == 0 and not hung:
+            session.recorder.flush()
+hung = False
+mark(300_000)
+running = resident_mib() - before
+hung = True
+class Hung:
+    def __getattr__(self, name):
+        return getattr(os, name)
+    def write(self, *_):
+        threading.Event().wait()
+file.os = Hung()
+mark(300_000)
+print(running, resident_mib() - before)
+os._exit(0)
+"""
+
+
+def measure_memory() -> None:
+    figures = []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as directory:
+            command = [sys.executable, "-c", MEMORY, directory]
+            figures.append(
+                [
+                    float(word)
+                    for word in subprocess.run(command, capture_output=True, check=True).stdout.split()
+                ]
+            )
+    running, hung = (statistics.median(column) for column in zip(*figures, strict=True))
+    print(
+        "memory of a process that has the standard library's modules that any training has, MiB more than before:"
+    )
+    print(f"  while the disk takes what comes   {running:6.1f}   limit {MEMORY_LIMIT_MIB}")
+    print(f"  while the disk hangs, spans drop  {hung:6.1f}   limit {MEMORY_LIMIT_MIB}")
+
+
+def resident_mib() -> float:
+    return (
+        int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        * os.sysconf("SC_PAGE_SIZE")
+        / 2**20
+    )
+
+
+def soak(hours: float) -> None:
+    """Emit as many spans as a training has in that time, with the writer never far behind, under a small bound."""
+    total, batch, most_bytes = int(hours * 3600 * 1000), 20_000, 0
+    with tempfile.TemporaryDirectory() as directory:
+        record.start(directory, max_bytes=SOAK_BYTES)
+        resident = []
+        for begin in range(0, total, batch):
+            for number in range(begin, min(begin + batch, total)):
+                with record.span("forward", microbatch=number, stage=0):
+                    pass
+            session.recorder.flush()
+            most_bytes = max(most_bytes, sum(file.stat().st_size for file in Path(directory).iterdir()))
+            resident.append(resident_mib())
+        record.stop()
+        files = sorted(Path(directory).iterdir())
+        contents = sorted(
+            (read_contents(file.read_bytes()) for file in files), key=lambda c: c.header["segment"]
+        )
+        kept = sum(len(one.spans) for one in contents)
+        let_go, dropped = contents[0].header["records_before"], contents[-1].dropped_spans
+    tenth = len(resident) // 10
+    grown = statistics.median(resident[-tenth:]) - statistics.median(resident[tenth : 2 * tenth])
+    print(f"soak: {total} spans, as {hours:g} h at 1,000 a second have, with max_bytes={SOAK_BYTES}:")
+    print(f"  most bytes on disk {most_bytes}   limit {SOAK_BYTES}")
+    print(
+        f"  emitted {total} = kept {kept} + let go {let_go} + dropped {dropped}: {total == kept + let_go + dropped}"
+    )
+    print(f"  resident memory grown from the second tenth of the time to the last by {grown:.2f} MiB")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--hours", type=float, default=1.0)
+    hours = options.parse_args().hours
+    compare_spans()
+    compare_steps()
+    measure_memory()
+    soak(hours)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,10 @@
+"""Ascend devices through torch.npu, which torch_npu adds to torch when the training imports it."""
+
+from __future__ import annotations
+
+from stagescope.record.devices.torch_streams import TorchStreams, find_streams
+
+
+def find(told: str | None) -> TorchStreams | None:
+    """Return the current NPU once the training has initialized it."""
+    return find_streams("npu", told)

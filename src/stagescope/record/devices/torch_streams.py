@@ -1,0 +1,61 @@
+"""Devices that torch offers as a module of streams and events: torch.cuda, and torch.npu after torch_npu.
+
+Read in torch 2.13.0 (torch/cuda/streams.py, torch/cuda/graphs.py) and in Ascend/pytorch of 2025
+(torch_npu/npu/streams.py), whose streams hand work to a thread of their own unless they are a SyncLaunchStream.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from stagescope.record.devices.event_device import EventDevice, model_name
+
+
+class TorchStreams(EventDevice):
+    """The current device of a module such as ``torch.cuda``."""
+
+    resolution_ns = 500
+    """CUDA's reference promises "around 0.5 microseconds" for cudaEventElapsedTime; CANN promises nothing better."""
+
+    def __init__(self, module: Any, kind: str) -> None:
+        self._module = module
+        self._index = module.current_device()
+        self.name = f"{kind}:{self._index}"
+        self.model = model_name(lambda: module.get_device_name(self._index))
+        make_stream = getattr(module, "SyncLaunchStream", module.Stream)
+        # Of torch's pool: none that the default stream waits for.
+        self._aside = make_stream(device=self._index)
+        self._asks_capture = getattr(module, "is_current_stream_capturing", super().is_capturing)
+
+    def new_event(self) -> Any:
+        """Return an event that keeps its time."""
+        return self._module.Event(enable_timing=True)
+
+    def new_graph_event(self) -> Any | None:
+        """Return an event that a graph records itself, or None where this version has none."""
+        try:
+            return self._module.Event(enable_timing=True, external=True)
+        except TypeError:
+            return None
+
+    def is_capturing(self) -> bool:
+        """Return whether the current stream is being captured into a graph."""
+        return bool(self._asks_capture())
+
+    def record(self, event: Any) -> None:
+        """Have `event` happen on the current stream of this device."""
+        if self._module.current_device() != self._index:
+            raise RuntimeError(f"the job runs on {self._module.current_device()} and not on {self.name}")
+        event.record()
+
+
+def find_streams(kind: str, told: str | None) -> TorchStreams | None:
+    """Return the device if torch's module `kind` is initialized, and the framework has not told of another."""
+    if told is not None and told.partition(":")[0] != kind:
+        return None
+    module = getattr(sys.modules.get("torch"), kind, None)
+    is_initialized = getattr(module, "is_initialized", None)
+    if is_initialized is None or not is_initialized():
+        return None
+    return TorchStreams(module, kind)

@@ -1,0 +1,29 @@
+"""Sizes in bytes, written as people do."""
+
+from __future__ import annotations
+
+import re
+
+from stagescope.vocabulary.errors import UsageError
+
+_UNITS: dict[str, int] = {"": 1} | {
+    letter + between: base**power
+    for power, letter in enumerate("kmgt", 1)
+    for between, base in (("", 1000), ("i", 1024))
+}
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?i?)b?", re.IGNORECASE | re.ASCII)
+
+
+def parse_size_bytes(text: str) -> int:
+    """Return the bytes that a text such as ``512MiB``, ``2GB``, ``64k`` or ``1000000`` means.
+
+    k, M, G and T are powers of 1000, Ki, Mi, Gi and Ti powers of 1024. Raises UsageError for anything else.
+
+    >>> parse_size_bytes("2GiB")
+    2147483648
+    """
+    found = _SIZE.fullmatch(text.strip())
+    factor = _UNITS.get(found[2].lower()) if found else None
+    if found is None or factor is None:
+        raise UsageError.size_malformed(text)
+    return int(found[1]) * factor

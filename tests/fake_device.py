@@ -1,0 +1,164 @@
+"""A device whose clock, queue and faults are planted: what the recorder reads of it can be held against the truth.
+
+Times are whole nanoseconds of the host's clock until the device tells them: then they carry its offset, drift and tick,
+and the distance of two events is rounded to float32 milliseconds, as CUDA does.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass
+
+from stagescope.record.devices import device_timer
+from stagescope.vocabulary.recording import DEVICE_ANCHOR
+
+
+class SimulatedTime:
+    """A host clock that goes on by a random moment with each look at it."""
+
+    def __init__(self, seed=0, start_ns=10**15):
+        self.random = random.Random(seed)  # noqa: S311 - planted, not secret
+        self.ns = start_ns
+
+    def __call__(self):
+        self.ns += self.random.randint(20, 2_000)
+        return self.ns
+
+    def sleep(self, duration_ns):
+        self.ns += duration_ns
+
+
+@dataclass
+class FakeEvent:
+    """`done_ns` is the truth: when it happened on the host's clock; None before it is recorded."""
+
+    done_ns: int | None = None
+    seen_ns: int = 0
+    external: bool = False
+
+
+class FakeDevice:
+    """A device with one compute stream; `work` queues something on it, `last_ns` is when the last event happens."""
+
+    model = "Fake 1"
+
+    def __init__(self, now, *, name="fake:0", **planted):
+        self.now = now
+        self.name = name
+        self.random = random.Random(planted.get("seed", 0))  # noqa: S311 - same
+        self.offset_ns = planted.get("offset_ns", 0)
+        self.drift_ppm = planted.get("drift_ppm", 0.0)
+        self.tick_ns = self.resolution_ns = planted.get("tick_ns", 500)
+        self.latency_ns = planted.get("latency_ns", 4_000)
+        self.late_ns = planted.get("late_ns", 3_000)
+        self.has_graph_events = planted.get("has_graph_events", True)
+        self.free_ns = 0
+        self.last_ns = 0
+        self.capturing = False
+        self.hung = False
+        self.error = None
+        self.records = 0
+        self.events_made = 0
+        self.queries_while_capturing = 0
+
+    def work(self, duration_ns):
+        """Queue work; return when it will begin and end."""
+        begin_ns = max(self.free_ns, self.now())
+        self.free_ns = begin_ns + duration_ns
+        return begin_ns, self.free_ns
+
+    def new_event(self):
+        self.events_made += 1
+        return FakeEvent()
+
+    def new_graph_event(self):
+        return FakeEvent(external=True) if self.has_graph_events else None
+
+    def is_capturing(self):
+        return self.capturing
+
+    def record(self, event):
+        self._raise_planted()
+        self.records += 1
+        if not self.capturing:
+            self._happen(event, max(self.free_ns, self.now()))
+        else:
+            assert event.external
+
+    def record_aside(self, event):
+        self._raise_planted()
+        self._happen(event, self.now() + self.random.randint(0, self.latency_ns))
+
+    def replay(self, events):
+        """Have the events of a graph happen, a microsecond after one another."""
+        for event in events:
+            self._happen(event, self.work(1_000)[1])
+
+    def is_done(self, event):
+        self._raise_planted()
+        self.queries_while_capturing += self.capturing
+        return not self.hung and event.done_ns is not None and event.seen_ns <= self.now()
+
+    def elapsed_ms(self, start, end):
+        self._raise_planted()
+        if start.seen_ns > self.now() or end.seen_ns > self.now():
+            raise RuntimeError("not ready")
+        return as_float32((self.device_ns(end.done_ns) - self.device_ns(start.done_ns)) / 1e6)
+
+    def device_ns(self, host_ns):
+        """The device's own clock, which stands still between its ticks."""
+        drifted_ns = host_ns + round((host_ns - 10**15) * self.drift_ppm / 1e6)
+        return (drifted_ns + self.offset_ns) // self.tick_ns * self.tick_ns
+
+    def _happen(self, event, host_ns):
+        event.done_ns = self.last_ns = host_ns
+        event.seen_ns = host_ns + self.random.randint(0, self.late_ns)
+
+    def _raise_planted(self):
+        if self.error is not None:
+            raise self.error
+
+
+def as_float32(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+class Notebook:
+    """Stands in for the recorder: keeps the spans, the anchors, the drops and the warnings."""
+
+    def __init__(self):
+        self.step = 0
+        self.spans = []
+        self.anchors = []
+        self.dropped = 0
+        self.warnings = []
+
+    def emit(self, kind, start_ns, end_ns, **fields):
+        self.spans.append({"kind": kind, "start_ns": start_ns, "end_ns": end_ns, **fields})
+
+    def add_device_anchor(self, record):
+        self.anchors.append(DEVICE_ANCHOR.unpack(record))
+
+    def drop(self, count):
+        self.dropped += count
+
+    def warn(self, message):
+        self.warnings.append(message)
+
+    def error_ns(self, host_ns):
+        """The error stated for the line that a moment lies on; of two lines that meet there, the greater one."""
+        errors = []
+        for (_, begin_ns, _, _), (_, end_ns, _, error_ns) in zip(
+            self.anchors, self.anchors[1:], strict=False
+        ):
+            if begin_ns - 2_000 <= host_ns <= end_ns + 2_000:
+                errors.append(error_ns)
+        return max(errors)
+
+
+def use(clock, monkeypatch):
+    """Have the device timer live in simulated time."""
+    monkeypatch.setattr(device_timer, "now_ns", clock)
+    monkeypatch.setattr(device_timer.time, "monotonic", lambda: clock() / 1e9)
+    monkeypatch.setattr(device_timer.time, "sleep", lambda seconds: clock.sleep(round(seconds * 1e9)))

@@ -1,0 +1,23 @@
+"""Disks that behave badly."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(directory)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False, timeout=30).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("needs the right to mount a file system")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True, timeout=30)

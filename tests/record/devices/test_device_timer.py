@@ -1,0 +1,291 @@
+"""Jobs on a device with a planted clock: every recorded interval covers the truth within the stated error."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fake_device import FakeDevice, Notebook, SimulatedTime, use
+from stagescope.record.devices.device_timer import MAX_FAILURES, MAX_WAITING, UNMARKED, DeviceTimer
+
+MS = 1_000_000
+S = 1_000 * MS
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimulatedTime()
+    use(clock, monkeypatch)
+    return clock
+
+
+def make_timer(clock, **planted):
+    notebook, device = Notebook(), FakeDevice(clock, **planted)
+    return DeviceTimer(notebook, device), notebook, device
+
+
+def run_job(timer, device, duration_ns, microbatch=0):
+    """Time a job; return when its two events happen in truth."""
+    token = timer.begin()
+    begin_ns = device.last_ns
+    device.work(duration_ns)
+    timer.end(token, 1, 0, microbatch)
+    return begin_ns, device.last_ns
+
+
+planted_faults = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 2**32),
+        "offset_ns": st.integers(-(10**17), 10**17),
+        "drift_ppm": st.floats(-300, 300),
+        "tick_ns": st.sampled_from([1, 32, 500, 1000]),
+        "latency_ns": st.integers(0, 30_000),
+        "late_ns": st.integers(0, 100_000),
+    }
+)
+steps_of_jobs = st.lists(
+    st.tuples(st.integers(0, 20 * S), st.lists(st.integers(0, 3 * S), min_size=1, max_size=6)), max_size=8
+)
+
+
+@given(planted_faults, steps_of_jobs)
+def test_recovered_intervals_cover_the_truth_within_the_stated_error(planted, steps):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        clock = SimulatedTime(planted["seed"])
+        use(clock, monkeypatch)
+        timer, notebook, device = make_timer(clock, **planted)
+        truths = []
+        for pause_ns, jobs in steps:
+            clock.sleep(pause_ns)
+            for duration_ns in jobs:
+                truths.append(run_job(timer, device, duration_ns, len(truths)))
+            timer.harvest()
+        clock.sleep(200 * S)
+        timer.finish()
+    assert notebook.dropped == 0
+    assert [span["microbatch"] for span in notebook.spans] == list(range(len(truths)))
+    for span, truth in zip(notebook.spans, truths, strict=True):
+        for found_ns, true_ns in zip((span["start_ns"], span["end_ns"]), truth, strict=True):
+            assert abs(found_ns - true_ns) <= notebook.error_ns(found_ns)
+
+
+def test_the_stated_error_is_a_few_microseconds_on_a_quick_device(clock):
+    timer, notebook, device = make_timer(clock, drift_ppm=30.0, offset_ns=10**12)
+    for _ in range(50):
+        run_job(timer, device, 200 * MS)
+        clock.sleep(210 * MS)
+        timer.harvest()
+    timer.finish()
+    assert len(notebook.spans) == 50
+    assert len(notebook.anchors) >= 9
+    assert max(error_ns for *_, error_ns in notebook.anchors) < 10_000
+
+
+def test_the_device_clock_is_chained_from_anchor_to_anchor_in_whole_nanoseconds(clock):
+    timer, notebook, device = make_timer(clock, tick_ns=1, drift_ppm=50.0)
+    for _ in range(600):
+        run_job(timer, device, MS)
+        clock.sleep(S)
+        timer.harvest()
+    first, last = notebook.anchors[0], notebook.anchors[-1]
+    rate = (last[0] - first[0]) / (last[1] - first[1])
+    assert (rate - 1) * 1e6 == pytest.approx(50.0, abs=0.1)  # one float32 over ten minutes would be 62 us off
+
+
+def test_no_job_waits_for_the_device(clock):
+    timer, notebook, device = make_timer(clock)
+    timer.begin()
+    before_ns = clock.ns
+    for microbatch in range(20):
+        run_job(timer, device, 100 * MS, microbatch)
+    timer.harvest()
+    assert clock.ns - before_ns < 2 * MS
+    assert notebook.spans == []
+    clock.sleep(3 * S)
+    timer.harvest()
+    assert [span["microbatch"] for span in notebook.spans] == list(range(20))
+
+
+def test_a_moment_after_the_last_anchor_waits_for_the_next_one(clock):
+    timer, notebook, device = make_timer(clock)
+    run_job(timer, device, MS)
+    clock.sleep(10 * MS)
+    timer.harvest()
+    assert notebook.spans == []
+    clock.sleep(S)
+    timer.harvest()
+    assert len(notebook.spans) == 1
+
+
+def test_a_job_belongs_to_the_step_in_which_it_was_launched(clock):
+    timer, notebook, device = make_timer(clock)
+    for step in range(3):
+        notebook.step = step
+        run_job(timer, device, 5 * S)
+    clock.sleep(20 * S)
+    timer.harvest()
+    timer.finish()
+    assert [span["step"] for span in notebook.spans] == [0, 1, 2]
+
+
+def test_an_event_is_used_again_only_after_it_was_read(clock):
+    timer, notebook, device = make_timer(clock)
+    for microbatch in range(1_000):
+        run_job(timer, device, 10_000, microbatch)
+        clock.sleep(20_000)
+        if microbatch % 10 == 9:
+            timer.harvest()
+    clock.sleep(S)
+    timer.finish()
+    assert len(notebook.spans) == 1_000
+    assert device.events_made < 300
+
+
+def test_a_job_that_raised_gives_its_event_back(clock):
+    timer, _, device = make_timer(clock)
+    for _ in range(100):
+        timer.begin()
+    assert device.events_made < 20
+
+
+def test_jobs_beyond_the_memory_are_counted(clock):
+    timer, notebook, device = make_timer(clock)
+    for microbatch in range(MAX_WAITING + 7):
+        run_job(timer, device, 10 * S, microbatch)
+    assert notebook.dropped == 7
+    device.hung = True
+    timer.finish()
+    assert notebook.dropped == MAX_WAITING + 7
+    assert notebook.spans == []
+
+
+def test_a_device_that_hangs_is_waited_for_a_moment_and_no_longer(clock):
+    timer, notebook, device = make_timer(clock)
+    done = run_job(timer, device, MS)
+    clock.sleep(S)
+    timer.harvest()
+    run_job(timer, device, 1_000 * S)
+    before_ns = clock.ns
+    timer.finish()
+    assert clock.ns - before_ns < 2 * S
+    assert abs(notebook.spans[0]["start_ns"] - done[0]) < 20_000
+    assert (len(notebook.spans), notebook.dropped) == (1, 1)
+
+
+def test_what_is_done_at_the_end_is_recorded_even_behind_another_stream_that_hangs(clock):
+    timer, notebook, device = make_timer(clock)
+    run_job(timer, device, 1_000 * S, 0)
+    device.free_ns = clock()
+    run_job(timer, device, MS, 1)
+    clock.sleep(10 * MS)
+    timer.finish()
+    assert [span["microbatch"] for span in notebook.spans] == [1]
+    assert notebook.dropped == 1
+
+
+def test_a_driver_that_fails_costs_spans_and_one_sentence_and_is_let_be(clock):
+    timer, notebook, device = make_timer(clock)
+    run_job(timer, device, MS)
+    device.error = RuntimeError("an illegal memory access was encountered")
+    for _ in range(100):
+        assert timer.begin() is UNMARKED
+        timer.end(UNMARKED, 1)
+    timer.harvest()
+    timer.finish()
+    assert notebook.dropped == 101
+    assert set(notebook.warnings) == {
+        "jobs on fake:0 could not be timed; they are dropped and counted: an illegal memory access was encountered"
+    }
+    assert len(notebook.warnings) <= MAX_FAILURES + 3
+
+
+def test_nothing_is_asked_of_the_device_while_a_graph_is_captured(clock):
+    timer, notebook, device = make_timer(clock, has_graph_events=False)
+    run_job(timer, device, MS)
+    clock.sleep(2 * S)
+    device.capturing = True
+    timer.end(timer.begin(), 1)
+    timer.harvest()
+    assert device.queries_while_capturing == 0
+    assert notebook.dropped == 1
+    device.capturing = False
+    timer.harvest()
+    assert len(notebook.spans) == 1
+
+
+def test_a_busy_device_gives_no_anchor_and_takes_no_time(clock):
+    timer, notebook, device = make_timer(clock)
+    run_job(timer, device, MS)
+    device.latency_ns, device.random = 0, device.random
+    device.late_ns = 10**9
+    clock.sleep(2 * S)
+    before_ns = clock.ns
+    timer.harvest()
+    assert clock.ns - before_ns < MS
+    assert len(notebook.anchors) == 1
+
+
+def test_a_wide_bracket_is_not_taken_while_there_is_a_recent_one(clock):
+    timer, notebook, device = make_timer(clock)
+    run_job(timer, device, MS)
+    clock.sleep(2 * S)
+    device.random.randint = lambda low, high: high
+    device.late_ns = 100_000
+    timer.harvest()
+    assert len(notebook.anchors) == 1
+    clock.sleep(8 * S)
+    timer.harvest()
+    assert len(notebook.anchors) == 2
+    assert notebook.anchors[1][2] >= 100_000
+
+
+def test_a_job_long_after_the_last_one_is_measured_from_a_fresh_anchor(clock):
+    timer, notebook, device = make_timer(clock, tick_ns=1)
+    run_job(timer, device, MS)
+    clock.sleep(3_600 * S)
+    truth = run_job(timer, device, MS)
+    clock.sleep(2 * S)
+    timer.harvest()
+    assert len(notebook.anchors) == 3
+    assert abs(notebook.spans[-1]["start_ns"] - truth[0]) < 20_000
+
+
+def test_a_function_that_waits_for_moments_gets_host_times(clock):
+    timer, _, device = make_timer(clock)
+    told = []
+    start, begin_ns = timer.begin(), device.last_ns
+    device.work(MS)
+    timer.resolve(lambda *times_ns: told.append(times_ns), start, timer.begin())
+    truth = begin_ns, device.last_ns
+    clock.sleep(2 * S)
+    timer.harvest()
+    assert [abs(found - true) < 20_000 for found, true in zip(told[0], truth, strict=True)] == [True, True]
+
+
+def test_threads_that_time_at_once_lose_nothing():
+    notebook = Notebook()
+    timer = DeviceTimer(notebook, FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0))
+    lock = threading.Lock()
+    notebook.drop = lambda count: None
+    counts = []
+    notebook.emit = lambda *_, microbatch, **__: counts.append(microbatch)
+
+    def work(first):
+        for microbatch in range(first, first + 500):
+            token = timer.begin()
+            with lock:
+                timer.end(token, 1, 0, microbatch)
+            if microbatch % 50 == 0:
+                timer.harvest()
+
+    threads = [threading.Thread(target=work, args=(1_000 * number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    timer.finish()
+    assert sorted(counts) == sorted(1_000 * number + one for number in range(4) for one in range(500))

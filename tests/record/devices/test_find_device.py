@@ -1,0 +1,232 @@
+"""Which device is found, with stand-ins for torch's modules: no test machine has such a device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from stagescope.record.devices import find_device
+
+
+class Streams:
+    """A module like torch.cuda, which notes what is asked of it."""
+
+    def __init__(self, *, initialized=True, external=True, index=1):
+        self.index = index
+        self.calls = []
+        self._initialized = initialized
+        self._external = external
+        self.Stream = lambda device: ("stream of", device)
+
+    def is_initialized(self):
+        return self._initialized
+
+    def current_device(self):
+        return self.index
+
+    def get_device_name(self, index):
+        return f"Model {index}"
+
+    def is_current_stream_capturing(self):
+        return False
+
+    def Event(self, **options):  # noqa: N802 - the name of torch's class
+        if "external" in options and not self._external:
+            raise TypeError("unexpected keyword argument 'external'")
+        return Event(self.calls, options)
+
+
+class Event:
+    def __init__(self, calls, options):
+        self.calls, self.options = calls, options
+
+    def record(self, *stream):
+        self.calls.append(("record", *stream))
+
+    def query(self):
+        return 1
+
+    def elapsed_time(self, other):
+        return 2.5 if other is not self else 0.0
+
+
+def torch_with(monkeypatch, **modules):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**modules))
+
+
+def test_without_torch_there_is_only_the_host(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert find_device(None) is None
+    assert find_device("cuda:0") is None
+
+
+@pytest.mark.parametrize("kind", ["cuda", "npu"])
+def test_a_device_that_the_training_has_initialized_is_found(monkeypatch, kind):
+    torch_with(monkeypatch, **{kind: Streams()})
+    for told in (None, kind, f"{kind}:1"):
+        found = find_device(told)
+        assert (found.name, found.model) == (f"{kind}:1", "Model 1")
+
+
+@pytest.mark.parametrize("kind", ["cuda", "npu"])
+def test_a_device_is_never_initialized_by_looking(monkeypatch, kind):
+    torch_with(monkeypatch, **{kind: Streams(initialized=False)})
+    assert find_device(None) is None
+    assert find_device(f"{kind}:0") is None
+
+
+def test_a_device_beside_the_one_that_is_used_is_left_alone(monkeypatch):
+    torch_with(monkeypatch, cuda=Streams(), npu=Streams())
+    assert find_device("cpu") is None
+    assert find_device("npu:1").name == "npu:1"
+
+
+def test_a_half_imported_torch_has_no_device(monkeypatch):
+    torch_with(monkeypatch)
+    assert find_device(None) is None
+    assert find_device("xpu:0") is None
+
+
+def test_events_keep_their_time_and_go_to_the_current_stream(monkeypatch):
+    cuda = Streams()
+    torch_with(monkeypatch, cuda=cuda)
+    device = find_device(None)
+    event = device.new_event()
+    device.record(event)
+    assert event.options == {"enable_timing": True}
+    assert cuda.calls == [("record",)]
+    assert device.is_done(event) is True
+    assert device.elapsed_ms(event, device.new_event()) == 2.5
+
+
+def test_anchors_go_to_a_stream_of_our_own(monkeypatch):
+    cuda = Streams()
+    torch_with(monkeypatch, cuda=cuda)
+    device = find_device(None)
+    device.record_aside(device.new_event())
+    assert cuda.calls == [("record", ("stream of", 1))]
+
+
+def test_a_stream_that_hands_nothing_to_another_thread_is_preferred_for_anchors(monkeypatch):
+    npu = Streams()
+    npu.SyncLaunchStream = lambda device: ("synchronous stream of", device)
+    torch_with(monkeypatch, npu=npu)
+    device = find_device(None)
+    device.record_aside(device.new_event())
+    assert npu.calls == [("record", ("synchronous stream of", 1))]
+
+
+def test_a_job_on_another_device_is_refused(monkeypatch):
+    cuda = Streams()
+    torch_with(monkeypatch, cuda=cuda)
+    device = find_device(None)
+    cuda.index = 0
+    with pytest.raises(RuntimeError, match="runs on 0 and not on cuda:1"):
+        device.record(device.new_event())
+    assert cuda.calls == []
+
+
+def test_graphs_get_external_events_where_torch_has_them(monkeypatch):
+    torch_with(monkeypatch, cuda=Streams())
+    assert find_device(None).new_graph_event().options == {"enable_timing": True, "external": True}
+    torch_with(monkeypatch, cuda=Streams(external=False))
+    assert find_device(None).new_graph_event() is None
+
+
+def test_a_device_without_a_name_works(monkeypatch):
+    cuda = Streams()
+    cuda.get_device_name = None
+    torch_with(monkeypatch, cuda=cuda)
+    assert find_device(None).model == ""
+
+
+def accelerator(kind, index=0):
+    calls = []
+    return SimpleNamespace(
+        calls=calls,
+        accelerator=SimpleNamespace(
+            current_accelerator=lambda: SimpleNamespace(type=kind) if kind else None,
+            current_device_index=lambda: index,
+            current_stream=lambda: "current",
+        ),
+        device=lambda name: SimpleNamespace(
+            type=name.partition(":")[0], index=int(name.partition(":")[2]) if ":" in name else None
+        ),
+        Stream=lambda device: ("stream of", device),
+        Event=lambda **options: Event(calls, options),
+    )
+
+
+@pytest.mark.parametrize("told", ["xpu", "xpu:0"])
+def test_any_other_accelerator_is_found_where_the_framework_tells_of_it(monkeypatch, told):
+    torch = accelerator("xpu")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    device = find_device(told)
+    assert device.name == "xpu:0"
+    event = device.new_event()
+    device.record(event)
+    device.record_aside(event)
+    assert torch.calls == [("record", "current"), ("record", ("stream of", "xpu:0"))]
+    assert event.options == {"device": "xpu:0", "enable_timing": True}
+    assert (device.new_graph_event(), device.is_capturing(), device.is_done(event)) == (None, False, True)
+    assert device.elapsed_ms(event, device.new_event()) == 2.5
+
+
+def test_an_accelerator_of_another_kind_or_index_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", accelerator("xpu", index=1))
+    assert find_device(None) is None
+    assert find_device("hpu:0") is None
+    with pytest.raises(RuntimeError, match="does not run on xpu:0"):
+        find_device("xpu:0").record(None)
+
+
+def paddle_on(device, **base):
+    calls = []
+    of_paddle = SimpleNamespace(
+        Event=lambda **options: Event(calls, options),
+        Stream=lambda device: ("stream of", device),
+        cuda=SimpleNamespace(get_device_name=lambda name: f"Model of {name}"),
+    )
+    return SimpleNamespace(calls=calls, device=of_paddle, get_device=lambda: device, **base)
+
+
+def test_the_device_of_paddle_is_found_where_its_hook_tells_of_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    paddle = paddle_on("gpu:1")
+    monkeypatch.setitem(sys.modules, "paddle", paddle)
+    assert [find_device(told) for told in (None, "cpu", "cuda:1")] == [None] * 3
+    device = find_device("gpu:1")
+    assert (device.name, device.model) == ("gpu:1", "Model of gpu:1")
+    event = device.new_event()
+    device.record(event)
+    device.record_aside(event)
+    assert paddle.calls == [("record",), ("record", ("stream of", "gpu:1"))]
+    assert event.options == {"enable_timing": True}
+    assert (device.new_graph_event(), device.is_capturing(), device.is_done(event)) == (None, False, True)
+    assert device.elapsed_ms(event, device.new_event()) == 2.5
+
+
+def test_a_job_on_another_device_of_paddle_is_refused(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    core = SimpleNamespace(is_cuda_graph_capturing=lambda: True)
+    monkeypatch.setitem(sys.modules, "paddle", paddle_on("gpu:0", base=SimpleNamespace(core=core)))
+    device = find_device("gpu:1")
+    assert device.is_capturing() is True
+    with pytest.raises(RuntimeError, match="runs on gpu:0 and not on gpu:1"):
+        device.record(device.new_event())
+
+
+@pytest.mark.slow
+def test_the_real_torch_of_a_machine_without_a_device_has_none():
+    code = (
+        "import torch; from stagescope.record.devices import find_device as find; "
+        "assert torch.cuda.is_available() or [find(t) for t in (None, 'cpu', 'xpu:0', 'cuda:0')] == [None] * 4; "
+        "assert not torch.cuda.is_initialized()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

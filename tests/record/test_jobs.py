@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stagescope import record, workflow
+from stagescope.record import session
+
+
+@pytest.fixture(autouse=True)
+def recording(tmp_path, monkeypatch):
+    for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, session.RUN_VARIABLE, "RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    record.start(tmp_path)
+    yield
+    record.stop()
+
+
+def recorded(tmp_path):
+    record.stop()
+    spans = workflow.read(tmp_path).spans.sort("start_ns")
+    return spans.select("kind", "stage", "microbatch", "chunk", "name").rows()
+
+
+class Stage:
+    @record.job("forward", stage=1)
+    def forward(self, x, microbatch):
+        """Compute."""
+        return x + microbatch
+
+    @record.job("backward")
+    def backward(self, *, stage, microbatch=0, chunk=None):
+        return stage, microbatch, chunk
+
+
+def test_a_decorated_function_does_what_it_did():
+    stage = Stage()
+    assert stage.forward(1, 2) == stage.forward(x=1, microbatch=2) == 3
+    assert (Stage.forward.__name__, Stage.forward.__doc__) == ("forward", "Compute.")
+    record.stop()
+    assert stage.forward(1, 2) == 3
+
+
+def test_numbers_come_from_the_decorator_or_from_the_call(tmp_path):
+    stage = Stage()
+    stage.forward(0, 5)
+    stage.forward(0, microbatch=np.int64(6))
+    stage.backward(stage=np.int32(3), microbatch=7, chunk=1)
+    assert recorded(tmp_path) == [
+        ("forward", 1, 5, None, None),
+        ("forward", 1, 6, None, None),
+        ("backward", 3, 7, 1, None),
+    ]
+
+
+def test_what_is_no_number_is_not_known(tmp_path):
+    @record.job("optimizer")
+    def step(microbatch, stage=None):
+        return microbatch, stage
+
+    step("all of them")
+    step(2.5, stage=None)
+    assert recorded(tmp_path) == [("optimizer", None, None, None, None)] * 2
+
+
+def test_another_word_is_other_under_that_name(tmp_path):
+    @record.job("loading")
+    def load(microbatch):
+        return microbatch
+
+    load(3)
+    assert recorded(tmp_path) == [("other", None, 3, None, "loading")]
+
+
+def test_a_function_written_in_c_is_timed_as_well(tmp_path):
+    largest = record.job("loss", microbatch=4)(max)
+    assert largest(1, 2) == 2
+    assert recorded(tmp_path) == [("loss", None, 4, None, None)]
+
+
+def test_an_exception_passes_and_the_job_ends_there(tmp_path):
+    @record.job("forward", microbatch=1)
+    def fail():
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        fail()
+    assert recorded(tmp_path) == [("forward", None, 1, None, None)]
+
+
+def test_outside_the_wanted_steps_nothing_is_recorded(tmp_path):
+    stage = Stage()
+    for step in range(4):
+        with record.profile_range(step, 1, 2):
+            stage.forward(0, microbatch=step)
+    assert [row[2] for row in recorded(tmp_path)] == [1]
+
+
+def test_a_job_is_timed_by_the_timer_so_that_a_device_may_do_it(monkeypatch):
+    told = []
+    timer = session.recorder.timer
+    monkeypatch.setattr(timer, "begin", lambda: "a moment of the device")
+    monkeypatch.setattr(timer, "end", lambda *given: told.append(given))
+    Stage().forward(0, 2)
+    assert told[0][:5] == ("a moment of the device", 1, 1, 2, -1)
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "recording.md"
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+)
+
+
+def test_the_documents_example_of_a_pipeline_records_its_jobs(tmp_path, monkeypatch):
+    record.stop()
+    monkeypatch.chdir(tmp_path)
+    (example,) = [text for text in EXAMPLES if "record.job" in text]
+    exec(compile(example, "recording.md", "exec"), {})  # noqa: S102 - our own document
+    jobs = workflow.read(tmp_path / "recordings").spans.sort("start_ns").select("step", "kind", "microbatch")
+    assert jobs.rows() == [
+        (step, kind, number) for step in range(2) for kind in ("forward", "backward") for number in range(3)
+    ]
+
+
+def test_the_documents_other_examples_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for example in EXAMPLES:
+        if "record.job" not in example:
+            exec(compile(example, "recording.md", "exec"), {})  # noqa: S102 - as above

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagescope.record import records
+from stagescope.record.records import (
+    LANE_OF_CODE,
+    is_our_own,
+    pack_plain,
+    pack_span,
+    plain_middle,
+    plain_tails,
+)
+from stagescope.vocabulary.kinds import BY_NAME, KIND_NAMES
+from stagescope.vocabulary.recording import NONE, SPAN
+
+int16, int32, int64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64))
+uint8, uint16, uint32 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32))
+FIELDS = (int64,) * 5 + (int32,) * 5 + (uint32, int16, uint16, uint8, uint8)
+
+
+@given(values=st.tuples(*FIELDS))
+def test_the_fast_layout_gives_the_bytes_of_the_format(values):
+    fast = bytearray(SPAN.size)
+    pack_span(fast, 0, *values)
+    assert bytes(fast) == SPAN.pack(*values)
+
+
+@given(start=int64, end=int64, step=int32, stage=int32, microbatch=int32, thread=uint16,
+       kind=st.sampled_from(KIND_NAMES))  # fmt: skip
+def test_a_plain_span_has_the_bytes_of_the_format(start, end, step, stage, microbatch, thread, kind):  # noqa: PLR0917  # fields
+    plain = bytearray(b"\x55" * SPAN.size)
+    pack_plain(plain, 0, start, end, plain_middle(step), stage, microbatch, plain_tails(thread)[kind])
+    code = BY_NAME[kind].code
+    assert bytes(plain) == SPAN.pack(
+        start, end, NONE, NONE, NONE, step, stage, microbatch, NONE, NONE, 0, NONE, thread, code, LANE_OF_CODE[code]
+    )  # fmt: skip
+
+
+def test_a_step_that_fits_no_field_makes_no_plain_span():
+    assert plain_middle(2**31) is None
+    with pytest.raises(struct.error):
+        pack_plain(bytearray(SPAN.size), 0, 1, 2, None, 0, 0, plain_tails(0)["forward"])
+
+
+def test_on_other_machines_the_layout_is_spelled_as_the_format_says(monkeypatch):
+    monkeypatch.setattr(records.sys, "byteorder", "big")
+    assert records._native("qq") == "<qq"
+
+
+class Number:
+    def __index__(self):
+        raise ValueError("planted")
+
+
+def fail_in_a_handler():
+    raise ValueError("planted")
+
+
+@pytest.mark.parametrize(("act", "ours"), [
+    (lambda: struct.pack("<i", None), True),
+    (lambda: struct.pack("<i", Number()), True),
+    (fail_in_a_handler, False),
+])  # fmt: skip
+def test_only_the_failure_of_packing_is_our_own(act, ours):
+    code = act.__code__
+    try:
+        act() if not ours else eval(code, act.__globals__)  # noqa: S307  # as if it stood here
+    except Exception as error:  # noqa: BLE001  # whatever it is
+        found = error
+        if ours:  # the evaluated code is a frame of its own
+            found = found.with_traceback(found.__traceback__.tb_next)
+    assert is_our_own(found) is ours

@@ -1,0 +1,280 @@
+"""Jobs are timed on the host until there is a device, and on the device from then on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import polars as pl
+import pytest
+
+from children import child, contents_in, end_of, only_contents, run_child
+from fake_device import FakeDevice
+from stagescope import record, workflow
+from stagescope.record import devices
+from stagescope.record.clock import now_ns
+from stagescope.record.recorder import Recorder
+from stagescope.vocabulary.kinds import BY_NAME, PIPELINE_JOBS
+from trainings import TESTS
+
+FORWARD = BY_NAME["forward"].code
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    recorder = Recorder(str(tmp_path))
+    yield recorder
+    recorder.stop("test")
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A device that the training has initialized already."""
+    device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0, offset_ns=10**12, drift_ppm=100.0)
+    monkeypatch.setattr(devices, "find_device", lambda told: None if told == "cpu" else device)
+    return device
+
+
+def job(recorder, microbatch, **fields):
+    token = recorder.timer.begin()
+    recorder.timer.end(token, FORWARD, 0, microbatch, **fields)
+
+
+def test_every_field_of_a_job_is_recorded(recorder, tmp_path):
+    recorder.begin_step(7)
+    before_ns = now_ns()
+    token = recorder.timer.begin()
+    recorder.timer.end(token, FORWARD, 1, 2, chunk=3, name=recorder.name_id("a"), pair=4)
+    recorder.stop("test")
+    (row,) = workflow.read(tmp_path).spans.rows(named=True)
+    wanted = {"kind": "forward", "lane": "compute", "step": 7, "stage": 1, "microbatch": 2, "chunk": 3}
+    assert {name: row[name] for name in wanted} == wanted
+    assert (row["pair"], row["name"]) == (4, "a")
+    assert before_ns <= only_contents(tmp_path).spans["start_ns"][0] <= now_ns()
+
+
+def test_on_a_host_clock_a_moment_costs_nothing_but_the_clock(recorder):
+    recorder.timer.begin()
+    assert recorder.timer.begin is now_ns
+
+
+def test_on_a_host_clock_moments_are_known_at_once(recorder):
+    told = []
+    recorder.timer.resolve(lambda *times_ns: told.append(times_ns), 1, 2)
+    assert told == [(1, 2)]
+
+
+def test_a_device_that_is_there_at_the_first_job_times_it(recorder, device, tmp_path):
+    before_ns = now_ns()
+    job(recorder, 0)
+    after_ns = now_ns()
+    time.sleep(0.01)
+    recorder.stop("test")
+    contents = only_contents(tmp_path)
+    assert (contents.header["device"], contents.header["device_model"]) == ("fake:0", "Fake 1")
+    error_ns = int(contents.device_anchors["error_ns"].max())
+    assert before_ns - error_ns <= contents.spans["start_ns"][0] <= contents.spans["end_ns"][0]
+    assert contents.spans["end_ns"][0] <= after_ns + error_ns
+    assert device.records == 2
+
+
+def test_the_first_job_may_be_begun_and_ended_in_one_line(recorder, device, tmp_path):
+    recorder.timer.end(recorder.timer.begin(), FORWARD, 0, 3)
+    time.sleep(0.01)
+    recorder.stop("test")
+    assert device.records == 2
+    assert only_contents(tmp_path).spans["microbatch"].tolist() == [3]
+
+
+def test_a_job_that_ends_and_never_began_is_counted(recorder, tmp_path):
+    recorder.timer.end(None, FORWARD)
+    recorder.stop("test")
+    assert only_contents(tmp_path).dropped_spans == 1
+
+
+def test_a_device_that_comes_later_is_used_from_the_next_step_on(recorder, monkeypatch, tmp_path):
+    job(recorder, 0)
+    device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0)
+    monkeypatch.setattr(devices, "find_device", lambda told: device)
+    job(recorder, 1)
+    recorder.begin_step()
+    job(recorder, 2)
+    time.sleep(0.01)
+    recorder.stop("test")
+    assert device.records == 2
+    assert only_contents(tmp_path).spans["microbatch"].tolist() == [0, 1, 2]
+
+
+def test_where_the_framework_computes_wins_over_what_is_initialized(recorder, device, tmp_path):
+    job(recorder, 0)
+    recorder.timer.tensors_are_on("cpu")
+    job(recorder, 1)
+    recorder.begin_step()
+    job(recorder, 2)
+    recorder.stop("test")
+    assert device.records == 2
+    contents = only_contents(tmp_path)
+    assert sorted(contents.spans["microbatch"]) == [0, 1, 2]
+    assert contents.dropped_spans == 0
+
+
+def test_a_device_that_cannot_be_looked_for_costs_one_sentence(recorder, monkeypatch, capsys, tmp_path):
+    def broken(told):  # noqa: ARG001 - the signature of the real one
+        raise AttributeError("torch has no cuda")
+
+    monkeypatch.setattr(devices, "find_device", broken)
+    job(recorder, 0)
+    for _ in range(3):
+        recorder.begin_step()
+        job(recorder, 1)
+    recorder.stop("test")
+    assert capsys.readouterr().err.count("cannot time on the device") == 1
+    assert len(only_contents(tmp_path).spans) == 4
+
+
+def test_spans_marked_by_hand_are_timed_on_the_device_from_the_second_one_on(device, tmp_path):
+    record.start(tmp_path)
+    for microbatch in range(3):
+        with record.span("forward", microbatch=microbatch):
+            device.work(1_000)
+    time.sleep(0.01)
+    record.stop()
+    contents = only_contents(tmp_path)
+    assert sorted(contents.spans["microbatch"]) == [0, 1, 2]
+    assert device.records == 2 * 2
+
+
+@pytest.mark.usefixtures("device")
+def test_jobs_are_harvested_at_the_end_of_a_step_and_keep_their_own(recorder, tmp_path):
+    for _ in range(3):
+        start_ns = recorder.begin_step()
+        job(recorder, 0)
+        recorder.end_step(start_ns)
+    time.sleep(0.01)
+    recorder.stop("test")
+    spans = only_contents(tmp_path).spans
+    assert sorted(spans["step"][spans["kind"] == FORWARD]) == [0, 1, 2]
+
+
+def test_stopping_counts_what_the_device_has_not_done(recorder, device, tmp_path, monkeypatch):
+    monkeypatch.setattr("stagescope.record.devices.device_timer.FINISH_TIMEOUT_S", 0.02)
+    job(recorder, 0)
+    device.hung = True
+    recorder.stop("test")
+    contents = only_contents(tmp_path)
+    assert len(contents.spans) == 0
+    assert contents.dropped_spans == contents.end["dropped_spans"] == 1
+
+
+@pytest.mark.usefixtures("device")
+def test_a_stopped_recorder_is_asked_in_vain_and_without_harm(recorder):
+    job(recorder, 0)
+    recorder.stop("test")
+    job(recorder, 1)
+    recorder.timer.harvest()
+    recorder.stop("again")
+    assert threading.active_count() == 1
+
+
+ON_A_DEVICE = """
+import os, sys, threading, time
+from fake_device import FakeDevice
+from stagescope.record import devices
+from stagescope.record.recorder import Recorder
+device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0)
+devices.find_device = lambda told: device
+recorder = Recorder(sys.argv[1])
+def job(microbatch):
+    token = recorder.timer.begin()
+    recorder.timer.end(token, 1, 0, microbatch)
+job(0)
+time.sleep(0.01)
+"""
+
+
+def run_on_a_device(tmp_path, code):
+    return run_child(ON_A_DEVICE + code, tmp_path, env={**os.environ, "PYTHONPATH": str(TESTS)})
+
+
+def test_a_forked_child_has_no_events_of_its_parent(tmp_path):
+    done = run_on_a_device(
+        tmp_path,
+        """
+if os.fork() == 0:
+    assert recorder.timer.device is None
+    devices.find_device = lambda told: None
+    job(1)
+    recorder.stop("child")
+    os._exit(0)
+os.wait()
+recorder.stop("parent")
+""",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {
+        contents.end["reason"]: contents.spans["microbatch"].tolist() for contents in contents_in(tmp_path)
+    }
+    assert found == {"parent": [0], "child": [1]}
+
+
+def test_an_exit_harvests_what_the_device_has_done(tmp_path):
+    assert run_on_a_device(tmp_path, "sys.exit(3)").returncode == 3
+    contents = only_contents(tmp_path)
+    assert contents.spans["microbatch"].tolist() == [0]
+    assert contents.end["reason"] == "exit"
+
+
+IN_A_LOCK = "lock = threading.Lock(); lock.acquire(); lock.acquire()"
+
+
+@pytest.mark.parametrize("stuck", ["while True: time.sleep(0.001)", IN_A_LOCK], ids=["running", "in a lock"])
+def test_sigterm_harvests_what_the_device_has_done(tmp_path, stuck):
+    code = f"{ON_A_DEVICE}\nprint('ready', flush=True)\n{stuck}"
+    with child(code, tmp_path, env={**os.environ, "PYTHONPATH": str(TESTS)}) as process:
+        assert end_of(process) == -signal.SIGTERM
+    contents = only_contents(tmp_path)
+    assert contents.spans["microbatch"].tolist() == [0]
+    assert contents.end["reason"] == "sigterm"
+
+
+def test_sigterm_harvests_while_the_main_thread_is_stuck_in_c(tmp_path):
+    stuck = """
+import ctypes
+semaphore = ctypes.create_string_buffer(64)
+libc = ctypes.CDLL(None)
+libc.sem_init(semaphore, 0, 0)
+print("ready", flush=True)
+while True:
+    libc.sem_wait(semaphore)
+"""
+    with child(ON_A_DEVICE + stuck, tmp_path, env={**os.environ, "PYTHONPATH": str(TESTS)}) as process:
+        assert end_of(process) == -signal.SIGTERM
+    assert only_contents(tmp_path).spans["microbatch"].tolist() == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("custom", [[], ["custom"]], ids=["plain", "custom"])
+def test_a_real_pipeline_on_a_fake_device_has_the_jobs_that_it_has_on_the_host(tmp_path, custom):
+    jobs = {}
+    for script in ("one_process_training.py", "fake_device_training.py"):
+        out = tmp_path / script
+        done = subprocess.run(
+            [sys.executable, str(TESTS / script), str(out), *custom],
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert json.loads(done.stdout.splitlines()[-1])["same_after_stop"] is True
+        timeline = workflow.read(out)
+        assert not timeline.is_partial
+        spans = timeline.spans.filter(pl.col("kind").is_in([*PIPELINE_JOBS, "loss", "optimizer"]))
+        jobs[script] = spans.select("kind", "step", "stage", "chunk", "microbatch", "pair").rows()
+    assert jobs["one_process_training.py"] == jobs["fake_device_training.py"]
