@@ -70,25 +70,31 @@ def make_action_range(original: Any, instrumentation: Instrumentation) -> type:
             if len(self._action.jobs) > 1:
                 recorder.pair = recorder.new_pair()
             entered = super().__enter__()
-            self._start_ns = now_ns()
+            self._receives = instrumentation.messages.receives
+            self._token = recorder.timer.begin() if self._action.jobs else None
+            self._start_ns = now_ns() if self._action.chore else NONE
             return entered
 
         def __exit__(self, *error: object) -> Any:
-            end_ns = now_ns()
             if recorder.enabled and error[0] is None:
-                _record_unseen(instrumentation, self._action, self._start_ns, end_ns)
+                self._record()
             recorder.pair = NONE
             return super().__exit__(*error)
+
+        def _record(self) -> None:
+            if self._action.chore:
+                name = recorder.name_id(self._action.chore)
+                recorder.emit(_OTHER, self._start_ns, now_ns(), self._action.stage, name=name)
+            elif instrumentation.messages.receives > self._receives:
+                _record_unseen(instrumentation, self._action, instrumentation.messages.last_receive)
+            else:
+                _record_unseen(instrumentation, self._action, self._token)
 
     return ActionRange
 
 
-def _record_unseen(instrumentation: Instrumentation, action: Action, start_ns: int, end_ns: int) -> None:
+def _record_unseen(instrumentation: Instrumentation, action: Action, begun: Any) -> None:
     """Record the jobs of an action that bypassed the stage's methods, from the end of their last receive on."""
-    start_ns = max(start_ns, instrumentation.messages.last_receive_end_ns)
     for kind, stage, microbatch in action.jobs:
         if (kind, stage, microbatch) not in instrumentation.seen:
-            instrumentation.emit_job(kind, start_ns, end_ns, stage, microbatch)
-    if action.chore:
-        recorder = instrumentation.recorder
-        recorder.emit(_OTHER, start_ns, end_ns, action.stage, name=recorder.name_id(action.chore))
+            instrumentation.end_job(begun, kind, stage, microbatch)

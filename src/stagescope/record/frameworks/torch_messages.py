@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
@@ -30,9 +31,10 @@ class Message(NamedTuple):
 
 
 class Issued(NamedTuple):
-    """A message whose operation is under way."""
+    """A message whose operation is under way, and the step that it belongs to."""
 
     message: Message
+    step: int
     start_ns: int
     end_ns: int
 
@@ -50,7 +52,8 @@ class Messages:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.last_receive_end_ns = 0
+        self.receives = 0
+        self.last_receive: Any = None
         self._under_way: dict[int, tuple[object, list[Issued]]] = {}
 
     def tag_operations(self, kind: int) -> Callable[[Function], Function]:
@@ -81,7 +84,7 @@ class Messages:
             works = original(p2p_ops, *args, **kwargs)
             end_ns = now_ns()
             issued = [
-                Issued(message, start_ns, end_ns)
+                Issued(message, self.recorder.step, start_ns, end_ns)
                 for message in (getattr(operation, TAG, None) for operation in p2p_ops)
                 if message is not None
             ]
@@ -95,17 +98,26 @@ class Messages:
         return _batch_p2p
 
     def watch_wait(self, original: Function) -> Function:
-        """Return the wrapper of ``_wait_batch_p2p``: it waits for one handle after the other, timing each."""
+        """Return the wrapper of ``_wait_batch_p2p``: it waits for one handle after the other, timing each.
+
+        Gloo blocks the host. NCCL makes the compute stream wait and returns at once, so the wait is timed on that
+        stream: from where its work before had ended to where it goes on.
+        """
 
         def _wait_batch_p2p(work: Any) -> Any:
             if not self.recorder.enabled or not self._under_way:
                 return original(work)
+            timer = self.recorder.timer
+            start = timer.begin()
             for handle in work:
-                start_ns = now_ns()
                 original([handle])
-                end_ns = now_ns()
+                end = timer.begin()
                 for issued in self._under_way.pop(id(handle), (None, ()))[1]:
-                    self._emit(issued, start_ns, end_ns)
+                    if issued.message.kind in _RECEIVES:
+                        self.receives += 1
+                        self.last_receive = end
+                    timer.resolve(partial(self._emit, issued), start, end)
+                start = end
             return None
 
         return _wait_batch_p2p
@@ -121,7 +133,7 @@ class Messages:
         message = issued.message
         end_ns = issued.end_ns
         if message.kind in _RECEIVES and wait_end_ns != NONE:
-            end_ns = self.last_receive_end_ns = wait_end_ns
+            end_ns = wait_end_ns
         self.recorder.emit(
             message.kind,
             issued.start_ns,
@@ -133,4 +145,5 @@ class Messages:
             message.size_bytes,
             wait_start_ns,
             wait_end_ns,
+            step=issued.step,
         )

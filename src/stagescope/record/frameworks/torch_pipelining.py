@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.clock import now_ns
+from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.torch_actions import make_action_range
 from stagescope.record.frameworks.torch_messages import Messages
 from stagescope.vocabulary.kinds import BY_NAME
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, GRAD_REDUCE, LOSS, OPTIMIZER = (
+FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, GRAD_REDUCE, LOSS = (
     BY_NAME[name].code
     for name in (
         "forward",
@@ -40,7 +40,6 @@ FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, GRAD_REDUCE, LOSS, OPTIMIZER
         "backward_weight",
         "grad_reduce",
         "loss",
-        "optimizer",
     )
 )
 COMPUTE_METHODS = (
@@ -54,9 +53,8 @@ COMPUTE_METHODS = (
 def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Wrap `schedules`, the imported module torch.distributed.pipelining.schedules, and what it uses."""
     from torch.distributed.pipelining import stage as stages  # imported by schedules already
-    from torch.optim import optimizer as optimizers  # same
 
-    Instrumentation(recorder, patches).install(schedules, stages, optimizers)
+    Instrumentation(recorder, patches).install(schedules, stages)
 
 
 class Instrumentation:
@@ -69,10 +67,10 @@ class Instrumentation:
         self.chunk_of_stage: dict[int, int] = {}
         self.seen: set[tuple[int, int, int]] = set()
         self._entered: set[tuple[int, int, int]] = set()
-        self._optimizer_starts: dict[int, int] = {}
+        self.optimizers = optimizer_steps(recorder)
         self._described: object = None
 
-    def install(self, schedules: ModuleType, stages: ModuleType, optimizers: ModuleType) -> None:
+    def install(self, schedules: ModuleType, stages: ModuleType) -> None:
         """Replace class attributes and module globals; `patches` can put them back."""
         wrap = self.patches.wrap
         self._base = stages._PipelineStageBase  # noqa: SLF001  # the class all stages share has no public name
@@ -85,7 +83,7 @@ class Instrumentation:
         for schedule in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
             wrap(schedule, "step", self._step)
         self.patches.replace(schedules, "record_function", make_action_range(schedules.record_function, self))
-        self._watch_optimizers(optimizers)
+        self.optimizers.watch_torch(self.patches)
 
     def wrap_stage_class(self, stage_class: type) -> None:
         """Wrap the compute methods that `stage_class` itself defines."""
@@ -93,18 +91,13 @@ class Instrumentation:
         for method, maker in zip(COMPUTE_METHODS, makers, strict=True):
             self.patches.wrap(stage_class, method, maker)
 
-    def emit_job(self, kind: int, start_ns: int, end_ns: int, stage: int, microbatch: int) -> None:
-        """Record one job on the compute lane, and remember that it has been seen."""
-        self.seen.add((kind, stage, microbatch))
-        self.recorder.emit(
-            kind,
-            start_ns,
-            end_ns,
-            stage,
-            microbatch,
-            self.chunk_of_stage.get(stage, NONE),
-            pair=self.recorder.pair,
+    def end_job(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
+        """Record the job that began at `token`, and remember that it has been seen."""
+        recorder = self.recorder
+        recorder.timer.end(
+            token, kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE), 0, recorder.pair
         )
+        self.seen.add((kind, stage, microbatch))
 
     def _timed(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Any:
         """Run `call` as one job; a subclass's method that calls its parent's is one job, not two."""
@@ -112,13 +105,14 @@ class Instrumentation:
         if not self.recorder.enabled or key in self._entered:
             return call()
         self._entered.add(key)
-        start_ns = now_ns()
+        if self.recorder.mirror is not None:
+            call = self.recorder.mirror.around(kind, stage, microbatch, call)
+        token = self.recorder.timer.begin()
         try:
             result = call()
-            end_ns = now_ns()
+            self.end_job(token, kind, stage, microbatch)
         finally:
             self._entered.discard(key)
-        self.emit_job(kind, start_ns, end_ns, stage, microbatch)
         return result
 
     def _forward(self, original: Function) -> Function:
@@ -216,12 +210,13 @@ class Instrumentation:
         """Get ready for one run of `schedule`: forget the last one, learn its stages, describe it once."""
         self.seen.clear()
         self._entered.clear()
-        self._optimizer_starts.clear()
+        self.optimizers.forget()
         self.messages.close()
         if schedule is self._described or not self.recorder.enabled:
             return
         self._described = schedule
         stages = local_stages(schedule)
+        self.recorder.timer.tensors_are_on(str(stages[0].device))
         self.chunk_of_stage = {
             stage.stage_index: chunk
             for chunk, stage in enumerate(sorted(stages, key=lambda stage: stage.stage_index))
@@ -231,27 +226,6 @@ class Instrumentation:
                 if issubclass(stage_class, self._base):
                     self.wrap_stage_class(stage_class)
         self.recorder.describe(**schedule_facts(schedule, stages))
-
-    def _watch_optimizers(self, optimizers: ModuleType) -> None:
-        """Time the outermost optimizer step through torch's public hooks."""
-        starts = self._optimizer_starts
-
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            del args, kwargs
-            starts[id(optimizer)] = now_ns()
-
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            del args, kwargs
-            start_ns = starts.pop(id(optimizer), None)
-            if start_ns is not None and not starts and self.recorder.enabled:
-                self.recorder.emit(OPTIMIZER, start_ns, now_ns())
-                self.recorder.flush_soon()
-
-        for handle in (
-            optimizers.register_optimizer_step_pre_hook(before),
-            optimizers.register_optimizer_step_post_hook(after),
-        ):
-            self.patches.on_undo(handle.remove)
 
 
 def local_stages(schedule: Any) -> list[Any]:

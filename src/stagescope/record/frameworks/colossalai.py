@@ -1,0 +1,240 @@
+"""ColossalAI's pipeline schedules, by name: 1F1B, interleaved and ZBV.
+
+What is wrapped, in ColossalAI 4f9953be: of the schedules in colossalai/pipeline/schedule/ their own ``forward_step``,
+``backward_step``, ``backward_b_step``, ``backward_w_step`` and, as the run, ``forward_backward_step``; of
+colossalai/pipeline/p2p.py the methods that send and receive. A chunk's forwards run in the order of the micro-batches;
+a backward is known by the output that its forward returned. What a version lacks is skipped, and the header counts it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stagescope.record.clock import now_ns
+from stagescope.record.frameworks.calls import Call, Signature, harmless
+from stagescope.record.frameworks.optimizer_steps import optimizer_steps
+from stagescope.record.frameworks.runs import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    UNKNOWN,
+    Place,
+    Runs,
+)
+from stagescope.record.frameworks.transfers import (
+    RECV_BACKWARD,
+    RECV_FORWARD,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    Message,
+    Transfers,
+    bytes_in,
+)
+from stagescope.vocabulary.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from stagescope.record.patching import Patches
+    from stagescope.record.recorder import Recorder
+
+    Function = Callable[..., Any]
+
+SCHEDULES = {
+    "OneForwardOneBackwardSchedule": ("1f1b", ("backward_step",)),
+    "InterleavedSchedule": ("interleaved", ("backward_step",)),
+    "ZeroBubbleVPipeScheduler": ("zb-v", ("backward_b_step", "backward_w_step")),
+}
+"""ColossalAI's classes, what the field calls their orders, and the methods that each has for its backwards."""
+KINDS = {"backward_step": BACKWARD, "backward_b_step": BACKWARD_INPUT, "backward_w_step": BACKWARD_WEIGHT}
+P2P = "colossalai.pipeline.p2p"
+PARTS = {
+    "send_forward": (SEND_FORWARD, "next_rank"),
+    "recv_forward": (RECV_FORWARD, "prev_rank"),
+    "send_backward": (SEND_BACKWARD, "prev_rank"),
+    "recv_backward": (RECV_BACKWARD, "next_rank"),
+}
+"""What each half of a transfer's name means, and the argument that says who is at the other end."""
+
+
+def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> None:
+    """Wrap `schedules`, the imported package colossalai.pipeline.schedule, and the transfers that it uses."""
+    Instrumentation(recorder, patches).install(schedules)
+
+
+class Instrumentation:
+    """The wrappers and what they share: the run, what its forwards made and the messages under way."""
+
+    def __init__(self, recorder: Recorder, patches: Patches) -> None:
+        self.recorder = recorder
+        self.patches = patches
+        self.runs = Runs(recorder)
+        self.transfers = Transfers(recorder)
+        self.optimizers = optimizer_steps(recorder)
+        self._missing: list[str] = []
+        self._described: object = None
+
+    def install(self, schedules: ModuleType) -> None:
+        """Replace class attributes; `patches` can put them back."""
+        for name, (_, backwards) in SCHEDULES.items():
+            schedule = getattr(schedules, name, None)
+            if schedule is None:
+                self._missing.append(name)
+                continue
+            self._wrap(schedule, "forward_backward_step", self._run)
+            self._wrap(schedule, "forward_step", self._forward)
+            for backward in backwards:
+                self._wrap(schedule, backward, self._backward)
+        communication = getattr(sys.modules.get(P2P), "PipelineP2PCommunication", None)
+        for name in list(vars(communication)) if communication else ():
+            if name.startswith(("send_", "recv_")):
+                self.patches.wrap(communication, name, self._transfer)
+        if communication is None:
+            self._missing.append("PipelineP2PCommunication")
+        self.optimizers.watch_torch(self.patches)
+
+    def _wrap(self, schedule: type, name: str, make: Callable[[Function], Function]) -> None:
+        if name not in vars(schedule):
+            self._missing.append(f"{schedule.__name__}.{name}")
+        self.patches.wrap(schedule, name, make)
+
+    def _run(self, original: Function) -> Function:
+        signature = Signature(original)
+
+        def forward_backward_step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
+            def run() -> Any:
+                self.runs.forget()
+                self.optimizers.forget()
+                self._describe(schedule)
+                try:
+                    return original(schedule, *args, **kwargs)
+                finally:
+                    self.transfers.close()
+
+            is_evaluation = signature.call((schedule, *args), kwargs).get("optimizer") is None
+            return self.runs.evaluation(run) if is_evaluation or not _is_training() else self.runs.step(run)
+
+        return forward_backward_step
+
+    def _forward(self, original: Function) -> Function:
+        signature = Signature(original)
+
+        def forward_step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
+            call = signature.call((schedule, *args), kwargs)
+            place = self._begin_forward(schedule, call)
+            result = self.runs.job(FORWARD, place, lambda: original(schedule, *args, **kwargs))
+            if self.recorder.enabled and _is_training():  # else no backward will let go of it
+                self.runs.places.keep(result, place)
+                self.transfers.made(result, place)
+            return result
+
+        return forward_step
+
+    def _backward(self, original: Function) -> Function:
+        signature = Signature(original)
+        kind = KINDS[original.__name__]
+
+        def backward(schedule: Any, *args: Any, **kwargs: Any) -> Any:
+            place = self._begin_backward(schedule, kind, signature.call((schedule, *args), kwargs))
+            result = self.runs.job(kind, place, lambda: original(schedule, *args, **kwargs))
+            if kind != BACKWARD_WEIGHT:
+                self.transfers.made(result, place)
+            return result
+
+        return backward
+
+    @harmless(default=UNKNOWN)
+    def _begin_forward(self, schedule: Any, call: Call) -> Place:
+        chunk = call.get("model_chunk_id")
+        place = place_of(schedule, chunk, self.runs.next_number(FORWARD, chunk or 0))
+        self.transfers.arrived(call.get("input_obj"), place)
+        return place
+
+    @harmless(default=UNKNOWN)
+    def _begin_backward(self, schedule: Any, kind: int, call: Call) -> Place:
+        """Return which job a backward is: its forward's, else by its number where the chunk is known."""
+        output, chunk = call.get("output_obj"), call.get("model_chunk_id")
+        number = self.runs.next_number(kind, chunk or 0)
+        last = kind != BACKWARD_INPUT  # the weight gradient's pass works on the same output once more
+        found: Place | None = self.runs.places.take(output) if last else self.runs.places.find(output)
+        is_known = chunk is not None or getattr(schedule, "num_model_chunks", 1) == 1
+        place = found or (place_of(schedule, chunk, number) if is_known else UNKNOWN)
+        self.transfers.arrived(call.get("output_obj_grad"), place)
+        return place
+
+    def _transfer(self, original: Function) -> Function:
+        signature = Signature(original)
+        name = original.__name__
+        parts = [PARTS[part] for part in re.findall(r"(?:send|recv)_(?:forward|backward)", name)]
+
+        def transfer(communication: Any, *args: Any, **kwargs: Any) -> Any:
+            start_ns = now_ns()
+            result = original(communication, *args, **kwargs)
+            if self.runs.inside and self.recorder.enabled:
+                call = signature.call((communication, *args), kwargs)
+                sent = args[0] if args and name.startswith("send") else next(iter(kwargs.values()), None)
+                self._note(communication, parts, (call, sent, result), (start_ns, now_ns()))
+            return result
+
+        return transfer
+
+    @harmless()
+    def _note(
+        self,
+        communication: Any,
+        parts: list[tuple[int, str]],
+        told: tuple[Any, Any, Any],
+        times: tuple[int, int],
+    ) -> None:
+        call, sent, result = told
+        received = result[0] if isinstance(result, tuple) else result
+        for kind, argument in parts:
+            peer = call.get(argument)
+            if peer is None:
+                peer = getattr(communication.stage_manager, f"get_{argument}")()
+            if kind in (SEND_FORWARD, SEND_BACKWARD):
+                self.transfers.sent(sent, Message(kind, peer, bytes_in(sent), *times))
+            else:
+                self.transfers.received(received, Message(kind, peer, bytes_in(received), *times))
+
+    @harmless()
+    def _describe(self, schedule: Any) -> None:
+        if schedule is self._described or not self.recorder.enabled:
+            return
+        self._described = schedule
+        class_name = next((c.__name__ for c in type(schedule).__mro__ if c.__name__ in SCHEDULES), "")
+        manager = schedule.stage_manager
+        chunks = getattr(schedule, "num_model_chunks", 1)
+        microbatches = getattr(schedule, "num_microbatches", None) or getattr(
+            schedule, "num_microbatch", None
+        )
+        self.recorder.describe(
+            framework={"name": "colossalai", "missing": self._missing},
+            parallel={"pp": manager.stage, "pp_size": manager.num_stages},
+            schedule={
+                "name": SCHEDULES[class_name][0] if class_name else None,
+                "class": type(schedule).__name__,
+                "microbatches": microbatches,
+                "stages": manager.num_stages * chunks,
+                "local_stages": [place_of(schedule, chunk, NONE).stage for chunk in range(chunks)],
+            },
+        )
+
+
+def place_of(schedule: Any, chunk: int | None, microbatch: int) -> Place:
+    """Return where a job of a chunk belongs: around the ranks, and down and up them in the V of zero bubble."""
+    manager = schedule.stage_manager
+    if chunk is None:
+        return Place(manager.stage, microbatch)
+    if chunk % 2 and any(c.__name__ == "ZeroBubbleVPipeScheduler" for c in type(schedule).__mro__):
+        return Place((chunk + 1) * manager.num_stages - 1 - manager.stage, microbatch, chunk)
+    return Place(chunk * manager.num_stages + manager.stage, microbatch, chunk)
+
+
+def _is_training() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())

@@ -1,0 +1,277 @@
+"""Megatron-core: its three schedules, without a change to the training; 0.16.1 and the head of August 2026.
+
+What is wrapped, and why there (megatron-core 0.16.1 and Megatron-LM d98e8a64):
+
+* ``forward_step`` and ``backward_step`` of pipeline_parallel/schedules.py, module globals that the schedules look up
+  for each job: they exclude the communication. A forward is told its micro-batch and chunk. A backward is told
+  neither, but gets the very tensor that its forward returned, and that bears its job.
+* ``combined_forward_backward_step`` of combined_1f1b.py: see megatron_overlap.
+* ``_batched_p2p_ops`` and ``_p2p_ops`` of p2p_communication.py: see megatron_messages.
+* ``forward_backward_*``: one call is one step, unless ``train_step`` of megatron.training is there to be the step;
+  with ``forward_only`` it is an evaluation, which belongs to no step.
+* ``finalize_model_grads`` and ``DistributedDataParallel.finish_grad_sync``: the outermost is the gradient reduction, as
+  far as the training waits for it.
+* ``step`` of MegatronOptimizer's classes, and torch's own optimizer hooks for trainings that use one of torch's.
+
+Code that has taken one of these functions by name before this ran (``from ... import finalize_model_grads``) keeps
+the one that is not wrapped; ``stagescope run`` comes first, ``record.start`` should.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from stagescope.record.clock import now_ns
+from stagescope.record.frameworks.calls import Call, Signature, harmless
+from stagescope.record.frameworks.megatron_facts import describe_run, pipeline_place
+from stagescope.record.frameworks.megatron_messages import NOWHERE, Messages, tag, tagged
+from stagescope.record.frameworks.megatron_overlap import Part, run_overlapped
+from stagescope.record.frameworks.optimizer_steps import optimizer_steps
+from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
+from stagescope.vocabulary.kinds import BY_NAME
+from stagescope.vocabulary.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from stagescope.record.patching import Patches
+    from stagescope.record.recorder import Recorder
+
+    Function = Callable[..., Any]
+
+GRAD_REDUCE = BY_NAME["grad_reduce"].code
+SCHEDULES = {
+    "forward_backward_no_pipelining": "no-pipelining",
+    "forward_backward_pipelining_without_interleaving": "1f1b",
+    "forward_backward_pipelining_with_interleaving": "interleaved",
+}
+"""Megatron's functions, and the schedule that each declares."""
+
+
+def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
+    """Wrap what matters in one of Megatron's modules, right after its import."""
+    instrumentation = _of_recorder.get(recorder)
+    if instrumentation is None:
+        instrumentation = _of_recorder[recorder] = Instrumentation(recorder, patches)
+    instrumentation.install(module)
+
+
+class Instrumentation:
+    """The wrappers and what they share: where this rank stands, the jobs and the messages under way."""
+
+    def __init__(self, recorder: Recorder, patches: Patches) -> None:
+        self.recorder = recorder
+        self.patches = patches
+        self.runs = Runs(recorder)
+        self.messages = Messages(recorder)
+        self.optimizers = optimizer_steps(recorder)
+        self.chunks = 1
+        self.pp_rank, self.pp_size = NONE, NONE
+        self._places: dict[tuple[int | None, int | None], Place] = {}
+        self._waiting: deque[Place] = deque()
+        self._reduces = False
+        self._described: object = None
+
+    def install(self, module: ModuleType) -> None:
+        """Wrap what `module` holds of all this."""
+        wrap = self.patches.wrap
+        name = module.__name__.rpartition(".")[2]
+        if name == "schedules":
+            self._install_schedules(module)
+        elif name == "finalize_model_grads":
+            wrap(module, "finalize_model_grads", self._grad_reduce)
+        elif name == "distributed_data_parallel":
+            wrap(module.DistributedDataParallel, "finish_grad_sync", self._grad_reduce)
+        elif name == "training":
+            wrap(module, "train_step", self._train_step)
+        elif name == "optimizer":
+            for each in list(vars(module).values()):
+                if isinstance(each, type) and issubclass(each, module.MegatronOptimizer):
+                    wrap(each, "step", self.optimizers.watch)
+
+    def _install_schedules(self, schedules: ModuleType) -> None:
+        wrap = self.patches.wrap
+        package = schedules.__name__.rpartition(".")[0]
+        wrap(schedules, "forward_step", self._forward_step)
+        for name in ("backward_step", "backward_step_multimodule"):
+            wrap(schedules, name, self._backward_step)
+        for name in SCHEDULES:
+            wrap(schedules, name, partial(self._forward_backward, name))
+        for issue in ("_batched_p2p_ops", "_p2p_ops"):
+            self._wrap_in(f"{package}.p2p_communication", issue, self.messages.watch_issue)
+        self._wrap_in(f"{package}.combined_1f1b", "combined_forward_backward_step", self._combined_step)
+        self.optimizers.watch_torch(self.patches)
+
+    def _wrap_in(self, module: str, name: str, make: Callable[[Function], Function]) -> None:
+        """Wrap a function in a module that the schedules have imported; older versions lack some."""
+        if module in sys.modules:
+            self.patches.wrap(sys.modules[module], name, make)
+
+    def _forward_step(self, original: Function) -> Function:
+        signature = Signature(original)
+
+        def forward_step(*args: Any, **kwargs: Any) -> Any:
+            if not self.recorder.enabled:
+                return original(*args, **kwargs)
+            place = self._begin_forward(signature.call(args, kwargs))
+            result = self.runs.job(FORWARD, place, lambda: original(*args, **kwargs))
+            self._end_forward(result, place)
+            return result
+
+        return forward_step
+
+    def _backward_step(self, original: Function) -> Function:
+        signature = Signature(original)
+
+        def backward_step(*args: Any, **kwargs: Any) -> Any:
+            if not self.recorder.enabled:
+                return original(*args, **kwargs)
+            call = signature.call(args, kwargs)
+            place = self._begin_backward(call.get("output_tensor"), call.get("output_tensor_grad"))
+            result = self.runs.job(BACKWARD, place, lambda: original(*args, **kwargs))
+            self._tag(result, place)
+            return result
+
+        return backward_step
+
+    def _combined_step(self, original: Function) -> Function:
+        signature = Signature(original)
+
+        def combined_forward_backward_step(*args: Any, **kwargs: Any) -> Any:
+            if not self.recorder.enabled:
+                return original(*args, **kwargs)
+            parts = self._begin_parts(signature.call(args, kwargs))
+            result = run_overlapped(self.recorder, parts, partial(original, *args), kwargs)
+            for part in parts:
+                if part.kind == FORWARD:
+                    self._end_forward(result, part.place)
+                else:
+                    self._end_combined_backward(result, part.place)
+            return result
+
+        return combined_forward_backward_step
+
+    def _forward_backward(self, name: str, original: Function) -> Function:
+        signature = Signature(original)
+
+        def forward_backward(*args: Any, **kwargs: Any) -> Any:
+            call = signature.call(args, kwargs)
+
+            def run() -> Any:
+                self._begin_run(name, call)
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self.messages.close()
+
+            return self.runs.evaluation(run) if call.get("forward_only") else self.runs.step(run)
+
+        return forward_backward
+
+    def _train_step(self, original: Function) -> Function:
+        def train_step(*args: Any, **kwargs: Any) -> Any:
+            return self.runs.step(lambda: original(*args, **kwargs))
+
+        return train_step
+
+    def _grad_reduce(self, original: Function) -> Function:
+        def reduce(*args: Any, **kwargs: Any) -> Any:
+            if self._reduces or not self.recorder.enabled:
+                return original(*args, **kwargs)
+            self._reduces = True
+            try:
+                start_ns = now_ns()
+                result = original(*args, **kwargs)
+                self.recorder.emit(GRAD_REDUCE, start_ns, now_ns(), self.messages.default_place[0])
+            finally:
+                self._reduces = False
+            return result
+
+        return reduce
+
+    @harmless()
+    def _begin_run(self, name: str, call: Call) -> None:
+        """Get ready for one call of a schedule: forget the last one, learn where this rank stands, tell it once."""
+        self.messages.close()
+        self.messages.is_on = True
+        self._waiting.clear()
+        self._places.clear()
+        self.optimizers.forget()
+        model = call.get("model")
+        self.chunks = len(model) if isinstance(model, (list, tuple)) else 1
+        self.pp_rank, self.pp_size = pipeline_place(name, call)
+        self.messages.default_place = NOWHERE if self.chunks > 1 else Place(self._stage(0), NONE, 0)
+        told = (name, call.get("num_microbatches"), self.chunks, self.pp_rank, self.pp_size)
+        if told != self._described and self.recorder.enabled and not call.get("forward_only"):
+            self._described = told
+            describe_run(self.recorder, SCHEDULES[name], told, model)
+
+    @harmless(default=Place())
+    def _begin_forward(self, call: Call) -> Place:
+        """Return which job a forward is, and tell so to what was received for it."""
+        told = call.get("current_microbatch"), call.get("vp_stage", call.get("f_model_chunk_id"))
+        place = self._places.get(told) or self._new_place(*told)
+        self._waiting.append(place)
+        self.messages.used_by(call.get("input_tensor"), place)
+        return place
+
+    @harmless(default=())
+    def _begin_parts(self, call: Call) -> list[Part]:
+        """Return the jobs of a merged call: a forward, a backward, or both."""
+        parts = []
+        if call.get("f_model") is not None:
+            place = self._begin_forward(call)
+            parts.append(Part(FORWARD, place, place.stage != self.chunks * self.pp_size - 1))
+        if call.get("b_model") is not None:
+            place = self._begin_backward(call.get("b_output_tensor"), call.get("b_output_tensor_grad"))
+            parts.append(Part(BACKWARD, place, place.stage != 0))
+        return parts
+
+    @harmless()
+    def _end_combined_backward(self, result: Any, place: Place) -> None:
+        """Have the gradient that a merged call returns last bear its job, where nothing has sent it yet."""
+        tag(result[-1], place)
+
+    @harmless()
+    def _end_forward(self, result: Any, place: Place) -> None:
+        """Have what a forward returns bear its job; older versions return the tensors without their tokens."""
+        tag(result[0] if isinstance(result, tuple) else result, place)
+
+    @harmless(default=Place())
+    def _begin_backward(self, made: Any, grad: Any) -> Place:
+        """Return which job a backward is: its forward's, which is the oldest where the tensor does not tell."""
+        known = tagged(made)
+        if known is not None:
+            place = Place(*known)
+            if self._waiting and self._waiting[0] == place:
+                self._waiting.popleft()
+            elif place in self._waiting:
+                self._waiting.remove(place)
+        else:
+            place = self._waiting.popleft() if self.chunks == 1 and self._waiting else Place()
+        self.messages.used_by(grad, place)
+        return place
+
+    @harmless()
+    def _tag(self, value: Any, place: Place) -> None:
+        tag(value, place)
+
+    def _new_place(self, microbatch: int | None, chunk: int | None) -> Place:
+        """Return which job a micro-batch and a chunk are; a pipeline of one chunk is not told that it is chunk 0."""
+        known = chunk if chunk is not None else 0 if self.chunks == 1 else NONE
+        place = Place(self._stage(known), NONE if microbatch is None else microbatch, known)
+        self._places[microbatch, chunk] = place
+        return place
+
+    def _stage(self, chunk: int) -> int:
+        """Return the global stage of a local chunk: Megatron lays stages around the ranks."""
+        known = NONE not in (chunk, self.pp_rank, self.pp_size)
+        return chunk * self.pp_size + self.pp_rank if known else NONE
+
+
+_of_recorder: WeakKeyDictionary[Recorder, Instrumentation] = WeakKeyDictionary()

@@ -1,0 +1,94 @@
+"""What a recording's header says of a training with Megatron: its schedule, and where this rank stands in it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stagescope.vocabulary.recording import NONE
+
+if TYPE_CHECKING:
+    from stagescope.record.frameworks.calls import Call
+    from stagescope.record.recorder import Recorder
+
+PARALLEL_STATE = "megatron.core.parallel_state"
+COORDINATES = {
+    "pp": "get_pipeline_model_parallel_rank",
+    "dp": "get_data_parallel_rank",
+    "tp": "get_tensor_model_parallel_rank",
+    "cp": "get_context_parallel_rank",
+    "ep": "get_expert_model_parallel_rank",
+}
+"""The header's names of a rank's coordinates, and the functions of parallel_state that tell them."""
+
+
+def pipeline_place(schedule: str, call: Call) -> tuple[int, int]:
+    """Return this rank's place in its pipeline and the pipeline's length, `NONE` where nothing tells them.
+
+    A communicator that is passed to the schedule comes first: with process groups of its own a training may not
+    use parallel_state at all.
+    """
+    if schedule == "forward_backward_no_pipelining":
+        return 0, 1
+    group = getattr(call.get("p2p_communicator"), "pp_group", None)
+    if group is not None:
+        return group.rank(), group.size()
+    rank = _ask("get_pipeline_model_parallel_rank")
+    size = _ask("get_pipeline_model_parallel_world_size")
+    return (rank, size) if isinstance(rank, int) and isinstance(size, int) else (NONE, NONE)
+
+
+def describe_run(recorder: Recorder, schedule: str, told: tuple[Any, ...], model: Any) -> None:
+    """Add to the header what is known of a run; `told` is its function, micro-batches, chunks, place and length."""
+    import torch.distributed as dist  # the training has imported it
+
+    function, microbatches, chunks, pp_rank, pp_size = told
+    stages = chunks * pp_size if pp_size != NONE else None
+    local = [chunk * pp_size + pp_rank for chunk in range(chunks)] if stages else None
+    device = _device(model)
+    if device is not None:
+        recorder.timer.tensors_are_on(device)
+    recorder.describe(
+        framework={"name": "megatron-core", "version": _version()},
+        device=device,
+        parallel=_coordinates() | ({"pp": pp_rank, "pp_size": pp_size} if stages else {}),
+        schedule={
+            "name": schedule,
+            "class": function,
+            "microbatches": microbatches,
+            "stages": stages,
+            "local_stages": local,
+        },
+    )
+    if dist.is_initialized():
+        recorder.describe(rank=dist.get_rank(), world_size=dist.get_world_size())
+
+
+def _coordinates() -> dict[str, object]:
+    """Return this rank's coordinates and the ranks of its pipeline, as far as parallel_state tells them."""
+    import torch.distributed as dist  # as above
+
+    told: dict[str, object] = {name: _ask(function) for name, function in COORDINATES.items()}
+    group = _ask("get_pipeline_model_parallel_group")
+    if group is not None:
+        told["pp_ranks"] = dist.get_process_group_ranks(group)
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _ask(function: str) -> Any:
+    """Return what a function of parallel_state says; None where it has no answer."""
+    try:
+        return getattr(sys.modules.get(PARALLEL_STATE), function)()
+    except Exception:  # noqa: BLE001  # it asserts that the groups are there, and versions differ
+        return None
+
+
+def _version() -> str:
+    return str(getattr(sys.modules.get("megatron.core"), "__version__", "unknown"))
+
+
+def _device(model: Any) -> str | None:
+    """Return where the first parameter of the first chunk lies; None where there is none."""
+    first = model[0] if isinstance(model, (list, tuple)) else model
+    parameter = next(iter(first.parameters()), None)
+    return None if parameter is None else str(parameter.device)

@@ -1,0 +1,124 @@
+"""Sends and receives of MindSpeed's DualPipeV, whose direction depends on the chunk: the second one runs upwards.
+
+MindSpeed 0d202f97, dualpipev_schedules.py: six functions, each of which calls ``_communicate`` at most once. The one
+named ``send_forward_recv_slave_forward`` moves gradients as well, so what is sent decides what is received.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stagescope.record.clock import now_ns
+from stagescope.record.frameworks.calls import Signature, harmless
+from stagescope.record.frameworks.runs import Kept, Place
+from stagescope.record.frameworks.transfers import (
+    RECV_BACKWARD,
+    RECV_FORWARD,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    Message,
+    Transfers,
+    bytes_in,
+    first_of,
+)
+from stagescope.record.patching import MARK
+from stagescope.vocabulary.recording import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from stagescope.record.patching import Patches
+    from stagescope.record.recorder import Recorder
+
+    Function = Callable[..., Any]
+
+MEGATRON_P2P = "megatron.core.pipeline_parallel.p2p_communication"
+FUNCTIONS = (
+    "send_forward",
+    "recv_forward",
+    "send_backward",
+    "recv_backward",
+    "send_forward_recv_forward",
+    "send_forward_recv_slave_forward",
+)
+
+
+class MindSpeedTransfers(Transfers):
+    """The transfers of one process, and its neighbors."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._neighbors = {"next": NONE, "prev": NONE}
+        self._gradients = Kept()
+        self._is_backward = False
+
+    def install(self, schedules: ModuleType, patches: Patches) -> None:
+        """Wrap the functions that move tensors, and the one that they call."""
+        for name in FUNCTIONS:
+            patches.wrap(schedules, name, self._enter)
+        patches.wrap(schedules, "_communicate", self._move)
+
+    def learn(self, state: Any) -> None:
+        """Learn the neighbors of this rank, and take over from Megatron's hooks.
+
+        Those sit in what ``_communicate`` calls: each message would stand there twice, with a direction that is wrong
+        for the second chunk.
+        """
+        megatron = sys.modules.get(MEGATRON_P2P)
+        for name in ("_batched_p2p_ops", "_p2p_ops") if megatron else ():
+            wrapped = getattr(megatron, name, None)
+            if hasattr(wrapped, MARK):
+                setattr(megatron, name, getattr(wrapped, MARK))
+        self._neighbors = {
+            "next": state.get_pipeline_model_parallel_next_rank(),
+            "prev": state.get_pipeline_model_parallel_prev_rank(),
+        }
+
+    def made_backward(self, tensor: Any, place: Place) -> None:
+        """Remember a gradient, which may be sent."""
+        self.made(tensor, place)
+        if self.recorder.enabled:
+            self._gradients.keep(first_of(tensor), True)
+
+    def close(self) -> None:
+        """Record the receives whose pass was not seen, and forget everything."""
+        super().close()
+        self._gradients.clear()
+
+    def _enter(self, original: Function) -> Function:
+        """Return the wrapper of a function that moves tensors: its name tells what a receive brings."""
+        is_backward = original.__name__.endswith("_backward")
+
+        def transfer(*args: Any, **kwargs: Any) -> Any:
+            self._is_backward = is_backward
+            return original(*args, **kwargs)
+
+        return transfer
+
+    def _move(self, original: Function) -> Function:
+        signature = Signature(original)
+
+        def _communicate(*args: Any, **kwargs: Any) -> Any:
+            start_ns = now_ns()
+            moved = original(*args, **kwargs)
+            if self.recorder.enabled:
+                self._note(signature.call(args, kwargs), moved, (start_ns, now_ns()))
+            return moved
+
+        return _communicate
+
+    @harmless()
+    def _note(self, call: Any, moved: Any, interval: tuple[int, int]) -> None:
+        is_backward = self._is_backward
+        for side in ("next", "prev"):
+            tensor = call.get(f"tensor_send_{side}")
+            if tensor is not None:
+                is_backward = is_backward or self._gradients.take(tensor, False)
+                kind = SEND_BACKWARD if is_backward else SEND_FORWARD
+                self.sent(tensor, Message(kind, self._neighbors[side], bytes_in(tensor), *interval))
+        for side, tensor in (("prev", moved[0]), ("next", moved[1])):
+            if tensor is not None:
+                kind = RECV_BACKWARD if is_backward else RECV_FORWARD
+                self.received(tensor, Message(kind, self._neighbors[side], bytes_in(tensor), *interval))

@@ -1,0 +1,92 @@
+"""The optimizer step, once, however many optimizers call one another.
+
+A framework's optimizer (Megatron's MegatronOptimizer, DeepSpeed's engine) steps one of torch's inside, and torch's
+own hooks see that one too: only the outermost is the step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from stagescope.record.frameworks.calls import harmless
+from stagescope.record.frameworks.runs import OPTIMIZER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagescope.record.patching import Patches
+    from stagescope.record.recorder import Recorder
+
+    Function = Callable[..., Any]
+
+
+class OptimizerSteps:
+    """Times the outermost optimizer step of a process."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._inside = False
+        self._tokens: dict[int, Any] = {}
+        self._watches_torch = False
+
+    def forget(self) -> None:
+        """Forget a step that failed: called at the begin of each training step."""
+        self._tokens.clear()
+
+    def watch(self, original: Function) -> Function:
+        """Return the wrapper of a framework's function or method that is the whole optimizer step."""
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if self._inside or not self.recorder.enabled:
+                return original(*args, **kwargs)
+            self._inside = True
+            try:
+                token = self.recorder.timer.begin()
+                result = original(*args, **kwargs)
+                self._record(token)
+            finally:
+                self._inside = False
+            return result
+
+        return step
+
+    @harmless()
+    def watch_torch(self, patches: Patches) -> None:
+        """Time the steps of torch's own optimizers through torch's public hooks; does so once."""
+        from torch.optim import optimizer as optimizers  # the training has imported it
+
+        if self._watches_torch:
+            return
+        self._watches_torch = True
+        for handle in (
+            optimizers.register_optimizer_step_pre_hook(self._before),
+            optimizers.register_optimizer_step_post_hook(self._after),
+        ):
+            patches.on_undo(handle.remove)
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        if self.recorder.enabled and not self._inside:
+            self._tokens[id(optimizer)] = self.recorder.timer.begin()
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        token = self._tokens.pop(id(optimizer), None)
+        if token is not None and not self._tokens and not self._inside and self.recorder.enabled:
+            self._record(token)
+
+    def _record(self, token: Any) -> None:
+        self.recorder.timer.end(token, OPTIMIZER)
+        self.recorder.flush_soon()
+
+
+_of_recorder: WeakKeyDictionary[Recorder, OptimizerSteps] = WeakKeyDictionary()
+
+
+def optimizer_steps(recorder: Recorder) -> OptimizerSteps:
+    """Return what times the optimizer steps of this recorder: one for all frameworks of the process."""
+    steps = _of_recorder.get(recorder)
+    if steps is None:
+        steps = _of_recorder[recorder] = OptimizerSteps(recorder)
+    return steps

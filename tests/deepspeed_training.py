@@ -1,0 +1,107 @@
+"""A training with DeepSpeed's pipeline engine on CPUs that writes down itself what it computes when.
+
+Feature 0 of every activation carries the micro-batch's number through all stages. Usage: DS_ACCELERATOR=cpu
+deepspeed_training.py OUT; started by hand it forks its four ranks after one import of DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import LayerSpec, PipelineModule
+from torch import nn
+
+import fork_ranks
+
+RANKS = 4
+MICROBATCHES = 8
+STEPS = 3
+ROWS, WIDTH = 2, 16
+SECONDS = 0.004
+LOG: list[tuple[str, int, int, int, int]] = []
+
+
+def log_work(kind: str, stage: int, microbatch: int) -> None:
+    start_ns = time.monotonic_ns()
+    time.sleep(SECONDS)
+    LOG.append((kind, stage, microbatch, start_ns, time.monotonic_ns()))
+
+
+class Probe(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, stage, microbatch):
+        ctx.job = (stage, microbatch)
+        log_work("forward", stage, microbatch)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        log_work("backward", *ctx.job)
+        return grad, None, None
+
+
+class Block(nn.Module):
+    def __init__(self, stage):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH - 1, WIDTH - 1)
+        self.stage = stage
+
+    def forward(self, value):
+        out = Probe.apply(torch.tanh(self.linear(value[:, 1:])), self.stage, round(float(value[0, 0])))
+        return torch.cat([value[:, :1], out], dim=1)
+
+
+def batches():
+    """The same micro-batches for every step."""
+    values = torch.randn(MICROBATCHES, ROWS, WIDTH, generator=torch.Generator().manual_seed(0))
+    values[..., 0] = torch.arange(float(MICROBATCHES)).view(-1, 1)
+    return itertools.cycle([(value, torch.zeros_like(value)) for value in values])
+
+
+def train():
+    deepspeed.comm.torch.build_shm_op = lambda: None  # it would compile for 40 s what no pipeline uses
+    deepspeed.init_distributed("gloo")
+    layers = [LayerSpec(Block, stage) for stage in range(RANKS)]
+    model = PipelineModule(layers=layers, num_stages=RANKS, loss_fn=nn.MSELoss(), partition_method="uniform")
+    config = {
+        "train_batch_size": ROWS * MICROBATCHES,
+        "train_micro_batch_size_per_gpu": ROWS,
+        "gradient_accumulation_steps": MICROBATCHES,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+    }
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
+    losses = []
+    for step in range(STEPS):
+        losses.append(float(engine.train_batch(data_iter=batches())))
+        if step == 0:
+            engine.eval_batch(data_iter=batches())
+    return losses
+
+
+def main():
+    out = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    losses = train()
+    out.mkdir(parents=True, exist_ok=True)
+    truth = {"log": LOG, "losses": losses}
+    (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(truth), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if "RANK" in os.environ:
+        main()
+    else:
+        sys.argv = ["fork_ranks.py", str(RANKS), *sys.argv]
+        fork_ranks.main()

@@ -1,0 +1,154 @@
+"""Run the trainings of other frameworks through ``stagescope run``, each once, and compare with what they saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import polars as pl
+
+import peers
+from children import only_contents
+from stagescope import workflow
+from stagescope.schedules.recognize import recognize
+from stagescope.timeline.messages import match_messages
+from stagescope.vocabulary.kinds import BY_CODE, PIPELINE_JOBS, STEP_CODE, TRANSFERS, label
+from trainings import RANKS, TESTS, Training
+
+PACKAGES = {"megatron": peers.MEGATRON, "deepspeed": peers.DEEPSPEED}
+
+
+@cache
+def train(framework: str, *arguments: str, recorded: bool = True, steps: str | None = None) -> Training:
+    """Train three steps on four processes; raises with the training's output if it fails."""
+    packages = peers.peer_packages(framework, *PACKAGES[framework])
+    root = Path(mkdtemp(prefix="stagescope-training-"))
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(TESTS / f"{framework}_training.py"),
+        str(root / "truth"),
+        *arguments,
+    ]
+    if recorded:
+        limits = ["--steps", steps] if steps else []
+        command = [
+            sys.executable,
+            "-m",
+            "stagescope",
+            "run",
+            *limits,
+            "-o",
+            str(root / "recording"),
+            "--",
+            *command,
+        ]
+    path = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=240, check=False, cwd=root
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads((root / "truth" / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+    losses = next(one["losses"] for one in reversed(told) if one["losses"])
+    return Training(root / "recording", {rank: one["log"] for rank, one in enumerate(told)}, losses)
+
+
+def timeline_of(framework: str, *arguments: str):
+    return workflow.read(train(framework, *arguments).directory)
+
+
+def jobs_of(timeline, rank):
+    chosen = (pl.col("rank") == rank) & pl.col("kind").is_in(PIPELINE_JOBS)
+    return timeline.spans.filter(chosen).sort("start_ns")
+
+
+def assert_recorded_as_executed(training, timeline):
+    """Each job is recorded once, around the work that the model itself noted, in the order in which it did it."""
+    offset_ns = timeline.clocks["offset_ns"][0]
+    for rank in range(RANKS):
+        jobs = jobs_of(timeline, rank).rows(named=True)
+        done = [(job["kind"], job["stage"], job["microbatch"]) for job in jobs]
+        assert done == [tuple(entry[:3]) for entry in training.log[rank]]
+        for job, (*_, start_ns, end_ns) in zip(jobs, training.log[rank], strict=True):
+            assert job["start_ns"] <= start_ns + offset_ns
+            assert end_ns + offset_ns <= job["end_ns"]
+
+
+def recognized(timeline, step):
+    orders = {
+        rank: [
+            label(job["kind"], job["stage"], job["microbatch"])
+            for job in jobs_of(timeline, rank).filter(pl.col("step") == step).iter_rows(named=True)
+        ]
+        for rank in range(RANKS)
+    }
+    return recognize(orders)
+
+
+def violated_dependencies(timeline):
+    """Return the jobs that began before what they need had ended, evaluations included."""
+    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    last = jobs["stage"].max()
+    times = {
+        (job["step"], job["kind"], job["stage"], job["microbatch"]): (job["start_ns"], job["end_ns"])
+        for job in jobs.iter_rows(named=True)
+    }
+    assert len(times) == jobs.height
+    violated = []
+    for (step, kind, stage, microbatch), (start_ns, _) in times.items():
+        if kind == "forward":
+            before = ("forward", stage - 1) if stage else None
+        else:
+            before = ("backward", stage + 1) if stage < last else ("forward", stage)
+        if before and times[(step, *before, microbatch)][1] > start_ns:
+            violated.append((step, kind, stage, microbatch))
+    return violated
+
+
+def assert_every_send_has_its_receive(timeline, *, size_bytes, stages, microbatches, runs):
+    """`runs` are the numbers of training steps and of evaluations."""
+    transfers = timeline.spans.filter(pl.col("kind").is_in(TRANSFERS))
+    known = transfers.select("stage", "microbatch", "peer", "bytes")
+    assert known.drop_nulls().height == known.height
+    assert transfers["bytes"].unique().to_list() == [size_bytes]
+    messages = match_messages(timeline.spans)
+    steps, evaluations = runs
+    assert messages.height == (stages - 1) * microbatches * (2 * steps + evaluations)
+    assert transfers.height == 2 * messages.height
+    assert messages["occurrence"].unique().to_list() == [0]
+    assert (messages["recv_end_ns"] >= messages["send_start_ns"]).all()
+    assert messages["wait_end_ns"].null_count() == 0
+    assert (messages["wait_end_ns"] == messages["recv_end_ns"]).all()
+
+
+def assert_received_before_used(timeline):
+    """A received tensor's job begins after the receive has ended."""
+    starts = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS)).select(
+        "rank", "step", "stage", "microbatch", pl.col("kind").cast(pl.String), job_start_ns="start_ns"
+    )
+    receives = timeline.spans.filter(pl.col("kind").cast(pl.String).str.starts_with("recv_")).with_columns(
+        kind=pl.col("kind").cast(pl.String).str.strip_prefix("recv_")
+    )
+    keys = ["rank", "step", "stage", "microbatch", "kind"]
+    used = receives.join(starts, on=keys, how="inner", nulls_equal=True)
+    assert used.height == receives.height
+    assert (used["job_start_ns"] >= used["end_ns"]).all()
+
+
+def counts_by_step(timeline, kind):
+    chosen = timeline.spans.filter(pl.col("kind") == kind)
+    return dict(chosen.group_by("step").len().sort("step", nulls_last=True).iter_rows())
+
+
+def spans_in(directory, *fields):
+    """Return the one recording's spans in file order, as tuples of their kind and these fields."""
+    spans = only_contents(directory).spans
+    names = ["step" if code == STEP_CODE else BY_CODE[code].name for code in spans["kind"].tolist()]
+    return list(zip(names, *(spans[field].tolist() for field in fields), strict=True))

@@ -1,0 +1,368 @@
+"""Real trainings with Megatron-core on four processes, and the head's signatures with stand-ins."""
+
+from __future__ import annotations
+
+import copy
+import types
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import framework_trainings as trainings
+import megatron_head
+from megatron_head import combined_1f1b, p2p_communication, schedules
+from stagescope import workflow
+from stagescope.ingest.recording_frames import read_contents
+from stagescope.record.frameworks import megatron
+from stagescope.record.patching import Patches
+from stagescope.record.recorder import Recorder
+from stagescope.vocabulary.steps import StepRange
+
+slow = pytest.mark.slow
+each = pytest.mark.parametrize(("chunks", "name"), [("1", "1f1b"), ("2", "interleaved")])
+
+
+@slow
+@each
+def test_nothing_is_missing_and_every_step_is_recorded_on_every_rank(chunks, name):
+    timeline = trainings.timeline_of("megatron", chunks)
+    assert timeline.diagnostics.is_empty()
+    places = timeline.ranks.select("rank", "pp", "dp", "tp", "cp", "ep", "schedule").rows()
+    assert places == [(rank, rank, 0, 0, 0, 0, name) for rank in range(4)]
+    assert sorted(timeline.steps.select("step", "rank").rows()) == [
+        (s, r) for s in range(3) for r in range(4)
+    ]
+
+
+@slow
+@each
+def test_recorded_order_is_what_the_model_itself_executed(chunks, name):
+    training = trainings.train("megatron", chunks)
+    timeline = trainings.timeline_of("megatron", chunks)
+    trainings.assert_recorded_as_executed(training, timeline)
+    found = [trainings.recognized(timeline, step) for step in range(3)]
+    assert [(one.name, one.distance) for one in found] == [(name, 0)] * 3
+
+
+@slow
+@each
+def test_no_dependency_is_violated_and_nothing_is_used_before_it_came(chunks, name):
+    timeline = trainings.timeline_of("megatron", chunks)
+    assert name in timeline.ranks["schedule"].to_list()
+    assert trainings.violated_dependencies(timeline) == []
+    trainings.assert_received_before_used(timeline)
+
+
+@slow
+@each
+def test_every_send_meets_its_receive_with_the_same_size(chunks, name):
+    timeline = trainings.timeline_of("megatron", chunks)
+    trainings.assert_every_send_has_its_receive(
+        timeline, size_bytes=4 * 2 * 16 * 4, stages=4 * int(chunks), microbatches=8, runs=(3, 1)
+    )
+    assert name in timeline.ranks["schedule"].to_list()
+
+
+@slow
+@each
+def test_optimizer_and_reduction_are_recorded_once_a_step_and_an_evaluation_belongs_to_none(chunks, name):
+    timeline = trainings.timeline_of("megatron", chunks)
+    jobs = 4 * 8 * int(chunks)
+    for kind in ("optimizer", "grad_reduce"):
+        assert trainings.counts_by_step(timeline, kind) == {0: 4, 1: 4, 2: 4}
+    assert trainings.counts_by_step(timeline, "forward") == {0: jobs, 1: jobs, 2: jobs, None: jobs}
+    assert trainings.counts_by_step(timeline, "backward") == {0: jobs, 1: jobs, 2: jobs}
+    assert name in timeline.ranks["schedule"].to_list()
+
+
+@slow
+def test_chunk_is_the_local_number_of_a_stage():
+    chunks = trainings.timeline_of("megatron", "2").spans.select("stage", "chunk").drop_nulls().unique()
+    assert sorted(chunks.rows()) == [(stage, stage // 4) for stage in range(8)]
+
+
+@slow
+def test_the_header_tells_the_schedule_and_the_place_of_the_rank():
+    paths = sorted(Path(trainings.train("megatron", "2").directory).rglob("*.sscope"))
+    header = read_contents(paths[1].read_bytes()).header
+    assert header["framework"] == {"name": "megatron-core", "version": "0.16.1"}
+    assert header["parallel"] == {
+        "pp": 1, "dp": 0, "tp": 0, "cp": 0, "ep": 0, "pp_size": 4, "pp_ranks": [0, 1, 2, 3],
+    }  # fmt: skip
+    assert header["schedule"] == {
+        "name": "interleaved", "class": "forward_backward_pipelining_with_interleaving",
+        "microbatches": 8, "stages": 8, "local_stages": [1, 5],
+    }  # fmt: skip
+
+
+@slow
+@pytest.mark.parametrize("chunks", ["1", "2"])
+def test_loss_and_exit_code_are_those_of_a_run_without_recording(chunks):
+    recorded, plain = (trainings.train("megatron", chunks, recorded=recorded) for recorded in (True, False))
+    assert recorded.losses == plain.losses
+    assert len(recorded.losses) == 3 * 8
+
+
+@slow
+def test_only_the_wanted_step_is_recorded():
+    timeline = workflow.read(trainings.train("megatron", "1", steps="1:2").directory)
+    assert timeline.steps["step"].unique().to_list() == [1]
+    full = trainings.timeline_of("megatron", "1").spans
+    assert timeline.spans.height == full.filter(pl.col("step") == 1).height
+
+
+class Model:
+    def parameters(self):
+        return iter([types.SimpleNamespace(device="cpu")])
+
+
+MODEL = Model()
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    recorder = Recorder(str(tmp_path))
+    yield recorder
+    recorder.stop("test")
+
+
+@pytest.fixture
+def patches():
+    patches = Patches()
+    yield patches
+    patches.undo()
+
+
+@pytest.fixture
+def head(recorder, patches):
+    """The stand-ins, instrumented."""
+    p2p_communication.WAITED.clear()
+    megatron.instrument(schedules, recorder, patches)
+    return schedules
+
+
+@pytest.fixture
+def spans(recorder, tmp_path):
+    """Return what is recorded, as tuples of kind and these fields."""
+
+    def read(*fields):
+        recorder.stop("test")
+        return trainings.spans_in(tmp_path, *fields)
+
+    return read
+
+
+def run(function, *, model=MODEL, work=lambda _: p2p_communication.Tensor(), **options):
+    arguments = {
+        "forward_step_func": work, "data_iterator": None, "model": model, "num_microbatches": 3,
+        "p2p_communicator": p2p_communication.P2PCommunicator(1, 3),
+    }  # fmt: skip
+    return function(**arguments | options)
+
+
+def of_kinds(rows, *kinds):
+    return [row for row in rows if row[0] in kinds]
+
+
+def test_the_head_s_1f1b_is_recorded_with_stage_micro_batch_and_step(head, spans):
+    assert run(head.forward_backward_pipelining_without_interleaving) == ["loss"]
+    assert run(head.forward_backward_pipelining_without_interleaving) == ["loss"]
+    jobs = of_kinds(spans("step", "stage", "microbatch", "chunk"), "forward", "backward", "step")
+    once = [("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("backward", 1), ("backward", 2)]
+    assert jobs == [
+        entry
+        for step in (0, 1)
+        for entry in (*((kind, step, 1, number, 0) for kind, number in once), ("step", step, -1, -1, -1))
+    ]
+
+
+def test_a_message_bears_the_job_that_made_it_or_takes_it(head, spans):
+    run(head.forward_backward_pipelining_without_interleaving)
+    rows = spans("stage", "microbatch", "peer", "bytes")
+    kinds = ("send_forward", "recv_forward", "send_backward", "recv_backward")
+    assert sorted(of_kinds(rows, *kinds)) == sorted(
+        (kind, 1, number, peer, 8)
+        for kind, peer in zip(kinds, (20, 0, 0, 20), strict=True)
+        for number in range(3)
+    )
+
+
+def test_an_evaluation_s_jobs_and_messages_belong_to_no_step(head, spans):
+    run(head.forward_backward_pipelining_without_interleaving, forward_only=True)
+    run(head.forward_backward_no_pipelining)
+    rows = spans("step", "microbatch")
+    assert of_kinds(rows, "forward") == [("forward", step, number) for step in (-1, 0) for number in range(3)]
+    assert of_kinds(rows, "send_forward") == [("send_forward", -1, number) for number in range(3)]
+    assert of_kinds(rows, "step") == [("step", 0, -1)]
+
+
+def test_an_overlapped_pair_bears_one_number_and_sends_after_its_jobs(head, spans):
+    run(head.forward_backward_pipelining_with_interleaving, model=[MODEL, MODEL])
+    rows = spans("stage", "microbatch", "pair", "start_ns", "end_ns", "wait_end_ns")
+    first, forward = of_kinds(rows, "forward")
+    (backward,) = of_kinds(rows, "backward")
+    assert (first[1:4], forward[1:4], backward[1:4]) == ((1, 4, -1), (4, 4, 1), (1, 4, 1))
+    received = {row[:3]: row[6] for row in of_kinds(rows, "recv_forward", "recv_backward")}
+    sent = {row[:3]: row[4] for row in of_kinds(rows, "send_forward", "send_backward")}
+    assert set(received) == {("recv_forward", 1, 4), ("recv_forward", 4, 4), ("recv_backward", 1, 4)}
+    assert set(sent) == {("send_forward", 1, 4), ("send_forward", 4, 4), ("send_backward", 1, 4)}
+    assert received["recv_forward", 4, 4] <= forward[4] <= forward[5] <= sent["send_forward", 4, 4]
+    assert received["recv_backward", 1, 4] <= backward[4] <= backward[5] <= sent["send_backward", 1, 4]
+    (rest,) = of_kinds(rows, "other")
+    assert rest[1:3] == (1, 4)
+    assert rest[4] >= backward[5]
+
+
+@pytest.mark.usefixtures("head")
+def test_a_merged_call_of_one_half_is_no_pair(recorder, spans):
+    recorder.begin_step()
+    made, _, grad = combined_1f1b.combined_forward_backward_step(
+        lambda _: p2p_communication.Tensor(), None, MODEL, 1, None, [], None, None, None, None, None,
+        current_microbatch=7, f_model_chunk_id=0,
+    )  # fmt: skip
+    assert made is not None
+    assert grad is None
+    assert spans("microbatch", "pair") == [("forward", 7, -1)]
+
+
+def test_several_modules_in_one_stage_are_one_backward(head, recorder, spans):
+    recorder.begin_step()
+    made, _ = head.forward_step(
+        lambda _: {"vision": p2p_communication.Tensor()},
+        None,
+        MODEL,
+        1,
+        None,
+        [],
+        None,
+        1,
+        current_microbatch=5,
+    )
+    head.backward_step_multimodule({"vision": p2p_communication.Tensor()}, made, {}, None, "language")
+    assert spans("microbatch", "chunk") == [("forward", 5, 0), ("backward", 5, 0)]
+
+
+def test_a_backward_whose_tensor_tells_nothing_is_the_oldest_forward_s(head, recorder, spans):
+    recorder.begin_step()
+    for number in (3, 4):
+        head.forward_step(lambda _: object(), None, MODEL, 1, None, [], None, 1, current_microbatch=number)
+    for _ in range(3):
+        head.backward_step(None, object(), None, None)
+    assert [row[1] for row in of_kinds(spans("microbatch"), "backward")] == [3, 4, -1]
+
+
+def test_unknown_arguments_break_nothing_and_are_recorded_as_unknown(monkeypatch, recorder, patches, spans):
+    monkeypatch.setattr(schedules, "forward_step", lambda *args, **options: ("made", args, options))
+    monkeypatch.setattr(schedules, "backward_step", lambda **options: ("grad", options))
+    megatron.instrument(schedules, recorder, patches)
+    recorder.begin_step()
+    assert schedules.forward_step(1, batch=2) == ("made", (1,), {"batch": 2})
+    assert schedules.backward_step(gradient=3) == ("grad", {"gradient": 3})
+    assert spans("stage", "microbatch") == [("forward", -1, -1), ("backward", -1, -1)]
+
+
+def test_a_communicator_that_says_nothing_of_the_pipeline_leaves_the_stage_unknown(head, spans, capsys):
+    class Silent(p2p_communication.P2PCommunicator):
+        pp_group = property(lambda self: None, lambda self, group: None)
+
+    run(head.forward_backward_pipelining_without_interleaving, p2p_communicator=Silent(1, 3))
+    rows = spans("stage", "microbatch")
+    assert {row[1] for row in rows} == {-1}
+    assert of_kinds(rows, "send_backward") == [("send_backward", -1, number) for number in range(3)]
+    assert capsys.readouterr().err == ""
+
+
+def test_the_training_s_own_error_passes_and_the_next_step_is_whole(head, spans):
+    def fail(_):
+        raise FloatingPointError("loss is not finite")
+
+    with pytest.raises(FloatingPointError, match="loss is not finite"):
+        run(head.forward_backward_pipelining_without_interleaving, work=fail)
+    run(head.forward_backward_no_pipelining)
+    rows = spans("step", "microbatch")
+    assert of_kinds(rows, "forward", "step") == [
+        *(("forward", 1, number) for number in range(3)),
+        ("step", 1, -1),
+    ]
+    assert of_kinds(rows, "recv_forward") == [("recv_forward", 0, 0)]
+
+
+def test_train_step_is_the_step_where_there_is_one(head, recorder, patches, spans):
+    training = types.ModuleType("megatron.training.training")
+    training.train_step = lambda: run(head.forward_backward_no_pipelining)
+    megatron.instrument(training, recorder, patches)
+    training.train_step()
+    assert of_kinds(spans("step", "microbatch"), "step", "forward") == [
+        *(("forward", 0, number) for number in range(3)),
+        ("step", 0, -1),
+    ]
+
+
+def test_the_outermost_gradient_reduction_is_the_one(recorder, patches, spans):
+    class DistributedDataParallel:
+        def finish_grad_sync(self):
+            return "reduced"
+
+    finalize = types.ModuleType("megatron.core.distributed.finalize_model_grads")
+    finalize.finalize_model_grads = lambda model: [chunk.finish_grad_sync() for chunk in model]
+    parallel = types.ModuleType("megatron.core.distributed.distributed_data_parallel")
+    parallel.DistributedDataParallel = DistributedDataParallel
+    for module in (parallel, finalize):
+        megatron.instrument(module, recorder, patches)
+    recorder.begin_step()
+    assert finalize.finalize_model_grads([DistributedDataParallel()] * 2) == ["reduced", "reduced"]
+    assert DistributedDataParallel().finish_grad_sync() == "reduced"
+    assert spans("stage") == [("grad_reduce", -1)] * 2
+
+
+def test_an_optimizer_that_steps_another_is_one_step(recorder, patches, spans):
+    class MegatronOptimizer:
+        def step(self):
+            return True
+
+    class ChainedOptimizer(MegatronOptimizer):
+        def step(self):
+            return super().step()
+
+    module = types.ModuleType("megatron.core.optimizer.optimizer")
+    module.MegatronOptimizer, module.ChainedOptimizer = MegatronOptimizer, ChainedOptimizer
+    megatron.instrument(module, recorder, patches)
+    recorder.begin_step()
+    assert ChainedOptimizer().step() is True
+    assert MegatronOptimizer().step() is True
+    assert spans() == [("optimizer",)] * 2
+
+
+def test_nothing_is_recorded_or_put_on_a_tensor_outside_of_the_wanted_steps(tmp_path, patches):
+    recorder = Recorder(str(tmp_path), steps=StepRange(1, 2))
+    megatron.instrument(schedules, recorder, patches)
+    made = []
+
+    def work(_):
+        made.append(p2p_communication.Tensor())
+        return made[-1]
+
+    for _ in range(3):
+        run(schedules.forward_backward_pipelining_without_interleaving, work=work)
+    recorder.stop("test")
+    assert {row[1] for row in trainings.spans_in(tmp_path, "step")} == {1}
+    assert [bool(vars(tensor)) for tensor in made] == [False] * 3 + [True] * 3 + [False] * 3
+
+
+def test_a_tensor_s_tag_can_be_pickled_and_copied_without_us(head):
+    made = p2p_communication.Tensor()
+    run(head.forward_backward_no_pipelining, work=lambda _: made)
+    (value,) = vars(copy.deepcopy(made)).values()
+    assert type(value) is tuple
+
+
+def test_everything_is_as_before_once_the_recorder_has_stopped(recorder):
+    modules = (schedules, p2p_communication, combined_1f1b)
+    before, patches = [dict(vars(module)) for module in modules], Patches()
+    megatron.instrument(schedules, recorder, patches)
+    megatron.instrument(schedules, recorder, patches)
+    assert schedules.forward_step is not before[0]["forward_step"]
+    patches.undo()
+    assert [dict(vars(module)) for module in modules] == before
+    assert megatron_head.__name__ == "megatron_head"

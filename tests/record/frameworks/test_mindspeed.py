@@ -1,0 +1,324 @@
+"""MindSpeed's DualPipeV on a stand-in with its functions and queues: there is no NPU in these tests."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections import Counter
+
+import polars as pl
+import pytest
+
+import fake_mindspeed
+from stagescope import schedules, workflow
+from stagescope.record.frameworks import mindspeed, mindspeed_transfers
+from stagescope.record.frameworks.runs import BACKWARD, Place, Runs
+from stagescope.record.patching import Patches
+from stagescope.record.recorder import Recorder
+from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
+
+SHAPES = [(2, 4), (2, 6), (4, 8), (4, 11)]
+
+
+def train(directory, shape, *, steps=2, **options):
+    """Record every rank of a pipeline, one after the other; return the timeline and what the fakes did."""
+    ranks, microbatches = shape
+    done = {}
+    for rank in range(ranks):
+        module = fake_mindspeed.make(rank, ranks, microbatches=microbatches, **options)
+        recorder, patches = Recorder(str(directory)), Patches()
+        recorder.describe(rank=rank, world_size=ranks)
+        mindspeed.instrument(module, recorder, patches)
+        for _ in range(steps):
+            run(module, microbatches)
+        run(module, microbatches, forward_only=True)
+        patches.undo()
+        recorder.stop("test")
+        done[rank] = module.done
+    return workflow.read(directory), done
+
+
+def run(module, microbatches, **more):
+    given = {
+        "forward_step_func": None,
+        "data_iterator": None,
+        "model": None,
+        "seq_length": 1,
+        "micro_batch_size": 1,
+    }
+    return module.forward_backward_pipelining_with_cutinhalf(**given, num_microbatches=microbatches, **more)
+
+
+def spans_of(timeline, rank, step):
+    at = pl.col("step").is_null() if step is None else pl.col("step") == step
+    return timeline.spans.filter((pl.col("rank") == rank) & at).sort("start_ns")
+
+
+def order_of(timeline, rank, step):
+    order, pairs = [], {}
+    kinds = pl.col("kind").is_in([*PIPELINE_JOBS, "loss"])
+    for job in spans_of(timeline, rank, step).filter(kinds).iter_rows(named=True):
+        text = job["name"] or label(job["kind"], job["stage"], job["microbatch"])
+        text = "logits" if job["kind"] == "loss" else text
+        if job["pair"] in pairs and job["pair"] is not None:
+            order[pairs[job["pair"]]] += f"+{text}"
+            continue
+        pairs[job["pair"]] = len(order)
+        order.append(text)
+    return order
+
+
+@pytest.mark.parametrize("split_cooldown", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_recorded_order_is_what_was_done_and_the_order_of_dualpipev(tmp_path, shape, split_cooldown):
+    timeline, done = train(tmp_path, shape, split_cooldown=split_cooldown)
+    expected = schedules.order(
+        "dualpipev", ranks=shape[0], microbatches=shape[1], split_cooldown=split_cooldown
+    )
+    for rank in range(shape[0]):
+        recorded = [order_of(timeline, rank, step) for step in (0, 1)]
+        per_step = (len(done[rank]) - 2 * shape[1]) // 2
+        assert recorded == [done[rank][:per_step], done[rank][per_step : 2 * per_step]]
+        without_logits = [text for text in recorded[1] if text != "logits"]
+        assert without_logits == [str(action) for action in expected[rank]]
+
+
+def test_every_backward_of_the_last_stage_has_the_logits_before_it(tmp_path):
+    timeline, _ = train(tmp_path, (2, 6))
+    logits = spans_of(timeline, 0, 1).filter(pl.col("kind") == "loss")
+    assert logits["microbatch"].to_list() == list(range(6))
+    assert logits["stage"].unique().to_list() == [3]
+    assert spans_of(timeline, 1, 1).filter(pl.col("kind") == "loss").is_empty()
+
+
+@pytest.mark.parametrize("split_cooldown", [True, False])
+def test_a_pop_that_finds_nothing_is_no_job(tmp_path, split_cooldown):
+    timeline, _ = train(tmp_path, (2, 4), split_cooldown=split_cooldown, empty_pops=3)
+    expected = schedules.order("dualpipev", ranks=2, microbatches=4, split_cooldown=split_cooldown)
+    for rank in range(2):
+        weights = spans_of(timeline, rank, 0).filter(pl.col("kind") == "backward_weight")
+        assert weights.height == sum(action.kind == "W" for action in expected[rank])
+        assert weights["microbatch"].null_count() == 0
+
+
+def test_an_evaluation_belongs_to_no_step(tmp_path):
+    timeline, _ = train(tmp_path, (2, 4))
+    assert timeline.steps["step"].unique().to_list() == [0, 1]
+    evaluated = spans_of(timeline, 0, None).filter(pl.col("lane") == "compute")
+    assert evaluated["kind"].unique().to_list() == ["forward"]
+    assert evaluated.height == 8
+
+
+def test_the_header_says_where_the_rank_stands(tmp_path):
+    timeline, _ = train(tmp_path, (2, 4))
+    assert timeline.ranks["schedule"].unique().to_list() == ["dualpipev"]
+    assert timeline.ranks.select("pp", "dp").rows() == [(0, 1), (1, 1)]
+
+
+def test_transfers_know_their_direction_their_peer_and_their_pass(tmp_path):
+    timeline, _ = train(tmp_path, (4, 8), steps=1)
+    spans = spans_of(timeline, 1, 0)
+    sends = spans.filter(pl.col("kind") == "send_forward")
+    by_chunk = Counter(sends.select("chunk", "peer").iter_rows())
+    assert by_chunk == {(0, 2): 8, (1, 0): 8}
+    assert sends.filter(pl.col("chunk") == 1)["microbatch"].to_list() == list(range(8))
+    receives = spans.filter(pl.col("kind") == "recv_forward")
+    assert Counter(receives.select("chunk", "peer").iter_rows()) == {(0, 0): 8, (1, 2): 8}
+    gradients = spans.filter(pl.col("kind") == "send_backward")
+    assert gradients["stage"].null_count() == 0
+    assert spans["bytes"].drop_nulls().unique().to_list() == [24]
+
+
+def test_stopping_leaves_the_module_as_it_was(tmp_path):
+    module = fake_mindspeed.make(0, 2, microbatches=4)
+    before = {**vars(module)}, vars(module.WeightGradStore)["pop"]
+    patches = Patches()
+    mindspeed.instrument(module, Recorder(str(tmp_path)), patches)
+    assert vars(module)["forward_step_with_model_graph"] is not before[0]["forward_step_with_model_graph"]
+    patches.undo()
+    assert vars(module) == before[0]
+    assert vars(module.WeightGradStore)["pop"] is before[1]
+
+
+def test_a_model_without_graphs_is_known_by_its_tensors(tmp_path):
+    module = fake_mindspeed.make(0, 2, microbatches=4)
+    recorder = Recorder(str(tmp_path))
+    mindspeed.instrument(module, recorder, Patches())
+
+    def schedule():
+        outputs = [
+            module.forward_step_no_model_graph(
+                *[None, 0, None, None, 4, None, [], None], current_microbatch=number
+            )[0]
+            for number in range(2)
+        ]
+        for output in outputs:
+            module.backward_step(None, output, None, None, None)
+
+    recorder.begin_step()
+    schedule()
+    recorder.stop("test")
+    spans = workflow.read(tmp_path).spans.sort("start_ns")
+    assert spans["kind"].to_list() == ["forward", "forward", "backward", "backward"]
+    assert spans["microbatch"].to_list()[2:] == spans["microbatch"].to_list()[:2]
+
+
+class FakeNpu:
+    """torch_npu as far as marks and its profiler go."""
+
+    def __init__(self):
+        self.marks, self.open = [], []
+        self.mstx = types.SimpleNamespace(range_start=self.start, range_end=self.end)
+
+    def current_stream(self):
+        return "the stream"
+
+    def start(self, text, stream):
+        assert stream == "the stream"
+        self.open.append(text)
+        return len(self.open)
+
+    def end(self, number):
+        self.marks.append(self.open.pop())
+        assert number == len(self.open) + 1
+
+
+@pytest.fixture
+def npu(monkeypatch):
+    npu = FakeNpu()
+
+    class profile:  # noqa: N801  # torch_npu's name
+        def __init__(self):
+            self.metadata = {}
+
+        def start(self):
+            self.began = True
+
+        def stop(self):
+            self.began = False
+
+        def add_metadata_json(self, key, value):
+            assert self.began
+            self.metadata[key] = value
+
+    profilers = types.ModuleType("torch_npu.profiler.profiler")
+    profilers.profile = profile
+    monkeypatch.setitem(sys.modules, "torch_npu", types.SimpleNamespace(npu=npu))
+    monkeypatch.setitem(sys.modules, "torch_npu.profiler.profiler", profilers)
+    npu.profile = profile
+    return npu
+
+
+def test_while_the_npus_profiler_runs_jobs_are_marked_as_ascends_guide_says(tmp_path, npu):
+    module = fake_mindspeed.make(0, 2, microbatches=4)
+    patches = Patches()
+    recorder = Recorder(str(tmp_path))
+    mindspeed.instrument(module, recorder, patches)
+    run(module, 4)
+    assert npu.marks == []
+    profiler = npu.profile()
+    profiler.start()
+    begun = len(module.done)
+    run(module, 4)
+    profiler.stop()
+    marked = module.done[begun:]
+    run(module, 4)
+    patches.undo()
+    recorder.stop("test")
+    assert len(npu.marks) == len(marked)
+    names = {"F": "forward_step_with_model_graph", "W": "WeightGradStore.pop"}
+    for text, mark in zip(marked, npu.marks, strict=True):
+        name = (
+            "forward_backward_overlaping"
+            if "+" in text
+            else names.get(text[0], "backward_step_with_model_graph")
+        )
+        said = {}
+        if text[0] == "F":
+            stage, number = map(int, text[1:].split("+")[0].split("."))
+            said = {"current_microbatch": number + (4 if stage >= 2 else 0)}
+        assert mark == str({"name": name, **said})
+
+
+def test_a_running_profiler_gets_the_metadata_that_it_does_not_have(tmp_path, npu):
+    module = fake_mindspeed.make(1, 2, microbatches=4)
+    patches = Patches()
+    recorder = Recorder(str(tmp_path))
+    mindspeed.instrument(module, recorder, patches)
+    early, own = npu.profile(), npu.profile()
+    early.start()
+    run(module, 4)
+    early.stop()
+    own.metadata["pp_info"] = "the user's"
+    own.start()
+    own.stop()
+    patches.undo()
+    recorder.stop("test")
+    assert early.metadata["pp_info"] == '{"pp_type": "dualpipev", "microbatch_num": 4}'
+    assert '"pipeline_model_parallel_size": 2' in early.metadata["distributed_args"]
+    assert own.metadata["pp_info"] == "the user's"
+    assert "distributed_args" in own.metadata
+
+
+def test_a_module_that_is_marked_by_hand_is_not_marked_twice(tmp_path, npu):
+    module = fake_mindspeed.make(0, 2, microbatches=4)
+    module.step_wrapper = lambda function, message: function
+    patches = Patches()
+    recorder = Recorder(str(tmp_path))
+    mindspeed.instrument(module, recorder, patches)
+    profiler = npu.profile()
+    profiler.start()
+    run(module, 4)
+    patches.undo()
+    recorder.stop("test")
+    assert npu.marks == []
+
+
+def test_an_exception_of_the_training_stays_that_exception(tmp_path):
+    module = fake_mindspeed.make(0, 2, microbatches=4)
+
+    def fail(*_args, **_kwargs):
+        raise ZeroDivisionError("mine")
+
+    module.backward_step_with_model_graph = fail
+    recorder = Recorder(str(tmp_path))
+    mindspeed.instrument(module, recorder, Patches())
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        run(module, 4)
+    recorder.stop("test")
+    assert workflow.read(tmp_path).steps.is_empty()
+
+
+def test_megatrons_hooks_below_are_no_second_recording(tmp_path, monkeypatch):
+    """Megatron's own module is wrapped when it is imported, which is before MindSpeed is."""
+    module = fake_mindspeed.make(0, 2, microbatches=4)
+    p2p = types.ModuleType(mindspeed_transfers.MEGATRON_P2P)
+    original = p2p._p2p_ops = lambda: None
+    monkeypatch.setitem(sys.modules, mindspeed_transfers.MEGATRON_P2P, p2p)
+    recorder, patches, megatrons = Recorder(str(tmp_path)), Patches(), Patches()
+    runs = Runs(recorder)
+    megatrons.wrap(p2p, "_p2p_ops", functools.partial)
+    megatrons.wrap(
+        module,
+        "backward_step",
+        lambda function: lambda *args: runs.job(BACKWARD, Place(), lambda: function(*args)),
+    )
+    mindspeed.instrument(module, recorder, patches)
+    runs.step(lambda: run(module, 4))
+    assert p2p._p2p_ops is original
+    module.backward_step(
+        None,
+        module.forward_step_no_model_graph(*[None, 0, None, None, 4, None, [], None], current_microbatch=0)[
+            0
+        ],
+        None,
+        None,
+        None,
+    )
+    patches.undo()
+    recorder.stop("test")
+    timeline = workflow.read(tmp_path)
+    assert timeline.steps["step"].to_list() == [0]
+    by_hand = timeline.spans.sort("start_ns").filter(pl.col("lane") == "compute").tail(2)
+    assert by_hand.select("kind", "microbatch").rows() == [("forward", 0), ("backward", 0)]

@@ -1,0 +1,103 @@
+"""One optimizer step is one span, whoever watches it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.optim import optimizer as torch_optimizers
+
+import framework_trainings as trainings
+from stagescope.record.frameworks.optimizer_steps import optimizer_steps
+from stagescope.record.patching import Patches
+from stagescope.record.recorder import Recorder
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    recorder = Recorder(str(tmp_path))
+    recorder.begin_step()
+    yield recorder
+    recorder.stop("test")
+
+
+@pytest.fixture
+def patches():
+    patches = Patches()
+    yield patches
+    patches.undo()
+
+
+@pytest.fixture
+def steps(recorder, patches):
+    steps = optimizer_steps(recorder)
+    steps.watch_torch(patches)
+    return steps
+
+
+@pytest.fixture
+def recorded(recorder, tmp_path):
+    def count():
+        recorder.stop("test")
+        return trainings.spans_in(tmp_path, "step")
+
+    return count
+
+
+def sgd():
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.grad = torch.ones(1)
+    return torch.optim.SGD([weight], lr=0.5)
+
+
+def test_a_step_of_torch_s_optimizer_is_recorded(steps, recorded):
+    assert steps is not None
+    sgd().step()
+    assert recorded() == [("optimizer", 0)]
+
+
+def test_two_frameworks_that_watch_the_same_process_record_a_step_once(steps, recorder, patches, recorded):
+    assert optimizer_steps(recorder) is steps
+    optimizer_steps(recorder).watch_torch(patches)
+    sgd().step()
+    assert recorded() == [("optimizer", 0)]
+
+
+def test_a_framework_s_step_around_torch_s_is_one(steps, recorded):
+    inner = sgd()
+    outer = steps.watch(steps.watch(lambda: inner.step() or "done"))
+    assert outer() == "done"
+    inner.step()
+    assert recorded() == [("optimizer", 0)] * 2
+
+
+def test_a_step_that_fails_is_none_and_the_next_is_one(steps, recorded):
+    def fail():
+        raise FloatingPointError
+
+    optimizer = sgd()
+    with pytest.raises(FloatingPointError):
+        optimizer.step(fail)
+    with pytest.raises(FloatingPointError):
+        steps.watch(fail)()
+    steps.forget()
+    optimizer.step()
+    assert recorded() == [("optimizer", 0)]
+
+
+def test_torch_s_hooks_are_given_back(recorder):
+    def hooks():
+        return len(torch_optimizers._global_optimizer_pre_hooks), len(
+            torch_optimizers._global_optimizer_post_hooks
+        )
+
+    before, patches = hooks(), Patches()
+    optimizer_steps(recorder).watch_torch(patches)
+    assert hooks() == (before[0] + 1, before[1] + 1)
+    patches.undo()
+    assert hooks() == before
+
+
+def test_each_recorder_has_steps_of_its_own(recorder, tmp_path):
+    other = Recorder(str(tmp_path / "other"))
+    assert optimizer_steps(other) is not optimizer_steps(recorder)
+    other.stop("test")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from stagescope import workflow
+from stagescope.record.frameworks.runs import Place
+from stagescope.record.frameworks.transfers import (
+    RECV_FORWARD,
+    SEND_BACKWARD,
+    Message,
+    Transfers,
+    all_of,
+    bytes_in,
+    first_of,
+)
+from stagescope.record.recorder import Recorder
+from stagescope.vocabulary.recording import NONE
+
+
+class Tensor:
+    def numel(self):
+        return 3
+
+    def element_size(self):
+        return 2
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    recorder = Recorder(str(tmp_path))
+    yield recorder
+    recorder.stop("test")
+
+
+def rows(recorder, tmp_path, *columns):
+    recorder.stop("test")
+    return workflow.read(tmp_path).spans.select(*columns).rows()
+
+
+def test_a_send_is_named_by_the_pass_that_made_it(recorder, tmp_path):
+    transfers, gradient = Transfers(recorder), Tensor()
+    transfers.made((None, gradient), Place(2, 5, 1))
+    for tensor in (gradient, Tensor()):
+        transfers.sent(tensor, Message(SEND_BACKWARD, 1, bytes_in(tensor), 10, 20))
+    found = rows(recorder, tmp_path, "kind", "stage", "microbatch", "chunk", "peer", "bytes")
+    assert found == [("send_backward", 2, 5, 1, 1, 6), ("send_backward", None, None, None, 1, 6)]
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_receive_is_named_by_the_pass_that_uses_it(recorder, tmp_path, blocks):
+    transfers, tensor = Transfers(recorder), Tensor()
+    transfers.blocks = blocks
+    transfers.received({"hidden": tensor}, Message(RECV_FORWARD, 0, NONE, 10, 20))
+    transfers.arrived((tensor,), Place(1, 4))
+    transfers.arrived((tensor,), Place(1, 5))
+    transfers.close()
+    ((stage, microbatch, waited),) = rows(recorder, tmp_path, "stage", "microbatch", "wait_start_ns")
+    assert (stage, microbatch, waited is not None) == (1, 4, blocks)
+
+
+def test_a_receive_that_nobody_was_seen_to_use_is_recorded_without_its_number(recorder, tmp_path):
+    transfers = Transfers(recorder)
+    transfers.received(Tensor(), Message(RECV_FORWARD, 0, 6, 10, 20))
+    transfers.received(None, Message(RECV_FORWARD, 3, NONE, 30, 40))
+    transfers.close()
+    transfers.close()
+    assert sorted(rows(recorder, tmp_path, "peer", "microbatch")) == [(0, None), (3, None)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(None, ()), (1, (1,)), ((1, 2), (1, 2)), ([], ()), ({"a": 1, "b": 2}, (1, 2)), ((None, 3), (None, 3))],
+)
+def test_tensors_come_alone_or_in_containers(given, expected):
+    assert all_of(given) == expected
+    assert first_of(given) == next((one for one in expected if one is not None), None)
+
+
+def test_the_size_is_known_where_everything_is_a_tensor():
+    assert bytes_in({"a": Tensor(), "b": Tensor()}) == 12
+    assert bytes_in((Tensor(), "mask")) == NONE
