@@ -32,8 +32,9 @@ $(VENV)/.dev-ready: pyproject.toml constraints.txt
 demo: $(DEMO_READY) ## train a small 4-rank pipeline here, record it, and explain its bubble (writes demo/)
 	@$(BIN)/stagescope demo --force -o demo
 
+# A file's tests stay together: some share one training run.
 test: $(DEV_READY) ## run every test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(DEV_READY) ## format, lint, types, architecture and documents: under a minute
 	@$(BIN)/ruff format --check .

@@ -8,9 +8,10 @@ import sys
 import time
 
 import probed_training
+import probes
 
 calls = 0
-log_work = probed_training.log_work
+log_work = probes.log_work
 
 
 def log_and_die(kind, stage, microbatch):
@@ -23,6 +24,6 @@ def log_and_die(kind, stage, microbatch):
 
 
 if __name__ == "__main__":
-    probed_training.log_work = log_and_die
+    probes.log_work = log_and_die
     sys.argv = [sys.argv[0], "1F1B", sys.argv[1], "4"]
     probed_training.main()

@@ -11,10 +11,8 @@ and what arrives then differs from run to run.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -33,13 +31,12 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import fork_ranks
+from probes import ProbeOutput, finish
 
 RANKS = 4
 MICROBATCHES = 8
 STEPS = 3
 LENGTH, ROWS, WIDTH = 4, 2, 16
-SECONDS = 0.004
-LOG: list[tuple[str, int, int, int, int]] = []
 
 torch.cuda.current_device = lambda: "cpu"
 torch.cuda.synchronize = lambda *_: None
@@ -53,25 +50,6 @@ class CpuForCuda(TorchFunctionMode):
         if "cuda" in str(kwargs.get("device")):
             kwargs["device"] = "cpu"
         return function(*args, **kwargs)
-
-
-def log_work(kind: str, stage: int, microbatch: int) -> None:
-    start_ns = time.monotonic_ns()
-    time.sleep(SECONDS)
-    LOG.append((kind, stage, microbatch, start_ns, time.monotonic_ns()))
-
-
-class Probe(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value, stage, microbatch):
-        ctx.job = (stage, microbatch)
-        log_work("forward", stage, microbatch)
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        log_work("backward", *ctx.job)
-        return grad, None, None
 
 
 class Block(nn.Module):
@@ -93,7 +71,9 @@ class Block(nn.Module):
 
     def forward(self, batch):
         value = batch if self.received is None else self.received
-        out = Probe.apply(torch.tanh(self.linear(value[..., 1:])), self.stage, round(float(value[0, 0, 0])))
+        out = ProbeOutput.apply(
+            torch.tanh(self.linear(value[..., 1:])), self.stage, round(float(value[0, 0, 0]))
+        )
         return torch.cat([value[..., :1], out], dim=-1)
 
 
@@ -154,11 +134,7 @@ def main():
     dist.init_process_group("gloo")
     with CpuForCuda():
         losses = train(chunks)
-    out.mkdir(parents=True, exist_ok=True)
-    truth = {"log": LOG, "losses": losses}
-    (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(truth), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
+    finish(out, losses)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,8 @@ which micro-batch they work on, whatever the schedule. Usage: fork_ranks.py 4 pr
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -17,31 +15,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
+from probes import ProbeOutput, finish, log_work
+
 MICROBATCHES = 8
 ROWS = 2
 WIDTH = 8
-SECONDS = 0.004
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
-LOG: list[tuple[str, int, int, int, int]] = []
-
-
-def log_work(kind: str, stage: int, microbatch: int) -> None:
-    start_ns = time.monotonic_ns()
-    time.sleep(SECONDS)
-    LOG.append((kind, stage, microbatch, start_ns, time.monotonic_ns()))
-
-
-class ProbeOutput(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value, stage, microbatch):
-        ctx.job = (stage, microbatch)
-        log_work("forward", stage, microbatch)
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        log_work("input gradient", *ctx.job)
-        return grad, None, None
 
 
 class ProbeWeight(torch.autograd.Function):
@@ -68,7 +47,7 @@ class Block(nn.Module):
         microbatch = round(number) if 0 <= number < MICROBATCHES else -1
         weight = ProbeWeight.apply(self.linear.weight, self.stage, microbatch)
         out = nn.functional.linear(value[:, 1:], weight, self.linear.bias)
-        out = ProbeOutput.apply(out, self.stage, microbatch)
+        out = ProbeOutput.apply(out, self.stage, microbatch, "input gradient")
         return torch.cat([value[:, :1], torch.tanh(out)], dim=1)
 
 
@@ -106,11 +85,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
         losses_seen += [float(torch.stack(losses).mean())] if losses else []
-    out.mkdir(parents=True, exist_ok=True)
-    truth = {"log": LOG, "losses": losses_seen}
-    (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(truth), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
+    finish(out, losses_seen)
 
 
 if __name__ == "__main__":

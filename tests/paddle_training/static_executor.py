@@ -8,37 +8,12 @@ the same events either way. WORKER_NAME may be empty, for the name that Paddle g
 
 import sys
 
-import paddle
 from paddle import profiler
-from paddle.base import core
-from paddle.base.executor import _StandaloneExecutor
+from static_jobs import executor_of, job, program_of
 
 OUT, WORKER = sys.argv[1:3]
 RANK, RANKS, MICROBATCHES, STEPS = map(int, sys.argv[3:])
 WIDTH, SKIPPED_STEPS = 64, 2
-
-
-def program_of(layers):
-    """Return a program of some matrix products, its parameters initialized."""
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        value = paddle.ones([WIDTH, WIDTH], "float32")
-        for _ in range(layers):
-            weight = paddle.static.create_parameter([WIDTH, WIDTH], "float32")
-            value = paddle.nn.functional.relu(paddle.matmul(value, weight))
-        paddle.mean(value)
-    executor_of([core.Job("startup")], {"startup": startup}).run([])
-    return main
-
-
-def executor_of(jobs, programs):
-    return _StandaloneExecutor(paddle.CPUPlace(), core.Plan(jobs, programs), SCOPE)
-
-
-def job(job_type, microbatch):
-    made = core.Job(job_type)
-    made.set_micro_batch_id(microbatch)
-    return made
 
 
 def one_f_one_b():
@@ -52,9 +27,11 @@ def one_f_one_b():
     return [job(*one) for one in [*order, ("optimizer", 0)]]
 
 
-paddle.enable_static()
-SCOPE = paddle.static.Scope()
-programs = {"forward": program_of(4), "backward": program_of(8), "optimizer": program_of(1)}
+programs = {
+    "forward": program_of(4, WIDTH),
+    "backward": program_of(8, WIDTH),
+    "optimizer": program_of(1, WIDTH),
+}
 executor = executor_of(one_f_one_b(), programs)
 recorder = profiler.Profiler(
     targets=[profiler.ProfilerTarget.CPU],

@@ -2,35 +2,11 @@
 
 import sys
 
-import paddle
 from paddle.base import core
-from paddle.base.executor import _StandaloneExecutor
+from static_jobs import executor_of, job, program_of
 
 STEPS, WIDTH = 3, 16
 ORDER = [("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("backward", 1), ("backward", 2)]
-
-
-def program_of(layers):
-    """Return a program of some matrix products, its parameters initialized."""
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        value = paddle.ones([WIDTH, WIDTH], "float32")
-        for _ in range(layers):
-            weight = paddle.static.create_parameter([WIDTH, WIDTH], "float32")
-            value = paddle.nn.functional.relu(paddle.matmul(value, weight))
-        paddle.mean(value)
-    executor_of([core.Job("startup")], {"startup": startup}).run([])
-    return main
-
-
-def executor_of(jobs, programs):
-    return _StandaloneExecutor(paddle.CPUPlace(), core.Plan(jobs, programs), SCOPE)
-
-
-def job(job_type, microbatch):
-    made = core.Job(job_type)
-    made.set_micro_batch_id(microbatch)
-    return made
 
 
 def events_in(node):
@@ -38,9 +14,11 @@ def events_in(node):
     return named + sum(map(events_in, node.children_node))
 
 
-paddle.enable_static()
-SCOPE = paddle.static.Scope()
-programs = {"forward": program_of(2), "backward": program_of(3), "optimizer": program_of(1)}
+programs = {
+    "forward": program_of(2, WIDTH),
+    "backward": program_of(3, WIDTH),
+    "optimizer": program_of(1, WIDTH),
+}
 executor = executor_of([job(*one) for one in [*ORDER, ("optimizer", 0)]], programs)
 profiler = None
 if "profiled" in sys.argv:
