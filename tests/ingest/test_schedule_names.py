@@ -1,30 +1,9 @@
-"""Schedules as frameworks and callers spell them."""
-
 import pytest
 
 from drawing import timeline_from_text
-from stagescope.demo.names import THEORY
-from stagescope.ingest.schedule_names import SPELLINGS, known_schedule, with_schedule
-from stagescope.schedules.catalog import NAMES
+from stagescope.ingest.schedule_names import with_schedule
 
 DRAWN = timeline_from_text("F0 B0\n. F0 B0")
-
-
-@pytest.mark.parametrize(
-    ("spelled", "name"), [("VPP", "interleaved"), ("DualPipeV", "dualpipev"), ("None", None)]
-)
-def test_spellings_of_any_case_are_known(spelled, name):
-    assert known_schedule(spelled) == name
-
-
-def test_every_spelling_stands_for_a_schedule_of_the_catalog_or_for_none():
-    assert set(SPELLINGS.values()) <= {None, *NAMES}
-    assert all(spelled == spelled.lower() for spelled in SPELLINGS)
-
-
-@pytest.mark.parametrize("spelled", THEORY)
-def test_the_names_of_torchs_classes_are_known(spelled):
-    assert known_schedule(spelled) == THEORY[spelled]
 
 
 def test_what_the_caller_says_fills_in_where_files_state_nothing():

@@ -5,7 +5,7 @@ import pytest
 from stagescope.ingest.ascend.jobs import PipelineInfo
 from stagescope.ingest.ascend.plan import Plan
 from stagescope.ingest.ascend.sizes import Counts, check_declared, list_plans
-from stagescope.ingest.schedule_names import known_schedule
+from stagescope.schedules.spellings import known_schedule
 
 WHOLE = Counts(forwards=8, longest=8, said=None, overlaps=False, steps_are_told=True)
 

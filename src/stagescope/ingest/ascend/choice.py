@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagescope.ingest.ascend.jobs import FORWARD, OVERLAP
 from stagescope.ingest.ascend.placing import expected, sample
 from stagescope.ingest.ascend.sizes import ONE_F_ONE_B
-from stagescope.ingest.schedule_names import known_schedule
 from stagescope.schedules.matching import Mark
+from stagescope.schedules.spellings import known_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -21,7 +21,7 @@ from stagescope.ingest.ascend.placing import Fitted, Look, expected, find_looks,
 from stagescope.ingest.ascend.plan import LOGITS
 from stagescope.ingest.ascend.sizes import check_declared, count_jobs, list_plans
 from stagescope.ingest.ascend.spans import spans_of_jobs
-from stagescope.ingest.schedule_names import known_schedule
+from stagescope.schedules.spellings import known_schedule
 from stagescope.timeline import SPANS
 
 if TYPE_CHECKING:

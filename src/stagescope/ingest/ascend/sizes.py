@@ -9,7 +9,7 @@ import polars as pl
 
 from stagescope.ingest.ascend.jobs import FORWARD, OVERLAP, WEIGHT
 from stagescope.ingest.ascend.plan import Plan
-from stagescope.ingest.schedule_names import is_spelling, known_schedule
+from stagescope.schedules.spellings import is_spelling, known_schedule
 from stagescope.timeline.diagnostics import Diagnostic
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from stagescope.ingest.ascend.naming import name_jobs
 from stagescope.ingest.ascend.transfer_spans import name_transfers
 from stagescope.ingest.ascend.transfers import marked_transfers, read_transfers, with_peers
 from stagescope.ingest.reader import Reader, ReadOptions
-from stagescope.ingest.schedule_names import known_schedule
+from stagescope.schedules.spellings import known_schedule
 from stagescope.timeline import RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
 from stagescope.timeline.validate import conform, in_order
