@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.timeline.simulated import COST_UNIT_NS
+from stagescope.vocabulary.durations import UNITS_NS
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ NAMES = {
     "FB": "overlapped",
     "O": "optimizer",
 }
-UNITS_NS = {"": COST_UNIT_NS, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+AMOUNT_NS = {"": COST_UNIT_NS, **UNITS_NS}
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|s|)")
 
 
@@ -69,7 +70,7 @@ def _amounts(name: str, text: str) -> tuple[tuple[int, ...], set[bool]]:
     """Return the nanoseconds of one cost, and whether they were plain numbers; a plain 0 goes with either."""
     amounts = list(_parts(name, text))
     plain = {unit == "" for number, unit in amounts if number or unit}
-    return tuple(round(number * UNITS_NS[unit]) for number, unit in amounts), plain
+    return tuple(round(number * AMOUNT_NS[unit]) for number, unit in amounts), plain
 
 
 def _parts(name: str, text: str) -> Iterator[tuple[Fraction, str]]:

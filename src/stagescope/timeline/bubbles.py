@@ -29,7 +29,9 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     they name: a rank that already computes for the next step is not idle.
     """
     windows = _windows(spans, pipelines)
-    busy = unite(spans.filter(pl.col("lane") == COMPUTE))
+    busy = unite(
+        spans.lazy().filter(pl.col("lane") == COMPUTE).select("rank", "start_ns", "end_ns").collect()
+    )
     return windows.with_columns(
         busy_ns=covered_ns(windows, busy),
         receive_wait_ns=covered_ns(windows, unite(_waits(spans, RECEIVES))),
@@ -50,20 +52,22 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
 
 def _waits(spans: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
     """Return when each rank's host was blocked on transfers of some kinds."""
-    return spans.filter(pl.col("kind").is_in(kinds)).select(
-        "rank", start_ns="wait_start_ns", end_ns="wait_end_ns"
-    )
+    waits = spans.lazy().filter(pl.col("kind").is_in(kinds))
+    return waits.select("rank", start_ns="wait_start_ns", end_ns="wait_end_ns").collect()
 
 
 def _windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     """Return step, rank, pipeline and the pipeline's window in that step."""
     # A job whose device time is not known is on the host lane: its rank would seem idle all the time.
     on_device = (pl.col("lane") == COMPUTE) & pl.col("step").is_not_null()
-    jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS) & on_device)
-    ranks = jobs.select("step", "rank", "start_ns", "end_ns").join(pipelines, on="rank")
+    is_job = pl.col("kind").is_in(PIPELINE_JOBS) & on_device
     return (
-        ranks.group_by("step", "rank", "pipeline")
+        spans.lazy()
+        .filter(is_job)
+        .group_by("step", "rank")
         .agg(pl.min("start_ns"), pl.max("end_ns"))
+        .collect()
+        .join(pipelines, on="rank")
         .with_columns(
             window_start_ns=pl.min("start_ns").over("step", "pipeline"),
             window_end_ns=pl.max("end_ns").over("step", "pipeline"),

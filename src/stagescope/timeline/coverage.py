@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import polars as pl
+
+from stagescope.timeline.segments import search_segments
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
 
 
 def unite(intervals: pl.DataFrame) -> pl.DataFrame:
@@ -11,18 +21,21 @@ def unite(intervals: pl.DataFrame) -> pl.DataFrame:
     `intervals` has rank, start_ns, end_ns. The result has them too, and covered_before_ns: what the intervals
     of that rank before this one cover together. Empty and reversed intervals cover nothing.
     """
-    ordered = intervals.select("rank", "start_ns", "end_ns").filter(pl.col("end_ns") > pl.col("start_ns"))
+    ordered = (
+        intervals.lazy().select("rank", "start_ns", "end_ns").filter(pl.col("end_ns") > pl.col("start_ns"))
+    )
     ordered = ordered.sort("rank", "start_ns")
     # An interval opens a new stretch when it starts after everything before it on its rank has ended.
-    opens = pl.col("start_ns") > pl.col("end_ns").cum_max().shift(1).over("rank")
-    return (
-        ordered.with_columns(stretch=opens.fill_null(value=True).cum_sum())
-        .group_by("stretch", maintain_order=True)
-        .agg(pl.first("rank"), pl.first("start_ns"), pl.max("end_ns"))
-        .with_columns(length_ns=pl.col("end_ns") - pl.col("start_ns"))
-        .with_columns(covered_before_ns=(pl.col("length_ns").cum_sum() - pl.col("length_ns")).over("rank"))
-        .select("rank", "start_ns", "end_ns", "covered_before_ns")
+    stretches = ordered.with_columns(end_ns=pl.col("end_ns").cum_max().over("rank")).with_columns(
+        opens=(pl.col("start_ns") > pl.col("end_ns").shift(1).over("rank")).fill_null(value=True)
     )
+    # What has ended by the last interval of a stretch ended with it, as all stretches before it ended earlier.
+    closes = pl.col("opens").shift(-1, fill_value=True)
+    united = stretches.select(
+        pl.col("rank", "start_ns").filter("opens"), pl.col("end_ns").filter(closes)
+    ).collect()
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    return united.with_columns(covered_before_ns=(length_ns.cum_sum() - length_ns).over("rank"))
 
 
 def covered_ns(windows: pl.DataFrame, united: pl.DataFrame) -> pl.Series:
@@ -31,22 +44,23 @@ def covered_ns(windows: pl.DataFrame, united: pl.DataFrame) -> pl.Series:
     `windows` has rank, window_start_ns, window_end_ns and may hold windows that overlap; `united` is what
     `unite` returns.
     """
-    moments = ("window_end_ns", "window_start_ns")
-    until_end, until_start = (_covered_until(windows, moment, united) for moment in moments)
-    return pl.select(covered_ns=until_end - until_start).to_series()
-
-
-def _covered_until(windows: pl.DataFrame, moment: str, united: pl.DataFrame) -> pl.Series:
-    """Return what each rank's intervals cover from the beginning of time to one moment per window."""
-    moments = windows.select("rank", pl.col(moment).alias("moment_ns")).with_row_index("row")
-    at = moments.sort("moment_ns").join_asof(
-        united.sort("start_ns"),
-        left_on="moment_ns",
-        right_on="start_ns",
-        by="rank",
-        strategy="backward",
-        check_sortedness=False,  # both sides were sorted just above; polars cannot see that through `by`
+    ranks, known = windows["rank"].to_numpy(), united["rank"].to_numpy()
+    first, stop = (np.searchsorted(known, ranks, side=side) for side in ("left", "right"))
+    until_end, until_start = (
+        _covered_until(windows[name].to_numpy(), first, stop, united)
+        for name in ("window_end_ns", "window_start_ns")
     )
-    since_start = pl.min_horizontal("moment_ns", "end_ns") - pl.col("start_ns")
-    covered = (pl.col("covered_before_ns") + since_start).fill_null(0)
-    return at.select("row", covered.alias("covered_ns")).sort("row")["covered_ns"]
+    return pl.Series("covered_ns", until_end - until_start)
+
+
+def _covered_until(moment_ns: Integers, first: Integers, stop: Integers, united: pl.DataFrame) -> Integers:
+    """Return what intervals [first, stop) of `united` cover from the beginning of time to a moment, row by row."""
+    start_ns, end_ns, before_ns = (
+        united[name].to_numpy() for name in ("start_ns", "end_ns", "covered_before_ns")
+    )
+    last = search_segments(start_ns, first, stop, moment_ns + 1) - 1
+    covered: Integers = np.zeros(len(moment_ns), dtype=np.int64)
+    begun = np.flatnonzero(last >= first)
+    last = last[begun]
+    covered[begun] = before_ns[last] + np.minimum(moment_ns[begun], end_ns[last]) - start_ns[last]
+    return covered

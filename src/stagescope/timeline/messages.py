@@ -2,58 +2,138 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 import polars as pl
 
 from stagescope.vocabulary.kinds import RECEIVES, SENDS
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
 MESSAGE_KEY = ["step", "direction", "source", "target", "to_stage", "microbatch", "occurrence"]
+DIRECTIONS = pl.Series(["forward", "backward"])
+NONE = -1
+WIDEST_TABLE = 1 << 24
+"""Codes up to this many are renumbered by a table, more of them by sorting."""
+
+
+class _Ends(NamedTuple):
+    """One end of every message, those of one key in the order of their starts.
+
+    Row in spans and start, and the columns of the key without the occurrence (direction: 0 is forward).
+    """
+
+    row: pl.Series
+    start_ns: Integers
+    key: pl.DataFrame
 
 
 def match_messages(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per message that both ends recorded.
+    """Return one row per message that both ends recorded, by send_start_ns.
 
     Columns: step, direction (forward or backward), source and target (ranks), to_stage (the stage that
     receives), microbatch, occurrence (a stage may pass several tensors), send_row and recv_row (row numbers
     of `spans`), bytes, send_start_ns, send_end_ns, recv_start_ns, recv_end_ns, wait_start_ns, wait_end_ns.
+    Ends with the same key are one message if they have the same occurrence, counted in the order of their starts.
     """
-    numbered = spans.with_row_index("row").filter(
-        pl.col("peer").is_not_null() & pl.col("stage").is_not_null()
+    sends, receives = _find_ends(spans, SENDS), _find_ends(spans, RECEIVES)
+    send, receive, occurrence = _match(sends, receives)
+    in_order = np.argsort(sends.start_ns[send], kind="stable")
+    send, receive, occurrence = send[in_order], receive[in_order], occurrence[in_order]
+    sent, received = sends.row.gather(send), receives.row.gather(receive)
+    times = ("start_ns", "end_ns")
+    return sends.key.select(pl.all().gather(send)).with_columns(
+        DIRECTIONS.gather(sends.key["direction"].gather(send)).alias("direction"),
+        pl.Series("occurrence", occurrence, dtype=pl.Int64),
+        sent.alias("send_row"),
+        received.alias("recv_row"),
+        spans["bytes"].gather(sent),
+        *(spans[name].gather(sent).alias(f"send_{name}") for name in times),
+        *(spans[name].gather(received).alias(f"recv_{name}") for name in times),
+        *(spans[f"wait_{name}"].gather(received) for name in times),
     )
-    sends = _ends(numbered.filter(pl.col("kind").is_in(SENDS)), is_send=True)
-    receives = _ends(numbered.filter(pl.col("kind").is_in(RECEIVES)), is_send=False)
-    return sends.join(receives, on=MESSAGE_KEY, how="inner", nulls_equal=True).sort("send_start_ns")
 
 
-def _ends(spans: pl.DataFrame, *, is_send: bool) -> pl.DataFrame:
-    """Return one end of every message, keyed by who sends what to whom."""
-    forward = pl.col("kind").cast(pl.String).str.ends_with("forward")
-    if is_send:
-        source, target = pl.col("rank"), pl.col("peer")
-        to_stage = pl.when(forward).then(pl.col("stage") + 1).otherwise(pl.col("stage") - 1)
-        own = [
-            pl.col("row").alias("send_row"),
-            pl.col("bytes"),
-            pl.col("start_ns").alias("send_start_ns"),
-            pl.col("end_ns").alias("send_end_ns"),
-        ]
+def _find_ends(spans: pl.DataFrame, kinds: tuple[str, ...]) -> _Ends:
+    """Return the sends or the receives of `spans` that say with whom; `kinds` are theirs, forward first."""
+    is_known = pl.col("peer").is_not_null() & pl.col("stage").is_not_null()
+    row = spans.select(row=(pl.col("kind").is_in(kinds) & is_known).arg_true())["row"]
+    rank, start_ns = spans["rank"].gather(row).to_numpy(), spans["start_ns"].gather(row).to_numpy()
+    if not _is_sorted(rank, start_ns):
+        in_order = np.argsort(start_ns, kind="stable")
+        row, start_ns = row.gather(in_order), start_ns[in_order]
+    backward = pl.col("kind") != kinds[0]
+    here, there, to_stage = pl.col("rank"), pl.col("peer"), pl.col("stage")
+    if kinds == SENDS:
+        to_stage = to_stage + pl.when(backward).then(-1).otherwise(1)
     else:
-        source, target = pl.col("peer"), pl.col("rank")
-        to_stage = pl.col("stage")
-        own = [
-            pl.col("row").alias("recv_row"),
-            pl.col("start_ns").alias("recv_start_ns"),
-            pl.col("end_ns").alias("recv_end_ns"),
-            pl.col("wait_start_ns"),
-            pl.col("wait_end_ns"),
-        ]
-    keyed = spans.sort("start_ns", maintain_order=True).select(
-        "step",
-        pl.when(forward).then(pl.lit("forward")).otherwise(pl.lit("backward")).alias("direction"),
-        source.alias("source"),
-        target.alias("target"),
-        to_stage.alias("to_stage"),
-        "microbatch",
-        *own,
+        here, there = there, here
+    ends = spans.select(pl.col("kind", "rank", "peer", "stage", "step", "microbatch").gather(row))
+    key = ends.select(
+        "step", backward.cast(pl.UInt8).alias("direction"), source=here, target=there, to_stage=to_stage
     )
-    key = [name for name in MESSAGE_KEY if name != "occurrence"]
-    return keyed.with_columns(pl.int_range(pl.len()).over(key).alias("occurrence"))
+    return _Ends(row, start_ns, key.with_columns(ends["microbatch"]))
+
+
+def _is_sorted(rank: Integers, start_ns: Integers) -> bool:
+    """Return whether all of a rank stand together by start; all ends of one key are of one rank."""
+    follows = rank[1:] == rank[:-1]
+    return bool(((rank[1:] > rank[:-1]) | (follows & (start_ns[1:] >= start_ns[:-1]))).all())
+
+
+def _match(sends: _Ends, receives: _Ends) -> tuple[Integers, Integers, Integers]:
+    """Return which send and which receive are one message, and the how many-th of its key it is."""
+    numbers, count = _number(pl.concat([sends.key, receives.key]))
+    of_sends, of_receives = numbers[: len(sends.row)], numbers[len(sends.row) :]
+    counts = [np.bincount(each, minlength=count) for each in (of_sends, of_receives)]
+    # As many places for every key as it has sends or receives, its first send and its first receive at the first.
+    places = np.maximum(*counts)
+    first = np.cumsum(places) - places
+    occurrence = _occurrences(of_sends, counts[0])
+    receive_at = np.full(int(places.sum()), NONE, dtype=np.int64)
+    receive_at[first[of_receives] + _occurrences(of_receives, counts[1])] = np.arange(len(of_receives))
+    receive = receive_at[first[of_sends] + occurrence]
+    send = np.flatnonzero(receive != NONE)
+    return send, receive[send], occurrence[send]
+
+
+def _occurrences(numbers: Integers, counts: Integers) -> Integers:
+    """Return how many equal numbers stand before each, given how often each occurs."""
+    occurrence = np.zeros(len(numbers), dtype=np.int64)
+    repeated = np.flatnonzero(counts[numbers] > 1)
+    order = repeated[np.argsort(numbers[repeated], kind="stable")]
+    new = np.append(True, numbers[order][1:] != numbers[order][:-1])[: len(order)]
+    place = np.arange(len(order))
+    occurrence[order] = place - np.maximum.accumulate(np.where(new, place, 0))
+    return occurrence
+
+
+def _number(key: pl.DataFrame) -> tuple[Integers, int]:
+    """Return a number for every row, the same for equal rows (null equals null), and how many there are."""
+    numbers, count = np.zeros(key.height, dtype=np.int64), 1
+    # What says least first, so that numbers stay small: ranks and stages before steps and micro-batches.
+    for name in ("direction", "source", "target", "to_stage", "step", "microbatch"):
+        values = key[name].cast(pl.Int64)
+        null = int(values.min() or 0) - 1
+        codes = values.fill_null(null).to_numpy() - null
+        width = int(codes.max(initial=0)) + 1
+        if count * width > WIDEST_TABLE:
+            (numbers, count), (codes, width) = _renumber(numbers, count), _renumber(codes, width)
+        numbers = numbers * width + codes
+        count *= width
+    return _renumber(numbers, count)
+
+
+def _renumber(numbers: Integers, count: int) -> tuple[Integers, int]:
+    """Return numbers without holes, in the same order, and how many there are; all are below `count`."""
+    if count > max(WIDEST_TABLE, len(numbers)):
+        known, dense = np.unique(numbers, return_inverse=True)
+        return dense, len(known)
+    occurs = np.zeros(count, dtype=np.bool_)
+    occurs[numbers] = True
+    table = np.cumsum(occurs) - 1
+    return table[numbers], int(occurs.sum())

@@ -20,14 +20,15 @@ def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl
     ranks of the same data-, tensor- and context-parallel coordinates are one, as the table `ranks` has them; and
     without any coordinates all ranks are.
     """
-    jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
-    numbers = jobs["rank"].unique().sort().to_list()
-    edges = spans.filter(pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null())
+    is_edge = pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null()
+    ran_job = pl.col("rank").filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    numbers = spans.select(ran_job.unique().sort())["rank"].to_list()
+    edges = spans.lazy().filter(is_edge).select("rank", "peer").unique().sort("rank", "peer").collect()
     if edges.is_empty():
         replica = _replicas(ranks)
         keys = [replica.get(rank) for rank in numbers]
     else:
-        root = _roots(edges.select("rank", "peer").unique().sort("rank", "peer").iter_rows())
+        root = _roots(edges.iter_rows())
         keys = [root.get(rank, rank) for rank in numbers]
     first: dict[Hashable, int] = {}
     pipelines = [first.setdefault(key, rank) for key, rank in zip(keys, numbers, strict=True)]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 UNITS: tuple[tuple[str, int], ...] = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
+UNITS_NS: dict[str, int] = {"us": 10**3, **dict(UNITS)}
+"""What a person may write behind a number, and how many nanoseconds that is."""
+
 NICE_STEPS = (1, 2, 5)
 
 

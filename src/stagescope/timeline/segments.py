@@ -1,0 +1,30 @@
+"""Binary searches in many stretches of one column at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+
+def search_segments(values: Integers, first: Integers, stop: Integers, wanted: Integers) -> Integers:
+    """Return, for each row, the first index in [first, stop) whose value is not below `wanted`; else `stop`.
+
+    `values[first:stop]` is sorted for each row; the rest of `values` need not be. It is a binary search of all rows
+    in step, so that it costs as many passes as the longest segment has binary digits.
+    """
+    low, high = first.astype(np.int64), stop.astype(np.int64)
+    if not len(values):
+        return low
+    for _ in range(int((high - low).max(initial=0)).bit_length()):
+        middle = (low + high) >> 1
+        below = values[np.minimum(middle, len(values) - 1)] < wanted
+        below &= low < high
+        low = np.where(below, middle + 1, low)
+        high = np.where(below, high, middle)
+    return low
