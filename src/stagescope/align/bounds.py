@@ -1,0 +1,147 @@
+"""The guaranteed interval: shortest paths over the machines through what the observations allow.
+
+At every knot by itself, `x[one] - x[other] <= limit` gives an interval for each clock: the shortest path of such
+limits from the reference. Nothing else is used, no estimate in particular, so it holds wherever the limits do. A
+search that is stopped early gives longer paths: wider intervals, not wrong ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stagescope.align.frame import TOLERANCE_NS
+from stagescope.align.limits import carried
+
+if TYPE_CHECKING:
+    from stagescope.align.evidence import Bools, Floats, Ints
+    from stagescope.align.frame import Cut, Frame
+    from stagescope.align.limits import Limits
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What x can be: `lower_ns` and `upper_ns` at each knot of each clock, infinite where nothing says."""
+
+    lower_ns: Floats
+    upper_ns: Floats
+
+    @property
+    def contradictory(self) -> Bools:
+        """Which clocks the limits leave no offset for, somewhere."""
+        return np.asarray((self.lower_ns > self.upper_ns + TOLERANCE_NS).any(axis=0))
+
+
+def bound(limits: Limits, frame: Frame, reference: Ints) -> Bounds:
+    """Return the interval of x at every knot; the `reference` of each clock's group shows 0 in its first segment."""
+    start = (reference == np.arange(len(reference))) & (frame.segment >= 0)
+    limit_ns = limits.safe_ns
+    upper_ns = _shortest(limits.one, limits.other, limit_ns, start)
+    lower_ns = -_shortest(limits.other, limits.one, limit_ns, start)
+    for clock in sorted({cut.clock for cut in frame.cuts} & set(reference.tolist())):
+        _rejoin(lower_ns, upper_ns, frame, np.flatnonzero(reference == clock), clock)
+    back_ns, ahead_ns = _unnoticed(limits, reference)
+    along_ns = np.where(frame.continuous(), frame.budget * frame.gap_ns, np.inf)
+    lower_ns, upper_ns = -carried(ahead_ns - lower_ns, along_ns), carried(upper_ns + back_ns, along_ns)
+    for cut in frame.cuts:
+        if cut.or_reference:
+            _doubt(lower_ns, upper_ns, frame, np.flatnonzero(reference == reference[cut.clock]), cut)
+    return Bounds(lower_ns, upper_ns)
+
+
+def _unnoticed(limits: Limits, reference: Ints) -> tuple[Floats, Floats]:
+    """Return how far the reference of each clock may have been set by each knot, without any of its pairs telling.
+
+    Back, and ahead. What a pair knew before a moment and what it knew after it leave room for a step: in whichever
+    pair that is least, at whichever moment until then that is most. What was set ahead has to be taken off.
+    """
+    rooms = []
+    for column in (limits.other, limits.one):
+        room_ns = np.zeros((len(limits.past_ns), len(reference)))
+        for clock in np.unique(reference).tolist():
+            own = np.flatnonzero((column == clock) & (limits.back >= 0))
+            if not len(own):
+                continue
+            # Before: x[one] - x[other] <= past; after: x[other] - x[one] <= future. All of both may be one's step.
+            across_ns = (
+                limits.past_ns[:-1, own] + limits.along_ns[:, own] + limits.future_ns[1:, limits.back[own]]
+            )
+            until_ns = _until(across_ns.min(axis=1), float(limits.room_ns[own].min()))
+            room_ns[:, reference == clock] = until_ns[:, None]
+        rooms.append(room_ns)
+    return rooms[0], rooms[1]
+
+
+def _until(across_ns: Floats, room_ns: float) -> Floats:
+    """Return the most of what a step in any gap between two knots may have been, for each knot: in a gap before it.
+
+    After the last gap of which both sides tell, it is what that one says, and the usual room.
+    """
+    known = np.flatnonzero(np.isfinite(across_ns))
+    if not len(known):
+        return np.full(len(across_ns) + 1, 2 * room_ns)
+    # Where a clock step was found, no other is asked for.
+    filled_ns = np.maximum(np.where(np.isfinite(across_ns), across_ns, 0.0), room_ns)
+    filled_ns[known[-1] + 1 :] = filled_ns[known[-1]] + room_ns
+    return np.maximum.accumulate(np.concatenate([[room_ns], filled_ns]))
+
+
+def _shortest(to: Ints, via: Ints, limit_ns: Floats, start: Bools) -> Floats:
+    """Return the shortest paths from the start, at every knot by itself."""
+    distance_ns = np.where(start, 0.0, np.inf)
+    by_target = np.argsort(to, kind="stable")
+    targets, first = np.unique(to[by_target], return_index=True)
+    via, limit_ns = via[by_target], limit_ns[:, by_target]
+    if not len(targets):
+        return distance_ns
+    for _ in range(start.shape[1] + 1):
+        reached = np.minimum.reduceat(distance_ns[:, via] + limit_ns, first, axis=1)
+        shorter = np.minimum(distance_ns[:, targets], reached)
+        if np.array_equal(shorter, distance_ns[:, targets]):
+            break
+        distance_ns[:, targets] = shorter
+    return distance_ns
+
+
+def _rejoin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, clock: int) -> None:
+    """Carry a group over the steps of its reference, in place: what the other clocks kept tells by how much it was set.
+
+    The clocks that were not set at the same time went on; so the reference's step is what they seem to have done.
+    """
+    segment, others = frame.segment[:, clock], group[group != clock]
+    for number in range(1, int(segment.max()) + 1):
+        knots = np.flatnonzero(segment == number)
+        earlier = np.flatnonzero(segment == number - 1)
+        if not len(knots) or not len(earlier):
+            lower_ns[np.ix_(knots, group)], upper_ns[np.ix_(knots, group)] = -np.inf, np.inf
+            continue
+        last, first = earlier[-1], knots[0]
+        steady = others[
+            (frame.segment[last, others] == frame.segment[first, others]) & (frame.segment[last, others] >= 0)
+        ]
+        drift_ns = frame.budget[steady] * (frame.knots_ns[first] - frame.knots_ns[last])
+        low = lower_ns[last, steady] - upper_ns[first, steady] - drift_ns
+        high = upper_ns[last, steady] - lower_ns[first, steady] + drift_ns
+        lower_ns[np.ix_(knots, group)] += low.max(initial=-np.inf)
+        upper_ns[np.ix_(knots, group)] += high.min(initial=np.inf)
+
+
+def _doubt(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: Cut) -> None:
+    """Widen a group's intervals from a step on, in place: the reference may have made it, the other way.
+
+    Then all clocks of the group are off by as much as that one clock seems to have been set.
+    """
+    whole = frame.segment[:, cut.clock] >= 0
+    before = np.flatnonzero(whole & (frame.knots_ns <= cut.from_ns))
+    after = np.flatnonzero(whole & (frame.knots_ns >= cut.to_ns))
+    least_ns, most_ns = -np.inf, np.inf
+    if len(before) and len(after):
+        last, first = before[-1], after[0]
+        drift_ns = float(frame.budget[cut.clock] * (frame.knots_ns[first] - frame.knots_ns[last]))
+        least_ns = float(lower_ns[last, cut.clock] - upper_ns[first, cut.clock]) - drift_ns
+        most_ns = float(upper_ns[last, cut.clock] - lower_ns[first, cut.clock]) + drift_ns
+    later = np.ix_(frame.knots_ns > cut.from_ns, group)
+    lower_ns[later] += min(0.0, least_ns)
+    upper_ns[later] += max(0.0, most_ns)

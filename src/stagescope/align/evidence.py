@@ -1,0 +1,143 @@
+"""Observations as arrays, on one coarse time scale: what the solver works on.
+
+The coarse offset of a clock is a guess that makes stamps of all clocks comparable to some microseconds. No bound
+rests on it: a wrong guess makes bounds wider, because more drift is allowed for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse import coo_array  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import (  # type: ignore[import-untyped]
+    breadth_first_order,
+    minimum_spanning_tree,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import polars as pl
+
+    Ints = npt.NDArray[np.int64]
+    Floats = npt.NDArray[np.float64]
+    Bools = npt.NDArray[np.bool_]
+
+TYPICAL_SHARE = 0.1
+"""The coarse offset is made from the delay that a tenth of the messages undercut: a few false stamps move nothing."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Observations: `true(source, sent_ns) - true(target, received_ns) <= slack_ns`, in coarse time from its zero.
+
+    `row` is the observation in the table that it was made from, -1 where it stands for several.
+    """
+
+    source: Ints
+    target: Ints
+    sent_ns: Floats
+    received_ns: Floats
+    slack_ns: Floats
+    waited: Bools
+    row: Ints
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def where(self, chosen: Bools | Ints) -> Evidence:
+        """Return some of the observations."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in self.__dataclass_fields__})
+
+    @property
+    def delay_ns(self) -> Floats:
+        """What the clocks say of the time between the two events: true delay, plus how far the target is ahead."""
+        return self.received_ns - self.sent_ns + self.slack_ns
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """How raw stamps become coarse time: `stamp - zero_ns - offset_ns[clock]`."""
+
+    zero_ns: int
+    offset_ns: Ints
+
+
+def coarse_offsets(table: pl.DataFrame, clocks: int) -> Coarse:
+    """Return coarse offsets of all clocks, found along the tree of the pairs with the shortest round trips.
+
+    The table is sorted by source and target; clocks that nothing joins, and all without a row, have 0.
+    """
+    if not len(table):
+        return Coarse(0, np.zeros(clocks, np.int64))
+    source, target = (table[name].to_numpy().astype(np.int64) for name in ("source", "target"))
+    delay_ns = (table["received_ns"] - table["sent_ns"]).to_numpy()
+    typical: dict[tuple[int, int], float] = {}
+    keys, first = np.unique(source * clocks + target, return_index=True)
+    for key, delays in zip(keys, np.split(delay_ns, first[1:]), strict=True):
+        rank = int(len(delays) * TYPICAL_SHARE)
+        typical[int(key // clocks), int(key % clocks)] = float(np.partition(delays, rank)[rank])
+    ahead, round_trips = _ahead(typical)
+    offset_ns = _along_tree(ahead, round_trips, clocks)
+    return Coarse(int(table["sent_ns"].min()), offset_ns)  # type: ignore[arg-type]
+
+
+def _matrix(places: Ints, values: Floats, size: int) -> coo_array:
+    return coo_array((values, (places[:, 0], places[:, 1])), shape=(size, size)).tocsr()
+
+
+def _ahead(typical: dict[tuple[int, int], float]) -> tuple[dict[tuple[int, int], float], Floats]:
+    """Return per pair of clocks how far the second is ahead of the first, and the round trip to choose by."""
+    ahead: dict[tuple[int, int], float] = {}
+    round_trips = []
+    one_way = 1e15  # behind every round trip: used where nothing else joins two clocks
+    for (one, other), delay in typical.items():
+        back = typical.get((other, one))
+        if back is None:
+            ahead[one, other] = delay
+            round_trips.append(one_way)
+        elif one < other:
+            ahead[one, other] = (delay - back) / 2
+            round_trips.append(max(1.0, delay + back))
+    return ahead, np.array(round_trips)
+
+
+def _along_tree(ahead: dict[tuple[int, int], float], round_trips: Floats, clocks: int) -> Ints:
+    tree = minimum_spanning_tree(_matrix(np.array(list(ahead)).reshape(-1, 2), round_trips, clocks))
+    offset_ns = np.zeros(clocks)
+    reached = np.zeros(clocks, bool)
+    for root in range(clocks):
+        if reached[root]:
+            continue
+        nodes, parents = breadth_first_order(tree, root, directed=False)
+        for node in nodes[1:]:
+            parent = int(parents[node])
+            forward = (parent, int(node)) in ahead
+            step = ahead[parent, int(node)] if forward else -ahead[int(node), parent]
+            offset_ns[node] = offset_ns[parent] + step
+        reached[nodes] = True
+    return np.rint(offset_ns).astype(np.int64)
+
+
+def evidence_of(table: pl.DataFrame, coarse: Coarse) -> Evidence:
+    """Return the observations of a table in coarse time, in its order."""
+    source, target = (table[name].to_numpy().astype(np.int64) for name in ("source", "target"))
+    # Differences of whole numbers first: floats hold nanoseconds of the epoch to 256 ns only.
+    sent_ns = table["sent_ns"].to_numpy() - coarse.zero_ns - coarse.offset_ns[source]
+    received_ns = table["received_ns"].to_numpy() - coarse.zero_ns - coarse.offset_ns[target]
+    return Evidence(
+        source,
+        target,
+        sent_ns.astype(float),
+        received_ns.astype(float),
+        np.zeros(len(table)),
+        table["waited"].to_numpy(),
+        np.arange(len(table)),
+    )
+
+
+def joined(one: Evidence, other: Evidence) -> Evidence:
+    """Return the observations of both."""
+    names = Evidence.__dataclass_fields__
+    return Evidence(**{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in names})

@@ -1,0 +1,343 @@
+"""Clock steps: where what was observed before a moment excludes what was observed after it, and which clock was set.
+
+Every conflict of two observations is an interval in which one of their clocks was set. The fewest moments that stab
+all intervals are the steps, and each lies where the intervals that it stabs overlap. Which clock it was, the other
+pairs of both tell: those that leave no room for such a step clear a clock of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_array  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import maximum_bipartite_matching  # type: ignore[import-untyped]
+
+from stagescope.align.conflicts import CONFIRMING, REACH, moments, tight
+from stagescope.align.frame import Cut
+
+if TYPE_CHECKING:
+    from stagescope.align.conflicts import Conflicts
+    from stagescope.align.evidence import Evidence, Floats, Ints
+
+
+CLEAR = 0.75
+"""Steps are this much larger than the room that a pair leaves, if observations beside the witnesses show them."""
+
+AGREEMENT = 0.75
+"""The sizes that two pairs see of one step differ by no more than this part of it: each is known to the pair's room."""
+
+MOSTLY = 0.75
+"""Where stamps are false, a step may lie wherever this part of its conflicts overlaps."""
+
+
+class PairStep(NamedTuple):
+    """A step that a pair of clocks shows: the second went ahead by `size_ns` between two moments."""
+
+    one: int
+    other: int
+    from_ns: float
+    to_ns: float
+    size_ns: float
+
+
+class Doubtful(NamedTuple):
+    """Observations (places) that exclude others on one side, too few for a step; `blind` where they might be one."""
+
+    places: Ints
+    blind: tuple[Cut, ...]
+
+
+def pair_steps(
+    evidence: Evidence, conflicts: Conflicts, budget: Floats, least: int
+) -> tuple[list[PairStep], Doubtful]:
+    """Return the steps that `least` observations on either side witness, in order of time, and the rest."""
+    clocks = len(budget)
+    at_ns = moments(evidence)
+    key = np.minimum(evidence.source, evidence.target) * clocks + np.maximum(evidence.source, evidence.target)
+    usable = tight(evidence, clocks)
+    steps: list[PairStep] = []
+    doubtful: list[Ints] = []
+    blind: list[Cut] = []
+    for pair in np.unique(key[conflicts.early]).tolist():
+        own = np.flatnonzero(usable & (key == pair))
+        points = _Points(evidence.where(own), at_ns[own], (pair // clocks, pair % clocks))
+        drift = float(budget[points.pair[0]] + budget[points.pair[1]])
+        inside = key[conflicts.early] == pair
+        doubted = np.zeros(len(evidence), bool)
+        groups = _stab(conflicts.early[inside], conflicts.late[inside], at_ns)
+        for group in sorted(groups, key=lambda each: -len(each.early)):
+            left = ~(doubted[group.early] | doubted[group.late])
+            if not left.any():
+                continue
+            rest = _Group(group.early[left], group.late[left])
+            sides = np.unique(rest.early), np.unique(rest.late)
+            if _is_step(points, own, sides, at_ns, (drift, least, _independent(rest))):
+                ends_ns = _place(at_ns[rest.early], at_ns[rest.late], sure=least <= CONFIRMING)
+                steps.append(_step(points, ends_ns, drift))
+            else:
+                doubted[_cover(rest)] = True
+                blind += _unconfirmed(points, sides, at_ns)
+        doubtful.append(np.flatnonzero(doubted))
+    places = np.unique(np.concatenate(doubtful)) if doubtful else np.zeros(0, np.int64)
+    return _joined(sorted(steps, key=lambda step: step.from_ns)), Doubtful(places, tuple(blind))
+
+
+class _Group(NamedTuple):
+    """Conflicts that have a moment in common: the earlier and the later observation of each."""
+
+    early: Ints
+    late: Ints
+
+
+def _independent(group: _Group) -> int:
+    """Return how many false observations it would take: the most conflicts without one in common."""
+    early, row = np.unique(group.early, return_inverse=True)
+    late, column = np.unique(group.late, return_inverse=True)
+    graph = coo_array((np.ones(len(row)), (row, column)), shape=(len(early), len(late))).tocsr()
+    return int(np.sum(maximum_bipartite_matching(graph, perm_type="column") >= 0))
+
+
+def _cover(group: _Group) -> Ints:
+    """Return observations without which no conflict remains: those with the most, and both of the last ones."""
+    chosen: list[Ints] = []
+    early, late = group
+    while len(early):
+        places, counts = np.unique(np.concatenate([early, late]), return_counts=True)
+        if counts.max() == 1:
+            chosen.append(places)
+            break
+        most = places[[np.argmax(counts)]]
+        chosen.append(most)
+        left = (early != most) & (late != most)
+        early, late = early[left], late[left]
+    return np.concatenate(chosen)
+
+
+def _is_step(
+    points: _Points, own: Ints, sides: tuple[Ints, Ints], at_ns: Floats, facts: tuple[float, int, int]
+) -> bool:
+    """Tell whether conflicts are of a step: enough witnesses, and clocks that stay apart by what they say.
+
+    Where nothing is false, enough witnesses do; or, if they are too few, that the others say the same without them.
+    """
+    drift, least, independent = facts
+    if independent >= least:
+        return least <= CONFIRMING or _stays(points, (at_ns[sides[0]], at_ns[sides[1]]), drift)
+    if max(map(len, sides)) < least:
+        return False
+    few = min(sides, key=len)
+    asked = ~np.isin(own, few if len(sides[0]) != len(sides[1]) else np.concatenate(sides))
+    others = _Points(points.evidence.where(asked), points.at_ns[asked], points.pair)
+    return _stays(others, (at_ns[sides[0]], at_ns[sides[1]]), drift)
+
+
+def _stays(points: _Points, sides_ns: tuple[Floats, Floats], drift: float) -> bool:
+    """Tell whether the clocks are clearly farther apart, or nearer, after a moment than before it."""
+    before_ns, after_ns = _rooms(points, (float(sides_ns[0].max()), float(sides_ns[1].min())), drift)
+    if not np.isfinite([*before_ns, *after_ns]).all():
+        return False
+    size_ns = abs(np.mean(after_ns) - np.mean(before_ns))
+    room_ns = max(after_ns[1] - after_ns[0], before_ns[1] - before_ns[0])
+    return bool(size_ns > CLEAR * max(room_ns, 0.0))
+
+
+class _Points(NamedTuple):
+    evidence: Evidence
+    at_ns: Floats
+    pair: tuple[int, int]
+
+
+def _stab(early: Ints, late: Ints, at_ns: Floats) -> list[_Group]:
+    """Return the fewest groups of conflicts that have a moment in common."""
+    groups = []
+    order = np.argsort(at_ns[late], kind="stable")
+    early, late = early[order], late[order]
+    while len(early):
+        stabbed = at_ns[early] < at_ns[late[0]]
+        groups.append(_Group(early[stabbed], late[stabbed]))
+        early, late = early[~stabbed], late[~stabbed]
+    return groups
+
+
+def _place(early_ns: Floats, late_ns: Floats, *, sure: bool) -> tuple[float, float]:
+    """Return the moments between which a step lies: where all conflicts overlap, or nearly as many as do at most.
+
+    All of them do only if none is of a false observation.
+    """
+    if sure:
+        return float(early_ns.max()), float(late_ns.min())
+    ends_ns = np.concatenate([early_ns, late_ns])
+    order = np.argsort(ends_ns, kind="stable")
+    open_now = np.cumsum(np.where(order < len(early_ns), 1, -1))
+    most = np.flatnonzero(open_now >= MOSTLY * open_now.max())
+    return float(ends_ns[order[most[0]]]), float(ends_ns[order[most[-1] + 1]])
+
+
+def _step(points: _Points, ends_ns: tuple[float, float], drift: float) -> PairStep:
+    """Return the step of a pair of clocks between two moments, with its size where both sides tell."""
+    before_ns, after_ns = _rooms(points, ends_ns, drift)
+    known = np.isfinite([*before_ns, *after_ns]).all()
+    size_ns = float(np.mean(after_ns) - np.mean(before_ns)) if known else 0.0
+    return PairStep(*points.pair, *ends_ns, size_ns)
+
+
+def _joined(steps: list[PairStep]) -> list[PairStep]:
+    """Return the steps, in order of time, with those of one pair that may be the same as one."""
+    joined: list[PairStep] = []
+    for step in steps:
+        same = [each for each in joined if each[:2] == step[:2] and step.from_ns < each.to_ns]
+        if not same:
+            joined.append(step)
+            continue
+        last = same[-1]
+        ends_ns = min(last.from_ns, step.from_ns), max(last.to_ns, step.to_ns)
+        size_ns = (last.size_ns + step.size_ns) / 2
+        joined[joined.index(last)] = PairStep(step.one, step.other, *ends_ns, size_ns)
+    return joined
+
+
+def _rooms(
+    points: _Points, ends_ns: tuple[float, float], drift: float
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return how far the second clock can be ahead, least and most, before and after a step."""
+    ahead = points.evidence.source == points.pair[0]
+    rooms = []
+    for moment_ns, sign in ((ends_ns[0], -1), (ends_ns[1], 1)):
+        distance_ns = sign * (points.at_ns - moment_ns)
+        limits = []
+        for way in (~ahead, ahead):
+            own = np.flatnonzero(way & (distance_ns >= 0))
+            near = own[np.argsort(distance_ns[own])][:REACH]
+            delays_ns = points.evidence.delay_ns[near] + drift * distance_ns[near]
+            limits.append(float(delays_ns.min(initial=np.inf)))
+        rooms.append((-limits[0], limits[1]))
+    return rooms[0], rooms[1]
+
+
+def _unconfirmed(points: _Points, group: tuple[Ints, Ints], at_ns: Floats) -> list[Cut]:
+    """Return the end of the run in which a clock may have been set, with too little after (or before) to tell.
+
+    Where more of either direction was observed beyond the witnesses, and does not exclude what they do, they are
+    false. Else they may as well be all that saw a step.
+    """
+    early, late = group
+    found = []
+    for witnesses, others, sign in ((late, early, 1), (early, late, -1)):
+        if len(witnesses) > len(others):
+            continue
+        edge_ns = float(np.max(sign * at_ns[witnesses]))
+        beyond = sign * points.at_ns > edge_ns
+        ahead = points.evidence.source == points.pair[0]
+        if min(np.sum(beyond & ahead), np.sum(beyond & ~ahead)) >= CONFIRMING:
+            continue
+        start_ns = float(np.max(sign * at_ns[others]))
+        ends = (start_ns, np.inf) if sign > 0 else (-np.inf, -start_ns)
+        found += [Cut(clock, *ends, 0.0) for clock in points.pair]
+    return found
+
+
+class Blamed(NamedTuple):
+    """A step and the clocks that are cut for it, the likeliest first: more than one where the pairs do not tell."""
+
+    cuts: tuple[Cut, ...]
+
+
+def blame(steps: list[PairStep], evidence: Evidence, budget: Floats, reference: Ints) -> list[Blamed]:
+    """Return the steps, each blamed on the clock that most of its pairs show it on.
+
+    A clock is cleared if one of its other pairs leaves no room for the step. Of two clocks that nothing tells
+    apart, a reference comes last: it is what the others are measured against. Where only the two know of each other
+    the cut says that it may as well have been the reference.
+    """
+    blamed = []
+    left = list(steps)
+    while left:
+        together = _overlapping(left)
+        clocks = sorted({clock for step in together for clock in (step.one, step.other)})
+        shown = {clock: _agreeing(clock, together) for clock in clocks}
+        open_to = {c: _admitted(c, shown[c], evidence, budget) for c in clocks}
+        order = sorted(clocks, key=lambda c: (-open_to[c], -len(shown[c]), c in reference, c))
+        best = order[0]
+        partners = {clock for step in shown[best] for clock in (step.one, step.other)} - {best}
+        suspects = [
+            c
+            for c in order
+            if c in partners and (open_to[c], len(shown[c])) == (open_to[best], len(shown[best]))
+        ]
+        doubted = bool(
+            open_to[best] and _linked(best, evidence) <= 1 and set(suspects) & set(reference.tolist())
+        )
+        if doubted:
+            # Nobody else to ask: the reference goes on as it was, and the intervals hold either way.
+            suspects = [c for c in suspects if c not in reference]
+        first = replace(_cut(best, shown[best]), or_reference=doubted)
+        blamed.append(Blamed((first, *(_cut(c, shown[c]) for c in suspects))))
+        taken = {step for c in (best, *suspects) for step in shown[c]}
+        left = [step for step in left if step not in taken]
+    return blamed
+
+
+def _agreeing(clock: int, steps: list[PairStep]) -> list[PairStep]:
+    """Return the steps of a clock's pairs that can be one of it: of the largest one's direction, and not far smaller.
+
+    Its neighbor may have been set at about the same time.
+    """
+    own = [step for step in steps if clock in (step.one, step.other)]
+    sizes_ns = np.array([_size_of(clock, step) for step in own])
+    largest_ns = sizes_ns[np.argmax(np.abs(sizes_ns))]
+    agree = (np.abs(sizes_ns - largest_ns) <= AGREEMENT * abs(largest_ns)) | (sizes_ns == 0)
+    return [step for step, agrees in zip(own, agree.tolist(), strict=True) if agrees]
+
+
+def _size_of(clock: int, step: PairStep) -> float:
+    """Return by how much a clock went ahead if it was the one that a pair's step shows."""
+    return step.size_ns if step.other == clock else -step.size_ns
+
+
+def _linked(clock: int, evidence: Evidence) -> int:
+    """Return with how many clocks one has observations."""
+    own = (evidence.source == clock) | (evidence.target == clock)
+    return len(np.unique(np.concatenate([evidence.source[own], evidence.target[own]]))) - 1
+
+
+def _admitted(clock: int, shown: list[PairStep], evidence: Evidence, budget: Floats) -> bool:
+    """Tell whether all pairs of a clock leave room for the step, which some of them show."""
+    cut = _cut(clock, shown)
+    known = {step.one if step.other == clock else step.other for step in shown}
+    own = (evidence.source == clock) | (evidence.target == clock)
+    own &= tight(evidence, len(budget))
+    mine = evidence.where(own)
+    partner = np.where(mine.source == clock, mine.target, mine.source)
+    for other in np.setdiff1d(np.unique(partner), list(known)).tolist():
+        pair = mine.where(partner == other)
+        points = _Points(pair, moments(pair), (other, clock))
+        drift = float(budget[clock] + budget[other])
+        before_ns, after_ns = _rooms(points, (cut.from_ns, cut.to_ns), drift)
+        # Half of the step may be an error of the estimate of its size.
+        least_ns, most_ns = after_ns[0] - before_ns[1], after_ns[1] - before_ns[0]
+        half_ns = abs(cut.size_ns) / 2
+        if cut.size_ns - half_ns > most_ns or cut.size_ns + half_ns < least_ns:
+            return False
+    return True
+
+
+def _overlapping(steps: list[PairStep]) -> list[PairStep]:
+    """Return the first step, and of every other pair the first that may have been at the same moment."""
+    chosen: list[PairStep] = []
+    for step in steps:
+        seen = any((step.one, step.other) == (s.one, s.other) for s in chosen)
+        if not seen and step.from_ns <= steps[0].to_ns and step.to_ns >= steps[0].from_ns:
+            chosen.append(step)
+    return chosen
+
+
+def _cut(clock: int, steps: list[PairStep]) -> Cut:
+    """Return the cut of one clock: where all its pairs agree, else all of where they say."""
+    size_ns = float(np.median([_size_of(clock, step) for step in steps]))
+    first, last = max(s.from_ns for s in steps), min(s.to_ns for s in steps)
+    if first > last:
+        first, last = min(s.from_ns for s in steps), max(s.to_ns for s in steps)
+    # A clock that is set back shows the same times twice: those belong to either side.
+    return Cut(clock, first - abs(size_ns) - 1, last + abs(size_ns) + 1, size_ns)

@@ -1,0 +1,432 @@
+"""Runs of several machines with clocks that are known to the nanosecond: the truth that alignment has to find.
+
+A run is simulated in true time, message by message, with jobs and transfers of random length; each machine then
+stamps its events with a clock of its own. `Planted.truth` are the same spans as the first machine's clock would
+have stamped them, so `aligned - truth` is the error of every stamp. Spans carry their number as their name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stagescope.schedules import order, parse_action
+from stagescope.timeline import CLOCKS, RANKS, SPANS, Timeline, empty_timeline
+from stagescope.timeline.validate import conform
+
+ORIGIN_NS = 1_763_600_000_000_000_000
+FORWARD_NS, BACKWARD_NS, WEIGHT_NS = 10_000_000, 20_000_000, 10_000_000
+STAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+JOB_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+
+
+@dataclass(frozen=True)
+class ClockStep:
+    """A clock that is set by `size_ns` when this part of the run is over."""
+
+    machine: int
+    fraction: float
+    size_ns: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is planted. Latency is a floor, the same both ways but for `asymmetry_ns`, and a spread that is not."""
+
+    schedule: str = "1f1b"
+    ranks: int = 4
+    replicas: int = 1
+    ranks_per_machine: int = 1
+    microbatches: int = 16
+    steps: int = 30
+    seed: int = 0
+    offset_ns: int = 50_000_000
+    drift_ppm: float = 20.0
+    wander_ppm: float = 0.0
+    clock_steps: tuple[ClockStep, ...] = ()
+    floor_ns: int = 20_000
+    spread_ns: tuple[int, int] = (30_000, 60_000)
+    most_ns: int = 200_000
+    asymmetry_ns: int = 0
+    corrupt: float = 0.0
+    corrupt_ns: tuple[int, int] = (100_000, 1_000_000_000)
+    lost: float = 0.0
+    mismatched: float = 0.0
+    missing_links: tuple[tuple[int, int], ...] = ()
+    one_way_links: tuple[tuple[int, int], ...] = ()
+    jobs_only: bool = False
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A run as it was stamped, and its spans as the first machine's clock would have stamped them."""
+
+    timeline: Timeline
+    truth: pl.DataFrame
+    plan: Plan
+    corrupted: dict[str, list[str]]
+
+    def errors_ns(self, aligned: Timeline, stamp: str = "start_ns") -> pl.DataFrame:
+        """Return per span its clock, its stamp after alignment and the error of it; corrupted stamps are left out."""
+        return (
+            aligned.spans.join(self.timeline.ranks.select("rank", "clock"), on="rank")
+            .join(self.truth.select("name", pl.col(stamp).alias("true_ns")), on="name")
+            .filter(~pl.col("name").is_in(self.corrupted.get(stamp, [])) & pl.col(stamp).is_not_null())
+            .select("name", "rank", "clock", at_ns=stamp, error_ns=pl.col(stamp) - pl.col("true_ns"))
+        )
+
+
+@dataclass
+class _Clock:
+    """One machine's clock: an offset, a rate, two slow waves of the rate, and steps."""
+
+    offset_ns: float
+    rate: float
+    waves: list[tuple[float, float, float]]
+    steps: list[tuple[float, int]] = field(default_factory=list)
+
+    def read(self, true_ns: np.ndarray) -> np.ndarray:
+        drift = self.rate * true_ns
+        for amplitude, period_ns, phase in self.waves:
+            turn = 2 * np.pi / period_ns
+            drift += amplitude / turn * (np.sin(turn * true_ns + phase) - np.sin(phase))
+        for at_ns, size_ns in self.steps:
+            drift += np.where(true_ns >= at_ns, size_ns, 0)
+        return np.rint(true_ns + self.offset_ns + drift).astype(np.int64) + ORIGIN_NS
+
+
+def plant(plan: Plan) -> Planted:
+    """Return a run of this plan; the same plan gives the same run."""
+    rng = np.random.default_rng(plan.seed)
+    rows = _run(plan, rng)
+    frame = pl.DataFrame(rows, infer_schema_length=None).with_columns(
+        name=pl.int_range(pl.len()).cast(pl.String)
+    )
+    count = plan.ranks * plan.replicas
+    machine = np.arange(count) // plan.ranks_per_machine
+    clocks = _clocks(plan, int(machine.max()) + 1, float(frame["end_ns"].max()), rng)
+    # Steps of the first clock itself are no part of the truth: from then on it is wrong, not the others.
+    unset = replace(clocks[0], steps=[])
+    truth = _stamped(frame, lambda _rank: unset)
+    stamped = _stamped(frame, lambda rank: clocks[machine[rank]])
+    corrupted: dict[str, list[str]] = {}
+    if plan.corrupt:
+        stamped, corrupted = _corrupted(stamped, plan, rng)
+    return Planted(_timeline(_kept(stamped, plan, rng), machine), conform(truth, SPANS), plan, corrupted)
+
+
+def _clocks(plan: Plan, count: int, length_ns: float, rng: np.random.Generator) -> list[_Clock]:
+    clocks = []
+    for number in range(count):
+        share = rng.uniform(0.3, 0.7)
+        waves = [
+            (1e-6 * plan.wander_ppm * part, rng.uniform(4e9, 30e9), rng.uniform(0, 6.28))
+            for part in ((share, 1 - share) if plan.wander_ppm else ())
+        ]
+        steps = [(s.fraction * length_ns, s.size_ns) for s in plan.clock_steps if s.machine == number]
+        offset_ns = rng.uniform(-plan.offset_ns, plan.offset_ns)
+        rate = 1e-6 * rng.uniform(-plan.drift_ppm, plan.drift_ppm)
+        clocks.append(_Clock(offset_ns, rate, waves, steps))
+    return clocks
+
+
+def _stamped(frame: pl.DataFrame, clock_of: Any) -> pl.DataFrame:
+    parts = []
+    for (rank,), part in frame.group_by("rank", maintain_order=True):
+        stamped = {}
+        for name in STAMPS:
+            true_ns = part[name].cast(pl.Float64).to_numpy()
+            there = ~np.isnan(true_ns)
+            values = clock_of(rank).read(np.where(there, true_ns, 0.0))
+            stamped[name] = (
+                pl.Series(name, values)
+                .to_frame()
+                .with_columns(pl.when(pl.Series(there)).then(pl.col(name)).alias(name))[name]
+            )
+        parts.append(part.with_columns(**stamped))
+    return pl.concat(parts)
+
+
+def _corrupted(
+    frame: pl.DataFrame, plan: Plan, rng: np.random.Generator
+) -> tuple[pl.DataFrame, dict[str, list[str]]]:
+    """Return stamps of transfers of which some were shifted, by anything from the least to the most, and which."""
+    is_transfer = frame["kind"].str.contains("send|recv").to_numpy()
+    changed, corrupted = {}, {}
+    for name in ("start_ns", "end_ns"):
+        hit = (rng.random(len(frame)) < plan.corrupt) & is_transfer
+        size = np.exp(rng.uniform(*np.log(plan.corrupt_ns), len(frame))) * rng.choice([-1, 1], len(frame))
+        changed[name] = frame[name] + np.where(hit, size, 0).astype(np.int64)
+        corrupted[name] = frame["name"].filter(pl.Series(hit)).to_list()
+    return frame.with_columns(**changed), corrupted
+
+
+def _kept(frame: pl.DataFrame, plan: Plan, rng: np.random.Generator) -> pl.DataFrame:
+    """Return the spans that were recorded: without lost ones, and with some named after a wrong micro-batch."""
+    is_transfer = pl.col("kind").str.contains("send|recv")
+    if plan.jobs_only:
+        frame = frame.filter(~is_transfer)
+    if plan.lost:
+        frame = frame.filter(~(is_transfer & pl.Series(rng.random(len(frame)) < plan.lost)))
+    if plan.mismatched:
+        wrong = is_transfer & pl.Series(rng.random(len(frame)) < plan.mismatched)
+        other = (pl.col("microbatch") + 1) % plan.microbatches
+        frame = frame.with_columns(microbatch=pl.when(wrong).then(other).otherwise("microbatch"))
+    for one, other_rank in plan.missing_links:
+        between = (pl.col("rank") == one) & (pl.col("peer") == other_rank)
+        frame = frame.filter(
+            ~(between | ((pl.col("rank") == other_rank) & (pl.col("peer") == one))).fill_null(value=False)
+        )
+    for source, target in plan.one_way_links:
+        sends_back = (
+            (pl.col("rank") == target) & (pl.col("peer") == source) & pl.col("kind").str.contains("send")
+        )
+        frame = frame.filter(~sends_back.fill_null(value=False))
+    return frame
+
+
+def _timeline(spans: pl.DataFrame, machine: np.ndarray) -> Timeline:
+    names = [f"node-{number}" for number in machine]
+    ranks = pl.DataFrame(
+        {"rank": range(len(machine)), "machine": names, "clock": [f"{name}/wall" for name in names]}
+    )
+    clocks = pl.DataFrame({"machine": sorted(set(names))}).with_columns(
+        clock=pl.col("machine") + "/wall", offset_ns=pl.lit(0), method=pl.lit("wall clock, not aligned")
+    )
+    empty = empty_timeline()
+    return Timeline(
+        conform(spans, SPANS), conform(ranks, RANKS), empty.steps, conform(clocks, CLOCKS), empty.diagnostics
+    )
+
+
+def _run(plan: Plan, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Run every replica's steps in true time; each step ends with a reduction over the replicas of a stage."""
+    actions = {
+        rank: [a if not isinstance(a, str) else parse_action(a) for a in row]
+        for rank, row in order(plan.schedule, ranks=plan.ranks, microbatches=plan.microbatches).items()
+    }
+    rows: list[dict[str, Any]] = []
+    free_ns = [0.0] * (plan.ranks * plan.replicas)
+    for step in range(plan.steps):
+        for replica in range(plan.replicas):
+            _run_step(_Step(plan, rng, actions, step, replica * plan.ranks), rows, free_ns)
+        if plan.replicas > 1:
+            _reduce(plan, rng, rows, free_ns, step)
+        free_ns = [each + rng.uniform(1e6, 3e6) for each in free_ns]
+    return rows
+
+
+@dataclass(frozen=True)
+class _Step:
+    plan: Plan
+    rng: np.random.Generator
+    actions: dict[int, list[Any]]
+    number: int
+    first_rank: int
+
+    def latency_ns(self, source: int, target: int) -> float:
+        upwards = target > source
+        spread = self.plan.spread_ns[0 if upwards else 1]
+        extra = self.plan.asymmetry_ns if upwards else 0
+        return extra + min(self.plan.floor_ns + self.rng.exponential(spread), self.plan.most_ns)
+
+
+def _run_step(step: _Step, rows: list[dict[str, Any]], free_ns: list[float]) -> None:
+    owner = (
+        {job.stage: rank for rank, actions in step.actions.items() for a in actions for job in a.jobs}
+        if step.plan.schedule not in ("dualpipe", "chimera")
+        else {}
+    )
+    last = max(owner)
+    sent: dict[tuple[str, int, int], tuple[float, int]] = {}
+    todo = {rank: list(actions) for rank, actions in step.actions.items()}
+    while any(todo.values()):
+        before = sum(map(len, todo.values()))
+        for rank, jobs in todo.items():
+            while jobs and _run_action(step, (rank, jobs[0], owner, last), sent, (rows, free_ns)):
+                jobs.pop(0)
+        assert sum(map(len, todo.values())) < before, "the order deadlocks"
+
+
+def _run_action(step: _Step, what: Any, sent: Any, out: Any) -> bool:
+    """Run one action if its inputs are there: receives, the jobs, sends."""
+    rank, action, owner, last = what
+    rows, free_ns = out
+    me = step.first_rank + rank
+    inputs = [_input(job, last) for job in action.jobs]
+    if any(need and need not in sent for need in inputs):
+        return False
+    for job, need in zip(action.jobs, inputs, strict=True):
+        if need and sent[need][1] != rank:
+            arrival_ns, source = sent[need]
+            start_ns = free_ns[me]
+            end_ns = max(arrival_ns, start_ns + step.rng.uniform(2_000, 4_000))
+            rows.append(
+                {
+                    "rank": me,
+                    "lane": "comm",
+                    "kind": f"recv_{_direction(job)}",
+                    "step": step.number,
+                    "stage": job.stage,
+                    "microbatch": job.microbatch,
+                    "peer": step.first_rank + source,
+                    "start_ns": start_ns,
+                    "end_ns": end_ns,
+                    "wait_start_ns": start_ns,
+                    "wait_end_ns": end_ns,
+                }
+            )
+            free_ns[me] = end_ns
+        elif need:
+            free_ns[me] = max(free_ns[me], sent[need][0])
+    start_ns = free_ns[me] + step.rng.uniform(500, 1500)
+    costs = {"F": FORWARD_NS, "B": BACKWARD_NS, "I": BACKWARD_NS // 2, "W": WEIGHT_NS}
+    end_ns = start_ns + sum(costs[job.kind] for job in action.jobs) * step.rng.uniform(0.95, 1.05)
+    free_ns[me] = end_ns
+    for job in action.jobs:
+        rows.append(
+            {
+                "rank": me,
+                "lane": "compute",
+                "kind": JOB_KINDS[job.kind],
+                "step": step.number,
+                "stage": job.stage,
+                "microbatch": job.microbatch,
+                "start_ns": start_ns,
+                "end_ns": end_ns,
+            }
+        )
+        _send(step, (rank, job, owner, last), sent, out)
+    return True
+
+
+def _send(step: _Step, what: Any, sent: Any, out: Any) -> None:
+    rank, job, owner, last = what
+    rows, free_ns = out
+    me = step.first_rank + rank
+    to_stage = {"F": job.stage + 1, "W": -1}.get(job.kind, job.stage - 1)
+    if not 0 <= to_stage <= last:
+        return
+    target = owner[to_stage]
+    start_ns = free_ns[me]
+    key = (_direction(job), to_stage, job.microbatch)
+    if target == rank:
+        sent[key] = (start_ns, rank)
+        return
+    sent[key] = (start_ns + step.latency_ns(rank, target), rank)
+    free_ns[me] = start_ns + step.rng.uniform(5_000, 15_000)
+    rows.append(
+        {
+            "rank": me,
+            "lane": "comm",
+            "kind": f"send_{_direction(job)}",
+            "step": step.number,
+            "stage": job.stage,
+            "microbatch": job.microbatch,
+            "peer": step.first_rank + target,
+            "start_ns": start_ns,
+            "end_ns": free_ns[me],
+        }
+    )
+
+
+def _direction(job: Any) -> str:
+    return "forward" if job.kind == "F" else "backward"
+
+
+def _input(job: Any, last: int) -> tuple[str, int, int] | None:
+    if job.kind == "W" or (job.kind == "F" and job.stage == 0) or (job.kind in "BI" and job.stage == last):
+        return None
+    return _direction(job), job.stage, job.microbatch
+
+
+def _reduce(plan: Plan, rng: np.random.Generator, rows: Any, free_ns: list[float], step: int) -> None:
+    for rank in range(plan.ranks):
+        members = [rank + replica * plan.ranks for replica in range(plan.replicas)]
+        entered = [free_ns[member] for member in members]
+        for member, start_ns in zip(members, entered, strict=True):
+            end_ns = max(entered) + rng.uniform(10_000, 60_000)
+            rows.append(
+                {
+                    "rank": member,
+                    "lane": "comm",
+                    "kind": "grad_reduce",
+                    "step": step,
+                    "stage": rank,
+                    "start_ns": start_ns,
+                    "end_ns": end_ns,
+                }
+            )
+            free_ns[member] = end_ns
+
+
+def plant_graph(seed: int, *, machines: int, links: int, messages: int, length_ns: float = 2e9) -> Planted:
+    """Return a run without a pipeline: machines that send each other messages by chance, some links one way only.
+
+    Delays are long and short as chance has it, offsets up to an hour, rates up to 90 ppm and changing by 5.
+    """
+    rng = np.random.default_rng(seed)
+    plan = Plan(seed=seed, ranks=machines, offset_ns=3_600_000_000_000, drift_ppm=90.0, wander_ppm=5.0)
+    rows: list[dict[str, Any]] = []
+    for link in range(links):
+        one, other = rng.choice(machines, 2, replace=False)
+        ways = [(one, other), (other, one)][: 1 if rng.random() < 0.2 else 2]
+        for source, target in ways:
+            scale_ns = 10 ** rng.uniform(3, 7)
+            for number in range(int(rng.integers(1, messages + 1))):
+                sent_ns = rng.uniform(0, length_ns)
+                arrived_ns = sent_ns + rng.exponential(scale_ns)
+                named = {"lane": "comm", "step": link, "microbatch": number}
+                rows += [
+                    {
+                        **named,
+                        "rank": int(source),
+                        "kind": "send_forward",
+                        "stage": 0,
+                        "peer": int(target),
+                        "start_ns": sent_ns,
+                        "end_ns": sent_ns + 1_000.0,
+                    },
+                    {
+                        **named,
+                        "rank": int(target),
+                        "kind": "recv_forward",
+                        "stage": 1,
+                        "peer": int(source),
+                        "start_ns": arrived_ns - rng.uniform(0, 1e6),
+                        "end_ns": arrived_ns,
+                    },
+                ]
+    for rank in range(machines):
+        for _ in range(5):
+            at_ns = rng.uniform(-0.2 * length_ns, 1.2 * length_ns)
+            rows.append(
+                {"rank": rank, "lane": "host", "kind": "other", "start_ns": at_ns, "end_ns": at_ns + 1e5}
+            )
+    frame = pl.DataFrame(rows, infer_schema_length=None).with_columns(
+        pl.lit(None, pl.Float64).alias("wait_start_ns"),
+        pl.lit(None, pl.Float64).alias("wait_end_ns"),
+        name=pl.int_range(pl.len()).cast(pl.String),
+    )
+    clocks = _clocks(plan, machines, length_ns, rng)
+    truth = _stamped(frame, lambda _rank: clocks[0])
+    stamped = _stamped(frame, lambda rank: clocks[rank])
+    return Planted(_timeline(stamped, np.arange(machines)), conform(truth, SPANS), plan, {})
+
+
+def uncovered(planted: Planted, aligned: Timeline) -> pl.DataFrame:
+    """Return every stamp whose error lies outside of the interval that the clocks table states for it."""
+    rows = aligned.clocks.select("clock", "start_ns", "error_lo_ns", "error_hi_ns").sort("start_ns")
+    wrong = []
+    for stamp in STAMPS:
+        stamps = planted.errors_ns(aligned, stamp).sort("at_ns")
+        inside = stamps.join_asof(
+            rows, left_on="at_ns", right_on="start_ns", by="clock", check_sortedness=False
+        )
+        missing_ns = -pl.col("error_ns")  # what would have to be added to be right
+        outside = (missing_ns < pl.col("error_lo_ns")) | (missing_ns > pl.col("error_hi_ns"))
+        wrong.append(inside.filter(outside | pl.col("start_ns").is_null()).with_columns(stamp=pl.lit(stamp)))
+    return pl.concat(wrong)
