@@ -25,8 +25,8 @@ def test_the_json_is_exactly_what_the_schema_says():
         "window_ns": 30,
     }
     assert json.loads(json.dumps(to_json(report), allow_nan=False)) == {
-        "schema": 1,
-        "schedule": None,
+        "schema": 2,
+        "schedule": {"declared": None},
         "microbatches": 1,
         "steps": [{**step, "bubble_fraction": third, "in_totals": True}],
         "ranks": [
@@ -39,6 +39,7 @@ def test_the_json_is_exactly_what_the_schema_says():
             "denominator": DENOMINATOR,
             "steps": [0],
         },
+        "clocks": None,
         "diagnostics": [
             {"severity": "error", "message": "lost", "source": "a.sscope", "rank": 1,
              "location": "byte 7", "count": 3}

@@ -1,5 +1,6 @@
-"""Timeline to result: `build_report` says where the time of the pipeline went."""
+"""Timeline to result: where the time of a pipeline went, and why."""
 
+from stagescope.analyze.explained_report import build_explained_report
 from stagescope.analyze.gaps import errors_first
 from stagescope.analyze.report import (
     BubbleFigures,
@@ -15,6 +16,7 @@ __all__ = [
     "RankFigures",
     "Report",
     "StepFigures",
+    "build_explained_report",
     "build_report",
     "errors_first",
     "to_json",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.analyze.comparable import apart_diagnostics, ranks_apart
 from stagescope.analyze.gaps import errors_first, find_gaps
 from stagescope.timeline.bubbles import DENOMINATOR, step_bubbles
 from stagescope.timeline.diagnostics import Diagnostic
@@ -15,6 +16,8 @@ from stagescope.timeline.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import PIPELINE_JOBS
 
 if TYPE_CHECKING:
+    from stagescope.analyze.explanation import Explanation
+    from stagescope.analyze.verdict import Verdict
     from stagescope.timeline import Timeline
 
 FIRST_STEP_RATIO = 1.25
@@ -74,7 +77,9 @@ class Report:
     """The figures of one timeline, and everything that has to be known to trust them, errors first.
 
     `schedule` is what the run declared; `microbatches` is how many one pipeline ran per step, None where
-    steps or pipelines differ or nothing was recorded.
+    steps or pipelines differ or nothing was recorded. `explanation` and `verdict` say why the steps took as long
+    as they did, where that was asked for (analyze/explained_report.py). `apart` are the ranks that nothing is said
+    of, because the machines of their pipeline are not on one clock (analyze/comparable.py).
     """
 
     steps: tuple[StepFigures, ...]
@@ -83,17 +88,40 @@ class Report:
     diagnostics: tuple[Diagnostic, ...]
     schedule: str | None = None
     microbatches: int | None = None
+    explanation: Explanation | None = field(default=None, compare=False)
+    verdict: Verdict | None = None
+    apart: tuple[int, ...] = ()
 
 
 def build_report(timeline: Timeline) -> Report:
-    """Return the figures of a timeline.
+    """Return the figures of a timeline, without what explains them.
 
     Every step is listed; the totals leave out step 0 when it is the first of three or more and took more than
     1.25 times the median of the others, because connections are set up and shapes inferred in it; a
     diagnostic says so then. Never raises: a timeline without pipeline jobs gives a report without steps.
     """
-    pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    bubbles = step_bubbles(timeline.spans, pipelines)
+    return report_figures(timeline, measure_windows(timeline))
+
+
+class Windows(NamedTuple):
+    """What find_pipelines and step_bubbles say of the pipelines that can be measured, and the ranks of the others."""
+
+    pipelines: pl.DataFrame
+    bubbles: pl.DataFrame
+    apart: list[int]
+
+
+def measure_windows(timeline: Timeline) -> Windows:
+    """Return the pipelines of a timeline and the windows of those whose ranks are on one clock."""
+    every = find_pipelines(timeline.spans, timeline.ranks)
+    apart = ranks_apart(timeline, every)
+    pipelines = every.filter(~pl.col("rank").is_in(apart)) if apart else every
+    return Windows(pipelines, step_bubbles(timeline.spans, pipelines), apart)
+
+
+def report_figures(timeline: Timeline, windows: Windows) -> Report:
+    """Return what build_report does, where the windows are known."""
+    pipelines, bubbles, apart = windows
     per_step = _per_step(bubbles)
     set_up = _set_up_in_first_step(per_step)
     in_totals = pl.col("step") != 0 if set_up else pl.lit(value=True)
@@ -101,7 +129,8 @@ def build_report(timeline: Timeline) -> Report:
         StepFigures(**row) for row in per_step.with_columns(in_totals=in_totals).iter_rows(named=True)
     )
     ranks = _per_rank(timeline, bubbles.filter(in_totals))
-    said = timeline.with_diagnostics([*find_gaps(timeline, bubbles, pipelines), *set_up]).diagnostics
+    found = [*find_gaps(timeline, bubbles, pipelines), *apart_diagnostics(apart), *set_up]
+    said = timeline.with_diagnostics(found).diagnostics
     return Report(
         steps=steps,
         ranks=ranks,
@@ -109,6 +138,7 @@ def build_report(timeline: Timeline) -> Report:
         diagnostics=errors_first(said),
         schedule=_only(timeline.ranks["schedule"]),
         microbatches=_microbatches(timeline.spans, pipelines),
+        apart=tuple(apart),
     )
 
 

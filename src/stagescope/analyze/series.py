@@ -1,0 +1,97 @@
+"""What a series of numbers, one per step, says: its trend, and which of them do not belong to the others.
+
+Sources: slope and its interval, Theil 1950 and Sen 1968; test for a trend, Mann 1945 and Kendall 1975, its variance
+widened for autocorrelation of the first order; outliers, Rosner 1983 (generalized extreme studentized deviates).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.special import ndtr, ndtri, stdtrit  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FEWEST_VALUES = 4
+MOST_VALUES = 600
+"""Longer series are thinned to the medians of runs of neighbors: pairs grow with the square."""
+
+MOST_OUTLIERS_FRACTION = 0.2
+
+
+class Trend(NamedTuple):
+    """The slope of a series per unit of its places, the 95 % interval of it, and the p-value of no trend."""
+
+    slope: float
+    low: float
+    high: float
+    p_value: float
+
+
+def find_trend(places: Floats, values: Floats) -> Trend:
+    """Return the Theil-Sen slope of `values` over `places`, which ascend; NaN and p-value 1 below four values."""
+    if len(values) < FEWEST_VALUES:
+        return Trend(np.nan, np.nan, np.nan, 1.0)
+    places, values = _thinned(places), _thinned(values)
+    count = len(values)
+    one, other = np.triu_indices(count, 1)
+    slopes = np.sort((values[other] - values[one]) / (places[other] - places[one]))
+    slope = float(np.median(slopes))
+    variance = count * (count - 1) * (2 * count + 5) / 18 * inflation(values - slope * places)
+    # Kendall's statistic is whole and changes by 2: 1 is taken off, so that few values are not overrated.
+    score = abs(float(np.sign(slopes).sum()))
+    p_value = float(2 * ndtr(-max(score - 1, 0) / np.sqrt(variance)))
+    reach = float(ndtri(0.975)) * np.sqrt(variance)
+    ends = np.clip(np.array([len(slopes) - reach, len(slopes) + reach]) / 2, 0, len(slopes) - 1)
+    low, high = slopes[[int(np.floor(ends[0])), int(np.ceil(ends[1]))]]
+    return Trend(slope, float(low), float(high), min(p_value, 1.0))
+
+
+def _thinned(values: Floats) -> Floats:
+    """Return the medians of runs of equal length, at most MOST_VALUES of them."""
+    if len(values) <= MOST_VALUES:
+        return values
+    return np.array([np.median(part) for part in np.array_split(values, MOST_VALUES)])
+
+
+def inflation(residuals: Floats) -> float:
+    """Return by how much neighbors that resemble each other widen the variance of what is found in them."""
+    centered = residuals - residuals.mean()
+    total = float((centered**2).sum())
+    alike = float((centered[1:] * centered[:-1]).sum()) / total if total else 0.0
+    alike = float(np.clip(alike, 0.0, 0.9))
+    return (1 + alike) / (1 - alike)
+
+
+def find_outliers(values: Floats, rate: float) -> NDArray[np.bool_]:
+    """Return which values lie farther from the others than chance makes one of them lie in `rate` of all series.
+
+    Up to a fifth of the values can be found. The chance holds for values that vary normally; take logarithms of
+    durations first.
+    """
+    count = len(values)
+    found = np.zeros(count, dtype=np.bool_)
+    left = np.arange(count)
+    removed: list[int] = []
+    last = 0
+    for taken in range(max(1, int(MOST_OUTLIERS_FRACTION * count)) if count >= FEWEST_VALUES else 0):
+        rest = values[left]
+        spread = rest.std(ddof=1)
+        away = np.abs(rest - rest.mean())
+        farthest = int(away.argmax())
+        removed.append(int(left[farthest]))
+        if spread > 0 and away[farthest] / spread > _critical(count - taken, rate):
+            last = taken + 1
+        left = np.delete(left, farthest)
+    found[removed[:last]] = True
+    return found
+
+
+def _critical(count: int, rate: float) -> float:
+    """Return how many standard deviations the farthest of `count` values may lie from their mean."""
+    quantile = float(stdtrit(count - 2, 1 - rate / (2 * count)))
+    return (count - 1) * quantile / float(np.sqrt((count - 2 + quantile**2) * count))

@@ -1,0 +1,34 @@
+"""Runs whose explanation is known beforehand: 1F1B on 4 ranks with 8 micro-batches, three steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapped_runs import run
+from stagescope.analyze import build_explained_report
+from stagescope.schedules import order
+
+if TYPE_CHECKING:
+    from stagescope.analyze import Report
+    from stagescope.timeline import Timeline
+
+LASTING_NS = {"F": 10_000_000, "B": 20_000_000, "I": 10_000_000, "W": 10_000_000}
+
+
+def schedule_run(
+    name: str = "1f1b", *, ranks: int = 4, microbatches: int = 8, slower=None, **options
+) -> Timeline:
+    """Return the run of a schedule; `slower` says per stage what its jobs' durations are multiplied by."""
+    words = {
+        rank: [str(action) for action in row]
+        for rank, row in order(name, ranks=ranks, microbatches=microbatches).items()
+    }
+
+    def job_ns(job, _rank):
+        return round(LASTING_NS[job.kind] * (slower or {}).get(job.stage, 1))
+
+    return run(words, job_ns, steps=3, **options)
+
+
+def explained(**options) -> Report:
+    return build_explained_report(schedule_run(**options))

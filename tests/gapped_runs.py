@@ -1,0 +1,124 @@
+"""Pipelines of which every job duration, transfer and launch gap is known, run by the rules of their order.
+
+A plain loop that has nothing to do with stagescope.schedules: a job starts `gap_ns` after its rank is free and its
+input has arrived, `hop_ns` after the end of the job that made it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from random_pipelines import timeline_of
+from stagescope.schedules import parse_action
+
+EXAMPLE = json.loads((Path(__file__).parent / "data" / "golden" / "ledger_example.json").read_text())
+UNIT_NS = 1_000_000_000
+KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+
+
+def run_rows(order, job_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, start_ns=0):
+    """Return the spans of one step; `job_ns` is a function of a job and its rank."""
+    todo = {rank: [parse_action(text) for text in row] for rank, row in order.items()}
+    holder = {str(job): rank for rank, row in todo.items() for action in row for job in action.jobs}
+    last = max(job.stage for row in todo.values() for action in row for job in action.jobs)
+    free_ns, end_ns, rows = dict.fromkeys(todo, start_ns), {}, []
+    while any(todo.values()):
+        before = len(rows)
+        for rank, actions in todo.items():
+            while actions and (needed := _needs(actions[0], last, holder)) <= end_ns.keys():
+                action = actions.pop(0)
+                arrivals = {name: end_ns[name] + hop_ns * (holder[name] != rank) for name in needed}
+                begin_ns = max([free_ns[rank], *arrivals.values()]) + gap_ns
+                free_ns[rank] = begin_ns + max(job_ns(job, rank) for job in action.jobs)
+                for job in action.jobs:
+                    end_ns[str(job)] = free_ns[rank]
+                    common = {"rank": first_rank + rank, "step": step, "microbatch": job.microbatch}
+                    pair = {"pair": len(rows)} if action.partner and job == action.jobs[0] else {}
+                    pair = {"pair": rows[-1]["pair"]} if action.partner and not pair else pair
+                    rows.append(
+                        {**common, "stage": job.stage, "lane": "compute", "kind": KINDS[job.kind],
+                         "start_ns": begin_ns, "end_ns": free_ns[rank], **pair}
+                    )  # fmt: skip
+        assert len(rows) > before, "the order deadlocks"
+    return rows + (_transfers(rows, holder, hop_ns, first_rank) if hop_ns else [])
+
+
+def run(order, job_ns, *, steps=1, **options):
+    """Return the Timeline of so many equal steps of one pipeline."""
+    rows, start_ns = [], 0
+    for step in range(steps):
+        rows += run_rows(order, job_ns, step=step, start_ns=start_ns, **options)
+        start_ns = max(row["end_ns"] for row in rows) + 1_000
+    return timeline_of(rows, 1 + max(row["rank"] for row in rows))
+
+
+def example_timeline(
+    scales=({}, EXAMPLE["peer_scale"], EXAMPLE["peer_scale"]), gap=EXAMPLE["host_gap_per_op"]
+):
+    """Return the pipeline of golden/ledger_example.json and peers of it; its unit is a second here."""
+    order = {int(rank): row for rank, row in EXAMPLE["orders"].items()}
+    rows = []
+    for number, scale in enumerate(scales):
+
+        def job_ns(job, rank, scale=scale):
+            return round(EXAMPLE["durations"][str(job)] * UNIT_NS / scale.get(str(rank), 1))
+
+        rows += run_rows(
+            order,
+            job_ns,
+            hop_ns=round(EXAMPLE["comm"] * UNIT_NS),
+            gap_ns=round(gap * UNIT_NS),
+            first_rank=4 * number,
+        )
+    return timeline_of(rows, 4 * len(scales))
+
+
+def _needs(action, last, holder):
+    """Return the names of the jobs whose results an action needs."""
+    needed = set()
+    for job in action.jobs:
+        backward = "I" if f"I{job.stage}.{job.microbatch}" in holder else "B"
+        if job.kind == "F" and job.stage:
+            needed.add(f"F{job.stage - 1}.{job.microbatch}")
+        if job.kind == "W":
+            needed.add(f"I{job.stage}.{job.microbatch}")
+        if job.kind in "BI":
+            needed.add(f"F{job.stage}.{job.microbatch}")
+            if job.stage < last:
+                above = "I" if f"I{job.stage + 1}.{job.microbatch}" in holder else backward
+                needed.add(f"{above}{job.stage + 1}.{job.microbatch}")
+    return needed - {str(job) for job in action.jobs}
+
+
+def _transfers(rows, holder, hop_ns, first_rank):
+    transfers = []
+    for row in rows:
+        letter = {name: letter for letter, name in KINDS.items()}[row["kind"]]
+        towards = {"F": 1, "B": -1, "I": -1, "W": 0}[letter]
+        names = [
+            f"{other}{row['stage'] + towards}.{row['microbatch']}"
+            for other in {"F": "F", "W": ""}.get(letter, "BI")
+        ]
+        target = next((holder[name] + first_rank for name in names if name in holder), row["rank"])
+        if not towards or target == row["rank"]:
+            continue
+        way = "forward" if letter == "F" else "backward"
+        times = {
+            "start_ns": row["end_ns"],
+            "end_ns": row["end_ns"] + hop_ns,
+            "lane": "comm",
+            "step": row["step"],
+        }
+        common = {**times, "microbatch": row["microbatch"]}
+        transfers += [
+            {**common, "rank": row["rank"], "stage": row["stage"], "kind": f"send_{way}", "peer": target},
+            {
+                **common,
+                "rank": target,
+                "stage": row["stage"] + towards,
+                "kind": f"recv_{way}",
+                "peer": row["rank"],
+            },
+        ]
+    return transfers

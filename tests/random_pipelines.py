@@ -1,0 +1,84 @@
+"""Random timelines for properties: wild ones, whose times obey nothing, and lawful ones, simulated with random costs.
+
+A wild timeline has what the real world adds: jobs that overlap or have no length, jobs of no known stage, a job
+recorded twice, ranks without any job, effects before their causes, compute that is no pipeline job, transfers of
+which one end is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from hypothesis import strategies as st
+
+from stagescope.ingest.simulation import timeline_of_simulation
+from stagescope.schedules import simulate
+from stagescope.schedules.costs import Costs
+from stagescope.timeline import RANKS, SPANS, Timeline, empty_timeline
+from stagescope.timeline.validate import conform
+
+KINDS = ("forward", "backward", "backward_input", "backward_weight")
+OTHER_KINDS = ("loss", "optimizer")
+TRANSFER_KINDS = ("send_forward", "recv_forward", "send_backward", "recv_backward")
+STEP_NS = 60
+
+
+def timeline_of(rows: list[dict[str, Any]], ranks: int) -> Timeline:
+    """Return the Timeline that has these spans and so many ranks."""
+    spans = pl.DataFrame(rows, schema_overrides={"microbatch": pl.Int32, "stage": pl.Int32})
+    bare = empty_timeline()
+    table = conform(pl.DataFrame({"rank": range(ranks)}), RANKS)
+    return Timeline(conform(spans, SPANS), table, bare.steps, bare.clocks, bare.diagnostics)
+
+
+@st.composite
+def wild_timelines(draw: st.DrawFn) -> Timeline:
+    """Return a timeline of up to 4 ranks and 3 steps whose times obey no dependency."""
+    ranks = draw(st.integers(1, 4))
+    moments = st.tuples(st.integers(0, STEP_NS), st.integers(0, 15))
+
+    def span(rank: int, step: int, lane: str, kinds: tuple[str, ...]) -> dict[str, Any]:
+        start_ns, length_ns = draw(moments)
+        return {
+            "rank": rank,
+            "lane": lane,
+            "kind": draw(st.sampled_from(kinds)),
+            "step": step,
+            "stage": draw(st.sampled_from([rank, rank, rank, ranks - rank, None])),
+            "microbatch": draw(st.sampled_from([0, 0, 1, 1, 2, None])),
+            "start_ns": step * STEP_NS + start_ns,
+            "end_ns": step * STEP_NS + start_ns + length_ns,
+        }
+
+    rows = []
+    for step in range(draw(st.integers(1, 3))):
+        for rank in range(ranks):
+            rows += [span(rank, step, "compute", KINDS) for _ in range(draw(st.integers(0, 7)))]
+            rows += [span(rank, step, "compute", OTHER_KINDS) for _ in range(draw(st.integers(0, 1)))]
+            for _ in range(draw(st.integers(0, 3))):
+                transfer = span(rank, step, "comm", TRANSFER_KINDS)
+                waits = {"wait_start_ns": transfer["start_ns"], "wait_end_ns": transfer["end_ns"]}
+                rows.append({**transfer, **waits, "peer": rank + draw(st.sampled_from([-1, 1]))})
+    return timeline_of(rows or [span(0, 0, "compute", KINDS)], ranks)
+
+
+@st.composite
+def lawful_timelines(draw: st.DrawFn) -> Timeline:
+    """Return one step of a simulated pipeline: random costs per stage, and a hop of any length, 0 included."""
+    stages, microbatches = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    cost = st.lists(st.integers(1, 30), min_size=stages, max_size=stages).map(tuple)
+    costs = Costs(forward=draw(cost), backward=draw(cost), hop=draw(st.integers(0, 9)))
+    return timeline_of_simulation(simulate(one_f_one_b(stages, microbatches), costs))
+
+
+def one_f_one_b(stages: int, microbatches: int) -> dict[int, list[str]]:
+    """Return the order of 1F1B, one stage per rank."""
+    orders = {}
+    for rank in range(stages):
+        warm_up = min(stages - 1 - rank, microbatches)
+        forwards = [f"F{rank}.{microbatch}" for microbatch in range(microbatches)]
+        backwards = [f"B{rank}.{microbatch}" for microbatch in range(microbatches)]
+        steady = [job for pair in zip(forwards[warm_up:], backwards, strict=False) for job in pair]
+        orders[rank] = [*forwards[:warm_up], *steady, *backwards[microbatches - warm_up :]]
+    return orders
