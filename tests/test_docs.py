@@ -15,7 +15,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from drawing import timeline_from_text
 from programs import require_program
+from stagescope.analyze import build_explained_report, to_json
 from stagescope.cli import COMMANDS
 from stagescope.timeline import SPANS
 from stagescope.timeline.validate import conform
@@ -188,10 +190,11 @@ def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_every_key_of_the_report_is_described():
-    text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
-    (example,) = fenced(ROOT / "docs" / "formats.md", "json")
-    described = set(re.findall(r"`(\w+)`", text[text.index("## The report as JSON") :]))
-    assert set(json.loads(example)) - described == set()
+    text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    (example,) = fenced(ROOT / "docs" / "report.md", "json")
+    described = set(re.findall(r"`(\w+)`", text[text.index("## As JSON") :]))
+    written = to_json(build_explained_report(timeline_from_text("F0 B0\n. F0 B0")))
+    assert (set(json.loads(example)) | set(written)) - described == set()
 
 
 def test_the_table_file_example_is_a_table_of_spans():

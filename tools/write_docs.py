@@ -12,6 +12,8 @@ import io
 import json
 import re
 import sys
+import textwrap
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ import polars as pl
 
 from stagescope.analyze import build_report, to_json
 from stagescope.cli import COMMANDS
+from stagescope.cli.fail_if import QUANTITIES
 from stagescope.ingest.registry import READERS
 from stagescope.schedules import SCHEDULES
 from stagescope.timeline import SPANS, TABLES, Column, Table, empty_timeline
@@ -40,7 +43,14 @@ if TYPE_CHECKING:
     from stagescope.schedules.registry import Schedule
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/formats.md", "docs/reading.md", "docs/schedules.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/analysis-tables.md",
+    "docs/formats.md",
+    "docs/reading.md",
+    "docs/report.md",
+    "docs/schedules.md",
+)
 BLOCK = re.compile(r"(<!-- begin (?P<name>[\w-]+)[^>]*-->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
 
 RECORD_MEANINGS = {
@@ -77,12 +87,37 @@ def declared_tables() -> str:
     return "\n\n".join(_declared_table(table) for table in TABLES)
 
 
+def analysis_tables() -> str:
+    """Return every table that an analysis makes, with its columns and where the function stands."""
+    return "\n\n".join(
+        f"{_declared_table(table)}\n\nMade in `{module}`." for module, table in sorted_tables()
+    )
+
+
+def sorted_tables() -> list[tuple[str, Table]]:
+    """Return the declared tables of all analyses with their modules, by name."""
+    found = []
+    for path in sorted((ROOT / "src/stagescope/analyze").glob("[!_]*.py")):
+        module = import_module(f"stagescope.analyze.{path.stem}")
+        own = re.findall(r"^([A-Z_]+) = Table\(", path.read_text("utf-8"), re.MULTILINE)
+        found += [(f"analyze/{path.name}", getattr(module, name)) for name in own]
+    return sorted(found, key=lambda each: each[1].name)
+
+
+def conditions() -> str:
+    """Return the figures that a condition of --fail-if may name."""
+    return markdown_table(
+        ("figure", "meaning"), ([f"`{name}`", each.meaning] for name, each in QUANTITIES.items())
+    )
+
+
 def _declared_table(table: Table) -> str:
     rows = ([f"`{c.name}`", _type(c), c.unit, "yes" if c.nullable else "", c.meaning] for c in table.columns)
     order = ", ".join(f"`{name}`" for name in table.order)
-    return f"### `{table.name}`\n\nOne row per {table.row.removeprefix('one ')}, sorted by {order}.\n\n" + (
-        markdown_table(("column", "type", "unit", "may be null", "meaning"), rows)
-    )
+    sorting = f", sorted by {order}" if order else ""
+    row = textwrap.fill(f"One row per {table.row.removeprefix('one ')}{sorting}.", 118)
+    columns = markdown_table(("column", "type", "unit", "may be null", "meaning"), rows)
+    return f"### `{table.name}`\n\n{row}\n\n{columns}"
 
 
 def _type(column: Column) -> str:
@@ -190,8 +225,10 @@ def schedule_constraints() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
+    "analysis-tables": analysis_tables,
     "anchor-record": anchor_record,
     "commands": commands,
+    "conditions": conditions,
     "readers": readers,
     "declared-tables": declared_tables,
     "device-anchor-record": device_anchor_record,

@@ -1,4 +1,4 @@
-"""The steps in a row: read (or simulate), analyze, export. This is the Python API, and all that the commands call.
+"""The steps in a row: read and align (or simulate), analyze, export. The Python API, and all that the commands call.
 
 import stagescope
 
@@ -10,15 +10,22 @@ stagescope.export(timeline, "today.pftrace")
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.analyze import build_report
-from stagescope.export import write
+from stagescope import __version__
+from stagescope.align import align_clocks
+from stagescope.analyze import build_explained_report, build_report
+from stagescope.analyze.comparable import only_comparable
+from stagescope.analyze.comparison import compare_totals
+from stagescope.analyze.operations import find_operations
+from stagescope.analyze.what_if import predict_steps
+from stagescope.export import WRITERS, write, writer_for
 from stagescope.export.compatible.paddle_profile import WRITERS as PADDLE_WRITERS
 from stagescope.export.save import save
 from stagescope.ingest import find_inputs, read_inputs
-from stagescope.ingest.merge import merge_timelines
+from stagescope.ingest.merge import merge_timelines, wall_clock_notes
 from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
 from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.schedule_names import with_schedule
@@ -28,32 +35,46 @@ from stagescope.schedules.bounds import lower_bound
 from stagescope.schedules.memory import peak_in_flight
 from stagescope.schedules.simulate import simulate as run_order
 from stagescope.schedules.validate import validate
-from stagescope.vocabulary.errors import InputError, OutputError
+from stagescope.view.levels.cache import cache_folder, content_key, stamp_files
+from stagescope.view.levels.run import keep_run
+from stagescope.view.levels.sources import save_timeline
+from stagescope.view.levels.table import find_large, save_table
+from stagescope.view.viewer_extras import gather_extras
+from stagescope.vocabulary.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    from stagescope.align import Aligned
     from stagescope.analyze import Report
+    from stagescope.analyze.comparison import Comparison
+    from stagescope.analyze.what_if import Assumption, WhatIf
     from stagescope.export import Written
+    from stagescope.export.figure import Figure
     from stagescope.schedules import Order
     from stagescope.schedules.bounds import LowerBound
     from stagescope.schedules.costs import Costs
     from stagescope.schedules.simulation import Simulation
     from stagescope.timeline import Timeline
+    from stagescope.view.levels.build import Progress
+    from stagescope.view.levels.run import RunView
 
 
 def read(
     *paths: str | os.PathLike[str],
     options: ReadOptions | None = None,
+    align: bool = True,
     on_found: Callable[[int], object] | None = None,
 ) -> Timeline:
-    r"""Return the Timeline of everything recorded in `paths`, files or directories, as one run.
+    r"""Return the Timeline of everything recorded in `paths`, files or directories, as one run on one clock.
 
     A directory is searched with everything below it; the format of a file is known by its content. `options` say
-    what the files may not: how the ranks form pipelines, the schedule (ingest/reader.py). `on_found` is called
-    with the number of files before the first is read. What was wrong but could be left out stands
-    in `timeline.diagnostics`, and `timeline.is_partial` says whether data are known to be missing. Raises
+    what the files may not: how the ranks form pipelines, the schedule (ingest/reader.py). The stamps of several
+    machines are moved to the clock of the first, with the error that `timeline.clocks` states; without `align` they
+    stay as they were read, on each machine's wall clock. `on_found` is called with the number of files before the
+    first is read. What was wrong but could be left out stands in `timeline.diagnostics`, and `timeline.is_partial`
+    says whether data are known to be missing. Raises
     InputError when a path does not exist, is no known format, or when two files hold the same rank;
     TableError when a CSV or Parquet file is no spans table.
 
@@ -68,7 +89,21 @@ def read(
     inputs = find_inputs(paths)
     if on_found is not None:
         on_found(inputs.file_count)
-    return read_inputs(inputs, options)
+    timeline = read_inputs(inputs, options)
+    return bring_to_one_clock(timeline).timeline if align else timeline
+
+
+def bring_to_one_clock(timeline: Timeline) -> Aligned:
+    """Return a timeline that was read without `align` on one clock, and the report of how well that is known.
+
+    The report is what `stagescope clocks` prints (align/report.py); it names no machine where all ranks share one
+    clock. The warning that the stamps are on wall clocks goes, and what was found stands in its place.
+    """
+    notes = [note.message for note in wall_clock_notes(timeline.clocks)]
+    if notes:
+        said = timeline.diagnostics
+        timeline = replace(timeline, diagnostics=said.filter(~said["message"].is_in(notes)))
+    return align_clocks(timeline)
 
 
 def read_paddle_logs(
@@ -89,15 +124,18 @@ def read_paddle_logs(
     return place_stages(with_schedule(timeline, options.schedule), options.layout)
 
 
-def analyze(timeline: Timeline) -> Report:
-    """Return the figures of a timeline: per step, per rank, and the bubble; see analyze/report.py.
+def analyze(timeline: Timeline, *, explain: bool = True) -> Report:
+    """Return where the time of a timeline went: figures per step and rank, what explains them, and a verdict.
+
+    Without `explain` there are the figures alone, which is quicker; see analyze/report.py and
+    analyze/explanation.py for what each of them is.
 
     >>> from stagescope.timeline import empty_timeline
     >>> report = analyze(empty_timeline())
-    >>> report.steps, report.bubble.fraction
-    ((), None)
+    >>> report.steps, report.bubble.fraction, report.verdict.findings
+    ((), None, ())
     """
-    return build_report(timeline)
+    return build_explained_report(timeline) if explain else build_report(timeline)
 
 
 def export(
@@ -123,7 +161,26 @@ def export(
     """
     if step is not None:
         timeline = _only_step(timeline, step)
-    return write(timeline, path, format=format, force=force)
+    return write(timeline, path, format=format, extras=lambda: gather_extras(timeline), force=force)
+
+
+def export_figure(
+    timeline: Timeline,
+    path: str | os.PathLike[str],
+    figure: Figure,
+    *,
+    format: str | None = None,  # noqa: A002 - as in export
+    force: bool = False,
+) -> Written:
+    """Return what was written to `path`: a picture of one step, in a size and of ranks that `figure` chooses.
+
+    Raises as `export` does, and UsageError for a format that is no picture and for a size without room.
+    """
+    writer = writer_for(Path(path), format)
+    if writer.with_figure is None:
+        pictures = (each.name for each in WRITERS if each.with_figure is not None)
+        raise UsageError.no_figure(writer.name, pictures)
+    return save(timeline, Path(path), writer.with_figure(figure), force=force)
 
 
 def export_paddle_profile(timeline: Timeline, directory: str | os.PathLike[str]) -> list[Written]:
@@ -137,6 +194,48 @@ def export_paddle_profile(timeline: Timeline, directory: str | os.PathLike[str])
     except OSError as reason:
         raise OutputError.cannot_write(place, reason) from None
     return [save(timeline, place / name, writer, force=True) for name, writer in PADDLE_WRITERS.items()]
+
+
+def view_run(
+    *paths: str | os.PathLike[str],
+    options: ReadOptions | None = None,
+    align: bool = True,
+    on_found: Callable[[int], object] | None = None,
+    on_levels: Progress | None = None,
+) -> RunView:
+    """Return what the local server shows of `paths`: levels of detail on disk, made now unless they are there.
+
+    They are kept in the user's cache directory as long as the files stay as they are (view/levels/cache.py).
+    `on_found` is called as by `read`, `on_levels` with the number of spans done and of all. Raises as `read` does,
+    and OutputError when the cache cannot be written.
+    """
+    options = options or ReadOptions()
+    inputs = find_inputs(paths)
+    files = [file for group in inputs.files.values() for file in group]
+    told = repr((__version__, options.layout, options.schedule, options.microbatches, options.pattern, align))
+    is_bare = replace(options, on_read=None) == ReadOptions()
+
+    def fill(folder: Path) -> None:
+        large = (
+            find_large(files[0])
+            if is_bare and [reader.name for reader in inputs.files] == ["parquet"]
+            else None
+        )
+        if large is not None and len(files) == 1:
+            save_table(large, folder, on_levels)
+            return
+        timeline = read(*paths, options=options, align=align, on_found=on_found)
+        save_timeline(timeline, folder, gather_extras(timeline), on_levels)
+
+    try:
+        return keep_run(content_key(files, told), fill)
+    except OSError as reason:
+        raise OutputError.cannot_write(cache_folder(), reason) from reason
+
+
+def view_stamp(*paths: str | os.PathLike[str]) -> str:
+    """Return a text that changes when what `view_run` reads has changed. Raises InputError as `read` does."""
+    return stamp_files(file for group in find_inputs(paths).files.values() for file in group)
 
 
 class SimulatedStep(NamedTuple):
@@ -179,3 +278,31 @@ def _only_step(timeline: Timeline, step: int) -> Timeline:
     if chosen.spans.is_empty():
         raise InputError.no_step(step, timeline.spans["step"].drop_nulls().unique())
     return chosen
+
+
+def compare(before: Timeline, after: Timeline) -> Comparison:
+    """Return the differences of one run from another that are more than noise, and those that are not.
+
+    Steps that the report leaves out of its totals are left out here too, and named. See analyze/comparison.py.
+
+    >>> from stagescope.timeline import empty_timeline
+    >>> compare(empty_timeline(), empty_timeline()).table.height
+    0
+    """
+    return compare_totals(only_comparable(before), only_comparable(after))
+
+
+def what_if(timeline: Timeline, assumptions: Sequence[Assumption]) -> WhatIf:
+    """Return how long a step would take under each assumption; see analyze/what_if.py.
+
+    Steps that the report leaves out of its totals are left out here too. Raises ScheduleError for a schedule that
+    does not exist, or not for as many ranks and micro-batches as were measured.
+
+    >>> from stagescope.timeline import empty_timeline
+    >>> what_if(empty_timeline(), []).table.height
+    0
+    """
+    operations = find_operations(only_comparable(timeline))
+    steps = [step.step for step in build_report(timeline).steps if step.in_totals]
+    predicted = predict_steps(operations, assumptions, steps)
+    return predicted._replace(diagnostics=(*operations.diagnostics, *predicted.diagnostics))

@@ -30,6 +30,7 @@ def test_trains_records_reports_and_draws(tmp_path):
     assert "The schedule alone would make it 27.3 %: so much 1F1B idles on 4 ranks" in done.stdout
     assert "Open it:" in done.stdout
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
+        "demo.html",
         "demo.json",
         "demo.pftrace",
         "demo.svg",

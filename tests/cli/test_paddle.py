@@ -13,6 +13,7 @@ import pytest
 
 from paddle_logs import PaddleRun, glog_prefix, job_line, simulated_jobs, write_worker_logs
 from stagescope.cli import main
+from stagescope.cli.paddle import RAW_FILES
 
 RUN = PaddleRun(devices=2, microbatches=4, steps=3, first_step=10)
 CHROME, PERFETTO = "pipeline_profile.json", "pipeline_profile_perfetto.json"
@@ -253,3 +254,25 @@ def test_f23_a_directory_without_machines_is_an_error_and_no_empty_trace(tmp_pat
     assert call(tmp_path, "--multi_machine") == 1
     assert capsys.readouterr().err
     assert not (tmp_path / CHROME).exists()
+
+
+def test_files_hold_each_machines_own_stamps_and_the_figures_are_of_one_clock(tmp_path, capsys):
+    run, skew_us = PaddleRun(devices=2, microbatches=4, steps=4), 30_000
+    write_worker_logs(tmp_path / "one clock", run)
+    assert call(tmp_path / "one clock") == 0
+    figures = capsys.readouterr().out.splitlines()[2]
+    two = tmp_path / "two clocks"
+    write_worker_logs(two / "machine0", run, ranks=[0])
+    write_worker_logs(two / "machine1", run, ranks=[1], skew_us=skew_us)
+    assert call(two, "--multi_machine") == 0
+    lines = capsys.readouterr().out.splitlines()
+    begins = [min(job["ts"] for job in jobs(two, f"GPU:0(machine:{n})")) for n in range(2)]
+    assert begins[1] - begins[0] > skew_us
+    assert figures in lines
+    assert any(line.startswith("2 machines on one clock") for line in lines)
+    assert RAW_FILES in lines
+
+
+def test_one_machine_has_no_line_about_clocks(logs, capsys):
+    assert call(logs) == 0
+    assert "clock" not in capsys.readouterr().out

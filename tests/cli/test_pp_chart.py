@@ -179,3 +179,14 @@ def test_profiles_without_marks_are_an_error_and_nothing_is_written(cluster, cal
         edit(path, "DELETE FROM MSTX_EVENTS")
     assert call()[0] == 1
     assert not (tmp_path / "profiles_pp_chart").exists()
+
+
+def test_the_chart_has_the_profilers_own_stamps_on_every_machine(cluster, call, tmp_path):
+    databases = cluster(microbatches=2, steps=2, ranks_per_host=2, skew_ns=20_000_000)
+    assert call()[0] == 0
+    for path in databases.values():
+        marks = {at for (at,) in ask(path, "SELECT startNs FROM MSTX_EVENTS")}
+        tasks = {at for (at,) in ask(path, "SELECT startNs FROM TASK")}
+        charted = {at for _, at, *_ in ask(copy_of(path, tmp_path))}
+        assert charted
+        assert charted <= marks | tasks

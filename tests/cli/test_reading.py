@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from stagescope.cli import main
-from stagescope.cli.reading import MANY_FILES, Progress, reading_options
+from stagescope.cli.reading import LARGE_BYTES, MANY_FILES, Progress, reading_options
 from stagescope.ingest.layout import Layout
 from stagescope.ingest.reader import ReadOptions
 
@@ -47,7 +47,7 @@ def test_a_size_below_one_is_wrong_usage():
     assert CliRunner().invoke(probe, ["--pp", "0"]).exit_code == 2
 
 
-@pytest.mark.parametrize("command", ["show", "report", "export"])
+@pytest.mark.parametrize("command", ["show", "report", "export", "clocks"])
 def test_every_command_that_reads_has_the_options(command, capsys):
     main([command, "--help"])
     text = capsys.readouterr().out
@@ -55,6 +55,12 @@ def test_every_command_that_reads_has_the_options(command, capsys):
         option in text
         for option in ("--pp", "--tp", "--dp", "--cp", "--order", "--schedule", "--microbatches")
     )
+
+
+@pytest.mark.parametrize("command", ["show", "report", "export"])
+def test_every_command_that_shows_times_can_leave_them_as_they_were_read(command, capsys):
+    main([command, "--help"])
+    assert "--no-align" in capsys.readouterr().out
 
 
 def test_a_layout_that_does_not_fit_is_one_sentence(capsys):
@@ -76,4 +82,16 @@ def test_a_bar_counts_files_where_there_are_many(monkeypatch, files, shown):
         progress = Progress(until)
         progress.begin(files)
         progress.advance(Path("one"))
+        assert (progress._advance is not None) == shown
+
+
+@pytest.mark.parametrize(("size_bytes", "shown"), [(LARGE_BYTES, True), (LARGE_BYTES - 1, False)])
+def test_a_bar_is_shown_for_few_files_that_are_large(monkeypatch, tmp_path, size_bytes, shown):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with (tmp_path / "rank0.json").open("wb") as file:
+        file.truncate(size_bytes)
+    with ExitStack() as until:
+        progress = Progress(until, [tmp_path])
+        progress.begin(1)
         assert (progress._advance is not None) == shown

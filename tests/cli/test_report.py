@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from drawing import timeline_from_text
-from stagescope.analyze import build_report, to_json
+from stagescope.analyze import build_explained_report, to_json
 from stagescope.cli import main
-from stagescope.cli.report import bubble_sentence
-from stagescope.timeline import empty_timeline
+from stagescope.cli.fail_if import EXIT_CONDITION
 from stagescope.timeline.bubbles import DENOMINATOR
 from stagescope.workflow import read
 
@@ -23,41 +22,61 @@ def spans(tmp_path):
     return path
 
 
-def test_figures_and_a_sentence_with_its_denominator_are_printed(spans, capsys):
+def test_the_verdict_comes_first_and_figures_have_their_denominator(spans, capsys):
     assert main(["report", str(spans)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == (
-        "The bubble is 14.3 % of the pipeline window over step 0: "
-        "on average a rank was idle for 1.000 µs per step, all ranks alike."
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("1f1b, 2 stages x 2 micro-batches, 14 % idle: ")
+    assert f"Fractions divide by the {DENOMINATOR}." in text
+    assert "rank stages busy" not in text
+
+
+def test_the_figures_of_steps_and_ranks_are_printed_when_asked_for(spans, capsys):
+    assert main(["report", str(spans), "--full"]) == 0
+    assert "rank stages busy idle bubble" in " ".join(capsys.readouterr().out.split())
+
+
+def test_markdown_goes_to_standard_output_alone(spans, capsys):
+    assert main(["report", str(spans), "--markdown"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("**1f1b, 2 stages x 2 micro-batches")
+    assert err == ""
+
+
+def test_markdown_and_json_cannot_both_have_standard_output(spans, capsys):
+    assert main(["report", str(spans), "--markdown", "--json", "-"]) == 2
+    assert "expected one of --markdown, --json -" in capsys.readouterr().err
+
+
+def test_a_page_is_written(spans, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    assert main(["report", str(spans), "--html", str(out)]) == 0
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert capsys.readouterr().out.endswith(f"\nwrote {out}\n")
+
+
+def test_a_condition_that_holds_has_an_exit_code_of_its_own(spans, capsys):
+    assert (
+        main(["report", str(spans), "--fail-if", "bubble>0.1", "--fail-if", "bubble>0.9"]) == EXIT_CONDITION
     )
-    assert lines[1] == f"Fractions divide by the {DENOMINATOR}."
-    assert [line.split()[0] for line in lines[3:] if line] == ["step", "0", "rank", "0", "1", "all"]
+    assert capsys.readouterr().err.splitlines() == [
+        "stagescope: bubble>0.1 holds: bubble is 0.1429",
+        "stagescope: bubble>0.9 does not hold: bubble is 0.1429",
+    ]
+    assert main(["report", str(spans), "--fail-if", "bubble>0.9"]) == 0
 
 
-def test_the_rank_with_most_of_the_bubble_is_named():
-    report = build_report(timeline_from_text("F0 F1 B0 B1\nF0 . . B0"))
-    assert bubble_sentence(report).endswith(
-        "idle for 1.000 µs per step, rank 1 most of all: 50.0 % of its window."
-    )
-
-
-def test_several_steps_are_named_as_ranges():
-    timeline = timeline_from_text("F0 B0", step=3)
-    other = timeline_from_text("F0 B0", step=4, origin_ns=9_000)
-    report = build_report(timeline.with_spans(timeline.spans.vstack(other.spans)))
-    assert "over 2 steps (3-4)" in bubble_sentence(report)
-
-
-def test_without_steps_there_is_no_bubble_to_speak_of():
-    assert bubble_sentence(build_report(empty_timeline())).startswith(
-        "No step with a forward or backward job"
-    )
+def test_a_wrong_condition_is_refused_before_anything_is_read(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "missing"), "--fail-if", "bubbles>1"]) == 2
+    assert "bubbles>1" in capsys.readouterr().err
 
 
 def test_json_is_written_beside_the_printed_figures(spans, tmp_path, capsys):
     out = tmp_path / "report.json"
     assert main(["report", str(spans), "--json", str(out)]) == 0
-    assert json.loads(out.read_text()) == json.loads(json.dumps(to_json(build_report(read(spans)))))
+    whole = json.loads(out.read_text())
+    assert whole.pop("clocks")["machines"] == []
+    expected = json.loads(json.dumps(to_json(build_explained_report(read(spans)))))
+    assert whole | {"clocks": None} == expected
     assert capsys.readouterr().out.endswith(f"\nwrote {out}\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "spans.csv"]
 
@@ -76,7 +95,7 @@ def test_an_existing_file_is_replaced_with_force_only(spans, tmp_path, capsys):
     assert out.read_text() == "mine"
     assert capsys.readouterr().err.startswith(f"stagescope: {out} already exists\n")
     assert main(["report", str(spans), "--json", str(out), "--force"]) == 0
-    assert json.loads(out.read_text())["schema"] == 1
+    assert json.loads(out.read_text())["schema"] == 2
 
 
 def test_a_place_that_cannot_be_written_is_an_error(spans, tmp_path, capsys):
@@ -89,7 +108,9 @@ def test_partial_data_are_in_the_json_and_make_the_exit_code_1(spans, capsys):
     spans.write_text(spans.read_text() + "0,compute,forward,0,0,0,9,,,,5000,4000,,,\n")
     assert main(["report", str(spans), "--json", "-"]) == 1
     out, err = capsys.readouterr()
-    assert [row["severity"] for row in json.loads(out)["diagnostics"]] == ["error"]
+    severities = [row["severity"] for row in json.loads(out)["diagnostics"]]
+    assert severities[0] == "error"
+    assert severities.count("error") == 1
     assert err.startswith("stagescope: partial data: ")
 
 
@@ -97,4 +118,4 @@ def test_output_that_cannot_carry_the_micro_sign_gets_a_u(spans):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     call = [sys.executable, "-m", "stagescope", "report", spans]
     done = subprocess.run(call, capture_output=True, env=environment, check=True)
-    assert b"idle for 1.000 us per step" in done.stdout
+    assert b"idle for 1.000 us" in done.stdout

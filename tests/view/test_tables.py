@@ -57,7 +57,7 @@ def test_of_many_steps_and_ranks_some_are_shown_and_the_others_counted() -> None
 
 def test_a_report_without_figures_says_so() -> None:
     table = figures_table(build_report(empty_timeline()))
-    assert table.splitlines() == ["no steps with pipeline jobs", "", "no ranks with pipeline jobs"]
+    assert table.splitlines() == ["no steps to measure", "", "no ranks to measure"]
 
 
 def test_no_line_is_wider_than_asked_for() -> None:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from drawing import timeline_from_text
+from machines import on_machines
+from stagescope.export.step_chart import APART
 from stagescope.timeline import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.timeline.validate import conform
 from stagescope.view.terminal import MOST_RANKS, draw_step, evenly_chosen
@@ -263,3 +265,27 @@ def test_no_letter_stands_for_a_kind_that_did_not_run(timeline: Timeline) -> Non
     present = {BY_NAME[kind].letter for kind in timeline.spans["kind"].unique()}
     rows = [line[5:] for line in lines[1:] if line[:5].strip().isdigit()]
     assert {character for line in rows for character in line if character.isalpha()} <= present
+
+
+def test_machines_that_are_not_on_one_clock_are_drawn_below_rules_that_name_them() -> None:
+    timeline = timeline_from_text("F0 B0\nF0 B0\nF0 B0")
+    timeline = on_machines(
+        timeline, {0: "node-a", 1: "node-b", 2: "node-a"}, {"node-a": (0, 0), "node-b": None}
+    )
+    lines = chart(timeline, width=90, ascii_only=True).strip().splitlines()
+    assert [line.split()[0] for line in lines[1:6]] == ["--", "0", "2", "--", "1"]
+    assert lines[1] == f"-- node-a: {APART} ".ljust(90, "-")
+    assert lines[4] == f"-- node-b: {APART} ".ljust(90, "-")
+    assert "bubble" not in lines[0]
+    assert lines[-1].startswith("0 is the start of the step on each clock")
+    assert all(len(line) <= 40 for line in chart(timeline, width=40).splitlines())
+
+
+def test_a_section_without_a_row_that_is_shown_has_no_rule() -> None:
+    count = 3 * MOST_RANKS
+    machines = dict.fromkeys(range(count), "node") | {3: "hidden", 5: "last"}
+    timeline = timeline_from_text("\n".join(["F0 B0"] * count))
+    drawn = chart(on_machines(timeline, machines, {"node": (0, 0)}), width=100)
+    assert f"node: {APART}" in drawn
+    assert f"last: {APART}" in drawn
+    assert "hidden" not in drawn

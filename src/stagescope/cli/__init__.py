@@ -37,7 +37,17 @@ class Command(NamedTuple):
 COMMANDS: tuple[Command, ...] = (
     Command("run", "stagescope.cli.run", "Run a training command with recording on, its code unchanged."),
     Command("show", "stagescope.cli.show", "Show a chart of one step and the main figures in the terminal."),
-    Command("report", "stagescope.cli.report", "Print the figures of a run, or write them as JSON."),
+    Command("open", "stagescope.cli.open", "Show a run in the browser, from a server on this machine alone."),
+    Command(
+        "report", "stagescope.cli.report", "Say where the time of a run went, and what would win it back."
+    ),
+    Command(
+        "clocks", "stagescope.cli.clocks", "Tell how the clocks of several machines were brought to one."
+    ),
+    Command("compare", "stagescope.cli.compare", "Tell what got slower or faster from one run to another."),
+    Command(
+        "what-if", "stagescope.cli.what_if", "Predict the step time if stages, links or schedule changed."
+    ),
     Command("export", "stagescope.cli.export", "Write a run as a picture, a trace for a viewer, or a table."),
     Command("simulate", "stagescope.cli.simulate", "Simulate a schedule: picture, figures, comparison."),
     Command(
@@ -99,8 +109,9 @@ def commands() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code of one call; `arguments` are those of the process unless given.
 
-    0: done. 1: a mistake in what was given, or a result from incomplete data. 2: wrong usage. 126 and 127: a
-    program could not be started. 130: interrupted. 141: whoever read the output stopped reading.
+    0: done. 1: a mistake in what was given, or a result from incomplete data. 2: wrong usage. 3: a condition of
+    --fail-if holds. 126 and 127: a program could not be started. 130: interrupted. 141: whoever read the output
+    stopped reading.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file name may hold bytes that the terminal's encoding cannot carry: no reason to fail.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RANKS = 4
 STEPS = 5
 RECORDED = f"1:{STEPS}"
-PICTURES = (("svg", "demo.svg"), ("pftrace", "demo.pftrace"), ("chrome", "demo.json"))
+PICTURES = (("html", "demo.html"), ("svg", "demo.svg"), ("pftrace", "demo.pftrace"), ("chrome", "demo.json"))
 
 
 @click.command(
@@ -127,19 +127,20 @@ def theory_sentence(schedule: str, microbatches: int) -> str:
 def _show(recordings: Path, output: Path, theory: str) -> int:
     """Print chart and report, and write the pictures; return the exit code that the data deserve."""
     from stagescope import workflow
+    from stagescope.cli.json_file import write_json
     from stagescope.cli.reading import exit_code, read_paths
-    from stagescope.cli.report import bubble_sentence, write_report
-    from stagescope.cli.show import print_chart, print_figures
+    from stagescope.cli.report import print_report, report_json
+    from stagescope.cli.show import print_chart
 
-    timeline = read_paths([recordings])
+    read = read_paths([recordings])
+    timeline = read.timeline
     report = workflow.analyze(timeline)
     print_chart(timeline)
     click.echo()
-    print_figures(report)
+    print_report(report, read.clocks)
     click.echo()
-    click.echo(bubble_sentence(report))
     click.echo(theory)
-    write_report(report, output / "report.json", force=True)
+    write_json(report_json(report, read.clocks), output / "report.json", force=True)
     for name, file in PICTURES:
         workflow.export(timeline, output / file, format=name, force=True)
     return exit_code(timeline)
@@ -148,7 +149,8 @@ def _show(recordings: Path, output: Path, theory: str) -> int:
 def _say_how_to_open(output: Path, recordings: Path) -> None:
     click.echo(f"""
 Open it:
-  {output}/demo.svg       in any browser: the picture of one step
+  {output}/demo.html      in any browser: the whole run, to zoom, search and ask
+  {output}/demo.svg       the picture of one step, for a document
   {output}/demo.pftrace   at https://ui.perfetto.dev, "Open trace file": every span, with arrows
   {output}/demo.json      in chrome://tracing
   stagescope show {recordings} --step 2

@@ -80,7 +80,8 @@ def command(
     if in_place and output is not None:
         raise UsageError.one_of(("-o OUT", "--in-place"), ("-o OUT", "--in-place"))
     place = directory if in_place else _place(directory, output, force=force)
-    timeline = read_paths([directory], options)
+    # The chart goes into the profiler's own databases, beside its raw stamps.
+    timeline = read_paths([directory], options, align=False).timeline
     if step is not None and step not in timeline.spans["step"]:
         raise InputError.no_step(step, timeline.spans["step"].drop_nulls().unique())
     targets = _targets(

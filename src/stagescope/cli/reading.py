@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from functools import wraps
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from stagescope.align import Aligned
     from stagescope.ingest.reader import ReadOptions
     from stagescope.timeline import Timeline
 MANY_FILES = 16
-"""Fewer files than this are read before a person wonders."""
+LARGE_BYTES = 64 << 20
+"""Fewer and smaller files than this are read before a person wonders."""
 
 EXIT_PARTIAL = 1
 
@@ -40,7 +43,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def with_options(**arguments: Any) -> Any:
         layout = {name: arguments.pop(name) for name in (*SIZES, "order")}
-        said = {name: arguments.pop(name) for name in ("schedule", "microbatches")}
+        said = {name: arguments.pop(name) for name in ("schedule", "microbatches", "pattern")}
         return function(options=_read_options(layout, said), **arguments)
 
     sizes = [_number(f"--{name}", f"{meaning}, {UNLESS_SAID}") for name, meaning in SIZES.items()]
@@ -55,7 +58,12 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--schedule", "--pp-type", metavar="NAME", help=f"Schedule that was run, {UNLESS_SAID}"
     )
     microbatches = _number("--microbatches", f"Micro-batches per step, {UNLESS_SAID}")
-    added: list[Callable[..., Any]] = [*sizes, order, schedule, microbatches]
+    pattern = click.option(
+        "--pattern",
+        metavar="TEXT",
+        help="How a trace calls its jobs, such as '{kind}_{microbatch}', where it is not known here.",
+    )
+    added: list[Callable[..., Any]] = [*sizes, order, schedule, microbatches, pattern]
     for option in reversed(added):
         with_options = option(with_options)
     return with_options
@@ -72,22 +80,33 @@ def _read_options(layout: dict[str, Any], said: dict[str, Any]) -> ReadOptions:
     return ReadOptions(Layout(**layout), **said)
 
 
-def read_paths(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
-    """Return the timeline of `paths`; says so on standard error, first of all, if data are missing from it.
+def align_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to a command `--no-align`; it gets `align`, False where stamps are to stay as they were read."""
+    text = "Leave every machine's stamps on its own wall clock."
+    return click.option("--no-align", "align", is_flag=True, flag_value=False, default=True, help=text)(
+        function
+    )
 
-    While many files are read, a terminal shows how many are done.
+
+def read_paths(paths: Sequence[Path], options: ReadOptions | None = None, *, align: bool = True) -> Aligned:
+    """Return the timeline of `paths` and what was found of its clocks; without `align`, raw stamps and no such report.
+
+    Says so on standard error, first of all, if data are missing from the timeline. While many files are read, a
+    terminal shows how many are done.
     """
     from dataclasses import replace
 
     from stagescope import workflow
+    from stagescope.align import Aligned, ClockReport
     from stagescope.ingest.reader import ReadOptions
 
     with ExitStack() as shown:
-        progress = Progress(shown)
+        progress = Progress(shown, paths)
         options = replace(options or ReadOptions(), on_read=progress.advance)
-        timeline = workflow.read(*paths, options=options, on_found=progress.begin)
-    say_partial(timeline)
-    return timeline
+        raw = workflow.read(*paths, options=options, align=False, on_found=progress.begin)
+    read = workflow.bring_to_one_clock(raw) if align else Aligned(raw, ClockReport(()))
+    say_partial(read.timeline)
+    return read
 
 
 def exit_code(timeline: Timeline) -> int:
@@ -96,28 +115,37 @@ def exit_code(timeline: Timeline) -> int:
 
 
 class Progress:
-    """A bar on standard error that counts files; nothing where they are few or no terminal watches."""
+    """A bar on standard error that counts files; nothing where they are few and small, or no terminal watches."""
 
-    def __init__(self, shown: ExitStack) -> None:
-        """Show the bar until `shown` is left."""
+    def __init__(self, shown: ExitStack, paths: Sequence[Path] = ()) -> None:
+        """Show the bar until `shown` is left; `paths` are what is read."""
         self._shown = shown
+        self._paths = paths
         self._advance: Callable[[], object] | None = None
 
     def begin(self, file_count: int) -> None:
         """Show the bar for so many files."""
-        if file_count < MANY_FILES or not sys.stderr.isatty():
+        if not sys.stderr.isatty() or not (file_count >= MANY_FILES or _are_large(self._paths)):
             return
         from rich.console import Console
         from rich.progress import Progress as Bar
 
         bar = self._shown.enter_context(Bar(console=Console(stderr=True), transient=True))
-        task = bar.add_task(f"reading {file_count} files", total=file_count)
+        files = f"{file_count} files" if file_count > 1 else "1 file"
+        task = bar.add_task(f"reading {files}", total=file_count)
         self._advance = lambda: bar.advance(task)
 
     def advance(self, _path: Path) -> None:
         """Count one file more."""
         if self._advance is not None:
             self._advance()
+
+
+def _are_large(paths: Sequence[Path]) -> bool:
+    """Tell whether files, and all in directories, take long to read."""
+    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+    sizes = (file.stat().st_size for file in files if file.is_file())
+    return any(total >= LARGE_BYTES for total in accumulate(sizes))
 
 
 def say_partial(timeline: Timeline) -> None:

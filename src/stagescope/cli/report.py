@@ -1,110 +1,151 @@
-"""``stagescope report``: the figures of a run, for people and for programs."""
+"""``stagescope report``: where the time of a run went, and what would win it back, for people and for programs."""
 
 from __future__ import annotations
 
-import json
-import os
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from stagescope.cli.reading import exit_code, read_paths, reading_options
-from stagescope.cli.show import print_figures, speaks_unicode
-from stagescope.vocabulary.durations import duration_text
-from stagescope.vocabulary.errors import OutputError
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.cli.clock_lines import aligned_line, say_apart, without_clock_line
+from stagescope.cli.diagnostics import print_diagnostics
+from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
+from stagescope.cli.json_file import STANDARD_OUTPUT, json_text, write_json
+from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.show import print_figures, speaks_unicode, terminal_width
+from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
+    from stagescope.align import Aligned, ClockReport
     from stagescope.analyze import Report
     from stagescope.ingest.reader import ReadOptions
 
-STANDARD_OUTPUT = Path("-")
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the call asks for besides the paths."""
+
+    json_path: Path | None
+    html_path: Path | None
+    markdown: bool
+    full: bool
+    force: bool
+    fail_if: tuple[str, ...]
 
 
 @click.command(
     "report",
-    epilog="""
+    epilog=f"""
     \b
     Examples:
       stagescope report recordings
-      stagescope report recordings --json report.json
+      stagescope report recordings --full
+      stagescope report recordings --markdown >> issue.md
+      stagescope report recordings --html report.html
       stagescope report recordings --json - | jq .bubble.fraction
+      stagescope report recordings --fail-if 'bubble>0.3' --fail-if 'step>120ms'
+
+    \b
+    Figures for --fail-if, fractions of the pipeline windows unless they are times:
+    {quantities_text(indent=4)}
     """,
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--full", is_flag=True, help="Also print the figures of every step and rank.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, for an issue or a pull request.")
 @click.option(
     "--json",
     "json_path",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write the figures as JSON; - writes them, and nothing else, to standard output.",
+    help="Write the report as JSON; - writes it, and nothing else, to standard output.",
 )
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option(
+    "--html",
+    "html_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the run with its report as one page that opens anywhere.",
+)
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option(
+    "--fail-if",
+    metavar="CONDITION",
+    multiple=True,
+    help=f"Exit with {EXIT_CONDITION} if this holds, such as 'bubble>0.3' or 'step>120ms'; may be repeated.",
+)
+@align_option
 @reading_options
-def command(paths: tuple[Path, ...], options: ReadOptions, json_path: Path | None, *, force: bool) -> int:
-    """Print the figures of a run, or write them as JSON.
+def command(paths: tuple[Path, ...], options: ReadOptions, *, align: bool, **wanted: Any) -> int:
+    """Say where the time of a run went, and what would win it back.
 
-    The bubble is the idle part of each step's window, which reaches from the first start to the last end of
-    any forward or backward job in the pipeline.
+    The verdict, the idle time by cause, the stages, and what else is sure. Idle is what no job covers in a
+    step's window, which reaches from the first start to the last end of any forward or backward job in the pipeline.
     """
     from stagescope import workflow
 
-    timeline = read_paths(paths, options)
-    report = workflow.analyze(timeline)
-    if json_path == STANDARD_OUTPUT:
-        click.echo(_json_text(report), nl=False)
-        return exit_code(timeline)
-    if json_path is not None:
-        write_report(report, json_path, force=force)
-    sentence = bubble_sentence(report)
-    click.echo(sentence if speaks_unicode() else sentence.replace("µ", "u"))
-    click.echo(f"Fractions divide by the {report.bubble.denominator}.")
-    click.echo()
-    print_figures(report)
-    if json_path is not None:
-        click.echo(f"\nwrote {json_path}")
-    return exit_code(timeline)
+    asked = Wanted(**wanted)
+    conditions = [parse_condition(text) for text in asked.fail_if]
+    if asked.markdown and asked.json_path == STANDARD_OUTPUT:
+        raise UsageError.one_of(("--markdown", "--json -"), ("both",))
+    read = read_paths(paths, options, align=align)
+    report = workflow.analyze(read.timeline)
+    _write(report, read, asked)
+    judgments = judge(report, conditions)
+    for judgment in judgments:
+        click.echo(f"stagescope: {judgment.text}", err=True)
+    return EXIT_CONDITION if any(each.fails for each in judgments) else exit_code(read.timeline)
 
 
-def bubble_sentence(report: Report) -> str:
-    """Return in one sentence how large the bubble is, of what, and which rank has most of it."""
-    from stagescope.view.tables import percent_text
+def _write(report: Report, read: Aligned, asked: Wanted) -> None:
+    """Write the files that were asked for, and print the report in the form that was."""
+    from stagescope import workflow
 
-    bubble = report.bubble
-    if bubble.fraction is None or not report.ranks:
-        return "No step with a forward or backward job was recorded, so there is no bubble to measure."
-    steps = len(bubble.steps)
-    over = f"step {bubble.steps[0]}" if steps == 1 else f"{steps} steps ({compact_ranges(bubble.steps)})"
-    idle_ns = sum(rank.idle_ns for rank in report.ranks) // (len(report.ranks) * steps)
-    most = max(report.ranks, key=lambda rank: rank.bubble_fraction)
-    percent = percent_text(most.bubble_fraction)
-    alike = all(percent_text(rank.bubble_fraction) == percent for rank in report.ranks)
-    return (
-        f"The bubble is {percent_text(bubble.fraction)} of the pipeline window over {over}: "
-        f"on average a rank was idle for {duration_text(idle_ns)} per step, "
-        + ("all ranks alike." if alike else f"rank {most.rank} most of all: {percent} of its window.")
-    )
-
-
-def write_report(report: Report, path: Path, *, force: bool = False) -> None:
-    """Write the report as JSON (analyze/report_json.py says how) to a file that is whole or not there.
-
-    Raises OutputError when it exists and `force` is not given, and when the system refuses to write.
-    """
-    if path.exists() and not force:
-        raise OutputError.exists(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(_json_text(report), encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as reason:
-        raise OutputError.cannot_write(path, reason) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    if asked.html_path is not None:
+        workflow.export(read.timeline, asked.html_path, format="html", force=asked.force)
+    if asked.json_path == STANDARD_OUTPUT:
+        click.echo(json_text(report_json(report, read.clocks)), nl=False)
+        return
+    if asked.json_path is not None:
+        write_json(report_json(report, read.clocks), asked.json_path, force=asked.force)
+    if asked.markdown:
+        click.echo(_markdown(report, read.clocks), nl=False)
+        return
+    print_report(report, read.clocks, full=asked.full)
+    written = [path for path in (asked.json_path, asked.html_path) if path is not None]
+    if written:
+        click.echo(f"\nwrote {' and '.join(map(str, written))}")
 
 
-def _json_text(report: Report) -> str:
+def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> None:
+    """Print an explained report as one screen, with `full` also the figures of every step and rank."""
+    from stagescope.view.report_text import report_text
+
+    ascii_only = not speaks_unicode()
+    say_apart(clocks, ascii_only=ascii_only)
+    line = aligned_line(clocks)
+    click.echo(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))
+    unsaid = replace(report, diagnostics=without_clock_line(report.diagnostics, clocks))
+    if full:
+        click.echo()
+        print_figures(unsaid)
+    else:
+        print_diagnostics(unsaid.diagnostics)
+
+
+def report_json(report: Report, clocks: ClockReport) -> dict[str, object]:
+    """Return the report as plain data, with the clocks where there is more than one machine."""
+    from stagescope.align import report_json as clocks_json
     from stagescope.analyze import to_json
 
-    return json.dumps(to_json(report), indent=2, allow_nan=False) + "\n"
+    return to_json(report, clocks_json(clocks))
+
+
+def _markdown(report: Report, clocks: ClockReport) -> str:
+    from stagescope.align import clock_line
+    from stagescope.view.report_markdown import report_markdown
+
+    said = clock_line(clocks) if clocks.machines else None
+    unsaid = replace(report, diagnostics=without_clock_line(report.diagnostics, clocks))
+    return report_markdown(unsaid, said)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.cli.clock_lines import say_aligned, say_apart, without_clock_line
 from stagescope.cli.diagnostics import print_diagnostics
-from stagescope.cli.reading import exit_code, read_paths, reading_options
+from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 
 if TYPE_CHECKING:
     from stagescope.analyze import Report
@@ -41,18 +43,27 @@ NARROWEST = 40
     "--width", metavar="N", type=click.IntRange(min=NARROWEST), help="Columns; those of the terminal."
 )
 @click.option("--no-color", is_flag=True, help="Use no color, as with NO_COLOR in the environment.")
+@align_option
 @reading_options
-def command(paths: tuple[Path, ...], options: ReadOptions, step: int | None, **drawing: Any) -> int:
+def command(
+    paths: tuple[Path, ...], options: ReadOptions, step: int | None, *, align: bool, **drawing: Any
+) -> int:
     """Show a chart of one step and the main figures in the terminal.
 
     PATH is a recording, a trace of another tool, or a directory with some; all of them together are one run.
     """
     from stagescope import workflow
 
-    timeline = read_paths(paths, options)
+    read = read_paths(paths, options, align=align)
+    timeline, clocks = read.timeline, read.clocks
+    ascii_only = drawing["ascii_only"] or not speaks_unicode()
+    say_apart(clocks, ascii_only=ascii_only)
     print_chart(timeline, step, **drawing)
+    say_aligned(clocks, ascii_only=ascii_only)
     click.echo()
-    print_figures(workflow.analyze(timeline), width=drawing["width"], ascii_only=drawing["ascii_only"])
+    report = workflow.analyze(timeline, explain=False)
+    unsaid = without_clock_line(report.diagnostics, clocks)
+    print_figures(replace(report, diagnostics=unsaid), width=drawing["width"], ascii_only=ascii_only)
     return exit_code(timeline)
 
 

@@ -74,7 +74,7 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
         diagnostics=pl.concat(t.diagnostics for t in declared),
     )
     return _without_reversed(merged).with_diagnostics(
-        [*_missing_ranks(merged.ranks), *_clock_notes(merged.clocks)]
+        [*_missing_ranks(merged.ranks), *wall_clock_notes(merged.clocks)]
     )
 
 
@@ -131,7 +131,7 @@ def _counted(timeline: Timeline, wrong: pl.Expr, message: str) -> list[Diagnosti
     ]
 
 
-def _clock_notes(clocks: pl.DataFrame) -> list[Diagnostic]:
+def wall_clock_notes(clocks: pl.DataFrame) -> list[Diagnostic]:
     """Return a warning where several clocks stand side by side and nobody knows how far they are apart."""
     count = clocks["clock"].n_unique()
     if count < 2 or not clocks["error_hi_ns"].null_count():  # noqa: PLR2004 - one clock agrees with itself

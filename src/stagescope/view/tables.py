@@ -33,7 +33,7 @@ def figures_table(report: Report, *, width: int = 80, ascii_only: bool = False) 
 
 def _step_lines(steps: tuple[StepFigures, ...]) -> list[str]:
     if not steps:
-        return ["no steps with pipeline jobs"]
+        return ["no steps to measure"]
     half = MOST_STEPS // 2
     shown = steps if len(steps) <= MOST_STEPS else (*steps[:half], *steps[-half:])
     rows = [
@@ -50,7 +50,7 @@ def _step_lines(steps: tuple[StepFigures, ...]) -> list[str]:
 def _rank_lines(report: Report) -> list[str]:
     ranks = report.ranks
     if not ranks:
-        return ["no ranks with pipeline jobs"]
+        return ["no ranks to measure"]
     shown = [ranks[index] for index in evenly_chosen(len(ranks), MOST_RANKS)]
     rows = [_rank_row(rank) for rank in shown]
     if len(ranks) > 1:

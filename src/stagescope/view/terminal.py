@@ -18,9 +18,9 @@ from stagescope.export.step_chart import (
     chart_axis,
     chart_step,
     chart_title,
-    counted,
 )
 from stagescope.view.cells import EIGHTHS, IDLE, Line, covered, owners, split_cells
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
 from stagescope.vocabulary.palette import INK, chunk_color, mix, text_color
 
@@ -138,20 +138,22 @@ def evenly_chosen(count: int, most: int) -> list[int]:
 
 
 def _title(screen: Screen) -> Text:
-    title = chart_title(screen.chart).replace(" · ", screen.glyphs.between)
-    title = "".join(character if character.isprintable() else "?" for character in title)
-    if screen.ascii_only:
-        title = title.encode("ascii", "replace").decode()
+    title = _shown(screen, chart_title(screen.chart).replace(" · ", screen.glyphs.between))
     if cell_len(title) > screen.width:
         title = set_cell_size(title, screen.width - len(screen.glyphs.cut)) + screen.glyphs.cut
     return Text(title, style="bold" if screen.color else "")
 
 
 def _rank_lines(screen: Screen, rows: list[int]) -> Iterator[Text]:
-    """Yield the lines of every shown rank."""
+    """Yield the lines of every shown rank, under the heading of its section where ranks do not share a clock."""
     blocks = screen.chart.blocks.partition_by("row", as_dict=True)
     waits = screen.chart.waits.partition_by("row", as_dict=True)
+    sections = list(screen.chart.sections)
     for row in rows:
+        begun = [section for section in sections if section.row <= row]
+        if begun:
+            yield _section_line(screen, begun[-1].title)
+            del sections[: len(begun)]
         lines = _lines_of_row(blocks.get((row,), screen.chart.blocks.clear()))
         for number, line in enumerate(lines):
             name = str(screen.chart.ranks[row]) if number == 0 else ""
@@ -161,6 +163,20 @@ def _rank_lines(screen: Screen, rows: list[int]) -> Iterator[Text]:
             drawn = draw(screen, line, is_wait)
             if number == 0 or drawn.plain:
                 yield Text.assemble(name.rjust(screen.label_width - 1) + " ", drawn)
+
+
+def _section_line(screen: Screen, title: str) -> Text:
+    """Return a rule across the chart with a section's title in it."""
+    head = screen.glyphs.rule * 2 + " " + _shown(screen, title) + " "
+    if cell_len(head) > screen.width:
+        head = set_cell_size(head, screen.width - len(screen.glyphs.cut)) + screen.glyphs.cut
+    return Text(head + screen.glyphs.rule * (screen.width - cell_len(head)), DIM if screen.color else "")
+
+
+def _shown(screen: Screen, text: str) -> str:
+    """Return text as this terminal can show it."""
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text.encode("ascii", "replace").decode() if screen.ascii_only else text
 
 
 def _lines_of_row(blocks: pl.DataFrame) -> list[pl.DataFrame]:
@@ -320,6 +336,8 @@ def _notes(screen: Screen, rows: list[int]) -> Iterator[str]:
     chart = screen.chart
     if chart.blocks.is_empty():
         yield "no jobs recorded"
+    if chart.sections:
+        yield "0 is the start of the step on each clock; only times on one clock can be compared"
     hidden = len(chart.ranks) - len(rows)
     if hidden:
         yield f"{counted(hidden, 'rank')} not shown"

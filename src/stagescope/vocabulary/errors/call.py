@@ -40,6 +40,16 @@ class CommandError(StagescopeError):
         return error
 
     @classmethod
+    def cannot_listen(cls, host: str, port: int, reason: OSError) -> Self:
+        """Return the error for an address that no server can be had on."""
+        error = cls(
+            f"cannot listen on port {port} of {host}: {reason.strerror or reason}",
+            "without --port a free one is taken",
+        )
+        error.exit_code = 1
+        return error
+
+    @classmethod
     def missing_library(cls, library: str, purpose: str, install: str) -> Self:
         """Return the error for an optional library that a command needs."""
         error = cls(f"{purpose} needs {library}, which is not installed", f"install it with: {install}")
@@ -58,6 +68,31 @@ class UsageError(StagescopeError):
         return cls(
             f"steps {text!r}: expected A:B with whole numbers from 0, such as 2:5 for steps 2, 3 and 4"
         )
+
+    @classmethod
+    def not_loopback(cls, host: str, loopback: Iterable[str]) -> Self:
+        """Return the error for a server that others than this machine could reach."""
+        return cls(
+            f"--host {host}: expected one of {', '.join(loopback)}: the viewer is for this machine alone",
+            "from another machine, forward the port: ssh -L 8000:127.0.0.1:8000 HOST, with --port 8000 here",
+        )
+
+    @classmethod
+    def picture_size_malformed(cls, text: str) -> Self:
+        """Return the error for a size that is not written as ``1600`` or ``1600x900``."""
+        return cls(f"--size {text!r}: expected WIDTH or WIDTHxHEIGHT in pixels, such as 1600x900")
+
+    @classmethod
+    def figure_too_small(cls, size: str, least: str, ranks: int) -> Self:
+        """Return the error for a picture in which nothing could be told."""
+        return cls(
+            f"a picture of {size} has no room for {ranks} ranks: they take {least}", "draw fewer with --ranks"
+        )
+
+    @classmethod
+    def no_figure(cls, format_name: str, pictures: Iterable[str]) -> Self:
+        """Return the error for a size or ranks of something that is no picture."""
+        return cls(f"--size and --ranks are for pictures ({', '.join(pictures)}), not for {format_name}")
 
     @classmethod
     def one_of(cls, choices: Iterable[str], given: Iterable[str]) -> Self:
@@ -86,6 +121,35 @@ class UsageError(StagescopeError):
         return cls(
             f"--order {order!r}: expected every dimension larger than 1 once, the fastest first, such as {example}"
         )
+
+    @classmethod
+    def pattern_malformed(cls, text: str, fields: Iterable[str]) -> Self:
+        """Return the error for a pattern of names that does not say where the kind of a job stands."""
+        words = ", ".join("{" + field + "}" for field in fields)
+        return cls(
+            f"--pattern {text!r}: expected {{kind}} once, and of the words in braces only {words}, each once"
+        )
+
+    @classmethod
+    def change_malformed(cls, option: str, text: str) -> Self:
+        """Return the error for a change of costs that is not written as ``stage=3:10%``."""
+        return cls(
+            f"{option} {text!r}: expected a percentage, and before it what it is for",
+            f"such as {option} 10%, {option} stage=3:10%, or {option} rank=2,kind=backward:5%",
+        )
+
+    @classmethod
+    def condition_malformed(cls, text: str, quantities: Iterable[str]) -> Self:
+        """Return the error for a condition on a report that is not written QUANTITY>NUMBER."""
+        return cls(
+            f"--fail-if {text!r}: expected a figure, >, >=, < or <=, and a number, such as bubble>0.3",
+            f"figures are {', '.join(quantities)}",
+        )
+
+    @classmethod
+    def condition_unit(cls, text: str, units: Iterable[str]) -> Self:
+        """Return the error for a condition whose number has a unit that its figure does not have."""
+        return cls(f"--fail-if {text!r}: expected a number with {', '.join(units)}")
 
     @classmethod
     def mirror_unknown(cls, name: str, known: Iterable[str]) -> Self:

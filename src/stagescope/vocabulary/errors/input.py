@@ -33,8 +33,7 @@ class InputError(StagescopeError):
     @classmethod
     def not_recognized(cls, path: str | os.PathLike[str], formats: Iterable[str], head: bytes) -> Self:
         """Return the error for a file that no reader recognizes by its content."""
-        begins = f"it begins with {head[:12]!r}" if head else "it is empty"
-        return cls(f"{path} is not a recording or a trace that stagescope knows ({begins})",
+        return cls(f"{path} is not a recording or a trace that stagescope knows ({_beginning(head)})",
                    f"formats it reads: {', '.join(formats)}")  # fmt: skip
 
     @classmethod
@@ -100,6 +99,45 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def no_pipeline_in_traces(cls, paths: Sequence[str | os.PathLike[str]]) -> Self:
+        """Return the error for traces of torch.profiler that name no job of a pipeline and let none be inferred."""
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        return cls(
+            f"no pipeline job in {paths[0]}{more}: nothing in it is called like PP:1F0 or Forward 0, "
+            "and no forward and backward can be told from its operators",
+            "put \"with torch.profiler.record_function(f'F{stage}.{microbatch}'):\" around each forward (B around each "
+            "backward) and profile with ProfilerActivity.CPU; or start the training with: "
+            "stagescope run --also kineto -- torchrun ... train.py",
+        )
+
+    @classmethod
+    def no_ranges(cls, path: str | os.PathLike[str], ranges: int, names: Sequence[str]) -> Self:
+        """Return the error for a report of Nsight Systems in which no NVTX range is a job of a pipeline."""
+        shown = ", ".join(repr(name[:60]) for name in names)
+        found = (
+            f"none of its {ranges} NVTX ranges is called like one: {shown}"
+            if ranges
+            else "it has no NVTX range"
+        )
+        return cls(
+            f"no pipeline job in {path}: {found}",
+            "put \"with torch.cuda.nvtx.range(f'F{stage}.{microbatch}'):\" around each forward (B around each "
+            "backward) and record with nsys profile -t cuda,nvtx; or say how jobs are called with --pattern; or start "
+            "the training with: nsys profile -t cuda,nvtx stagescope run --also nvtx -- torchrun ... train.py",
+        )
+
+    @classmethod
+    def no_job_names(cls, path: str | os.PathLike[str], pattern: str | None, names: Sequence[str]) -> Self:
+        """Return the error for a trace in which no slice is called as a pattern, or any common one, describes."""
+        called = f"as --pattern {pattern!r} describes" if pattern else "in a way that is known here"
+        shown = ", ".join(repr(name[:60]) for name in names) or "none"
+        return cls(
+            f"{path}: no slice is called {called}; the most frequent names: {shown}",
+            "say how jobs are called, such as --pattern '{kind}_{microbatch}' for forward_3 "
+            "(also {stage}, {chunk}, {step}, {rank}, {peer}, and * for anything)",
+        )
+
+    @classmethod
     def no_worker_logs(cls, directory: str | os.PathLike[str]) -> Self:
         """Return the error for a directory without Paddle's worker logs."""
         return cls(
@@ -146,3 +184,16 @@ class TableError(StagescopeError):
 def _sizes(given: Mapping[str, int]) -> str:
     """Return parallel sizes in words: pp 4 x tp 2."""
     return " x ".join(f"{name} {size}" for name, size in given.items())
+
+
+def _beginning(head: bytes) -> str:
+    """Return what a file that nobody knows begins with, in words."""
+    if not head:
+        return "it is empty"
+    is_saved = head.startswith(b"PK") and b"data.pkl" in head
+    if is_saved or (len(head) > 1 and head[:1] == b"\x80" and 1 < head[1] <= MOST_PICKLE_PROTOCOL):
+        return "it is a pickle, as torch.save writes: none is ever loaded, for that runs what stands in it"
+    return f"it begins with {head[:12]!r}"
+
+
+MOST_PICKLE_PROTOCOL = 5

@@ -1,0 +1,47 @@
+"""Changes of costs as they are written on the command line: ``stage=3:10%`` or ``rank=2,kind=backward:5%``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.kinds import PIPELINE_JOBS
+
+if TYPE_CHECKING:
+    from stagescope.analyze.what_if import Slower
+
+PERCENT = re.compile(r"(?:(?P<where>[^:]+):)?\s*(?P<percent>\d+(?:\.\d+)?)\s*%")
+WHERE = re.compile(r"\s*(?:(?P<number>stage|rank)\s*=\s*(?P<value>\d+)|kind\s*=\s*(?P<kind>\w+))\s*")
+ALL = 100.0
+
+
+def parse_change(option: str, text: str) -> Slower:
+    """Return the change that ``--faster`` or ``--slower`` says.
+
+    Raises UsageError for anything but a percentage with stage, rank or kind before it, each once, and for what
+    would be faster by more than 100 %.
+    """
+    from stagescope.analyze.what_if import Slower
+
+    found = PERCENT.fullmatch(text.strip())
+    if found is None:
+        raise UsageError.change_malformed(option, text)
+    percent = float(found["percent"])
+    faster = option == "--faster"
+    if faster and percent > ALL:
+        raise UsageError.change_malformed(option, text)
+    where: dict[str, int | str] = {}
+    for word in (found["where"] or "").split(",") if found["where"] else ():
+        part = WHERE.fullmatch(word)
+        name = part and (part["number"] or "kind")
+        if (
+            part is None
+            or name is None
+            or name in where
+            or (part["kind"] or PIPELINE_JOBS[0]) not in PIPELINE_JOBS
+        ):
+            raise UsageError.change_malformed(option, text)
+        where[name] = part["kind"] or int(part["value"])
+    fraction = -percent / ALL if faster else percent / ALL
+    return Slower(fraction, **where)  # type: ignore[arg-type]  # numbers for stage and rank, a word for kind

@@ -1,0 +1,54 @@
+"""``stagescope clocks``: how the clocks of a run's machines were brought to one, and how well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagescope.cli.clock_lines import in_ascii
+from stagescope.cli.reading import exit_code, read_paths, reading_options
+from stagescope.cli.show import speaks_unicode
+
+if TYPE_CHECKING:
+    from stagescope.align import ClockReport
+    from stagescope.ingest.reader import ReadOptions
+
+
+@click.command(
+    "clocks",
+    epilog="""
+    \b
+    Examples:
+      stagescope clocks recordings
+      stagescope clocks logs/machine0 logs/machine1
+      stagescope clocks recordings --json | jq '.machines[].offset_ns'
+    """,
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Write JSON, and nothing else, to standard output.")
+@reading_options
+def command(paths: tuple[Path, ...], options: ReadOptions, *, as_json: bool) -> int:
+    """Tell how the machines' clocks were brought to one.
+
+    Per machine: what was added to its stamps, the rate of that, the interval in which the error lies, and the
+    observations that say so; clocks that were set during the run; observations that others prove false.
+    """
+    read = read_paths(paths, options)
+    click.echo(_json_text(read.clocks) if as_json else _story(read.clocks))
+    return exit_code(read.timeline)
+
+
+def _json_text(clocks: ClockReport) -> str:
+    from stagescope.align import report_json
+
+    return json.dumps(report_json(clocks), indent=2, allow_nan=False)
+
+
+def _story(clocks: ClockReport) -> str:
+    from stagescope.view.clocks import clock_story
+
+    story = clock_story(clocks)
+    return story if speaks_unicode() else in_ascii(story)

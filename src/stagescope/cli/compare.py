@@ -1,0 +1,82 @@
+"""``stagescope compare``: what got slower or faster from one run to another, and whether it is more than noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagescope.cli.diagnostics import print_diagnostics
+from stagescope.cli.json_file import STANDARD_OUTPUT, json_text, write_json
+from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.show import speaks_unicode
+
+if TYPE_CHECKING:
+    from stagescope.analyze.comparison import Comparison
+    from stagescope.ingest.reader import ReadOptions
+
+
+@click.command(
+    "compare",
+    epilog="""
+    \b
+    Examples:
+      stagescope compare before after
+      stagescope compare monday tuesday --markdown > comparison.md
+      stagescope compare before after --json - | jq '.differences[0]'
+    """,
+)
+@click.argument("before", metavar="A", type=click.Path(path_type=Path))
+@click.argument("after", metavar="B", type=click.Path(path_type=Path))
+@click.option(
+    "--json",
+    "json_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the comparison as JSON; - writes it, and nothing else, to standard output.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
+@align_option
+@reading_options
+def command(
+    before: Path,
+    after: Path,
+    options: ReadOptions,
+    json_path: Path | None,
+    *,
+    force: bool,
+    markdown: bool,
+    align: bool,
+) -> int:
+    """Tell what got slower or faster from run A to run B, and whether that is more than noise.
+
+    Each run is a recording, a trace, or a directory with some. The steps of each run tell how much steps vary; only
+    differences beyond that are claimed.
+    """
+    from stagescope import workflow
+    from stagescope.analyze.comparison_json import comparison_json
+
+    timelines = [read_paths([path], options, align=align).timeline for path in (before, after)]
+    comparison = workflow.compare(*timelines)
+    code = max(map(exit_code, timelines))
+    if json_path == STANDARD_OUTPUT:
+        click.echo(json_text(comparison_json(comparison)), nl=False)
+        return code
+    if json_path is not None:
+        write_json(comparison_json(comparison), json_path, force=force)
+    _print(comparison, markdown=markdown)
+    if json_path is not None:
+        click.echo(f"\nwrote {json_path}")
+    return code
+
+
+def _print(comparison: Comparison, *, markdown: bool) -> None:
+    from stagescope.view.compare_table import comparison_sentences, comparison_tables
+
+    text = "\n".join(
+        [*comparison_sentences(comparison), "", comparison_tables(comparison, markdown=markdown)]
+    )
+    click.echo(text if speaks_unicode() else text.replace("µ", "u"))
+    print_diagnostics(comparison.diagnostics)

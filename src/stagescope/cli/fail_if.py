@@ -1,0 +1,131 @@
+"""``--fail-if``: a condition on a report, such as bubble>0.3, that gives a command an exit code of its own."""
+
+from __future__ import annotations
+
+import operator
+import re
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.vocabulary.durations import UNITS_NS, duration_text
+from stagescope.vocabulary.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stagescope.analyze import Report
+
+EXIT_CONDITION = 3
+"""What a command returns when a condition holds."""
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+class Quantity(NamedTuple):
+    """A figure that can be asked for: what it is in words, and how it is found; None where it is not known."""
+
+    meaning: str
+    of: Callable[[Report], float | None]
+    is_time: bool = False
+
+
+def _cause(name: str) -> Callable[[Report], float | None]:
+    def fraction(report: Report) -> float | None:
+        return report.explanation.idle_fractions().get(f"{name}_ns") if report.explanation else None
+
+    return fraction
+
+
+def _step(pick: Callable[[list[int]], float]) -> Callable[[Report], float | None]:
+    def length_ns(report: Report) -> float | None:
+        windows_ns = [step.window_ns for step in report.steps if step.in_totals]
+        return pick(windows_ns) if windows_ns else None
+
+    return length_ns
+
+
+QUANTITIES: dict[str, Quantity] = {
+    "bubble": Quantity("idle part of the pipeline windows, 0 to 1", lambda report: report.bubble.fraction),
+    "rank_bubble": Quantity(
+        "the same of the rank that has most of it",
+        lambda report: max(report.bubble.per_rank.values(), default=None),
+    ),
+    "schedule_bubble": Quantity("part of the windows idle by the schedule itself", _cause("schedule_bubble")),
+    "stage_imbalance": Quantity("the same by unequal stages", _cause("stage_imbalance")),
+    "straggler": Quantity("the same by ranks slower than their replicas", _cause("straggler")),
+    "jitter": Quantity("the same by uneven jobs", _cause("jitter")),
+    "comm_exposed": Quantity("the same by transfers", _cause("comm_exposed")),
+    "unexplained": Quantity("the same by launch gaps and all else", _cause("unexplained")),
+    "step": Quantity("median length of a step, such as 120ms", _step(median), is_time=True),
+    "longest_step": Quantity("length of the longest step", _step(max), is_time=True),
+}
+
+
+def quantities_text(indent: int) -> str:
+    """Return one line per figure that a condition may name, each but the first indented."""
+    width = max(map(len, QUANTITIES)) + 2
+    lines = (f"  {name:{width}}{quantity.meaning}" for name, quantity in QUANTITIES.items())
+    return f"\n{' ' * indent}".join(lines)
+
+
+class Condition(NamedTuple):
+    """One condition, as written and as understood; a limit on a time is in nanoseconds."""
+
+    text: str
+    quantity: str
+    comparison: str
+    limit: float
+
+
+WRITTEN = re.compile(
+    r"\s*(?P<name>\w+)\s*(?P<sign>>=|<=|>|<)\s*(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>%|[a-zµ]*)\s*"
+)
+
+
+def parse_condition(text: str) -> Condition:
+    """Return a condition: a quantity, > >= < or <=, and a number, with % for a fraction or a unit for a time.
+
+    Raises UsageError for anything else; its hint lists the quantities.
+
+    >>> parse_condition("bubble > 30%")
+    Condition(text='bubble > 30%', quantity='bubble', comparison='>', limit=0.3)
+    >>> parse_condition("step>=1.5ms").limit
+    1500000.0
+    """
+    found = WRITTEN.fullmatch(text)
+    name = found["name"] if found else ""
+    if found is None or name not in QUANTITIES:
+        raise UsageError.condition_malformed(text, QUANTITIES)
+    scales = UNITS_NS if QUANTITIES[name].is_time else {"": 1.0, "%": 0.01}
+    if found["unit"] not in scales:
+        raise UsageError.condition_unit(text, (unit or "no unit" for unit in scales))
+    limit = round(float(found["number"]) * scales[found["unit"]], 12)
+    return Condition(text.strip(), name, found["sign"], limit)
+
+
+class Judgment(NamedTuple):
+    """What became of a condition: whether the command fails for it, and a sentence with the figure."""
+
+    fails: bool
+    text: str
+
+
+def judge(report: Report, conditions: Sequence[Condition]) -> list[Judgment]:
+    """Return what becomes of each condition; one about a figure that is not known fails."""
+    return [_judge(report, condition) for condition in conditions]
+
+
+def _judge(report: Report, condition: Condition) -> Judgment:
+    quantity = QUANTITIES[condition.quantity]
+    value = quantity.of(report)
+    if value is None:
+        return Judgment(fails=True, text=f"{condition.text}: {condition.quantity} is not known")
+    fails = COMPARISONS[condition.comparison](value, condition.limit)
+    shown = duration_text(round(value)) if quantity.is_time else f"{value:.4f}"
+    verb = "holds" if fails else "does not hold"
+    return Judgment(fails, f"{condition.text} {verb}: {condition.quantity} is {shown}")

@@ -1,0 +1,33 @@
+"""Write a result as JSON: to standard output, or to a file that is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from stagescope.vocabulary.errors import OutputError
+
+STANDARD_OUTPUT = Path("-")
+
+
+def json_text(data: object) -> str:
+    """Return plain data as indented JSON with a line end; what is not a number raises ValueError."""
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def write_json(data: object, path: Path, *, force: bool = False) -> None:
+    """Write plain data as JSON to a file.
+
+    Raises OutputError when it exists and `force` is not given, and when the system refuses to write.
+    """
+    if path.exists() and not force:
+        raise OutputError.exists(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        unfinished.write_text(json_text(data), encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as reason:
+        raise OutputError.cannot_write(path, reason) from None
+    finally:
+        unfinished.unlink(missing_ok=True)

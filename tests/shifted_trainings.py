@@ -1,0 +1,80 @@
+"""A real training of four processes, two of which have their recorder's clock off: raw stamps, and the true ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import polars as pl
+
+from fork_ranks import free_port
+from shifted_rank import unshifted_ns
+from stagescope.record.launch import recording_environment
+from stagescope.workflow import read
+
+TESTS = Path(__file__).parent
+RANKS, SHIFTED = 4, (2, 3)
+MICROBATCHES, MILLISECONDS = 16, "1"
+LIMIT_S = 240
+STAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+
+
+@dataclass(frozen=True)
+class ShiftedTraining:
+    """Where the recordings lie, and when the clock of the shifted ranks began to drift."""
+
+    directory: Path
+    zero_ns: int
+
+    def true_spans(self) -> pl.DataFrame:
+        """Return the raw spans in their order, with the stamps that rank 0's clock would have shown, exactly.
+
+        CLOCK_MONOTONIC is common to all ranks; what the reader added to bring a machine to its wall clock is in
+        `clocks`, and taken off before the shift is undone.
+        """
+        raw = read(self.directory, align=False)
+        added_ns = dict(
+            raw.ranks.join(raw.clocks.select("clock", "offset_ns"), on="clock")
+            .select("rank", "offset_ns")
+            .iter_rows()
+        )
+        parts = []
+        for (rank,), spans in raw.spans.group_by("rank", maintain_order=True):
+            shown = spans.with_columns(pl.col(STAMPS) - added_ns[rank])
+            if rank in SHIFTED:
+                shown = shown.with_columns(unshifted_ns(shown[name], self.zero_ns) for name in STAMPS)
+            parts.append(shown.with_columns(pl.col(STAMPS) + added_ns[0]))
+        return pl.concat(parts)
+
+
+@cache
+def shifted_training(schedule: str = "1F1B", steps: int = 60) -> ShiftedTraining:
+    """Train with ranks 2 and 3 on a machine whose clock is off; raises with what a rank said if it fails."""
+    directory, zero_ns, port = Path(mkdtemp(prefix="stagescope-shifted-")), time.monotonic_ns(), free_port()
+    told = [schedule, str(steps), str(MICROBATCHES), *([MILLISECONDS] * RANKS)]
+    script = [str(TESTS / "sleeping_training.py"), *told]
+    shifted = [str(TESTS / "shifted_rank.py"), str(zero_ns)]
+    inherited = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = recording_environment(directory, steps=None, run=schedule, inherited=inherited)
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *(shifted if rank in SHIFTED else []), *script],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * RANKS, "\n".join(said)[-3000:]
+    return ShiftedTraining(directory, zero_ns)
