@@ -59,12 +59,8 @@ gpu-check: ## on a machine with a GPU, compare recorded times with CUPTI's and p
 golden: $(DEV_READY) ## write the golden files of the tests anew
 	@tools/each.sh $(BIN)/python "golden file script" tools/golden_*.py
 
-web: ## build the browser viewer
-	@if [ -f web/package.json ]; then \
-	  cd web && npm ci --no-audit --no-fund && npm run build; \
-	else \
-	  echo "There is no browser viewer in this version: stagescope draws in the terminal and exports to files."; \
-	fi
+web: ## check, test and build the browser viewer into src/stagescope/export/assets
+	@cd web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 
 clean: ## remove what make made here: the environment, the demo's output, caches
 	@rm -rf demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

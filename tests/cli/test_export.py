@@ -73,3 +73,32 @@ def test_partial_data_are_written_and_make_the_exit_code_1(spans, tmp_path, caps
     said, err = capsys.readouterr()
     assert err.startswith("stagescope: partial data: ")
     assert "error: spans that end before they start" in said
+
+
+def test_a_figure_has_the_size_step_and_ranks_that_were_asked_for(spans, tmp_path, capsys):
+    out = tmp_path / "figure.svg"
+    words = ["--step", "1", "--ranks", "1", "--size", "700x300", "-o", str(out)]
+    assert main(["export", str(spans), *words]) == 0
+    svg = out.read_text()
+    assert 'width="700" height="300"' in svg
+    assert "1 of 2 ranks" in svg
+    assert "step 1" in svg
+    assert "rank 0" not in svg
+    assert capsys.readouterr().out.startswith(f"wrote {out}: 2 slices")
+    picture = out.with_suffix(".png")
+    assert main(["export", str(spans), *words[:-1], str(picture)]) == 0
+    assert picture.read_bytes()[16:24] == (700).to_bytes(4, "big") + (300).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("size", ["", "0", "700x", "x300", "700X300", "-5", "7e2", "700x300x2", "123456"])
+def test_a_size_that_is_none_is_an_error(spans, tmp_path, capsys, size):
+    assert main(["export", str(spans), "--size", size, "-o", str(tmp_path / "run.svg")]) == 2
+    said = f"stagescope: --size {size!r}: expected WIDTH or WIDTHxHEIGHT in pixels, such as 1600x900\n"
+    assert capsys.readouterr().err == said
+
+
+def test_what_is_no_picture_has_no_size(spans, tmp_path, capsys):
+    assert main(["export", str(spans), "--size", "700", "-o", str(tmp_path / "run.csv")]) == 2
+    assert (
+        capsys.readouterr().err == "stagescope: --size and --ranks are for pictures (svg, png), not for csv\n"
+    )

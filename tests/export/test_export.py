@@ -9,7 +9,15 @@ TIMELINE = pipeline_timeline(Shape(ranks=2, microbatches=2, steps=1))
 
 
 def test_formats_have_distinct_names_and_suffixes():
-    assert [writer.name for writer in WRITERS] == ["chrome", "pftrace", "svg", "html", "csv", "parquet"]
+    assert [writer.name for writer in WRITERS] == [
+        "chrome",
+        "pftrace",
+        "svg",
+        "png",
+        "html",
+        "csv",
+        "parquet",
+    ]
     assert len({writer.suffix for writer in WRITERS}) == len(WRITERS)
     assert set(ALIASES.values()) <= {writer.name for writer in WRITERS}
     assert all(writer.description for writer in WRITERS)
@@ -37,7 +45,7 @@ def test_perfetto_is_another_name_for_pftrace(tmp_path):
 
 @pytest.mark.parametrize(("path", "format_name"), [("run.docx", None), ("run", None), ("run.json", "docx")])
 def test_unknown_format_is_refused_with_the_known_ones(tmp_path, path, format_name):
-    with pytest.raises(OutputError, match="known: chrome, pftrace, svg, html, csv, parquet"):
+    with pytest.raises(OutputError, match="known: chrome, pftrace, svg, png, html, csv, parquet"):
         write(TIMELINE, tmp_path / path, format=format_name)
     assert list(tmp_path.iterdir()) == []
 

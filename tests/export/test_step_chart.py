@@ -4,8 +4,17 @@ import polars as pl
 import pytest
 
 from drawing import timeline_from_text
+from machines import on_machines
 from stagescope.analyze.report import build_report
-from stagescope.export.step_chart import chart_axis, chart_step, chart_title, time_text, typical_step
+from stagescope.export.step_chart import (
+    APART,
+    Section,
+    chart_axis,
+    chart_step,
+    chart_title,
+    time_text,
+    typical_step,
+)
 from stagescope.ingest.simulation import timeline_of_simulation
 from stagescope.schedules.action import Action
 from stagescope.schedules.costs import Costs
@@ -216,3 +225,32 @@ def test_times_of_relative_costs_have_no_unit() -> None:
     assert (time_text(units, 2_500_000), time_text(plain, 2_500_000)) == ("2.5", "2.500 ms")
     assert chart_axis(plain, 4).unit == "ms"
     assert chart_title(units) == "Pipeline · 1 rank · 1 micro-batch · bubble 0.0 %"
+
+
+MACHINES = {0: "a", 1: "b", 2: "a"}
+HOUR_NS = 3_600_000_000_000
+
+
+def an_hour_ahead(timeline: Timeline, rank: int) -> Timeline:
+    ahead = pl.when(pl.col("rank") == rank).then(HOUR_NS).otherwise(0)
+    return timeline.with_spans(timeline.spans.with_columns(pl.col("start_ns", "end_ns") + ahead))
+
+
+def test_machines_that_are_not_on_one_clock_are_sections_with_a_zero_of_their_own() -> None:
+    timeline = an_hour_ahead(timeline_from_text("F0 .\nF0 .\n. F0"), rank=1)
+    chart = chart_step(on_machines(timeline, MACHINES, {"a": (0, 0), "b": None}))
+    assert chart.ranks == (0, 2, 1)
+    assert chart.sections == (Section(0, f"a: {APART}"), Section(2, f"b: {APART}"))
+    assert chart.blocks.select("row", "start_ns").rows() == [(0, 0), (1, 1_000), (2, 0)]
+    assert chart.length_ns == 2_000
+    assert chart.bubble_fraction is None
+
+
+def test_machines_on_one_clock_and_those_that_were_never_aligned_share_an_axis() -> None:
+    timeline = timeline_from_text("F0 .\nF0 .\n. F0")
+    plain = chart_step(timeline)
+    for errors_ns in ({"a": (0, 0), "b": (-5, 5)}, None):
+        chart = chart_step(on_machines(timeline, MACHINES, errors_ns))
+        assert (chart.sections, chart.ranks) == ((), (0, 1, 2))
+        assert chart.blocks.equals(plain.blocks)
+        assert chart.bubble_fraction == plain.bubble_fraction

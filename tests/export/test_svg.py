@@ -8,7 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
+from machines import on_machines
+from stagescope.export.canvas import SECTION_HEIGHT
+from stagescope.export.figure import Figure
 from stagescope.export.picture import MOST_TITLED_BLOCKS, _xml, draw_picture
+from stagescope.export.step_chart import APART
 from stagescope.export.writers.svg import WRITER, write_svg
 from stagescope.timeline import Timeline, empty_timeline
 from stagescope.vocabulary.errors import InputError
@@ -73,14 +77,14 @@ def test_title_and_description_say_what_is_seen() -> None:
 
 def test_only_the_chosen_step_is_drawn() -> None:
     timeline = pipeline_timeline(Shape(steps=3))
-    svg = draw_picture(timeline, 2).svg
+    svg = draw_picture(timeline, Figure(2)).svg
     assert all("step 2" in tip for tip in block_tips(svg))
     assert "The picture shows step 2; other steps are not drawn (2)." in parsed(svg).findtext(f"{SVG}desc")
 
 
 def test_a_step_that_was_not_recorded_is_an_error() -> None:
     with pytest.raises(InputError, match="step 9 was not recorded"):
-        draw_picture(timeline_from_text(DRAWN), 9)
+        draw_picture(timeline_from_text(DRAWN), Figure(9))
 
 
 def test_waits_lie_behind_the_blocks() -> None:
@@ -215,7 +219,7 @@ def test_the_written_file_is_counted_as_its_reader_would(tmp_path: Path) -> None
 
 
 def test_a_step_can_be_chosen_for_the_file(tmp_path: Path) -> None:
-    write_svg(pipeline_timeline(Shape(steps=2)), tmp_path / "run.svg", step=1)
+    write_svg(pipeline_timeline(Shape(steps=2)), tmp_path / "run.svg", Figure(1))
     assert "step 1" in (tmp_path / "run.svg").read_text(encoding="utf-8")
 
 
@@ -228,3 +232,26 @@ def test_spans_that_end_before_they_start_are_reported(tmp_path: Path) -> None:
 
 def test_a_picture_of_a_small_run_is_small() -> None:
     assert len(draw_picture(pipeline_timeline(Shape(ranks=4, microbatches=8, steps=1))).svg) < 25_000
+
+
+def test_machines_that_are_not_on_one_clock_stand_below_titles_that_break_the_grid() -> None:
+    timeline = timeline_from_text("F0 B0\nF0 B0\nF0 B0")
+    machines = {0: "a", 1: "a", 2: "<b>"}
+    svg = draw_picture(on_machines(timeline, machines, {"a": (0, 0), "<b>": None})).svg
+    whole = draw_picture(on_machines(timeline, machines, {"a": (0, 0), "<b>": (-5, 5)})).svg
+    texts = [text.text for text in parsed(svg).iter(f"{SVG}text") if text.text and APART in text.text]
+    assert texts == [f"a: {APART}", f"<b>: {APART}"]
+    assert APART not in whole
+    assert "time since the start of the step on that clock (" in svg
+    assert "time since the start of the step (" in whole
+    assert "not on one clock" in parsed(svg).find(f"{SVG}desc").text
+    tops = [float(y) for y in re.findall(r'<g transform="translate\(\S+ (\S+)\)">', svg)]
+    assert tops[2] - tops[1] == tops[1] - tops[0] + SECTION_HEIGHT
+    heights = [float(parsed(one).attrib["height"]) for one in (svg, whole)]
+    assert heights[0] == heights[1] + 2 * SECTION_HEIGHT
+
+
+def test_the_label_of_a_rank_tells_how_well_its_clock_is_known() -> None:
+    timeline = on_machines(timeline_from_text("F0\nF0"), {0: "a", 1: "b"}, {"a": (0, 0), "b": (-5, 7)})
+    assert "clock: on the common clock to within -5 ns and +7 ns" in draw_picture(timeline).svg
+    assert "clock:" not in draw_picture(timeline_from_text("F0\nF0")).svg

@@ -1,6 +1,7 @@
 import polars as pl
 
 from drawing import timeline_from_text
+from machines import on_machines
 from stagescope.export.tracks import lay_out
 from stagescope.timeline import SPANS, empty_timeline
 from stagescope.timeline.validate import conform
@@ -148,3 +149,24 @@ def test_moving_all_clocks_moves_the_slices_and_nothing_else():
     here, there = (lay_out(awkward_timeline(origin_ns=origin)).slices for origin in (0, EPOCH_NS))
     moved = here.with_columns(pl.col("start_ns", "end_ns", "issue_ns") + EPOCH_NS)
     assert moved.equals(there)
+
+
+def test_messages_and_steps_do_not_reach_from_one_clock_to_another():
+    timeline = pipeline_timeline(Shape(ranks=3))
+    aligned = on_machines(timeline, {0: "a", 1: "a", 2: "b"}, {"a": (0, 0), "b": (-5, 5)})
+    apart = on_machines(timeline, {0: "a", 1: "a", 2: "b"}, {"a": (0, 0), "b": None})
+    whole, parted = lay_out(aligned), lay_out(apart)
+    assert whole.flows.equals(lay_out(timeline).flows)
+    (note,) = parted.diagnostics
+    assert note.message == "messages between machines that are not on one clock are drawn without a flow"
+    assert parted.flows.height == whole.flows.height - note.count > 0
+    flowing = set(parted.slices["rank"].gather(pl.concat([parted.flows["send"], parted.flows["recv"]])))
+    assert flowing == {0, 1}
+    ends = apart.steps.filter(pl.col("rank") < 2).group_by("step").agg(pl.max("end_ns")).sort("step")
+    assert parted.slices.filter(pl.col("rank").is_null())["end_ns"].to_list() == ends["end_ns"].to_list()
+
+
+def test_flows_between_machines_that_were_not_aligned_are_drawn_as_their_stamps_are():
+    timeline = pipeline_timeline(Shape(ranks=2))
+    raw = on_machines(timeline, {0: "a", 1: "b"})
+    assert lay_out(raw).flows.equals(lay_out(timeline).flows)

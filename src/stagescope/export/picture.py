@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagescope.export.blocks_legend import (
     LEGEND_PITCH,
     LEGEND_TOP,
+    LegendEntry,
     class_name,
     class_rules,
     draw_legend,
@@ -21,18 +22,20 @@ from stagescope.export.blocks_legend import (
     legend_lines,
     patterns,
 )
-from stagescope.export.canvas import Box, Canvas, number, path_data
+from stagescope.export.canvas import SECTION_HEIGHT, Box, Canvas, number, path_data
+from stagescope.export.figure import Figure, Size, chart_figure
 from stagescope.export.step_chart import (
     Block,
     StepChart,
     block_rows,
     chart_axis,
-    chart_step,
     chart_title,
-    counted,
     time_text,
 )
+from stagescope.timeline.clock_groups import clock_notes
 from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.kinds import BY_NAME, label
 from stagescope.vocabulary.palette import chunk_color, text_color
 
@@ -49,11 +52,16 @@ MOST_TITLED_BLOCKS = 5000
 FONT_SIZE = 12.0
 LEAST_FONT_SIZE = 7.0
 DIGIT_WIDTH_EM = 0.6
+TITLE_SIZE = 16.0
+TITLE_WIDTH_EM = 0.58
+"""About how wide a letter of the title is; in a narrow picture the title is set smaller."""
+
+FONTS = "system-ui,'Helvetica Neue',Arial,sans-serif"
 
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 STYLE = """\
-.stagescope{font-family:system-ui,'Helvetica Neue',Arial,sans-serif;font-variant-numeric:tabular-nums}
+.stagescope{font-family:FONTS;font-variant-numeric:tabular-nums}
 .stagescope .paper{fill:#fff}.stagescope .ink{fill:#1a1a1a}.stagescope .quiet{fill:#5f6368}
 .stagescope .track{fill:#f1f2f4}.stagescope .grid{stroke:#d4d7dc;fill:none}
 .stagescope .wait{fill:#56b4e9;fill-opacity:.5}
@@ -63,7 +71,7 @@ STYLE = """\
 .stagescope .paper{fill:#15171b}.stagescope .ink{fill:#ececec}.stagescope .quiet{fill:#a4a9b1}
 .stagescope .track{fill:#23262c}.stagescope .grid{stroke:#3a3e46}
 .stagescope .blocks{stroke:#15171b}.stagescope .pair{stroke:#ececec}}
-"""
+""".replace("FONTS", FONTS)
 
 
 class Drawing(NamedTuple):
@@ -83,14 +91,15 @@ class Picture(NamedTuple):
     diagnostics: tuple[Diagnostic, ...]
 
 
-def draw_picture(timeline: Timeline, step: int | None = None) -> Picture:
-    """Return the picture of `step`, or of the typical one, with what stands in it and what does not.
+def draw_picture(timeline: Timeline, figure: Figure | None = None) -> Picture:
+    """Return the picture of one step, the typical one if none is named, with what stands in it and what does not.
 
-    Raises InputError when the step was not recorded.
+    Raises InputError when the step or a rank was not recorded, UsageError where the size is too small for them.
     """
-    chart = chart_step(timeline, step)
+    figure = figure or Figure()
+    chart = chart_figure(timeline, figure)
     return Picture(
-        svg=_draw(chart, timeline.ranks),
+        svg=_draw(chart, timeline, figure),
         title=_xml(chart_title(chart)),
         block_count=chart.blocks.height,
         track_names=tuple(f"rank {rank}" for rank in chart.ranks),
@@ -105,6 +114,8 @@ def _diagnostics(chart: StepChart) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "info", f"the picture shows step {chart.step}; other steps are not drawn", count=others
         )
+    if chart.other_rank_count:
+        yield Diagnostic("info", "ranks that were not asked for are not drawn", count=chart.other_rank_count)
     if chart.not_drawn_count:
         message = "the picture leaves out transfers, host spans and receives without a blocking part"
         yield Diagnostic("info", message, count=chart.not_drawn_count)
@@ -114,17 +125,17 @@ def _diagnostics(chart: StepChart) -> Iterator[Diagnostic]:
         )
 
 
-def _draw(chart: StepChart, ranks: pl.DataFrame) -> str:
-    left = 30.0 + 6.6 * max((len(f"rank {rank}") for rank in chart.ranks), default=6)
-    canvas = Canvas(chart, left, top=LEGEND_TOP)
-    lines = legend_lines(legend_entries(chart), canvas.plot_width)
-    canvas = replace(canvas, top=LEGEND_TOP + LEGEND_PITCH * len(lines) + 14)
+def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
+    _require_room(chart, figure)
+    canvas, lines = _lay_out(chart, figure.drawn_size)
     width, height = number(canvas.width), number(canvas.height)
+    shown = [number(side * figure.pixels_per_unit) for side in (canvas.width, canvas.height)]
     title = _xml(chart_title(chart))
+    title_size = min(TITLE_SIZE, (canvas.width - canvas.left) / (TITLE_WIDTH_EM * len(chart_title(chart))))
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="stagescope" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" style="max-width:100%;height:auto" '
+            f'width="{shown[0]}" height="{shown[1]}" style="max-width:100%;height:auto" '
             f'font-size="{number(FONT_SIZE)}" role="img" aria-label="{title}">'
         ),
         f"<title>{title}</title>",
@@ -132,13 +143,37 @@ def _draw(chart: StepChart, ranks: pl.DataFrame) -> str:
         f"<style>\n{STYLE}{class_rules(chart)}</style>",
         f"<defs>{''.join(patterns(chart))}</defs>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
-        f'<text class="ink" x="{number(canvas.left)}" y="28" font-size="16" font-weight="600">{title}</text>',
+        (
+            f'<text class="ink" x="{number(canvas.left)}" y="28" font-size="{number(title_size)}" '
+            f'font-weight="600">{title}</text>'
+        ),
         *draw_legend(lines, canvas.left),
         *_axis(canvas),
-        *_rows(canvas, ranks),
+        *_section_titles(canvas),
+        *_rows(canvas, timeline),
         "</svg>\n",
     ]
     return "\n".join(parts)
+
+
+def _lay_out(chart: StepChart, size: Size | None) -> tuple[Canvas, list[list[LegendEntry]]]:
+    """Return where things are in a picture of this size, and the lines of its legend."""
+    left = 30.0 + 6.6 * max((len(f"rank {rank}") for rank in chart.ranks), default=6)
+    canvas = Canvas(chart, left, LEGEND_TOP, size)
+    lines = legend_lines(legend_entries(chart), canvas.plot_width)
+    return replace(canvas, top=LEGEND_TOP + LEGEND_PITCH * len(lines) + 14), lines
+
+
+def _require_room(chart: StepChart, figure: Figure) -> None:
+    """Raise UsageError where the size that was asked for leaves too little for the axis or the rows."""
+    size = figure.drawn_size
+    if size is None:
+        return
+    width = max(size.width, _lay_out(chart, size)[0].least_width)
+    height = _lay_out(chart, Size(width))[0].least_height  # a narrow legend is high
+    if size.width < width or (size.height is not None and size.height < height):
+        least = Size(width, height).times(figure.pixels_per_unit)
+        raise UsageError.figure_too_small(str(figure.size), str(least), len(chart.ranks))
 
 
 def _description(chart: StepChart) -> str:
@@ -150,6 +185,10 @@ def _description(chart: StepChart) -> str:
     if chart.blocks["fused"].any():
         sentences.append(
             "A framed block is an overlapped pair: its numbers are those of a forward and of a backward."
+        )
+    if chart.sections:
+        sentences.append(
+            "The machines below different titles are not on one clock: only times below one title can be compared."
         )
     if chart.blocks.is_empty():
         sentences.append("No jobs were recorded.")
@@ -168,7 +207,8 @@ def _description(chart: StepChart) -> str:
 def _axis(canvas: Canvas) -> Iterator[str]:
     """Yield grid lines, their times and the name of the axis."""
     axis = chart_axis(canvas.chart, most=int(canvas.plot_width // 80))
-    words = f"time since the start of the step ({axis.unit})" if axis.unit else "time in units of cost"
+    start = "the start of the step on that clock" if canvas.chart.sections else "the start of the step"
+    words = f"time since {start} ({axis.unit})" if axis.unit else "time in units of cost"
     marks = [(number(canvas.left + canvas.x(tick.time_ns)), tick.text) for tick in axis.ticks]
     top, bottom = canvas.top - 4, canvas.bottom
     lines = "".join(f"M{x} {number(top)}V{number(bottom + 4)}" for x, _ in marks)
@@ -183,18 +223,33 @@ def _axis(canvas: Canvas) -> Iterator[str]:
     )
 
 
-def _rows(canvas: Canvas, ranks: pl.DataFrame) -> Iterator[str]:
+def _section_titles(canvas: Canvas) -> Iterator[str]:
+    """Yield the titles of machines that are not on one clock; each breaks the grid, so that rows are not compared."""
+    for section in canvas.chart.sections:
+        top = canvas.row_top(section.row) - SECTION_HEIGHT
+        place = f'x="{number(canvas.left)}" y="{number(top)}"'
+        size = f'width="{number(canvas.plot_width)}" height="{number(SECTION_HEIGHT)}"'
+        yield f'<rect class="paper" {place} {size}/>'
+        yield f'<path class="grid" stroke-dasharray="6 4" d="M0 {number(top + 4)}H{number(canvas.width)}"/>'
+        text = f'x="{number(canvas.left)}" y="{number(top + 19)}" font-size="11"'
+        yield f'<text class="quiet" {text}>{_xml(section.title)}</text>'
+
+
+def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
     """Yield every rank's row: track, waits, blocks, numbers."""
     chart = canvas.chart
     blocks = chart.blocks.partition_by("row", as_dict=True)
     waits = chart.waits.partition_by("row", as_dict=True)
-    facts = {row["rank"]: row for row in ranks.iter_rows(named=True)}
+    clocks = clock_notes(timeline)
+    facts = {
+        row["rank"]: row | {"clock": clocks.get(row["rank"])} for row in timeline.ranks.iter_rows(named=True)
+    }
     drawing = Drawing(canvas, _text_kinds(canvas))
     size = f'width="{number(canvas.plot_width)}" height="{number(canvas.row_height)}"'
     label_every = max(1, -int(-11 // canvas.pitch))
     for row, rank in enumerate(chart.ranks):
         own = blocks.get((row,), chart.blocks.clear())
-        yield f'<g transform="translate({number(canvas.left)} {number(canvas.top + row * canvas.pitch)})">'
+        yield f'<g transform="translate({number(canvas.left)} {number(canvas.row_top(row))})">'
         yield f'<rect class="track" {size}/>'
         if row % label_every == 0:
             at = f'x="-8" y="{number(canvas.row_height / 2)}" dy=".35em" text-anchor="end"'
@@ -210,7 +265,8 @@ def _rank_tip(rank: int, facts: dict[str, object], blocks: pl.DataFrame) -> str:
     words = [f"rank {rank}", *(str(facts[name]) for name in ("machine", "host", "device") if facts.get(name))]
     if stages:
         words.append(f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}")
-    return ", ".join(words)
+    clock = f"\nclock: {facts['clock']}" if facts.get("clock") else ""
+    return ", ".join(words) + clock
 
 
 def _wait_bars(canvas: Canvas, waits: pl.DataFrame) -> Iterator[str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stagescope.timeline.bubbles import step_bubbles
+from stagescope.timeline.clock_groups import clock_groups
 from stagescope.timeline.pipelines import find_pipelines
 from stagescope.timeline.simulated import COST_UNIT_NS, is_in_cost_units, is_simulated
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import Axis, Tick, duration_text, time_axis
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, TRANSFERS
@@ -20,8 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stagescope.timeline import Timeline
+    from stagescope.timeline.clock_groups import ClockGroup
 
 MINOR_KINDS = ("optimizer", "grad_reduce", "loss")
+APART = "not on one clock with the rest"
 TOUCHING_FRACTION = 1 / 2000
 """Jobs that overlap by less than this share of the picture, half a pixel, count as touching."""
 
@@ -48,6 +53,13 @@ class Block(NamedTuple):
         return self.chunk if self.kind in PIPELINE_JOBS else 0
 
 
+class Section(NamedTuple):
+    """Rows that share a clock, where not all do: the first of them, and what to call them."""
+
+    row: int
+    title: str
+
+
 @dataclass(frozen=True)
 class StepChart:
     """One step, ready to be drawn; times count from the start of the step.
@@ -57,6 +69,10 @@ class StepChart:
     gradient reduction does), fused (one of the two jobs of an overlapped pair that ran as one: both have the
     same start and the same end). `waits` has row, start_ns, end_ns of the blocking part of each transfer.
     `in_cost_units` says that times are units of cost, `COST_UNIT_NS` each.
+
+    Machines that are not on one clock are `sections`: `ranks` are in their order, and the times of each count from
+    the start of the step there. Between them nothing can be compared, so that there is no bubble.
+    `other_rank_count` ranks of the step are not drawn.
     """
 
     step: int | None
@@ -72,6 +88,8 @@ class StepChart:
     reversed_count: int
     simulated: bool
     in_cost_units: bool
+    sections: tuple[Section, ...] = ()
+    other_rank_count: int = 0
 
     @property
     def length_ns(self) -> int:
@@ -102,10 +120,12 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
     spans = timeline.spans.filter(pl.col("step").eq_missing(step))
     reversed_count = spans.filter(pl.col("end_ns") < pl.col("start_ns")).height
     spans = spans.with_columns(pl.max_horizontal("start_ns", "end_ns").alias("end_ns"))
-    origin_ns = _step_start(timeline, step, spans)
-    ranks = tuple(sorted({*timeline.ranks["rank"].to_list(), *spans["rank"].to_list()}))
-    blocks = _blocks(spans, ranks, origin_ns)
-    waits = _waits(spans, ranks, origin_ns)
+    groups = clock_groups(timeline)
+    bubble_fraction = _bubble_fraction(spans, timeline.ranks) if len(groups) <= 1 else None
+    spans = _from_step_start(timeline, step, spans, groups)
+    ranks = tuple(rank for group in groups for rank in group.ranks)
+    blocks = _blocks(spans, ranks)
+    waits = _waits(spans, ranks)
     drawn_spans = blocks.height + spans.filter(pl.col("kind").is_in(TRANSFERS) & _has_wait()).height
     return StepChart(
         step=step,
@@ -116,11 +136,12 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
         waits=waits,
         start_ns=min(0, *_edges(blocks["start_ns"].min())),
         end_ns=max(1, *_edges(blocks["end_ns"].max())),
-        bubble_fraction=_bubble_fraction(spans, timeline.ranks),
+        bubble_fraction=bubble_fraction,
         not_drawn_count=spans.height - drawn_spans,
         reversed_count=reversed_count,
         simulated=is_simulated(timeline),
         in_cost_units=is_in_cost_units(timeline),
+        sections=_sections(groups),
     )
 
 
@@ -141,7 +162,9 @@ def time_text(chart: StepChart, time_ns: int) -> str:
 
 def chart_title(chart: StepChart) -> str:
     """Return the one-line title of a picture: schedule, ranks, micro-batches, step, bubble."""
-    facts = [", ".join(chart.schedules)[:60] or "Pipeline", counted(len(chart.ranks), "rank")]
+    ranks = counted(len(chart.ranks) + chart.other_rank_count, "rank")
+    shown = f"{len(chart.ranks)} of {ranks}" if chart.other_rank_count else ranks
+    facts = [", ".join(chart.schedules)[:60] or "Pipeline", shown]
     if chart.microbatch_count:
         facts.append(counted(chart.microbatch_count, "micro-batch", "micro-batches"))
     if chart.step is not None and not chart.simulated:
@@ -149,11 +172,6 @@ def chart_title(chart: StepChart) -> str:
     if chart.bubble_fraction is not None:
         facts.append(f"bubble {100 * chart.bubble_fraction:.1f} %")
     return " · ".join(facts)
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a count and its noun: 1 rank, 4 ranks."""
-    return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def block_rows(blocks: pl.DataFrame) -> list[Block]:
@@ -176,11 +194,27 @@ def typical_step(timeline: Timeline) -> int | None:
     return int(usual["step"][(usual.height - 1) // 2])
 
 
-def _step_start(timeline: Timeline, step: int | None, spans: pl.DataFrame) -> int:
-    """Return when the step began on the first of its ranks, else when its first span did."""
-    starts = timeline.steps.filter(pl.col("step").eq_missing(step))["start_ns"]
-    start_ns = (starts if len(starts) else spans["start_ns"]).min()
-    return int(start_ns) if isinstance(start_ns, int) else 0
+def _sections(groups: tuple[ClockGroup, ...]) -> tuple[Section, ...]:
+    """Return the sections of a picture, none where all ranks share a clock."""
+    if len(groups) <= 1:
+        return ()
+    rows = accumulate((len(group.ranks) for group in groups), initial=0)
+    return tuple(Section(row, f"{group.name}: {APART}") for row, group in zip(rows, groups, strict=False))
+
+
+def _from_step_start(
+    timeline: Timeline, step: int | None, spans: pl.DataFrame, groups: tuple[ClockGroup, ...]
+) -> pl.DataFrame:
+    """Return the spans with times from when the step began on the first rank of their clock, else its first span."""
+    steps = timeline.steps.filter(pl.col("step").eq_missing(step))
+    origins_ns: dict[int, int] = {}
+    for group in groups:
+        own = pl.col("rank").is_in(group.ranks)
+        starts = steps.filter(own)["start_ns"]
+        start_ns = (starts if len(starts) else spans.filter(own)["start_ns"]).min()
+        origins_ns |= dict.fromkeys(group.ranks, start_ns if isinstance(start_ns, int) else 0)
+    origin_ns = pl.col("rank").replace_strict(origins_ns, return_dtype=pl.Int64)
+    return spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") - origin_ns)
 
 
 def _edges(time_ns: object) -> Iterable[int]:
@@ -192,11 +226,9 @@ def _has_wait() -> pl.Expr:
     return pl.col("wait_start_ns").is_not_null() & pl.col("wait_end_ns").is_not_null()
 
 
-def _waits(spans: pl.DataFrame, ranks: tuple[int, ...], origin_ns: int) -> pl.DataFrame:
+def _waits(spans: pl.DataFrame, ranks: tuple[int, ...]) -> pl.DataFrame:
     return spans.filter(pl.col("kind").is_in(TRANSFERS) & _has_wait()).select(
-        _row(ranks),
-        (pl.col("wait_start_ns") - origin_ns).alias("start_ns"),
-        (pl.col("wait_end_ns") - origin_ns).alias("end_ns"),
+        _row(ranks), start_ns="wait_start_ns", end_ns="wait_end_ns"
     )
 
 
@@ -208,7 +240,7 @@ def _row(ranks: tuple[int, ...]) -> pl.Expr:
     )
 
 
-def _blocks(spans: pl.DataFrame, ranks: tuple[int, ...], origin_ns: int) -> pl.DataFrame:
+def _blocks(spans: pl.DataFrame, ranks: tuple[int, ...]) -> pl.DataFrame:
     """Return the blocks of StepChart, sorted by row and start; strips come after the jobs beside them."""
     is_job = pl.col("kind").is_in(PIPELINE_JOBS)
     shown = (
@@ -226,8 +258,8 @@ def _blocks(spans: pl.DataFrame, ranks: tuple[int, ...], origin_ns: int) -> pl.D
         "microbatch",
         "pair",
         "name",
-        pl.col("start_ns") - origin_ns,
-        pl.col("end_ns") - origin_ns,
+        "start_ns",
+        "end_ns",
     )
     blocks = blocks.sort("row", "start_ns", "end_ns", maintain_order=True)
     span_ns = blocks.select((pl.col("end_ns").max() - pl.col("start_ns").min()).fill_null(0)).item()

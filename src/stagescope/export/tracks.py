@@ -9,7 +9,8 @@
       micro-batches in flight                a counter
 
 A receive is drawn from when its data were sent, if that is later than when it was posted: a transfer cannot
-begin before its send, and so every flow points forward in time. The post is kept as `issue_ns`.
+begin before its send, and so every flow points forward in time. The post is kept as `issue_ns`. Between machines
+that are not on one clock nothing is known of before and after: no flow is drawn there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import polars as pl
 from stagescope.export.inflight import COUNTER_NAME, count_in_flight
 from stagescope.export.lanes import assign_lanes
 from stagescope.export.names import label, title
+from stagescope.timeline.clock_groups import ClockGroup, clock_groups, clock_notes
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.timeline.messages import match_messages
 from stagescope.vocabulary.kinds import RECEIVES, SENDS
@@ -50,10 +52,11 @@ _TRACK = ["rank", "family", "lane"]
 
 
 class Group(NamedTuple):
-    """One rank as a viewer heads it."""
+    """One rank as a viewer heads it; `clock` says how well its clock is known, where there are several."""
 
     rank: int
     name: str
+    clock: str = ""
 
 
 class Track(NamedTuple):
@@ -103,7 +106,9 @@ def lay_out(timeline: Timeline) -> Layout:
     was sent gets no flow; overlaps within rounding are trimmed (export/lanes.py). Each is counted.
     """
     spans, diagnostics = _repair_ends(timeline.spans)
-    messages = match_messages(spans)
+    groups = clock_groups(timeline)
+    messages, across = _within_clocks(match_messages(spans), groups)
+    diagnostics += across
     impossible = messages.filter(pl.col("recv_end_ns") < pl.col("send_start_ns"))
     messages = messages.filter(pl.col("recv_end_ns") >= pl.col("send_start_ns"))
     diagnostics += _count_by_rank(
@@ -115,7 +120,9 @@ def lay_out(timeline: Timeline) -> Layout:
         spans.filter(pl.col("wait_start_ns").is_null() != pl.col("wait_end_ns").is_null()),
         "waits lack their start or their end; not drawn",
     )
-    drawn = pl.concat([_step_slices(timeline, spans), _job_slices(spans, messages), waits], how="diagonal")
+    common = pl.col("rank").is_in(groups[0].ranks if groups else ())
+    steps = _step_slices(timeline.steps.filter(common), spans.filter(common))
+    drawn = pl.concat([steps, _job_slices(spans, messages), waits], how="diagonal")
     lanes = assign_lanes(drawn.with_columns(_track_group().alias("group")), "group")
     if lanes.trimmed_count:
         diagnostics.append(
@@ -138,6 +145,22 @@ def lay_out(timeline: Timeline) -> Layout:
         counters.select("rank", "time_ns", "value", track=_places(counters, tracks)),
         tuple(diagnostics),
     )
+
+
+def _within_clocks(
+    messages: pl.DataFrame, groups: tuple[ClockGroup, ...]
+) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return the messages between ranks on one clock, and a count of the others."""
+    if len(groups) <= 1:
+        return messages, []
+    number = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
+    source, target = (
+        pl.col(end).replace_strict(number, return_dtype=pl.Int64) for end in ("source", "target")
+    )
+    is_within = messages.select(source == target).to_series()
+    across = int((~is_within).sum())
+    text = "messages between machines that are not on one clock are drawn without a flow"
+    return messages.filter(is_within), [Diagnostic("warning", text, count=across)] if across else []
 
 
 def _repair_ends(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
@@ -205,9 +228,9 @@ def _wait_slices(spans: pl.DataFrame) -> pl.DataFrame:
     ).drop("lane", "wait_start_ns", "wait_end_ns")
 
 
-def _step_slices(timeline: Timeline, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one slice per step, from the first rank's start to the last rank's end."""
-    source = timeline.steps if timeline.steps.height else spans.filter(pl.col("step").is_not_null())
+def _step_slices(steps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return one slice per step, from the first rank's start to the last rank's end, of the ranks on one clock."""
+    source = steps if steps.height else spans.filter(pl.col("step").is_not_null())
     steps = source.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     return steps.with_columns(
         end_ns=pl.max_horizontal("start_ns", "end_ns"),
@@ -269,8 +292,10 @@ def _groups(timeline: Timeline, spans: pl.DataFrame) -> tuple[Group, ...]:
     stages = spans.group_by("rank").agg(stages=pl.col("stage").drop_nulls().unique().sort())
     machines = timeline.ranks.select("rank", "machine").unique("rank", keep="first")
     table = machines.join(stages, on="rank", how="full", coalesce=True).sort("rank")
+    notes = clock_notes(timeline)
     return tuple(
-        Group(rank, _group_name(rank, machine, stages or [])) for rank, machine, stages in table.iter_rows()
+        Group(rank, _group_name(rank, machine, stages or []), notes.get(rank, ""))
+        for rank, machine, stages in table.iter_rows()
     )
 
 

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from stagescope.export.figure import Figure
+    from stagescope.export.viewer_data import ViewerExtras
     from stagescope.timeline import Timeline
     from stagescope.timeline.diagnostics import Diagnostic
 
@@ -30,10 +32,14 @@ class Writer:
     """One export format: its name, its file suffix, what reads it, and the function that writes it.
 
     `write` gets a path that does not exist yet and writes it whole; export.write has chosen the path so
-    that a failure leaves nothing behind, and renames the file when `write` has returned.
+    that a failure leaves nothing behind, and renames the file when `write` has returned. A format that also shows what
+    analysis found has `with_extras`, which returns the writer that does; a picture has `with_figure`, which returns the
+    writer of that figure.
     """
 
     name: str
     suffix: str
     description: str
     write: Callable[[Timeline, Path], Written]
+    with_extras: Callable[[ViewerExtras], Writer] | None = None
+    with_figure: Callable[[Figure], Writer] | None = None

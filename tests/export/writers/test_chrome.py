@@ -3,6 +3,7 @@ import json
 import pytest
 
 from drawing import timeline_from_text
+from machines import on_machines
 from stagescope.export.writers import chrome
 from stagescope.timeline import empty_timeline
 from stagescope.timeline.diagnostics import Diagnostic
@@ -105,3 +106,27 @@ def test_counter_is_one_series_per_rank(path):
 def test_empty_timeline_is_a_valid_trace(path):
     trace = written_trace(empty_timeline(), path)
     assert [event["args"] for event in trace["traceEvents"]] == [{"name": "run"}, {"sort_index": 0}]
+
+
+def test_processes_of_several_machines_say_how_well_their_clock_is_known(path):
+    errors_ns = {"a": (0, 0), "b": (-1_500, 2_500), "c": None}
+    timeline = on_machines(timeline_from_text("F0\nF0\nF0"), {0: "a", 1: "b", 2: "c"}, errors_ns)
+    trace = written_trace(timeline, path)
+    labels = {e["pid"]: e["args"]["labels"] for e in events(trace, "M") if e["name"] == "process_labels"}
+    assert labels == {
+        0: "the clock that all others are brought to",
+        1: "on the common clock to within -1.500 µs and +2.500 µs",
+        2: "not on one clock with the others: its distance to them is not known",
+    }
+    clocks = trace["otherData"]["clocks"]
+    assert [(c["machine"], c["error_lo_ns"], c["error_hi_ns"]) for c in clocks] == [
+        ("a", "0", "0"),
+        ("b", "-1500", "2500"),
+        ("c", None, None),
+    ]
+
+
+def test_a_trace_of_one_clock_says_nothing_of_it(path):
+    trace = written_trace(timeline_from_text("F0"), path)
+    assert "clocks" not in trace["otherData"]
+    assert "process_labels" not in {event["name"] for event in events(trace, "M")}

@@ -4,6 +4,7 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb2
 
 from drawing import timeline_from_text
+from machines import on_machines
 from stagescope.export.tracks import lay_out
 from stagescope.export.writers import pftrace
 from stagescope.timeline import empty_timeline
@@ -168,3 +169,14 @@ def test_empty_timeline_is_a_valid_trace(path):
 def test_file_is_the_same_every_time(path):
     first = pftrace.write(awkward_timeline(), path) and path.read_bytes()
     assert first == (pftrace.write(awkward_timeline(), path) and path.read_bytes())
+
+
+def test_tracks_of_ranks_on_several_machines_describe_their_clock(path):
+    timeline = on_machines(
+        timeline_from_text("F0\nF0"), {0: "a", 1: "b"}, {"a": (0, 0), "b": (-1_500, 2_500)}
+    )
+    found = {one.name: one.description for one in descriptors(packets_of(timeline, path)) if one.description}
+    assert found == {
+        "rank 0 (a, stage 0)": "the clock that all others are brought to",
+        "rank 1 (b, stage 1)": "on the common clock to within -1.500 µs and +2.500 µs",
+    }

@@ -3,7 +3,9 @@
 Source: the Trace Event Format document of the Chromium project, JSON object form. A process is a rank, a
 thread is a track. Stamps are microseconds with exact nanoseconds, counted from the first moment of the trace:
 consumers read them as doubles, which cannot tell two nanoseconds apart at today's epoch, and drop the slices
-that then seem to overlap. `otherData` holds the epoch of 0. Not used: async events, stack frames, samples.
+that then seem to overlap. `otherData` holds the epoch of 0. Where machines had clocks of their own, the label of a
+rank's process says how well its times are known, and `otherData` lists the clocks. Not used: async events,
+stack frames, samples.
 
 Perfetto takes neither the order of processes nor the colors from here: it sorts them by number of slices and
 colors by name. A .pftrace shows the ranks in order.
@@ -21,6 +23,7 @@ from stagescope.export.inflight import COUNTER_NAME
 from stagescope.export.names import look_of
 from stagescope.export.tracks import ARGS, lay_out
 from stagescope.export.writer import Writer, Written
+from stagescope.timeline.clock_groups import clock_summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,6 +167,10 @@ def _metadata_lines(layout: Layout) -> pl.Series:
     events = _named("process", {"pid": _run_pid(layout)}, "run", 0)
     for order, group in enumerate(layout.groups, start=1):
         events += _named("process", {"pid": group.rank}, group.name, order)
+        if group.clock:
+            events.append(
+                {"ph": "M", "pid": group.rank, "name": "process_labels", "args": {"labels": group.clock}}
+            )
     for order, (track, (pid, tid)) in enumerate(zip(layout.tracks, _places(layout), strict=True)):
         if not track.is_counter:
             events += _named("thread", {"pid": pid, "tid": tid}, track.name, order)
@@ -179,6 +186,7 @@ def _named(what: str, place: dict[str, int], name: str, order: int) -> list[dict
 
 def _other_data(timeline: Timeline, layout: Layout) -> dict[str, object]:
     """Return what the events cannot say; 64-bit numbers as text, because JSON readers use doubles."""
+    clocks = clock_summary(timeline)
     return {
         "stagescope_version": __version__,
         "epoch_ns_at_ts_0": str(layout.start_ns),
@@ -188,4 +196,10 @@ def _other_data(timeline: Timeline, layout: Layout) -> dict[str, object]:
             *({"severity": d.severity, "message": d.message, "rank": d.rank, "count": d.count}
               for d in layout.diagnostics),
         ],
+        **({"clocks": _clock_rows(clocks)} if clocks.height > 1 else {}),
     }  # fmt: skip
+
+
+def _clock_rows(clocks: pl.DataFrame) -> list[dict[str, object]]:
+    """Return the clocks, their nanoseconds as text."""
+    return clocks.with_columns(pl.col("offset_ns", "error_lo_ns", "error_hi_ns").cast(pl.String)).to_dicts()

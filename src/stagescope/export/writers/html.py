@@ -1,48 +1,107 @@
-"""HTML: the picture of one step as a page that opens offline, runs no script and fetches nothing.
+"""HTML: the viewer with the whole run in one page that opens offline and fetches nothing.
 
-Every block tells its job, stage, micro-batch and duration when the mouse rests on it. The page is one file.
+The page holds one script and one style sheet, both allowed by their SHA-256 in its content security policy, and the
+data as blocks that no browser runs (docs/viewer-format.md, "Page").
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+import hashlib
+import html
+import json
+from dataclasses import replace
+from functools import partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
-from stagescope.export.picture import draw_picture
+from stagescope.export.viewer_data import ViewerData, ViewerExtras, shown_ranks, viewer_data
 from stagescope.export.writer import Writer, Written
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from stagescope.timeline import Timeline
 
-PAGE = """\
+ASSETS = files("stagescope.export") / "assets"
+POLICY = (
+    "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+HEAD = """\
 <!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="generator" content="{generator}">
 <title>{title}</title>
-<style>body{{margin:1rem;overflow-x:auto}}svg{{min-width:60rem;width:100%;height:auto}}</style>
+<style>{style}</style>
+<script>{script}</script>
 </head>
 <body>
-{svg}
-</body>
-</html>
+<div id="viewer"><p>This page draws a pipeline-parallel training run. It needs JavaScript.</p></div>
 """
+JSON_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
-def write_html(timeline: Timeline, path: Path, step: int | None = None) -> Written:
-    """Write the picture of one step, the typical one if none is named, and return what stands in it.
+def write_html(timeline: Timeline, path: Path, extras: ViewerExtras | None = None) -> Written:
+    """Write the run as a page of its own, with what analysis found, and return what stands in it.
 
-    Raises InputError when the step was not recorded, OSError when the file cannot be written.
+    Raises OSError when the file cannot be written.
     """
-    picture = draw_picture(timeline, step)
-    svg = picture.svg[picture.svg.index("<svg") :]  # a page takes the drawing without its XML head
-    data = PAGE.format(title=picture.title, svg=svg).encode()
-    path.write_bytes(data)
-    return Written(path, len(data), picture.block_count, 0, picture.track_names, picture.diagnostics)
+    data = viewer_data(timeline, extras)
+    with path.open("wb") as file:
+        file.writelines(_page(data))
+        size_bytes = file.tell()
+    names = tuple(f"rank {rank}" for rank in shown_ranks(timeline))
+    return Written(path, size_bytes, timeline.spans.height, 0, names, ())
 
 
-WRITER = Writer("html", ".html", "picture of one step as a page that opens offline", write_html)
+def asset(name: str) -> str:
+    """Return the text of the built viewer: viewer.js or viewer.css."""
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _page(data: ViewerData) -> Iterator[bytes]:
+    script, style = asset("viewer.js"), asset("viewer.css")
+    policy = POLICY.format(script=_digest(script), style=_digest(style))
+    yield HEAD.format(
+        policy=html.escape(policy, quote=False),
+        generator=html.escape(data.meta["generator"]),
+        title=html.escape(data.meta["title"]),
+        style=style,
+        script=script,
+    ).encode()
+    yield _json_block("meta", data.meta)
+    for name, value in data.objects.items():
+        yield _json_block(name, value)
+    for name, blob in data.tables.items():
+        digits = base64.b64encode(blob)
+        kind = "application/octet-stream;base64"
+        yield f'<script type="{kind}" id="stagescope-{name}" data-length="{len(digits)}">'.encode()
+        yield digits
+        yield b"</script>\n"
+    yield b"</body>\n</html>\n"
+
+
+def _json_block(name: str, value: Any) -> bytes:
+    """Return JSON in which nothing can end the block or be taken for markup."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False).translate(JSON_ESCAPES)
+    return f'<script type="application/json" id="stagescope-{name}">{text}</script>\n'.encode()
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _with_extras(extras: ViewerExtras) -> Writer:
+    return replace(WRITER, write=partial(write_html, extras=extras))
+
+
+WRITER = Writer(
+    "html", ".html", "the whole run in the viewer, one page that opens offline", write_html, _with_extras
+)

@@ -6,7 +6,8 @@ interned_data.proto and clock_snapshot.proto. Written without a protobuf library
 
 Layout of the file: one sequence of packets for the run and one per rank. Every sequence opens with its clock,
 its defaults, its strings and its tracks; then come all events, stamped with the time since the event before
-on the same sequence. Nothing is deflated, so that any protobuf reader can walk the packets; what a slice's name
+on the same sequence. Where machines had clocks of their own, the description of a rank's track says how well its
+times are known. Nothing is deflated, so that any protobuf reader can walk the packets; what a slice's name
 or its neighbors tell already is left out of its arguments instead.
 """
 
@@ -67,7 +68,7 @@ SLICE_BEGIN, SLICE_END, COUNTER = 1, 2, 4
 ANNOTATION_NAME_IID, INT_VALUE = 1, 4
 EVENT_NAMES, ANNOTATION_NAMES = 2, 3
 # Fields of TrackDescriptor; EXPLICIT orders children by their rank.
-UUID, TRACK_NAME, PARENT_UUID, COUNTER_DESCRIPTOR, CHILD_ORDERING, ORDER = 1, 2, 5, 8, 11, 12
+UUID, TRACK_NAME, PARENT_UUID, COUNTER_DESCRIPTOR, CHILD_ORDERING, ORDER, DESCRIPTION = 1, 2, 5, 8, 11, 12, 14
 EXPLICIT = 3
 REALTIME, BOOTTIME, DELTA_CLOCK = 1, 6, 64
 """Clocks: the wall clock, the one that Perfetto sorts by, and the first id that a sequence may define."""
@@ -232,6 +233,7 @@ def _track_packets(layout: Layout, run_name: str) -> list[bytes]:
     for order, group in enumerate(layout.groups, start=len(layout.tracks)):
         group_uuids[group.rank] = RUN_UUID + 1 + order
         extra = number_field(PARENT_UUID, RUN_UUID) + number_field(CHILD_ORDERING, EXPLICIT)
+        extra += bytes_field(DESCRIPTION, group.clock) if group.clock else b""
         descriptor = _track(group_uuids[group.rank], group.name, order, extra)
         packets.append(_packet(_sequence(group.rank), bytes_field(TRACK_DESCRIPTOR, descriptor)))
     for order, track in enumerate(layout.tracks):

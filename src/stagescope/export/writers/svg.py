@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stagescope.export.picture import draw_picture
@@ -10,18 +12,26 @@ from stagescope.export.writer import Writer, Written
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stagescope.export.figure import Figure
     from stagescope.timeline import Timeline
 
 
-def write_svg(timeline: Timeline, path: Path, step: int | None = None) -> Written:
+def write_svg(timeline: Timeline, path: Path, figure: Figure | None = None) -> Written:
     """Write the picture of one step, the typical one if none is named, and return what stands in it.
 
-    Raises InputError when the step was not recorded, OSError when the file cannot be written.
+    Raises InputError when the step or a rank was not recorded, UsageError where the size is too small, OSError when
+    the file cannot be written.
     """
-    picture = draw_picture(timeline, step)
+    picture = draw_picture(timeline, figure)
     data = picture.svg.encode()
     path.write_bytes(data)
     return Written(path, len(data), picture.block_count, 0, picture.track_names, picture.diagnostics)
 
 
-WRITER = Writer("svg", ".svg", "picture of one step, for papers and web pages", write_svg)
+def _of_figure(figure: Figure) -> Writer:
+    return replace(WRITER, write=partial(write_svg, figure=figure))
+
+
+WRITER = Writer(
+    "svg", ".svg", "picture of one step, for papers and web pages", write_svg, with_figure=_of_figure
+)

@@ -1,17 +1,26 @@
-"""CSV and Parquet: the spans table as it is, for notebooks and spreadsheets."""
+"""CSV and Parquet: the spans table as it is, for notebooks and spreadsheets.
+
+Neither has a column for how well the clock of a rank is known. A Parquet file lists the clocks in its metadata, as
+JSON, where the machines had several; a CSV file has no place for it.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stagescope.export.writer import Writer, Written
+from stagescope.timeline.clock_groups import clock_summary
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stagescope.timeline import Timeline
+
+
+CLOCKS_KEY = "stagescope.clocks"
 
 
 def write_csv(timeline: Timeline, path: Path) -> Written:
@@ -25,8 +34,10 @@ def write_csv(timeline: Timeline, path: Path) -> Written:
 def write_parquet(timeline: Timeline, path: Path) -> Written:
     """Return what was written: one row per span, compressed with zstd."""
     spans = _spelled(timeline)
+    clocks = clock_summary(timeline)
+    metadata = {CLOCKS_KEY: json.dumps(clocks.to_dicts())} if clocks.height > 1 else None
     with path.open("wb") as file:
-        spans.write_parquet(file)
+        spans.write_parquet(file, metadata=metadata)
         return _written(path, spans, file.tell())
 
 

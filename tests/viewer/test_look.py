@@ -1,0 +1,140 @@
+"""How the viewer looks: pictures that were looked at, dark mode, small windows, large type, print, no barriers."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pictures import difference_fraction
+
+pytestmark = pytest.mark.slow
+
+PICTURES = Path(__file__).parent / "pictures"
+ALLOWED_FRACTION = 0.01
+STATES = {
+    "light": ("", {}),
+    "dark": ("", {"color_scheme": "dark"}),
+    "analyzed": ("ideal=under&with=arrows.critical.gaps.clocks.comm", {}),
+    "chosen": ("group=machine&span=SPAN&range=45000000-62000000@1-2&with=arrows.gaps.table", {}),
+}
+OVERFLOW = """() => [...document.querySelectorAll('.app, .header, .main, .side')].filter(
+    (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.className)"""
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_the_picture_is_the_one_that_was_looked_at(open_page, run_page, name):
+    """`make golden` writes the pictures anew; look at them before you keep them."""
+    hash_, options = STATES[name]
+    if "SPAN" in hash_:
+        hash_ = hash_.replace("SPAN", str(open_page(run_page).id("backward", 1, 4)))
+    shown = open_page(run_page, hash_, **options)
+    found = shown.page.screenshot()
+    kept = PICTURES / f"{name}.png"
+    if "WRITE_PICTURES" in os.environ:
+        kept.write_bytes(found)
+    fraction = difference_fraction(shown.page, kept.read_bytes(), found)
+    assert fraction < ALLOWED_FRACTION, f"{fraction:.2%} of the pixels differ from {name}.png"
+
+
+def luminance(shown, selector):
+    color = shown.page.evaluate(
+        f"() => getComputedStyle(document.querySelector('{selector}')).backgroundColor"
+    )
+    red, green, blue = (int(part) for part in color.removeprefix("rgb(").removesuffix(")").split(",")[:3])
+    return (red + green + blue) / 765
+
+
+def test_dark_mode_follows_the_system_and_the_button_overrules_it(open_page, run_page):
+    shown = open_page(run_page, color_scheme="dark")
+    assert luminance(shown, "body") < 0.2
+    shown.page.emulate_media(color_scheme="light")
+    shown.settle()
+    assert luminance(shown, "body") > 0.9
+    shown.page.get_by_role("button", name="Theme: auto").click()
+    shown.settle()
+    assert luminance(shown, "body") < 0.2
+    corner = shown.page.evaluate(
+        "() => [...document.querySelector('.canvas-box canvas').getContext('2d').getImageData(0, 0, 1, 1).data]"
+    )
+    assert max(corner[:3]) < 60  # the canvas is as dark as the page
+
+
+def test_print_is_light_without_panels_even_where_the_system_is_dark(open_page, run_page):
+    shown = open_page(run_page, color_scheme="dark")
+    shown.page.emulate_media(media="print", color_scheme="dark")
+    shown.page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
+    shown.settle()
+    assert luminance(shown, "body") > 0.9
+    assert not shown.page.locator(".side").is_visible()
+    assert shown.page.locator(".canvas-box canvas").is_visible()
+    assert shown.page.locator(".legend").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "scale"),
+    [(360, 740, 1), (720, 450, 2), (1024, 600, 1), (360, 225, 4), (2560, 1300, 1)],
+)
+def test_nothing_is_cut_off_in_a_small_window_or_with_large_type(open_page, run_page, width, height, scale):
+    shown = open_page(
+        run_page, viewport={"width": width, "height": height}, device_scale_factor=scale
+    )  # 720 at 2 is 1440 pixels at 200 %
+    assert shown.page.evaluate(OVERFLOW) == []
+    box = shown.page.locator(".canvas-box canvas").bounding_box()
+    assert box["width"] > 0.55 * min(width, 900) - 60
+    assert box["x"] + box["width"] <= width + 1
+    shown.press("?")
+    dialog = shown.page.locator("dialog").bounding_box()
+    assert dialog["x"] >= 0
+    assert dialog["x"] + dialog["width"] <= width
+
+
+AXE_STATES = [
+    ("", "light", ["", "?", "Control+k"]),
+    ("", "dark", ["", "?", "Control+k"]),
+    ("group=machine&with=arrows.table.gaps&ideal=under", "light", [""]),
+    ("pitch=120&with=nothing&hide=1&q=stag:3", "dark", [""]),
+]
+
+
+@pytest.mark.parametrize("state", AXE_STATES, ids=[f"{scheme} {hash_}" for hash_, scheme, _ in AXE_STATES])
+def test_axe_finds_no_serious_barrier(open_page, run_page, axe, state):
+    hash_, scheme, dialogs = state
+    shown = open_page(run_page, hash_, color_scheme=scheme)
+    shown.click(shown.id("backward", 2, 4))
+    shown.press("m")
+    shown.page.evaluate(axe)
+    for dialog in dialogs:
+        if dialog:
+            shown.press(dialog)
+        found = shown.page.evaluate("async () => (await axe.run()).violations")
+        serious = [
+            (one["id"], one["impact"], [node["html"][:150] for node in one["nodes"]][:3])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], json.dumps(serious, indent=1)
+        if dialog:
+            shown.press("Escape")
+
+
+def test_the_viewer_can_be_used_by_keys_alone(shown):
+    page = shown.page
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate(
+                "() => { const e = document.activeElement; return e.getAttribute('aria-label') || e.innerText; }"
+            )
+        )
+    for name in ("Search", "Show the whole run (0)", "forward", "Pin rank 0 (P)", "Step", "Hide rank 3 (H)"):
+        assert any(one.endswith(name) for one in reached), name
+    assert any(name.startswith("Pipeline diagram") for name in reached)
+    page.locator(".canvas-box canvas").focus()
+    shown.press("ArrowRight")
+    page.wait_for_function("() => window.stagescopeViewer.selected.value")
+    shown.settle()
+    assert page.locator("[role=status][aria-live=polite]").inner_text() != ""
+    outline = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none"

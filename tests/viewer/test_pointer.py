@@ -1,0 +1,166 @@
+"""Mouse, wheel and touch on the picture, in a real browser."""
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+CHART = "document.querySelector('.canvas-box canvas')"
+PINCH = """([x, y, from, to]) => {
+    const canvas = document.querySelector('.canvas-box canvas');
+    canvas.setPointerCapture = () => {};
+    const send = (type, id, at) => canvas.dispatchEvent(new PointerEvent(type, {
+        pointerId: id, pointerType: 'touch', clientX: at, clientY: y, button: 0, buttons: 1, bubbles: true }));
+    send('pointerdown', 11, x - from); send('pointerdown', 12, x + from);
+    for (let part = 1; part <= 5; part++) {
+        const half = from + (to - from) * part / 5;
+        send('pointermove', 11, x - half); send('pointermove', 12, x + half);
+    }
+    send('pointerup', 11, x - to); send('pointerup', 12, x + to);
+}"""
+
+
+def length(shown):
+    return shown.of("view.value.end") - shown.of("view.value.start")
+
+
+def time_at(shown, x):
+    left = shown.page.evaluate(f"() => {CHART}.getBoundingClientRect().left")
+    return shown.of("view.value.start") + (x - left) / shown.of("size.value.width") * length(shown)
+
+
+def test_the_wheel_zooms_at_the_pointer(shown):
+    at = shown.spot(shown.id("backward", 1, 4))
+    x = round(at["x"])  # the browser tells whole pixels
+    shown.page.mouse.move(x, at["y"])
+    before, under = length(shown), time_at(shown, x)
+    shown.page.mouse.wheel(0, -300)
+    shown.settle()
+    assert length(shown) < before
+    assert time_at(shown, x) == pytest.approx(under, abs=before * 1e-6)
+
+
+def test_the_wheel_moves_in_time_with_shift_or_sideways(shown):
+    at = shown.spot(shown.id("backward", 1, 4))
+    shown.page.mouse.move(at["x"], at["y"])
+    for go in (lambda: shown.page.mouse.wheel(120, 0), lambda: _with_shift(shown, 120)):
+        before, start = length(shown), shown.of("view.value.start")
+        go()
+        shown.settle()
+        assert length(shown) == pytest.approx(before)
+        assert shown.of("view.value.start") > start
+
+
+def _with_shift(shown, by):
+    shown.page.keyboard.down("Shift")
+    shown.page.mouse.wheel(0, by)
+    shown.page.keyboard.up("Shift")
+
+
+def test_a_pinch_zooms_between_the_fingers(shown):
+    at = shown.spot(shown.id("backward", 1, 4))
+    before, under = length(shown), time_at(shown, at["x"])
+    shown.page.evaluate(PINCH, [at["x"], at["y"], 40, 120])
+    shown.settle()
+    assert length(shown) == pytest.approx(before / 3, rel=0.02)
+    assert time_at(shown, at["x"]) == pytest.approx(under, abs=before * 0.01)
+
+
+def test_dragging_moves_the_picture_with_the_pointer(shown):
+    shown.press("w")
+    at = shown.spot(shown.id("backward", 1, 4))
+    before, under = length(shown), time_at(shown, at["x"])
+    drag(shown, at["x"], at["y"], at["x"] - 90, at["y"])
+    assert length(shown) == pytest.approx(before)
+    assert time_at(shown, at["x"] - 90) == pytest.approx(under, abs=before * 1e-3)
+    assert shown.of("selected.value") is None  # it was no click
+
+
+def drag(shown, x, y, to_x, to_y):
+    shown.page.mouse.move(x, y)
+    shown.page.mouse.down()
+    for part in (0.3, 0.7, 1):
+        shown.page.mouse.move(x + (to_x - x) * part, y + (to_y - y) * part)
+    shown.page.mouse.up()
+    shown.settle()
+
+
+def test_dragging_with_shift_selects_the_rows_and_the_time_that_it_spans(shown):
+    first, last = shown.spot(shown.id("forward", 1, 3)), shown.spot(shown.id("backward", 2, 3))
+    expected = time_at(shown, first["left"]), time_at(shown, last["right"])
+    shown.page.keyboard.down("Shift")
+    drag(shown, first["left"], first["y"], last["right"], last["y"])
+    shown.page.keyboard.up("Shift")
+    chosen = shown.of("range.value")
+    assert chosen["rows"] == [1, 2]
+    assert (chosen["start"], chosen["end"]) == pytest.approx(expected, abs=length(shown) * 1e-3)
+    assert "on 2 rows" in shown.facts("Selection")["length"]
+
+
+def test_a_click_selects_a_block_and_a_click_beside_it_none(shown):
+    job = shown.id("backward", 2, 5)
+    shown.click(job)
+    assert shown.of("selected.value.id") == job
+    box = shown.page.locator(".canvas-box canvas").bounding_box()
+    shown.page.mouse.click(box["x"] + 300, box["y"] + box["height"] - 5)
+    shown.settle()
+    assert shown.of("selected.value") is None
+
+
+def test_a_double_click_zooms_to_the_block(shown):
+    job = shown.id("backward", 2, 5)
+    at = shown.spot(job)
+    shown.page.mouse.dblclick(at["x"], at["y"])
+    shown.settle()
+    assert length(shown) == pytest.approx(5 * shown.of("selected.value.duration"), rel=0.3)
+
+
+def test_hovering_over_a_block_says_what_it_is(shown):
+    at = shown.spot(shown.id("backward", 2, 5))
+    shown.page.mouse.move(at["x"], at["y"])
+    shown.settle()
+    words = shown.page.locator(".readout").inner_text()
+    assert words.startswith("backward, stage 2, micro-batch 5, rank 2 · 2.000 ms")
+    shown.page.mouse.move(5, 5)
+    shown.settle()
+    assert shown.page.locator(".readout").count() == 0
+
+
+def test_the_buttons_of_a_row_pin_and_hide_it(shown):
+    page = shown.page
+    page.locator(".row-label", has_text="rank 3").hover()
+    page.get_by_role("button", name="Pin rank 3 (P)").click()
+    assert page.locator(".row-label .rank").first.inner_text() == "rank 3"
+    page.locator(".row-label", has_text="rank 0").hover()
+    page.get_by_role("button", name="Hide rank 0 (H)").click()
+    assert page.locator(".row-label .rank").all_inner_texts() == ["rank 3", "rank 1", "rank 2"]
+    page.get_by_role("button", name="Show 1 hidden row").click()
+    assert page.locator(".row-label").count() == 4
+
+
+def test_the_legend_hides_a_kind_and_the_steps_are_scrubbed(shown):
+    page = shown.page
+    page.get_by_role("button", name="forward").first.click()
+    shown.settle()
+    at = shown.spot(shown.id("forward", 0, 1))
+    page.mouse.click(at["x"], at["y"])
+    shown.settle()
+    assert shown.of("selected.value") is None  # what is not drawn cannot be hit
+    page.locator(".thumb").nth(2).click()
+    assert shown.of("step.value.step") == 2
+    page.get_by_role("slider", name="Step").focus()
+    page.keyboard.press("ArrowLeft")
+    assert shown.of("step.value.step") == 1
+
+
+def test_the_heat_map_goes_to_the_step_that_is_clicked(shown):
+    shown.page.get_by_role("button", name="stage 2, step 0", exact=False).click()
+    assert shown.of("step.value.step") == 0
+
+
+def test_the_bars_of_causes_leave_one_cause_alone_in_the_picture(shown):
+    bars = shown.page.locator(".ledger button", has_text="transfer")
+    bars.last.click()
+    assert shown.page.evaluate("() => [...window.stagescopeViewer.causeFilter.value]") == ["transfer"]
+    assert bars.last.get_attribute("aria-pressed") == "true"
+    shown.page.locator(".ledger button", has_text="comm exposed").click()  # the same cause, in the ledger
+    assert shown.of("causeFilter.value") is None

@@ -1,0 +1,118 @@
+/** The page: header, legend, picture, steps, side panel, and what lies over them. */
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+
+import { TimelinePainter } from "../draw/timeline";
+import { pixelPalette } from "../layout/colors";
+import type { Viewer } from "../layout/viewer";
+import { compareRuns } from "../model/compare";
+import { EmbeddedSource, openPage } from "../model/embedded";
+import type { PageActions } from "../panels/commands";
+import { Help, Palette } from "../panels/dialogs";
+import { Header } from "../panels/header";
+import { Legend } from "../panels/legend";
+import { Side } from "../panels/side";
+import { Steps } from "../panels/steps";
+import { VisibleTable } from "../panels/table";
+import { Chart } from "./chart";
+import { NO_EXTRAS, readExtras, waitedFor, type Extras } from "./extras";
+import { listenToKeys } from "./keys";
+
+interface AppProps {
+  viewer: Viewer;
+  chunkCount: number;
+  copyLink: () => void;
+}
+
+export function App({ viewer, chunkCount, copyLink }: AppProps) {
+  const searchBox = useRef<HTMLInputElement>(null);
+  const otherRun = useRef<HTMLInputElement>(null);
+  const [extras, setExtras] = useState<Extras>(NO_EXTRAS);
+  const painter = useMemo(() => new TimelinePainter(viewer, chunkCount), [viewer, chunkCount]);
+  const palette = useMemo(() => pixelPalette(viewer.meta.kinds, chunkCount), [viewer, chunkCount]);
+  const page: PageActions = {
+    copyLink,
+    focusSearch: () => searchBox.current?.select(),
+    openComparison: () => otherRun.current?.click(),
+    print: () => window.print(),
+  };
+  useEffect(() => listenToKeys(viewer, page), [viewer]);
+  useEffect(() => {
+    // Not before the first picture is on the screen: a frame for it, and one in which it is shown.
+    let timer = 0;
+    const frame = requestAnimationFrame(() => {
+      timer = window.setTimeout(() => {
+        readExtras(viewer.source).then(setExtras, (problem: unknown) => {
+          viewer.problem.value = `What was found about this run cannot be shown. ${wordsOf(problem)}`;
+        });
+      }, 0);
+    });
+    return () => {
+      cancelAnimationFrame(frame);
+      clearTimeout(timer);
+    };
+  }, [viewer]);
+  const isOpen = viewer.panel.value !== "none";
+  return (
+    <div class={isOpen ? "app" : "app closed"}>
+      <Header viewer={viewer} page={page} searchBox={searchBox} />
+      <Warning viewer={viewer} />
+      <main class="main">
+        <Legend viewer={viewer} chunkCount={chunkCount} causes={extras.causes} />
+        <Chart viewer={viewer} painter={painter} layers={extras.layers} />
+        <Steps viewer={viewer} palette={palette} />
+        {viewer.flags.value.has("table") && <VisibleTable viewer={viewer} />}
+      </main>
+      {isOpen && (
+        <Side
+          viewer={viewer} page={page} ledger={extras.ledger} idle={extras.idle}
+          waitedFor={(span) => waitedFor(viewer.meta, extras.layers.gaps, span)}
+        />
+      )}
+      {viewer.dialog.value === "help" && <Help viewer={viewer} />}
+      {viewer.dialog.value === "palette" && <Palette viewer={viewer} page={page} />}
+      <p class="sr-only" role="status" aria-live="polite">{viewer.said.value}</p>
+      <input
+        ref={otherRun} type="file" accept=".html,text/html" hidden aria-label="Page of another run"
+        onChange={(event) => void openOther(viewer, event.currentTarget.files?.[0])}
+      />
+    </div>
+  );
+}
+
+/** What has to be known before the picture is believed. */
+function Warning({ viewer }: { viewer: Viewer }) {
+  const errors = viewer.meta.diagnostics.filter((one) => one.severity === "error");
+  const first = errors[0];
+  const problem = viewer.problem.value;
+  if (!first && !problem) return null;
+  return (
+    <div class="warning">
+      {problem && <p role="alert">{problem}</p>}
+      {first && (
+        <p role="note">
+          <b>Data are missing.</b> {first.rank === null ? "" : `rank ${first.rank}: `}{first.message}
+          {errors.length > 1 ? ` And ${errors.length - 1} more, see the notes on the data.` : ""}
+        </p>
+      )}
+    </div>
+  );
+}
+
+function wordsOf(problem: unknown): string {
+  return problem instanceof Error ? problem.message : String(problem);
+}
+
+async function openOther(viewer: Viewer, file: File | undefined): Promise<void> {
+  if (!file) return;
+  viewer.problem.value = "";
+  try {
+    const own = viewer.source;
+    if (!(own instanceof EmbeddedSource)) throw new Error("Runs can be compared in a page only, not on the server.");
+    const other = await openPage(new DOMParser().parseFromString(await file.text(), "text/html"));
+    viewer.comparison.value = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
+    viewer.say(`compared with ${viewer.comparison.value.title}`);
+  } catch (problem) {
+    viewer.problem.value = `This run cannot be compared. ${wordsOf(problem)}`;
+  }
+}

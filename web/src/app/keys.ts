@@ -1,0 +1,45 @@
+/** Keys: one listener for the page, so that they work wherever the focus is, except in a field. */
+
+import type { Viewer } from "../layout/viewer";
+import { commandFor, type PageActions } from "../panels/commands";
+
+const FIELDS = new Set(["INPUT", "SELECT", "TEXTAREA"]);
+/** What a focused button or list needs for itself. */
+const OWN_KEYS = new Set(["Enter", " ", "Tab"]);
+
+export function listenToKeys(viewer: Viewer, page: PageActions): () => void {
+  const onKey = (event: KeyboardEvent): void => {
+    const target = event.target as HTMLElement;
+    if (event.defaultPrevented || event.altKey || event.metaKey || OWN_KEYS.has(event.key)) return;
+    if (viewer.dialog.peek() !== "") return;
+    if (FIELDS.has(target.tagName) && !event.ctrlKey) return;
+    if (event.key === "Escape") return escape(viewer);
+    if (/^Arrow|^Page/.test(event.key) && isScrollable(target)) return;
+    const command = commandFor(name(event));
+    if (!command) return;
+    event.preventDefault();
+    command.run(viewer, page);
+  };
+  window.addEventListener("keydown", onKey);
+  return () => window.removeEventListener("keydown", onKey);
+}
+
+/** Undo what was begun last: measuring, a selection, a selected block. */
+function escape(viewer: Viewer): void {
+  if (viewer.measuring.peek()) viewer.measuring.value = false;
+  else if (viewer.range.peek()) void viewer.setRange(null);
+  else if (viewer.causeFilter.peek()) viewer.causeFilter.value = null;
+  else void viewer.select(null);
+}
+
+function name(event: KeyboardEvent): string {
+  const key = event.key;
+  if (event.ctrlKey) return event.shiftKey ? `Ctrl+Shift+${key.toUpperCase()}` : `Ctrl+${key.toLowerCase()}`;
+  const isLetter = /^[a-z]$/i.test(key);
+  if (isLetter && event.shiftKey) return `Shift+${key.toUpperCase()}`;
+  return isLetter ? key.toLowerCase() : key;
+}
+
+function isScrollable(target: HTMLElement): boolean {
+  return target.closest(".visible-table, .row-scroller, .heat-window, .side") !== null;
+}

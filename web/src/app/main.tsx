@@ -1,0 +1,105 @@
+/** Start: find the data, show them, and keep the address in step with what is shown. */
+
+import { effect } from "@preact/signals";
+import { render } from "preact";
+
+import { fromHash, toHash } from "../layout/hash";
+import { restore, shownOf } from "../layout/shown";
+import { Viewer } from "../layout/viewer";
+import { EmbeddedSource, hasData, openPage } from "../model/embedded";
+import { openServer } from "../model/server";
+import type { Meta } from "../model/meta";
+import type { Source } from "../model/source";
+import { App } from "./app";
+import { applyTheme, darkSystem } from "./theme";
+import "./viewer.css";
+
+const HASH_DELAY_MS = 300;
+
+declare global {
+  interface Window {
+    /** For tests and for the browser's console. */
+    stagescopeViewer?: Viewer;
+  }
+}
+
+async function start(): Promise<void> {
+  const place = document.getElementById("viewer")!;
+  place.textContent = "Reading the run …";
+  applyTheme(fromHash(location.hash).theme);
+  try {
+    const source = hasData(document) ? await openPage(document) : await openServer();
+    await show(source, await source.meta(), place);
+  } catch (problem) {
+    fail(place, problem);
+  }
+}
+
+async function show(source: Source, meta: Meta, place: HTMLElement): Promise<void> {
+  const viewer = new Viewer(meta, source);
+  window.stagescopeViewer = viewer;
+  document.title = meta.title;
+  let written = "";
+  let timer = 0;
+  const write = (): void => {
+    written = toHash(shownOf(viewer));
+    if (written !== location.hash.slice(1)) history.replaceState(null, "", `#${written}`);
+  };
+  const copyLink = (): void => {
+    write();
+    void copy(location.href).then((ok) => viewer.say(ok ? "the link is on the clipboard" : "the address bar has the link"));
+  };
+  await restore(viewer, fromHash(location.hash));
+  effect(() => applyTheme(viewer.theme.value));
+  darkSystem.addEventListener("change", () => {
+    applyTheme(viewer.theme.peek());
+    viewer.revision.value += 1;
+  });
+  for (const event of ["beforeprint", "afterprint"])
+    window.addEventListener(event, () => {
+      applyTheme(viewer.theme.peek());
+      viewer.revision.value += 1;
+    });
+  effect(() => {
+    shownOf(viewer);
+    clearTimeout(timer);
+    timer = window.setTimeout(write, HASH_DELAY_MS);
+  });
+  window.addEventListener("hashchange", () => {
+    if (location.hash.slice(1) !== written) void restore(viewer, fromHash(location.hash));
+  });
+  place.textContent = "";
+  render(<App viewer={viewer} chunkCount={chunkCount(source, meta)} copyLink={copyLink} />, place);
+}
+
+/** Chunks of the rank that has most. */
+function chunkCount(source: Source, meta: Meta): number {
+  if (source instanceof EmbeddedSource && source.spans.table.has("chunk"))
+    return source.spans.table.ints("chunk").reduce((most, chunk) => (chunk >= most ? chunk + 1 : most), 1);
+  return meta.ranks.stages.reduce((most, stages) => Math.max(most, stages.length), 1);
+}
+
+async function copy(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false; // not allowed here, as in a page opened from a file
+  }
+}
+
+function fail(place: HTMLElement, problem: unknown): void {
+  place.textContent = "";
+  const box = document.createElement("div");
+  box.className = "failure";
+  box.setAttribute("role", "alert");
+  const head = document.createElement("h1");
+  head.textContent = "This run cannot be shown";
+  const words = document.createElement("p");
+  words.textContent = problem instanceof Error ? problem.message : String(problem);
+  box.append(head, words);
+  place.append(box);
+}
+
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => void start());
+else void start();

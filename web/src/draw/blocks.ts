@@ -1,0 +1,269 @@
+/** Spans: those too narrow for a shape as pixels, the others as textured blocks with their micro-batch. */
+
+import { chunkColor, mix, pixelPalette, textColor } from "../layout/colors";
+import { paintTrack, paintWaits, type Block, type Paint, type Palette } from "../layout/bins";
+import { COMM, COMPUTE, HOST, isJob, type Kind } from "../model/meta";
+import { shortDuration } from "../model/time";
+import type { Spans, Tile } from "../model/spans";
+import { Strips } from "./strips";
+import type { DrawnRow, Scene } from "./scene";
+
+const BLOCK_WIDTH = 7;
+const MOST_BLOCKS = 9000;
+const LABEL_HEIGHT = 11;
+const LEAST_LABEL_SIZE = 8;
+/** Width of a digit as a part of the font's size. */
+const DIGIT_WIDTH = 0.62;
+/** Lower rows show no waits: their lines would hide the blocks. */
+const LEAST_WAITED_HEIGHT = 14;
+const PAIR_DEPTHS = [1, 2, 4, 4];
+const UNCHANGED = "#c9ccd1";
+const SLOWER = "#d55e00";
+const FASTER = "#0072b2";
+/** A change of this fraction has the full color. */
+const FULL_DELTA = 0.25;
+
+interface Band {
+  row: DrawnRow;
+  lane: number;
+  top: number;
+  height: number;
+  line: number;
+  isMain: boolean;
+}
+
+interface Drawable extends Block {
+  y: number;
+  height: number;
+  isMain: boolean;
+}
+
+export class BlockPainter {
+  private readonly strips = new Strips();
+  private readonly depths = new WeakMap<Spans, number>();
+  private readonly chunks: number;
+  private readonly palette: Palette;
+  private readonly colors = new Map<number, string>();
+  private readonly kinds: Kind[] = [];
+  private override: { of: Float64Array; colors: Int32Array } | null = null;
+
+  constructor(kinds: Kind[], chunkCount: number) {
+    this.chunks = chunkCount;
+    this.palette = pixelPalette(kinds, chunkCount);
+    for (const kind of kinds) this.kinds[kind.code] = kind;
+  }
+
+  /** Color of a block, as in the SVG pictures. */
+  color(kind: number, chunk: number): string {
+    const key = kind * 1024 + chunk;
+    let color = this.colors.get(key);
+    if (!color) this.colors.set(key, (color = chunkColor(this.kinds[kind]?.color ?? "#bdbdbd", chunk, this.chunks)));
+    return color;
+  }
+
+  draw(scene: Scene): void {
+    const blocks: Drawable[] = [];
+    const ghostTile: Tile | null = ghostOf(scene);
+    const bands = this.bands(scene, ghostTile !== null);
+    const width = Math.round(scene.width * scene.ratio);
+    const depth = Math.max(1, ...scene.tiles.map((tile) => this.depth(tile.spans)));
+    const waitLine = bands.length * depth;
+    const withWaits =
+      scene.viewer.flags.value.has("waits") && !scene.viewer.comparison.value && (scene.rows[0]?.mainHeight ?? 0) >= LEAST_WAITED_HEIGHT;
+    this.strips.begin(width, waitLine + (withWaits ? scene.rows.length : 0));
+    const blockWidth = this.blockWidth(scene, bands.length) * scene.ratio;
+    const paint: Paint = { ...this.paint(scene, width), depth, blockWidth };
+    for (const band of bands)
+      for (const tile of bandTiles(scene, band, ghostTile)) {
+        const inTile = { ...paint, depth: this.depth(tile.spans), override: this.overrideOf(scene, tile) };
+        const track = tile.spans.track(band.row.row, band.lane);
+        const at = band.line * depth * width;
+        for (const block of paintTrack(tile, track, inTile, this.strips.lines, at)) blocks.push(placed(block, band));
+        for (let line = inTile.depth; line < depth && inTile.depth === 1; line++)
+          this.strips.lines.copyWithin(at + line * width, at, at + width);
+      }
+    if (withWaits)
+      scene.rows.forEach((row, i) => {
+        for (const tile of scene.tiles)
+          paintWaits(tile, row.row, paint, scene.inks.wait, this.strips.lines, (waitLine + i) * width);
+      });
+    this.strips.end();
+    this.drawStrips(scene, bands, depth, withWaits ? waitLine : -1);
+    this.drawBlocks(scene, blocks);
+  }
+
+  private paint(scene: Scene, width: number): Omit<Paint, "depth" | "blockWidth"> {
+    const hidden = new Uint8Array(256);
+    for (const code of scene.viewer.hiddenKinds.value) hidden[code] = 1;
+    const { view } = scene;
+    return { view, width, palette: this.palette, hiddenKinds: hidden, wanted: scene.viewer.wanted(), override: null };
+  }
+
+  /** Narrow blocks cost more than they show where there are very many. */
+  private blockWidth(scene: Scene, bandCount: number): number {
+    const most = (scene.width / BLOCK_WIDTH) * bandCount;
+    return most > MOST_BLOCKS ? (scene.width * bandCount) / MOST_BLOCKS : BLOCK_WIDTH;
+  }
+
+  private bands(scene: Scene, withGhost: boolean): Band[] {
+    const bands: Band[] = [];
+    const { flags } = scene.viewer;
+    const add = (row: DrawnRow, lane: number, top: number, height: number, isMain: boolean): void =>
+      void bands.push({ row, lane, top, height, isMain, line: bands.length });
+    for (const row of scene.rows) {
+      const has = (lane: number): boolean =>
+        scene.tiles.some((tile) => tile.spans.track(row.row, lane)[0] < tile.spans.track(row.row, lane)[1]);
+      const main = has(COMPUTE) ? COMPUTE : has(HOST) ? HOST : COMPUTE;
+      add(row, main, row.mainTop, row.mainHeight, true);
+      if (row.thinHeight > 0 && flags.value.has("host") && main !== HOST) add(row, HOST, row.thinTop, row.thinHeight, false);
+      if (row.thinHeight > 0 && flags.value.has("comm")) add(row, COMM, row.thinTop, row.thinHeight, false);
+      if (withGhost && row.ghostHeight > 0) add(row, -1, row.ghostTop, row.ghostHeight, false);
+    }
+    return bands;
+  }
+
+  private depth(spans: Spans): number {
+    let depth = this.depths.get(spans);
+    if (depth === undefined) {
+      const most = spans.table.has("sublanes") ? spans.table.ints("sublanes").reduce((a, b) => (a > b ? a : b), 1) : 1;
+      this.depths.set(spans, (depth = PAIR_DEPTHS[Math.min(most, 4) - 1] ?? 1));
+    }
+    return depth;
+  }
+
+  private overrideOf(scene: Scene, tile: Tile): Int32Array | null {
+    const comparison = scene.viewer.comparison.value;
+    if (!comparison || tile.spans.count !== comparison.delta.length || tile.spans === comparison.spans) return null;
+    if (this.override?.of !== comparison.delta) {
+      const colors = Int32Array.from(comparison.delta, (delta) => swapped(deltaColor(delta)));
+      this.override = { of: comparison.delta, colors };
+    }
+    return this.override.colors;
+  }
+
+  private drawStrips(scene: Scene, bands: Band[], depth: number, waitLine: number): void {
+    const { pen, ratio } = scene;
+    pen.save();
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.imageSmoothingEnabled = false;
+    for (const band of bands) {
+      const top = Math.round(band.top * ratio);
+      const height = Math.max(Math.round((band.top + band.height) * ratio) - top, 1);
+      const lines = height >= depth ? depth : 1;
+      for (let line = 0; line < lines; line++) {
+        const from = Math.round((height * line) / lines);
+        this.strips.draw(pen, band.line * depth + line, top + from, Math.round((height * (line + 1)) / lines) - from);
+      }
+    }
+    if (waitLine >= 0)
+      scene.rows.forEach((row, i) => {
+        const height = Math.max(1, Math.min(3, row.mainHeight * 0.1)) * ratio;
+        this.strips.draw(pen, waitLine + i, (row.mainTop + row.mainHeight) * ratio - height, height);
+      });
+    pen.restore();
+  }
+
+  private drawBlocks(scene: Scene, blocks: Drawable[]): void {
+    const { pen } = scene;
+    const wanted = scene.viewer.wanted();
+    const delta = scene.viewer.comparison.value?.delta;
+    const labels: [Drawable, string][] = [];
+    for (const block of blocks) {
+      const { spans } = block.tile;
+      const kind = this.kinds[spans.kind[block.place]!];
+      const chunk = isJob(kind) && spans.table.has("chunk") ? Math.max(spans.table.ints("chunk")[block.place]!, 0) : 0;
+      const isCompared = delta !== undefined && spans.count === delta.length && spans !== scene.viewer.comparison.value!.spans;
+      const color = isCompared ? deltaColor(delta[block.place]!) : this.color(spans.kind[block.place]!, chunk);
+      const left = block.left / scene.ratio;
+      const width = (block.right - block.left) / scene.ratio;
+      pen.globalAlpha = wanted && !wanted(spans, block.place) ? 0.16 : 1;
+      pen.fillStyle = color;
+      pen.fillRect(left, block.y, Math.max(width - 0.75, 0.75), block.height);
+      const overlay = kind && !isCompared && block.height >= 9 ? scene.textures.overlay(kind.texture, color) : null;
+      if (overlay) {
+        pen.fillStyle = overlay;
+        pen.fillRect(left, block.y, Math.max(width - 0.75, 0.75), block.height);
+      }
+      if (block.height >= LABEL_HEIGHT && pen.globalAlpha === 1) labels.push([block, color]);
+    }
+    pen.globalAlpha = 1;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    this.font = "";
+    for (const [block, color] of labels) this.drawLabel(scene, block, color);
+  }
+
+  private drawLabel(scene: Scene, block: Drawable, color: string): void {
+    const { pen, ratio } = scene;
+    const { spans } = block.tile;
+    const microbatch = spans.table.has("microbatch") ? spans.table.ints("microbatch")[block.place]! : -1;
+    const kind = this.kinds[spans.kind[block.place]!];
+    const text = isJob(kind) && microbatch >= 0 ? String(microbatch) : (kind?.letter ?? "");
+    const left = block.left / ratio;
+    const width = (block.right - block.left) / ratio;
+    const wanted = Math.round(Math.min(13, Math.max(9, block.height * 0.5)));
+    const size = Math.min(wanted, Math.floor((width - 2) / (text.length * DIGIT_WIDTH)));
+    if (size < LEAST_LABEL_SIZE) return;
+    const digit = size * DIGIT_WIDTH;
+    this.setFont(pen, `500 ${size}px ${scene.inks.fontFamily}`);
+    pen.fillStyle = textColor(color);
+    const middle = left + width / 2;
+    const y = block.y + block.height / 2 + 0.5;
+    // A cost beside the micro-batch would be one bare number beside another.
+    if (scene.unit === "cost") return pen.fillText(text, middle, y);
+    const duration = shortDuration(spans.duration[block.place]!, scene.unit);
+    const room = width - text.length * digit;
+    if (block.height >= 30 && width >= duration.length * 5.6 + 8) {
+      pen.fillText(text, middle, y - 6);
+      this.drawDuration(pen, scene, duration, middle, y + 8);
+    } else if (block.height >= 14 && room >= duration.length * 5.6 + 22) {
+      const half = (duration.length * 5.6) / 2 + 4;
+      pen.fillText(text, middle - half, y);
+      this.drawDuration(pen, scene, duration, middle + (text.length * digit) / 2 + 2, y);
+    } else pen.fillText(text, middle, y);
+  }
+
+  private drawDuration(pen: CanvasRenderingContext2D, scene: Scene, text: string, at: number, y: number): void {
+    this.setFont(pen, `10px ${scene.inks.fontFamily}`);
+    pen.globalAlpha = 0.85;
+    pen.fillText(text, at, y);
+    pen.globalAlpha = 1;
+  }
+
+  /** Setting a font is slow, even the one that is set. */
+  private setFont(pen: CanvasRenderingContext2D, font: string): void {
+    if (this.font === font) return;
+    pen.font = this.font = font;
+  }
+  private font = "";
+}
+
+/** Red where slower, blue where faster, gray where alike or without a partner. */
+export function deltaColor(delta: number): string {
+  if (Number.isNaN(delta)) return "#e3e5e8";
+  return mix(UNCHANGED, delta > 0 ? SLOWER : FASTER, Math.min(Math.abs(delta) / FULL_DELTA, 1));
+}
+
+function swapped(color: string): number {
+  const value = parseInt(color.slice(1), 16);
+  return ((value & 255) << 16) | (value & 0xff00) | (value >> 16);
+}
+
+function ghostOf(scene: Scene): Tile | null {
+  const spans = scene.viewer.comparison.value?.spans ?? (scene.viewer.ideal.value === "under" ? scene.layers.ideal : null);
+  return spans && { spans, start: -Infinity, end: Infinity };
+}
+
+function bandTiles(scene: Scene, band: Band, ghost: Tile | null): Tile[] {
+  if (band.lane < 0) {
+    band.lane = COMPUTE;
+    return ghost ? [ghost] : [];
+  }
+  return scene.tiles;
+}
+
+function placed(block: Block, band: Band): Drawable {
+  const y = band.top + block.top * band.height;
+  const height = (block.bottom - block.top) * band.height - (block.bottom < 1 ? 0.75 : 0);
+  return { ...block, y, height, isMain: band.isMain };
+}

@@ -1,0 +1,238 @@
+/** What lies over the blocks: idle time by cause, clock error, ideal outlines, critical path, arrows, selection. */
+
+import { COMPUTE, COMM, HOST } from "../model/meta";
+import type { Links, Span } from "../model/source";
+import { causeColor, causePlace } from "../layout/colors";
+import { clamp, length } from "../layout/view";
+import { x, type DrawnRow, type Scene } from "./scene";
+
+const LEAST_GAP_WIDTH = 2;
+/** Lower rows are tinted: a hatch would be noise. */
+const LEAST_HATCHED_HEIGHT = 14;
+const TINT = 0.28;
+/** Rows further apart have a heading between them. */
+const MOST_ROW_GAP = 20;
+
+export function drawGaps(scene: Scene): void {
+  const { gaps } = scene.layers;
+  if (!gaps || !scene.viewer.flags.value.has("gaps")) return;
+  const { pen, view } = scene;
+  const filter = scene.viewer.causeFilter.value;
+  const styles = gaps.causes.map((cause) => {
+    if (filter && !filter.has(cause)) return null;
+    return { color: causeColor(cause), hatch: scene.textures.hatch(causePlace(cause), causeColor(cause)) };
+  });
+  const { start, duration, cause } = gaps;
+  const shortest = (LEAST_GAP_WIDTH * length(view)) / scene.width;
+  for (const row of scene.rows) {
+    const isHatched = row.mainHeight >= LEAST_HATCHED_HEIGHT;
+    pen.globalAlpha = isHatched ? (filter ? 0.95 : 0.6) : filter ? 2 * TINT : TINT;
+    const [from, to] = gaps.within(row.row, view.start, view.end);
+    for (let i = from; i < to; i++) {
+      if (duration[i]! < shortest) continue;
+      const style = styles[cause[i]!];
+      if (!style) continue;
+      const left = Math.max(x(scene, start[i]!), -2);
+      const right = Math.min(x(scene, start[i]! + duration[i]!), scene.width + 2);
+      pen.fillStyle = isHatched && style.hatch ? style.hatch : style.color;
+      pen.fillRect(left, row.mainTop + 1, right - left - 0.75, row.mainHeight - 2);
+    }
+  }
+  pen.globalAlpha = 1;
+}
+
+/** Whiskers at the edges of blocks: how far off the clock of their machine may be. */
+export function drawClockErrors(scene: Scene): void {
+  const { pen, viewer } = scene;
+  if (!viewer.flags.value.has("clocks")) return;
+  const errors = new Map(viewer.meta.clocks.map((clock) => [clock.machine, clock]));
+  pen.strokeStyle = scene.inks.ink;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  for (const row of scene.rows) {
+    const error = errors.get(viewer.meta.ranks.machine[row.row] ?? null);
+    if (!error || error.error_lo_ns === null || error.error_hi_ns === null) continue;
+    const low = x(scene, error.error_lo_ns) - x(scene, 0);
+    const high = x(scene, error.error_hi_ns) - x(scene, 0);
+    if (high - low < 1.5) continue;
+    for (const edge of edgesOf(scene, row)) whisker(pen, edge, low, high, row);
+  }
+  pen.globalAlpha = 0.75;
+  pen.stroke();
+  pen.globalAlpha = 1;
+}
+
+function* edgesOf(scene: Scene, row: DrawnRow): Generator<number> {
+  let budget = 600;
+  for (const { spans } of scene.tiles) {
+    const [from, to] = spans.track(row.row, COMPUTE);
+    for (let i = spans.firstReaching(scene.view.start, from, to); i < to && spans.start[i]! < scene.view.end; i++) {
+      if (budget-- <= 0) return;
+      if (x(scene, spans.end(i)) - x(scene, spans.start[i]!) < 4) continue;
+      yield x(scene, spans.start[i]!);
+      yield x(scene, spans.end(i));
+    }
+  }
+}
+
+function whisker(pen: CanvasRenderingContext2D, edge: number, low: number, high: number, row: DrawnRow): void {
+  const y = row.mainTop + row.mainHeight * 0.22;
+  const cap = Math.min(3, row.mainHeight * 0.12);
+  pen.moveTo(edge + low, y);
+  pen.lineTo(edge + high, y);
+  for (const end of [edge + low, edge + high]) {
+    pen.moveTo(end, y - cap);
+    pen.lineTo(end, y + cap);
+  }
+}
+
+export function drawIdealOutlines(scene: Scene): void {
+  const { ideal } = scene.layers;
+  if (!ideal || scene.viewer.ideal.value !== "over") return;
+  const { pen } = scene;
+  pen.save();
+  pen.strokeStyle = scene.inks.ink;
+  pen.setLineDash([3, 2]);
+  pen.lineWidth = 1.25;
+  pen.beginPath();
+  for (const row of scene.rows) {
+    const [from, to] = ideal.track(row.row, COMPUTE);
+    for (let i = ideal.firstReaching(scene.view.start, from, to); i < to && ideal.start[i]! < scene.view.end; i++) {
+      const left = x(scene, ideal.start[i]!);
+      const width = x(scene, ideal.end(i)) - left;
+      if (width >= 3) pen.rect(left, row.mainTop + 1.5, width - 1, row.mainHeight - 3);
+    }
+  }
+  pen.stroke();
+  pen.restore();
+}
+
+export function drawCriticalPath(scene: Scene): void {
+  const { criticalIds } = scene.layers;
+  if (criticalIds.length === 0 || !scene.viewer.flags.value.has("critical")) return;
+  const { pen } = scene;
+  const spans = scene.tiles[0]?.spans;
+  if (!spans || spans.isBinned) return;
+  pen.strokeStyle = scene.inks.accent;
+  pen.lineJoin = "round";
+  pen.lineWidth = 2.5;
+  pen.beginPath();
+  const steps = spans.table.ints("step");
+  let step = -1;
+  let before: [number, number] | null = null;
+  for (const id of criticalIds) {
+    const place = spans.place(id);
+    const row = place < 0 ? undefined : scene.drawn.get(spans.row[place]!);
+    if (!row || spans.end(place) < scene.view.start || spans.start[place]! > scene.view.end) {
+      before = null;
+      continue;
+    }
+    const left = x(scene, spans.start[place]!);
+    const right = x(scene, spans.end(place));
+    const y = row.mainTop + row.mainHeight / 2;
+    pen.rect(left, row.mainTop, Math.max(right - left - 0.75, 1), row.mainHeight);
+    // A path ends with its step: the next one begins before or long after it.
+    if (before && left >= before[0] - 3 && steps[place] === step) {
+      pen.moveTo(...before);
+      pen.lineTo(left, y);
+    }
+    before = [right, y];
+    step = steps[place]!;
+  }
+  pen.stroke();
+}
+
+export function drawLinks(scene: Scene, links: Links | null, width: number): void {
+  if (!links || !scene.viewer.flags.value.has("arrows")) return;
+  const { pen } = scene;
+  const byId = new Map(links.spans.map((span) => [span.id, span]));
+  pen.strokeStyle = pen.fillStyle = scene.inks.ink;
+  pen.lineWidth = width;
+  for (const [from, to] of links.links) {
+    const one = byId.get(from);
+    const other = byId.get(to);
+    if (one && other) drawArrow(scene, one, other);
+  }
+}
+
+function drawArrow(scene: Scene, from: Span, to: Span): void {
+  const own = scene.drawn.get(from.row);
+  const their = scene.drawn.get(to.row);
+  if (!own || !their) return;
+  const { pen } = scene;
+  const startX = clamp(x(scene, from.start + from.duration), -1e4, 1e4);
+  const endX = clamp(x(scene, to.start), -1e4, 1e4);
+  if (Math.max(startX, endX) < -50 || Math.min(startX, endX) > scene.width + 50) return;
+  const startY = own.mainTop + own.mainHeight / 2;
+  const endY = their.mainTop + their.mainHeight / 2;
+  const bend = clamp(Math.abs(endX - startX) * 0.45, 10, 70);
+  pen.beginPath();
+  pen.moveTo(startX, startY);
+  pen.bezierCurveTo(startX + bend, startY, endX - bend, endY, endX - 5, endY);
+  pen.save();
+  // A rim in the color of the paper keeps the line readable on blocks of any color.
+  pen.strokeStyle = scene.inks.paper;
+  pen.lineWidth += 2.5;
+  pen.globalAlpha = 0.75;
+  pen.stroke();
+  pen.restore();
+  pen.stroke();
+  pen.beginPath();
+  pen.moveTo(endX, endY);
+  pen.lineTo(endX - 8, endY - 4);
+  pen.lineTo(endX - 8, endY + 4);
+  pen.closePath();
+  pen.fill();
+}
+
+/** Frame around a span, and around both of an overlapped pair. */
+export function drawFrame(scene: Scene, span: Span | null, width: number): void {
+  const row = span && scene.drawn.get(span.row);
+  if (!span || !row) return;
+  const [top, height] = bandOf(scene, span, row);
+  const left = x(scene, span.start);
+  const right = Math.max(x(scene, span.start + span.duration), left + 2);
+  const { pen } = scene;
+  pen.strokeStyle = scene.inks.paper;
+  pen.lineWidth = width + 2;
+  pen.strokeRect(left - 1, top - 1, right - left + 1, height + 2);
+  pen.strokeStyle = scene.inks.ink;
+  pen.lineWidth = width;
+  pen.strokeRect(left - 1, top - 1, right - left + 1, height + 2);
+}
+
+function bandOf(scene: Scene, span: Span, row: DrawnRow): [number, number] {
+  if ((span.lane === COMM || span.lane === HOST) && row.thinHeight > 0) return [row.thinTop, row.thinHeight];
+  for (const { spans } of scene.tiles) {
+    const place = spans.place(span.id);
+    if (place < 0 || !spans.table.has("sublanes")) continue;
+    const count = Math.max(spans.table.ints("sublanes")[place]!, 1);
+    const height = row.mainHeight / count;
+    return [row.mainTop + height * spans.table.ints("sublane")[place]!, height];
+  }
+  return [row.mainTop, row.mainHeight];
+}
+
+/** The selected time on its rows: tinted, and framed where rows lie beside each other. */
+export function drawRange(scene: Scene): void {
+  const range = scene.viewer.range.value;
+  if (!range) return;
+  const { pen } = scene;
+  const left = Math.round(x(scene, range.start)) + 0.5;
+  const width = Math.max(Math.round(x(scene, range.end)) + 0.5 - left, 1);
+  const chosen = new Set(range.rows);
+  pen.fillStyle = scene.inks.select;
+  pen.strokeStyle = scene.inks.accent;
+  pen.lineWidth = 1.5;
+  let top: number | null = null;
+  scene.rows.forEach((row, i) => {
+    if (!chosen.has(row.row)) return;
+    const bottom = row.y + row.height + 2;
+    top ??= row.y - 2;
+    const next = scene.rows[i + 1];
+    if (next && chosen.has(next.row) && next.y - bottom < MOST_ROW_GAP) return;
+    pen.fillRect(left, top, width, bottom - top);
+    pen.strokeRect(left, top, width, bottom - top);
+    top = null;
+  });
+}

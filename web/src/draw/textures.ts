@@ -1,0 +1,61 @@
+/** Textures of the kinds and hatches of idle time, as repeating patterns: color is never the only sign. */
+
+import type { Texture } from "../model/meta";
+import { contrast } from "../layout/colors";
+
+const TILE = 6;
+const LIGHT_BELOW_CONTRAST = 3;
+
+/** Pen moves in a tile of 6 x 6, as in export/blocks_legend.py. */
+const STROKES: Record<Texture, [number, number, number, number][]> = {
+  plain: [],
+  rising: [[-1, 7, 7, -1], [-1, 1, 1, -1], [5, 7, 7, 5]],
+  falling: [[-1, -1, 7, 7], [5, -1, 7, 1], [-1, 5, 1, 7]],
+  dots: [[2.2, 3, 3.8, 3]],
+  cross: [[-1, 7, 7, -1], [-1, -1, 7, 7]],
+  bars: [[3, -1, 3, 7]],
+};
+const HATCHES: Texture[] = ["rising", "falling", "cross", "dots", "bars"];
+
+export class Textures {
+  private readonly made = new Map<string, CanvasPattern | null>();
+
+  constructor(private readonly ratio: number) {}
+
+  /** Faint strokes to be laid over a block of `color`; null where the kind is plain. */
+  overlay(texture: Texture, color: string): CanvasPattern | null {
+    if (texture === "plain") return null;
+    const isLight = contrast(color, "#ffffff") < LIGHT_BELOW_CONTRAST;
+    return this.pattern(texture, isLight ? "rgba(26,26,26,.22)" : "rgba(255,255,255,.3)", texture === "dots" ? 1.6 : 1);
+  }
+
+  /** Hatch for the n-th cause of idle time. */
+  hatch(place: number, color: string): CanvasPattern | null {
+    return this.pattern(HATCHES[place % HATCHES.length]!, color, 1);
+  }
+
+  private pattern(texture: Texture, color: string, lineWidth: number): CanvasPattern | null {
+    const key = `${texture} ${color}`;
+    let pattern = this.made.get(key);
+    if (pattern === undefined) this.made.set(key, (pattern = this.make(texture, color, lineWidth)));
+    return pattern;
+  }
+
+  private make(texture: Texture, color: string, lineWidth: number): CanvasPattern | null {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = Math.round(TILE * this.ratio);
+    const pen = tile.getContext("2d")!;
+    pen.scale(tile.width / TILE, tile.height / TILE);
+    pen.strokeStyle = color;
+    pen.lineWidth = lineWidth;
+    pen.beginPath();
+    for (const [x, y, toX, toY] of STROKES[texture]) {
+      pen.moveTo(x, y);
+      pen.lineTo(toX, toY);
+    }
+    pen.stroke();
+    const pattern = pen.createPattern(tile, "repeat");
+    pattern?.setTransform(new DOMMatrix().scale(1 / this.ratio));
+    return pattern;
+  }
+}

@@ -1,0 +1,40 @@
+/** Inks of the two themes; the style sheet has the same for the panels. */
+
+export interface Inks {
+  paper: string;
+  track: string;
+  ink: string;
+  quiet: string;
+  grid: string;
+  accent: string;
+  /** As 0xBBGGRR, for pixels. */
+  wait: number;
+  select: string;
+  fontFamily: string;
+}
+
+const FONT = 'system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif';
+
+export const LIGHT: Inks = {
+  paper: "#ffffff",
+  track: "#f2f3f5",
+  ink: "#1a1a1a",
+  quiet: "#5f6368",
+  grid: "#e0e2e6",
+  accent: "#b34700",
+  wait: 0xd09a4a,
+  select: "rgba(0, 114, 178, 0.13)",
+  fontFamily: FONT,
+};
+
+export const DARK: Inks = {
+  paper: "#15171b",
+  track: "#22252b",
+  ink: "#ececec",
+  quiet: "#a4a9b1",
+  grid: "#31353c",
+  accent: "#ffb469",
+  wait: 0xe9b456,
+  select: "rgba(86, 180, 233, 0.18)",
+  fontFamily: FONT,
+};

@@ -1,0 +1,180 @@
+/** The pipeline picture: axis, tracks, blocks, and what lies over them. */
+
+import type { Viewer } from "../layout/viewer";
+import { axisTicks } from "../layout/ticks";
+import { visibleRows } from "../layout/rows";
+import { length } from "../layout/view";
+import { durationText } from "../model/time";
+import { BlockPainter } from "./blocks";
+import * as overlays from "./overlays";
+import { AXIS_HEIGHT, x, type DrawnRow, type Layers, type Scene } from "./scene";
+import { Textures } from "./textures";
+import { DARK, LIGHT, type Inks } from "./theme";
+
+const THIN_FRACTION = 0.24;
+const GHOST_FRACTION = 0.36;
+const TICK_DISTANCE = 90;
+
+export const NO_LAYERS: Layers = { gaps: null, critical: null, criticalIds: [], ideal: null };
+
+export class TimelinePainter {
+  readonly blocks: BlockPainter;
+  private textures = new Textures(1);
+  private ratio = 1;
+
+  constructor(
+    private readonly viewer: Viewer,
+    chunkCount: number,
+  ) {
+    this.blocks = new BlockPainter(viewer.meta.kinds, chunkCount);
+  }
+
+  /** Draw everything anew; `size` is in CSS pixels. */
+  draw(canvas: HTMLCanvasElement, size: { width: number; height: number }, isDark: boolean, layers: Layers): void {
+    const ratio = window.devicePixelRatio || 1;
+    const { width } = size;
+    const height = size.height + AXIS_HEIGHT;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+    }
+    if (this.ratio !== ratio) this.textures = new Textures((this.ratio = ratio));
+    const pen = canvas.getContext("2d", { alpha: false })!;
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const scene = this.scene(pen, width, height, ratio, isDark ? DARK : LIGHT, layers);
+    pen.fillStyle = scene.inks.paper;
+    pen.fillRect(0, 0, width, height);
+    drawTracks(scene);
+    drawAxis(scene);
+    pen.save();
+    pen.beginPath();
+    pen.rect(0, AXIS_HEIGHT, width, size.height);
+    pen.clip();
+    overlays.drawGaps(scene);
+    this.blocks.draw(scene);
+    overlays.drawIdealOutlines(scene);
+    overlays.drawClockErrors(scene);
+    overlays.drawCriticalPath(scene);
+    overlays.drawRange(scene);
+    overlays.drawLinks(scene, this.viewer.chain.value, 1.4);
+    overlays.drawLinks(scene, this.viewer.hoverLinks.value, 1.8);
+    overlays.drawFrame(scene, this.viewer.hover.value, 1);
+    overlays.drawFrame(scene, this.viewer.selected.value, 2);
+    pen.restore();
+  }
+
+  private scene(
+    pen: CanvasRenderingContext2D, width: number, height: number, ratio: number, inks: Inks, layers: Layers,
+  ): Scene {
+    const { viewer } = this;
+    const view = viewer.view.value;
+    const rows = this.drawnRows(height, layers);
+    const request = { start: view.start, end: view.end, rows: rows.map((row) => row.row), ns_per_pixel: length(view) / width };
+    return {
+      pen, viewer, inks, textures: this.textures, view, width, height, ratio, rows, layers,
+      drawn: new Map(rows.map((row) => [row.row, row])),
+      tiles: viewer.source.tiles(request),
+      unit: viewer.meta.time_unit,
+    };
+  }
+
+  private drawnRows(height: number, layers: Layers): DrawnRow[] {
+    const { viewer } = this;
+    const rows = viewer.rows.value;
+    const top = viewer.scroll.value;
+    const [first, last] = visibleRows(rows, top, top + height);
+    const flags = viewer.flags.value;
+    const hasThin = flags.has("comm") || flags.has("host");
+    const hasGhost = viewer.comparison.value !== null || (viewer.ideal.value === "under" && layers.ideal !== null);
+    return rows.placed.slice(first, last).map((row) => {
+      const y = row.top - top + AXIS_HEIGHT;
+      const thin = hasThin && row.height >= 8 ? row.height * THIN_FRACTION : 0;
+      const ghost = hasGhost && row.height >= 8 ? row.height * GHOST_FRACTION : 0;
+      return {
+        ...row, y, mainTop: y, mainHeight: row.height - (thin ? thin + 1 : 0) - (ghost ? ghost + 1 : 0),
+        ghostTop: y + row.height - ghost - (thin ? thin + 1 : 0), ghostHeight: ghost,
+        thinTop: y + row.height - thin, thinHeight: thin,
+      };
+    });
+  }
+}
+
+function drawTracks(scene: Scene): void {
+  const { pen, inks, viewer } = scene;
+  pen.fillStyle = inks.track;
+  for (const row of scene.rows) pen.fillRect(0, row.y, scene.width, row.height);
+  pen.strokeStyle = inks.grid;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  for (const heading of viewer.rows.value.headings) {
+    const y = Math.round(heading.top - viewer.scroll.value + AXIS_HEIGHT) + 0.5;
+    pen.moveTo(0, y + 3);
+    pen.lineTo(scene.width, y + 3);
+  }
+  pen.stroke();
+}
+
+/** Marks and their times; times count from the begin of the step where the view is within one. */
+function drawAxis(scene: Scene): void {
+  const { pen, inks, view, viewer, width } = scene;
+  const step = viewer.step.value;
+  const isWithin = step !== null && length(view) < 1.5 * (step.end - step.start) + 40;
+  const origin = isWithin ? step.start : 0;
+  const bottom = Math.min(scene.height, AXIS_HEIGHT + viewer.rows.value.height - viewer.scroll.value);
+  const axis = axisTicks(view, origin, width / TICK_DISTANCE, scene.unit);
+  pen.strokeStyle = inks.grid;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  for (const tick of axis.ticks) {
+    const at = Math.round(x(scene, tick.time)) + 0.5;
+    pen.moveTo(at, AXIS_HEIGHT - 5);
+    pen.lineTo(at, bottom);
+  }
+  pen.stroke();
+  pen.fillStyle = inks.paper;
+  pen.fillRect(0, 0, width, AXIS_HEIGHT - 6);
+  pen.font = `11px ${inks.fontFamily}`;
+  pen.textBaseline = "alphabetic";
+  pen.textAlign = "center";
+  pen.fillStyle = inks.quiet;
+  const halfOf = (text: string): number => text.length * 3.4;
+  const fits = axis.ticks.filter((tick) => x(scene, tick.time) > halfOf(tick.text) && x(scene, tick.time) < width - halfOf(tick.text));
+  fits.forEach((tick, i) => {
+    const at = x(scene, tick.time);
+    pen.fillText(tick.text, at, AXIS_HEIGHT - 10);
+    if (!axis.unit || i !== fits.length - 1) return;
+    // The unit stands behind the last number, or before it where there is no room.
+    const isRoomy = at + halfOf(tick.text) + 22 < width;
+    pen.textAlign = isRoomy ? "left" : "right";
+    pen.fillText(axis.unit, at + (isRoomy ? 1 : -1) * (halfOf(tick.text) + 3), AXIS_HEIGHT - 10);
+  });
+  drawStepMarks(scene, isWithin);
+}
+
+function drawStepMarks(scene: Scene, isWithin: boolean): void {
+  const { pen, inks, viewer, width } = scene;
+  pen.textAlign = "left";
+  pen.font = `600 11px ${inks.fontFamily}`;
+  pen.fillStyle = inks.quiet;
+  pen.strokeStyle = inks.quiet;
+  if (isWithin) {
+    const { unit } = scene;
+    const said = `${durationText(length(scene.view), unit)}${unit === "cost" ? " units of cost" : ""} in view, from the start of step ${viewer.step.value!.step}`;
+    pen.font = `11px ${inks.fontFamily}`;
+    pen.fillText(said, 2, 11);
+  }
+  let free = -Infinity;
+  pen.beginPath();
+  for (const step of viewer.meta.steps) {
+    const left = x(scene, step.start);
+    if (left < -2 || left > width) continue;
+    pen.moveTo(Math.round(left) + 0.5, AXIS_HEIGHT - 8);
+    pen.lineTo(Math.round(left) + 0.5, AXIS_HEIGHT);
+    const text = `step ${step.step}`;
+    if (!isWithin && left > free) {
+      pen.fillText(text, left + 2, 11);
+      free = left + text.length * 6.5 + 16;
+    }
+  }
+  pen.stroke();
+}

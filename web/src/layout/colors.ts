@@ -1,0 +1,70 @@
+/** Colors as numbers: shades of chunks, readable ink. The formulas are those of vocabulary/palette.py. */
+
+import type { Kind } from "../model/meta";
+import type { Palette } from "./bins";
+
+const LIGHTEST_CHUNK_FRACTION = 0.55;
+const CAUSE_COLORS = ["#56b4e9", "#d55e00", "#e69f00", "#cc79a7", "#009e73", "#8a8f98"];
+/** Causes that have a color of their own in every run; others take what is left, in order. */
+const KNOWN_CAUSES = ["waits for compute", "transfer", "launch", "other work", "transfer or launch", "not known"];
+
+/** Which color and which hatch a cause of idle time has. */
+export function causePlace(cause: string): number {
+  const known = KNOWN_CAUSES.indexOf(cause);
+  if (known >= 0) return known;
+  let sum = 0;
+  for (let i = 0; i < cause.length; i++) sum += cause.charCodeAt(i);
+  return sum % CAUSE_COLORS.length;
+}
+
+/** Color of a cause of idle time, in the picture and in the ledger. */
+export function causeColor(cause: string): string {
+  return CAUSE_COLORS[causePlace(cause)]!;
+}
+
+export function channels(color: string): [number, number, number] {
+  const value = parseInt(color.slice(1), 16);
+  return [value >> 16, (value >> 8) & 255, value & 255];
+}
+
+/** Dark for the first of a rank's chunks, light for the last. */
+export function chunkColor(color: string, chunk: number, chunkCount: number): string {
+  const place = chunkCount > 1 ? Math.min(Math.max(chunk / (chunkCount - 1), 0), 1) : 0;
+  return mix(color, "#ffffff", LIGHTEST_CHUNK_FRACTION * place);
+}
+
+export function mix(color: string, other: string, fraction: number): string {
+  const to = channels(other);
+  const mixed = channels(color).map((value, i) => Math.round(value + (to[i]! - value) * fraction));
+  return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+}
+
+export function contrast(one: string, other: string): number {
+  const [darker, lighter] = [luminance(one), luminance(other)].sort((a, b) => a - b) as [number, number];
+  return (lighter + 0.05) / (darker + 0.05);
+}
+
+export function textColor(background: string): string {
+  return contrast("#1a1a1a", background) >= contrast("#ffffff", background) ? "#1a1a1a" : "#ffffff";
+}
+
+/** Colors for pixels, from the first chunk to the last. */
+export function pixelPalette(kinds: Kind[], chunkCount: number): Palette {
+  const shades = Math.max(chunkCount, 1);
+  const table = new Int32Array(256 * shades);
+  for (const kind of kinds)
+    for (let chunk = 0; chunk < shades; chunk++) {
+      const [red, green, blue] = channels(chunkColor(kind.color, chunk, shades));
+      table[kind.code * shades + chunk] = (blue << 16) | (green << 8) | red;
+    }
+  return { color: (kind, chunk) => table[kind * shades + (chunk < shades ? chunk : shades - 1)]! };
+}
+
+function luminance(color: string): number {
+  const [red, green, blue] = channels(color).map((value) => linear(value / 255)) as [number, number, number];
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+function linear(value: number): number {
+  return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+}

@@ -1,0 +1,123 @@
+/** Which rows are shown, in which order, under which headings, and where. */
+
+import type { Meta } from "../model/meta";
+import { lowerBound } from "../model/spans";
+
+export const GROUPINGS = ["none", "stage", "machine", "dp", "pipeline"] as const;
+export type Grouping = (typeof GROUPINGS)[number];
+export const SORTINGS = ["rank", "stage", "machine"] as const;
+export type Sorting = (typeof SORTINGS)[number];
+
+export interface RowChoice {
+  group: Grouping;
+  sort: Sorting;
+  pinned: number[];
+  hidden: number[];
+}
+
+export interface PlacedRow {
+  /** Index into meta.ranks. */
+  row: number;
+  top: number;
+  height: number;
+  pinned: boolean;
+}
+
+export interface Heading {
+  text: string;
+  top: number;
+}
+
+export interface Rows {
+  placed: PlacedRow[];
+  headings: Heading[];
+  height: number;
+  /** Top of every placed row, rising. */
+  tops: Float64Array;
+}
+
+export const HEADING_HEIGHT = 22;
+
+/** Return where every row stands, its `pitch` pixels from the next; pinned rows come first. */
+export function placeRows(meta: Meta, choice: RowChoice, pitch: number): Rows {
+  const hidden = new Set(choice.hidden);
+  const pinned = choice.pinned.filter((row) => row < meta.ranks.rank.length && !hidden.has(row));
+  const others = sortedRows(meta, choice.sort).filter((row) => !hidden.has(row) && !pinned.includes(row));
+  const placed: PlacedRow[] = [];
+  const headings: Heading[] = [];
+  let top = 0;
+  const gap = pitch >= 8 ? Math.max(2, Math.round(pitch * 0.14)) : pitch >= 4 ? 1 : 0;
+  const place = (row: number, isPinned: boolean): void => {
+    placed.push({ row, top, height: pitch - gap, pinned: isPinned });
+    top += pitch;
+  };
+  const head = (text: string): void => {
+    headings.push({ text, top });
+    top += HEADING_HEIGHT;
+  };
+  if (pinned.length) head("pinned");
+  for (const row of pinned) place(row, true);
+  if (pinned.length && choice.group === "none") head("all others");
+  for (const [title, rows] of grouped(meta, choice.group, others)) {
+    if (title !== null) head(title);
+    for (const row of rows) place(row, false);
+  }
+  return { placed, headings, height: top, tops: Float64Array.from(placed, (one) => one.top) };
+}
+
+/** The places (of `placed`) that lie between two heights. */
+export function visibleRows(rows: Rows, top: number, bottom: number): [number, number] {
+  const first = Math.max(0, lowerBound(rows.tops, top, 0, rows.tops.length) - 1);
+  return [first, lowerBound(rows.tops, bottom, first, rows.tops.length)];
+}
+
+/** The row at a height, null where there is a heading or nothing. */
+export function rowAt(rows: Rows, y: number): PlacedRow | null {
+  const row = rows.placed[lowerBound(rows.tops, y, 0, rows.tops.length) - 1];
+  return row && y < row.top + row.height ? row : null;
+}
+
+/** A comfortable distance between rows: as high as fits, within limits. */
+export function autoPitch(count: number, height: number): number {
+  return Math.min(Math.max(Math.floor(height / Math.max(count, 1)), 10), count <= 4 ? 84 : count <= 8 ? 64 : 44);
+}
+
+export function rowLabel(meta: Meta, row: number): string {
+  return `rank ${meta.ranks.rank[row]}`;
+}
+
+export function stageLabel(meta: Meta, row: number): string {
+  const stages = meta.ranks.stages[row] ?? [];
+  if (stages.length === 0) return "";
+  return stages.length <= 4 ? `stage ${stages.join(", ")}` : `stages ${stages[0]} … ${stages[stages.length - 1]}`;
+}
+
+function sortedRows(meta: Meta, sort: Sorting): number[] {
+  const { rank, machine, stages } = meta.ranks;
+  const rows = rank.map((_, row) => row);
+  const stage = (row: number): number => stages[row]?.[0] ?? Infinity;
+  if (sort === "stage") rows.sort((a, b) => stage(a) - stage(b) || rank[a]! - rank[b]!);
+  else if (sort === "machine")
+    rows.sort((a, b) => (machine[a] ?? "").localeCompare(machine[b] ?? "") || rank[a]! - rank[b]!);
+  return rows;
+}
+
+function grouped(meta: Meta, group: Grouping, rows: number[]): [string | null, number[]][] {
+  if (group === "none") return [[null, rows]];
+  const groups = new Map<string, number[]>();
+  for (const row of rows) {
+    const title = groupTitle(meta, group, row);
+    const members = groups.get(title);
+    if (members) members.push(row);
+    else groups.set(title, [row]);
+  }
+  return [...groups].sort(([one], [other]) => one.localeCompare(other, "en", { numeric: true }));
+}
+
+function groupTitle(meta: Meta, group: Grouping, row: number): string {
+  if (group === "stage") return stageLabel(meta, row) || "no stage";
+  if (group === "machine") return `machine ${meta.ranks.machine[row] ?? meta.ranks.host[row] ?? "not known"}`;
+  const value = group === "dp" ? meta.ranks.dp[row] : meta.ranks.pipeline[row];
+  const name = group === "dp" ? "data-parallel replica" : "pipeline of rank";
+  return `${name} ${value ?? "not known"}`;
+}

@@ -1,0 +1,119 @@
+/** The source that a page carries in itself. */
+
+import { bytesFromBase64 } from "./base64";
+import { DataError, readTable, type Table } from "./columns";
+import { Gaps } from "./gaps";
+import { findLinks } from "./links";
+import { META_FORMAT, type Meta } from "./meta";
+import { compileQuery, findPlaces } from "./query";
+import { selectSpans } from "./selection";
+import type { Found, Links, Selection, Source, Span, TileRequest } from "./source";
+import { Spans, type Tile } from "./spans";
+
+const PREFIX = "stagescope-";
+
+/** Whether a page carries data at all; if not, it is the server's. */
+export function hasData(page: Document): boolean {
+  return page.getElementById(`${PREFIX}meta`) !== null;
+}
+
+/** Return the source of a page. Throws DataError where its data are cut off or damaged. */
+export async function openPage(page: Document): Promise<EmbeddedSource> {
+  const meta = readJson(page, "meta") as Meta;
+  if (meta.format !== META_FORMAT)
+    throw new DataError(`This file has data of format ${meta.format}; its viewer reads format ${META_FORMAT}.`);
+  const table = await readBlock(page, "spans");
+  if (!table) throw new DataError("This file has no spans: it is cut off. Write it again.");
+  return new EmbeddedSource(meta, new Spans(table), page);
+}
+
+export class EmbeddedSource implements Source {
+  private readonly tables = new Map<string, Promise<Table | null>>();
+  private readonly whole: Tile[];
+  private gaps: Promise<Gaps | null> | null = null;
+
+  constructor(
+    private readonly known: Meta,
+    readonly spans: Spans,
+    private readonly page: Document | null = null,
+  ) {
+    this.whole = [{ spans, start: -Infinity, end: Infinity }];
+  }
+
+  meta(): Promise<Meta> {
+    return Promise.resolve(this.known);
+  }
+
+  tiles(_: TileRequest): Tile[] {
+    return this.whole;
+  }
+
+  onChange(): void {}
+
+  details(id: number): Promise<Span | null> {
+    const place = this.spans.place(id);
+    return Promise.resolve(place < 0 ? null : this.spans.span(place));
+  }
+
+  async search(query: string): Promise<Found> {
+    const match = compileQuery(query, this.known, this.spans);
+    const places = match ? findPlaces(match, this.spans) : new Int32Array(0);
+    const { start, row, duration } = this.spans;
+    places.sort((one, other) => start[one]! - start[other]! || one - other);
+    return {
+      count: places.length,
+      listed: places.length,
+      at: (index) => {
+        const place = places[index]!;
+        return { id: this.spans.id(place), row: row[place]!, start: start[place]!, duration: duration[place]! };
+      },
+    };
+  }
+
+  async select(start: number, end: number, rows: number[]): Promise<Selection> {
+    this.gaps ??= this.table("gaps").then((table) => table && new Gaps(table, this.spans));
+    return selectSpans(this.spans, await this.gaps, start, end, rows);
+  }
+
+  async links(id: number, whole: boolean): Promise<Links> {
+    const place = this.spans.place(id);
+    return place < 0 ? { spans: [], links: [] } : findLinks(this.spans, this.known, place, whole);
+  }
+
+  table(name: string): Promise<Table | null> {
+    let table = this.tables.get(name);
+    if (!table) this.tables.set(name, (table = this.page ? readBlock(this.page, name) : Promise.resolve(null)));
+    return table;
+  }
+
+  async json(name: string): Promise<unknown> {
+    return this.page?.getElementById(PREFIX + name) ? readJson(this.page, name) : null;
+  }
+}
+
+function readJson(page: Document, name: string): unknown {
+  const block = page.getElementById(PREFIX + name);
+  try {
+    return JSON.parse(block?.textContent ?? "");
+  } catch {
+    throw new DataError(`This file is cut off or damaged: its block "${name}" cannot be read. Write it again.`);
+  }
+}
+
+async function readBlock(page: Document, name: string): Promise<Table | null> {
+  const block = page.getElementById(PREFIX + name);
+  if (!block) return null;
+  const digits = (block.textContent ?? "").trim();
+  const length = Number(block.getAttribute("data-length"));
+  if (digits.length !== length)
+    throw new DataError(
+      `This file is cut off: its block "${name}" has ${digits.length} of ${length} characters. Copy or write it again.`,
+    );
+  let bytes;
+  try {
+    bytes = bytesFromBase64(digits);
+  } catch {
+    throw new DataError(`This file is damaged: its block "${name}" is no base64. Copy or write it again.`);
+  }
+  return readTable(bytes);
+}

@@ -1,0 +1,105 @@
+/** What is known of the run beside its spans: docs/viewer-format.md, "Meta". */
+
+export type Texture = "plain" | "rising" | "falling" | "dots" | "cross" | "bars";
+
+export interface Kind {
+  code: number;
+  name: string;
+  letter: string;
+  color: string;
+  texture: Texture;
+  lane: string;
+  meaning: string;
+}
+
+export interface Ranks {
+  rank: number[];
+  machine: (string | null)[];
+  host: (string | null)[];
+  device: (string | null)[];
+  pp: (number | null)[];
+  dp: (number | null)[];
+  tp: (number | null)[];
+  cp: (number | null)[];
+  ep: (number | null)[];
+  pipeline: (number | null)[];
+  stages: number[][];
+}
+
+export interface Step {
+  step: number;
+  start: number;
+  end: number;
+  bubble_fraction: number | null;
+}
+
+export interface Clock {
+  machine: string | null;
+  error_lo_ns: number | null;
+  error_hi_ns: number | null;
+  method: string;
+}
+
+export interface Diagnostic {
+  severity: "error" | "warning" | "info";
+  message: string;
+  source: string | null;
+  rank: number | null;
+  location: string | null;
+  count: number;
+}
+
+export interface LedgerPart {
+  name: string;
+  ns: number;
+  meaning: string;
+  causes: string[];
+}
+
+export interface Ledger {
+  denominator: string;
+  total_ns: number;
+  parts: LedgerPart[];
+}
+
+export interface Meta {
+  format: number;
+  title: string;
+  generator: string;
+  base_ns: string;
+  end: number;
+  time_unit: "ns" | "cost";
+  span_count: number;
+  kinds: Kind[];
+  ranks: Ranks;
+  steps: Step[];
+  clocks: Clock[];
+  diagnostics: Diagnostic[];
+  sections: string[];
+  levels: { bin_ns: number }[];
+  tile_bins: number;
+  tile_rows: number;
+  version?: string;
+}
+
+export const META_FORMAT = 1;
+
+/** Lanes by code. */
+export const COMPUTE = 0;
+export const COMM = 1;
+export const HOST = 2;
+export const LANES = ["compute", "comm", "host"];
+
+const JOBS = new Set(["forward", "backward", "backward_input", "backward_weight"]);
+
+/** Kinds by code; codes are small, so an array with holes will do. */
+export function kindsByCode(kinds: Kind[]): Kind[] {
+  const byCode: Kind[] = [];
+  for (const kind of kinds) byCode[kind.code] = kind;
+  return byCode;
+}
+
+/** Whether a schedule orders this kind. */
+export function isJob(kind: Kind | undefined): boolean {
+  return kind !== undefined && JOBS.has(kind.name);
+}

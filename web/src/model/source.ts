@@ -1,0 +1,91 @@
+/** Where spans come from. The page and the local server answer the same questions; nothing else knows which it is. */
+
+import type { Meta } from "./meta";
+import type { Table } from "./columns";
+import type { Tile } from "./spans";
+
+/** One span with all that is known of it; times in ns from the base of the run, null: not known. */
+export interface Span {
+  id: number;
+  row: number;
+  kind: number;
+  lane: number;
+  step: number | null;
+  stage: number | null;
+  chunk: number | null;
+  microbatch: number | null;
+  pair: number | null;
+  peer: number | null;
+  bytes: number | null;
+  start: number;
+  duration: number;
+  wait: number | null;
+  wait_duration: number | null;
+  name: string | null;
+}
+
+export interface Hit {
+  id: number;
+  row: number;
+  start: number;
+  duration: number;
+}
+
+/** Matches in order of start. */
+export interface Found {
+  /** How many spans match, which may be more than are listed. */
+  count: number;
+  listed: number;
+  at(index: number): Hit;
+}
+
+/** Figures of one kind in a selection: spans count where they overlap it, and with their part inside. */
+export interface KindFigures {
+  kind: number;
+  count: number;
+  sum_ns: number;
+}
+
+export interface Selection {
+  start: number;
+  end: number;
+  row_count: number;
+  span_count: number;
+  /** Time inside the selection, summed over its spans. */
+  sum_ns: number;
+  /** Union of the compute spans inside, summed over the rows. */
+  busy_ns: number;
+  /** rows x length - busy. */
+  idle_ns: number;
+  /** Host blocked on transfers, inside: union per row. */
+  wait_ns: number;
+  kinds: KindFigures[];
+  /** Idle time inside by cause, where the run has gaps with causes. */
+  causes: { cause: string; sum_ns: number }[];
+}
+
+export interface Links {
+  spans: Span[];
+  /** Ids: the job that gives, and the one that needs it. */
+  links: [number, number][];
+}
+
+export interface TileRequest {
+  start: number;
+  end: number;
+  rows: number[];
+  ns_per_pixel: number;
+}
+
+export interface Source {
+  meta(): Promise<Meta>;
+  /** What can be drawn of this part right now, without waiting; `changed` tells when there is more. */
+  tiles(request: TileRequest): Tile[];
+  onChange(changed: () => void): void;
+  details(id: number): Promise<Span | null>;
+  search(query: string): Promise<Found>;
+  select(start: number, end: number, rows: number[]): Promise<Selection>;
+  links(id: number, whole: boolean): Promise<Links>;
+  table(name: string): Promise<Table | null>;
+  json(name: string): Promise<unknown>;
+}

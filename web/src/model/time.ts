@@ -1,0 +1,56 @@
+/** Durations as text: the unit follows the size, as in vocabulary/durations.py. */
+
+export const UNITS: [string, number][] = [
+  ["s", 1e9],
+  ["ms", 1e6],
+  ["µs", 1e3],
+  ["ns", 1],
+];
+
+export const COST_UNIT_NS = 1e6;
+
+export type TimeUnit = "ns" | "cost";
+
+/** Four significant digits, or whole nanoseconds. */
+export function durationText(ns: number, unit: TimeUnit = "ns"): string {
+  if (unit === "cost") return trimmed((ns / COST_UNIT_NS).toFixed(6));
+  if (ns < 0) return `−${durationText(-ns)}`;
+  const size = Math.abs(ns);
+  const [name, unitNs] = UNITS.find(([, of]) => size >= of) ?? UNITS[3]!;
+  const value = ns / unitNs;
+  const digits = String(Math.trunc(Math.abs(value))).length;
+  return `${value.toFixed(unitNs > 1 ? Math.max(0, 4 - digits) : 0)} ${name}`;
+}
+
+/** As short as fits into a block: two or three digits. */
+export function shortDuration(ns: number, unit: TimeUnit): string {
+  if (unit === "cost") return trimmed((ns / COST_UNIT_NS).toFixed(2));
+  const [name, unitNs] = UNITS.find(([, of]) => ns >= of) ?? UNITS[3]!;
+  const value = ns / unitNs;
+  return `${value >= 10 || unitNs === 1 ? Math.round(value) : value.toFixed(1)} ${name}`;
+}
+
+export function percentText(fraction: number): string {
+  return `${(100 * fraction).toFixed(1).replace("-", "−")} %`;
+}
+
+export function countText(count: number): string {
+  return count.toLocaleString("en-US");
+}
+
+/** A moment on the run's clock, exact: the base may be ns since 1970. */
+export function momentText(baseNs: string, ns: number): string {
+  return (BigInt(baseNs) + BigInt(Math.round(ns))).toString();
+}
+
+/** ns of a text such as 5ms or 1.5 us; null if it is none. Without a unit: ns. */
+export function parseDuration(text: string): number | null {
+  const match = /^(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)?$/.exec(text.trim());
+  if (!match) return null;
+  const unit = (match[2] ?? "ns").replace("us", "µs");
+  return Number(match[1]) * (UNITS.find(([name]) => name === unit)?.[1] ?? 1);
+}
+
+function trimmed(text: string): string {
+  return text.replace(/\.?0+$/, "");
+}

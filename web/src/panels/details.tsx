@@ -1,0 +1,98 @@
+/** One span: all that is known of it. */
+
+import { useEffect, useState } from "preact/hooks";
+
+import type { Viewer } from "../layout/viewer";
+import { isJob, LANES, type Clock, type Kind } from "../model/meta";
+import type { Span } from "../model/source";
+import { countText, durationText, momentText } from "../model/time";
+import { Swatch } from "./legend";
+
+const LONGEST_NAME = 2000;
+
+/** Idle time before a span, and the span that it waited for. */
+export interface Wait {
+  words: string;
+  id: number | null;
+}
+
+export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (span: Span) => Wait[] }) {
+  const span = viewer.selected.value;
+  if (!span)
+    return <p class="quiet">Click a block to see what is known of it, and the way of its micro-batch through the stages.</p>;
+  const kind = viewer.meta.kinds.find((one) => one.code === span.kind);
+  return (
+    <div>
+      <h3 class="job">
+        {kind && <Swatch kind={kind} shades={1} />}
+        {heading(span, kind)}
+      </h3>
+      <dl class="facts">
+        {facts(viewer, span, kind).map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+        {waitedFor(span).map((wait) => (
+          <div key={wait.words}>
+            <dt>waited</dt>
+            <dd>{wait.words}{wait.id !== null && <Cause viewer={viewer} id={wait.id} />}</dd>
+          </div>
+        ))}
+      </dl>
+    </div>
+  );
+}
+
+/** The span that was waited for; a click goes there. */
+function Cause({ viewer, id }: { viewer: Viewer; id: number }) {
+  const [span, setSpan] = useState<Span | null>(null);
+  useEffect(() => void viewer.source.details(id).then(setSpan), [viewer, id]);
+  if (!span) return null;
+  return <> <button type="button" class="link" onClick={() => void viewer.select(id, true)}>for {viewer.sentence(span)}</button></>;
+}
+
+function heading(span: Span, kind: Kind | undefined): string {
+  const name = kind?.name.replaceAll("_", " ") ?? "span";
+  return isJob(kind) && span.stage !== null && span.microbatch !== null ? `${name} ${kind!.letter}${span.stage}.${span.microbatch}` : name;
+}
+
+function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, string][] {
+  const { meta } = viewer;
+  const unit = meta.time_unit;
+  const step = meta.steps.find((one) => one.step === span.step);
+  const machine = meta.ranks.machine[span.row] ?? null;
+  const found: [string, string | null][] = [
+    ["kind", kind ? `${kind.name} (${kind.letter})` : null],
+    ["rank", String(meta.ranks.rank[span.row])],
+    ["stage", text(span.stage)],
+    ["chunk", text(span.chunk)],
+    ["micro-batch", text(span.microbatch)],
+    ["step", text(span.step)],
+    ["start", step ? `${durationText(span.start - step.start, unit)} after the start of the step` : durationText(span.start, unit)],
+    ["start on the clock", `${momentText(meta.base_ns, span.start)} ns`],
+    ["duration", unit === "cost" ? `${durationText(span.duration, unit)} units of cost` : `${durationText(span.duration)} (${countText(span.duration)} ns)`],
+    ["host blocked", span.wait_duration === null ? null : durationText(span.wait_duration, unit)],
+    ["peer", span.peer === null ? null : `rank ${span.peer}`],
+    ["size", span.bytes === null ? null : `${countText(span.bytes)} B`],
+    ["overlapped pair", text(span.pair)],
+    ["lane", LANES[span.lane] ?? null],
+    ["machine", machine],
+    ["device", meta.ranks.device[span.row] ?? null],
+    ["clock error", clockError(meta.clocks.find((one) => one.machine === machine))],
+    ["name", span.name === null ? null : span.name.slice(0, LONGEST_NAME) + (span.name.length > LONGEST_NAME ? " …" : "")],
+  ];
+  return found.filter((fact): fact is [string, string] => fact[1] !== null);
+}
+
+function clockError(clock: Clock | undefined): string | null {
+  if (!clock) return null;
+  const { error_lo_ns: low, error_hi_ns: high } = clock;
+  if (low === null || high === null) return "not known";
+  return low === 0 && high === 0 ? "none: the others are brought to this clock" : `${durationText(low)} to +${durationText(high)}`;
+}
+
+function text(value: number | null): string | null {
+  return value === null ? null : String(value);
+}

@@ -1,0 +1,68 @@
+/** Title, search, and the buttons that are wanted most. */
+
+import type { RefObject } from "preact";
+
+import type { Viewer } from "../layout/viewer";
+import { countText } from "../model/time";
+import type { PageActions } from "./commands";
+import { IconButton } from "./icons";
+
+interface HeaderProps {
+  viewer: Viewer;
+  page: PageActions;
+  searchBox: RefObject<HTMLInputElement | null>;
+}
+
+export function Header({ viewer, page, searchBox }: HeaderProps) {
+  return (
+    <header class="header">
+      <h1 title={viewer.meta.title}>{viewer.meta.title}</h1>
+      <Search viewer={viewer} searchBox={searchBox} />
+      <div class="buttons" role="toolbar" aria-label="Viewer">
+        <IconButton name="undo" title="Undo the last move (Z)" onClick={() => viewer.undo()} />
+        <IconButton name="fit" title="Show the whole run (0)" onClick={() => viewer.fitAll()} />
+        <IconButton name="link" title="Copy a link to this view (L)" onClick={page.copyLink} />
+        <IconButton
+          name="table" title="Table of the visible spans (T)" pressed={viewer.flags.value.has("table")}
+          onClick={() => viewer.toggle("table")}
+        />
+        <IconButton
+          name="dark" title={`Theme: ${viewer.theme.value}`}
+          onClick={() => (viewer.theme.value = viewer.theme.value === "dark" ? "light" : viewer.theme.value === "light" ? "auto" : "dark")}
+        />
+        <IconButton
+          name="panel" title="Side panel" pressed={viewer.panel.value !== "none"}
+          onClick={() => (viewer.panel.value = viewer.panel.value === "none" ? "" : "none")}
+        />
+        <button type="button" class="icon-button" title="Keys and gestures (?)" aria-label="Keys and gestures" onClick={() => (viewer.dialog.value = "help")}>
+          ?
+        </button>
+      </div>
+    </header>
+  );
+}
+
+function Search({ viewer, searchBox }: { viewer: Viewer; searchBox: RefObject<HTMLInputElement | null> }) {
+  const found = viewer.found.value;
+  const at = viewer.foundAt.value;
+  const problem = viewer.queryProblem.value;
+  const count = found && (at >= 0 ? `${countText(at + 1)} of ${countText(found.count)}` : countText(found.count));
+  return (
+    <div class="search" role="search">
+      <input
+        ref={searchBox} type="search" placeholder="stage:3 mb:7 kind:B dur>5ms" aria-label="Search" spellcheck={false}
+        aria-invalid={problem !== ""} aria-describedby="search-problem" value={viewer.query.value}
+        onInput={(event) => void viewer.search(event.currentTarget.value)}
+        onKeyDown={(event) => {
+          if (event.key === "Enter") void viewer.nextHit(event.shiftKey ? -1 : 1);
+          if (event.key === "Escape") event.currentTarget.blur();
+          event.stopPropagation();
+        }}
+      />
+      <output class="count">{count ? `${count}` : ""}</output>
+      <IconButton name="up" title="Previous match (Shift+N)" onClick={() => void viewer.nextHit(-1)} />
+      <IconButton name="down" title="Next match (N)" onClick={() => void viewer.nextHit(1)} />
+      <p id="search-problem" class="problem" role="alert" hidden={problem === ""}>{problem}</p>
+    </div>
+  );
+}

@@ -1,0 +1,102 @@
+/** Kinds with color, texture and letter; a click hides or shows one. */
+
+import { causeColor, causePlace, chunkColor, contrast, textColor } from "../layout/colors";
+import type { Viewer } from "../layout/viewer";
+import { isJob, LANES, type Kind } from "../model/meta";
+
+export function Legend({ viewer, chunkCount, causes }: { viewer: Viewer; chunkCount: number; causes: string[] }) {
+  const flags = viewer.flags.value;
+  const shown = viewer.meta.kinds.filter(
+    (kind) => kind.lane === LANES[0] || (kind.lane === LANES[1] && flags.has("comm")) || (kind.lane === LANES[2] && flags.has("host")),
+  );
+  return (
+    <ul class="legend" aria-label="Legend">
+      {shown.map((kind) => (
+        <li key={kind.code}>
+          <button
+            type="button" title={`${kind.meaning} Click to hide or show.`} aria-pressed={!viewer.hiddenKinds.value.has(kind.code)}
+            onClick={() => viewer.toggleKind(kind.code)}
+          >
+            <Swatch kind={kind} shades={isJob(kind) ? chunkCount : 1} />
+            {kind.name.replaceAll("_", " ")}
+          </button>
+        </li>
+      ))}
+      {chunkCount > 1 && <li class="note">chunks 0 to {chunkCount - 1}: dark to light</li>}
+      {viewer.comparison.value && <Delta />}
+      {flags.has("waits") && hasWaits(viewer) && (
+        <li class="note"><span class="swatch wait" aria-hidden="true" />waits for a transfer</li>
+      )}
+      {viewer.ideal.value !== "off" && viewer.meta.sections.includes("ideal") && !viewer.comparison.value && (
+        <li class="note">{viewer.ideal.value === "under" ? "upper half: measured, lower half: ideal" : "dashed: ideal"}</li>
+      )}
+      {flags.has("gaps") && causes.length > 0 && (
+        <li>
+          <ul class="causes" aria-label="Causes of idle time">
+            <li class="note">idle:</li>
+            {causes.map((cause) => <CauseKey key={cause} cause={cause} />)}
+          </ul>
+        </li>
+      )}
+    </ul>
+  );
+}
+
+export function CauseKey({ cause }: { cause: string }) {
+  const color = causeColor(cause);
+  return (
+    <li class="note">
+      <svg class="swatch" viewBox="0 0 22 12" aria-hidden="true">
+        <rect width="22" height="12" fill="none" stroke={color} />
+        <path d={HATCH_PATHS[causePlace(cause) % HATCH_PATHS.length]} stroke={color} fill="none" />
+      </svg>
+      {cause}
+    </li>
+  );
+}
+
+const HATCH_PATHS = [
+  "M0 6 6 0M3 12 15 0M12 12 22 2M21 12 22 11",
+  "M0 6l6 6M3 0l12 12M12 0l10 10M21 0l1 1",
+  "M0 6 6 0M3 12 15 0M12 12 22 2M0 6l6 6M3 0l12 12M12 0l10 10",
+  "M3 3h1.5M9 3h1.5M15 3h1.5M6 8h1.5M12 8h1.5M18 8h1.5",
+  "M3 0v12M8 0v12M13 0v12M18 0v12",
+];
+
+function Delta() {
+  return (
+    <li class="note">
+      <span class="delta" aria-hidden="true" />
+      faster … slower than in the other run, which lies below; pale: no partner
+    </li>
+  );
+}
+
+/** Every shade side by side, with the letter and the texture that the blocks have. */
+export function Swatch({ kind, shades }: { kind: Kind; shades: number }) {
+  // The first shade has room for the letter, the others share the rest.
+  const first = shades > 1 ? 13 : 22;
+  const width = (22 - first) / Math.max(shades - 1, 1);
+  const colors = Array.from({ length: shades }, (_, chunk) => chunkColor(kind.color, chunk, shades));
+  const strokes = TEXTURE_PATHS[kind.texture];
+  const isLight = contrast(kind.color, "#ffffff") < 3;
+  return (
+    <svg class="swatch" viewBox="0 0 22 14" aria-hidden="true">
+      {colors.map((color, chunk) => <rect key={chunk} x={chunk && first + (chunk - 1) * width} width={chunk ? width : first} height="14" fill={color} />)}
+      {strokes && <path d={strokes} stroke={isLight ? "#1a1a1a" : "#fff"} stroke-opacity={isLight ? 0.25 : 0.34} fill="none" />}
+      <text x={first / 2} y="10.5" text-anchor="middle" font-size="10" font-weight="600" fill={textColor(kind.color)}>{kind.letter}</text>
+    </svg>
+  );
+}
+
+const TEXTURE_PATHS: Record<string, string> = {
+  rising: "M-2 6 6 -2M0 12 12 0M4 16 20 0M12 16 26 2",
+  falling: "M-2 8l8 8M0 2l14 14M6 0l16 16M14 0l10 10",
+  dots: "M2 3h1.6M8 3h1.6M14 3h1.6M20 3h1.6M2 10h1.6M8 10h1.6M14 10h1.6M20 10h1.6",
+  cross: "M0 12 12 0M4 16 20 0M0 2l14 14M6 0l16 16",
+  bars: "M3 0v14M9 0v14M15 0v14M21 0v14",
+};
+
+function hasWaits(viewer: Viewer): boolean {
+  return viewer.meta.kinds.some((kind) => kind.lane === LANES[1]);
+}

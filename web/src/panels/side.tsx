@@ -1,0 +1,118 @@
+/** The side panel: what is selected, figures, and what is shown how. */
+
+import type { ComponentChildren } from "preact";
+
+import { IDEAL_PLACES } from "../layout/hash";
+import { GROUPINGS, SORTINGS, type Grouping, type Sorting } from "../layout/rows";
+import type { Flag, Viewer } from "../layout/viewer";
+import type { Ledger } from "../model/meta";
+import type { Span } from "../model/source";
+import { countText } from "../model/time";
+import type { PageActions } from "./commands";
+import { Details, type Wait } from "./details";
+import { ComparisonFigures, HeatMap, IdleBars, LedgerBars, SelectionFigures } from "./figures";
+
+interface SideProps {
+  viewer: Viewer;
+  page: PageActions;
+  ledger: Ledger | null;
+  idle: [string, number][];
+  waitedFor: (span: Span) => Wait[];
+}
+
+export function Side({ viewer, page, ledger, idle, waitedFor }: SideProps) {
+  const { sections, diagnostics } = viewer.meta;
+  const problems = diagnostics.length;
+  return (
+    <aside class="side" aria-label="Details and figures">
+      <Section title="Selected block"><Details viewer={viewer} waitedFor={waitedFor} /></Section>
+      <Section title="Selection"><SelectionFigures viewer={viewer} /></Section>
+      {ledger && <Section title="Where the time went"><LedgerBars viewer={viewer} ledger={ledger} /></Section>}
+      {idle.length > 0 && <Section title="Why ranks were idle"><IdleBars viewer={viewer} idle={idle} /></Section>}
+      {sections.includes("heat") && <Section title="Stages by steps"><HeatMap viewer={viewer} /></Section>}
+      <Section title="View"><ViewChoices viewer={viewer} /></Section>
+      <Section title="Compare" isClosed><ComparisonFigures viewer={viewer} onOpen={page.openComparison} /></Section>
+      {problems > 0 && <Section title={`Notes on the data (${countText(problems)})`}><Diagnostics viewer={viewer} /></Section>}
+    </aside>
+  );
+}
+
+function Section({ title, children, isClosed = false }: { title: string; children: ComponentChildren; isClosed?: boolean }) {
+  return (
+    <details class="section" open={!isClosed}>
+      <summary><h2>{title}</h2></summary>
+      {children}
+    </details>
+  );
+}
+
+const FLAGS: [Flag, string, string | null][] = [
+  ["arrows", "dependency arrows", null],
+  ["waits", "waits for transfers", null],
+  ["comm", "transfers", null],
+  ["host", "host spans", null],
+  ["gaps", "causes of idle time", "gaps"],
+  ["critical", "critical path", "critical_path"],
+  ["clocks", "clock errors", null],
+];
+
+function ViewChoices({ viewer }: { viewer: Viewer }) {
+  const { meta } = viewer;
+  const choice = viewer.rowChoice.value;
+  const hasClocks = meta.clocks.some((clock) => clock.error_hi_ns !== null);
+  const flags = FLAGS.filter(([flag, , section]) => (section === null || meta.sections.includes(section)) && (flag !== "clocks" || hasClocks));
+  return (
+    <div class="view-choices">
+      <label>group rows by
+        <select value={choice.group} onChange={(event) => (viewer.rowChoice.value = { ...choice, group: event.currentTarget.value as Grouping })}>
+          {GROUPINGS.map((group) => <option key={group} value={group}>{group === "dp" ? "data-parallel replica" : group}</option>)}
+        </select>
+      </label>
+      <label>sort rows by
+        <select value={choice.sort} onChange={(event) => (viewer.rowChoice.value = { ...choice, sort: event.currentTarget.value as Sorting })}>
+          {SORTINGS.map((sort) => <option key={sort} value={sort}>{sort}</option>)}
+        </select>
+      </label>
+      <label>row height
+        <input type="range" min={1} max={120} value={viewer.pitch.value} onInput={(event) => viewer.setPitch(Number(event.currentTarget.value))} />
+      </label>
+      {meta.sections.includes("ideal") && (
+        <label>ideal schedule
+          <select value={viewer.ideal.value} onChange={(event) => (viewer.ideal.value = event.currentTarget.value as (typeof IDEAL_PLACES)[number])}>
+            {IDEAL_PLACES.map((place) => <option key={place} value={place}>{place}</option>)}
+          </select>
+        </label>
+      )}
+      <fieldset>
+        <legend class="sr-only">Layers</legend>
+        {flags.map(([flag, words]) => (
+          <label key={flag} class="check">
+            <input type="checkbox" checked={viewer.flags.value.has(flag)} onChange={() => viewer.toggle(flag)} /> {words}
+          </label>
+        ))}
+      </fieldset>
+      {choice.hidden.length > 0 && (
+        <button type="button" onClick={() => (viewer.rowChoice.value = { ...choice, hidden: [] })}>
+          Show {choice.hidden.length} hidden {choice.hidden.length === 1 ? "row" : "rows"}
+        </button>
+      )}
+    </div>
+  );
+}
+
+const MOST_DIAGNOSTICS = 100;
+
+function Diagnostics({ viewer }: { viewer: Viewer }) {
+  const { diagnostics } = viewer.meta;
+  return (
+    <ul class="diagnostics">
+      {diagnostics.slice(0, MOST_DIAGNOSTICS).map((one, i) => (
+        <li key={i} class={one.severity}>
+          <b>{one.severity}</b> {one.rank === null ? "" : `rank ${one.rank}: `}{one.message}{one.count > 1 ? ` (${countText(one.count)})` : ""}
+          {one.source && <span class="quiet"> {one.source}{one.location ? `, ${one.location}` : ""}</span>}
+        </li>
+      ))}
+      {diagnostics.length > MOST_DIAGNOSTICS && <li class="quiet">and {countText(diagnostics.length - MOST_DIAGNOSTICS)} more</li>}
+    </ul>
+  );
+}

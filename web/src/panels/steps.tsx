@@ -1,0 +1,87 @@
+/** The step scrubber: small pictures of the steps around the one in view. */
+
+import { useEffect, useRef } from "preact/hooks";
+
+import { paintTrack, type Palette } from "../layout/bins";
+import type { Viewer } from "../layout/viewer";
+import { COMPUTE, type Step } from "../model/meta";
+import { durationText, percentText } from "../model/time";
+import { IconButton } from "./icons";
+
+const WIDTH = 116;
+const HEIGHT = 34;
+const MOST_ROWS = 17;
+const PITCH = 126;
+
+export function Steps({ viewer, palette }: { viewer: Viewer; palette: Palette }) {
+  const { steps } = viewer.meta;
+  if (steps.length < 2) return null;
+  const current = Math.max(0, steps.indexOf(viewer.step.value!));
+  const most = Math.max(1, Math.floor((viewer.size.value.width - 40) / PITCH));
+  const first = Math.min(Math.max(0, current - (most >> 1)), Math.max(0, steps.length - most));
+  return (
+    <nav class="steps" aria-label="Steps">
+      <IconButton name="left" title="Previous step ([)" onClick={() => viewer.moveStep(-1)} />
+      <div class="thumbs">
+        {steps.slice(first, first + most).map((step, i) => (
+          <Thumb key={step.step} viewer={viewer} palette={palette} step={step} isCurrent={first + i === current} onClick={() => viewer.goToStep(first + i)} />
+        ))}
+      </div>
+      <input
+        type="range" class="step-slider" aria-label="Step" min={0} max={steps.length - 1} value={current}
+        aria-valuetext={`step ${steps[current]!.step}`} onInput={(event) => viewer.goToStep(Number(event.currentTarget.value))}
+      />
+      <IconButton name="right" title="Next step (])" onClick={() => viewer.moveStep(1)} />
+    </nav>
+  );
+}
+
+interface ThumbProps {
+  viewer: Viewer;
+  palette: Palette;
+  step: Step;
+  isCurrent: boolean;
+  onClick: () => void;
+}
+
+function Thumb({ viewer, palette, step, isCurrent, onClick }: ThumbProps) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const revision = viewer.revision.value;
+  useEffect(() => {
+    if (canvas.current) drawThumb(canvas.current, viewer, palette, step);
+  }, [step, revision, palette]);
+  const bubble = step.bubble_fraction === null ? "" : ` · bubble ${percentText(step.bubble_fraction)}`;
+  return (
+    <button
+      type="button" class="thumb" aria-current={isCurrent ? "step" : undefined} onClick={onClick}
+      title={`step ${step.step}: ${durationText(step.end - step.start, viewer.meta.time_unit)}${bubble}`}
+    >
+      <canvas ref={canvas} width={WIDTH} height={HEIGHT} aria-hidden="true" />
+      <span>step {step.step}</span>
+      <span class="quiet">{step.bubble_fraction === null ? "" : percentText(step.bubble_fraction)}</span>
+    </button>
+  );
+}
+
+/** Every row of a small run, evenly chosen rows of a large one. */
+function drawThumb(canvas: HTMLCanvasElement, viewer: Viewer, palette: Palette, step: Step): void {
+  const count = viewer.meta.ranks.rank.length;
+  const shown = Math.min(count, MOST_ROWS);
+  const rows = Array.from({ length: shown }, (_, i) => Math.floor((i * count) / shown));
+  const view = { start: step.start, end: Math.max(step.end, step.start + 1) };
+  const tiles = viewer.source.tiles({ ...view, rows, ns_per_pixel: (view.end - view.start) / WIDTH });
+  const image = new ImageData(WIDTH, HEIGHT);
+  const lines = new Uint32Array(image.data.buffer);
+  const pitch = HEIGHT / Math.max(shown, 1);
+  const hiddenKinds = new Uint8Array(256);
+  rows.forEach((row, i) => {
+    const top = Math.floor(i * pitch);
+    const bottom = Math.max(Math.floor((i + 1) * pitch) - (pitch >= 4 ? 1 : 0), top + 1);
+    for (const tile of tiles) {
+      const paint = { view, width: WIDTH, depth: 1, blockWidth: Infinity, palette, hiddenKinds, wanted: null, override: null };
+      paintTrack(tile, tile.spans.track(row, COMPUTE), paint, lines, top * WIDTH);
+    }
+    for (let y = top + 1; y < bottom && y < HEIGHT; y++) lines.copyWithin(y * WIDTH, top * WIDTH, (top + 1) * WIDTH);
+  });
+  canvas.getContext("2d")!.putImageData(image, 0, 0);
+}

@@ -1,0 +1,45 @@
+import { describe, expect, it } from "vitest";
+
+import { placeRows, rowAt, visibleRows, HEADING_HEIGHT, type RowChoice } from "../../src/layout/rows";
+import { metaOf } from "../blob";
+
+const META = metaOf([], 4);
+META.ranks.machine = ["b", "a", "b", "a"];
+META.ranks.stages = [[1], [0], [0], [1]];
+const CHOICE: RowChoice = { group: "none", sort: "rank", pinned: [], hidden: [] };
+const order = (choice: Partial<RowChoice>): number[] => placeRows(META, { ...CHOICE, ...choice }, 10).placed.map((row) => row.row);
+
+describe("rows", () => {
+  it("are sorted by rank, stage or machine", () => {
+    expect(order({})).toEqual([0, 1, 2, 3]);
+    expect(order({ sort: "stage" })).toEqual([1, 2, 0, 3]);
+    expect(order({ sort: "machine" })).toEqual([1, 3, 0, 2]);
+  });
+
+  it("are grouped under headings", () => {
+    const rows = placeRows(META, { ...CHOICE, group: "machine" }, 10);
+    expect(rows.headings.map((heading) => heading.text)).toEqual(["machine a", "machine b"]);
+    expect(rows.placed.map((row) => row.row)).toEqual([1, 3, 0, 2]);
+    expect(rows.height).toBe(4 * 10 + 2 * HEADING_HEIGHT);
+  });
+
+  it("that are pinned come first, those that are hidden not at all", () => {
+    expect(order({ pinned: [3], hidden: [0] })).toEqual([3, 1, 2]);
+    expect(order({ hidden: [0, 1, 2, 3] })).toEqual([]);
+  });
+
+  it("are found by height, and the gap between two is none", () => {
+    const rows = placeRows(META, CHOICE, 20);
+    expect(rowAt(rows, 25)?.row).toBe(1);
+    expect(rowAt(rows, 19)).toBeNull();
+    expect(rowAt(rows, -1)).toBeNull();
+    expect(visibleRows(rows, 25, 45)).toEqual([1, 3]);
+  });
+
+  it("number ten thousand without trouble", () => {
+    const meta = metaOf([], 10_000);
+    const rows = placeRows(meta, { ...CHOICE, group: "pipeline" }, 4);
+    expect(rows.placed).toHaveLength(10_000);
+    expect(visibleRows(rows, 20_000, 20_400)[1] - visibleRows(rows, 20_000, 20_400)[0]).toBeLessThan(105);
+  });
+});

@@ -1,0 +1,26 @@
+import { expect, it } from "vitest";
+
+import { durationText, momentText, parseDuration, percentText } from "../../src/model/time";
+
+it.each([
+  [12_345_678, "12.35 ms"],
+  [420_000, "420.0 µs"],
+  [7, "7 ns"],
+  [0, "0 ns"],
+  [-2_500_000, "−2.500 ms"],
+])("writes %d ns with its unit and four digits", (ns, text) => expect(durationText(ns)).toBe(text));
+
+it("writes units of cost as numbers", () => {
+  expect([1e6, 2.5e6, 10e6].map((ns) => durationText(ns, "cost"))).toEqual(["1", "2.5", "10"]);
+});
+
+it("reads durations, and nothing else", () => {
+  expect(["5ms", "300 us", "1.5s", "20", "20ns", ".5µs"].map(parseDuration)).toEqual([5e6, 3e5, 1.5e9, 20, 20, 500]);
+  expect(["ms", "5 min", "-1ms", ""].map(parseDuration)).toEqual([null, null, null, null]);
+});
+
+it("keeps moments exact beyond what a double holds", () => {
+  expect(momentText("1763600000123456789", 2)).toBe("1763600000123456791");
+});
+
+it("writes fractions as percent", () => expect(percentText(0.3118)).toBe("31.2 %"));
