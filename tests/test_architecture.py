@@ -24,7 +24,7 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
     ("parameters_stay_few", "record/devices/device_timer.py", "end"): "same",
 }
 
-HEAVY = ("numpy", "polars", "pyarrow", "rich", "scipy", "torch")
+HEAVY = ("numpy", "polars", "pyarrow", "resvg_py", "rich", "scipy", "starlette", "torch", "uvicorn")
 
 
 def findings(package: Path, *rules) -> list[tuple[str, Finding]]:

@@ -64,3 +64,19 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+
+
+def _show_in_notebooks() -> None:
+    """Let a notebook show a Timeline as the viewer; does nothing outside a kernel, and imports nothing."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None and getattr(shell, "kernel", None) is not None:
+        bundles = shell.display_formatter.mimebundle_formatter
+        bundles.for_type_by_name("stagescope.timeline.timeline", "Timeline", _inline_view)
+
+
+def _inline_view(timeline: Timeline, **_: object) -> object:
+    """Return the display of a timeline; IPython calls this when one is the value of a cell."""
+    return import_module("stagescope.view.notebook").inline_view(timeline)
+
+
+_show_in_notebooks()

@@ -1,0 +1,135 @@
+"""Where levels are kept between calls, and under what name: a name that changes with what they were made from.
+
+A folder appears whole, by a rename, or not at all. Of the same input read the same way only the newest folder is
+kept, and of all folders those used last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+EDGE_BYTES = 4096
+"""How much of the begin and of the end of a file goes into its name, beside its size and its time of change."""
+
+MOST_BYTES = 20_000_000_000
+"""Folders beyond this, those not used for longest, are removed when another is made."""
+
+UNFINISHED = ".unfinished-"
+DIGITS = 24
+
+
+def cache_folder() -> Path:
+    """Return where levels are kept: the user's cache directory (XDG Base Directory Specification 0.8)."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification says that a relative path there is to be ignored.
+    root = Path(named) if named.startswith("/") else Path.home() / ".cache"
+    return root / "stagescope" / "levels"
+
+
+def stamp_files(files: Iterable[Path]) -> str:
+    """Return a text that changes when a file is written to, comes or goes; cheap enough to be asked for often."""
+    digest = hashlib.sha256()
+    for path in files:
+        state = path.stat()
+        digest.update(f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+    return digest.hexdigest()[:DIGITS]
+
+
+def content_key(files: Iterable[Path], told: str) -> str:
+    """Return the name for levels made of some files; `told` is whatever else they depend on.
+
+    The first half says which files, the second what is in them: path, size, time of change, first and last bytes.
+    """
+    place, content = hashlib.sha256(told.encode()), hashlib.sha256(told.encode())
+    for path in files:
+        place.update(f"{path.resolve()}\0".encode())
+        state = path.stat()
+        content.update(f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+        content.update(_edges(path, state.st_size))
+    return f"{place.hexdigest()[:DIGITS]}-{content.hexdigest()[:DIGITS]}"
+
+
+def _edges(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        head = file.read(EDGE_BYTES)
+        file.seek(max(size - EDGE_BYTES, 0))
+        return head + file.read(EDGE_BYTES)
+
+
+def keep(key: str, make: Callable[[Path], None], root: Path | None = None) -> Path:
+    """Return the folder called `key`, filled by `make` unless it is there.
+
+    Raises OSError when the system refuses; whatever stops `make` leaves no folder.
+    """
+    root = cache_folder() if root is None else root
+    folder = root / key
+    if folder.is_dir():
+        os.utime(folder)
+        return folder
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{UNFINISHED}{os.getpid()}-", dir=root))
+    try:
+        make(unfinished)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            # Another process may have made the same one meanwhile.
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    _make_room(root, folder)
+    return folder
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder of levels that turned out to be damaged."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_room(root: Path, newest: Path) -> None:
+    """Remove older folders of the same input, folders that nobody finished, and those beyond MOST_BYTES."""
+    place = newest.name.partition("-")[0]
+    kept_bytes = 0
+    for folder in sorted((path for path in root.iterdir() if path.is_dir()), key=_last_used, reverse=True):
+        if folder == newest:
+            kept_bytes += _size(folder)
+        elif folder.name.startswith(UNFINISHED):
+            if not _is_running(folder.name.removeprefix(UNFINISHED).partition("-")[0]):
+                discard(folder)
+        elif folder.name.startswith(f"{place}-") or kept_bytes + _size(folder) > MOST_BYTES:
+            discard(folder)
+        else:
+            kept_bytes += _size(folder)
+
+
+def _last_used(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0  # removed by another process just now
+
+
+def _size(folder: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except OSError:
+        return 0  # same
+
+
+def _is_running(process_id: str) -> bool:
+    try:
+        os.kill(int(process_id), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True

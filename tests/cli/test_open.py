@@ -1,0 +1,207 @@
+"""stagescope open, as a process of its own that is ended as a person would."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from drawing import timeline_from_text
+from running_server import PATIENCE_S, Visitor
+from stagescope.cli import main
+from stagescope.cli.open import LevelBar, say_partial
+
+RECORDING = Path(__file__).parents[1] / "data" / "recordings" / "v1"
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "run.parquet"
+    timeline_from_text("F0 F1 B0 B1\n. F0 B0 F1 B1").spans.write_parquet(path)
+    return path
+
+
+@contextmanager
+def opened(path, tmp_path, *words, **environment):
+    """Start the command and yield it with a visitor who has entered; Ctrl-C ends it."""
+    own = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **environment}
+    command = [sys.executable, "-W", "error", "-m", "stagescope", "open", str(path), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own)
+    try:
+        said = [process.stdout.readline() for _ in range(3)]
+        link = re.fullmatch(r"open (http://127\.0\.0\.1:(\d+)/\?token=[\w-]{43})\n", said[1])
+        assert said[2] == "  this link works once; Ctrl-C ends the server\n"
+        assert link, (said, process.stderr.read() if process.poll() is not None else "")
+        visitor = Visitor(int(link[2]), link[1])
+        yield process, visitor, said[0]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE_S)
+        process.stdout.close()
+        process.stderr.close()
+
+
+def enter(visitor):
+    visitor.enter()
+    visitor.version = visitor.ask("/")[1]["location"].split("/")[2]
+    return visitor
+
+
+def wait_until(condition):
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_a_run_is_served_until_ctrl_c_ends_it_without_a_word_of_python(table, tmp_path):
+    with opened(table, tmp_path, "--no-browser") as (process, visitor, title):
+        assert title == "Pipeline · 2 ranks · 2 micro-batches · 1 step · 8 spans\n"
+        assert enter(visitor).json("meta")["span_count"] == 8
+        assert b"stagescope" in visitor.ask("/viewer.js")[2]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, err) == (0, "")
+        assert out == "ended\n"
+
+
+def test_the_levels_are_kept_for_the_next_time_and_where_the_user_wants_them(table, tmp_path):
+    for _ in range(2):
+        with opened(table, tmp_path, "--no-browser") as (_, visitor, _title):
+            enter(visitor)
+        (folder,) = (tmp_path / "cache" / "stagescope" / "levels").iterdir()
+        assert folder.name == visitor.version
+        made = folder.joinpath("spans").stat().st_mtime_ns
+    assert folder.joinpath("spans").stat().st_mtime_ns == made
+
+
+def test_a_run_that_is_still_written_is_read_again_and_open_pages_keep_theirs(tmp_path):
+    whole, growing = tmp_path / "whole", tmp_path / "growing"
+    shutil.copytree(RECORDING, growing)
+    shutil.copytree(RECORDING, whole)
+    first = min(growing.rglob("*.ssr*"), default=None) or min(
+        one for one in growing.rglob("*") if one.is_file()
+    )
+    first.write_bytes(first.read_bytes()[: first.stat().st_size // 2])
+    with opened(growing, tmp_path, "--no-browser") as (_, visitor, _title):
+        before = enter(visitor).json("meta")
+        assert visitor.json("version") == {"version": visitor.version, "problem": None}
+        # As a recorder does, the file grows in place.
+        first.write_bytes((whole / first.relative_to(growing)).read_bytes())
+        wait_until(lambda: visitor.json("version")["version"] != before["version"])
+        assert visitor.json("meta") == before
+        assert visitor.api("details", id=0)[0] == 200
+        old = visitor.version
+        visitor.version = visitor.ask(f"/run/{old}/")[1]["location"].split("/")[2]
+        after = visitor.json("meta")
+        assert after["version"] == visitor.version != old
+        assert after["span_count"] > before["span_count"]
+
+
+def test_files_that_go_away_leave_the_run_as_it_was_and_say_so(table, tmp_path):
+    with opened(table, tmp_path, "--no-browser") as (_, visitor, _title):
+        enter(visitor)
+        table.unlink()
+        wait_until(lambda: visitor.json("version")["problem"] is not None)
+        assert "no such file" in visitor.json("version")["problem"]
+        assert visitor.json("meta")["span_count"] == 8
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="the browser there is not told by BROWSER")
+def test_the_browser_is_opened_without_the_token_in_its_command_line(table, tmp_path):
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(
+        f'#!/bin/sh\necho "$@" > {seen}.part\ncat "${{1#file://}}" >> {seen}.part\nmv {seen}.part {seen}\n'
+    )
+    browser.chmod(0o700)
+    with opened(table, tmp_path, BROWSER=str(browser), DISPLAY=":99") as (_, visitor, _title):
+        wait_until(seen.exists)
+        words, _, page = seen.read_text().partition("\n")
+        assert re.fullmatch(r"file://\S+\.html", words)
+        assert visitor.link in page
+    assert not Path(words.removeprefix("file://")).exists()
+
+
+def test_without_a_screen_no_browser_is_started(table, tmp_path):
+    browser = tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    browser.chmod(0o700)
+    nowhere = {"BROWSER": str(browser), "DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    with opened(table, tmp_path, **nowhere) as (_, visitor, _title):
+        assert enter(visitor).json("meta")["span_count"] == 8
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])  # noqa: S104 - refused
+def test_a_host_that_others_can_reach_is_refused_before_anything_is_read(tmp_path, capsys, host):
+    assert main(["open", str(tmp_path / "nothing"), "--host", host]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert (
+        error[0]
+        == f"stagescope: --host {host}: expected one of 127.0.0.1, localhost, ::1: the viewer is for this machine alone"
+    )
+    assert error[1].startswith("  from another machine, forward the port: ssh -L ")
+
+
+def test_what_does_not_exist_is_said(tmp_path, capsys):
+    assert main(["open", str(tmp_path / "nothing"), "--no-browser"]) == 1
+    assert "no such file or directory" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_said(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with opened(table, tmp_path, "--no-browser") as (_, visitor, _title):
+        assert main(["open", str(table), "--no-browser", "--port", str(visitor.port)]) == 1
+    error = capsys.readouterr().err
+    assert error == (
+        f"stagescope: cannot listen on port {visitor.port} of 127.0.0.1: Address already in use\n"
+        "  without --port a free one is taken\n"
+    )
+
+
+def test_a_cache_that_cannot_be_written_is_said(table, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert main(["open", str(table), "--no-browser"]) == 1
+    assert f"cannot write {tmp_path}/file/stagescope/levels" in capsys.readouterr().err
+
+
+def test_partial_data_are_said_first(tmp_path):
+    spans = timeline_from_text("F0 B0").spans
+    path = tmp_path / "run.csv"
+    spans.with_columns(end_ns=pl.when(pl.col("kind") == "backward").then(0).otherwise("end_ns")).write_csv(
+        path
+    )
+    with opened(path, tmp_path, "--no-browser") as (process, _, _title):
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE_S)[1].startswith("stagescope: partial data: ")
+
+
+def test_more_than_one_mistake_is_counted(capsys):
+    rows = [{"severity": "error", "message": "first"}, {"severity": "error", "message": "second"}]
+
+    class Run:
+        meta = {"diagnostics": [*rows, {"severity": "info", "message": "third"}]}  # noqa: RUF012 - a stand-in
+
+    say_partial(Run)
+    assert capsys.readouterr().err == "stagescope: partial data: first (and 1 more, see the viewer)\n"
+
+
+def test_a_bar_is_shown_for_many_spans_on_a_terminal_alone(monkeypatch):
+    with ExitStack() as shown:
+        bar = LevelBar(shown)
+        bar.show(1, 10_000_000)
+        assert bar._update is None
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        bar.show(1, 1000)
+        assert bar._update is None
+        bar.show(1, 10_000_000)
+        assert bar._update is not None
