@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.diagnostics import print_diagnostics
-from stagescope.cli.json_file import STANDARD_OUTPUT, json_text, write_json
+from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 from stagescope.cli.show import speaks_unicode
 
@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 )
 @click.argument("before", metavar="A", type=click.Path(path_type=Path))
 @click.argument("after", metavar="B", type=click.Path(path_type=Path))
-@click.option(
-    "--json",
-    "json_path",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the comparison as JSON; - writes it, and nothing else, to standard output.",
-)
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@json_options("the comparison")
 @click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
 @align_option
 @reading_options

@@ -5,10 +5,29 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from stagescope.vocabulary.errors import OutputError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 STANDARD_OUTPUT = Path("-")
+
+
+def json_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add to a command `--json FILE` (`json_path`) and `--force`; `what` is what is written."""
+    to_file = click.option(
+        "--json",
+        "json_path",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help=f"Write {what} as JSON; - writes that, and nothing else, to standard output.",
+    )
+    force = click.option("--force", is_flag=True, help="Replace files that exist.")
+    return lambda function: to_file(force(function))
 
 
 def json_text(data: object) -> str:

@@ -11,7 +11,7 @@ import click
 from stagescope.cli.clock_lines import aligned_line, say_apart, without_clock_line
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
-from stagescope.cli.json_file import STANDARD_OUTPUT, json_text, write_json
+from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 from stagescope.cli.show import print_figures, speaks_unicode, terminal_width
 from stagescope.vocabulary.errors import UsageError
@@ -54,13 +54,7 @@ class Wanted:
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--full", is_flag=True, help="Also print the figures of every step and rank.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for an issue or a pull request.")
-@click.option(
-    "--json",
-    "json_path",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the report as JSON; - writes it, and nothing else, to standard output.",
-)
+@json_options("the report")
 @click.option(
     "--html",
     "html_path",
@@ -68,7 +62,6 @@ class Wanted:
     type=click.Path(path_type=Path),
     help="Write the run with its report as one page that opens anywhere.",
 )
-@click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option(
     "--fail-if",
     metavar="CONDITION",

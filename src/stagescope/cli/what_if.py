@@ -9,7 +9,7 @@ import click
 
 from stagescope.cli.change_words import parse_change
 from stagescope.cli.diagnostics import print_diagnostics
-from stagescope.cli.json_file import STANDARD_OUTPUT, json_text, write_json
+from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 from stagescope.cli.show import speaks_unicode
 
@@ -47,14 +47,7 @@ if TYPE_CHECKING:
     help="The jobs run in another order (stagescope simulate --list names them).",
 )
 @click.option("--together", is_flag=True, help="Also predict all of it at once, once for every schedule.")
-@click.option(
-    "--json",
-    "json_path",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the predictions as JSON; - writes them, and nothing else, to standard output.",
-)
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@json_options("the predictions")
 @align_option
 @reading_options
 def command(
