@@ -25,10 +25,12 @@ def test_the_public_names_are_these():
         "Timeline",
         "__version__",
         "analyze",
+        "compare",
         "export",
         "read",
         "record",
         "schedules",
+        "what_if",
     ]
 
 

@@ -19,18 +19,31 @@ if TYPE_CHECKING:
     from stagescope import record, schedules
     from stagescope.analyze import Report
     from stagescope.timeline import Timeline
-    from stagescope.workflow import analyze, export, read
+    from stagescope.workflow import analyze, compare, export, read, what_if
 
 __version__ = "0.1.0"
 
-__all__ = ["Report", "Timeline", "__version__", "analyze", "export", "read", "record", "schedules"]
+__all__ = [
+    "Report",
+    "Timeline",
+    "__version__",
+    "analyze",
+    "compare",
+    "export",
+    "read",
+    "record",
+    "schedules",
+    "what_if",
+]
 
 _HOME = {
     "Report": "stagescope.analyze",
     "Timeline": "stagescope.timeline",
     "analyze": "stagescope.workflow",
+    "compare": "stagescope.workflow",
     "export": "stagescope.workflow",
     "read": "stagescope.workflow",
+    "what_if": "stagescope.workflow",
 }
 
 _FOLDERS = ("record", "schedules")

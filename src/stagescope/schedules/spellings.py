@@ -17,6 +17,7 @@ SPELLINGS: dict[str, str | None] = {
     "vpp": "interleaved",
     "zbh1": "zb-h1",
     "zbvpp": "zb-v",
+    "zbv": "zb-v",
     # schedule classes of torch.distributed.pipelining 2.13
     "interleaved1f1b": "interleaved",
     "loopedbfs": "looped-bfs",
