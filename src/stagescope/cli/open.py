@@ -15,7 +15,7 @@ import click
 from stagescope.cli.reading import Progress, align_option, reading_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stagescope.ingest.reader import ReadOptions
     from stagescope.view.levels.run import RunView
@@ -56,7 +56,7 @@ def command(
     require_loopback(host)  # before minutes of work
     stamp = workflow.view_stamp(*paths)
     read = partial(workflow.view_run, *paths, align=align)
-    run = _with_progress(read, options)
+    run = _with_progress(read, options, paths)
     say_partial(run)
     again = Opener(partial(workflow.view_stamp, *paths), partial(read, options=options))
     listening = listen(LiveRun(again, run, stamp), host, port)
@@ -70,10 +70,10 @@ def command(
     return 0
 
 
-def _with_progress(read: Callable[..., RunView], options: ReadOptions) -> RunView:
+def _with_progress(read: Callable[..., RunView], options: ReadOptions, paths: Sequence[Path]) -> RunView:
     """Return the run, with bars on standard error where it takes long and somebody watches."""
     with ExitStack() as shown:
-        reading = Progress(shown)
+        reading = Progress(shown, paths)
         levels = LevelBar(shown)
         return read(
             options=replace(options, on_read=reading.advance), on_found=reading.begin, on_levels=levels.show

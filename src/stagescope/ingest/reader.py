@@ -22,12 +22,14 @@ class ReadOptions:
     """What the caller knows about a run and its files may not say.
 
     `layout` says how the ranks form pipelines, `schedule` and `microbatches` (per step and pipeline) what they
-    ran. `on_read` is called with each file when it has been read, so that long work can be watched.
+    ran, `pattern` how a trace calls its jobs (ingest/kineto/name_pattern.py). `on_read` is
+    called with each file when it has been read, so that long work can be watched.
     """
 
     layout: Layout = field(default_factory=Layout)
     schedule: str | None = None
     microbatches: int | None = None
+    pattern: str | None = None
     on_read: Callable[[Path], object] | None = None
 
     def done(self, path: Path) -> None:

@@ -6,7 +6,18 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.ingest.reader import Reader
-from stagescope.ingest.readers import ascend, paddle_fleet, paddle_log, paddle_profiler, recording, table
+from stagescope.ingest.readers import (
+    ascend,
+    chrome_pattern,
+    kineto,
+    nsight,
+    paddle_fleet,
+    paddle_log,
+    paddle_profiler,
+    primus,
+    recording,
+    table,
+)
 from stagescope.timeline.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -15,9 +26,13 @@ if TYPE_CHECKING:
 READERS: tuple[Reader, ...] = (
     recording.READER,
     ascend.READER,
+    nsight.READER,
     table.PARQUET,
     paddle_fleet.READER,
     paddle_profiler.READER,
+    primus.READER,
+    kineto.READER,
+    chrome_pattern.READER,
     table.CSV,
     paddle_log.READER,
 )

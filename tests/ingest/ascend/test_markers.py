@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_profiles import Cluster, edit, write_cluster
-from stagescope.ingest.ascend.database import Database
 from stagescope.ingest.ascend.jobs import RAW_JOBS
 from stagescope.ingest.ascend.markers import (
     Said,
@@ -17,6 +16,7 @@ from stagescope.ingest.ascend.markers import (
     with_steps,
     without_nested,
 )
+from stagescope.ingest.database import Database
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import json
 import polars as pl
 
 from ascend_profiles import Cluster, edit, write_cluster
-from stagescope.ingest.ascend.database import Database
 from stagescope.ingest.ascend.metadata import Facts, Group, read_facts
 from stagescope.ingest.ascend.transfers import RAW_TRANSFERS, marked_transfers, read_transfers, with_peers
+from stagescope.ingest.database import Database
 
 
 def raw(path, rank):

@@ -2,7 +2,8 @@
 
 torch_npu and MindSpore write `{host}_{pid}_{time}_ascend_pt/ASCEND_PROFILER_OUTPUT/ascend_pytorch_profiler_{rank}.db`
 (`_ascend_ms` and `ascend_mindspore_profiler`), without the rank where a job has one process; msMonitor writes
-`msmonitor_{pid}_{time}_{rank}.db`. Times are 17 digits, year to millisecond.
+`msmonitor_{pid}_{time}_{rank}.db`. Times are 17 digits, year to millisecond. The schema of them all: Ascend/msprof,
+docs/en/user_guide/profile_data_file_references_db.md.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.ingest.ascend.database import Database, has_tables, is_database
+from stagescope.ingest.database import Database, has_tables, is_database
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import StagescopeError
 

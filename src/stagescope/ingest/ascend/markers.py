@@ -21,7 +21,7 @@ from stagescope.timeline.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from stagescope.ingest.ascend.database import Database
+    from stagescope.ingest.database import Database
 
 JOB_NAMES: tuple[tuple[str, str], ...] = (
     (r"forward_step(_no_model_graph|_with_model_graph)?", FORWARD),

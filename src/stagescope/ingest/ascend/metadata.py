@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from stagescope.ingest.ascend.database import Database
+    from stagescope.ingest.database import Database
 
 SIZE_KEYS = {
     "tp": ("tensor_model_parallel_size", "tensor_parallel_size", "tp_size", "tp"),

@@ -17,8 +17,8 @@ from stagescope.ingest.ascend.markers import read_object
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from stagescope.ingest.ascend.database import Database
     from stagescope.ingest.ascend.metadata import Facts
+    from stagescope.ingest.database import Database
 
 SEND, RECEIVE, BATCH = WAYS = ("send", "receive", "batch")
 """A batch (hcom_batchSendRecv) may send, receive or do both; its tasks do not say which."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.ingest.ascend.arrivals import place_by_arrival
-from stagescope.ingest.ascend.database import Database
 from stagescope.ingest.ascend.discovery import PATTERNS, choose_profiles, is_profile
 from stagescope.ingest.ascend.jobs import PipelineInfo
 from stagescope.ingest.ascend.machines import clocks_table, machines_of
@@ -21,6 +20,7 @@ from stagescope.ingest.ascend.metadata import agree, place_ranks, read_facts
 from stagescope.ingest.ascend.naming import name_jobs
 from stagescope.ingest.ascend.transfer_spans import name_transfers
 from stagescope.ingest.ascend.transfers import marked_transfers, read_transfers, with_peers
+from stagescope.ingest.database import Database
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.schedules.spellings import known_schedule
 from stagescope.timeline import RANKS, SPANS, STEPS, Timeline

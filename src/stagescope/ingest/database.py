@@ -1,7 +1,7 @@
-"""One profile's SQLite file, read-only: whatever of its tables can be read, and what could not.
+"""A SQLite file of a profiler, read-only: whatever of its tables can be read, and what could not.
 
-Schema: Ascend/msprof, docs/en/user_guide/profile_data_file_references_db.md. A table or column that a profile lacks
-reads as empty, damaged pages cost the rows on them, and both are remembered in `Database.faults`.
+A table or column that a file lacks reads as empty, damaged pages cost the rows on them, and both are remembered in
+`Database.faults`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from stagescope.ingest.ascend.database import Database, Fault, has_tables, is_database
+from stagescope.ingest.database import Database, Fault, has_tables, is_database
 from stagescope.vocabulary.errors import InputError
 
 NUMBERS = "SELECT t.rowid, t.a FROM N t"
@@ -91,7 +91,7 @@ def test_a_file_that_does_not_exist_is_refused(tmp_path):
 
 
 def test_a_database_that_another_program_writes_is_refused(path, monkeypatch):
-    monkeypatch.setattr("stagescope.ingest.ascend.database.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("stagescope.ingest.database.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         with pytest.raises(InputError, match="SQLite cannot read it: database is locked"):

@@ -1,0 +1,213 @@
+"""The jobs and transfers that the annotations of one rank name, with the wait for their input taken out.
+
+An annotation ``PP:1F0`` includes the wait for the activations (torch 2.13.0, schedules.py, `_perform_action`), and
+``Forward 0`` of GPipe their whole transfer, there and on. The process group's own annotations tell: ``gloo:recv``
+begins where a receive is issued and ends when the wait for it returns, so the compute of the job begins behind it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.ingest.kineto.edges import NEVER, Operators, find_edges, following
+from stagescope.ingest.kineto.names import ACTION, MIRROR, PLAIN, meanings, pattern_meanings
+from stagescope.vocabulary.kinds import BY_NAME, PIPELINE_JOBS, RECEIVES, TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+RECEIVED, SENT = r"^(gloo|nccl|mpi|ucc|xccl|hccl):recv", r"^(gloo|nccl|mpi|ucc|xccl|hccl):send"
+"""What process groups annotate; NCCL appends the ranks, as in ``nccl:recv 1<-0``."""
+
+FED_BY = {"forward": "recv_forward", "backward": "recv_backward", "backward_input": "recv_backward"}
+FEEDS = {"forward": "send_forward", "backward": "send_backward"}
+BETWEEN_PAIR_NS = 120_000
+"""What torch does at most between the last operator of a pair's forward and its backward."""
+
+MEANING_SCHEMA = {
+    "name": pl.String, "style": pl.String, "kind": pl.String, "stage": pl.Int32, "microbatch": pl.Int32,
+    "step": pl.Int32, "place": pl.Int32, "text": pl.String,
+}  # fmt: skip
+
+
+class Annotated(NamedTuple):
+    """What the annotations say: jobs (edge_error_ns is how far an edge may be off), transfers, and pairs not split."""
+
+    jobs: pl.DataFrame
+    transfers: pl.DataFrame
+    unsplit: int
+
+
+def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.DataFrame:
+    """Return one row per thing that annotations name: the columns of Meaning, mark, thread, start_ns, end_ns.
+
+    Where stagescope's own mirror named the jobs, torch's names of the same jobs are left out: the mirror's are exact.
+    So are names that the caller's `pattern` describes.
+    """
+    meanings_of = meanings if pattern is None else pattern_meanings(pattern)
+    rows = [
+        (name, *meaning)
+        for name in annotations["name"].unique(maintain_order=True)
+        for meaning in meanings_of(name)
+    ]
+    # A row is the name and the fields of its meaning, in the order of the schema.
+    known = pl.DataFrame(rows, MEANING_SCHEMA, orient="row")
+    marks = (
+        annotations.with_row_index("mark")
+        .join(known, on="name", how="inner")
+        .sort("start_ns", "mark", "place")
+    )
+    is_job = pl.col("kind").is_in([*PIPELINE_JOBS, "optimizer", "loss", "grad_reduce"])
+    mirrored = marks.filter(pl.col("style") == MIRROR)["kind"].unique()
+    return marks.filter(~is_job | (pl.col("style") == MIRROR) | ~pl.col("kind").is_in(mirrored.implode()))
+
+
+def annotated_spans(tables: Mapping[str, pl.DataFrame], marks: pl.DataFrame) -> Annotated:
+    """Return the jobs and transfers of one rank, as its host ran them; `marks` is what named_marks returns."""
+    operators = Operators(tables["operators"])
+    transfers = _transfers(tables["annotations"], marks)
+    jobs = marks.filter(~pl.col("kind").is_in(TRANSFERS))
+    outer = _without_waits(jobs, transfers, operators)
+    outer, unsplit = _split_pairs(outer, operators)
+    edged = _with_edges(outer, operators)
+    return Annotated(_with_losses(edged, operators), transfers, unsplit)
+
+
+def _transfers(annotations: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
+    """Return the transfers: kind, stage, microbatch, step, start_ns (issued) and end_ns (the wait for it returned).
+
+    An operation belongs to the annotation that it begins in: ``PP:1RECV_F0``, or GPipe's ``Forward 0``.
+    """
+    issued = [
+        _issued_in(marks, annotations, pattern, sends=sends)
+        for pattern, sends in ((RECEIVED, False), (SENT, True))
+    ]
+    return pl.concat(issued).sort("start_ns")
+
+
+def _issued_in(marks: pl.DataFrame, annotations: pl.DataFrame, pattern: str, *, sends: bool) -> pl.DataFrame:
+    direction = "send" if sends else "recv"
+    works = annotations.filter(pl.col("name").str.contains(pattern)).select(
+        "thread", issued_ns="start_ns", done_ns="end_ns", title="name"
+    )
+    own = marks.filter(pl.col("kind").str.starts_with(direction))
+    plain = marks.filter((pl.col("style") == PLAIN) & pl.col("kind").is_in(list(FEEDS))).with_columns(
+        kind=direction + "_" + pl.col("kind")
+    )
+    holders = pl.concat([own, plain]).sort("start_ns")
+    found = works.sort("issued_ns").join_asof(
+        holders, left_on="issued_ns", right_on="start_ns", by="thread", check_sortedness=False
+    )
+    inside = found.filter(pl.col("issued_ns") <= pl.col("end_ns"))
+    return inside.select(
+        "kind", "stage", "microbatch", "step", "mark", "title", start_ns="issued_ns", end_ns="done_ns",
+        issue_start_ns=pl.when(pl.col("style") == ACTION).then("start_ns").otherwise("issued_ns"),
+    )  # fmt: skip
+
+
+def _without_waits(jobs: pl.DataFrame, transfers: pl.DataFrame, operators: Operators) -> pl.DataFrame:
+    """Return the jobs with outer_start_ns and outer_end_ns: behind the receive that feeds each, before its send."""
+    fed = pl.col("kind").replace_strict(FED_BY, default=None, return_dtype=pl.String)
+    known = [pl.col(name).fill_null(-1).alias(f"of_{name}") for name in ("stage", "microbatch")]
+    key = ["fed", "of_stage", "of_microbatch"]
+    receives = transfers.filter(pl.col("kind").is_in(RECEIVES)).select(
+        *known, fed="kind", received_ns="end_ns"
+    )
+    # The last receive before the job's end, and not all of its micro-batch: those of every step would be a product.
+    joined = (
+        jobs.with_columns(*known, fed=fed)
+        .with_row_index("job")
+        .sort("end_ns")
+        .join_asof(
+            receives.sort("received_ns"),
+            left_on="end_ns", right_on="received_ns", by=key, check_sortedness=False,
+        )
+        .sort("job")
+        .with_columns(wait_end_ns=pl.when(pl.col("received_ns") >= pl.col("start_ns")).then("received_ns"))
+    )  # fmt: skip
+    starts = pl.max_horizontal("start_ns", pl.when(pl.col("style") != MIRROR).then("wait_end_ns"))
+    joined = joined.with_columns(outer_start_ns=starts, outer_end_ns=pl.col("end_ns"))
+    sends_ns = following(operators.send_ns, joined["outer_start_ns"].to_numpy())
+    before_send = pl.min_horizontal("end_ns", pl.lit(pl.Series(sends_ns, dtype=pl.Int64)))
+    is_plain = (pl.col("style") == PLAIN) & pl.col("kind").is_in(list(FEEDS))
+    return joined.with_columns(outer_end_ns=pl.when(is_plain).then(before_send).otherwise("end_ns"))
+
+
+def _split_pairs(jobs: pl.DataFrame, operators: Operators) -> tuple[pl.DataFrame, int]:
+    """Return the jobs with `pair`, the two of a pair one after the other where operators tell, and how many do not.
+
+    Without a function of the user's, torch runs the forward and then the backward (2.13.0, `_perform_action`).
+    """
+    sizes = jobs.group_by("mark").agg(size=pl.len())
+    jobs = jobs.join(sizes, on="mark", how="left", maintain_order="left").with_columns(
+        pair=pl.when(pl.col("size") > 1).then(pl.col("mark").cast(pl.Int32))
+    )
+    paired = (jobs["size"] > 1).to_numpy()
+    if not paired.any():
+        return jobs.with_columns(is_second=pl.lit(value=False), between_ns=pl.lit(0, pl.Int64)), 0
+    mark_start, mark_end, place, wait = (
+        jobs[name].to_numpy() for name in ("start_ns", "end_ns", "place", "outer_start_ns")
+    )
+    backward_ns = following(operators.backward_ns, mark_start)
+    split = paired & (backward_ns < mark_end)
+    forward_end = operators.last_end(mark_start, np.where(split, backward_ns, mark_end))
+    # The backward may begin with a wait, and the forward ends soon after its last operator.
+    soon_ns = np.minimum(backward_ns, forward_end + BETWEEN_PAIR_NS)
+    outer_end = jobs["outer_end_ns"].to_numpy()
+    start = np.where(split & (place == 1), np.maximum(wait, forward_end), wait)
+    end = np.where(split & (place == 0), np.maximum(soon_ns, wait), outer_end)
+    edged = jobs.with_columns(
+        outer_start_ns=pl.Series(start),
+        outer_end_ns=pl.Series(end),
+        is_second=pl.Series(split & (place == 1)),
+        between_ns=pl.Series(np.where(split, backward_ns - forward_end, 0)),
+    )  # the first ends and the second begins somewhere between these
+    return edged, int((paired & ~split).sum()) // 2
+
+
+def _with_edges(jobs: pl.DataFrame, operators: Operators) -> pl.DataFrame:
+    """Return the jobs with start_ns, end_ns and edge_error_ns, the forward of a loss without the loss."""
+    outer_start, outer_end = (jobs[name].to_numpy() for name in ("outer_start_ns", "outer_end_ns"))
+    loss_ns = operators.loss_start(outer_start, outer_end)
+    is_forward = (jobs["kind"] == "forward").to_numpy() & (jobs["style"] != MIRROR).to_numpy()
+    has_loss = is_forward & (loss_ns < NEVER)
+    loss_ns = np.where(has_loss, loss_ns, outer_end)
+    edges = find_edges(operators, outer_start, loss_ns, (jobs["style"] == PLAIN).to_numpy())
+    exact = (jobs["style"] == MIRROR).to_numpy()
+    edged = jobs.with_columns(
+        start_ns=pl.Series(np.where(exact, outer_start, edges.start_ns)),
+        end_ns=pl.Series(np.where(exact, outer_end, edges.end_ns)),
+        edge_error_ns=pl.Series(np.where(exact, 0, np.maximum(edges.error_ns, jobs["between_ns"]))),
+        loss_ns=pl.Series(np.where(has_loss, loss_ns, -1)),
+    )
+    # The second job of a pair stands in the row behind the first one's.
+    after_first = pl.max_horizontal("start_ns", pl.min_horizontal("end_ns", pl.col("end_ns").shift(1)))
+    return edged.with_columns(start_ns=pl.when("is_second").then(after_first).otherwise("start_ns"))
+
+
+def _with_losses(jobs: pl.DataFrame, operators: Operators) -> pl.DataFrame:
+    """Return the jobs as spans, and one more per forward with a loss in its annotation, or behind it as in GPipe."""
+    marks = np.sort(jobs["start_ns"].to_numpy())
+    forwards = jobs.filter((pl.col("kind") == "forward") & (pl.col("style") != MIRROR))
+    end_ns = forwards["outer_end_ns"].to_numpy()
+    behind_ns = operators.loss_end(end_ns, following(marks, end_ns))
+    inside = (forwards["loss_ns"] >= 0).to_numpy()
+    begins_ns = np.where(inside, forwards["end_ns"].to_numpy(), end_ns)
+    losses = forwards.with_columns(
+        kind=pl.lit("loss"),
+        start_ns=pl.Series(begins_ns),
+        end_ns=pl.Series(np.where(inside, end_ns, behind_ns)),
+        pair=pl.lit(None, pl.Int32),
+    ).filter(pl.col("end_ns") < NEVER)
+    spans = pl.concat([jobs, losses])
+    lanes = {kind.name: kind.lane for kind in BY_NAME.values()}
+    return spans.select(
+        "kind", "stage", "microbatch", "step", "pair", "start_ns", "end_ns", "edge_error_ns", "mark", "thread",
+        mark_start_ns="outer_start_ns", mark_end_ns="outer_end_ns",
+        lane=pl.col("kind").replace_strict(lanes, return_dtype=pl.String),
+        name="text",
+    )  # fmt: skip

@@ -1,0 +1,60 @@
+"""What a trace says about its rank: number, run, machine, process groups."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d{1,6})", re.IGNORECASE)
+
+
+class RankFacts(NamedTuple):
+    """Whose trace it is, as far as it says; `groups` are the ranks of its process groups."""
+
+    rank: int | None
+    world_size: int | None
+    host: str | None
+    device: str | None
+    has_epoch: bool
+    groups: tuple[tuple[int, ...], ...]
+
+
+def rank_facts(path: Path, facts: dict[str, Any]) -> RankFacts:
+    """Return what the header of a trace says; where it tells no rank, what the name of the file does."""
+    said = facts.get("distributedInfo")
+    distributed = said if isinstance(said, dict) else {}
+    in_name = RANK_IN_NAME.search(path.name)
+    rank = _whole(distributed.get("rank"))
+    if rank is None and in_name:
+        rank = int(in_name[1])
+    groups = distributed.get("pg_config")
+    host = facts.get("host_name")
+    return RankFacts(
+        rank,
+        _whole(distributed.get("world_size")),
+        host if isinstance(host, str) else None,
+        _device(facts.get("deviceProperties")),
+        isinstance(facts.get("baseTimeNanoseconds"), int),
+        tuple(_members(one) for one in groups) if isinstance(groups, list) else (),
+    )
+
+
+def _members(group: Any) -> tuple[int, ...]:
+    ranks = group.get("ranks") if isinstance(group, dict) else None
+    if not isinstance(ranks, list):
+        return ()
+    return tuple(rank for rank in ranks if _whole(rank) is not None)
+
+
+def _device(properties: Any) -> str | None:
+    if isinstance(properties, list) and properties and isinstance(properties[0], dict):
+        name = properties[0].get("name")
+        return name if isinstance(name, str) else None
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**31 else None

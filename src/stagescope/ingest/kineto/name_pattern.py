@@ -1,0 +1,89 @@
+"""What ``--pattern`` describes: how a trace calls its jobs, such as ``{kind}_{microbatch}``.
+
+The words in braces are what a name tells; the rest stands in names as it is written, and ``*`` for anything.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.kinds import KIND_NAMES, KINDS
+
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "forward": ("fwd", "fw", "fprop", "forward_step", "forward_pass", "f"),
+    "backward": ("bwd", "bw", "bprop", "backward_step", "backward_pass", "b"),
+    "backward_input": ("bwd_input", "dgrad", "input_grad", "bi", "i"),
+    "backward_weight": ("bwd_weight", "wgrad", "weight_grad", "bw_w", "w"),
+    "optimizer": ("optim", "optimizer_step", "step_optimizer", "opt"),
+    "send_forward": ("send_fwd", "send_f", "send_activation", "sendactivation"),
+    "recv_forward": ("recv_fwd", "recv_f", "recv_activation", "recvactivation"),
+    "send_backward": ("send_bwd", "send_b", "send_grad", "sendgrad"),
+    "recv_backward": ("recv_bwd", "recv_b", "recv_grad", "recvgrad"),
+    "grad_reduce": ("allreduce", "all_reduce", "reduce_grad", "reduce_grads"),
+    "loss": (),
+}
+KIND_OF: dict[str, str] = {
+    **{name: name for name in KIND_NAMES if name != "other"},
+    **{spelled: name for name, others in SPELLINGS.items() for spelled in others},
+}
+LANE_OF: dict[str, str] = {kind.name: kind.lane for kind in KINDS}
+
+NUMBERS = ("stage", "microbatch", "chunk", "step", "rank", "peer")
+FIELDS = ("kind", *NUMBERS)
+PART = re.compile(r"\{(\w*)\}|(\*)|([^{}*]+)|([{}])")
+KIND_WORDS = "|".join(sorted(map(re.escape, KIND_OF), key=len, reverse=True))
+
+COMMON_PATTERNS = (
+    "{kind}{stage}.{microbatch} step {step}",
+    "{kind}{stage}.{microbatch}",
+    "{kind}_{microbatch}",
+    "{kind}-{microbatch}",
+    "{kind} {microbatch}",
+    "{kind}{microbatch}",
+)
+"""What is tried where the caller gives no pattern."""
+
+
+class NamedJob(NamedTuple):
+    """What a name tells."""
+
+    kind: str
+    lane: str
+    numbers: dict[str, int]
+
+
+class NamePattern:
+    """A pattern, ready to be held against names."""
+
+    def __init__(self, text: str) -> None:
+        """Take a pattern; raises UsageError for one that does not tell a kind, or has unknown words in braces."""
+        self.text = text
+        fields = [part[1] for part in PART.finditer(text) if part[1] is not None]
+        broken = any(part[4] for part in PART.finditer(text))
+        if broken or "kind" not in fields or not set(fields) <= set(FIELDS) or len(set(fields)) < len(fields):
+            raise UsageError.pattern_malformed(text, FIELDS)
+        self._expression = re.compile("".join(map(_expression, PART.finditer(text))), re.IGNORECASE)
+
+    def job(self, name: str) -> NamedJob | None:
+        """Return what a name tells, None where it does not fit.
+
+        >>> NamePattern("{kind}_{microbatch}").job("fwd_3")
+        NamedJob(kind='forward', lane='compute', numbers={'microbatch': 3})
+        """
+        found = self._expression.fullmatch(name)
+        if found is None:
+            return None
+        groups = found.groupdict()
+        kind = KIND_OF[groups.pop("kind").lower()]
+        return NamedJob(kind, LANE_OF[kind], {field: int(text) for field, text in groups.items()})
+
+
+def _expression(part: re.Match[str]) -> str:
+    field, anything, literal = part[1], part[2], part[3]
+    if field == "kind":
+        return f"(?P<kind>{KIND_WORDS})"
+    if field is not None:
+        return rf"(?P<{field}>\d{{1,9}})"
+    return ".*" if anything else re.escape(literal)

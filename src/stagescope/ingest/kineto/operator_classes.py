@@ -1,0 +1,64 @@
+"""What an operator is, as far as jobs are told apart by it.
+
+Sources: torch 2.13.0. The autograd engine names its operators (torch/csrc/autograd/engine.cpp). Before it begins,
+`torch.autograd.backward` makes the gradient of a loss with `ones_like`. A loss of torch.nn.functional broadcasts its
+arguments first. Schedules detach what they send, and split the batch of a step (torch/distributed/pipelining/stage.py
+and microbatch.py).
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING = range(8)
+"""HANDLING is the schedule's own, and of no job; LOSS_PRELUDE and SEED are only read until settle_operators."""
+
+EXACT = {
+    "aten::broadcast_tensors": LOSS_PRELUDE,
+    "aten::ones_like": SEED,
+    "aten::detach": HANDLING,
+    "detach": HANDLING,
+    "aten::tensor_split": HANDLING,
+    "c10d::send": SEND,
+}
+
+
+def operator_class(name: str) -> int:
+    """Return what an operator is, by its name.
+
+    >>> operator_class("autograd::engine::evaluate_function: AddmmBackward0") == BACKWARD
+    True
+    """
+    if name in EXACT:
+        return EXACT[name]
+    if name.startswith("autograd::engine::evaluate_function"):
+        return BACKWARD
+    if name.startswith("c10d::recv"):
+        return RECEIVE
+    is_loss = name.startswith("aten::") and "_backward" not in name and ("_loss" in name or "kl_div" in name)
+    return LOSS if is_loss else OTHER
+
+
+def settle_operators(operators: pl.DataFrame) -> pl.DataFrame:
+    """Return the operators in time order, without those that lie in others; what leads to another is of its class.
+
+    Columns as in tables.TABLES. Operators of a class of their own stay, wherever they lie.
+    """
+    ordered = operators.sort("start_ns", "end_ns", descending=[False, True])
+    what, next_what = pl.col("what"), pl.col("what").shift(-1)
+    leads_to_loss = (what == LOSS_PRELUDE) & (next_what == LOSS)
+    leads_to_backward = (what == SEED) & (next_what == BACKWARD)
+    settled = ordered.with_columns(
+        what=pl.when(leads_to_loss)
+        .then(LOSS)
+        .when(leads_to_backward)
+        .then(BACKWARD)
+        .when(what.is_in([LOSS_PRELUDE, SEED]))
+        .then(OTHER)
+        .otherwise("what")
+        .cast(pl.Int8),
+        end_ns=pl.when(leads_to_loss).then(pl.col("end_ns").shift(-1)).otherwise("end_ns"),
+    )
+    before_ns = pl.col("end_ns").cum_max().shift(1).over("thread")
+    is_inner = (pl.col("end_ns") <= before_ns).fill_null(value=False)
+    return settled.filter(~is_inner | (what != OTHER))

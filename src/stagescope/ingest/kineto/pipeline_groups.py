@@ -1,0 +1,77 @@
+"""Which ranks pass activations to each other: the process group of a pipeline, and each rank's place in it.
+
+torch 2.13.0 runs stage i on rank i % n of the pipeline's group unless a schedule is shaped like a V
+(torch/distributed/pipelining/_utils.py, `generate_stage_to_rank_mapping`). Annotations that name stages are believed
+before that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.vocabulary.kinds import TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stagescope.ingest.kineto.rank_trace import RankTrace
+
+Groups = dict[int, tuple[int, ...]]
+
+
+def pipeline_groups(traces: Mapping[int, RankTrace]) -> Groups:
+    """Return for each rank the ranks of its pipeline in order, as far as the traces tell; other ranks are left out."""
+    stages = {rank: frozenset(trace.jobs["stage"].drop_nulls()) for rank, trace in traces.items()}
+    roles = {rank: _role(trace) for rank, trace in traces.items()}
+    found: Groups = {}
+    for rank, trace in traces.items():
+        own = [
+            group
+            for group in dict.fromkeys(trace.facts.groups)
+            if rank in group and set(group) <= set(traces)
+        ]
+        fitting = [group for group in own if len(group) > 1 and _fits(group, stages, roles)]
+        if len(fitting) == 1:
+            found[rank] = fitting[0]
+    return found
+
+
+def _fits(
+    group: tuple[int, ...], stages: dict[int, frozenset[int]], roles: dict[int, tuple[bool, bool]]
+) -> bool:
+    """Tell whether a group can be a pipeline: its ranks share no stage; without stages, the first one only sends on."""
+    every = [stage for rank in group for stage in stages[rank]]
+    if every:
+        return len(every) == len(set(every)) and set(every) == set(range(len(every)))
+    last = len(group) - 1
+    return all(roles[rank] == (place > 0, place < last) for place, rank in enumerate(group))
+
+
+def _role(trace: RankTrace) -> tuple[bool, bool]:
+    """Return whether a rank receives activations, and whether it sends any."""
+    kinds = set(trace.transfers["kind"])
+    return "recv_forward" in kinds, "send_forward" in kinds
+
+
+def with_places(rank: int, trace: RankTrace, groups: Groups, traces: Mapping[int, RankTrace]) -> RankTrace:
+    """Return the trace with the stages and peers that the group of its pipeline tells."""
+    group = groups.get(rank)
+    if group is None:
+        return trace
+    transfers, jobs = trace.transfers, trace.jobs
+    if not jobs["stage"].drop_nulls().len():
+        placed = pl.lit(group.index(rank), pl.Int32)
+        is_placed = ~pl.col("kind").is_in(["optimizer", "other"])
+        jobs = jobs.with_columns(stage=pl.when(is_placed).then(placed))
+        transfers = transfers.with_columns(stage=placed)
+    holders = {stage: other for other in group for stage in traces[other].jobs["stage"].drop_nulls().unique()}
+    holders = holders or dict(enumerate(group))
+    toward = pl.col("stage") + pl.col("kind").replace_strict(TOWARD, return_dtype=pl.Int32)
+    known = toward.replace_strict(list(holders), list(holders.values()), default=None, return_dtype=pl.Int32)
+    return trace._replace(jobs=jobs, transfers=transfers.with_columns(peer=pl.coalesce("peer", known)))
+
+
+TOWARD = dict(zip(TRANSFERS, (1, -1, -1, 1), strict=True))
+"""By how many stages the other end of a transfer is away: SENDS forward and backward, then RECEIVES."""

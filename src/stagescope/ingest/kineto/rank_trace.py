@@ -1,0 +1,157 @@
+"""All that one trace tells of its rank, before the ranks are put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.ingest.kineto.annotated import annotated_spans, named_marks
+from stagescope.ingest.kineto.device import on_device
+from stagescope.ingest.kineto.facts import RankFacts, rank_facts
+from stagescope.ingest.kineto.inferred import infer_spans
+from stagescope.ingest.kineto.operator_classes import SEND
+from stagescope.ingest.kineto.steps import named_steps, profiler_steps, step_openings, with_steps
+from stagescope.ingest.kineto.tables import read_tables
+from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.vocabulary.kinds import PIPELINE_JOBS, RECEIVES, SENDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stagescope.ingest.kineto.tables import TraceTables
+
+JOB_SCHEMA = {
+    "kind": pl.String, "lane": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "step": pl.Int32, "pair": pl.Int32,
+    "start_ns": pl.Int64, "end_ns": pl.Int64, "edge_error_ns": pl.Int64, "name": pl.String,
+}  # fmt: skip
+TRANSFER_SCHEMA = {
+    "kind": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "step": pl.Int32, "peer": pl.Int32,
+    "bytes": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "wait_start_ns": pl.Int64, "wait_end_ns": pl.Int64,
+}  # fmt: skip
+
+
+class RankTrace(NamedTuple):
+    """One trace: whose it is, its jobs, transfers and steps, and whether its jobs were inferred."""
+
+    path: Path
+    facts: RankFacts
+    jobs: pl.DataFrame
+    transfers: pl.DataFrame
+    steps: pl.DataFrame
+    is_inferred: bool
+    diagnostics: list[Diagnostic]
+
+
+def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
+    """Return what the trace in `path` tells, its jobs called as `pattern` says where one is given.
+
+    Raises InputError for a file without a list of events.
+    """
+    read = read_tables(path)
+    facts = rank_facts(path, read.facts)
+    marks = named_marks(read.tables["annotations"], pattern)
+    is_inferred = marks.filter(pl.col("kind").is_in(PIPELINE_JOBS)).is_empty()
+    found = _inferred(read, marks) if is_inferred else _annotated(read, marks)
+    steps = profiler_steps(read.tables["annotations"])
+    jobs, transfers, notes = (
+        found if read.tables["kernels"].is_empty() else _on_device(read, found, marks, facts)
+    )
+    if read.tables["kernels"].is_empty():
+        transfers = _from_their_call(transfers, read.tables["operators"])
+    host_jobs = found[0]
+    openings = step_openings(host_jobs)
+    told = named_steps(host_jobs) if steps.is_empty() else steps
+    jobs = _columns(with_steps(jobs, told, openings), JOB_SCHEMA)
+    transfers = _columns(with_steps(transfers, told, openings), TRANSFER_SCHEMA)
+    if jobs.is_empty():
+        steps = steps.clear()
+    diagnostics = [
+        *read.diagnostics,
+        *(Diagnostic(*note[:2], str(path), facts.rank, count=note[2]) for note in notes),
+    ]
+    return RankTrace(path, facts, jobs, transfers, steps, is_inferred, diagnostics)
+
+
+Found = tuple[pl.DataFrame, pl.DataFrame, list[tuple[str, str, int]]]
+"""Jobs, transfers, and what is to be said: severity, message, count."""
+
+
+def _annotated(read: TraceTables, marks: pl.DataFrame) -> Found:
+    found = annotated_spans(read.tables, marks)
+    notes = []
+    if found.unsplit:
+        text = "overlapped pairs are drawn as two jobs at the same time: no operator tells them apart"
+        notes.append(("info", text, found.unsplit))
+    return found.jobs, _with_waits(found.transfers, found.jobs), notes
+
+
+def _inferred(read: TraceTables, marks: pl.DataFrame) -> Found:
+    """Return jobs and transfers by the order of the forwards; micro-batches are numbered when the steps are known."""
+    found = infer_spans(read.tables)
+    others = annotated_spans(read.tables, marks).jobs
+    notes = []
+    if found.unmatched:
+        text = (
+            "backwards belong to no forward in the trace and are left out: it begins in the middle of a step"
+        )
+        notes.append(("warning", text, found.unmatched))
+    jobs = pl.concat([found.jobs.with_columns(stage=pl.lit(None, pl.Int32)), others], how="diagonal_relaxed")
+    openings = step_openings(jobs)
+    steps = profiler_steps(read.tables["annotations"])
+    forwards = with_steps(jobs.filter(pl.col("kind") == "forward"), steps, openings)
+    numbers = forwards.sort("order").select(
+        "order", microbatch=pl.int_range(pl.len()).over("step").cast(pl.Int32)
+    )
+    jobs = jobs.drop("microbatch", strict=False).join(numbers, on="order", how="left", maintain_order="left")
+    transfers = found.transfers.join(numbers, on="order", how="left", maintain_order="left")
+    return jobs, _with_waits(transfers, jobs), notes
+
+
+def _from_their_call(transfers: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
+    """Return transfers whose sends begin with the operator that made them.
+
+    The process group annotates a send when it has been handed over, by when it may have arrived at its receiver.
+    """
+    calls = operators.filter(pl.col("what") == SEND).select(call_ns="start_ns", call_end_ns="end_ns")
+    called = transfers.sort("start_ns").join_asof(
+        calls.sort("call_ns"), left_on="start_ns", right_on="call_ns", check_sortedness=False
+    )
+    is_made = pl.col("kind").is_in(SENDS) & (pl.col("start_ns") <= pl.col("call_end_ns"))
+    start_ns = pl.when(is_made).then("call_ns").otherwise("start_ns")
+    return called.with_columns(start_ns=start_ns).drop("call_ns", "call_end_ns")
+
+
+def _with_waits(transfers: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return transfers with the time in which the host was blocked on them: up to the end of a receive.
+
+    Nobody notes when a wait began; it was after the receive was issued, and after the job before.
+    """
+    if transfers.is_empty() or "mark_end_ns" not in jobs.columns:
+        return transfers
+    ends = jobs.select(before_ns="end_ns").sort("before_ns")
+    joined = transfers.sort("end_ns").join_asof(
+        ends, left_on="end_ns", right_on="before_ns", check_sortedness=False
+    )
+    is_receive = pl.col("kind").is_in(RECEIVES)
+    began_ns = pl.max_horizontal("start_ns", "before_ns")
+    return joined.with_columns(
+        wait_start_ns=pl.when(is_receive).then(began_ns), wait_end_ns=pl.when(is_receive).then("end_ns")
+    )
+
+
+def _on_device(read: TraceTables, found: Found, marks: pl.DataFrame, facts: RankFacts) -> Found:
+    jobs, transfers, notes = found
+    moved = on_device(read.tables, jobs, marks, facts.rank)
+    if moved.without_kernels:
+        text = "jobs have no kernel in the trace and are drawn as the host launched them"
+        notes = [*notes, ("warning", text, moved.without_kernels)]
+    return moved.jobs, moved.transfers if moved.transfers.height else transfers, notes
+
+
+def _columns(frame: pl.DataFrame, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+    """Return `frame` with the columns of a schema, null where it has none."""
+    return frame.select(
+        pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
+        for name, kind in schema.items()
+    )

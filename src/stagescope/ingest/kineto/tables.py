@@ -1,0 +1,280 @@
+"""What is needed of one Kineto trace, as tables of whole nanoseconds since the Unix epoch.
+
+Source: pytorch/kineto, libkineto/src/output_json.cpp: `ts` and `dur` are microseconds with three decimals, counted from
+`baseTimeNanoseconds`; the stream of a kernel is its `tid`, its device the `pid`; `correlation` joins a kernel to the
+call that launched it; a kernel of NCCL has the fields of its `record_param_comms`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from stagescope.ingest.kineto.operator_classes import OTHER, operator_class, settle_operators
+from stagescope.ingest.kineto.trace_events import EventStream
+from stagescope.timeline.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Times = dict[str, Any]
+"""The columns ts and dur of some events, as arrays."""
+
+Columns = Callable[[Sequence["TraceEvent"], Times], dict[str, Any]]
+
+COMPUTE_KERNEL, TRANSFER_KERNEL, COLLECTIVE_KERNEL = range(3)
+
+LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "privateuse1_runtime")
+KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+TIMES = {"start_ns": pl.Int64, "end_ns": pl.Int64}
+TABLES: dict[str, dict[str, type[pl.DataType]]] = {
+    "annotations": {"name": pl.String, "thread": pl.Int32, **TIMES},
+    "device_annotations": {"name": pl.String, "stream": pl.Int32, **TIMES},
+    "operators": {"what": pl.Int8, "thread": pl.Int32, **TIMES},
+    "launches": {"correlation": pl.Int64, "thread": pl.Int32, **TIMES},
+    "kernels": {"correlation": pl.Int64, "what": pl.Int8, "stream": pl.Int32, **TIMES},
+    "messages": {
+        "correlation": pl.Int64, "collective": pl.String, "source": pl.Int32, "target": pl.Int32, "bytes": pl.Int64,
+    },
+    "flows": {"flow": pl.Int64, "is_start": pl.Boolean, "start_ns": pl.Int64, "end_ns": pl.Int64},
+}  # fmt: skip
+
+MOST_US = 4e15
+"""A century: what is later is no time."""
+
+BYTES_OF_TYPE = {
+    "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Short": 2, "Int": 4, "Long": 8, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+
+
+class Arguments(msgspec.Struct, gc=False, frozen=True):
+    """What is needed of an event's arguments."""
+
+    correlation: Any = None
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    elements: Any = msgspec.field(default=None, name="In msg nelems")
+    elements_out: Any = msgspec.field(default=None, name="Out msg nelems")
+    dtype: Any = None
+    source: Any = msgspec.field(default=None, name="Src Rank")
+    target: Any = msgspec.field(default=None, name="Dst Rank")
+
+
+NO_ARGUMENTS = Arguments()
+NO_TEXT = msgspec.Raw(b"{}")
+
+
+class TraceEvent(msgspec.Struct, gc=False):
+    """What is needed of one event; everything may be absent, as in an empty object.
+
+    The arguments stay text: most events are operators, of which nobody reads them.
+    """
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    tid: int | str = 0
+    id: Any = None
+    args: msgspec.Raw = NO_TEXT
+
+
+class TraceTables(NamedTuple):
+    """One trace: its header's facts, one table per group of events as in TABLES, and what was lost."""
+
+    facts: dict[str, Any]
+    tables: dict[str, pl.DataFrame]
+    event_count: int
+    diagnostics: list[Diagnostic]
+
+
+class Numbered(dict[Any, int]):
+    """A number for every key, made when the key is first met."""
+
+    def __init__(self, number: Callable[[Any], int] | None = None) -> None:
+        super().__init__()
+        self._number = number
+
+    def __missing__(self, key: Any) -> int:
+        number = self[key] = len(self) if self._number is None else self._number(key)
+        return number
+
+
+def read_tables(path: Path) -> TraceTables:
+    """Return what is needed of the trace in `path`; raises InputError for a file without a list of events."""
+    stream: EventStream[TraceEvent] = EventStream(path, msgspec.json.Decoder(list[TraceEvent]))
+    collector = Collector()
+    for piece in stream.pieces():
+        collector.add(piece)
+    base_ns = stream.facts.get("baseTimeNanoseconds", 0)
+    tables = collector.tables(base_ns if isinstance(base_ns, int) else 0)
+    diagnostics = stream.diagnostics()
+    if collector.strays:
+        text = "events at a time that cannot be are left out"
+        diagnostics.append(Diagnostic("error", text, str(path), count=collector.strays))
+    return TraceTables(stream.facts, tables, collector.event_count, diagnostics)
+
+
+@dataclass
+class Collector:
+    """Takes events piece by piece, and keeps columns of numbers instead of them."""
+
+    parts: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    threads: Numbered = field(default_factory=Numbered)
+    operators: Numbered = field(default_factory=lambda: Numbered(operator_class))
+    kernels: Numbered = field(default_factory=lambda: Numbered(kernel_class))
+    event_count: int = 0
+    strays: int = 0
+
+    def add(self, piece: Sequence[TraceEvent]) -> None:
+        """Take the events of one piece."""
+        self.event_count += len(piece)
+        groups: defaultdict[str, list[TraceEvent]] = defaultdict(list)
+        for event in piece:
+            groups[event.cat].append(event)
+        self._add("operators", groups["cpu_op"], self._operator_columns)
+        self._add("annotations", groups["user_annotation"], self._named_columns("thread"))
+        self._add("device_annotations", groups["gpu_user_annotation"], self._named_columns("stream"))
+        for category in LAUNCHES:
+            self._add("launches", groups[category], self._launch_columns)
+        for category in KERNELS:
+            self._add("kernels", groups[category], self._kernel_columns)
+        self._add("flows", [x for x in groups["fwdbwd"] if isinstance(x.id, int)], _flow_columns)
+
+    def tables(self, base_ns: int) -> dict[str, pl.DataFrame]:
+        """Return every table of TABLES, its times counted from the Unix epoch."""
+        tables = {name: self._table(name, base_ns) for name in TABLES}
+        return tables | {"operators": settle_operators(tables["operators"])}
+
+    def _table(self, name: str, base_ns: int) -> pl.DataFrame:
+        schema = TABLES[name]
+        parts = self.parts.pop(name, [])
+        if not parts:
+            return pl.DataFrame(schema=schema)
+        found = pl.DataFrame(
+            {column: _joined([part[column] for part in parts]) for column in parts[0]}, strict=False
+        )
+        if "ts" in found.columns:
+            within = pl.col("ts").abs() + pl.col("dur").abs() < MOST_US
+            self.strays += found.height - (found := found.filter(within)).height
+            found = found.with_columns(start_ns=base_ns + _nanoseconds("ts"))
+            found = found.with_columns(end_ns=pl.col("start_ns") + _nanoseconds("dur"))
+        return found.select(pl.col(column).cast(kind, strict=False) for column, kind in schema.items())
+
+    def _add(self, table: str, events: Sequence[TraceEvent], columns: Columns) -> None:
+        if events:
+            times = {"ts": _floats(events, "ts"), "dur": _floats(events, "dur")}
+            self.parts[table].append(columns(events, times))
+
+    def _threads(self, events: Sequence[TraceEvent]) -> Any:
+        numbers = map(self.threads.__getitem__, map(attrgetter("tid"), events))
+        return np.fromiter(numbers, np.int32, len(events))
+
+    def _named_columns(self, place: str) -> Columns:
+        return lambda events, times: {"name": [e.name for e in events], place: self._threads(events), **times}
+
+    def _launch_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
+        return {"correlation": _correlations(_arguments(events)), "thread": self._threads(events), **times}
+
+    def _operator_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
+        """Return the operators but those that lie in another one, and tell nothing that it does not: most of them."""
+        numbers = map(self.operators.__getitem__, map(attrgetter("name"), events))
+        what = np.fromiter(numbers, np.int8, len(events))
+        thread = self._threads(events)
+        kept = (what != OTHER) | ~_is_inner(thread, **times)
+        columns = {"what": what, "thread": thread, **times}
+        return {name: column[kept] for name, column in columns.items()}
+
+    def _kernel_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
+        numbers = map(self.kernels.__getitem__, map(attrgetter("name"), events))
+        arguments = _arguments(events)
+        self._add_messages([one for one in arguments if one.collective is not None])
+        return {
+            "what": np.fromiter(numbers, np.int8, len(events)),
+            "correlation": _correlations(arguments),
+            "stream": self._threads(events),
+            **times,
+        }
+
+    def _add_messages(self, messages: Sequence[Arguments]) -> None:
+        if messages:
+            rows = [message_facts(one) for one in messages]
+            self.parts["messages"].append({name: [row[name] for row in rows] for name in TABLES["messages"]})
+
+
+def kernel_class(name: str) -> int:
+    """Return what a kernel is, by its name: `ncclDevKernel_SendRecv`, before NCCL 2.19 `ncclKernel_SendRecv…`."""
+    if not name.lower().startswith(("nccl", "void nccl", "rccl")):
+        return COMPUTE_KERNEL
+    return TRANSFER_KERNEL if "SendRecv" in name else COLLECTIVE_KERNEL
+
+
+def message_facts(arguments: Arguments) -> dict[str, Any]:
+    """Return what the arguments of a kernel of NCCL say of the message; null where they do not."""
+    elements = [n for n in (arguments.elements, arguments.elements_out) if isinstance(n, int)]
+    width = BYTES_OF_TYPE.get(arguments.dtype) if isinstance(arguments.dtype, str) else None
+    return {
+        "correlation": _number(arguments.correlation),
+        "collective": str(arguments.collective),
+        "source": _number(arguments.source),
+        "target": _number(arguments.target),
+        "bytes": max(elements) * width if elements and width else None,
+    }
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and -(2**31) <= value < 2**31 else None
+
+
+def _arguments(events: Sequence[TraceEvent]) -> list[Arguments]:
+    """Return the arguments of some events; none where they are no object."""
+    try:
+        return ARGUMENTS.decode(b"[" + b",".join(e.args for e in events) + b"]")
+    except msgspec.DecodeError:
+        return [_arguments([e])[0] if len(events) > 1 else NO_ARGUMENTS for e in events]
+
+
+ARGUMENTS = msgspec.json.Decoder(list[Arguments])
+
+
+def _correlations(arguments: Sequence[Arguments]) -> Any:
+    found = [one.correlation for one in arguments]
+    return np.array([n if type(n) is int and 0 <= n < 2**62 else -1 for n in found], np.int64)
+
+
+def _nanoseconds(column: str) -> pl.Expr:
+    return (pl.col(column) * 1000).round().cast(pl.Int64)
+
+
+def _floats(events: Sequence[TraceEvent], name: str) -> Any:
+    return np.fromiter(map(attrgetter(name), events), np.float64, len(events))
+
+
+def _flow_columns(events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
+    return {"flow": [e.id for e in events], "is_start": [e.ph == "s" for e in events], **times}
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return the parts of one column as one."""
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else list(chain.from_iterable(parts))
+
+
+def _is_inner(thread: Any, ts: Any, dur: Any) -> Any:
+    """Tell of each event whether it lies in one that stands before it, on its thread: in the one that ends last."""
+    inner = np.zeros(len(ts), np.bool_)
+    for number in np.unique(thread):
+        own = np.flatnonzero(thread == number)
+        start, end = ts[own], ts[own] + dur[own]
+        latest = np.maximum.accumulate(end)
+        holder = np.maximum.accumulate(np.where(end == latest, np.arange(len(own)), 0))[:-1]
+        inner[own[1:]] = (start[holder] <= start[1:]) & (end[1:] <= end[holder])
+    return inner

@@ -1,0 +1,199 @@
+"""What one report tells of each of its processes: jobs, transfers, steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.ingest.kineto.name_pattern import NamePattern
+from stagescope.ingest.kineto.steps import STEPS_SCHEMA, named_steps, step_openings, with_steps
+from stagescope.ingest.nsight.holders import NOWHERE, Holders
+from stagescope.ingest.nsight.names import range_meaning, step_of
+from stagescope.ingest.nsight.projection import on_main_stream, project
+from stagescope.ingest.nsight.report import Report, process_of
+from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.vocabulary.kinds import COMM, HOST, KINDS, PIPELINE_JOBS, TRANSFERS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stagescope.ingest.nsight.projection import Projected
+    from stagescope.ingest.nsight.report import ReportFacts
+
+MEANING_SCHEMA = {
+    "name": pl.String, "kind": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "chunk": pl.Int32,
+    "step": pl.Int32,
+}  # fmt: skip
+LANES = {kind.name: kind.lane for kind in KINDS}
+MOST_NAMES = 5
+BACKWARDS = ("backward", "backward_input", "backward_weight")
+
+
+class ProcessTrace(NamedTuple):
+    """One process of a report: its spans, its steps, the device that it used, and whether names had numbers."""
+
+    path: Path
+    facts: ReportFacts
+    process: int
+    device: int | None
+    spans: pl.DataFrame
+    steps: pl.DataFrame
+    is_numbered: bool
+    diagnostics: list[Diagnostic]
+
+
+class Unmarked(NamedTuple):
+    """A report without a range that is a job: how many ranges it has, names of theirs, and what could not be read."""
+
+    path: Path
+    range_count: int
+    names: list[str]
+    faults: list[str]
+
+
+def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
+    """Return the processes of a report that ran jobs. Raises InputError for a file that SQLite cannot read."""
+    with Report(path) as report:
+        facts = report.facts()
+        ranges, still_open = report.ranges()
+        jobs = _jobs(ranges, NamePattern(pattern) if pattern else None)
+        if jobs.is_empty():
+            names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
+            return Unmarked(path, ranges.height, names, [f"{one.table} {one.text}" for one in report.faults])
+        projected = project(report, Holders(jobs))
+        damage = [
+            Diagnostic("error", f"table {fault.table} {fault.text}", str(path)) for fault in report.faults
+        ]
+    if still_open:
+        text = "ranges were open when the report ended, and are left out"
+        damage.append(Diagnostic("warning", text, str(path), count=still_open))
+    drawn, notes = _drawn(jobs, projected, path)
+    steps = _steps(ranges)
+    numbers = np.unique(process_of(jobs["thread"].to_numpy())).tolist()
+    traces = [_process_trace(number, drawn, steps) for number in numbers]
+    return [
+        ProcessTrace(path, facts, number, *trace, [*damage, *notes] if number == numbers[0] else [])
+        for number, trace in zip(numbers, traces, strict=True)
+    ]
+
+
+def _jobs(ranges: pl.DataFrame, pattern: NamePattern | None) -> pl.DataFrame:
+    """Return the ranges that are jobs, numbered, with what their names tell."""
+    rows = [
+        (name, *meaning)
+        for name in ranges["name"].unique(maintain_order=True)
+        if (meaning := range_meaning(name, pattern)) is not None
+    ]
+    known = pl.DataFrame(rows, MEANING_SCHEMA, orient="row")
+    jobs = ranges.join(known, on="name", how="inner", maintain_order="left").with_row_index("job")
+    # Short names, as B2, are anybody's; a pipeline has forwards.
+    found = jobs.filter(
+        (pl.col("kind") == "forward") | (pl.col("kind").is_in(PIPELINE_JOBS) & (pattern is not None))
+    )
+    marked = jobs.with_columns(job=pl.col("job").cast(pl.Int64), is_backward=pl.col("kind").is_in(BACKWARDS))
+    return marked if found.height else marked.clear()
+
+
+def _drawn(jobs: pl.DataFrame, projected: Projected, path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return jobs and transfers with the times of the device, where it has them, and what is to be said of them."""
+    kinds = jobs.select("job", is_reduce=pl.col("kind") == "grad_reduce")
+    times, aside = on_main_stream(projected.work, kinds)
+    process = pl.Series("process", process_of(jobs["thread"].to_numpy()))
+    marks = jobs.with_columns(process, mark_start_ns="start_ns", mark_end_ns="end_ns")
+    is_transfer = pl.col("kind").is_in(TRANSFERS)
+    joined = marks.filter(~is_transfer).join(
+        times, on="job", how="left", suffix="_device", maintain_order="left"
+    )
+    on_device = pl.col("start_ns_device").is_not_null()
+    computed = joined.with_columns(
+        start_ns=pl.coalesce("start_ns_device", "start_ns"),
+        end_ns=pl.coalesce("end_ns_device", "end_ns"),
+        lane=pl.when(on_device)
+        .then(pl.col("kind").replace_strict(LANES, return_dtype=pl.String))
+        .otherwise(pl.lit(HOST)),
+        title=pl.lit(None, pl.String),
+    )
+    transfers = _transfers(marks, projected.transfers)
+    notes = _notes(projected, joined.height, joined["start_ns_device"].null_count(), aside, path)
+    return pl.concat([computed, transfers], how="diagonal_relaxed"), notes
+
+
+def _transfers(marks: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the transfers as spans: of the range they were launched in where it is one, else without a direction."""
+    named = marks.filter(pl.col("kind").is_in(TRANSFERS)).select(
+        "job", "kind", "stage", "microbatch", "chunk", "step", "mark_start_ns", "mark_end_ns"
+    )
+    joined = kernels.select("job", "process", "device", "start_ns", "end_ns").join(
+        named, on="job", how="left"
+    )
+    return joined.with_columns(
+        kind=pl.col("kind").fill_null("other"),
+        lane=pl.lit(COMM),
+        title=pl.when(pl.col("kind").is_null()).then(pl.lit("ncclSendRecv")),
+        mark_start_ns=pl.coalesce("mark_start_ns", "start_ns"),
+        mark_end_ns=pl.coalesce("mark_end_ns", "end_ns"),
+    ).sort("start_ns")
+
+
+def _notes(projected: Projected, jobs: int, on_host: int, aside: int, path: Path) -> list[Diagnostic]:
+    found = []
+    if projected.kernel_count == 0:
+        text = "no kernel in the report: jobs are drawn as the host ran them (record with: nsys profile -t cuda,nvtx)"
+        found.append(Diagnostic("warning", text, str(path), count=jobs))
+    elif on_host:
+        text = "jobs launched no kernel that is in the report, and are drawn as the host ran them"
+        found.append(Diagnostic("warning", text, str(path), count=on_host))
+    if projected.unlaunched:
+        text = "kernels without a recorded launch are of no job"
+        found.append(Diagnostic("warning", text, str(path), count=projected.unlaunched))
+    if aside:
+        text = "kernels of jobs ran on other streams than the job's own: their time is not drawn"
+        found.append(Diagnostic("info", text, str(path), count=aside))
+    loose = projected.transfers.filter(pl.col("job") == NOWHERE).height
+    if loose:
+        text = "transfers were launched in no range: whether they send or receive, and what, is not known"
+        found.append(Diagnostic("info", text, str(path), count=loose))
+    return found
+
+
+def _steps(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return the training steps that ranges name, one per number and process, with process."""
+    numbers = {name: number for name in ranges["name"].unique() if (number := step_of(name)) is not None}
+    named = ranges.filter(pl.col("name").is_in(list(numbers)))
+    process = pl.Series("process", process_of(named["thread"].to_numpy()), pl.Int64)
+    return (
+        named.with_columns(
+            process, step=pl.col("name").replace_strict(numbers, default=None, return_dtype=pl.Int32)
+        )
+        .group_by("process", "step")
+        .agg(pl.min("start_ns"), pl.max("end_ns"))
+        .sort("start_ns")
+    )
+
+
+def _process_trace(
+    number: int, drawn: pl.DataFrame, steps: pl.DataFrame
+) -> tuple[int | None, pl.DataFrame, pl.DataFrame, bool]:
+    """Return device, spans and steps of one process, and whether the names of its jobs have micro-batches."""
+    own = drawn.filter(pl.col("process") == number).sort("mark_start_ns")
+    marked = steps.filter(pl.col("process") == number).select(list(STEPS_SCHEMA))
+    jobs = own.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    is_numbered = jobs["microbatch"].null_count() == 0
+    openings = (
+        step_openings(own.filter(pl.col("kind") != "other")) if is_numbered or has_optimizer(own) else []
+    )
+    own = with_steps(own, named_steps(jobs) if marked.is_empty() else marked, openings)
+    if not is_numbered:
+        # Without numbers, and without chunks, jobs of one kind run in the order of their micro-batches.
+        place = pl.int_range(pl.len()).over("kind", "stage", "chunk", "step").cast(pl.Int32)
+        is_job = pl.col("kind").is_in(PIPELINE_JOBS)
+        own = own.with_columns(microbatch=pl.coalesce("microbatch", pl.when(is_job).then(place)))
+    device = own["device"].drop_nulls().mode()
+    return (int(device.min()) if len(device) else None, own, marked, is_numbered)  # type: ignore[arg-type] # a number
+
+
+def has_optimizer(spans: pl.DataFrame) -> bool:
+    """Tell whether the spans have an optimizer, which ends a step."""
+    return "optimizer" in spans["kind"]

@@ -1,0 +1,156 @@
+"""Reports of a run, put together as one Timeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.ingest.kineto.facts import RANK_IN_NAME
+from stagescope.ingest.nsight.process_trace import ProcessTrace, Unmarked
+from stagescope.timeline import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
+from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
+from stagescope.timeline.validate import conform
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import PIPELINE_JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+MOST_FAULTS = 2
+CLOCK_METHOD = "wall time at which nsys began the session"
+
+
+def timeline_of_reports(reports: Sequence[list[ProcessTrace] | Unmarked]) -> Timeline:
+    """Return one Timeline of all processes that ran jobs, every report on a clock of its own.
+
+    Raises InputError when no report has a range that is a job, and when two processes claim one rank.
+    """
+    unmarked = [found for found in reports if isinstance(found, Unmarked)]
+    traces = [trace for found in reports if not isinstance(found, Unmarked) for trace in found]
+    if not traces:
+        first = unmarked[0]
+        if first.faults:
+            said = "; ".join(f"table {fault}" for fault in first.faults[:MOST_FAULTS])
+            raise InputError.damaged(first.path, f"no pipeline job in what can be read of it: {said}")
+        raise InputError.no_ranges(first.path, first.range_count, first.names)
+    diagnostics = [row for trace in traces for row in trace.diagnostics]
+    for found in unmarked:
+        text = "; ".join(["no NVTX range in the report is called like a job of a pipeline", *found.faults])
+        diagnostics.append(Diagnostic("error", text, str(found.path)))
+    ranks = _by_rank(traces, diagnostics)
+    for rank, trace in ranks.items():
+        diagnostics += _said(rank, trace)
+    return Timeline(
+        spans=conform(pl.concat(_spans(rank, trace) for rank, trace in ranks.items()), SPANS),
+        ranks=conform(
+            pl.DataFrame([_rank_row(*item) for item in ranks.items()], infer_schema_length=None), RANKS
+        ),
+        steps=conform(pl.concat(_steps(rank, trace) for rank, trace in ranks.items()), STEPS),
+        clocks=_clocks(ranks),
+        diagnostics=conform(diagnostics_table(diagnostics), DIAGNOSTICS),
+    )
+
+
+def _by_rank(traces: Sequence[ProcessTrace], diagnostics: list[Diagnostic]) -> dict[int, ProcessTrace]:
+    """Return the processes by rank: as the names of the files say, else in the order of files and devices."""
+    in_names = [_rank_in_name(trace.path) for trace in traces]
+    if None not in in_names and len({trace.path for trace in traces}) == len(traces):
+        ranks: dict[int, ProcessTrace] = {}
+        for rank, trace in zip(in_names, traces, strict=True):
+            if rank is not None and rank in ranks:
+                raise InputError.duplicate_rank(rank, [str(ranks[rank].path), str(trace.path)])
+            if rank is not None:
+                ranks[rank] = trace
+        return dict(sorted(ranks.items()))
+    if len(traces) > 1:
+        text = (
+            "no report tells its rank: processes are numbered in the order of the files, and of the devices in each"
+            " (name the files rank0.sqlite, rank1.sqlite …)"
+        )
+        diagnostics.append(Diagnostic("warning", text, count=len(traces)))
+    place = {path: number for number, path in enumerate(dict.fromkeys(trace.path for trace in traces))}
+    none = 1 << 30
+    ordered = sorted(
+        traces,
+        key=lambda trace: (place[trace.path], none if trace.device is None else trace.device, trace.process),
+    )
+    return dict(enumerate(ordered))
+
+
+def _rank_in_name(path: Path) -> int | None:
+    found = RANK_IN_NAME.search(path.name)
+    return int(found[1]) if found else None
+
+
+def _said(rank: int, trace: ProcessTrace) -> list[Diagnostic]:
+    found = []
+    if not trace.is_numbered:
+        text = (
+            "names of ranges tell no micro-batch: jobs of one kind are numbered in the order they ran in, which is"
+            " wrong for several chunks per rank (say how jobs are called with --pattern)"
+        )
+        found.append(Diagnostic("warning", text, str(trace.path), rank))
+    if trace.facts.epoch_ns is None:
+        text = "the report does not say when its session began: its clock is its own"
+        found.append(Diagnostic("warning", text, str(trace.path), rank))
+    return found
+
+
+def _spans(rank: int, trace: ProcessTrace) -> pl.DataFrame:
+    epoch_ns = trace.facts.epoch_ns or 0
+    spans = trace.spans.drop("name", "device", "process", strict=False).rename({"title": "name"})
+    stages = sorted(set(spans["stage"].drop_nulls()))
+    place = pl.col("stage").replace_strict(
+        stages, list(range(len(stages))), default=None, return_dtype=pl.Int32
+    )
+    return spans.with_columns(
+        rank=pl.lit(rank, pl.Int32),
+        chunk=pl.coalesce("chunk", place),
+        start_ns=pl.col("start_ns") + epoch_ns,
+        end_ns=pl.col("end_ns") + epoch_ns,
+    )
+
+
+def _steps(rank: int, trace: ProcessTrace) -> pl.DataFrame:
+    """Return the steps that ranges mark; where there are none, from the first job of each step to the last."""
+    steps = trace.steps
+    if steps.is_empty():
+        jobs = trace.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS)).drop_nulls("step")
+        steps = jobs.group_by("step").agg(pl.min("start_ns"), pl.max("end_ns")).sort("step")
+    times = (pl.col(name) + (trace.facts.epoch_ns or 0) for name in ("start_ns", "end_ns"))
+    return steps.select("step", pl.lit(rank, pl.Int32).alias("rank"), *times)
+
+
+def _clock(trace: ProcessTrace) -> str:
+    return f"{trace.facts.host or 'unknown host'}/session of {trace.path.name}"
+
+
+def _rank_row(rank: int, trace: ProcessTrace) -> dict[str, object]:
+    name = None if trace.device is None else trace.facts.devices.get(trace.device)
+    return {
+        "rank": rank,
+        "machine": trace.facts.host,
+        "device": name or (None if trace.device is None else f"cuda:{trace.device}"),
+        "host": trace.facts.host,
+        "clock": _clock(trace),
+        "source": str(trace.path),
+    }
+
+
+def _clocks(ranks: dict[int, ProcessTrace]) -> pl.DataFrame:
+    clocks = {_clock(trace): trace for trace in ranks.values()}
+    error_ns = 0 if len(clocks) == 1 else None
+    rows = [
+        {
+            "clock": clock,
+            "machine": trace.facts.host,
+            "offset_ns": 0,
+            "error_lo_ns": error_ns,
+            "error_hi_ns": error_ns,
+            "method": CLOCK_METHOD,
+        }
+        for clock, trace in clocks.items()
+    ]
+    return conform(pl.DataFrame(rows, infer_schema_length=None), CLOCKS)

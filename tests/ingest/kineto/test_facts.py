@@ -1,0 +1,49 @@
+"""What headers of traces say."""
+
+from pathlib import Path
+
+import pytest
+
+from stagescope.ingest.kineto.facts import RankFacts, rank_facts
+
+HEADER = {
+    "distributedInfo": {"rank": 3, "world_size": 4, "pg_config": [{"pg_name": "0", "ranks": [0, 1, 2, 3]}]},
+    "host_name": "gpu-7",
+    "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
+    "baseTimeNanoseconds": 1,
+}
+
+
+def test_a_header_tells_rank_run_machine_device_and_groups():
+    assert rank_facts(Path("trace.json"), HEADER) == RankFacts(
+        3, 4, "gpu-7", "NVIDIA H100", True, ((0, 1, 2, 3),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank12.json", 12),
+        ("trace_rank-3.json", 3),
+        ("RANK_0.json.gz", 0),
+        ("frank1.json", None),
+        ("7.json", None),
+    ],
+)
+def test_without_it_the_name_of_the_file_tells_the_rank(name, rank):
+    assert rank_facts(Path(name), {}).rank == rank
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"distributedInfo": []},
+        {"distributedInfo": {"rank": -1, "world_size": "4", "pg_config": {"ranks": 3}}},
+        {"distributedInfo": {"rank": True, "world_size": 2**40, "pg_config": [[], {"ranks": "all"}]}},
+        {"deviceProperties": [7], "host_name": 7, "baseTimeNanoseconds": "now"},
+    ],
+)
+def test_a_header_of_something_else_tells_nothing(said):
+    found = rank_facts(Path("trace.json"), said)
+    assert found[:5] == (None, None, None, None, False)
+    assert not any(found.groups)

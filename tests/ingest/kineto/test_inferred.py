@@ -1,0 +1,92 @@
+"""Jobs of a schedule that annotates nothing."""
+
+import pytest
+
+from ingest.kineto.planted_traces import backward_operator, flow, in_us, mark, operator, tables_of
+from stagescope.ingest.kineto.inferred import infer_spans
+
+
+@pytest.fixture
+def inferred(tmp_path):
+    return lambda *events: infer_spans(tables_of(tmp_path, events))
+
+
+FORWARDS = [
+    mark("gloo:recv", 0, 100),
+    operator("aten::mm", 100, 200),
+    operator("c10d::send", 200, 210),
+    mark("gloo:send", 205, 900),
+    mark("gloo:recv", 215, 300),
+    operator("aten::mm", 300, 400),
+    operator("c10d::send", 400, 410),
+]
+BACKWARDS = [
+    mark("gloo:recv", 410, 500),
+    backward_operator(500, 700),
+    operator("c10d::send", 700, 710),
+    mark("gloo:recv", 710, 800),
+    backward_operator(800, 1000),
+]
+FLOWS = [*flow(1, 110, 510), *flow(2, 310, 810)]
+
+
+def test_flows_say_which_forward_a_backward_belongs_to(inferred):
+    found = inferred(*FORWARDS, *BACKWARDS, operator("c10d::send", 1000, 1010), *FLOWS)
+    assert in_us(found.jobs, "order") == [
+        ("forward", 100, 200, 0), ("forward", 300, 400, 1), ("backward", 500, 700, 0), ("backward", 800, 1000, 1),
+    ]  # fmt: skip
+    assert found.unmatched == 0
+    assert found.jobs["edge_error_ns"].to_list() == [0, 0, 0, 0]
+
+
+def test_where_nothing_follows_the_end_is_uncertain_and_that_is_stated(inferred):
+    last = inferred(*FORWARDS, *BACKWARDS, *FLOWS).jobs.sort("start_ns")[-1]
+    ((_, _, end_us),) = in_us(last)
+    assert 1000 < end_us <= 1200
+    assert last["edge_error_ns"][0] >= (end_us - 1000) * 1000
+
+
+def test_a_receive_feeds_the_job_behind_it_and_a_send_empties_the_one_before(inferred):
+    found = inferred(*FORWARDS, *BACKWARDS, *FLOWS).transfers
+    kinds = found.select("kind", "order").rows()
+    assert kinds == [
+        ("recv_forward", 0), ("send_forward", 0), ("recv_forward", 1), ("recv_backward", 0), ("recv_backward", 1),
+    ]  # fmt: skip
+
+
+def test_a_flow_that_comes_again_is_of_the_forward_before_the_backward(inferred):
+    later = [{**one, "ts": one["ts"] + 10_000} for one in [*FORWARDS, *BACKWARDS, *FLOWS]]
+    found = inferred(*FORWARDS, *BACKWARDS, *FLOWS, *later)
+    backwards = found.jobs.filter(found.jobs["kind"] == "backward").sort("start_ns")
+    assert backwards["order"].to_list() == [0, 1, 2, 3]
+
+
+def test_a_backward_of_no_forward_in_the_trace_is_counted(inferred):
+    found = inferred(*FORWARDS, *BACKWARDS, *flow(1, 110, 510), *flow(2, 310, 320), *flow(3, -50, 810))
+    assert found.unmatched == 1
+    assert len(found.jobs.filter(found.jobs["kind"] == "backward")) == 1
+
+
+def test_splitting_the_batch_is_of_no_job(inferred):
+    split = [operator("aten::tensor_split", 0, 40), operator("aten::slice", 10, 20)]
+    found = inferred(*split, operator("aten::mm", 100, 200), *BACKWARDS, *flow(1, 110, 510))
+    (kind, start_us, _), *_ = in_us(found.jobs)
+    assert (kind, start_us) == ("forward", 70)
+
+
+def test_a_backward_begins_behind_its_loss(inferred):
+    found = inferred(
+        operator("aten::mm", 0, 100),
+        operator("aten::mse_loss", 110, 150),
+        operator("aten::ones_like", 900, 910),
+        backward_operator(920, 1000),
+        *flow(1, 50, 930),
+    )
+    rows = {kind: (start, end) for kind, start, end in in_us(found.jobs)}
+    assert rows["loss"][1] == 150
+    assert 150 <= rows["backward"][0] <= 200
+    assert found.jobs.filter(found.jobs["kind"] == "backward")["edge_error_ns"][0] >= 700_000
+
+
+def test_without_flows_nothing_is_told(inferred):
+    assert inferred(*FORWARDS, *BACKWARDS).jobs.is_empty()

@@ -1,0 +1,57 @@
+"""Which ranks form a pipeline."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from stagescope.ingest.kineto.facts import RankFacts
+from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
+from stagescope.ingest.kineto.rank_trace import JOB_SCHEMA, TRANSFER_SCHEMA, RankTrace
+
+
+def table(rows, schema):
+    return pl.DataFrame([{**dict.fromkeys(schema), **row} for row in rows], schema)
+
+
+def trace(rank, groups, *, stages=(), transfers=()):
+    facts = RankFacts(rank, 4, "h", None, True, groups)
+    stages = stages or (None,)
+    jobs = table([{"kind": "forward", "stage": stage, "microbatch": 0} for stage in stages], JOB_SCHEMA)
+    moved = table([{"kind": kind, "stage": stages[0]} for kind in transfers], TRANSFER_SCHEMA)
+    return RankTrace(Path(f"rank{rank}.json"), facts, jobs, moved, pl.DataFrame(), False, [])
+
+
+def test_ranks_whose_stages_make_a_whole_pipeline_are_one():
+    """Two pipelines of two stages, and their data-parallel groups."""
+    groups = ((0, 2), (1, 3), (0, 1), (2, 3))
+    traces = {rank: trace(rank, groups, stages=(rank // 2,)) for rank in range(4)}
+    assert pipeline_groups(traces) == {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
+
+
+def test_a_v_of_stages_is_a_pipeline_too_and_tells_the_peers():
+    kinds = ("send_forward",)
+    traces = {rank: trace(rank, ((0, 1),), stages=(rank, 3 - rank), transfers=kinds) for rank in (0, 1)}
+    groups = pipeline_groups(traces)
+    assert groups == {0: (0, 1), 1: (0, 1)}
+    assert [with_places(r, traces[r], groups, traces).transfers["peer"].to_list() for r in (0, 1)] == [
+        [1],
+        [1],
+    ]
+
+
+def test_without_stages_the_transfers_tell_who_is_first_and_last_and_places_are_stages():
+    roles = {0: ("send_forward",), 1: ("recv_forward", "send_forward"), 2: ("recv_forward",)}
+    traces = {rank: trace(rank, ((0, 1, 2),), transfers=roles[rank]) for rank in roles}
+    groups = pipeline_groups(traces)
+    assert groups == dict.fromkeys(roles, (0, 1, 2))
+    placed = with_places(1, traces[1], groups, traces)
+    assert placed.jobs["stage"].to_list() == [1]
+    assert placed.transfers.select("stage", "peer").rows() == [(1, 0), (1, 2)]
+
+
+@pytest.mark.parametrize("groups", [(), ((0,),), ((0, 1, 5),), ((0, 1), (1, 0))])
+def test_groups_that_do_not_tell_leave_the_places_open(groups):
+    traces = {rank: trace(rank, groups, stages=(rank,)) for rank in (0, 1)}
+    assert pipeline_groups(traces) == {}
+    assert with_places(0, traces[0], {}, traces) is traces[0]

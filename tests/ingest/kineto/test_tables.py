@@ -1,0 +1,97 @@
+"""What is kept of a trace."""
+
+import json
+
+import pytest
+
+from ingest.kineto.planted_traces import BASE_NS, event, mark, operator, tables_of, write_trace
+from stagescope.ingest.kineto import trace_events
+from stagescope.ingest.kineto.tables import (
+    COLLECTIVE_KERNEL,
+    COMPUTE_KERNEL,
+    TABLES,
+    TRANSFER_KERNEL,
+    Arguments,
+    kernel_class,
+    message_facts,
+    read_tables,
+)
+
+
+def test_times_are_whole_nanoseconds_since_the_epoch(tmp_path):
+    tables = tables_of(tmp_path, [mark("PP:0F0", 4420686983111.263, 4420686983111.263 + 0.818)])
+    (row,) = tables["annotations"].to_dicts()
+    assert row["start_ns"] - BASE_NS == pytest.approx(4420686983111263, rel=0, abs=1)
+    assert row["end_ns"] - row["start_ns"] == pytest.approx(818, abs=2)
+
+
+@pytest.mark.parametrize("piece_bytes", [64, 1 << 19])
+def test_operators_inside_others_are_not_kept_wherever_the_pieces_end(tmp_path, monkeypatch, piece_bytes):
+    monkeypatch.setattr(trace_events, "PIECE_BYTES", piece_bytes)
+    events = [
+        operator("aten::linear", 0, 50),
+        operator("aten::t", 1, 9),
+        operator("aten::mm", 10, 49, tid=2),
+        operator("c10d::send", 11, 12),
+        operator("aten::add", 60, 70),
+    ]
+    kept = tables_of(tmp_path, events)["operators"]
+    assert ((kept["start_ns"] - BASE_NS) // 1000).to_list() == [0, 10, 11, 60]
+
+
+def test_every_table_is_there_with_its_columns_whatever_the_trace_holds(tmp_path):
+    for events in ([], [{}], [{"ph": "X", "cat": "cpu_op"}], [{"cat": "fwdbwd", "id": "a"}]):
+        tables = tables_of(tmp_path, events)
+        assert {name: list(table.columns) for name, table in tables.items()} == {
+            name: list(columns) for name, columns in TABLES.items()
+        }
+
+
+def test_events_at_a_time_that_cannot_be_are_counted(tmp_path):
+    path = write_trace(tmp_path / "rank0.json", [mark("PP:0F0", 1e300, 1e300), mark("PP:0F1", 1, 2)])
+    read = read_tables(path)
+    assert read.tables["annotations"]["name"].to_list() == ["PP:0F1"]
+    (said,) = read.diagnostics
+    assert (said.severity, said.count) == ("error", 1)
+
+
+def test_launches_and_kernels_are_joined_by_numbers_and_others_are_none(tmp_path):
+    events = [
+        event("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=7),
+        event("cuda_driver", "cuLaunchKernel", 1, 2, correlation="x"),
+        event("kernel", "gemm", 5, 9, correlation=7),
+    ]
+    tables = tables_of(tmp_path, events)
+    assert tables["launches"]["correlation"].to_list() == [7, -1]
+    assert tables["kernels"].select("correlation", "what").rows() == [(7, COMPUTE_KERNEL)]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", TRANSFER_KERNEL),
+        (
+            "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+            TRANSFER_KERNEL,
+        ),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", COLLECTIVE_KERNEL),
+        ("void nccl_something", COLLECTIVE_KERNEL),
+        ("sm90_gemm", COMPUTE_KERNEL),
+    ],
+)
+def test_a_kernel_is_told_by_its_name(name, what):
+    assert kernel_class(name) == what
+
+
+def test_a_message_has_a_size_where_its_elements_have_a_known_one():
+    known = message_facts(Arguments(1, "send", 10, 12, "BFloat16", 0, 1))
+    assert known == {"correlation": 1, "collective": "send", "source": 0, "target": 1, "bytes": 24}
+    assert message_facts(Arguments(1, "send", 10, 12, "Quaternion"))["bytes"] is None
+    assert message_facts(Arguments(1, "send", "ten", None, "Float", 2**40, "x")) == {
+        "correlation": 1, "collective": "send", "source": None, "target": None, "bytes": None,
+    }  # fmt: skip
+
+
+def test_the_header_is_kept_as_it_is(tmp_path):
+    facts = read_tables(write_trace(tmp_path / "rank0.json", [])).facts
+    assert json.loads((tmp_path / "rank0.json").read_text())["distributedInfo"] == facts["distributedInfo"]

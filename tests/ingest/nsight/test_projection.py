@@ -1,0 +1,109 @@
+"""Ranges projected onto the device."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from nsight_reports import ENGINE, NCCL, REDUCE, SEND_RECV, Planted, thread, write_report
+from stagescope.ingest.nsight.holders import NOWHERE, Holders
+from stagescope.ingest.nsight.projection import on_main_stream, project
+from stagescope.ingest.nsight.report import Report
+
+JOBS = pl.DataFrame(
+    {
+        "job": [0, 1],
+        "thread": [thread(100), thread(100)],
+        "start_ns": [0, 200],
+        "end_ns": [100, 300],
+        "is_backward": [False, True],
+    }
+)
+
+
+@pytest.fixture
+def projected(tmp_path):
+    def projected(planted, drop=(), jobs=JOBS):
+        with Report(write_report(tmp_path / "a.sqlite", planted, drop=drop)) as report:
+            return project(report, Holders(jobs))
+
+    return projected
+
+
+def spans(found, *, reduces=()):
+    kinds = pl.DataFrame({"job": [0, 1], "is_reduce": [n in reduces for n in (0, 1)]})
+    times, aside = on_main_stream(found.work, kinds)
+    return times.sort("job").select("job", "start_ns", "end_ns").rows(), aside
+
+
+def test_a_job_lasts_from_its_first_kernel_to_its_last_wherever_it_was_launched(projected):
+    planted = Planted()
+    planted.kernel(10, 1000, 1100)
+    graph = planted.kernel(90, 1500, 1600)
+    planted.kernel(0, 1700, 1800, correlation=graph)
+    planted.kernel(250, 2000, 2100, tid=ENGINE)
+    planted.kernel(150, 1900, 1950)
+    assert spans(projected(planted)) == ([(0, 1000, 1800), (1, 2000, 2100)], 0)
+
+
+def test_kernels_on_other_streams_are_counted_and_do_not_stretch_a_job(projected):
+    planted = Planted()
+    planted.kernel(10, 1000, 1500)
+    planted.kernel(20, 900, 950, stream=11)
+    planted.kernel(30, 3000, 3100, stream=11)
+    assert spans(projected(planted)) == ([(0, 1000, 1500)], 2)
+
+
+def test_collectives_are_no_compute_but_of_a_reduction(projected):
+    planted = Planted()
+    planted.kernel(10, 1000, 1500)
+    planted.kernel(20, 1600, 1900, name=REDUCE, stream=NCCL)
+    planted.kernel(210, 2000, 2500, name=REDUCE, stream=NCCL)
+    found = projected(planted)
+    assert spans(found)[0] == [(0, 1000, 1500)]
+    assert spans(found, reduces=(1,))[0] == [(0, 1000, 1500), (1, 2000, 2500)]
+
+
+def test_transfers_stand_apart_each_with_the_range_it_was_launched_in(projected):
+    planted = Planted()
+    planted.kernel(10, 1000, 1500, name=SEND_RECV, stream=NCCL)
+    planted.kernel(150, 2000, 2500, name=SEND_RECV, stream=NCCL)
+    found = projected(planted)
+    assert found.transfers.select("job", "start_ns", "end_ns").rows() == [
+        (0, 1000, 1500),
+        (NOWHERE, 2000, 2500),
+    ]
+    assert found.work.is_empty()
+
+
+def test_the_same_correlation_ids_of_two_processes_are_kept_apart(projected):
+    planted = Planted()
+    planted.kernel(10, 1000, 1100)
+    planted.last = 0
+    planted.kernel(10, 5000, 5100, pid=200)
+    both = pl.concat(
+        [JOBS.head(1), JOBS.head(1).with_columns(job=pl.lit(1, pl.Int64), thread=pl.lit(thread(200)))]
+    )
+    assert spans(projected(planted, jobs=both))[0] == [(0, 1000, 1100), (1, 5000, 5100)]
+
+
+def test_a_kernel_without_a_launch_is_counted(projected):
+    planted = Planted()
+    planted.kernel(0, 1000, 1100, correlation=77)
+    planted.kernel(10, 2000, 2100)
+    found = projected(planted)
+    assert (found.kernel_count, found.unlaunched) == (2, 1)
+
+
+def test_an_export_that_does_not_say_the_process_of_kernels_has_one(projected):
+    planted = Planted()
+    planted.kernel(10, 1000, 1100)
+    drop = ["ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN globalPid"]
+    assert spans(projected(planted, drop))[0] == [(0, 1000, 1100)]
+
+
+@pytest.mark.parametrize("table", ["CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"])
+def test_without_kernels_or_launches_nothing_is_projected(projected, table):
+    planted = Planted()
+    planted.kernel(10, 1000, 1100)
+    found = projected(planted, [f"DROP TABLE {table}"])
+    assert np.isin(found.work["job"].to_numpy(), [NOWHERE]).all()
