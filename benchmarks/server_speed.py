@@ -190,7 +190,7 @@ def wait_for_tiles(page: Page) -> None:
     """Wait until the page waits for no tile and has drawn those that it got."""
     page.wait_for_function(
         """() => { const source = window.stagescopeViewer.source;
-        return source.running === 0 && source.waiting.length === 0; }""",
+        return !source.isBusy; }""",
         polling=5,
         timeout=120_000,
     )

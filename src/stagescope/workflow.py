@@ -39,7 +39,7 @@ from stagescope.view.levels.cache import cache_folder, content_key, stamp_files
 from stagescope.view.levels.run import keep_run
 from stagescope.view.levels.sources import save_timeline
 from stagescope.view.levels.table import find_large, save_table
-from stagescope.view.viewer_extras import gather_extras
+from stagescope.view.viewer_extras import gather_extras, gather_layers
 from stagescope.vocabulary.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -161,7 +161,9 @@ def export(
     """
     if step is not None:
         timeline = _only_step(timeline, step)
-    return write(timeline, path, format=format, extras=lambda: gather_extras(timeline), force=force)
+    is_picture = writer_for(Path(path), format).with_figure is not None
+    gather = gather_layers if is_picture else gather_extras
+    return write(timeline, path, format=format, extras=lambda: gather(timeline), force=force)
 
 
 def export_figure(
@@ -180,6 +182,7 @@ def export_figure(
     if writer.with_figure is None:
         pictures = (each.name for each in WRITERS if each.with_figure is not None)
         raise UsageError.no_figure(writer.name, pictures)
+    figure = replace(figure, extras=gather_layers(timeline, figure.step))
     return save(timeline, Path(path), writer.with_figure(figure), force=force)
 
 

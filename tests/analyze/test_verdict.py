@@ -10,12 +10,13 @@ from drawing import timeline_from_text
 from explained_runs import explained
 from planted_runs import Shape, random_times, run
 from stagescope.analyze import build_explained_report
-from stagescope.analyze.verdict import straggler_sentence
+from stagescope.analyze.verdict import give_verdict, straggler_sentence
 from stagescope.timeline import empty_timeline
 
 
 def points(sentence):
-    return [int(number) for number in re.findall(r"(-?\d+)(?= points?\b| comes?\b)", sentence)]
+    added = re.findall(r"(\d+)(?= points?\b| comes?\b| (?:is|are) the)", sentence)
+    return [*map(int, added), *(-int(number) for number in re.findall(r"less (\d+) for", sentence))]
 
 
 def test_a_textbook_run_is_told_in_the_words_of_the_textbook():
@@ -42,6 +43,16 @@ def test_the_points_sum_to_the_percents_that_are_idle(seed):
     why = explained(slower=slower, hop_ns=700_000 * seed, gap_ns=90_000).verdict.why
     idle = int(re.search(r"(\d+) % idle", why)[1])
     assert sum(points(why)) == idle
+
+
+def test_a_cause_that_saves_idle_time_is_taken_off():
+    report = explained(slower={1: 1.2})
+    shifted = report.explanation.idle.with_columns(
+        jitter_ns=pl.lit(-30_000_000), stage_imbalance_ns=pl.col("stage_imbalance_ns") + 30_000_000
+    )
+    verdict = give_verdict(report, replace(report.explanation, idle=shifted))
+    assert re.search(r", less [12] for uneven jobs\.$", verdict.why)
+    assert sum(points(verdict.why)) == int(re.search(r"(\d+) % idle", verdict.why)[1])
 
 
 def test_a_declared_name_in_another_spelling_is_the_recognized_schedule():

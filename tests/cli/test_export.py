@@ -77,17 +77,17 @@ def test_partial_data_are_written_and_make_the_exit_code_1(spans, tmp_path, caps
 
 def test_a_figure_has_the_size_step_and_ranks_that_were_asked_for(spans, tmp_path, capsys):
     out = tmp_path / "figure.svg"
-    words = ["--step", "1", "--ranks", "1", "--size", "700x300", "-o", str(out)]
+    words = ["--step", "1", "--ranks", "1", "--size", "700x400", "-o", str(out)]
     assert main(["export", str(spans), *words]) == 0
     svg = out.read_text()
-    assert 'width="700" height="300"' in svg
+    assert 'width="700" height="400"' in svg
     assert "1 of 2 ranks" in svg
     assert "step 1" in svg
     assert "rank 0" not in svg
     assert capsys.readouterr().out.startswith(f"wrote {out}: 2 slices")
     picture = out.with_suffix(".png")
     assert main(["export", str(spans), *words[:-1], str(picture)]) == 0
-    assert picture.read_bytes()[16:24] == (700).to_bytes(4, "big") + (300).to_bytes(4, "big")
+    assert picture.read_bytes()[16:24] == (700).to_bytes(4, "big") + (400).to_bytes(4, "big")
 
 
 @pytest.mark.parametrize("size", ["", "0", "700x", "x300", "700X300", "-5", "7e2", "700x300x2", "123456"])

@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 
+from stagescope.analyze import build_explained_report
 from stagescope.export.viewer_data import shown_ranks
 from stagescope.export.viewer_spans import viewer_spans
 from stagescope.view.viewer_extras import gather_extras
@@ -35,6 +36,16 @@ def union_ns(parts):
             total += max(0, right - max(left, until if until is not None else left))
             until = right if until is None else max(until, right)
     return total
+
+
+def test_the_first_panel_is_the_verdict_of_the_report(shown, run):
+    verdict = build_explained_report(run).verdict
+    first = shown.page.locator("details.section").first
+    first.locator(".verdict").wait_for()
+    assert first.locator("h2").inner_text() == "Why"
+    assert first.locator("p").all_inner_texts() == [verdict.why, verdict.win]
+    assert first.locator("li").all_inner_texts() == list(verdict.findings)
+    assert shown.page.locator("h1").inner_text() == shown.of("meta.title")
 
 
 @pytest.mark.parametrize("rows", [[1, 2], [0, 1, 2, 3]])

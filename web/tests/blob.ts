@@ -9,6 +9,11 @@ type Values = (number | null)[];
 
 /** A table of plain columns of doubles (nulls are NaN), which every reader of columns accepts. */
 export function tableOf(columns: Record<string, Values>, facts: Record<string, unknown> = {}): Table {
+  return new Table(bytesOf(columns, facts));
+}
+
+/** The same as a blob that is inflated already. */
+export function bytesOf(columns: Record<string, Values>, facts: Record<string, unknown> = {}): Uint8Array<ArrayBuffer> {
   const rows = Object.values(columns)[0]!.length;
   const bodies: Uint8Array[] = [];
   let offset = 0;
@@ -27,7 +32,7 @@ export function tableOf(columns: Record<string, Values>, facts: Record<string, u
   new DataView(all.buffer).setUint32(0, padded, true);
   all.set(text, 4);
   bodies.reduce((at, body) => (all.set(body, at), at + body.length), 4 + padded);
-  return new Table(all);
+  return all;
 }
 
 export interface Drawn {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.analyze.comparable import without
 from stagescope.analyze.explanation import explain
 from stagescope.analyze.gaps import errors_first
+from stagescope.analyze.groundwork import Groundwork
 from stagescope.analyze.report import measure_windows, report_figures
 from stagescope.analyze.verdict import give_verdict
 from stagescope.timeline.diagnostics import diagnostics_table
@@ -17,19 +18,32 @@ if TYPE_CHECKING:
     from stagescope.timeline import Timeline
 
 
+class Study(NamedTuple):
+    """An explained report, and what it rests on, for those who show more of it."""
+
+    report: Report
+    groundwork: Groundwork
+
+
 def build_explained_report(timeline: Timeline) -> Report:
     """Return the report of a timeline with `explanation` and `verdict`; see build_report for its figures.
 
     What the analyses could not use is said in its diagnostics. Never raises.
     """
+    return study_run(timeline).report
+
+
+def study_run(timeline: Timeline) -> Study:
+    """Return what build_explained_report does, with its groundwork."""
     windows = measure_windows(timeline)
     report = report_figures(timeline, windows)
-    measured = without(timeline, windows.apart)
-    explanation = explain(measured, windows.bubbles, windows.pipelines, report.bubble.steps)
+    groundwork = Groundwork(without(timeline, windows.apart), windows)
+    explanation = explain(groundwork, report.bubble.steps)
     said = diagnostics_table([*report.diagnostics, *explanation.diagnostics])
-    return replace(
+    explained = replace(
         report,
         explanation=explanation,
         verdict=give_verdict(report, explanation),
         diagnostics=errors_first(said),
     )
+    return Study(explained, groundwork)

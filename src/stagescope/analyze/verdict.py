@@ -84,9 +84,14 @@ def _causes(explanation: Explanation) -> str:
     (most, cause), *others = named
     unit = "point" if abs(most) == 1 else "points"
     first = f"{most} {unit} {_come(most, cause, explanation)}"
-    return (
-        f": {', '.join([first, *(f'{point} {_come(point, name, explanation)}' for point, name in others)])}"
-    )
+    return f": {', '.join([first, *(_part(point, name, explanation) for point, name in others)])}"
+
+
+def _part(points: int, cause: str, explanation: Explanation) -> str:
+    """Return one of the further parts; a negative one is idle time that its cause saves."""
+    if points > 0:
+        return f"{points} {_come(points, cause, explanation)}"
+    return f"less {-points} for {'work besides' if cause == 'unexplained_ns' else CAUSE_WORDS[cause]}"
 
 
 def _come(points: int, cause: str, explanation: Explanation) -> str:

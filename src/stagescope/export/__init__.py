@@ -46,7 +46,7 @@ def write(
     """Return what stands in the file at `path` after writing the timeline to it.
 
     `format` is the name of a writer or an alias; None takes it from the suffix of `path`. A file that exists
-    is replaced with `force` only. `extras` returns what analysis found; it is called for a format that shows it.
+    is replaced with `force` only. `extras` returns what analysis found; it is called for a format that shows any of it.
     Raises OutputError for an unknown format, an existing file, or a path that cannot be written; in every case the
     file is whole, or as it was before.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LEGEND_TOP = 44.0
 LEGEND_PITCH = 19.0
 SWATCH_WIDTH = 20.0
-LIGHT_BELOW_CONTRAST = 2.1
+LIGHT_BELOW_CONTRAST = 3.0
 """Fills with less contrast to white have dark strokes: white ones would not show."""
 
 # The strokes of each texture, drawn over a 6 x 6 tile of the block's color.
@@ -24,7 +24,7 @@ TEXTURES = {
     "rising": '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2"/>',
     "falling": '<path d="M-1 5l2 2M0 0l6 6M5-1l2 2"/>',
     "dots": '<path d="M1.5 1.5h.01M4.5 4.5h.01" stroke-width="1.6" stroke-linecap="round"/>',
-    "cross": '<path d="M0 3h6M3 0v6"/>',
+    "cross": '<path d="M0 0l6 6M0 6l6-6"/>',
     "bars": '<path d="M1.5 0v6M4.5 0v6"/>',
 }
 

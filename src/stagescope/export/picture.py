@@ -24,6 +24,14 @@ from stagescope.export.blocks_legend import (
 )
 from stagescope.export.canvas import SECTION_HEIGHT, Box, Canvas, number, path_data
 from stagescope.export.figure import Figure, Size, chart_figure
+from stagescope.export.picture_layers import (
+    draw_critical_path,
+    draw_gaps,
+    draw_waits,
+    hatches,
+    layer_entries,
+    layer_rules,
+)
 from stagescope.export.step_chart import (
     Block,
     StepChart,
@@ -63,13 +71,13 @@ NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 STYLE = """\
 .stagescope{font-family:FONTS;font-variant-numeric:tabular-nums}
 .stagescope .paper{fill:#fff}.stagescope .ink{fill:#1a1a1a}.stagescope .quiet{fill:#5f6368}
-.stagescope .track{fill:#f1f2f4}.stagescope .grid{stroke:#d4d7dc;fill:none}
-.stagescope .wait{fill:#56b4e9;fill-opacity:.5}
+.stagescope .track{fill:#f2f3f5}.stagescope .grid{stroke:#e0e2e6;fill:none}
+.stagescope .wait{fill:#4a9ad0}
 .stagescope .pair{stroke:#1a1a1a;stroke-width:1.2;fill:none}
 .stagescope .blocks{stroke:#fff}.stagescope .texts{pointer-events:none;text-anchor:middle}
 @media(prefers-color-scheme:dark){
 .stagescope .paper{fill:#15171b}.stagescope .ink{fill:#ececec}.stagescope .quiet{fill:#a4a9b1}
-.stagescope .track{fill:#23262c}.stagescope .grid{stroke:#3a3e46}
+.stagescope .track{fill:#22252b}.stagescope .grid{stroke:#31353c}.stagescope .wait{fill:#56b4e9}
 .stagescope .blocks{stroke:#15171b}.stagescope .pair{stroke:#ececec}}
 """.replace("FONTS", FONTS)
 
@@ -140,8 +148,8 @@ def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
         ),
         f"<title>{title}</title>",
         f"<desc>{_xml(_description(chart))}</desc>",
-        f"<style>\n{STYLE}{class_rules(chart)}</style>",
-        f"<defs>{''.join(patterns(chart))}</defs>",
+        f"<style>\n{STYLE}{class_rules(chart)}{layer_rules(canvas)}</style>",
+        f"<defs>{''.join((*patterns(chart), *hatches(chart)))}</defs>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
         (
             f'<text class="ink" x="{number(canvas.left)}" y="28" font-size="{number(title_size)}" '
@@ -151,6 +159,7 @@ def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
         *_axis(canvas),
         *_section_titles(canvas),
         *_rows(canvas, timeline),
+        *draw_critical_path(canvas),
         "</svg>\n",
     ]
     return "\n".join(parts)
@@ -160,7 +169,7 @@ def _lay_out(chart: StepChart, size: Size | None) -> tuple[Canvas, list[list[Leg
     """Return where things are in a picture of this size, and the lines of its legend."""
     left = 30.0 + 6.6 * max((len(f"rank {rank}") for rank in chart.ranks), default=6)
     canvas = Canvas(chart, left, LEGEND_TOP, size)
-    lines = legend_lines(legend_entries(chart), canvas.plot_width)
+    lines = legend_lines([*legend_entries(chart), *layer_entries(chart)], canvas.plot_width)
     return replace(canvas, top=LEGEND_TOP + LEGEND_PITCH * len(lines) + 14), lines
 
 
@@ -186,6 +195,10 @@ def _description(chart: StepChart) -> str:
         sentences.append(
             "A framed block is an overlapped pair: its numbers are those of a forward and of a backward."
         )
+    if chart.gaps is not None:
+        sentences.append("Hatched time is idle, by what the rank waited for.")
+    if chart.critical_path is not None:
+        sentences.append("Framed and joined blocks are the critical path of the step.")
     if chart.sections:
         sentences.append(
             "The machines below different titles are not on one clock: only times below one title can be compared."
@@ -240,6 +253,7 @@ def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
     chart = canvas.chart
     blocks = chart.blocks.partition_by("row", as_dict=True)
     waits = chart.waits.partition_by("row", as_dict=True)
+    gaps = {} if chart.gaps is None else chart.gaps.partition_by("row", as_dict=True)
     clocks = clock_notes(timeline)
     facts = {
         row["rank"]: row | {"clock": clocks.get(row["rank"])} for row in timeline.ranks.iter_rows(named=True)
@@ -255,7 +269,9 @@ def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
             at = f'x="-8" y="{number(canvas.row_height / 2)}" dy=".35em" text-anchor="end"'
             tip = _xml(_rank_tip(rank, facts.get(rank, {}), own))
             yield f'<text class="ink" {at}>rank {rank}<title>{tip}</title></text>'
-        yield from _wait_bars(canvas, waits.get((row,), chart.waits.clear()))
+        if (row,) in gaps:
+            yield from draw_gaps(canvas, gaps[row,])
+        yield from draw_waits(canvas, waits.get((row,), chart.waits.clear()))
         yield from _blocks(drawing, rank, block_rows(own))
         yield "</g>"
 
@@ -267,22 +283,6 @@ def _rank_tip(rank: int, facts: dict[str, object], blocks: pl.DataFrame) -> str:
         words.append(f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}")
     clock = f"\nclock: {facts['clock']}" if facts.get("clock") else ""
     return ", ".join(words) + clock
-
-
-def _wait_bars(canvas: Canvas, waits: pl.DataFrame) -> Iterator[str]:
-    """Yield the blocking parts of a rank's receives as one thin path behind its blocks."""
-    height = round(canvas.row_height / 5, 1)
-    boxes = [
-        Box(
-            canvas.x(start_ns),
-            (canvas.row_height - height) / 2,
-            canvas.x(end_ns) - canvas.x(start_ns),
-            height,
-        )
-        for start_ns, end_ns in waits.select("start_ns", "end_ns").iter_rows()
-    ]
-    if boxes:
-        yield f'<path class="wait" d="{path_data(box for box in boxes if box.width > 0)}"/>'
 
 
 def _blocks(drawing: Drawing, rank: int, blocks: list[Block]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +20,7 @@ from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from stagescope.timeline import Timeline
     from stagescope.timeline.clock_groups import ClockGroup
@@ -72,7 +72,10 @@ class StepChart:
 
     Machines that are not on one clock are `sections`: `ranks` are in their order, and the times of each count from
     the start of the step there. Between them nothing can be compared, so that there is no bubble.
-    `other_rank_count` ranks of the step are not drawn.
+    `other_rank_count` ranks of the step are not drawn. `origins_ns` says for every rank what its times count from.
+
+    What analysis found is there where it was given (export/figure.py): `gaps` has row, start_ns, end_ns and cause of
+    idle time, `critical_path` has row, start_ns and end_ns, in order of time; a null row is not drawn.
     """
 
     step: int | None
@@ -90,6 +93,9 @@ class StepChart:
     in_cost_units: bool
     sections: tuple[Section, ...] = ()
     other_rank_count: int = 0
+    origins_ns: Mapping[int, int] = field(default_factory=dict)
+    gaps: pl.DataFrame | None = None
+    critical_path: pl.DataFrame | None = None
 
     @property
     def length_ns(self) -> int:
@@ -122,7 +128,8 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
     spans = spans.with_columns(pl.max_horizontal("start_ns", "end_ns").alias("end_ns"))
     groups = clock_groups(timeline)
     bubble_fraction = _bubble_fraction(spans, timeline.ranks) if len(groups) <= 1 else None
-    spans = _from_step_start(timeline, step, spans, groups)
+    origins_ns = _origins_ns(timeline, step, spans, groups)
+    spans = from_origins(spans, origins_ns, ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns"))
     ranks = tuple(rank for group in groups for rank in group.ranks)
     blocks = _blocks(spans, ranks)
     waits = _waits(spans, ranks)
@@ -142,6 +149,7 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
         simulated=is_simulated(timeline),
         in_cost_units=is_in_cost_units(timeline),
         sections=_sections(groups),
+        origins_ns=origins_ns,
     )
 
 
@@ -202,10 +210,16 @@ def _sections(groups: tuple[ClockGroup, ...]) -> tuple[Section, ...]:
     return tuple(Section(row, f"{group.name}: {APART}") for row, group in zip(rows, groups, strict=False))
 
 
-def _from_step_start(
+def from_origins(frame: pl.DataFrame, origins_ns: Mapping[int, int], times: Iterable[str]) -> pl.DataFrame:
+    """Return a frame that has `rank`, its times counted from the rank's origin."""
+    origin_ns = pl.col("rank").replace_strict(origins_ns, return_dtype=pl.Int64)
+    return frame.with_columns(pl.col(*times) - origin_ns)
+
+
+def _origins_ns(
     timeline: Timeline, step: int | None, spans: pl.DataFrame, groups: tuple[ClockGroup, ...]
-) -> pl.DataFrame:
-    """Return the spans with times from when the step began on the first rank of their clock, else its first span."""
+) -> dict[int, int]:
+    """Return for each rank when the step began on the first rank of its clock, else its first span."""
     steps = timeline.steps.filter(pl.col("step").eq_missing(step))
     origins_ns: dict[int, int] = {}
     for group in groups:
@@ -213,8 +227,7 @@ def _from_step_start(
         starts = steps.filter(own)["start_ns"]
         start_ns = (starts if len(starts) else spans.filter(own)["start_ns"]).min()
         origins_ns |= dict.fromkeys(group.ranks, start_ns if isinstance(start_ns, int) else 0)
-    origin_ns = pl.col("rank").replace_strict(origins_ns, return_dtype=pl.Int64)
-    return spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") - origin_ns)
+    return origins_ns
 
 
 def _edges(time_ns: object) -> Iterable[int]:

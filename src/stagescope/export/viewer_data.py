@@ -42,7 +42,7 @@ class ViewerExtras:
 
     `gaps` has rank, step, start_ns, end_ns, cause, waits_for (row of the spans table, null) and text; `critical_path`
     row (of the spans table) and slack_ns, in order of time; `ideal` is a spans table, the schedule as it would run
-    without the run's troubles, on the run's clock. `objects` are JSON by name: ledger, report.
+    without the run's troubles, on the run's clock. `objects` are JSON by name: verdict, ledger.
     """
 
     gaps: pl.DataFrame | None = None

@@ -1,4 +1,4 @@
-"""What analysis found, as the viewer takes it: idle time by cause, critical path, ideal schedule, ledger."""
+"""What analysis found, as the viewer takes it: verdict, idle time by cause, critical path, ideal schedule, ledger."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stagescope.analyze.bonds import find_bonds
-from stagescope.analyze.critical_path import find_critical_path
-from stagescope.analyze.ideal import lay_ideal
-from stagescope.analyze.idle_gaps import find_idle_gaps
-from stagescope.analyze.latest_inputs import find_latest_inputs
-from stagescope.analyze.ledger import CAUSES, DENOMINATOR, LEDGER, build_ledger
-from stagescope.analyze.operations import find_operations
-from stagescope.analyze.replay import plan_replay
-from stagescope.analyze.transfer_lags import find_transfer_lags
+from stagescope.analyze.comparable import without
+from stagescope.analyze.explained_report import study_run
+from stagescope.analyze.groundwork import Groundwork
+from stagescope.analyze.ledger import CAUSES, DENOMINATOR, LEDGER
+from stagescope.analyze.report import measure_windows
+from stagescope.export.step_chart import typical_step
 from stagescope.export.viewer_data import ViewerExtras
-from stagescope.timeline.bubbles import step_bubbles
-from stagescope.timeline.coverage import unite
-from stagescope.timeline.pipelines import find_pipelines
 from stagescope.timeline.simulated import is_simulated
 from stagescope.timeline.tables import SPANS
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagescope.analyze import Report
     from stagescope.analyze.ideal import Ideal
     from stagescope.analyze.operations import Operations
     from stagescope.timeline import Timeline
@@ -39,32 +36,69 @@ GAP_CAUSES: dict[str, tuple[str, ...]] = {
 
 
 def gather_extras(timeline: Timeline) -> ViewerExtras:
-    """Return what analysis says of a timeline, for the viewer; nothing where there is no pipeline job.
+    """Return what analysis says of a timeline, for the viewer; nothing where there are no spans.
 
-    A simulated step is its own ideal, so that there is none to lay under it. The ledger is summed over all pipelines
-    and steps.
+    Pipelines whose machines are not on one clock have neither idle time nor a path, and the verdict says so. A
+    simulated step is its own ideal, so that there is none to lay under it. The ledger is summed over all pipelines
+    and over the steps in the totals of the report.
     """
-    pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    operations = find_operations(timeline, pipelines)
-    if operations.ops.is_empty():
+    if timeline.spans.is_empty():
         return ViewerExtras()
-    busy = unite(timeline.spans.filter(pl.col("lane") == COMPUTE))
-    inputs = find_latest_inputs(operations)
-    gaps = find_idle_gaps(step_bubbles(timeline.spans, pipelines), busy, operations, inputs)
-    bonds = find_bonds(operations, plan_replay(operations), find_transfer_lags(operations).lag_ns)
-    path = find_critical_path(operations, bonds, inputs, busy)
-    ideal = None if is_simulated(timeline) else lay_ideal(operations, _only(timeline.ranks["schedule"]))
+    report, groundwork = study_run(timeline)
+    verdict = {"verdict": _verdict(report)}
+    if report.explanation is None or groundwork.operations.ops.is_empty():
+        return ViewerExtras(objects=verdict)
+    row = _rows_kept(timeline, report.apart)
+    ideal = None if is_simulated(timeline) else groundwork.ideal
     return ViewerExtras(
-        gaps=_gaps(gaps),
-        critical_path=path.filter(pl.col("part") == "compute").select(
-            "row", pl.lit(0, pl.Int64).alias("slack_ns")
-        ),
-        ideal=None if ideal is None else _ideal_spans(operations, ideal),
-        objects={"ledger": _ledger(operations)},
+        gaps=_gaps(groundwork.idle_gaps, row),
+        critical_path=_path(groundwork, row),
+        ideal=None if ideal is None else _ideal_spans(groundwork.operations, ideal),
+        objects={**verdict, "ledger": _ledger(report.explanation.ledger.steps)},
     )
 
 
-def _gaps(gaps: pl.DataFrame) -> pl.DataFrame:
+def gather_layers(timeline: Timeline, step: int | None = None) -> ViewerExtras:
+    """Return the idle time by cause and the critical path of one step, for a picture of it (None: the typical one).
+
+    They are those of the step alone, as the bubble that the picture states. A simulated step has none: it is as
+    theory draws it.
+    """
+    step = typical_step(timeline) if step is None else step
+    if step is None or is_simulated(timeline):
+        return ViewerExtras()
+    shown = timeline.only_step(step)
+    windows = measure_windows(shown)
+    groundwork = Groundwork(without(shown, windows.apart), windows)
+    if groundwork.operations.ops.is_empty():
+        return ViewerExtras()
+    is_kept = (pl.col("step") == step) & ~pl.col("rank").is_in(windows.apart)
+    kept = timeline.spans.select(is_kept.fill_null(value=False)).to_series().arg_true()
+    return ViewerExtras(gaps=_gaps(groundwork.idle_gaps, kept), critical_path=_path(groundwork, kept))
+
+
+def _verdict(report: Report) -> dict[str, Any]:
+    said = report.verdict
+    return {} if said is None else {"why": said.why, "win": said.win, "findings": list(said.findings)}
+
+
+def _rows_kept(timeline: Timeline, apart: Sequence[int]) -> pl.Series | None:
+    """Return the rows of the spans that were measured, None where all were."""
+    return (~timeline.spans["rank"].is_in(list(apart))).arg_true() if apart else None
+
+
+def _row(measured: pl.Expr, kept: pl.Series | None) -> pl.Expr:
+    """Return rows of the measured spans as rows of the timeline."""
+    return measured if kept is None else pl.lit(kept).gather(measured)
+
+
+def _path(groundwork: Groundwork, kept: pl.Series | None) -> pl.DataFrame:
+    """Return the jobs of the critical paths as rows of the timeline."""
+    jobs = groundwork.critical_path.filter(pl.col("part") == "compute")
+    return jobs.select(_row(pl.col("row"), kept).alias("row"), pl.lit(0, pl.Int64).alias("slack_ns"))
+
+
+def _gaps(gaps: pl.DataFrame, kept: pl.Series | None) -> pl.DataFrame:
     """Return the pieces of all idle gaps; a gap after a rank's last job is no wait and stays blank."""
     return gaps.filter(pl.col("cause").cast(pl.String) != "done").select(
         "rank",
@@ -72,7 +106,7 @@ def _gaps(gaps: pl.DataFrame) -> pl.DataFrame:
         "start_ns",
         "end_ns",
         pl.col("cause").cast(pl.String).replace("wait_compute", WAITS_FOR_COMPUTE).str.replace_all("_", " "),
-        pl.col("waits_for_row").alias("waits_for"),
+        _row(pl.col("waits_for_row"), kept).alias("waits_for"),
         pl.lit(None, pl.String).alias("text"),
     )
 
@@ -93,8 +127,8 @@ def _ideal_spans(operations: Operations, ideal: Ideal) -> pl.DataFrame | None:
     return conform(spans, SPANS)
 
 
-def _ledger(operations: Operations) -> dict[str, Any]:
-    totals = build_ledger(operations).steps.select(pl.sum("window_ns", *LEDGER_PARTS)).row(0, named=True)
+def _ledger(steps: pl.DataFrame) -> dict[str, Any]:
+    totals = steps.select(pl.sum("window_ns", *LEDGER_PARTS)).row(0, named=True)
     meanings = {column.name: column.meaning for column in LEDGER.columns}
     parts = [
         {
@@ -106,8 +140,3 @@ def _ledger(operations: Operations) -> dict[str, Any]:
         for name in LEDGER_PARTS
     ]
     return {"denominator": DENOMINATOR, "total_ns": totals["window_ns"], "parts": parts}
-
-
-def _only(values: pl.Series) -> str | None:
-    present = values.drop_nulls().unique()
-    return str(present[0]) if len(present) == 1 else None

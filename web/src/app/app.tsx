@@ -11,20 +11,23 @@ import type { PageActions } from "../panels/commands";
 import { Help, Palette } from "../panels/dialogs";
 import { Header } from "../panels/header";
 import { Legend } from "../panels/legend";
+import { NewerData } from "../panels/newer";
 import { Side } from "../panels/side";
 import { Steps } from "../panels/steps";
 import { VisibleTable } from "../panels/table";
 import { Chart } from "./chart";
 import { NO_EXTRAS, readExtras, waitedFor, type Extras } from "./extras";
+import { watchFreshness } from "./freshness";
 import { listenToKeys } from "./keys";
 
 interface AppProps {
   viewer: Viewer;
   chunkCount: number;
   copyLink: () => void;
+  reload: () => void;
 }
 
-export function App({ viewer, chunkCount, copyLink }: AppProps) {
+export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
   const searchBox = useRef<HTMLInputElement>(null);
   const otherRun = useRef<HTMLInputElement>(null);
   const [extras, setExtras] = useState<Extras>(NO_EXTRAS);
@@ -35,8 +38,10 @@ export function App({ viewer, chunkCount, copyLink }: AppProps) {
     focusSearch: () => searchBox.current?.select(),
     openComparison: () => otherRun.current?.click(),
     print: () => window.print(),
+    reload,
   };
   useEffect(() => listenToKeys(viewer, page), [viewer]);
+  useEffect(() => watchFreshness(viewer), [viewer]);
   useEffect(() => {
     // Not before the first picture is on the screen: a frame for it, and one in which it is shown.
     let timer = 0;
@@ -56,7 +61,10 @@ export function App({ viewer, chunkCount, copyLink }: AppProps) {
   return (
     <div class={isOpen ? "app" : "app closed"}>
       <Header viewer={viewer} page={page} searchBox={searchBox} />
-      <Warning viewer={viewer} />
+      <div class="notices">
+        <NewerData viewer={viewer} page={page} />
+        <Warning viewer={viewer} />
+      </div>
       <main class="main">
         <Legend viewer={viewer} chunkCount={chunkCount} causes={extras.causes} />
         <Chart viewer={viewer} painter={painter} layers={extras.layers} />
@@ -65,7 +73,7 @@ export function App({ viewer, chunkCount, copyLink }: AppProps) {
       </main>
       {isOpen && (
         <Side
-          viewer={viewer} page={page} ledger={extras.ledger} idle={extras.idle}
+          viewer={viewer} page={page} verdict={extras.verdict} ledger={extras.ledger} idle={extras.idle}
           waitedFor={(span) => waitedFor(viewer.meta, extras.layers.gaps, span)}
         />
       )}

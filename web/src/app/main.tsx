@@ -49,6 +49,12 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
     write();
     void copy(location.href).then((ok) => viewer.say(ok ? "the link is on the clipboard" : "the address bar has the link"));
   };
+  const reload = (): void => {
+    // A span has another number in other data.
+    void viewer.select(null);
+    write();
+    location.reload();
+  };
   await restore(viewer, fromHash(location.hash));
   effect(() => applyTheme(viewer.theme.value));
   darkSystem.addEventListener("change", () => {
@@ -69,7 +75,7 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
     if (location.hash.slice(1) !== written) void restore(viewer, fromHash(location.hash));
   });
   place.textContent = "";
-  render(<App viewer={viewer} chunkCount={chunkCount(source, meta)} copyLink={copyLink} />, place);
+  render(<App viewer={viewer} chunkCount={chunkCount(source, meta)} copyLink={copyLink} reload={reload} />, place);
 }
 
 /** Chunks of the rank that has most. */

@@ -77,9 +77,13 @@ export function rowAt(rows: Rows, y: number): PlacedRow | null {
   return row && y < row.top + row.height ? row : null;
 }
 
-/** A comfortable distance between rows: as high as fits, within limits. */
+const SMALLEST_AUTO_PITCH = 10;
+const LARGEST_AUTO_PITCH = 120;
+export const LARGEST_PITCH = 240;
+
+/** The distance at which the rows fill the height, within limits. */
 export function autoPitch(count: number, height: number): number {
-  return Math.min(Math.max(Math.floor(height / Math.max(count, 1)), 10), count <= 4 ? 84 : count <= 8 ? 64 : 44);
+  return Math.min(Math.max(Math.floor(height / Math.max(count, 1)), SMALLEST_AUTO_PITCH), LARGEST_AUTO_PITCH);
 }
 
 export function rowLabel(meta: Meta, row: number): string {

@@ -4,12 +4,13 @@ import { batch, computed, signal, type ReadonlySignal, type Signal } from "@prea
 
 import type { Comparison } from "../model/compare";
 import type { Meta, Step } from "../model/meta";
-import { compileQuery, QueryError, type Match } from "../model/query";
-import type { Found, Links, Selection, Source, Span } from "../model/source";
+import { QueryError } from "../model/query";
+import { FRESH, TooManyError, type Found, type Freshness, type Links, type Selection, type Source, type Span } from "../model/source";
 import type { Spans } from "../model/spans";
 import { NOTHING_CHOSEN, type IdealPlace, type Theme } from "./hash";
 import { findSpan, type Flag } from "./hit";
-import { autoPitch, placeRows, type RowChoice, type Rows } from "./rows";
+import { Matchers } from "./matchers";
+import { autoPitch, LARGEST_PITCH, placeRows, type RowChoice, type Rows } from "./rows";
 import { clamp, fit, hold, length, pan, zoom, type View } from "./view";
 
 const MOST_UNDONE = 100;
@@ -54,6 +55,8 @@ export class Viewer {
   readonly said = signal("");
   /** What went wrong after the run was opened, in words. */
   readonly problem = signal("");
+  /** Whether this is still all there is of the run. */
+  readonly freshness: Signal<Freshness> = signal(FRESH);
   /** Changes when tiles or sections have arrived. */
   readonly revision = signal(0);
 
@@ -63,14 +66,14 @@ export class Viewer {
   private readonly undone: View[] = [];
   private lastMove = -Infinity;
   private asked = 0;
-  private readonly matchers = new Map<Spans, Match | null>();
-  private matchersOf = "";
+  private readonly matchers: Matchers;
 
   constructor(
     readonly meta: Meta,
     readonly source: Source,
     private readonly now: () => number = () => Date.now(),
   ) {
+    this.matchers = new Matchers(meta);
     this.bounds = fit(0, Math.max(meta.end, 1));
     this.view = signal(this.firstView());
     this.pitch = computed(() => {
@@ -81,6 +84,7 @@ export class Viewer {
     this.rows = computed(() => placeRows(meta, this.rowChoice.value, this.pitch.value));
     this.step = computed(() => this.stepAt((this.view.value.start + this.view.value.end) / 2));
     source.onChange(() => (this.revision.value += 1));
+    source.onFreshness((now) => (this.freshness.value = now));
   }
 
   /** The step of median length if there are several, else everything. */
@@ -190,13 +194,25 @@ export class Viewer {
       });
       return;
     }
-    const span = await this.source.details(id);
+    const span = await this.answered(this.source.details(id));
     if (!span) return;
     this.selected.value = span;
     if (isCentered) this.showSpan(span);
     this.say(this.sentence(span));
-    const chain = await this.source.links(id, true);
+    const chain = await this.answered(this.source.links(id, true));
     if (this.selected.peek()?.id === id) this.chain.value = chain;
+  }
+
+  /** What a source answers; null where it cannot, which is said. */
+  private async answered<Answer>(asked: Promise<Answer>): Promise<Answer | null> {
+    try {
+      return await asked;
+    } catch (problem) {
+      const words = problem instanceof Error ? problem.message : String(problem);
+      if (problem instanceof TooManyError) this.say(words);
+      else this.problem.value = words;
+      return null;
+    }
   }
 
   async hoverOver(span: Span | null): Promise<void> {
@@ -204,7 +220,8 @@ export class Viewer {
     this.hover.value = span;
     this.hoverLinks.value = null;
     if (!span) return;
-    const links = await this.source.links(span.id, false);
+    // Without a word where there is no answer: the pointer goes over many blocks.
+    const links = await this.source.links(span.id, false).catch(() => null);
     if (this.hover.peek()?.id === span.id) this.hoverLinks.value = links;
   }
 
@@ -214,7 +231,7 @@ export class Viewer {
       this.selection.value = null;
       return;
     }
-    const selection = await this.source.select(range.start, range.end, range.rows);
+    const selection = await this.answered(this.source.select(range.start, range.end, range.rows));
     if (this.range.peek() === range) this.selection.value = selection;
   }
 
@@ -264,11 +281,7 @@ export class Viewer {
   /** What tells the spans that are being looked for; null: all are. */
   wanted(): ((spans: Spans, place: number) => boolean) | null {
     const query = this.query.peek();
-    if (!query.trim() || !this.found.peek()) return null;
-    return (spans, place) => {
-      const match = this.matcher(spans, query);
-      return match === null || match(place);
-    };
+    return query.trim() && this.found.peek() ? this.matchers.of(query) : null;
   }
 
   /** Move the selection to the neighbor on the row, or to the span at the same time on another row. */
@@ -316,7 +329,7 @@ export class Viewer {
   }
 
   setPitch(pitch: number): void {
-    this.pitchChoice.value = clamp(Math.round(pitch), 1, 120);
+    this.pitchChoice.value = clamp(Math.round(pitch), 1, LARGEST_PITCH);
     this.setScroll(this.scroll.peek());
   }
 
@@ -334,21 +347,6 @@ export class Viewer {
     return words.join(", ");
   }
 
-  private matcher(spans: Spans, query: string): Match | null {
-    if (this.matchersOf !== query) this.matchers.clear();
-    this.matchersOf = query;
-    let match = this.matchers.get(spans);
-    if (match === undefined) {
-      try {
-        match = spans.isBinned ? null : compileQuery(query, this.meta, spans);
-      } catch {
-        match = null;
-      }
-      this.matchers.set(spans, match);
-    }
-    return match;
-  }
-
   private firstHit(found: Found, by: number): number {
     const view = this.view.peek();
     for (let i = 0; i < found.listed; i++) if (found.at(i).start >= view.start) return by > 0 ? i : (i || found.listed) - 1;
@@ -358,7 +356,7 @@ export class Viewer {
   private tilesAround(row: number): Spans[] {
     const view = this.view.peek();
     const request = { start: view.start, end: view.end, rows: [row], ns_per_pixel: length(view) / this.size.peek().width };
-    return this.source.tiles(request).map((tile) => tile.spans).filter((spans) => !spans.isBinned);
+    return this.source.loaded(request).map((tile) => tile.spans).filter((spans) => !spans.isBinned);
   }
 
   private async selectBeside(current: Span, by: number): Promise<void> {

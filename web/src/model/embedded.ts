@@ -48,7 +48,21 @@ export class EmbeddedSource implements Source {
     return this.whole;
   }
 
+  loaded(_: TileRequest): Tile[] {
+    return this.whole;
+  }
+
+  overview(_: TileRequest): Promise<Tile[]> {
+    return Promise.resolve(this.whole);
+  }
+
   onChange(): void {}
+
+  onFreshness(): void {}
+
+  lookForNewer(): Promise<boolean> {
+    return Promise.resolve(false);
+  }
 
   details(id: number): Promise<Span | null> {
     const place = this.spans.place(id);

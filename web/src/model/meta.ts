@@ -62,6 +62,13 @@ export interface Ledger {
   parts: LedgerPart[];
 }
 
+/** The bubble and its causes, and the largest win, a sentence each; and what else is sure. */
+export interface Verdict {
+  why: string;
+  win: string;
+  findings: string[];
+}
+
 export interface Meta {
   format: number;
   title: string;

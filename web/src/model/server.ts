@@ -2,12 +2,21 @@
 
 import { DataError, readTable, type Table } from "./columns";
 import { META_FORMAT, type Meta } from "./meta";
-import type { Found, Hit, Links, Selection, Source, Span, TileRequest } from "./source";
+import { FRESH, TooManyError, type Found, type Freshness, type Hit, type Links, type Selection, type Source, type Span, type TileRequest } from "./source";
 import { Spans, type Tile } from "./spans";
 
 const MOST_TILES = 96;
 const MOST_AT_ONCE = 4;
 const MOST_HITS = 5000;
+const OK = 200;
+const NOT_FOUND = 404;
+const GONE = 410;
+const TOO_MANY = 413;
+
+/** The server does not answer at all. */
+class SilenceError extends DataError {}
+/** The server no longer has the version that this page shows. */
+class GoneError extends DataError {}
 
 interface Held {
   tile: Tile | null;
@@ -29,8 +38,14 @@ export class ServerSource implements Source {
   private running = 0;
   private clock = 0;
   private changed = (): void => {};
+  private freshnessChanged = (_: Freshness): void => {};
   /** Levels that the server found too fine for some tiles. */
   private readonly tooFine = new Set<string>();
+  /** Tiles that did not come because the server was silent. */
+  private readonly missed = new Set<string>();
+  /** Small pictures come one after the other, each when the large one has all that it needs. */
+  private lastOverview: Promise<unknown> = Promise.resolve();
+  private resting: (() => void)[] = [];
 
   constructor(
     private readonly known: Meta,
@@ -45,25 +60,38 @@ export class ServerSource implements Source {
     this.changed = changed;
   }
 
+  onFreshness(changed: (now: Freshness) => void): void {
+    this.freshnessChanged = changed;
+  }
+
   tiles(request: TileRequest): Tile[] {
-    const { levels } = this.known;
-    let level = 0;
-    while (level + 1 < levels.length && levels[level + 1]!.bin_ns <= request.ns_per_pixel) level++;
-    const keys = this.keys(request, level);
+    const keys = this.keys(request, this.level(request));
     this.waiting = keys.filter((key) => !this.held.has(key));
     for (const key of keys) this.held.get(key) && (this.held.get(key)!.used = ++this.clock);
     this.fetchNext();
-    const ready = keys.map((key) => this.held.get(key)?.tile).filter((tile): tile is Tile => !!tile);
-    return this.waiting.length && ready.length < keys.length ? [...this.standIns(request, level), ...ready] : ready;
+    return this.ready(request, keys);
+  }
+
+  loaded(request: TileRequest): Tile[] {
+    return this.ready(request, this.keys(request, this.level(request)));
+  }
+
+  overview(request: TileRequest, isWanted: () => boolean): Promise<Tile[] | null> {
+    const next = this.lastOverview.then(async () => {
+      if (isWanted()) await this.rest();
+      return isWanted() ? this.fetchOverview(request) : null;
+    });
+    this.lastOverview = next.catch(() => null);
+    return next;
   }
 
   async details(id: number): Promise<Span | null> {
-    const answer = await ask(`${this.address}/details?id=${id}`);
-    return (await answer.json()) as Span | null;
+    const answer = await this.answer(`details?id=${id}`, NOT_FOUND);
+    return answer.ok ? ((await answer.json()) as Span) : null;
   }
 
   async search(query: string): Promise<Found> {
-    const answer = await ask(`${this.address}/search?limit=${MOST_HITS}&q=${encodeURIComponent(query)}`);
+    const answer = await this.answer(`search?limit=${MOST_HITS}&q=${encodeURIComponent(query)}`);
     const found = (await answer.json()) as { count: number; ids: number[]; rows: number[]; starts: number[]; durations: number[] };
     const at = (i: number): Hit => ({ id: found.ids[i]!, row: found.rows[i]!, start: found.starts[i]!, duration: found.durations[i]! });
     return { count: found.count, listed: found.ids.length, at };
@@ -71,11 +99,13 @@ export class ServerSource implements Source {
 
   async select(start: number, end: number, rows: number[]): Promise<Selection> {
     const times = `start=${Math.round(start)}&end=${Math.round(end)}`;
-    return (await (await ask(`${this.address}/select?${times}&rows=${rows.join(",")}`)).json()) as Selection;
+    return (await (await this.answer(`select?${times}&rows=${rows.join(",")}`)).json()) as Selection;
   }
 
   async links(id: number, whole: boolean): Promise<Links> {
-    return (await (await ask(`${this.address}/links?id=${id}&whole=${whole ? 1 : 0}`)).json()) as Links;
+    const answer = await this.answer(`links?id=${id}&whole=${whole ? 1 : 0}`, TOO_MANY);
+    if (!answer.ok) throw new TooManyError("the jobs of this step are too many to say which needs which");
+    return (await answer.json()) as Links;
   }
 
   table(name: string): Promise<Table | null> {
@@ -85,18 +115,42 @@ export class ServerSource implements Source {
   }
 
   async json(name: string): Promise<unknown> {
-    return this.known.sections.includes(name) ? (await ask(`${this.address}/section?name=${name}`)).json() : null;
+    return this.known.sections.includes(name) ? (await this.answer(`section?name=${name}`)).json() : null;
   }
 
-  /** Whether the server has newer data than this page. */
-  async isStale(): Promise<boolean> {
-    const { version } = (await (await ask(`${this.address}/version`)).json()) as { version: string };
-    return version !== this.known.version;
+  async lookForNewer(): Promise<boolean> {
+    try {
+      const { version, problem } = (await (await this.answer("version")).json()) as { version: string; problem: string | null };
+      const words = problem ? `The newest files cannot be read: ${problem}` : "";
+      this.freshnessChanged({ hasNewer: version !== this.known.version, problem: words });
+      this.fetchMissed();
+      return true;
+    } catch (problem) {
+      if (problem instanceof SilenceError) this.freshnessChanged({ ...FRESH, problem: problem.message });
+      return true;
+    }
+  }
+
+  /** The answer to a question; of those that are no good one, only `expected` is returned. Throws DataError. */
+  private async answer(question: string, expected = OK): Promise<Response> {
+    try {
+      return await ask(`${this.address}/${question}`, expected);
+    } catch (problem) {
+      if (problem instanceof GoneError) this.freshnessChanged({ hasNewer: true, problem: problem.message });
+      throw problem;
+    }
   }
 
   private async fetchTable(name: string): Promise<Table | null> {
     if (!this.known.sections.includes(name)) return null;
-    return readTable(await bytesOf(await ask(`${this.address}/section?name=${name}`)));
+    return readTable(await bytesOf(await this.answer(`section?name=${name}`)));
+  }
+
+  private level(request: TileRequest): number {
+    const { levels } = this.known;
+    let level = 0;
+    while (level + 1 < levels.length && levels[level + 1]!.bin_ns <= request.ns_per_pixel) level++;
+    return level;
   }
 
   private keys(request: TileRequest, wanted: number): string[] {
@@ -114,8 +168,14 @@ export class ServerSource implements Source {
     return keys;
   }
 
+  private ready(request: TileRequest, keys: string[]): Tile[] {
+    const ready = keys.map((key) => this.held.get(key)?.tile).filter((tile): tile is Tile => !!tile);
+    return ready.length < keys.length ? [...this.standIns(request), ...ready] : ready;
+  }
+
   /** Coarser or finer tiles that are there already, until the right ones have come. */
-  private standIns(request: TileRequest, level: number): Tile[] {
+  private standIns(request: TileRequest): Tile[] {
+    const level = this.level(request);
     let best: Held[] = [];
     for (const one of this.held.values()) {
       if (!one.tile || one.level === level || one.tile.end < request.start || one.tile.start > request.end) continue;
@@ -141,18 +201,54 @@ export class ServerSource implements Source {
         this.dropOld();
         this.changed();
         this.fetchNext();
+        if (!this.isBusy) for (const go of this.resting.splice(0)) go();
       });
     }
   }
 
+  /** Whether the picture waits for tiles. */
+  get isBusy(): boolean {
+    return this.running > 0 || this.waiting.length > 0;
+  }
+
+  private rest(): Promise<void> {
+    return this.isBusy ? new Promise((go) => this.resting.push(go)) : Promise.resolve();
+  }
+
+  /** A tile that does not come stays away: asking for it again at every picture would be no use. */
   private async fetchTile(held: Held, key: string, start: number, end: number): Promise<void> {
     const [first, last] = held.rows;
     const question = `level=${held.level}&start=${Math.floor(start)}&end=${Math.ceil(end)}&rows=${first}-${last}`;
-    const answer = await fetch(`${this.address}/tile?${question}`);
-    if (answer.status === 413) {
-      this.tooFine.add(`${held.level} ${key.split(" ")[2]}`);
-      this.held.delete(key);
-    } else if (answer.ok) held.tile = { spans: new Spans(await readTable(await bytesOf(answer))), start, end };
+    try {
+      const answer = await this.answer(`tile?${question}`, TOO_MANY);
+      if (answer.ok) held.tile = { spans: new Spans(await readTable(await bytesOf(answer))), start, end };
+      else {
+        this.tooFine.add(`${held.level} ${key.split(" ")[2]}`);
+        this.held.delete(key);
+      }
+    } catch (problem) {
+      if (problem instanceof SilenceError) {
+        this.missed.add(key);
+        this.freshnessChanged({ ...FRESH, problem: problem.message });
+      }
+    }
+  }
+
+  private fetchMissed(): void {
+    if (!this.missed.size) return;
+    for (const key of this.missed) this.held.delete(key);
+    this.missed.clear();
+    this.changed();
+  }
+
+  private async fetchOverview(request: TileRequest): Promise<Tile[]> {
+    const { start, end, rows } = request;
+    const times = `start=${Math.floor(start)}&end=${Math.ceil(end)}&rows=${rows.join(",")}`;
+    for (let level = this.level(request); level < Math.max(this.known.levels.length, 1); level++) {
+      const answer = await this.answer(`tile?level=${level}&${times}`, TOO_MANY);
+      if (answer.ok) return [{ spans: new Spans(await readTable(await bytesOf(answer))), start, end }];
+    }
+    return [];
   }
 
   private dropOld(): void {
@@ -162,13 +258,27 @@ export class ServerSource implements Source {
   }
 }
 
-async function ask(address: string): Promise<Response> {
-  const answer = await fetch(address, { credentials: "same-origin" });
-  if (!answer.ok) {
-    const words = (await answer.text()).slice(0, 300);
-    throw new DataError(`The server answered ${answer.status}${words ? `: ${words}` : ""}.`);
+async function ask(address: string, expected = OK): Promise<Response> {
+  let answer: Response;
+  try {
+    answer = await fetch(address, { credentials: "same-origin" });
+  } catch {
+    throw new SilenceError("The server does not answer. Has stagescope open been ended?");
   }
-  return answer;
+  if (answer.ok || answer.status === expected) return answer;
+  if (answer.status === GONE) throw new GoneError("The server no longer has the data of this page.");
+  throw new DataError(`The server answered ${answer.status}${await saidBy(answer)}.`);
+}
+
+/** What the server says is wrong, as the end of a sentence. */
+async function saidBy(answer: Response): Promise<string> {
+  const text = (await answer.text()).slice(0, 300);
+  try {
+    const { error } = JSON.parse(text) as { error?: unknown };
+    return typeof error === "string" ? `: ${error}` : "";
+  } catch {
+    return text ? `: ${text}` : "";
+  }
 }
 
 async function bytesOf(answer: Response): Promise<Uint8Array<ArrayBuffer>> {

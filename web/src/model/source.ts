@@ -64,6 +64,9 @@ export interface Selection {
   causes: { cause: string; sum_ns: number }[];
 }
 
+/** More than the source can answer at once; its message is for the user. */
+export class TooManyError extends Error {}
+
 export interface Links {
   spans: Span[];
   /** Ids: the job that gives, and the one that needs it. */
@@ -77,14 +80,31 @@ export interface TileRequest {
   ns_per_pixel: number;
 }
 
+/** Whether there are newer data than these, and what is wrong with them or with the server, in words. */
+export interface Freshness {
+  hasNewer: boolean;
+  problem: string;
+}
+
+export const FRESH: Freshness = { hasNewer: false, problem: "" };
+
 export interface Source {
   meta(): Promise<Meta>;
-  /** What can be drawn of this part right now, without waiting; `changed` tells when there is more. */
+  /** What can be drawn of this part right now, without waiting; what is missing is fetched, and `changed` tells when it is there. */
   tiles(request: TileRequest): Tile[];
+  /** The same of what is there, and nothing is fetched. */
+  loaded(request: TileRequest): Tile[];
+  /** A part as a small picture shows it, when the large one waits for nothing; null where nobody wants it by then. */
+  overview(request: TileRequest, isWanted: () => boolean): Promise<Tile[] | null>;
   onChange(changed: () => void): void;
+  /** `changed` is told when newer data are there, or cannot be read. */
+  onFreshness(changed: (now: Freshness) => void): void;
+  /** Ask whether there are newer data; false where none can come. */
+  lookForNewer(): Promise<boolean>;
   details(id: number): Promise<Span | null>;
   search(query: string): Promise<Found>;
   select(start: number, end: number, rows: number[]): Promise<Selection>;
+  /** Throws TooManyError where the jobs of the step are too many to be told apart. */
   links(id: number, whole: boolean): Promise<Links>;
   table(name: string): Promise<Table | null>;
   json(name: string): Promise<unknown>;

@@ -18,6 +18,8 @@ export interface PageActions {
   focusSearch(): void;
   openComparison(): void;
   print(): void;
+  /** Show the newest data, at the same place. */
+  reload(): void;
 }
 
 const ZOOM = 0.8;

@@ -48,7 +48,7 @@ export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (spa
 /** The span that was waited for; a click goes there. */
 function Cause({ viewer, id }: { viewer: Viewer; id: number }) {
   const [span, setSpan] = useState<Span | null>(null);
-  useEffect(() => void viewer.source.details(id).then(setSpan), [viewer, id]);
+  useEffect(() => void viewer.source.details(id).then(setSpan, () => setSpan(null)), [viewer, id]);
   if (!span) return null;
   return <> <button type="button" class="link" onClick={() => void viewer.select(id, true)}>for {viewer.sentence(span)}</button></>;
 }

@@ -109,7 +109,7 @@ const MOST_STEPS = 12;
 export function HeatMap({ viewer }: { viewer: Viewer }) {
   const [table, setTable] = useState<Table | null>(null);
   const [metric, setMetric] = useState<(typeof METRICS)[number][0]>("job_ns");
-  useEffect(() => void viewer.source.table("heat").then(setTable), [viewer]);
+  useEffect(() => void viewer.source.table("heat").then(setTable, () => setTable(null)), [viewer]);
   if (!table) return null;
   const [steps, stages, values] = [table.ints("step"), table.ints("stage"), table.values(metric)];
   const all = [...new Set(steps)].sort((a, b) => a - b);

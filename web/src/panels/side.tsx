@@ -3,28 +3,31 @@
 import type { ComponentChildren } from "preact";
 
 import { IDEAL_PLACES } from "../layout/hash";
-import { GROUPINGS, SORTINGS, type Grouping, type Sorting } from "../layout/rows";
+import { GROUPINGS, LARGEST_PITCH, SORTINGS, type Grouping, type Sorting } from "../layout/rows";
 import type { Flag, Viewer } from "../layout/viewer";
-import type { Ledger } from "../model/meta";
+import type { Ledger, Verdict } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText } from "../model/time";
 import type { PageActions } from "./commands";
 import { Details, type Wait } from "./details";
 import { ComparisonFigures, HeatMap, IdleBars, LedgerBars, SelectionFigures } from "./figures";
+import { VerdictWords } from "./verdict";
 
 interface SideProps {
   viewer: Viewer;
   page: PageActions;
+  verdict: Verdict | null;
   ledger: Ledger | null;
   idle: [string, number][];
   waitedFor: (span: Span) => Wait[];
 }
 
-export function Side({ viewer, page, ledger, idle, waitedFor }: SideProps) {
+export function Side({ viewer, page, verdict, ledger, idle, waitedFor }: SideProps) {
   const { sections, diagnostics } = viewer.meta;
   const problems = diagnostics.length;
   return (
     <aside class="side" aria-label="Details and figures">
+      {sections.includes("verdict") && <Section title="Why">{verdict && <VerdictWords verdict={verdict} />}</Section>}
       <Section title="Selected block"><Details viewer={viewer} waitedFor={waitedFor} /></Section>
       <Section title="Selection"><SelectionFigures viewer={viewer} /></Section>
       {ledger && <Section title="Where the time went"><LedgerBars viewer={viewer} ledger={ledger} /></Section>}
@@ -74,7 +77,7 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
         </select>
       </label>
       <label>row height
-        <input type="range" min={1} max={120} value={viewer.pitch.value} onInput={(event) => viewer.setPitch(Number(event.currentTarget.value))} />
+        <input type="range" min={1} max={LARGEST_PITCH} value={viewer.pitch.value} onInput={(event) => viewer.setPitch(Number(event.currentTarget.value))} />
       </label>
       {meta.sections.includes("ideal") && (
         <label>ideal schedule

@@ -5,6 +5,8 @@ import { useEffect, useRef } from "preact/hooks";
 import { paintTrack, type Palette } from "../layout/bins";
 import type { Viewer } from "../layout/viewer";
 import { COMPUTE, type Step } from "../model/meta";
+import type { TileRequest } from "../model/source";
+import type { Tile } from "../model/spans";
 import { durationText, percentText } from "../model/time";
 import { IconButton } from "./icons";
 
@@ -46,10 +48,16 @@ interface ThumbProps {
 
 function Thumb({ viewer, palette, step, isCurrent, onClick }: ThumbProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
-  const revision = viewer.revision.value;
   useEffect(() => {
-    if (canvas.current) drawThumb(canvas.current, viewer, palette, step);
-  }, [step, revision, palette]);
+    let isWanted = true;
+    const request = requestOf(viewer, step);
+    const draw = (tiles: Tile[] | null): void => {
+      if (tiles && isWanted && canvas.current) drawThumb(canvas.current, request, tiles, palette);
+    };
+    // Without a word where it cannot be had: the step has its name and its bubble all the same.
+    void viewer.source.overview(request, () => isWanted).then(draw, () => {});
+    return () => void (isWanted = false);
+  }, [viewer, step, palette]);
   const bubble = step.bubble_fraction === null ? "" : ` · bubble ${percentText(step.bubble_fraction)}`;
   return (
     <button
@@ -64,15 +72,20 @@ function Thumb({ viewer, palette, step, isCurrent, onClick }: ThumbProps) {
 }
 
 /** Every row of a small run, evenly chosen rows of a large one. */
-function drawThumb(canvas: HTMLCanvasElement, viewer: Viewer, palette: Palette, step: Step): void {
+function requestOf(viewer: Viewer, step: Step): TileRequest {
   const count = viewer.meta.ranks.rank.length;
   const shown = Math.min(count, MOST_ROWS);
   const rows = Array.from({ length: shown }, (_, i) => Math.floor((i * count) / shown));
   const view = { start: step.start, end: Math.max(step.end, step.start + 1) };
-  const tiles = viewer.source.tiles({ ...view, rows, ns_per_pixel: (view.end - view.start) / WIDTH });
+  return { ...view, rows, ns_per_pixel: (view.end - view.start) / WIDTH };
+}
+
+function drawThumb(canvas: HTMLCanvasElement, request: TileRequest, tiles: Tile[], palette: Palette): void {
+  const { start, end, rows } = request;
+  const view = { start, end };
   const image = new ImageData(WIDTH, HEIGHT);
   const lines = new Uint32Array(image.data.buffer);
-  const pitch = HEIGHT / Math.max(shown, 1);
+  const pitch = HEIGHT / Math.max(rows.length, 1);
   const hiddenKinds = new Uint8Array(256);
   rows.forEach((row, i) => {
     const top = Math.floor(i * pitch);

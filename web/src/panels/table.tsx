@@ -41,7 +41,7 @@ function visibleSpans(viewer: Viewer): { spans: Span[]; count: number } {
   const view = viewer.view.value;
   const flags = viewer.flags.value;
   const rows = viewer.rows.value.placed.map((one) => one.row);
-  const tiles = viewer.source.tiles({ ...view, rows, ns_per_pixel: length(view) / viewer.size.value.width });
+  const tiles = viewer.source.loaded({ ...view, rows, ns_per_pixel: length(view) / viewer.size.value.width });
   const lanes = [0, ...(flags.has("comm") ? [1] : []), ...(flags.has("host") ? [2] : [])];
   const spans: Span[] = [];
   let count = 0;

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { placeRows, rowAt, visibleRows, HEADING_HEIGHT, type RowChoice } from "../../src/layout/rows";
+import { autoPitch, placeRows, rowAt, visibleRows, HEADING_HEIGHT, type RowChoice } from "../../src/layout/rows";
 import { metaOf } from "../blob";
 
 const META = metaOf([], 4);
@@ -41,5 +41,13 @@ describe("rows", () => {
     const rows = placeRows(meta, { ...CHOICE, group: "pipeline" }, 4);
     expect(rows.placed).toHaveLength(10_000);
     expect(visibleRows(rows, 20_000, 20_400)[1] - visibleRows(rows, 20_000, 20_400)[0]).toBeLessThan(105);
+  });
+});
+
+describe("the height of rows", () => {
+  it("fills the picture with few ranks, and stays within limits", () => {
+    expect(autoPitch(6, 640)).toBe(106);
+    expect(autoPitch(1, 640)).toBe(120);
+    expect(autoPitch(1000, 640)).toBe(10);
   });
 });

@@ -18,6 +18,7 @@ from stagescope.timeline.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stagescope.export.viewer_data import ViewerExtras
     from stagescope.timeline import Timeline
 
 PIXELS_PER_UNIT = 2
@@ -56,8 +57,12 @@ def _has_font() -> bool:
     return _render(PROBE.format(text)) != _render(PROBE.format(""))
 
 
+def _with_extras(extras: ViewerExtras) -> Writer:
+    return _of_figure(Figure(extras=extras))
+
+
 def _of_figure(figure: Figure) -> Writer:
     return replace(WRITER, write=partial(write_png, figure=figure))
 
 
-WRITER = Writer("png", ".png", "picture of one step, for slides", write_png, with_figure=_of_figure)
+WRITER = Writer("png", ".png", "picture of one step, for slides", write_png, _with_extras, _of_figure)

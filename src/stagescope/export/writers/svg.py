@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from stagescope.export.figure import Figure
 from stagescope.export.picture import draw_picture
 from stagescope.export.writer import Writer, Written
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stagescope.export.figure import Figure
+    from stagescope.export.viewer_data import ViewerExtras
     from stagescope.timeline import Timeline
 
 
@@ -28,10 +29,14 @@ def write_svg(timeline: Timeline, path: Path, figure: Figure | None = None) -> W
     return Written(path, len(data), picture.block_count, 0, picture.track_names, picture.diagnostics)
 
 
+def _with_extras(extras: ViewerExtras) -> Writer:
+    return _of_figure(Figure(extras=extras))
+
+
 def _of_figure(figure: Figure) -> Writer:
     return replace(WRITER, write=partial(write_svg, figure=figure))
 
 
 WRITER = Writer(
-    "svg", ".svg", "picture of one step, for papers and web pages", write_svg, with_figure=_of_figure
+    "svg", ".svg", "picture of one step, for papers and web pages", write_svg, _with_extras, _of_figure
 )
