@@ -27,7 +27,8 @@ EQUAL = (60.0, 60.0, 60.0, 60.0)
 UNEQUAL = (60.0, 60.0, 90.0, 60.0)
 HALVES = (30.0,) * 8
 CLOSE = 0.05
-ATTEMPTS, DISTURBED = 3, 1.05
+ATTEMPTS, DISTURBED = 3, 0.03
+"""A run is recorded again, up to so many times, where sleeps and launches took so much longer than they had to."""
 
 
 def record(schedule, milliseconds):
@@ -48,27 +49,40 @@ def record(schedule, milliseconds):
 
 @cache
 def recorded(schedule, milliseconds):
-    """Return the least disturbed of a few recordings: how long a rank sleeps in a step is known."""
+    """Return the least disturbed of a few recordings, and by how much of a step it was disturbed.
+
+    How long a rank sleeps in a step is known: what it took beyond that, and what no replay explains, is the machine's.
+    """
     planted_ns = sum(milliseconds) * 1e6 * 3 * MICROBATCHES / RANKS
-    best, least = None, None
+    found = []
     for _ in range(ATTEMPTS):
         operations, quiet = record(schedule, milliseconds)
         steps = build_ledger(operations).steps.filter(pl.col("step").is_in(quiet))
-        busy = steps["busy_ns"].mean() / planted_ns
-        if least is None or busy < least:
-            best, least = (operations, quiet), busy
-        if busy < DISTURBED:
+        longer = steps["busy_ns"].mean() / planted_ns - 1
+        unexplained = steps["unexplained_ns"].abs().sum() / steps["window_ns"].sum()
+        found.append((operations, quiet, longer + unexplained))
+        if found[-1][-1] < DISTURBED:
             break
-    return best
+    return min(found, key=lambda each: each[-1])
+
+
+def undisturbed(run):
+    """Return a recording; a machine so busy that sleeps are late says nothing about a prediction."""
+    operations, quiet, disturbed = recorded(*run)
+    if disturbed >= DISTURBED:
+        pytest.skip(
+            f"the machine was too busy: {100 * disturbed:.1f} % of a step were its own in every attempt"
+        )
+    return operations, quiet
 
 
 def predicted_ns(run, *changes):
-    operations, steps = recorded(*run)
+    operations, steps = undisturbed(run)
     return predict_steps(operations, [changes], steps).table["predicted_step_ns"][0]
 
 
 def measured_ns(run):
-    operations, steps = recorded(*run)
+    operations, steps = undisturbed(run)
     return predict_steps(operations, [()], steps).table["measured_step_ns"][0]
 
 
@@ -96,7 +110,7 @@ def test_a_changed_run_takes_as_long_as_predicted(before, change, after):
     ("schedule", "milliseconds"), [("1F1B", EQUAL), ("1F1B", UNEQUAL), ("InterleavedZeroBubble", HALVES)]
 )
 def test_a_replay_of_what_was_measured_leaves_little_unexplained(schedule, milliseconds):
-    operations, quiet = recorded(schedule, milliseconds)
+    operations, quiet, _ = recorded(schedule, milliseconds)
     steps = build_ledger(operations).steps.filter(pl.col("step").is_in(quiet))
     unexplained = sum(steps["unexplained_ns"].abs()) / sum(steps["window_ns"])
     assert unexplained < CLOSE
