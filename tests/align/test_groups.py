@@ -49,3 +49,16 @@ def test_a_group_without_evidence_to_the_first_stays_and_has_no_bounds():
     assert pieces[2].offset_ns[0] == 0
     # Within the group the second is brought to its own reference.
     assert pieces[3].offset_ns[0] == pytest.approx(-22, abs=5)
+
+
+def test_a_few_false_ones_among_those_that_go_one_way_do_not_move_a_group():
+    rows = [(0, 1, at, 30_000 - 90_000_000 * (at % 10_000_000 == 0)) for at in MOMENTS]
+    pieces = shifted(rows, 2)[1]
+    assert pieces.offset_ns.tolist() == [0] * len(pieces.offset_ns)
+    assert (pieces.lower_ns <= -30_000).all()
+
+
+def test_what_goes_one_way_before_a_clock_was_set_and_after_it_bounds_by_the_wider():
+    rows = [(0, 1, at, 30_000 + 500_000 * (at >= 50_000_000)) for at in MOMENTS]
+    pieces = shifted(rows, 2)[1]
+    assert pieces.lower_ns[0] == pytest.approx(-530_000 - DRIFT_NS, abs=100)

@@ -3,7 +3,7 @@ import pytest
 
 from evidence_rows import evidence_from_rows, there_and_back
 from stagescope.align.frame import Cut, frame_of
-from stagescope.align.limits import carried, contradicting_pairs, facts_of, limits_of, most_false
+from stagescope.align.limits import carried, contradicting_pairs, facts_of, limits_of, most_false, no_faster
 
 PPM = 1e-6
 
@@ -76,3 +76,13 @@ def test_limits_that_exclude_each_other_name_the_pair():
     rows = [(0, 1, 0, -100), (1, 0, 10, 20)]
     assert contradicting_pairs(limits_at(rows, [0, 100, 200])) == [(0, 1, pytest.approx(80, abs=1))]
     assert contradicting_pairs(limits_at(there_and_back([0, 50], ahead_ns=lambda _: 9), [0, 100])) == []
+
+
+def test_values_are_lowered_until_none_rises_or_falls_faster_than_allowed():
+    values_ns = np.array([[0.0], [90.0], [100.0], [10.0]])
+    assert no_faster(values_ns, np.full((3, 1), 20.0)).ravel().tolist() == [0.0, 20.0, 30.0, 10.0]
+
+
+def test_a_clock_that_was_set_may_change_at_once():
+    values_ns = np.array([[0.0], [90.0]])
+    assert no_faster(values_ns, np.array([[np.inf]])).tolist() == values_ns.tolist()

@@ -94,3 +94,11 @@ def test_circles_that_contradict_themselves_are_withheld():
 def test_without_evidence_every_clock_is_its_own_reference():
     solution = solve(evidence_from_rows([(0, 1, 0, 0)]).where(np.array([], int)), 3, 200.0)
     assert solution.reference.tolist() == [0, 1, 2]
+
+
+def test_the_estimate_changes_no_faster_than_clocks_drift():
+    rows = there_and_back(range(0, 100_000_000, 1_000_000), ahead_ns=lambda _: 0)
+    # Late by 30 ms one way, throughout the second half: possible, and no drift.
+    late = [(s, t, at, ns + 30_000_000 * (at > 50_000_000 and s == 0)) for s, t, at, ns in rows]
+    solution = solve(evidence_from_rows(late), 2, 200.0)
+    assert np.abs(np.diff(solution.x_ns[:, 1])).max() <= 200e-6 * solution.frame.gap_ns + 1

@@ -82,3 +82,15 @@ def test_a_neighbor_that_was_set_at_the_same_time_the_other_way_takes_no_blame_f
     steps, _ = pair_steps(evidence, find_conflicts(evidence, budget), budget, 2)
     blamed = blame(steps, evidence, budget, np.array([0]))
     assert {each.cuts[0].clock for each in blamed} == {0, 2}
+
+
+def test_the_size_that_the_surest_pair_tells_counts():
+    # The reference's pair knows it to 40,000 only: the step may well be the one that the other pair saw.
+    steps = [
+        PairStep(0, 1, 490_000.0, 500_000.0, 30_000.0, 70_000.0),
+        PairStep(1, 2, 490_000.0, 500_000.0, 300.0, 320.0),
+    ]
+    rows = chain(stepped(-300), stepped(300))
+    (blamed,) = blame(steps, evidence_from_rows(rows), BUDGET, np.array([0]))
+    assert [cut.clock for cut in blamed.cuts] == [1]
+    assert blamed.cuts[0].size_ns == -300

@@ -77,3 +77,23 @@ def _sooner(timeline):
         for name in ("end_ns", "wait_end_ns")
     ]
     return replace(timeline, spans=timeline.spans.with_columns(*sooner))
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (Plan(steps=2), "messages of the run"),
+        (Plan(steps=2, jobs_only=True), "order of the run's jobs"),
+        (Plan(steps=2, ranks=2, replicas=2), "messages of the run and reductions of the run"),
+    ],
+)
+def test_the_clocks_table_names_what_was_observed(plan, said):
+    clocks = align_clocks(plant(plan).timeline).timeline.clocks
+    assert clocks["method"].unique().sort().to_list() == [f"{said}: aligned", f"{said}: reference"]
+
+
+def test_a_machine_of_which_something_was_observed_is_told_from_one_of_which_nothing_was():
+    _, apart = report_of(Plan(missing_links=((1, 2),), steps=4))
+    assert [machine.linked for machine in apart.machines] == [True, True, False, False]
+    _, half = report_of(Plan(one_way_links=((1, 2),), steps=4))
+    assert all(machine.linked for machine in half.machines)

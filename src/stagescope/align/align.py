@@ -16,7 +16,7 @@ from stagescope.align.report import ClockReport
 from stagescope.align.sentences import diagnostics_of
 from stagescope.align.snapshots import snapshot_observations
 from stagescope.align.solve import solve
-from stagescope.align.story import Found, describe
+from stagescope.align.story import Found, describe, methods_of
 from stagescope.timeline import CLOCKS, SPANS, STEPS
 from stagescope.timeline.validate import conform
 
@@ -135,7 +135,7 @@ def _clock_rows(timeline: Timeline, found: Found, report: ClockReport) -> pl.Dat
     """Return the clocks table: a row per piece; its start is on the common clock, as every time of the timeline."""
     before = dict(timeline.clocks.select("clock", "offset_ns").iter_rows())
     parts = []
-    for machine, pieces in zip(report.machines, found.pieces, strict=True):
+    for machine, pieces, method in zip(report.machines, found.pieces, methods_of(found), strict=True):
         columns = {
             "start_ns": pieces.start_ns + pieces.offset_ns,
             "offset_ns": pieces.offset_ns + before.get(machine.clock, 0),
@@ -148,7 +148,7 @@ def _clock_rows(timeline: Timeline, found: Found, report: ClockReport) -> pl.Dat
             clock=pl.lit(machine.clock),
             machine=pl.lit(machine.machine, pl.String),
             evidence_count=pl.lit(machine.evidence_count),
-            method=pl.lit(f"messages of the run: {machine.state}"),
+            method=pl.lit(f"{method}: {machine.state}"),
         )
         parts.append(conform(own, CLOCKS))
     return conform(pl.concat(parts), CLOCKS)

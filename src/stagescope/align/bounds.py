@@ -42,16 +42,19 @@ def bound(limits: Limits, frame: Frame, reference: Ints) -> Bounds:
     lower_ns = -_shortest(limits.other, limits.one, limit_ns, start)
     for clock in sorted({cut.clock for cut in frame.cuts} & set(reference.tolist())):
         _rejoin(lower_ns, upper_ns, frame, np.flatnonzero(reference == clock), clock)
-    back_ns, ahead_ns = _unnoticed(limits, reference)
+    back_ns, ahead_ns = _unnoticed(limits, reference, upper_ns - lower_ns)
     along_ns = np.where(frame.continuous(), frame.budget * frame.gap_ns, np.inf)
     lower_ns, upper_ns = -carried(ahead_ns - lower_ns, along_ns), carried(upper_ns + back_ns, along_ns)
     for cut in frame.cuts:
         if cut.or_reference:
             _doubt(lower_ns, upper_ns, frame, np.flatnonzero(reference == reference[cut.clock]), cut)
+    for cut in frame.blind:
+        if cut.clock in reference and cut.ahead_ns[0] <= cut.ahead_ns[1]:
+            _begin(lower_ns, upper_ns, frame, np.flatnonzero(reference == cut.clock), cut)
     return Bounds(lower_ns, upper_ns)
 
 
-def _unnoticed(limits: Limits, reference: Ints) -> tuple[Floats, Floats]:
+def _unnoticed(limits: Limits, reference: Ints, width_ns: Floats) -> tuple[Floats, Floats]:
     """Return how far the reference of each clock may have been set by each knot, without any of its pairs telling.
 
     Back, and ahead. What a pair knew before a moment and what it knew after it leave room for a step: in whichever
@@ -62,16 +65,41 @@ def _unnoticed(limits: Limits, reference: Ints) -> tuple[Floats, Floats]:
         room_ns = np.zeros((len(limits.past_ns), len(reference)))
         for clock in np.unique(reference).tolist():
             own = np.flatnonzero((column == clock) & (limits.back >= 0))
-            if not len(own):
+            others = np.flatnonzero((reference == clock) & (np.arange(len(reference)) != clock))
+            if not len(others):
                 continue
             # Before: x[one] - x[other] <= past; after: x[other] - x[one] <= future. All of both may be one's step.
             across_ns = (
                 limits.past_ns[:-1, own] + limits.along_ns[:, own] + limits.future_ns[1:, limits.back[own]]
             )
-            until_ns = _until(across_ns.min(axis=1), float(limits.room_ns[own].min()))
+            usual_ns = float(limits.room_ns[own].min(initial=np.inf, where=_both_ways(limits, own)))
+            if not np.isfinite(usual_ns):
+                usual_ns = float(width_ns[:, others].max(axis=0).min())
+            until_ns = _until(across_ns.min(axis=1, initial=np.inf), usual_ns)
             room_ns[:, reference == clock] = until_ns[:, None]
         rooms.append(room_ns)
     return rooms[0], rooms[1]
+
+
+def _begin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: Cut) -> None:
+    """Widen a group's intervals, in place: its reference may have been set in a stretch at the beginning.
+
+    Then all clocks of the group are off by as much as that changed what one of them was ahead.
+    """
+    after = np.flatnonzero((frame.knots_ns >= cut.to_ns) & (frame.segment[:, cut.other] >= 0))
+    least_ns, most_ns = -np.inf, np.inf
+    if len(after):
+        least_ns = float(-upper_ns[after[0], cut.other]) - cut.ahead_ns[1]
+        most_ns = float(-lower_ns[after[0], cut.other]) - cut.ahead_ns[0]
+    lower_ns[:, group] += min(0.0, least_ns)
+    upper_ns[:, group] += max(0.0, most_ns)
+
+
+def _both_ways(limits: Limits, columns: Ints) -> Bools:
+    """Return of which pairs both directions are known at some knot."""
+    tightest_ns = limits.tightest_ns
+    sums_ns = tightest_ns[:, columns] + tightest_ns[:, limits.back[columns]]
+    return np.asarray(sums_ns.min(axis=0, initial=np.inf) < np.inf)
 
 
 def _until(across_ns: Floats, room_ns: float) -> Floats:

@@ -6,6 +6,7 @@ is that of its reference, where x is 0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ class Cut:
     """A clock step: somewhere between two moments of a clock, in coarse time, it was set, ahead by `size_ns`.
 
     `or_reference`: the reference of its group may as well have been set, the other way; nobody else tells.
+    `ahead_ns`: how far the clock `other` was ahead of this one before, at least and at most, if it was a step.
     """
 
     clock: int
@@ -35,6 +37,8 @@ class Cut:
     to_ns: float
     size_ns: float
     or_reference: bool = False
+    other: int = -1
+    ahead_ns: tuple[float, float] = (math.inf, -math.inf)
 
 
 @dataclass(frozen=True)

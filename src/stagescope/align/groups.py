@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from stagescope.align.evidence import Coarse, Evidence, Floats
+    from stagescope.align.evidence import Coarse, Evidence, Floats, Ints
     from stagescope.align.pieces import Pieces
     from stagescope.align.solve import Solution
+
+BLOCK = 16
+"""So many observations one way, in order of time, are judged together."""
 
 
 def group_shifts(
@@ -55,13 +58,36 @@ def _room(solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: floa
     between &= ~np.isin(evidence.source * clocks + evidence.target, dropped)
     across = evidence.where(between)
     lowest, highest = solution.bounds.lower_ns.min(axis=0), solution.bounds.upper_ns.max(axis=0)
-    one, other = reference[across.source], reference[across.target]
-    moved_ns = (coarse.offset_ns[other] - coarse.offset_ns[one]).astype(float)
+    moved_ns = (
+        coarse.offset_ns[reference[across.target]] - coarse.offset_ns[reference[across.source]]
+    ).astype(float)
     limit_ns = across.delay_ns + highest[across.target] - lowest[across.source] + moved_ns + drift_ns
+    one, other, limit_ns = _unchecked(across, limit_ns, reference)
     # Not in coarse but in raw time: a shift of 0 leaves the reference's own stamps as they were.
     upper_ns = _reach(one, other, limit_ns, int(reference[0]), clocks)
     lower_ns = -_reach(other, one, limit_ns, int(reference[0]), clocks)
     return lower_ns, upper_ns
+
+
+def _unchecked(across: Evidence, limit_ns: Floats, reference: Ints) -> tuple[Ints, Ints, Floats]:
+    """Return what every two groups are limited to, by what half of the observations of each block in time say.
+
+    Nothing of the other direction proves a false one false, or shows that a clock was set in between: therefore not
+    the tightest of all counts but the widest of all blocks, and of each block the middle one.
+    """
+    order = np.lexsort((across.sent_ns, across.target, across.source))
+    across, limit_ns = across.where(order), limit_ns[order]
+    pair = across.source * len(reference) + across.target
+    limits: dict[tuple[int, int], float] = {}
+    for key in np.unique(pair).tolist():
+        own = limit_ns[pair == key]
+        blocks = [own[at : at + BLOCK] for at in range(0, max(1, len(own) - BLOCK // 2), BLOCK)]
+        blocks[-1] = own[(len(blocks) - 1) * BLOCK :]
+        widest_ns = max(float(np.sort(block)[len(block) // 2]) for block in blocks)
+        groups = int(reference[key // len(reference)]), int(reference[key % len(reference)])
+        limits[groups] = min(widest_ns, limits.get(groups, np.inf))
+    ends = np.array(list(limits), np.int64).reshape(-1, 2)
+    return ends[:, 0], ends[:, 1], np.array(list(limits.values()))
 
 
 def _reach(to: np.ndarray, via: np.ndarray, limit_ns: Floats, main: int, clocks: int) -> Floats:

@@ -182,6 +182,16 @@ def carried(limits_ns: Floats, along_ns: Floats) -> Floats:
     return np.asarray(np.where(np.isfinite(widest_ns), widest_ns, np.minimum(past_ns, future_ns)))
 
 
+def no_faster(values_ns: Floats, along_ns: Floats) -> Floats:
+    """Return the largest values below these of which none is more than `along_ns` above that of the knot beside it."""
+    lowest_ns = values_ns.copy()
+    for knot in range(1, len(lowest_ns)):
+        np.minimum(lowest_ns[knot], lowest_ns[knot - 1] + along_ns[knot - 1], out=lowest_ns[knot])
+    for knot in range(len(lowest_ns) - 2, -1, -1):
+        np.minimum(lowest_ns[knot], lowest_ns[knot + 1] + along_ns[knot], out=lowest_ns[knot])
+    return np.asarray(lowest_ns)
+
+
 def _median(values: Floats, known: Bools) -> Floats:
     """Return the median of the known values of each column, infinite where there is none."""
     ordered = np.sort(np.where(known, values, np.inf), axis=0)

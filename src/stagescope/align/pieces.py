@@ -63,7 +63,7 @@ def pieces_of(solution: Solution, coarse: Coarse, clock: int, stamps_ns: Ints) -
     if not len(whole):
         whole = np.array([0])
         curve = replace(curve, lower_ns=curve.lower_ns - np.inf, upper_ns=curve.upper_ns + np.inf)
-    blind = [c for c in frame.blind if c.clock == clock]
+    blind = [c for c in frame.blind if c.clock == clock] + _one_sided(cuts, curve.at_ns[whole])
     rows = _outside_before(curve, whole, stamps_ns, zero_ns)
     for left, right in pairwise(whole.tolist()):
         if frame.segment[left, clock] == frame.segment[right, clock]:
@@ -86,7 +86,13 @@ def pieces_of(solution: Solution, coarse: Coarse, clock: int, stamps_ns: Ints) -
         lower_ns - ROUNDING_NS * (budget > 0),
         upper_ns + ROUNDING_NS * (budget > 0),
     )
-    return _in_order(pieces, stamps_ns) if cuts else pieces
+    return _in_order(pieces, stamps_ns) if cuts and len(stamps_ns) else pieces
+
+
+def _one_sided(cuts: list[Cut], known_ns: Floats) -> list[Cut]:
+    """Return the steps of which one side has no knot, as stretches from or to the end: nothing is known there."""
+    after = [replace(cut, to_ns=np.inf) for cut in cuts if cut.to_ns > known_ns[-1]]
+    return after + [replace(cut, from_ns=-np.inf) for cut in cuts if cut.from_ns < known_ns[0]]
 
 
 @dataclass(frozen=True)
@@ -147,8 +153,8 @@ def _moment(cuts: list[Cut], stamps_ns: Ints, first: float, last: float) -> floa
     places = np.concatenate([[low], inside, [high]])
     if sum(c.size_ns for c in cuts) < 0 or len(inside) == 0:
         return float((low + high) / 2)
-    widest = int(np.argmax(np.diff(places)))
-    return float((places[widest] + places[widest + 1]) / 2)
+    # At its end: from any earlier on, corrected times would begin before the last of those before the gap.
+    return float(places[int(np.argmax(np.diff(places))) + 1])
 
 
 def _outside_before(curve: _Curve, whole: Ints, stamps_ns: Ints, zero_ns: int) -> list[_Row]:
@@ -176,16 +182,24 @@ def _level(curve: _Curve, knot: int, start_ns: float, distance_ns: float) -> _Ro
 def _in_order(pieces: Pieces, stamps_ns: Ints) -> Pieces:
     """Return pieces that keep the order of the stamps: after a step, none may fall before the last one of before it.
 
-    Where the guess of a step is a little too large, the pieces after it are raised by what is missing.
+    Where the guess of a step is a little too large, a piece after it is raised by what is missing. Each piece with
+    stamps begins at the first of them at the latest, later than all before it in corrected time too; others go.
     """
-    moved = pieces.at(stamps_ns)
-    missing_ns = np.maximum.accumulate(moved) - moved
     place = np.maximum(np.searchsorted(pieces.start_ns, stamps_ns, side="right") - 1, 0)
-    raised = np.zeros(len(pieces.start_ns), np.int64)
-    np.maximum.at(raised, place, missing_ns)
-    return replace(
-        pieces,
-        offset_ns=pieces.offset_ns + raised,
-        lower_ns=pieces.lower_ns - raised,
-        upper_ns=pieces.upper_ns - raised,
+    moved_ns = pieces.at(stamps_ns)
+    kept, first = np.unique(place, return_index=True)
+    last = np.append(first[1:], len(place)) - 1
+    raised = np.zeros(len(kept), np.int64)
+    for number in range(1, len(kept)):
+        reached_ns = moved_ns[last[number - 1]] + raised[number - 1]
+        raised[number] = max(0, reached_ns + 1 - moved_ns[first[number]])
+    since_ns = stamps_ns[first] - pieces.start_ns[kept]
+    # The first piece may begin after its first stamp; it holds for what is before it all the same.
+    since_ns[:1] = np.minimum(since_ns[:1], 0)
+    return Pieces(
+        pieces.start_ns[kept] + since_ns,
+        pieces.offset_ns[kept] + np.rint(pieces.rate[kept] * since_ns).astype(np.int64) + raised,
+        pieces.rate[kept],
+        pieces.lower_ns[kept] - raised,
+        pieces.upper_ns[kept] - raised,
     )

@@ -17,8 +17,9 @@ class MachineClock:
 
     state: reference (of its group), aligned (bounded from both sides), one-sided, apart (nothing joins it to the
     common clock), withheld (its evidence contradicts itself). `group` is the reference of the clocks that are
-    aligned to one another. `offset_ns` and `drift_ppm` are what was added to its stamps: at their beginning, and
-    the mean rate of that.
+    aligned to one another. `linked` tells whether anything was observed between them and the rest: of a clock that
+    is apart nevertheless it was too little, or contradicted itself. `offset_ns` and `drift_ppm` are what was added
+    to its stamps: at their beginning, and the mean rate of that.
     """
 
     clock: str
@@ -33,6 +34,12 @@ class MachineClock:
     unbounded_ns: int
     evidence_count: int
     rejected_count: int
+    linked: bool = False
+
+    @property
+    def name(self) -> str:
+        """What people call it: the machine, or the clock where no machine is known."""
+        return self.machine or self.clock
 
     @property
     def is_placed(self) -> bool:
@@ -105,6 +112,10 @@ class ClockReport:
     max_ppm: float = 0.0
     false_share: float = 0.0
 
+    def name_of(self, clock: str) -> str:
+        """Return the name of the machine that has a clock."""
+        return next((machine.name for machine in self.machines if machine.clock == clock), clock)
+
     @property
     def left_out(self) -> tuple[MachineClock, ...]:
         """The machines that are not on the common clock within bounds from both sides."""
@@ -130,7 +141,7 @@ def report_json(report: ClockReport) -> dict[str, Any]:
     """Return the report as plain data, for json.dumps.
 
     Keys: machines (of each: clock, machine, ranks, state, group, offset_ns, drift_ppm, error_lo_ns and error_hi_ns,
-    null where nothing bounds that side, unbounded_ns, evidence_count, rejected_count), steps, rejected,
+    null where nothing bounds that side, unbounded_ns, evidence_count, rejected_count, linked), steps, rejected,
     contradictions, each as its class here has it, worst_error_ns (null where no two machines were aligned), left_out
     (clocks), max_ppm and false_share. One clock, or none: no machines.
     """

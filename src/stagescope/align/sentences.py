@@ -9,9 +9,9 @@ from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from stagescope.align.report import ClockReport, MachineClock
+    from stagescope.align.report import ClockReport, MachineClock, StepFound
 
 MOST_NAMES = 5
 
@@ -23,17 +23,17 @@ def clock_line(report: ClockReport) -> str:
     left_out = report.left_out
     count = len(report.machines)
     if len(left_out) >= count - 1:
-        return f"{count} machines could not be brought to one clock: {_why(left_out)}."
+        return f"{count} machines could not be brought to one clock: {_why(report)}."
     parts = [f"{count - len(left_out)} machines on one clock"]
     if report.worst_error_ns is not None:
         parts.append(f"no stamp off by more than {duration_text(report.worst_error_ns)}{_but_for(report)}")
     if report.steps:
-        which = _some([f"{' or '.join(step.suspects)} by {_signed(step.size_ns)}" for step in report.steps])
+        which = _some([f"{_suspects(report, step)} by {_signed(step.size_ns)}" for step in report.steps])
         parts.append(f"{_counted(len(report.steps), 'clock step')} found ({which})")
     if report.rejected:
         parts.append(f"{_counted(len(report.rejected), 'observation')} proved false")
     if left_out:
-        parts.append(f"not placed: {_why(left_out)}")
+        parts.append(f"not placed: {_why(report)}")
     return "; ".join(parts) + "."
 
 
@@ -43,29 +43,39 @@ def _but_for(report: ClockReport) -> str:
     if not some:
         return ""
     longest = duration_text(max(machine.unbounded_ns for machine in some))
-    return f", but for up to {longest} of {_some([_name(machine) for machine in some])}, where nothing tells"
+    return f", but for up to {longest} of {_some([machine.name for machine in some])}, where nothing tells"
 
 
-def _name(machine: MachineClock) -> str:
-    return machine.machine or machine.clock
+def _suspects(report: ClockReport, step: StepFound) -> str:
+    return " or ".join(report.name_of(clock) for clock in step.suspects or (step.clock,))
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _why(machines: Iterable[MachineClock]) -> str:
+def _why(report: ClockReport) -> str:
+    """Return the machines that are left out, by the reason."""
+    disputed = {clock for pair in report.contradictions for clock in pair.clocks}
+    disputed = {machine.group for machine in report.machines if machine.clock in disputed}
+    by_reason: dict[str, list[str]] = {}
+    for machine in report.left_out:
+        by_reason.setdefault(_reason(machine, disputed), []).append(machine.name)
+    return ", ".join(f"{_some(names)} ({reason})" for reason, names in by_reason.items())
+
+
+def _reason(machine: MachineClock, disputed: set[str]) -> str:
     words = {
-        APART: "nothing joins them to the others",
         ONE_SIDED: "only one side is bounded",
         WITHHELD: "their evidence contradicts itself",
         REFERENCE: "nobody tells whether it was set",
     }
-    by_state: dict[str, list[str]] = {}
-    for machine in machines:
-        by_state.setdefault(machine.state, []).append(_name(machine))
-    return ", ".join(
-        f"{_some(names)} ({words.get(state, 'not bounded throughout')})" for state, names in by_state.items()
+    if machine.state != APART:
+        return words.get(machine.state, "not bounded throughout")
+    if machine.group in disputed:
+        return "what was observed between them and the others contradicts itself"
+    return (
+        "too few observations bear each other out" if machine.linked else "nothing joins them to the others"
     )
 
 
@@ -81,12 +91,12 @@ def diagnostics_of(report: ClockReport) -> Iterator[Diagnostic]:
     for pair in report.contradictions:
         witnesses = " and ".join(map(str, pair.witnesses))
         text = (
-            f"the clocks of {pair.clocks[0]} and {pair.clocks[1]} contradict each other by "
+            f"the clocks of {' and '.join(map(report.name_of, pair.clocks))} contradict each other by "
             f"{duration_text(pair.by_ns)} and were not compared: {witnesses}"
         )
         yield Diagnostic("warning", text)
     for step in report.steps:
-        who = " or ".join(step.suspects) if len(step.suspects) > 1 else step.clock
+        who = _suspects(report, step)
         yield Diagnostic("warning", f"a clock was set by {_signed(step.size_ns)} during the run: {who}")
     if report.rejected:
         worst = report.rejected[0]

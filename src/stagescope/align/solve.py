@@ -18,8 +18,8 @@ from scipy.sparse.csgraph import connected_components  # type: ignore[import-unt
 from stagescope.align.bounds import Bounds, bound
 from stagescope.align.conflicts import CONFIRMING, exclusion_ns, false_ones, find_conflicts
 from stagescope.align.estimate import fit
-from stagescope.align.frame import Frame, frame_of, knots_for
-from stagescope.align.limits import contradicting_pairs, facts_of, limits_of
+from stagescope.align.frame import TOLERANCE_NS, Frame, frame_of, knots_for
+from stagescope.align.limits import contradicting_pairs, facts_of, limits_of, no_faster
 from stagescope.align.steps import Blamed, blame, pair_steps
 
 if TYPE_CHECKING:
@@ -185,7 +185,8 @@ def _solution(
     frame = explained.frame
     count, clocks = found.upper_ns.shape
     anchored = reference == np.arange(clocks)
-    fitted = fit(explained.kept, frame, anchored, believed=not explained.share)
+    # What was kept in a stretch that is not bounded is likely right all the same: good enough for a guess.
+    fitted = fit(explained.kept, replace(frame, blind=()), anchored, believed=not explained.share)
     clock = np.tile(np.arange(clocks), count)
     x_ns = fitted.at(frame, clock, np.repeat(frame.knots_ns, clocks)).reshape(count, clocks)
     jumps = dict(zip(frame.cuts, np.abs(fitted.jumps_ns).tolist(), strict=True))
@@ -194,12 +195,28 @@ def _solution(
         frame=frame,
         reference=reference,
         bounds=found,
-        x_ns=np.clip(x_ns, found.lower_ns, found.upper_ns),
+        x_ns=_believable(x_ns, found, frame),
         share=explained.share,
         blamed=blamed,
         rejected=explained.rejected,
         contradictions=contradictions,
     )
+
+
+def _believable(x_ns: Floats, found: Bounds, frame: Frame) -> Floats:
+    """Return corrections within their intervals that change no faster than clocks drift, but where one was set.
+
+    A false stamp that is believed can bend the estimate, or narrow the interval for a while, by more than that.
+    """
+    along_ns = np.where(frame.continuous(), frame.budget * frame.gap_ns, np.inf)
+    inside_ns = np.clip(x_ns, found.lower_ns, found.upper_ns)
+    too_fast = (np.abs(np.diff(inside_ns, axis=0)) > along_ns + TOLERANCE_NS).any(axis=0)
+    lowest_ns, highest_ns = -no_faster(-found.lower_ns, along_ns), no_faster(found.upper_ns, along_ns)
+    smooth_ns = np.clip((no_faster(x_ns, along_ns) - no_faster(-x_ns, along_ns)) / 2, lowest_ns, highest_ns)
+    # Where not even the ends of the intervals can be joined, halfway between them changes slowly as well.
+    crossed = lowest_ns > highest_ns
+    middle_ns = np.where(crossed, lowest_ns, 0.0) / 2 + np.where(crossed, highest_ns, 0.0) / 2
+    return np.where(too_fast, np.where(crossed, middle_ns, smooth_ns), inside_ns)
 
 
 def _witnesses(evidence: Evidence, one: int, other: int) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import maximum_bipartite_matching  # type: ignore[import-untyped]
 
 from stagescope.align.conflicts import CONFIRMING, REACH, moments, tight
+from stagescope.align.doubts import Doubtful, Group, Points, cover, stretches
 from stagescope.align.frame import Cut
 
 if TYPE_CHECKING:
@@ -33,20 +34,22 @@ MOSTLY = 0.75
 
 
 class PairStep(NamedTuple):
-    """A step that a pair of clocks shows: the second went ahead by `size_ns` between two moments."""
+    """A step that a pair of clocks shows: the second went ahead by `size_ns` between two moments.
+
+    `size_ns` is 0 where nothing tells it; `most_ns` is how large it may be, either way, as far as its conflicts tell.
+    """
 
     one: int
     other: int
     from_ns: float
     to_ns: float
     size_ns: float
+    most_ns: float = 0.0
 
-
-class Doubtful(NamedTuple):
-    """Observations (places) that exclude others on one side, too few for a step; `blind` where they might be one."""
-
-    places: Ints
-    blind: tuple[Cut, ...]
+    @property
+    def doubt_ns(self) -> float:
+        """By how much the size may be wrong."""
+        return max(0.0, self.most_ns - abs(self.size_ns))
 
 
 def pair_steps(
@@ -54,7 +57,8 @@ def pair_steps(
 ) -> tuple[list[PairStep], Doubtful]:
     """Return the steps that `least` observations on either side witness, in order of time, and the rest."""
     clocks = len(budget)
-    at_ns = moments(evidence)
+    # Of the two events of an observation nobody knows yet which is of the clock that was set.
+    first_ns, at_ns, last_ns = np.sort([evidence.sent_ns, moments(evidence), evidence.received_ns], axis=0)
     key = np.minimum(evidence.source, evidence.target) * clocks + np.maximum(evidence.source, evidence.target)
     usable = tight(evidence, clocks)
     steps: list[PairStep] = []
@@ -62,36 +66,34 @@ def pair_steps(
     blind: list[Cut] = []
     for pair in np.unique(key[conflicts.early]).tolist():
         own = np.flatnonzero(usable & (key == pair))
-        points = _Points(evidence.where(own), at_ns[own], (pair // clocks, pair % clocks))
+        points = Points(evidence.where(own), at_ns[own], (pair // clocks, pair % clocks))
         drift = float(budget[points.pair[0]] + budget[points.pair[1]])
         inside = key[conflicts.early] == pair
         doubted = np.zeros(len(evidence), bool)
-        groups = _stab(conflicts.early[inside], conflicts.late[inside], at_ns)
+        own_conflicts = Group(conflicts.early[inside], conflicts.late[inside], conflicts.by_ns[inside])
+        groups = _stab(own_conflicts, at_ns)
         for group in sorted(groups, key=lambda each: -len(each.early)):
             left = ~(doubted[group.early] | doubted[group.late])
             if not left.any():
                 continue
-            rest = _Group(group.early[left], group.late[left])
+            rest = group.where(left)
             sides = np.unique(rest.early), np.unique(rest.late)
             if _is_step(points, own, sides, at_ns, (drift, least, _independent(rest))):
-                ends_ns = _place(at_ns[rest.early], at_ns[rest.late], sure=least <= CONFIRMING)
-                steps.append(_step(points, ends_ns, drift))
+                sure = least <= CONFIRMING
+                ends_ns = _place(at_ns[rest.early], at_ns[rest.late], sure=sure)
+                step = _step(points, ends_ns, drift, float(rest.by_ns.max()))
+                early, late = (_excluded_twice(s) if sure else s for s in (rest.early, rest.late))
+                from_ns, to_ns = _place(first_ns[early], last_ns[late], sure=sure)
+                steps.append(step._replace(from_ns=from_ns, to_ns=to_ns))
             else:
-                doubted[_cover(rest)] = True
-                blind += _unconfirmed(points, sides, at_ns)
+                doubted[cover(rest)] = True
+                blind += stretches(points, rest, np.stack([first_ns, last_ns]), own, doubted)
         doubtful.append(np.flatnonzero(doubted))
     places = np.unique(np.concatenate(doubtful)) if doubtful else np.zeros(0, np.int64)
     return _joined(sorted(steps, key=lambda step: step.from_ns)), Doubtful(places, tuple(blind))
 
 
-class _Group(NamedTuple):
-    """Conflicts that have a moment in common: the earlier and the later observation of each."""
-
-    early: Ints
-    late: Ints
-
-
-def _independent(group: _Group) -> int:
+def _independent(group: Group) -> int:
     """Return how many false observations it would take: the most conflicts without one in common."""
     early, row = np.unique(group.early, return_inverse=True)
     late, column = np.unique(group.late, return_inverse=True)
@@ -99,24 +101,8 @@ def _independent(group: _Group) -> int:
     return int(np.sum(maximum_bipartite_matching(graph, perm_type="column") >= 0))
 
 
-def _cover(group: _Group) -> Ints:
-    """Return observations without which no conflict remains: those with the most, and both of the last ones."""
-    chosen: list[Ints] = []
-    early, late = group
-    while len(early):
-        places, counts = np.unique(np.concatenate([early, late]), return_counts=True)
-        if counts.max() == 1:
-            chosen.append(places)
-            break
-        most = places[[np.argmax(counts)]]
-        chosen.append(most)
-        left = (early != most) & (late != most)
-        early, late = early[left], late[left]
-    return np.concatenate(chosen)
-
-
 def _is_step(
-    points: _Points, own: Ints, sides: tuple[Ints, Ints], at_ns: Floats, facts: tuple[float, int, int]
+    points: Points, own: Ints, sides: tuple[Ints, Ints], at_ns: Floats, facts: tuple[float, int, int]
 ) -> bool:
     """Tell whether conflicts are of a step: enough witnesses, and clocks that stay apart by what they say.
 
@@ -129,11 +115,11 @@ def _is_step(
         return False
     few = min(sides, key=len)
     asked = ~np.isin(own, few if len(sides[0]) != len(sides[1]) else np.concatenate(sides))
-    others = _Points(points.evidence.where(asked), points.at_ns[asked], points.pair)
+    others = Points(points.evidence.where(asked), points.at_ns[asked], points.pair)
     return _stays(others, (at_ns[sides[0]], at_ns[sides[1]]), drift)
 
 
-def _stays(points: _Points, sides_ns: tuple[Floats, Floats], drift: float) -> bool:
+def _stays(points: Points, sides_ns: tuple[Floats, Floats], drift: float) -> bool:
     """Tell whether the clocks are clearly farther apart, or nearer, after a moment than before it."""
     before_ns, after_ns = _rooms(points, (float(sides_ns[0].max()), float(sides_ns[1].min())), drift)
     if not np.isfinite([*before_ns, *after_ns]).all():
@@ -143,22 +129,23 @@ def _stays(points: _Points, sides_ns: tuple[Floats, Floats], drift: float) -> bo
     return bool(size_ns > CLEAR * max(room_ns, 0.0))
 
 
-class _Points(NamedTuple):
-    evidence: Evidence
-    at_ns: Floats
-    pair: tuple[int, int]
-
-
-def _stab(early: Ints, late: Ints, at_ns: Floats) -> list[_Group]:
+def _stab(conflicts: Group, at_ns: Floats) -> list[Group]:
     """Return the fewest groups of conflicts that have a moment in common."""
     groups = []
-    order = np.argsort(at_ns[late], kind="stable")
-    early, late = early[order], late[order]
-    while len(early):
-        stabbed = at_ns[early] < at_ns[late[0]]
-        groups.append(_Group(early[stabbed], late[stabbed]))
-        early, late = early[~stabbed], late[~stabbed]
+    order = np.argsort(at_ns[conflicts.late], kind="stable")
+    left = conflicts.where(order)
+    while len(left.early):
+        stabbed = at_ns[left.early] < at_ns[left.late[0]]
+        groups.append(left.where(stabbed))
+        left = left.where(~stabbed)
     return groups
+
+
+def _excluded_twice(places: Ints) -> Ints:
+    """Return the conflicts of those observations that several others exclude; one alone may be false unnoticed."""
+    _, back, counts = np.unique(places, return_inverse=True, return_counts=True)
+    often = counts[back] >= CONFIRMING
+    return places[often] if often.any() else places
 
 
 def _place(early_ns: Floats, late_ns: Floats, *, sure: bool) -> tuple[float, float]:
@@ -175,12 +162,14 @@ def _place(early_ns: Floats, late_ns: Floats, *, sure: bool) -> tuple[float, flo
     return float(ends_ns[order[most[0]]]), float(ends_ns[order[most[-1] + 1]])
 
 
-def _step(points: _Points, ends_ns: tuple[float, float], drift: float) -> PairStep:
+def _step(points: Points, ends_ns: tuple[float, float], drift: float, by_ns: float) -> PairStep:
     """Return the step of a pair of clocks between two moments, with its size where both sides tell."""
     before_ns, after_ns = _rooms(points, ends_ns, drift)
     known = np.isfinite([*before_ns, *after_ns]).all()
-    size_ns = float(np.mean(after_ns) - np.mean(before_ns)) if known else 0.0
-    return PairStep(*points.pair, *ends_ns, size_ns)
+    if not known:
+        return PairStep(*points.pair, *ends_ns, 0.0, by_ns)
+    most_ns = max(abs(after_ns[1] - before_ns[0]), abs(after_ns[0] - before_ns[1]))
+    return PairStep(*points.pair, *ends_ns, float(np.mean(after_ns) - np.mean(before_ns)), most_ns)
 
 
 def _joined(steps: list[PairStep]) -> list[PairStep]:
@@ -194,12 +183,13 @@ def _joined(steps: list[PairStep]) -> list[PairStep]:
         last = same[-1]
         ends_ns = min(last.from_ns, step.from_ns), max(last.to_ns, step.to_ns)
         size_ns = (last.size_ns + step.size_ns) / 2
-        joined[joined.index(last)] = PairStep(step.one, step.other, *ends_ns, size_ns)
+        most_ns = max(last.most_ns, step.most_ns)
+        joined[joined.index(last)] = PairStep(step.one, step.other, *ends_ns, size_ns, most_ns)
     return joined
 
 
 def _rooms(
-    points: _Points, ends_ns: tuple[float, float], drift: float
+    points: Points, ends_ns: tuple[float, float], drift: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return how far the second clock can be ahead, least and most, before and after a step."""
     ahead = points.evidence.source == points.pair[0]
@@ -210,32 +200,24 @@ def _rooms(
         for way in (~ahead, ahead):
             own = np.flatnonzero(way & (distance_ns >= 0))
             near = own[np.argsort(distance_ns[own])][:REACH]
-            delays_ns = points.evidence.delay_ns[near] + drift * distance_ns[near]
-            limits.append(float(delays_ns.min(initial=np.inf)))
-        rooms.append((-limits[0], limits[1]))
+            limits.append(np.sort(points.evidence.delay_ns[near] + drift * distance_ns[near]))
+        back_ns, forth_ns = _possible(limits[0], limits[1])
+        rooms.append((-back_ns, forth_ns))
     return rooms[0], rooms[1]
 
 
-def _unconfirmed(points: _Points, group: tuple[Ints, Ints], at_ns: Floats) -> list[Cut]:
-    """Return the end of the run in which a clock may have been set, with too little after (or before) to tell.
+def _possible(back_ns: Floats, forth_ns: Floats) -> tuple[float, float]:
+    """Return the tightest of both directions (sorted) that do not exclude each other; infinite where there is none.
 
-    Where more of either direction was observed beyond the witnesses, and does not exclude what they do, they are
-    false. Else they may as well be all that saw a step.
+    Of two that do, the one that is farther from the next of its direction is false.
     """
-    early, late = group
-    found = []
-    for witnesses, others, sign in ((late, early, 1), (early, late, -1)):
-        if len(witnesses) > len(others):
-            continue
-        edge_ns = float(np.max(sign * at_ns[witnesses]))
-        beyond = sign * points.at_ns > edge_ns
-        ahead = points.evidence.source == points.pair[0]
-        if min(np.sum(beyond & ahead), np.sum(beyond & ~ahead)) >= CONFIRMING:
-            continue
-        start_ns = float(np.max(sign * at_ns[others]))
-        ends = (start_ns, np.inf) if sign > 0 else (-np.inf, -start_ns)
-        found += [Cut(clock, *ends, 0.0) for clock in points.pair]
-    return found
+    back_ns, forth_ns = np.append(back_ns, np.inf), np.append(forth_ns, np.inf)
+    while back_ns[0] + forth_ns[0] < 0:
+        if back_ns[1] - back_ns[0] > forth_ns[1] - forth_ns[0]:
+            back_ns = back_ns[1:]
+        else:
+            forth_ns = forth_ns[1:]
+    return float(back_ns[0]), float(forth_ns[0])
 
 
 class Blamed(NamedTuple):
@@ -286,8 +268,10 @@ def _agreeing(clock: int, steps: list[PairStep]) -> list[PairStep]:
     """
     own = [step for step in steps if clock in (step.one, step.other)]
     sizes_ns = np.array([_size_of(clock, step) for step in own])
-    largest_ns = sizes_ns[np.argmax(np.abs(sizes_ns))]
-    agree = (np.abs(sizes_ns - largest_ns) <= AGREEMENT * abs(largest_ns)) | (sizes_ns == 0)
+    doubts_ns = np.array([step.doubt_ns for step in own])
+    largest = np.argmax(np.abs(sizes_ns))
+    allowed_ns = np.maximum(AGREEMENT * abs(sizes_ns[largest]), doubts_ns + doubts_ns[largest])
+    agree = (np.abs(sizes_ns - sizes_ns[largest]) <= allowed_ns) | (sizes_ns == 0)
     return [step for step, agrees in zip(own, agree.tolist(), strict=True) if agrees]
 
 
@@ -312,7 +296,7 @@ def _admitted(clock: int, shown: list[PairStep], evidence: Evidence, budget: Flo
     partner = np.where(mine.source == clock, mine.target, mine.source)
     for other in np.setdiff1d(np.unique(partner), list(known)).tolist():
         pair = mine.where(partner == other)
-        points = _Points(pair, moments(pair), (other, clock))
+        points = Points(pair, moments(pair), (other, clock))
         drift = float(budget[clock] + budget[other])
         before_ns, after_ns = _rooms(points, (cut.from_ns, cut.to_ns), drift)
         # Half of the step may be an error of the estimate of its size.
@@ -335,9 +319,12 @@ def _overlapping(steps: list[PairStep]) -> list[PairStep]:
 
 def _cut(clock: int, steps: list[PairStep]) -> Cut:
     """Return the cut of one clock: where all its pairs agree, else all of where they say."""
-    size_ns = float(np.median([_size_of(clock, step) for step in steps]))
+    # A pair that hardly knows the size has no say in it.
+    sure_ns = 2 * min(step.doubt_ns for step in steps)
+    size_ns = float(np.median([_size_of(clock, step) for step in steps if step.doubt_ns <= sure_ns]))
     first, last = max(s.from_ns for s in steps), min(s.to_ns for s in steps)
     if first > last:
         first, last = min(s.from_ns for s in steps), max(s.to_ns for s in steps)
     # A clock that is set back shows the same times twice: those belong to either side.
-    return Cut(clock, first - abs(size_ns) - 1, last + abs(size_ns) + 1, size_ns)
+    most_ns = max(abs(size_ns), *(step.most_ns for step in steps)) + 1
+    return Cut(clock, first - most_ns, last + most_ns, size_ns)

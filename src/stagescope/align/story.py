@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 COMMON = "recorded common clock"
 
+METHODS = {
+    "message": "messages of the run",
+    "job": "order of the run's jobs",
+    "reduction": "reductions of the run",
+    "recorded offset": "recorded offsets",
+}
+"""What an observation of each kind is called where it is told how a clock was aligned."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -47,6 +55,17 @@ class Found:
     def name(self, clock: int) -> str:
         """Return a clock's name."""
         return self.clocks[clock] if clock < len(self.clocks) else COMMON
+
+
+def methods_of(found: Found) -> list[str]:
+    """Return for each clock what was observed of it."""
+    ends = [found.table.select("kind", clock=end) for end in ("source", "target")]
+    seen = {clock: set(kinds) for clock, kinds in pl.concat(ends).group_by("clock").agg("kind").iter_rows()}
+    return [
+        " and ".join(said for kind, said in METHODS.items() if kind in seen.get(clock, ()))
+        or "nothing observed"
+        for clock in range(len(found.clocks))
+    ]
 
 
 def describe(found: Found, timeline: Timeline, max_ppm: float) -> ClockReport:
@@ -79,6 +98,7 @@ def _machines(found: Found, timeline: Timeline) -> tuple[MachineClock, ...]:
     rejected = np.array(list(found.solution.rejected), np.int64)
     both = np.concatenate([evidence.source[rejected], evidence.target[rejected]])
     false = np.bincount(both, minlength=count)
+    linked = _linked(evidence, found.solution.reference)
     machines = dict(timeline.ranks.drop_nulls("clock").select("clock", "machine").iter_rows())
     ranks = dict(found.names.group_by("clock").agg(pl.col("rank").sort()).iter_rows())
     entries = []
@@ -100,9 +120,17 @@ def _machines(found: Found, timeline: Timeline) -> tuple[MachineClock, ...]:
                 _length_of(open_pieces, pieces, found.stamps[clock]),
                 int(seen[clock]),
                 int(false[clock]),
+                bool(linked[clock]),
             )
         )
     return tuple(entries)
+
+
+def _linked(evidence: Evidence, reference: Ints) -> Bools:
+    """Return of which clocks something was observed that leads out of their group, or to the first of all."""
+    one, other = reference[evidence.source], reference[evidence.target]
+    outside = (one != other) | (one == reference[0])
+    return np.isin(reference, np.concatenate([one[outside], other[outside]]))
 
 
 def _limit(errors_ns: Floats) -> int | None:
