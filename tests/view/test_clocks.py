@@ -88,7 +88,7 @@ def test_contradictions_name_the_machines_and_their_witnesses() -> None:
     pair = ContradictoryPair(("a/clock", "b/clock"), 2_000_000, (WITNESS,))
     _, _, told, _ = paragraphs(ClockReport((REFERENCE, machine("b", 3)), contradictions=(pair,)))
     assert told.splitlines()[1:] == [
-        "  a/clock and b/clock by 2.000 ms:",
+        "  a and b by 2.000 ms:",
         "    message of micro-batch 7 in step 4 from rank 1 to rank 3",
     ]
 

@@ -43,7 +43,7 @@ def clock_story(report: ClockReport) -> str:
 def _machine_lines(report: ClockReport) -> list[str]:
     rows = [
         (
-            _printable(_name(machine)),
+            _printable(machine.name),
             compact_ranges(machine.ranks),
             machine.state,
             _signed_text(machine.offset_ns),
@@ -55,10 +55,6 @@ def _machine_lines(report: ClockReport) -> list[str]:
         for machine in report.machines
     ]
     return aligned(HEAD, rows, left={0, 1, 2, 5})
-
-
-def _name(machine: MachineClock) -> str:
-    return machine.machine or machine.clock
 
 
 def _interval_text(machine: MachineClock) -> str:
@@ -80,11 +76,11 @@ def _group_lines(report: ClockReport) -> Iterator[str]:
         return
     yield "On one clock with each other, and not with the rest:"
     for members in groups.values():
-        yield "  " + ", ".join(_printable(_name(member)) for member in members)
+        yield "  " + ", ".join(_printable(member.name) for member in members)
 
 
 def _step_lines(report: ClockReport) -> Iterator[str]:
-    names = {machine.clock: _printable(_name(machine)) for machine in report.machines}
+    names = {machine.clock: _printable(machine.name) for machine in report.machines}
     if report.steps:
         yield "Clocks that were set during the run, by their own stamps:"
     for step in report.steps:
@@ -101,7 +97,8 @@ def _contradiction_lines(report: ClockReport) -> Iterator[str]:
     if report.contradictions:
         yield "Machines whose observations exclude each other; nothing of them was used:"
     for pair in report.contradictions:
-        yield f"  {_printable(' and '.join(pair.clocks))} by {duration_text(pair.by_ns)}:"
+        names = " and ".join(map(report.name_of, pair.clocks))
+        yield f"  {_printable(names)} by {duration_text(pair.by_ns)}:"
         yield from (f"    {witness}" for witness in pair.witnesses)
 
 
