@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +27,23 @@ MOST_HEAD_BYTES = 1 << 17
 
 END_SECONDS = 1
 """How long answers that are under way may take when the server is asked to end."""
+
+LAST_TURNS = 3
+"""Turns of the loop in which a connection comes to be known, is cut, and closes its socket."""
+
+
+class _EndingServer(uvicorn.Server):
+    """A server that leaves no connection open: one that was made while it ended would otherwise stay."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End as uvicorn does, then cut what is still connected."""
+        await super().shutdown(sockets)
+        for _ in range(LAST_TURNS):
+            await asyncio.sleep(0)
+            for connection in list(self.server_state.connections):
+                transport = getattr(connection, "transport", None)
+                if transport is not None:
+                    transport.abort()
 
 
 class Listening(NamedTuple):
@@ -73,7 +91,7 @@ def listen(live: LiveRun, host: str = "127.0.0.1", port: int = 0, assets: Traver
         timeout_graceful_shutdown=END_SECONDS,
     )
     shown = f"[{host}]" if ":" in host else host
-    return Listening(uvicorn.Server(config), bound, access.link(shown))
+    return Listening(_EndingServer(config), bound, access.link(shown))
 
 
 def _bind(host: str, port: int) -> socket.socket:
