@@ -180,7 +180,8 @@ def test_partial_data_are_said_first(tmp_path):
     spans.with_columns(end_ns=pl.when(pl.col("kind") == "backward").then(0).otherwise("end_ns")).write_csv(
         path
     )
-    with opened(path, tmp_path, "--no-browser") as (process, _, _title):
+    with opened(path, tmp_path, "--no-browser") as (process, visitor, _title):
+        enter(visitor)
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=PATIENCE_S)[1].startswith("stagescope: partial data: ")
 
