@@ -190,6 +190,6 @@ def test_nothing_asked_and_nothing_measured_is_an_empty_table():
 def test_a_change_that_concerns_nothing_is_no_prediction():
     row = predict(run(ORDER, unit), Slower(-0.1, stage=9))
     assert row["predicted_step_ns"] is None
-    assert row["note"] == "no job that counts is concerned by: stage 9 10 % faster"
+    assert row["note"] == "no job that counts is of that stage, rank or kind"
     nothing = predict(empty_timeline(), Slower(0.5, rank=1))
     assert nothing["predicted_step_ns"] is None

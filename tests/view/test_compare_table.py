@@ -39,7 +39,7 @@ def test_the_tables_show_all_parts_and_the_claimed_places():
     lines = comparison_tables(slower()).splitlines()
     assert lines[0].split()[:3] == ["mean", "step", "before"]
     assert lines[1].startswith("whole step")
-    assert sum("(noise)" in line or "(small)" in line for line in lines[1:9]) >= 4
+    assert sum("(noise)" in line or "(unsure)" in line for line in lines[1:9]) >= 4
     blank = lines.index("")
     assert [line[:19] for line in lines[blank + 2 : blank + 4]] == [
         "backward of stage 2",

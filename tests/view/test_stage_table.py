@@ -26,3 +26,7 @@ def test_of_many_stages_sixteen_are_shown_and_the_rest_counted():
 def test_what_is_not_known_is_left_blank():
     assert to_mean_text(None) == ""
     assert to_mean_text(0.98) == "-2.0 %"
+
+
+def test_next_to_nothing_has_no_minus():
+    assert to_mean_text(0.99999) == "+0.0 %"

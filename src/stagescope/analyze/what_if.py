@@ -151,7 +151,7 @@ def predict_steps(
         schedules = [change.name for change in assumption if isinstance(change, OtherSchedule)]
         nowhere = [change for change in assumption if not measured.has(change)]
         if nowhere:
-            saving = Saving(None, f"no job that counts is concerned by: {nowhere[0]}")
+            saving = Saving(None, "no job that counts is of that stage, rank or kind")
         elif schedules:
             saving = measured.simulated_saving(schedules[-1], duration_ns, lag_ns)
         else:

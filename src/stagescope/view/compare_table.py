@@ -32,10 +32,14 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
     if step["low_ns"] is None:
         return [f"Too few steps to tell a difference from noise ({counts}): {between}."]
     interval = f"95 % interval {_interval(step)}, from {counts}"
-    if not step["is_claimed"]:
-        return [f"No difference of the step beyond noise that is worth naming: {between} ({interval})."]
-    fraction = percent_text(abs(step["difference_ns"]) / step["before_ns"])
     change = "longer" if step["difference_ns"] > 0 else "shorter"
+    if not step["is_claimed"]:
+        if _is_sure(step):
+            return [
+                f"The step got {change}, but how much is too unsure to claim anything: {between} ({interval})."
+            ]
+        return [f"No difference of the step beyond noise: {between} ({interval})."]
+    fraction = percent_text(abs(step["difference_ns"]) / step["before_ns"])
     return [f"The step got {fraction} {change}: {between} ({interval}).", *_where(rows, step)]
 
 
@@ -109,11 +113,15 @@ def _name(row: Row) -> str:
 
 
 def _doubt(row: Row) -> str:
-    """Return why a difference is not claimed: it may be none, or it is too small to be worth naming."""
+    """Return why a difference is not claimed: it may be none, or none that is large enough to be named."""
     if row["is_claimed"]:
         return ""
-    is_sure = row["low_ns"] is not None and row["low_ns"] * row["high_ns"] > 0
-    return " (small)" if is_sure else " (noise)"
+    return " (unsure)" if _is_sure(row) else " (noise)"
+
+
+def _is_sure(row: Row) -> bool:
+    """Tell whether the interval of a difference is on one side of zero."""
+    return row["low_ns"] is not None and row["low_ns"] * row["high_ns"] > 0
 
 
 def _interval(row: Row) -> str:

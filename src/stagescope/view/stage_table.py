@@ -35,9 +35,9 @@ def stage_lines(stage_work: pl.DataFrame) -> list[str]:
 
 
 def to_mean_text(work_to_mean: float | None) -> str:
-    """Return how far a stage's work is from the mean of all, nothing where that is not known.
+    """Return how far a stage's work is from the mean of all, nothing where that is not known; never minus zero.
 
     >>> to_mean_text(1.12)
     '+12.0 %'
     """
-    return "" if work_to_mean is None else f"{100 * (work_to_mean - 1):+.1f} %"
+    return "" if work_to_mean is None else f"{round(100 * (work_to_mean - 1), 1) + 0.0:+.1f} %"

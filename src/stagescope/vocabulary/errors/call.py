@@ -149,7 +149,7 @@ class UsageError(StagescopeError):
     @classmethod
     def condition_unit(cls, text: str, units: Iterable[str]) -> Self:
         """Return the error for a condition whose number has a unit that its figure does not have."""
-        return cls(f"--fail-if {text!r}: expected a number with {', '.join(units)}")
+        return cls(f"--fail-if {text!r}: expected a number with {' or '.join(units)}")
 
     @classmethod
     def mirror_unknown(cls, name: str, known: Iterable[str]) -> Self:

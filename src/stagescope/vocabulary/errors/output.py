@@ -19,7 +19,7 @@ class OutputError(StagescopeError):
     @classmethod
     def exists(cls, path: str | os.PathLike[str]) -> Self:
         """Return the error for an output that would be overwritten."""
-        return cls(f"{path} already exists", "use --force to replace it, or name another output with -o")
+        return cls(f"{path} already exists", "use --force to replace it, or name another one")
 
     @classmethod
     def cannot_write(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
