@@ -50,7 +50,14 @@ def train(framework: str, *arguments: str, recorded: bool = True, steps: str | N
             *command,
         ]
     path = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+        # A build that was killed leaves a lock behind, on which every later one would wait for ever.
+        "TORCH_EXTENSIONS_DIR": str(root / "extensions"),
+    }
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=240, check=False, cwd=root
     )
