@@ -10,6 +10,7 @@ import polars as pl
 
 from stagescope.analyze.comparable import apart_diagnostics, ranks_apart
 from stagescope.analyze.gaps import errors_first, find_gaps
+from stagescope.analyze.torn_steps import find_torn_steps, torn_diagnostics
 from stagescope.timeline.bubbles import DENOMINATOR, step_bubbles
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.timeline.pipelines import find_pipelines
@@ -98,7 +99,8 @@ def build_report(timeline: Timeline) -> Report:
 
     Every step is listed; the totals leave out step 0 when it is the first of three or more and took more than
     1.25 times the median of the others, because connections are set up and shapes inferred in it; a
-    diagnostic says so then. Never raises: a timeline without pipeline jobs gives a report without steps.
+    diagnostic says so then. They leave out steps of which a rank lost jobs too, as long as there are others.
+    Never raises: a timeline without pipeline jobs gives a report without steps.
     """
     return report_figures(timeline, measure_windows(timeline))
 
@@ -123,13 +125,17 @@ def report_figures(timeline: Timeline, windows: Windows) -> Report:
     """Return what build_report does, where the windows are known."""
     pipelines, bubbles, apart = windows
     per_step = _per_step(bubbles)
-    set_up = _set_up_in_first_step(per_step)
-    in_totals = pl.col("step") != 0 if set_up else pl.lit(value=True)
+    torn = find_torn_steps(timeline.spans, pipelines) & set(per_step["step"])
+    leaves_torn = len(torn) < per_step.height
+    whole = ~pl.col("step").is_in(list(torn)) if torn and leaves_torn else pl.lit(value=True)
+    set_up = _set_up_in_first_step(per_step.filter(whole))
+    in_totals = whole & (pl.col("step") != 0) if set_up else whole
     steps = tuple(
         StepFigures(**row) for row in per_step.with_columns(in_totals=in_totals).iter_rows(named=True)
     )
     ranks = _per_rank(timeline, bubbles.filter(in_totals))
-    found = [*find_gaps(timeline, bubbles, pipelines), *apart_diagnostics(apart), *set_up]
+    gaps = [*find_gaps(timeline, bubbles, pipelines), *torn_diagnostics(torn, left_out=leaves_torn)]
+    found = [*gaps, *apart_diagnostics(apart), *set_up]
     said = timeline.with_diagnostics(found).diagnostics
     return Report(
         steps=steps,
