@@ -224,11 +224,10 @@ def test_a_run_recorded_by_both_at_once_gives_the_same_jobs(tmp_path, schedule):
     traces = {rank: read_rank(tmp_path / "traces" / f"rank{rank}.json") for rank in range(4)}
     found = compared(recorded, traces)
     assert found.select("start_off_ns", "end_off_ns").null_count().row(0) == (0, 0)
-    # A job is within 50 us of itself in a step in which the system left its rank alone, and always within
-    # what is stated of it: an edge lies between two stamps of the profiler, however long the rank waited in between.
+    # Every job is within 50 us of itself, by the median of the eight steps: an edge lies between two stamps of the
+    # profiler, however long the rank waited for a processor in between. Each time it is within what is stated of it.
     assert unsure(found).height <= (0.03 if schedule == "1F1B" else 0) * found.height
-    best = found.group_by(JOB).agg(pl.max_horizontal("start_off_ns", "end_off_ns").min().alias("off_ns"))
-    close = best.filter(pl.col("off_ns") <= CLOSE_NS)
-    assert close.height >= (0.75 if schedule == "1F1B" else 0.95) * best.height
-    assert found["start_off_ns"].median() < CLOSE_NS
-    assert found["end_off_ns"].median() < CLOSE_NS
+    jobs = found.group_by(JOB).agg(pl.median("start_off_ns"), pl.median("end_off_ns"))
+    close = jobs.filter(pl.max_horizontal("start_off_ns", "end_off_ns") <= CLOSE_NS)
+    # What may be missing is for machines that are busy with other tests all the time.
+    assert close.height >= (0.85 if schedule == "1F1B" else 0.95) * jobs.height

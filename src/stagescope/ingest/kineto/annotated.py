@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.ingest.kineto.edges import NEVER, Operators, find_edges, following
+from stagescope.ingest.kineto.edges import HALF_OF_START_NS, NEVER, Operators, find_edges, following
 from stagescope.ingest.kineto.names import ACTION, MIRROR, PLAIN, meanings, pattern_meanings
 from stagescope.vocabulary.kinds import BY_NAME, PIPELINE_JOBS, RECEIVES, TRANSFERS
 
@@ -155,10 +155,12 @@ def _split_pairs(jobs: pl.DataFrame, operators: Operators) -> tuple[pl.DataFrame
     backward_ns = following(operators.backward_ns, mark_start)
     split = paired & (backward_ns < mark_end)
     forward_end = operators.last_end(mark_start, np.where(split, backward_ns, mark_end))
-    # The backward may begin with a wait, and the forward ends soon after its last operator.
+    # The backward may begin with a wait, and the forward ends soon after its last operator. Without a wait the
+    # backward begins about half way between its operators and those of the forward: see find_edges.
     soon_ns = np.minimum(backward_ns, forward_end + BETWEEN_PAIR_NS)
     outer_end = jobs["outer_end_ns"].to_numpy()
-    start = np.where(split & (place == 1), np.maximum(wait, forward_end), wait)
+    before_half_way = np.maximum(forward_end, (forward_end + backward_ns) // 2 - HALF_OF_START_NS)
+    start = np.where(split & (place == 1), np.where(wait > forward_end, wait, before_half_way), wait)
     end = np.where(split & (place == 0), np.maximum(soon_ns, wait), outer_end)
     edged = jobs.with_columns(
         outer_start_ns=pl.Series(start),
@@ -176,7 +178,13 @@ def _with_edges(jobs: pl.DataFrame, operators: Operators) -> pl.DataFrame:
     is_forward = (jobs["kind"] == "forward").to_numpy() & (jobs["style"] != MIRROR).to_numpy()
     has_loss = is_forward & (loss_ns < NEVER)
     loss_ns = np.where(has_loss, loss_ns, outer_end)
-    edges = find_edges(operators, outer_start, loss_ns, (jobs["style"] == PLAIN).to_numpy())
+    edges = find_edges(
+        operators,
+        outer_start,
+        loss_ns,
+        is_backward=(jobs["kind"] == "backward").to_numpy(),
+        sends_behind=(jobs["style"] == PLAIN).to_numpy(),
+    )
     exact = (jobs["style"] == MIRROR).to_numpy()
     edged = jobs.with_columns(
         start_ns=pl.Series(np.where(exact, outer_start, edges.start_ns)),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Times = npt.NDArray[np.int64]
+    Flags = npt.NDArray[np.bool_]
 
 SPANS_SCHEMA = {
     "kind": pl.String, "order": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64, "edge_error_ns": pl.Int64,
@@ -149,27 +150,23 @@ def _jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame) -> p
     marks = Operators(operators)
     is_backward = runs["is_backward"].to_numpy()
     loss_ns = np.where(is_backward, NEVER, marks.loss_start(start_ns, end_ns))
-    issued_ns = np.sort(np.concatenate([works["start_ns"].to_numpy(), marks.send_ns]))
     waited_ns = np.sort(np.concatenate([works["end_ns"].to_numpy(), marks.message_end_ns]))
-    done_ns = preceding(waited_ns, start_ns)
-    before_ns = preceding(marks.work_end_ns, start_ns)
-    # A job follows at once on the transfers before it, and a backward on its loss; on anything else perhaps not.
-    begin_ns = np.where(done_ns > before_ns, done_ns, np.maximum(before_ns, start_ns - MOST_AROUND_NS))
-    loss_end_ns = preceding(marks.loss_end_ns, start_ns)
-    follows_loss = is_backward & (loss_end_ns >= np.maximum(before_ns, done_ns))
-    begin_ns = np.where(follows_loss, loss_end_ns, begin_ns)
-    next_ns = np.minimum(following(start_ns, end_ns), loss_ns)
-    issue_ns = following(issued_ns, end_ns)
-    stop_ns = np.minimum(np.minimum(issue_ns, next_ns), end_ns + MOST_AROUND_NS)
-    edges = find_edges(marks, begin_ns, stop_ns)
-    # A transfer is issued at once behind a job; what else comes next may come much later, and bounds nothing.
-    late_ns = np.where(issue_ns < next_ns, issue_ns - edges.end_ns, 0)
+    begin_ns, earliest_ns = _beginnings(marks, waited_ns, start_ns, is_backward)
+    issued_ns = np.sort(np.concatenate([works["start_ns"].to_numpy(), marks.send_ns]))
+    issue_ns, next_ns = following(issued_ns, end_ns), np.minimum(following(start_ns, end_ns), loss_ns)
+    # A transfer is issued at once behind a job; what else comes next may come much later, and bounds little.
+    sends = issue_ns < next_ns
+    within_ns = end_ns + np.where(sends, MOST_BEFORE_SEND_NS, USUAL_TAIL_NS)
+    stop_ns = np.minimum(np.minimum(issue_ns, next_ns), within_ns)
+    latest_ns = np.where(sends, issue_ns, np.minimum(next_ns, end_ns + MOST_AROUND_NS))
+    edges = find_edges(marks, begin_ns, stop_ns, is_backward=is_backward, sends_behind=sends)
+    outer_error_ns = np.maximum(edges.start_ns - earliest_ns, latest_ns - edges.end_ns)
     jobs = runs.select(
         "order",
         kind=pl.when("is_backward").then(pl.lit("backward")).otherwise(pl.lit("forward")),
         start_ns=pl.Series(edges.start_ns),
         end_ns=pl.Series(edges.end_ns),
-        edge_error_ns=pl.Series(np.maximum(edges.error_ns, late_ns)),
+        edge_error_ns=pl.Series(np.maximum(edges.error_ns, outer_error_ns)),
         mark_start_ns="start_ns",
         mark_end_ns="end_ns",
         lane=pl.lit("compute"),
@@ -177,8 +174,31 @@ def _jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame) -> p
     return pl.concat([jobs, _losses(runs, edges.end_ns, loss_ns, marks)])
 
 
+def _beginnings(
+    marks: Operators, waited_ns: Times, start_ns: Times, is_backward: Flags
+) -> tuple[Times, Times]:
+    """Return what to take for the end of what was before jobs whose operators start then, and the earliest it may be.
+
+    A job follows at once on the transfers before it (`waited_ns` are their ends), and a backward on its loss; on
+    anything else perhaps not.
+    """
+    done_ns, before_ns = preceding(waited_ns, start_ns), preceding(marks.work_end_ns, start_ns)
+    loss_end_ns = preceding(marks.loss_end_ns, start_ns)
+    follows_loss = is_backward & (loss_end_ns >= np.maximum(before_ns, done_ns))
+    at_once_ns = np.where(follows_loss, loss_end_ns, done_ns)
+    follows = follows_loss | (done_ns > before_ns)
+    earliest_ns = np.where(follows, at_once_ns, np.maximum(before_ns, start_ns - MOST_AROUND_NS))
+    usual_ns = np.where(follows | is_backward, earliest_ns, start_ns - USUAL_HEAD_NS)
+    return np.maximum(usual_ns, earliest_ns), earliest_ns
+
+
 MOST_AROUND_NS = 200_000
 """What a job does at most before its first and behind its last operator, where nothing else is known."""
+USUAL_HEAD_NS, USUAL_TAIL_NS = 100_000, 150_000
+"""Where nothing else is known: a forward usually begins half of this before its first operator, and a job usually ends
+half of this behind its last one."""
+MOST_BEFORE_SEND_NS = 400_000
+"""How long behind a job's last operator its send may be issued to tell where the job ended."""
 
 
 def _losses(runs: pl.DataFrame, forward_end_ns: Times, loss_ns: Times, marks: Operators) -> pl.DataFrame:

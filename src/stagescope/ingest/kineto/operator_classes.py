@@ -3,15 +3,17 @@
 Sources: torch 2.13.0. The autograd engine names its operators (torch/csrc/autograd/engine.cpp). Before it begins,
 `torch.autograd.backward` makes the gradient of a loss with `ones_like`. A loss of torch.nn.functional broadcasts its
 arguments first. Schedules detach what they send, and split the batch of a step (torch/distributed/pipelining/stage.py
-and microbatch.py).
+and microbatch.py). The last thing that a backward of the last stage does is to detach the stage's outputs in place
+(stage.py, `backward_one_chunk`).
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING = range(8)
-"""HANDLING is the schedule's own, and of no job; LOSS_PRELUDE and SEED are only read until settle_operators."""
+OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING, CLOSING = range(9)
+"""HANDLING is the schedule's own, and of no job; LOSS_PRELUDE and SEED are only read until settle_operators.
+CLOSING is of a job as OTHER is, and the last of it where it is a backward's."""
 
 EXACT = {
     "aten::broadcast_tensors": LOSS_PRELUDE,
@@ -19,6 +21,7 @@ EXACT = {
     "aten::detach": HANDLING,
     "detach": HANDLING,
     "aten::tensor_split": HANDLING,
+    "aten::detach_": CLOSING,
     "c10d::send": SEND,
 }
 
