@@ -63,3 +63,27 @@ def test_two_outliers_do_not_hide_each_other():
 def test_equal_values_hold_no_outlier():
     assert not find_outliers(np.ones(10), 0.05).any()
     assert not find_outliers(np.array([1.0, 2.0]), 0.05).any()
+
+
+def as_rosner_writes_it(values, rate):
+    """The value farthest from the mean of the rest, again and again: at most a fifth of them."""
+    left, removed, last = list(range(len(values))), [], 0
+    for taken in range(max(1, len(values) // 5)):
+        rest, count = values[left], len(left)
+        removed.append(left[int(np.abs(rest - rest.mean()).argmax())])
+        quantile = stats.t.ppf(1 - rate / (2 * count), count - 2)
+        limit = (count - 1) * quantile / np.sqrt((count - 2 + quantile**2) * count)
+        if np.abs(values[removed[-1]] - rest.mean()) > limit * rest.std(ddof=1) > 0:
+            last = taken + 1
+        left.remove(removed[-1])
+    return sorted(removed[:last])
+
+
+@pytest.mark.parametrize("size", [0.0, 3.0, 1e6])
+@pytest.mark.parametrize("seed", range(20))
+def test_outliers_are_those_of_the_definition(seed, size):
+    rng = np.random.default_rng(seed)
+    values = rng.normal(100, 1, size=int(rng.integers(4, 90))).round(1)  # some are equal
+    some = rng.integers(0, len(values), 5)
+    values[some] += size * rng.choice([-1, 1], 5) * rng.exponential(size=5)
+    assert np.flatnonzero(find_outliers(values, 0.05)).tolist() == as_rosner_writes_it(values, 0.05)

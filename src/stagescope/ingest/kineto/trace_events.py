@@ -37,7 +37,7 @@ MOST_TAIL_BYTES = 1 << 20
 """What follows the events is read as far as this: a few facts, before tables that nobody here needs."""
 
 FREE_BYTES = 256 << 20
-MOST_RATIO = 150
+MOST_RATIO = 60
 """A compressed file may unpack to so many times its size, beyond what is free: traces reach about 30."""
 
 MOST_UNPACKED_BYTES = 256 << 30
