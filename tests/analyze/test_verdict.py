@@ -9,9 +9,13 @@ import pytest
 from drawing import timeline_from_text
 from explained_runs import explained
 from planted_runs import Shape, random_times, run
+from stagescope import workflow
 from stagescope.analyze import build_explained_report
 from stagescope.analyze.verdict import give_verdict, straggler_sentence
+from stagescope.schedules import order
+from stagescope.schedules.simulate import Costs
 from stagescope.timeline import empty_timeline
+from stagescope.timeline.simulated import COST_UNIT_NS
 
 
 def points(sentence):
@@ -24,6 +28,13 @@ def test_a_textbook_run_is_told_in_the_words_of_the_textbook():
     assert verdict.why == "1f1b, 4 stages x 8 micro-batches, 27 % idle: 27 points are the schedule's own."
     assert verdict.win.startswith("Largest win: schedule ")
     assert str(verdict) == f"{verdict.why} {verdict.win}"
+
+
+def test_a_simulation_with_relative_costs_is_told_in_units_of_cost():
+    jobs = order("1f1b", ranks=4, microbatches=8)
+    step = workflow.simulate(jobs, Costs(forward=COST_UNIT_NS, backward=2 * COST_UNIT_NS), in_cost_units=True)
+    win = workflow.analyze(step.timeline).verdict.win
+    assert re.search(r"from 33 to about [\d.]+ units of cost a step, ", win)
 
 
 def test_the_slowest_stage_is_named_with_how_much_longer_it_takes():

@@ -14,6 +14,7 @@ from stagescope.analyze.torn_steps import find_torn_steps, torn_diagnostics
 from stagescope.timeline.bubbles import DENOMINATOR, step_bubbles
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.timeline.pipelines import find_pipelines
+from stagescope.timeline.simulated import is_in_cost_units
 from stagescope.vocabulary.kinds import PIPELINE_JOBS
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Report:
     `schedule` is what the run declared; `microbatches` is how many one pipeline ran per step, None where
     steps or pipelines differ or nothing was recorded. `explanation` and `verdict` say why the steps took as long
     as they did, where that was asked for (analyze/explained_report.py). `apart` are the ranks that nothing is said
-    of, because the machines of their pipeline are not on one clock (analyze/comparable.py).
+    of, because the machines of their pipeline are not on one clock (analyze/comparable.py). `in_cost_units` says that
+    times are those of a simulation with relative costs (timeline/simulated.py).
     """
 
     steps: tuple[StepFigures, ...]
@@ -92,6 +94,7 @@ class Report:
     explanation: Explanation | None = field(default=None, compare=False)
     verdict: Verdict | None = None
     apart: tuple[int, ...] = ()
+    in_cost_units: bool = False
 
 
 def build_report(timeline: Timeline) -> Report:
@@ -145,6 +148,7 @@ def report_figures(timeline: Timeline, windows: Windows) -> Report:
         schedule=_only(timeline.ranks["schedule"]),
         microbatches=_microbatches(timeline.spans, pipelines),
         apart=tuple(apart),
+        in_cost_units=is_in_cost_units(timeline),
     )
 
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from stagescope.analyze.idle_shares import whole_percents
 from stagescope.analyze.ledger import CAUSES
+from stagescope.timeline.simulated import simulated_time_text
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 
@@ -50,7 +51,11 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     if fraction is None or not report.ranks:
         return Verdict(f"{nothing_measured(report)}, so there is nothing to explain.", "", ())
     why = f"{_what_ran(report, explanation)}, {100 * fraction:.0f} % idle{_causes(explanation)}."
-    return Verdict(why, _win(explanation), tuple(_findings(explanation))[:MOST_FINDINGS])
+    return Verdict(
+        why,
+        _win(explanation, in_cost_units=report.in_cost_units),
+        tuple(_findings(explanation))[:MOST_FINDINGS],
+    )
 
 
 def nothing_measured(report: Report) -> str:
@@ -118,16 +123,20 @@ def _slowest_stage(explanation: Explanation) -> str | None:
     return f"stage {worst['stage']} taking {100 * more:.0f} % longer than the others"
 
 
-def _win(explanation: Explanation) -> str:
+def _win(explanation: Explanation, *, in_cost_units: bool) -> str:
     """Return the largest gain that costs no memory, and how large it is."""
     free = explanation.wins.filter(~pl.col("needs_more_memory"))
     if free.is_empty():
         return "Nothing that was tried would make the step shorter."
     best = free.row(0, named=True)
-    before, after = (duration_text(round(best[f"{name}_step_ns"])) for name in ("measured", "predicted"))
+    before, after = (
+        simulated_time_text(round(best[f"{name}_step_ns"]), in_cost_units=in_cost_units)
+        for name in ("measured", "predicted")
+    )
+    unit = " units of cost" if in_cost_units else ""
     doubt = f" ({best['condition']})" if best["condition"] else ""
     return (
-        f"Largest win: {best['assumption']}{doubt}, from {before} to about {after} a step, "
+        f"Largest win: {best['assumption']}{doubt}, from {before} to about {after}{unit} a step, "
         f"{100 * best['gain_fraction']:.0f} % less."
     )
 

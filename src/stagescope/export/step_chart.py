@@ -13,9 +13,9 @@ import polars as pl
 from stagescope.timeline.bubbles import step_bubbles
 from stagescope.timeline.clock_groups import clock_groups
 from stagescope.timeline.pipelines import find_pipelines
-from stagescope.timeline.simulated import COST_UNIT_NS, is_in_cost_units, is_simulated
+from stagescope.timeline.simulated import is_in_cost_units, is_simulated, simulated_time_text
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.durations import Axis, Tick, duration_text, time_axis
+from stagescope.vocabulary.durations import Axis, Tick, time_axis
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, TRANSFERS
 
@@ -68,7 +68,7 @@ class StepChart:
     end_ns, lane and lane_count (overlapping jobs share their row's height), strip (runs beside a job, as a
     gradient reduction does), fused (one of the two jobs of an overlapped pair that ran as one: both have the
     same start and the same end). `waits` has row, start_ns, end_ns of the blocking part of each transfer.
-    `in_cost_units` says that times are units of cost, `COST_UNIT_NS` each.
+    `in_cost_units` says that times are units of cost.
 
     Machines that are not on one clock are `sections`: `ranks` are in their order, and the times of each count from
     the start of the step there. Between them nothing can be compared, so that there is no bubble.
@@ -163,9 +163,7 @@ def chart_axis(chart: StepChart, most: int) -> Axis:
 
 def time_text(chart: StepChart, time_ns: int) -> str:
     """Return a time with its unit, or as a number of units of cost."""
-    if not chart.in_cost_units:
-        return duration_text(time_ns)
-    return f"{time_ns / COST_UNIT_NS:.6f}".rstrip("0").rstrip(".")
+    return simulated_time_text(time_ns, in_cost_units=chart.in_cost_units, decimals=6)
 
 
 def chart_title(chart: StepChart) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.vocabulary.durations import duration_text
+
 if TYPE_CHECKING:
     from stagescope.timeline.timeline import Timeline
 
@@ -29,6 +31,17 @@ def is_simulated(timeline: Timeline) -> bool:
 def is_in_cost_units(timeline: Timeline) -> bool:
     """Tell whether every rank's times are to be read in units of cost, `COST_UNIT_NS` each."""
     return _all_on(timeline, (COST_UNIT_CLOCK,))
+
+
+def simulated_time_text(time_ns: int, *, in_cost_units: bool, decimals: int = 3) -> str:
+    """Return a time with its unit, or as a number of units of cost without one, as they were given.
+
+    >>> simulated_time_text(3_500_000, in_cost_units=True), simulated_time_text(3_500_000, in_cost_units=False)
+    ('3.5', '3.500 ms')
+    """
+    if not in_cost_units:
+        return duration_text(time_ns)
+    return f"{time_ns / COST_UNIT_NS:.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def _all_on(timeline: Timeline, clocks: tuple[str, ...]) -> bool:

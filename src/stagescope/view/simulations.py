@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from stagescope.schedules.catalog import SCHEDULES
 from stagescope.schedules.search import memory_text
-from stagescope.timeline.simulated import COST_UNIT_NS
+from stagescope.timeline.simulated import simulated_time_text
 from stagescope.view.aligned import GAP, aligned
 from stagescope.view.tables import percent_text
-from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +35,9 @@ def simulation_figures(
     `peak_in_flight` is the most chunk activations that each rank holds at once.
     """
     makespan_ns, bound_ns = simulation.makespan_ns, bound.makespan_ns
-    makespan, least = (_time(each, in_cost_units=in_cost_units) for each in (makespan_ns, bound_ns))
+    makespan, least = (
+        simulated_time_text(each, in_cost_units=in_cost_units) for each in (makespan_ns, bound_ns)
+    )
     gap = percent_text((makespan_ns - bound_ns) / bound_ns if bound_ns else None)
     bubble, own = map(percent_text, (simulation.bubble_fraction, simulation.own_span_bubble_fraction))
     peak = max(peak_in_flight.values(), default=0)
@@ -57,8 +58,8 @@ def _rank_lines(
     rows = [
         (
             str(rank),
-            _time(simulation.busy_ns[rank], in_cost_units=in_cost_units),
-            _time(simulation.idle_ns[rank], in_cost_units=in_cost_units),
+            simulated_time_text(simulation.busy_ns[rank], in_cost_units=in_cost_units),
+            simulated_time_text(simulation.idle_ns[rank], in_cost_units=in_cost_units),
             str(peak_in_flight[rank]),
         )
         for rank in ranks[:MOST_RANKS]
@@ -92,7 +93,7 @@ def _candidate_row(candidate: Candidate, *, in_cost_units: bool) -> tuple[str, .
     bound_ns = candidate.lower_bound_ns
     return (
         str(candidate.trial),
-        _time(candidate.makespan_ns, in_cost_units=in_cost_units),
+        simulated_time_text(candidate.makespan_ns, in_cost_units=in_cost_units),
         percent_text(candidate.bubble_fraction),
         percent_text(candidate.own_span_bubble_fraction),
         percent_text((candidate.makespan_ns - bound_ns) / bound_ns if bound_ns else None),
@@ -118,9 +119,3 @@ def _schedule_lines(schedule: Schedule) -> Iterator[str]:
     yield f"{schedule.name}{GAP}{schedule.title}"
     for fact in facts:
         yield from wrap(fact, PAGE_WIDTH, initial_indent=GAP * 2, subsequent_indent=GAP * 3)
-
-
-def _time(time_ns: int, *, in_cost_units: bool) -> str:
-    if not in_cost_units:
-        return duration_text(time_ns)
-    return f"{time_ns / COST_UNIT_NS:.3f}".rstrip("0").rstrip(".")
