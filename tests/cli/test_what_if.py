@@ -113,7 +113,7 @@ def test_a_schedule_that_nobody_knows_is_an_error_with_those_that_are_known(span
 
 
 def test_what_was_not_measured_is_a_question_mark_with_the_reason(spans, capsys):
-    assert main(["what-if", spans, "--faster", "stage=9:10%"]) == 0
+    assert main(["what-if", spans, "--faster", "stage=9:10%"]) == 1
     lines = printed(capsys)
     assert lines[3].split() == [*["stage", "9", "10", "%", "faster"], "?", "?", "?", "replay"]
     assert lines[5] == "  stage 9 10 % faster: no job that counts is of that stage, rank or kind"

@@ -70,15 +70,17 @@ def command(
     asked = _changes(**changes)  # type: ignore[arg-type]  # click gives each option its own type
     read = read_paths(paths, options, align=align)
     predicted = workflow.what_if(read.timeline, _assumptions(asked, together=together))
+    # A prediction that could not be made was asked for in vain: its note says why.
+    code = exit_code(read.timeline) or int(predicted.table["predicted_step_ns"].has_nulls())
     if json_path == STANDARD_OUTPUT:
         click.echo(json_text(_plain(predicted)), nl=False)
-        return exit_code(read.timeline)
+        return code
     if json_path is not None:
         write_json(_plain(predicted), json_path, force=force)
     _print(predicted)
     if json_path is not None:
         click.echo(f"\nwrote {json_path}")
-    return exit_code(read.timeline)
+    return code
 
 
 def _changes(
