@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
-from stagescope.timeline import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
+from stagescope.ingest.source_clocks import source_clocks
+from stagescope.timeline import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.errors import InputError
@@ -194,17 +195,6 @@ def _rank_rows(traces: dict[int, RankTrace], groups: Groups) -> pl.DataFrame:
 
 
 def _clocks(traces: dict[int, RankTrace]) -> pl.DataFrame:
-    clocks = {_clock(rank, trace): trace.facts.host for rank, trace in traces.items()}
-    error_ns = 0 if len(clocks) == 1 else None
-    rows = [
-        {
-            "clock": clock,
-            "machine": machine,
-            "offset_ns": 0,
-            "error_lo_ns": error_ns,
-            "error_hi_ns": error_ns,
-            "method": CLOCK_METHOD,
-        }
-        for clock, machine in clocks.items()
-    ]
-    return conform(pl.DataFrame(rows, infer_schema_length=None), CLOCKS)
+    return source_clocks(
+        {_clock(rank, trace): trace.facts.host for rank, trace in traces.items()}, CLOCK_METHOD
+    )

@@ -8,7 +8,8 @@ import polars as pl
 
 from stagescope.ingest.kineto.facts import RANK_IN_NAME
 from stagescope.ingest.nsight.process_trace import ProcessTrace, Unmarked
-from stagescope.timeline import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
+from stagescope.ingest.source_clocks import source_clocks
+from stagescope.timeline import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.errors import InputError
@@ -140,17 +141,4 @@ def _rank_row(rank: int, trace: ProcessTrace) -> dict[str, object]:
 
 
 def _clocks(ranks: dict[int, ProcessTrace]) -> pl.DataFrame:
-    clocks = {_clock(trace): trace for trace in ranks.values()}
-    error_ns = 0 if len(clocks) == 1 else None
-    rows = [
-        {
-            "clock": clock,
-            "machine": trace.facts.host,
-            "offset_ns": 0,
-            "error_lo_ns": error_ns,
-            "error_hi_ns": error_ns,
-            "method": CLOCK_METHOD,
-        }
-        for clock, trace in clocks.items()
-    ]
-    return conform(pl.DataFrame(rows, infer_schema_length=None), CLOCKS)
+    return source_clocks({_clock(trace): trace.facts.host for trace in ranks.values()}, CLOCK_METHOD)

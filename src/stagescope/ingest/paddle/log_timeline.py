@@ -12,8 +12,9 @@ from stagescope.ingest.paddle.log_jobs import DEVICE, LAUNCHES, jobs_of
 from stagescope.ingest.paddle.log_scan import scan_log
 from stagescope.ingest.paddle.step_matching import match_steps
 from stagescope.ingest.paddle.steps import with_slots, with_types
+from stagescope.ingest.source_clocks import source_clocks
 from stagescope.ingest.streams import open_stream
-from stagescope.timeline import CLOCKS, RANKS, SPANS, STEPS, Timeline
+from stagescope.timeline import RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
 from stagescope.timeline.tables import LaneType
 from stagescope.timeline.validate import conform
@@ -141,19 +142,7 @@ def _ranks(logs: Iterable[WorkerLog]) -> pl.DataFrame:
 def _clocks(logs: Iterable[WorkerLog]) -> pl.DataFrame:
     """Return one clock per machine: gettimeofday, which nothing aligns between machines."""
     machines = {_clock(log): log.machine for log in logs}
-    error_ns = 0 if len(machines) == 1 else None
-    rows = [
-        {
-            "clock": clock,
-            "machine": machine,
-            "offset_ns": 0,
-            "error_lo_ns": error_ns,
-            "error_hi_ns": error_ns,
-            "method": "one clock" if len(machines) == 1 else "wall clock",
-        }
-        for clock, machine in machines.items()
-    ]
-    return conform(pl.DataFrame(rows, infer_schema_length=None), CLOCKS)
+    return source_clocks(machines, "one clock" if len(machines) == 1 else "wall clock")
 
 
 def _clock(log: WorkerLog) -> str:

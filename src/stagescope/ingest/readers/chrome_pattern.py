@@ -18,7 +18,8 @@ from stagescope.ingest.kineto.recognition import is_chrome_trace, is_torch_trace
 from stagescope.ingest.kineto.steps import STEPS_SCHEMA, step_openings, with_steps
 from stagescope.ingest.kineto.trace_events import EventStream
 from stagescope.ingest.reader import Reader, ReadOptions
-from stagescope.timeline import CLOCKS, RANKS, SPANS, STEPS, Timeline
+from stagescope.ingest.source_clocks import source_clocks
+from stagescope.timeline import RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.errors import InputError
@@ -202,16 +203,7 @@ def _rank_rows(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _clocks(spans: pl.DataFrame) -> pl.DataFrame:
-    clocks = spans["clock"].unique().sort()
-    error_ns = 0 if len(clocks) == 1 else None
-    rows = {
-        "clock": clocks,
-        "offset_ns": 0,
-        "error_lo_ns": error_ns,
-        "error_hi_ns": error_ns,
-        "method": "as in the trace",
-    }
-    return conform(pl.DataFrame(rows), CLOCKS)
+    return source_clocks(dict.fromkeys(spans["clock"].unique().sort()), "as in the trace")
 
 
 PATTERNS = ("*trace*.json*", "*chrome*.json*", "*timeline*.json*")

@@ -24,8 +24,9 @@ import polars as pl
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.paddle.job_types import describe_job, span_name
 from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.source_clocks import source_clocks
 from stagescope.ingest.streams import open_stream
-from stagescope.timeline import CLOCKS, RANKS, SPANS, STEPS, Timeline
+from stagescope.timeline import RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
 from stagescope.timeline.validate import conform
 from stagescope.vocabulary.errors import InputError
@@ -295,20 +296,8 @@ def _rank_rows(ranks: dict[int, Process]) -> pl.DataFrame:
 
 
 def _clocks(processes: Sequence[Process]) -> pl.DataFrame:
-    clocks = {_clock(process): _host(process) for process in processes}
-    error_ns = 0 if len(clocks) == 1 and None not in clocks.values() else None
-    rows = [
-        {
-            "clock": clock,
-            "machine": machine,
-            "offset_ns": 0,
-            "error_lo_ns": error_ns,
-            "error_hi_ns": error_ns,
-            "method": CLOCK_METHOD,
-        }
-        for clock, machine in clocks.items()
-    ]
-    return conform(pl.DataFrame(rows, infer_schema_length=None), CLOCKS)
+    machines = {_clock(process): _host(process) for process in processes}
+    return source_clocks(machines, CLOCK_METHOD, is_known=None not in machines.values())
 
 
 def _notes(process: Process, rank: int) -> Iterator[Diagnostic]:
