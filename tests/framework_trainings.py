@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
 import polars as pl
 
 import peers
 from children import only_contents
+from scratch import scratch_directory
 from stagescope import workflow
 from stagescope.schedules.recognize import recognize
 from stagescope.timeline.messages import match_messages
@@ -27,7 +26,7 @@ PACKAGES = {"megatron": peers.MEGATRON, "deepspeed": peers.DEEPSPEED}
 def train(framework: str, *arguments: str, recorded: bool = True, steps: str | None = None) -> Training:
     """Train three steps on four processes; raises with the training's output if it fails."""
     packages = peers.peer_packages(framework, *PACKAGES[framework])
-    root = Path(mkdtemp(prefix="stagescope-training-"))
+    root = scratch_directory("training")
     command = [
         sys.executable,
         "-W",

@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import polars as pl
 
 from fork_ranks import free_port
+from scratch import scratch_directory
 from shifted_rank import unshifted_ns
 from stagescope.record.launch import recording_environment
 from stagescope.workflow import read
@@ -56,7 +56,7 @@ class ShiftedTraining:
 @cache
 def shifted_training(schedule: str = "1F1B", steps: int = 60) -> ShiftedTraining:
     """Train with ranks 2 and 3 on a machine whose clock is off; raises with what a rank said if it fails."""
-    directory, zero_ns, port = Path(mkdtemp(prefix="stagescope-shifted-")), time.monotonic_ns(), free_port()
+    directory, zero_ns, port = scratch_directory("shifted"), time.monotonic_ns(), free_port()
     told = [schedule, str(steps), str(MICROBATCHES), *([MILLISECONDS] * RANKS)]
     script = [str(TESTS / "sleeping_training.py"), *told]
     shifted = [str(TESTS / "shifted_rank.py"), str(zero_ns)]

@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
+from scratch import scratch_directory
 from stagescope.record.launch import recording_environment
 
 TESTS = Path(__file__).parent
@@ -45,7 +45,7 @@ def run_ranks(
 @cache
 def record_training(schedule: str, *, steps: str | None = None, recorded: bool = True) -> Training:
     """Train three steps of `schedule` on four processes; raises with the training's output if it fails."""
-    root = Path(mkdtemp(prefix="stagescope-training-"))
+    root = scratch_directory("training")
     directory, truth = root / "recording", root / "truth"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if recorded:

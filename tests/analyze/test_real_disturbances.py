@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
 import polars as pl
 import pytest
 
+from scratch import scratch_directory
 from stagescope import workflow
 from stagescope.analyze.comparison import compare_totals
 from stagescope.analyze.step_trend import find_step_trends
@@ -25,7 +24,7 @@ SET_UP_STEP = 0
 @cache
 def recorded(how):
     """Return the timeline of a training disturbed in some way, without the step that sets up connections."""
-    directory = Path(mkdtemp(prefix="stagescope-disturbed-")) / how
+    directory = scratch_directory("disturbed") / how
     environment = recording_environment(
         directory, steps=None, run=how, inherited={**os.environ, "OMP_NUM_THREADS": "1"}
     )

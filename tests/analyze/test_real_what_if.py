@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
 import polars as pl
 import pytest
 
+from scratch import scratch_directory
 from stagescope import workflow
 from stagescope.analyze.ledger import build_ledger
 from stagescope.analyze.operations import find_operations
@@ -33,7 +32,7 @@ ATTEMPTS, DISTURBED = 3, 0.03
 
 def record(schedule, milliseconds):
     """Return the operations of a training of sleeps, and its shortest steps; the first sets up connections."""
-    directory = Path(mkdtemp(prefix="stagescope-what-if-")) / "recording"
+    directory = scratch_directory("what-if") / "recording"
     environment = recording_environment(
         directory, steps=None, run=schedule, inherited={**os.environ, "OMP_NUM_THREADS": "1"}
     )

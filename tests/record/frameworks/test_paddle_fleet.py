@@ -8,13 +8,13 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import polars as pl
 import pytest
 
 import fake_paddle
 from peers import paddle_python, peer_variables
+from scratch import scratch_directory
 from stagescope import workflow
 from stagescope.record.frameworks import paddle_fleet
 from stagescope.record.patching import Patches
@@ -42,7 +42,7 @@ def train(*, recorded: bool = True, steps: str | None = None) -> Training:
     """Train for real; a start that fails in gloo's own rendezvous is tried again."""
     python = str(paddle_python())
     for _ in range(ATTEMPTS):
-        root = Path(mkdtemp(prefix="stagescope-paddle-"))
+        root = scratch_directory("paddle")
         launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(RANKS), "--backend", "gloo"]
         command = [python, *launch, "--log_dir", str(root / "log"), str(SCRIPT), str(root / "truth")]
         command += [str(MICROBATCHES), str(STEPS)]
