@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from functools import cache
 
 import polars as pl
 
 import peers
 from children import only_contents
+from process_groups import once, run_group
 from scratch import scratch_directory
 from stagescope import workflow
 from stagescope.schedules.recognize import recognize
@@ -22,7 +21,7 @@ from trainings import RANKS, TESTS, Training
 PACKAGES = {"megatron": peers.MEGATRON, "deepspeed": peers.DEEPSPEED}
 
 
-@cache
+@once
 def train(framework: str, *arguments: str, recorded: bool = True, steps: str | None = None) -> Training:
     """Train three steps on four processes; raises with the training's output if it fails."""
     packages = peers.peer_packages(framework, *PACKAGES[framework])
@@ -57,9 +56,7 @@ def train(framework: str, *arguments: str, recorded: bool = True, steps: str | N
         # A build that was killed leaves a lock behind, on which every later one would wait for ever.
         "TORCH_EXTENSIONS_DIR": str(root / "extensions"),
     }
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=240, check=False, cwd=root
-    )
+    done = run_group(command, env=environment, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
     told = [json.loads((root / "truth" / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
     losses = next(one["losses"] for one in reversed(told) if one["losses"])

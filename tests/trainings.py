@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from process_groups import once, run_group
 from scratch import scratch_directory
 from stagescope.record.launch import recording_environment
+
+if TYPE_CHECKING:
+    import subprocess
 
 TESTS = Path(__file__).parent
 SCHEDULES = (
@@ -39,10 +42,10 @@ def run_ranks(
     arguments: list[str], environment: dict[str, str], *, ranks: int = RANKS
 ) -> subprocess.CompletedProcess:
     command = [sys.executable, str(TESTS / "fork_ranks.py"), str(ranks), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    return run_group(command, env=environment)
 
 
-@cache
+@once
 def record_training(schedule: str, *, steps: str | None = None, recorded: bool = True) -> Training:
     """Train three steps of `schedule` on four processes; raises with the training's output if it fails."""
     root = scratch_directory("training")
