@@ -72,6 +72,14 @@ def test_a_run_is_served_until_ctrl_c_ends_it_without_a_word_of_python(table, tm
         assert out == "ended\n"
 
 
+def test_ctrl_c_in_the_moment_in_which_the_link_is_printed_ends_it_too(table, tmp_path):
+    for _ in range(3):
+        with opened(table, tmp_path, "--no-browser") as (process, _, _title):
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=PATIENCE_S)
+            assert (process.returncode, out, err) == (0, "ended\n", "")
+
+
 def test_the_levels_are_kept_for_the_next_time_and_where_the_user_wants_them(table, tmp_path):
     for _ in range(2):
         with opened(table, tmp_path, "--no-browser") as (_, visitor, _title):

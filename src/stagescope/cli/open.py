@@ -60,12 +60,13 @@ def command(
     say_partial(run)
     again = Opener(partial(workflow.view_stamp, *paths), partial(read, options=options))
     listening = listen(LiveRun(again, run, stamp), host, port)
-    click.echo(f"{run.meta['title']} · {run.meta['span_count']:,} spans")
-    click.echo(f"open {listening.link}")
-    click.echo("  this link works once; Ctrl-C ends the server")
-    if browser and _has_screen():
-        _open_browser(listening.link)
-    listening.run()
+    with listening.ended_by_ctrl_c():
+        click.echo(f"{run.meta['title']} · {run.meta['span_count']:,} spans")
+        click.echo(f"open {listening.link}")
+        click.echo("  this link works once; Ctrl-C ends the server")
+        if browser and _has_screen():
+            _open_browser(listening.link)
+        listening.run()
     click.echo("ended")
     return 0
 

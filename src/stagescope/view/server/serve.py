@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
-from contextlib import suppress
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import uvicorn
@@ -16,6 +18,7 @@ from stagescope.view.server.gate import Gate
 from stagescope.vocabulary.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from importlib.abc import Traversable
 
     from stagescope.view.server.live import LiveRun
@@ -53,10 +56,24 @@ class Listening(NamedTuple):
     socket: socket.socket
     link: str
 
+    @contextmanager
+    def ended_by_ctrl_c(self) -> Iterator[None]:
+        """Let Ctrl-C ask the server to end from now on, also in the moments before and after it answers.
+
+        An exception instead could come while Python runs what must not raise, and be lost there.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self.server.handle_exit)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     def run(self) -> None:
-        """Answer until interrupted; returns when asked to end, by Ctrl-C as by `server.should_exit`."""
-        # uvicorn raises the signal again when it has ended in good order.
-        with suppress(KeyboardInterrupt):
+        """Answer until asked to end, by Ctrl-C or by `server.should_exit`."""
+        with self.ended_by_ctrl_c():
             self.server.run(sockets=[self.socket])
 
 
