@@ -17,7 +17,10 @@ from stagescope.ingest.kineto.rank_trace import read_rank
 from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.readers.kineto import READER
 from stagescope.record.launch import recording_environment
+from stagescope.schedules import order
+from stagescope.timeline.messages import match_messages
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import label
 from trainings import SCHEDULES, run_ranks
 
 DATA = Path(__file__).parents[1] / "data" / "kineto"
@@ -96,6 +99,40 @@ def test_1f1b_is_inferred_and_its_uncertainty_said():
     assert timeline.ranks["pp"].to_list() == [0, 1, 2, 3]
     assert len(said(timeline, "info")) == 4
     assert "inferred from operators, flows and transfers, their edges within" in said(timeline, "info")[0]
+
+
+def test_1f1b_is_told_by_its_transfers_alone_where_the_trace_holds_nothing_else():
+    timeline = stagescope.read(DATA.parent / "kineto_transfers")
+    jobs = timeline.spans.filter(pl.col("kind").is_in(["forward", "backward"])).sort("start_ns")
+    for step in range(2):
+        for rank, expected in order("1f1b", ranks=4, microbatches=8).items():
+            own = jobs.filter((pl.col("step") == step) & (pl.col("rank") == rank))
+            labels = [label(*job) for job in own.select("kind", "stage", "microbatch").iter_rows()]
+            assert labels == [str(job) for job in expected]
+    messages = match_messages(timeline.spans)
+    assert messages.height == 2 * 8 * 2 * 3
+    assert (messages["recv_end_ns"] >= messages["send_start_ns"]).all()
+    assert all("the order of transfers, which is that of 1F1B" in text for text in said(timeline, "info"))
+
+
+def test_what_transfers_alone_tell_is_what_the_recorder_saw_within_the_stated_error(tmp_path):
+    for rank, path in enumerate(paths("1F1B")):
+        trace = load(path)
+        trace["traceEvents"] = [
+            one for one in trace["traceEvents"]
+            if one.get("cat") == "user_annotation" or one["name"].startswith("c10d::")
+        ]  # fmt: skip
+        save(tmp_path / f"rank{rank}.json", trace)
+    recorded = pl.read_csv(DATA / "1F1B" / "recorded.txt")
+    found = compared(recorded, {rank: read_rank(tmp_path / f"rank{rank}.json") for rank in range(4)})
+    assert found.height == 4 * 16
+    assert found.select("start_off_ns", "end_off_ns").null_count().row(0) == (0, 0)
+    assert unsure(found).height <= 0.05 * found.height
+    middle = found.filter(
+        pl.col("rank").is_in([1, 2])
+    )  # a transfer stands before and behind each of their jobs
+    assert middle["start_off_ns"].median() < CLOSE_NS
+    assert middle["end_off_ns"].median() < 3 * CLOSE_NS
 
 
 def test_an_overlapped_pair_is_two_jobs_one_after_the_other():

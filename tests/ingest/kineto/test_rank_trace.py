@@ -30,7 +30,7 @@ def test_an_annotated_trace_has_jobs_with_steps_and_the_waits_of_their_receives(
     (wait,) = found.transfers.to_dicts()
     assert (wait["wait_start_ns"] - BASE_NS, wait["wait_end_ns"] - BASE_NS) == (115_000, 300_000)
     assert found.steps["step"].to_list() == [3]
-    assert (found.is_inferred, found.diagnostics) == (False, [])
+    assert (found.inferred_from, found.diagnostics) == (None, [])
     assert dict(found.jobs.schema) == {name: kind() for name, kind in JOB_SCHEMA.items()}
     assert dict(found.transfers.schema) == {name: kind() for name, kind in TRANSFER_SCHEMA.items()}
 
@@ -42,7 +42,7 @@ def test_without_annotations_jobs_are_inferred_and_numbered_in_each_step(read):
     found = read(*step, *again, *optimizer)
     rows = found.jobs.filter(found.jobs["kind"] != "optimizer").select("kind", "microbatch", "step").rows()
     assert sorted(rows) == [("backward", 0, 0), ("backward", 0, 1), ("forward", 0, 0), ("forward", 0, 1)]
-    assert found.is_inferred
+    assert found.inferred_from == "operators, flows and transfers"
 
 
 def test_a_trace_that_begins_in_the_middle_of_a_step_says_so(read):

@@ -42,7 +42,10 @@ NO_JOB = 2
 
 
 class Inferred(NamedTuple):
-    """Jobs and transfers by `order`, the number of the job's forward in this trace; and backwards without a forward."""
+    """Jobs and transfers by `order`, the number of the job's forward in this trace; and what tells no job.
+
+    `unmatched` counts backwards without a forward, or transfers where these alone tell (by_transfers.py).
+    """
 
     jobs: pl.DataFrame
     transfers: pl.DataFrame

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.ingest.kineto.annotated import annotated_spans, named_marks
+from stagescope.ingest.kineto.by_transfers import infer_by_transfers
 from stagescope.ingest.kineto.device import on_device
 from stagescope.ingest.kineto.facts import RankFacts, rank_facts
-from stagescope.ingest.kineto.inferred import infer_spans
+from stagescope.ingest.kineto.inferred import Inferred, infer_spans
 from stagescope.ingest.kineto.operator_classes import SEND
 from stagescope.ingest.kineto.steps import named_steps, profiler_steps, step_openings, with_steps
 from stagescope.ingest.kineto.tables import read_tables
@@ -31,15 +32,21 @@ TRANSFER_SCHEMA = {
 }  # fmt: skip
 
 
+UNMATCHED_BACKWARDS = (
+    "backwards belong to no forward in the trace and are left out: it begins in the middle of a step"
+)
+UNMATCHED_TRANSFERS = "transfers are of no whole step of 1F1B, the only order that is told without operators"
+
+
 class RankTrace(NamedTuple):
-    """One trace: whose it is, its jobs, transfers and steps, and whether its jobs were inferred."""
+    """One trace: whose it is, its jobs, transfers and steps; and what its jobs were inferred from, if they were."""
 
     path: Path
     facts: RankFacts
     jobs: pl.DataFrame
     transfers: pl.DataFrame
     steps: pl.DataFrame
-    is_inferred: bool
+    inferred_from: str | None
     diagnostics: list[Diagnostic]
 
 
@@ -51,8 +58,12 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
     read = read_tables(path)
     facts = rank_facts(path, read.facts)
     marks = named_marks(read.tables["annotations"], pattern)
-    is_inferred = marks.filter(pl.col("kind").is_in(PIPELINE_JOBS)).is_empty()
-    found = _inferred(read, marks) if is_inferred else _annotated(read, marks)
+    inferred_from = None
+    if marks.filter(pl.col("kind").is_in(PIPELINE_JOBS)).is_empty():
+        inferred, inferred_from, unmatched = _inferred_from(read, facts)
+        found = _inferred(read, marks, inferred, unmatched)
+    else:
+        found = _annotated(read, marks)
     steps = profiler_steps(read.tables["annotations"])
     jobs, transfers, notes = (
         found if read.tables["kernels"].is_empty() else _on_device(read, found, marks, facts)
@@ -70,7 +81,7 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
         *read.diagnostics,
         *(Diagnostic(*note[:2], str(path), facts.rank, count=note[2]) for note in notes),
     ]
-    return RankTrace(path, facts, jobs, transfers, steps, is_inferred, diagnostics)
+    return RankTrace(path, facts, jobs, transfers, steps, inferred_from, diagnostics)
 
 
 Found = tuple[pl.DataFrame, pl.DataFrame, list[tuple[str, str, int]]]
@@ -86,16 +97,19 @@ def _annotated(read: TraceTables, marks: pl.DataFrame) -> Found:
     return found.jobs, _with_waits(found.transfers, found.jobs), notes
 
 
-def _inferred(read: TraceTables, marks: pl.DataFrame) -> Found:
-    """Return jobs and transfers by the order of the forwards; micro-batches are numbered when the steps are known."""
+def _inferred_from(read: TraceTables, facts: RankFacts) -> tuple[Inferred, str, str]:
+    """Return what can be inferred, from what, and what is to be said of the rest."""
     found = infer_spans(read.tables)
+    if found.jobs.height:
+        return found, "operators, flows and transfers", UNMATCHED_BACKWARDS
+    told = infer_by_transfers(read.tables, facts)
+    return told, "the order of transfers, which is that of 1F1B", UNMATCHED_TRANSFERS
+
+
+def _inferred(read: TraceTables, marks: pl.DataFrame, found: Inferred, unmatched: str) -> Found:
+    """Return jobs and transfers by the order of the forwards; micro-batches are numbered when the steps are known."""
     others = annotated_spans(read.tables, marks).jobs
-    notes = []
-    if found.unmatched:
-        text = (
-            "backwards belong to no forward in the trace and are left out: it begins in the middle of a step"
-        )
-        notes.append(("warning", text, found.unmatched))
+    notes = [("warning", unmatched, found.unmatched)] if found.unmatched else []
     jobs = pl.concat([found.jobs.with_columns(stage=pl.lit(None, pl.Int32)), others], how="diagonal_relaxed")
     openings = step_openings(jobs)
     steps = profiler_steps(read.tables["annotations"])

@@ -129,11 +129,11 @@ def _said(rank: int, trace: RankTrace) -> list[Diagnostic]:
     """Return what a reader of the picture has to know about one rank."""
     found = []
     jobs = _pipeline_jobs(trace)
-    if trace.is_inferred:
+    if trace.inferred_from:
         errors_us = (jobs["edge_error_ns"] / 1000).round()
         typical_us, worst_us = (int(errors_us.quantile(q) or 0) for q in (0.5, 1.0))
         text = (
-            "the schedule annotates no job: forwards and backwards are inferred from operators, flows and transfers,"
+            f"the schedule annotates no job: forwards and backwards are inferred from {trace.inferred_from},"
             f" their edges within {typical_us} us (median), {worst_us} us at worst"
         )
         found.append(Diagnostic("info", text, str(trace.path), rank, count=jobs.height))

@@ -1,0 +1,224 @@
+"""The jobs of a 1F1B rank whose trace holds transfers and nothing of the model: annotations without operators.
+
+A job lies between the end of its receive and its own send. Where the host also waited for an earlier send in between,
+or nothing was sent or received between two jobs, what such jobs usually take on the rank divides the time, and the
+stated uncertainty is as large as what was divided.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.ingest.kineto.annotated import RECEIVED, SENT
+from stagescope.ingest.kineto.inferred import SPANS_SCHEMA, WORKS_SCHEMA, Inferred
+from stagescope.ingest.kineto.operator_classes import RECEIVE, SEND
+from stagescope.ingest.kineto.transfer_order import Item, Work, match_transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from stagescope.ingest.kineto.facts import RankFacts
+
+    Times = npt.NDArray[np.int64]
+    Bounds = tuple[int | None, int | None]
+
+AROUND_NS = 500_000
+"""How long a rank is at most between a job and the transfers around it, unless the system keeps it waiting."""
+
+USUAL_NS = {"behind a receive": 20_000, "before a send": 80_000}
+"""What it usually does there, as measured beside the recorder; of a short gap a twentieth at most."""
+
+USUAL_WORK = {"forward": 1, "backward": 2}
+"""How long jobs take beside each other where nothing in the trace tells: as in the papers."""
+
+
+class Gap(NamedTuple):
+    """Jobs with no transfer between them, and the time in which they ran.
+
+    A side is None where nothing bounds it. A `soft` side may be farther out than the jobs were; a hard one is a
+    transfer that was made at once.
+    """
+
+    items: tuple[Item, ...]
+    start_ns: int | None
+    end_ns: int | None
+    soft_start: bool
+    soft_end: bool
+
+
+class Job(NamedTuple):
+    """A job, the stretch that it lies in, and how far the worse of its edges may be off."""
+
+    item: Item
+    start_ns: int
+    end_ns: int
+    error_ns: int
+
+
+def infer_by_transfers(tables: Mapping[str, pl.DataFrame], facts: RankFacts) -> Inferred:
+    """Return what the order of a rank's transfers tells, if it is that of 1F1B; nothing otherwise."""
+    is_work = pl.col("name").str.contains(RECEIVED) | pl.col("name").str.contains(SENT)
+    works = _works(tables["annotations"].filter(is_work), tables["operators"])
+    others = tables["annotations"].filter(~is_work).sort("start_ns")
+    groups = facts.groups or ((tuple(range(facts.world_size)),) if facts.world_size else ())
+    if not works or facts.rank is None:
+        return Inferred(pl.DataFrame(schema=SPANS_SCHEMA), pl.DataFrame(schema=WORKS_SCHEMA), 0)
+    steps, left_out = match_transfers(works, _breaks(others), groups, facts.rank)
+    gaps = [gap for items in steps for gap in _gaps(items, others)]
+    usual_ns = _usual(gaps)
+    jobs = [job for gap in gaps for job in _placed(gap, usual_ns)]
+    return Inferred(_job_table(jobs), _work_table(chain.from_iterable(steps)), left_out)
+
+
+def _works(annotations: pl.DataFrame, operators: pl.DataFrame) -> list[Work]:
+    """Return the sends and receives of a rank in the order in which they were issued."""
+    calls = operators.filter(pl.col("what").is_in([SEND, RECEIVE])).sort("start_ns")
+    rows = annotations.sort("start_ns").join_asof(
+        calls.select(called_ns="start_ns", call_end_ns="end_ns"),
+        left_on="start_ns", right_on="called_ns", check_sortedness=False,
+    )  # fmt: skip
+    in_call = pl.col("start_ns") <= pl.col("call_end_ns")
+    called = pl.when(in_call).then("called_ns").otherwise("start_ns")
+    columns = rows.select(pl.col("name").str.contains(SENT), called, "start_ns", "end_ns", title="name")
+    return [Work(*row) for row in columns.iter_rows()]
+
+
+def _breaks(others: pl.DataFrame) -> list[int]:
+    """Return moments between steps: the optimizer's, else where the profiler marks a step."""
+    name = pl.col("name")
+    for prefix, moment in (("Optimizer.step", "start_ns"), ("ProfilerStep#", "start_ns")):
+        found = others.filter(name.str.starts_with(prefix))[moment]
+        if len(found):
+            return found.to_list()
+    return []
+
+
+def _gaps(items: Sequence[Item], others: pl.DataFrame) -> Iterator[Gap]:
+    """Yield the stretches of a step between transfers in which jobs ran, in the order of time.
+
+    A receive is waited for before the job that it feeds, a send is only issued.
+    """
+    works = [item.work for item in items if item.work is not None]
+    send_ends_ns = np.sort([work.end_ns for work in works if work.sends])
+    start_ns, is_first = _last_end(others, works[0].called_ns), True
+    run: list[Item] = []
+    for item in items:
+        if item.work is None:
+            run.append(item)
+            continue
+        if run:
+            yield _gap(run, (start_ns, item.work.called_ns), send_ends_ns, (is_first, False))
+            run, is_first = [], False
+        start_ns, is_first = item.work.issued_ns if item.work.sends else item.work.end_ns, False
+    if run:
+        yield _gap(run, (start_ns, _next_start(others, works[-1].end_ns)), send_ends_ns, (is_first, True))
+
+
+def _gap(run: Sequence[Item], within_ns: Bounds, send_ends_ns: Times, soft: tuple[bool, bool]) -> Gap:
+    """Return the gap between two transfers; whoever waits for a send in it may have done its job long before."""
+    start_ns, end_ns = within_ns
+    inside = (send_ends_ns > (start_ns or 0)) & (send_ends_ns <= (end_ns or 2**62))
+    if inside.any():
+        return Gap(tuple(run), start_ns, int(send_ends_ns[inside][-1]), soft[0], soft_end=True)
+    return Gap(tuple(run), start_ns, end_ns, *soft)
+
+
+def _last_end(others: pl.DataFrame, until_ns: int) -> int | None:
+    ends = others.filter(pl.col("end_ns") <= until_ns)["end_ns"]
+    return int(ends.max()) if len(ends) else None  # type: ignore[arg-type] # a number
+
+
+def _next_start(others: pl.DataFrame, since_ns: int) -> int | None:
+    starts = others.filter(pl.col("start_ns") >= since_ns)["start_ns"]
+    return int(starts.min()) if len(starts) else None  # type: ignore[arg-type] # a number
+
+
+def _usual(gaps: Sequence[Gap]) -> dict[str, float]:
+    """Return what a forward and a backward usually take: those that ran alone; 0 where nothing tells.
+
+    Where all gaps of a kind are soft, the shortest bounds it best. A kind that was never alone follows from the other.
+    """
+    usual_ns: dict[str, float] = {}
+    for kind in USUAL_WORK:
+        alone = [
+            (gap.soft_start or gap.soft_end, gap.end_ns - gap.start_ns)
+            for gap in gaps
+            if len(gap.items) == 1
+            and gap.items[0].kind == kind
+            and gap.start_ns is not None
+            and gap.end_ns is not None
+        ]
+        hard = [length_ns for soft, length_ns in alone if not soft]
+        if alone:
+            usual_ns[kind] = median(hard) if hard else min(length_ns for _, length_ns in alone)
+    for kind, other in (("forward", "backward"), ("backward", "forward")):
+        if kind not in usual_ns and other in usual_ns:
+            usual_ns[kind] = usual_ns[other] * USUAL_WORK[kind] / USUAL_WORK[other]
+    return {kind: usual_ns.get(kind, 0.0) for kind in USUAL_WORK}
+
+
+def _placed(gap: Gap, usual_ns: dict[str, float]) -> Iterator[Job]:
+    """Yield the jobs of a gap: all of it, unless a side is soft and its jobs usually take less."""
+    expected = [usual_ns[item.kind] for item in gap.items]
+    length_ns = round(sum(expected))
+    start_ns, end_ns = gap.start_ns, gap.end_ns
+    if start_ns is None:
+        start_ns = (end_ns or 0) - length_ns
+    if end_ns is None:
+        end_ns = start_ns + length_ns
+    slack_ns = max(end_ns - start_ns - length_ns, 0) if length_ns else 0
+    earliest_ns, latest_ns = start_ns, end_ns
+    most_ns = (end_ns - start_ns) // 20
+    if gap.soft_end:
+        end_ns -= slack_ns
+    elif gap.soft_start:
+        start_ns += slack_ns
+    start_ns += 0 if gap.soft_start else min(USUAL_NS["behind a receive"], most_ns)
+    end_ns -= 0 if gap.soft_end else min(USUAL_NS["before a send"], most_ns)
+    weights = expected if length_ns else [float(USUAL_WORK[item.kind]) for item in gap.items]
+    shares = np.cumsum([0.0, *weights]) / sum(weights)
+    cuts_ns = [start_ns + round((end_ns - start_ns) * share) for share in shares]
+    # The cut between two jobs may be anywhere in between.
+    inner_ns = max((max(cut_ns - start_ns, end_ns - cut_ns) for cut_ns in cuts_ns[1:-1]), default=0)
+    error_ns = max(AROUND_NS, start_ns - earliest_ns, latest_ns - end_ns, inner_ns)
+    for item, (since_ns, until_ns) in zip(gap.items, pairwise(cuts_ns), strict=True):
+        yield Job(item, since_ns, until_ns, error_ns)
+
+
+def _job_table(jobs: Sequence[Job]) -> pl.DataFrame:
+    rows = [
+        (
+            job.item.kind,
+            job.item.order,
+            job.start_ns,
+            job.end_ns,
+            job.error_ns,
+            job.start_ns,
+            job.end_ns,
+            "compute",
+        )
+        for job in jobs
+    ]
+    return pl.DataFrame(rows, SPANS_SCHEMA, orient="row")
+
+
+def _work_table(items: Iterable[Item]) -> pl.DataFrame:
+    rows = [
+        (
+            f"{'send' if work.sends else 'recv'}_{item.kind}",
+            item.order,
+            work.issued_ns,
+            work.end_ns,
+            work.title,
+        )
+        for item in items
+        if (work := item.work) is not None
+    ]
+    return pl.DataFrame(rows, WORKS_SCHEMA, orient="row").sort("start_ns")
