@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 HEADER = (b'"schemaVersion"', b'"deviceProperties"')
-EVENTS = (b'"External id"', b'"Ev Idx"', b'"gpu_user_annotation"', b'"baseTimeNanoseconds"')
+EVENTS = (
+    *(b'"External id"', b'"Ev Idx"', b'"baseTimeNanoseconds"'),
+    *(b'"gpu_user_annotation"', b'"user_annotation"', b'"cpu_op"'),
+)
 PADDLE = b'"span_index"'
 OURS = b'{"traceEvents":[\n{"ph":"M","pid":'
 """How an export of stagescope begins: it was made from a recording, which is what is to be read."""
