@@ -5,6 +5,7 @@ from evidence_rows import evidence_from_rows, there_and_back
 from stagescope.align.bounds import bound
 from stagescope.align.frame import Cut, frame_of
 from stagescope.align.limits import facts_of, limits_of
+from stagescope.align.rooms import rooms_of
 
 MOMENTS = range(0, 10_000, 100)
 
@@ -12,7 +13,9 @@ MOMENTS = range(0, 10_000, 100)
 def bounds_of(rows, clocks, *, cuts=()):
     frame = frame_of(np.linspace(0, 9_900, 12), np.where(np.arange(clocks), 1e-4, 0.0), cuts)
     reference = np.zeros(clocks, np.int64)
-    return bound(limits_of(facts_of(evidence_from_rows(rows), frame, 0.0), frame), frame, reference)
+    evidence = evidence_from_rows(rows)
+    limits = limits_of(facts_of(evidence, frame, 0.0), frame)
+    return bound(limits, frame, reference, rooms_of(limits, evidence, frame, 0.0))
 
 
 def test_a_machine_lies_between_the_delays_of_both_directions():

@@ -3,9 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evidence_rows import evidence_from_rows, there_and_back
-from stagescope.align.conflicts import exclusion_ns, false_ones, find_conflicts, tight
+from stagescope.align.conflicts import exclusion_ns, false_ones, find_conflicts, tight, unproven
 
 BUDGET = np.array([0.0, 200e-6])
+MOMENTS = range(0, 1_000_000, 10_000)
 
 
 def conflicts_of(rows):
@@ -34,6 +35,47 @@ def test_a_clock_step_excludes_on_one_side_only_and_nothing_is_false():
     )
     assert len(found) > 0
     assert not false_ones(found, count).any()
+
+
+def seen_by_few(delays_back_ns):
+    """Return which observations see that a clock is set near the end, and which are taken to be false, and proved so.
+
+    Only the last three that come back could tell as well; they would take 320 ns if they were right.
+    """
+    rows = there_and_back(MOMENTS, ahead_ns=lambda at: -300 * (at >= 950_000))
+    rows = [row for row in rows if row[0] == 0 or row[2] < 950_000]
+    rows += [(1, 0, 992_000 + 2_000 * number, delay_ns) for number, delay_ns in enumerate(delays_back_ns)]
+    evidence = evidence_from_rows(rows)
+    conflicts = find_conflicts(evidence, BUDGET)
+    false = false_ones(conflicts, len(evidence))
+    saw = (evidence.source == 0) & (evidence.sent_ns >= 950_000)
+    return saw, false, false & ~unproven(evidence, conflicts, false, 2)
+
+
+def test_what_a_few_false_ones_at_the_end_exclude_may_be_right():
+    saw, false, proved = seen_by_few((200, 320, 190))
+    assert np.array_equal(false, saw)
+    assert not proved.any()
+
+
+def test_what_more_than_a_few_exclude_is_false():
+    saw, false, proved = seen_by_few((200, 210, 190))
+    assert np.array_equal(false, saw)
+    assert np.array_equal(proved, saw)
+
+
+def test_what_is_false_before_right_ones_of_its_direction_is_proved_so_by_two():
+    rows = there_and_back(MOMENTS, ahead_ns=lambda _: 0)
+    rows[-6] = (0, 1, rows[-6][2], -100)
+    rows = [row for row in rows if row[0] == 0 or row[2] < 975_000] + [
+        (1, 0, 992_000, 20),
+        (1, 0, 994_000, 20),
+    ]
+    evidence = evidence_from_rows(rows)
+    conflicts = find_conflicts(evidence, BUDGET)
+    false = false_ones(conflicts, len(evidence))
+    assert false.sum() == 1
+    assert not unproven(evidence, conflicts, false, 2).any()
 
 
 def test_receives_that_did_not_wait_count_only_where_none_did():

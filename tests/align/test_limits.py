@@ -3,7 +3,15 @@ import pytest
 
 from evidence_rows import evidence_from_rows, there_and_back
 from stagescope.align.frame import Cut, frame_of
-from stagescope.align.limits import carried, contradicting_pairs, facts_of, limits_of, most_false, no_faster
+from stagescope.align.limits import (
+    carried,
+    contradicting_pairs,
+    facts_of,
+    fewest_believed,
+    limits_of,
+    most_false,
+    no_faster,
+)
 
 PPM = 1e-6
 
@@ -70,6 +78,29 @@ def test_so_many_of_a_block_are_not_believed_that_chance_hardly_exceeds_them():
     doubting = limits_at(rows, [0, 32_000, 64_000], share=0.01).tightest_ns
     assert trusting[1].min() < 0
     assert doubting[1].min() > 20
+
+
+def test_at_an_end_the_third_longest_of_the_last_few_counts():
+    rows = there_and_back(range(0, 64_000, 1_000), ahead_ns=lambda _: 0)
+    for number, delay_ns in enumerate((30, 1_000, 500, 40)):
+        rows[2 * number - 8] = (0, 1, rows[2 * number - 8][2], delay_ns)
+    assert fewest_believed(0.01) == 7
+    limits = limits_at(rows, range(0, 64_001, 500), share=0.01)
+    ahead = limits.one == 0
+    # Up to the third last of them; a step may have been after any of these three.
+    known = np.flatnonzero(np.isfinite(limits.future_ns[:, ahead][:, 0]))
+    assert known[-1] == 61 * 2
+    assert limits.future_ns[known[-1], ahead] == pytest.approx(40, abs=1)
+
+
+def test_of_fewer_observations_the_longest_counts_to_their_very_end():
+    rows = [(0, 1, at_ns, at_ns / 10) for at_ns in (100, 200, 300)]
+    frame = frame_of(np.linspace(0, 400, 401), np.zeros(2), ())
+    evidence = evidence_from_rows(rows)
+    assert len(facts_of(evidence, frame, 0.01).limit_ns) == 0
+    limits = limits_of(facts_of(evidence, frame, 0.01, to_the_end=True), frame)
+    assert limits.future_ns[300, 0] == limits.past_ns[130, 0] == 30
+    assert np.isinf([limits.future_ns[301, 0], limits.past_ns[100, 0]]).all()
 
 
 def test_limits_that_exclude_each_other_name_the_pair():

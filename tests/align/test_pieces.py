@@ -5,7 +5,7 @@ import pytest
 
 from evidence_rows import evidence_from_rows, there_and_back
 from stagescope.align.evidence import Coarse
-from stagescope.align.frame import Cut
+from stagescope.align.frame import Cut, frame_of
 from stagescope.align.pieces import Pieces, pieces_of
 from stagescope.align.solve import solve
 
@@ -63,3 +63,13 @@ def test_a_stretch_in_which_the_clock_may_have_been_set_unseen_is_without_bounds
     late = pieces.start_ns >= ZERO_NS + 7_000 + from_ns
     assert np.isinf(pieces.upper_ns[late]).all()
     assert np.isfinite(pieces.upper_ns[: late.argmax() - 1]).all()
+
+
+def test_the_estimate_follows_the_rate_where_nothing_is_bounded():
+    solution, whole = pieces_from(lambda at_ns: 1e-4 * at_ns)
+    blind = replace(solution.frame, blind=(Cut(1, -np.inf, 50.0 * MILLISECOND_NS, 0.0),))
+    frame = frame_of(blind.knots_ns, blind.budget, blind.cuts, blind.blind)
+    stamps_ns = ZERO_NS + 7_000 + np.arange(0, 100) * MILLISECOND_NS
+    pieces = pieces_of(replace(solution, frame=frame), COARSE, 1, stamps_ns)
+    assert np.isinf(pieces.upper_ns[0])
+    assert pieces.at(stamps_ns).tolist() == pytest.approx(whole.at(stamps_ns).tolist(), abs=2)

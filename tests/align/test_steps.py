@@ -40,6 +40,15 @@ def test_one_observation_at_the_very_end_is_doubtful_and_leaves_the_end_blind():
     assert all(cut.to_ns == np.inf for cut in doubtful.blind)
 
 
+def test_a_false_observation_beside_a_step_is_doubtful_and_leaves_the_step_as_it_is():
+    rows = stepped(300)
+    rows[0] = (0, 1, rows[0][2], -100)
+    (step,), doubtful = steps_of(rows)
+    assert 480_000 <= step.from_ns < step.to_ns <= 510_000
+    assert doubtful.places.tolist() == [0]
+    assert {cut.clock for cut in doubtful.blind} == {0, 1}
+
+
 def chain(middle, last):
     return middle + [(source + 1, target + 1, *rest) for source, target, *rest in last]
 

@@ -14,11 +14,13 @@ import numpy as np
 
 from stagescope.align.frame import TOLERANCE_NS
 from stagescope.align.limits import carried
+from stagescope.align.rooms import unnoticed
 
 if TYPE_CHECKING:
     from stagescope.align.evidence import Bools, Floats, Ints
     from stagescope.align.frame import Cut, Frame
     from stagescope.align.limits import Limits
+    from stagescope.align.rooms import Rooms
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,18 @@ class Bounds:
         return np.asarray((self.lower_ns > self.upper_ns + TOLERANCE_NS).any(axis=0))
 
 
-def bound(limits: Limits, frame: Frame, reference: Ints) -> Bounds:
-    """Return the interval of x at every knot; the `reference` of each clock's group shows 0 in its first segment."""
+def bound(limits: Limits, frame: Frame, reference: Ints, rooms: Rooms) -> Bounds:
+    """Return the interval of x at every knot; the `reference` of each clock's group shows 0 in its first segment.
+
+    `rooms` tell by how much it may have been set without being noticed.
+    """
     start = (reference == np.arange(len(reference))) & (frame.segment >= 0)
     limit_ns = limits.safe_ns
     upper_ns = _shortest(limits.one, limits.other, limit_ns, start)
     lower_ns = -_shortest(limits.other, limits.one, limit_ns, start)
     for clock in sorted({cut.clock for cut in frame.cuts} & set(reference.tolist())):
         _rejoin(lower_ns, upper_ns, frame, np.flatnonzero(reference == clock), clock)
-    back_ns, ahead_ns = _unnoticed(limits, reference, upper_ns - lower_ns)
+    back_ns, ahead_ns = unnoticed(rooms, reference, upper_ns - lower_ns)
     along_ns = np.where(frame.continuous(), frame.budget * frame.gap_ns, np.inf)
     lower_ns, upper_ns = -carried(ahead_ns - lower_ns, along_ns), carried(upper_ns + back_ns, along_ns)
     for cut in frame.cuts:
@@ -52,33 +57,6 @@ def bound(limits: Limits, frame: Frame, reference: Ints) -> Bounds:
         if cut.clock in reference and cut.ahead_ns[0] <= cut.ahead_ns[1]:
             _begin(lower_ns, upper_ns, frame, np.flatnonzero(reference == cut.clock), cut)
     return Bounds(lower_ns, upper_ns)
-
-
-def _unnoticed(limits: Limits, reference: Ints, width_ns: Floats) -> tuple[Floats, Floats]:
-    """Return how far the reference of each clock may have been set by each knot, without any of its pairs telling.
-
-    Back, and ahead. What a pair knew before a moment and what it knew after it leave room for a step: in whichever
-    pair that is least, at whichever moment until then that is most. What was set ahead has to be taken off.
-    """
-    rooms = []
-    for column in (limits.other, limits.one):
-        room_ns = np.zeros((len(limits.past_ns), len(reference)))
-        for clock in np.unique(reference).tolist():
-            own = np.flatnonzero((column == clock) & (limits.back >= 0))
-            others = np.flatnonzero((reference == clock) & (np.arange(len(reference)) != clock))
-            if not len(others):
-                continue
-            # Before: x[one] - x[other] <= past; after: x[other] - x[one] <= future. All of both may be one's step.
-            across_ns = (
-                limits.past_ns[:-1, own] + limits.along_ns[:, own] + limits.future_ns[1:, limits.back[own]]
-            )
-            usual_ns = float(limits.room_ns[own].min(initial=np.inf, where=_both_ways(limits, own)))
-            if not np.isfinite(usual_ns):
-                usual_ns = float(width_ns[:, others].max(axis=0).min())
-            until_ns = _until(across_ns.min(axis=1, initial=np.inf), usual_ns)
-            room_ns[:, reference == clock] = until_ns[:, None]
-        rooms.append(room_ns)
-    return rooms[0], rooms[1]
 
 
 def _begin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: Cut) -> None:
@@ -93,27 +71,6 @@ def _begin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: C
         most_ns = float(-lower_ns[after[0], cut.other]) - cut.ahead_ns[0]
     lower_ns[:, group] += min(0.0, least_ns)
     upper_ns[:, group] += max(0.0, most_ns)
-
-
-def _both_ways(limits: Limits, columns: Ints) -> Bools:
-    """Return of which pairs both directions are known at some knot."""
-    tightest_ns = limits.tightest_ns
-    sums_ns = tightest_ns[:, columns] + tightest_ns[:, limits.back[columns]]
-    return np.asarray(sums_ns.min(axis=0, initial=np.inf) < np.inf)
-
-
-def _until(across_ns: Floats, room_ns: float) -> Floats:
-    """Return the most of what a step in any gap between two knots may have been, for each knot: in a gap before it.
-
-    After the last gap of which both sides tell, it is what that one says, and the usual room.
-    """
-    known = np.flatnonzero(np.isfinite(across_ns))
-    if not len(known):
-        return np.full(len(across_ns) + 1, 2 * room_ns)
-    # Where a clock step was found, no other is asked for.
-    filled_ns = np.maximum(np.where(np.isfinite(across_ns), across_ns, 0.0), room_ns)
-    filled_ns[known[-1] + 1 :] = filled_ns[known[-1]] + room_ns
-    return np.maximum.accumulate(np.concatenate([[room_ns], filled_ns]))
 
 
 def _shortest(to: Ints, via: Ints, limit_ns: Floats, start: Bools) -> Floats:

@@ -127,6 +127,29 @@ def false_ones(conflicts: Conflicts, count: int) -> Bools:
     return false
 
 
+def unproven(evidence: Evidence, conflicts: Conflicts, false: Bools, clocks: int) -> Bools:
+    """Return which of the false ones may as well be right, and those few false that exclude them on one side.
+
+    A clock that is set near an end shows itself to a few observations only. Two of them that are false exclude those
+    that are right, and these exclude all from before. With more witnesses against it, or with others of its own
+    direction beyond it that nothing excludes, an observation is false.
+    """
+    unsure = np.zeros(len(evidence), bool)
+    at_ns, way = moments(evidence), evidence.source * clocks + evidence.target
+    kept = np.flatnonzero(~false & tight(evidence, clocks))
+    kept = kept[np.lexsort((at_ns[kept], way[kept]))]
+    places = np.flatnonzero(false)
+    place, first, last = _places(way[kept], at_ns[kept], way[places], at_ns[places])
+    sides = (
+        (conflicts.early, conflicts.late, last - place),
+        (conflicts.late, conflicts.early, place - first),
+    )
+    for own, others, beyond in sides:
+        against = np.bincount(own[~false[others]], minlength=len(evidence))[places]
+        unsure[places] |= (against <= CONFIRMING) & (beyond < CONFIRMING)
+    return unsure
+
+
 def exclusion_ns(conflicts: Conflicts, count: int) -> Floats:
     """Return by how much each observation is excluded at most; 0 where nothing does."""
     by_ns = np.zeros(count)

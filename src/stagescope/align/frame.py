@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +60,11 @@ class Frame:
     def gap_ns(self) -> float:
         """Distance of two knots."""
         return float(self.knots_ns[1] - self.knots_ns[0])
+
+    @cached_property
+    def seen(self) -> Frame:
+        """The frame as if no clock was set in a stretch in which one may have been."""
+        return frame_of(self.knots_ns, self.budget, self.cuts) if self.blind else self
 
     def segment_at(self, clock: Ints, at_ns: Floats) -> Ints:
         """Return the segment that each moment of a clock lies in, -1 inside of a step."""

@@ -7,7 +7,7 @@ holds until that moment, and what was observed after holds from there on. The wi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CHANCE = 1e-7
 BLOCKS = (16, 64)
 """Observations in a row that are judged together: short blocks allow for less drift, long ones for fewer falsities."""
+
+LATE = 3
+"""So many of the outermost observations of a pair are not all long because they are false: a clock was set."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,11 @@ class Facts:
     after: Ints
 
 
-def facts_of(evidence: Evidence, frame: Frame, share: float) -> Facts:
-    """Return what the observations say if this share of them is false without being noticed; none inside of steps."""
+def facts_of(evidence: Evidence, frame: Frame, share: float, *, to_the_end: bool = False) -> Facts:
+    """Return what the observations say if this share of them is false without being noticed; none inside of steps.
+
+    `to_the_end`: of each pair as if right observations of it enclosed every step, be it among its outermost ones.
+    """
     before = frame.segment_at(evidence.source, evidence.sent_ns)
     after = frame.segment_at(evidence.target, evidence.received_ns)
     usable = (before >= 0) & (after >= 0) & tight(evidence, len(frame.budget))
@@ -60,7 +66,7 @@ def facts_of(evidence: Evidence, frame: Frame, share: float) -> Facts:
         before[usable],
         after[usable],
     )
-    return _disbelieved(facts, frame, share) if share else facts
+    return _disbelieved(facts, frame, share, to_the_end=to_the_end) if share else facts
 
 
 @cache
@@ -68,7 +74,7 @@ def most_false(count: int, share: float) -> int:
     """Return the most false ones of `count`, each false by chance `share`; more are less likely than `CHANCE`.
 
     >>> most_false(16, 0.0), most_false(64, 0.05)
-    (0, 16)
+    (0, 15)
     """
     below = 0.0
     for number in range(count + 1):
@@ -78,14 +84,18 @@ def most_false(count: int, share: float) -> int:
     return count
 
 
-def _disbelieved(facts: Facts, frame: Frame, share: float) -> Facts:
-    """Return one fact per block of those of one pair of clocks in a row, and none where a block is too small."""
+def _disbelieved(facts: Facts, frame: Frame, share: float, *, to_the_end: bool) -> Facts:
+    """Return one fact per block of those of one pair of clocks in a row, if it is large enough, and one per end."""
     steps = len(frame.cuts) + 1
     row = facts.source * len(frame.budget) + facts.target
     row = (row * steps + facts.before) * steps + facts.after
     order = np.lexsort((facts.at_ns, row))
     facts, row = _where(facts, order), row[order]
     parts = [_blocks(facts, row, frame, (size, shift), share) for size in BLOCKS for shift in (0, size // 2)]
+    few = fewest_believed(share)
+    parts += [_outermost(facts, row, frame, few, to_the_end=to_the_end)]
+    backwards = _turned(_where(facts, np.arange(len(row))[::-1]))
+    parts += [_turned(_outermost(backwards, row[::-1], frame, few, to_the_end=to_the_end))]
     names = Facts.__dataclass_fields__
     return Facts(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
@@ -120,6 +130,44 @@ def _blocks(facts: Facts, row: Ints, frame: Frame, cut: tuple[int, int], share: 
         limit_ns[chosen],
         facts.before[chosen],
         facts.after[chosen],
+    )
+
+
+def fewest_believed(share: float) -> int:
+    """Return of how many observations the `LATE`-th longest is no tighter than the tightest one that is right.
+
+    >>> fewest_believed(0.01), fewest_believed(0.05)
+    (7, 9)
+    """
+    return next(count for count in range(LATE, 1_000) if count - most_false(count, share) >= LATE)
+
+
+def _turned(facts: Facts) -> Facts:
+    """Return the facts as of a time that goes backwards."""
+    return replace(facts, from_ns=-facts.to_ns, to_ns=-facts.from_ns, at_ns=-facts.at_ns)
+
+
+def _outermost(facts: Facts, row: Ints, frame: Frame, few: int, *, to_the_end: bool) -> Facts:
+    """Return what the first few observations of each pair say together, even if a clock was set among them.
+
+    A block's limit may be of the other side of a step inside of it, and before the first block nothing else tells.
+    Of the few, the `LATE`-th longest counts: a false one may be long as well as short. It holds from that many on, or
+    `to_the_end`; then of fewer observations too, of which one is right: the longest counts.
+    """
+    first = np.flatnonzero(np.concatenate([[True], row[1:] != row[:-1]]))[: len(row)]
+    counts = np.diff(np.append(first, len(row)))
+    if not to_the_end:
+        first, counts = first[counts >= few], counts[counts >= few]
+    places = first[:, None] + np.minimum(np.arange(few), counts[:, None] - 1)
+    budget = (frame.budget[facts.source] + frame.budget[facts.target])[places]
+    limit_ns = facts.limit_ns[places] + budget * np.abs(facts.at_ns[places] - facts.at_ns[first][:, None])
+    longest = np.where(counts >= few, few - LATE, few - 1)
+    known = places[:, : 1 if to_the_end else LATE]
+    return replace(
+        _where(facts, first),
+        from_ns=facts.from_ns[places].min(axis=1),
+        to_ns=facts.to_ns[known].max(axis=1),
+        limit_ns=np.sort(limit_ns, axis=1)[np.arange(len(first)), longest],
     )
 
 

@@ -59,14 +59,16 @@ def pieces_of(solution: Solution, coarse: Coarse, clock: int, stamps_ns: Ints) -
         solution.bounds.upper_ns[:, clock],
         budget,
     )
-    whole = np.flatnonzero(frame.segment[:, clock] >= 0)
+    # In a stretch that is not bounded the estimate is the best guess all the same.
+    segment = frame.seen.segment[:, clock]
+    whole = np.flatnonzero(segment >= 0)
     if not len(whole):
         whole = np.array([0])
         curve = replace(curve, lower_ns=curve.lower_ns - np.inf, upper_ns=curve.upper_ns + np.inf)
     blind = [c for c in frame.blind if c.clock == clock] + _one_sided(cuts, curve.at_ns[whole])
     rows = _outside_before(curve, whole, stamps_ns, zero_ns)
     for left, right in pairwise(whole.tolist()):
-        if frame.segment[left, clock] == frame.segment[right, clock]:
+        if segment[left] == segment[right]:
             rows.append(_straight(curve, left, right))
         else:
             between = [

@@ -16,10 +16,11 @@ from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
 from stagescope.align.bounds import Bounds, bound
-from stagescope.align.conflicts import CONFIRMING, exclusion_ns, false_ones, find_conflicts
+from stagescope.align.conflicts import CONFIRMING, exclusion_ns, false_ones, find_conflicts, unproven
 from stagescope.align.estimate import fit
 from stagescope.align.frame import TOLERANCE_NS, Frame, frame_of, knots_for
 from stagescope.align.limits import contradicting_pairs, facts_of, limits_of, no_faster
+from stagescope.align.rooms import rooms_of
 from stagescope.align.steps import Blamed, blame, pair_steps
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def solve(evidence: Evidence, clocks: int, max_ppm: float) -> Solution:
             if worst:
                 break
             limits = limits_of(facts_of(explained.kept, explained.frame, share), explained.frame)
-            found = bound(limits, explained.frame, reference)
+            rooms = rooms_of(limits, explained.kept, explained.frame, share)
+            found = bound(limits, explained.frame, reference, rooms)
             if not contradicting_pairs(limits) and not found.contradictory.any():
                 found = _without_lonely(found, reference, contradictions)
                 return _solution(replace(explained, share=share), reference, found, tuple(contradictions))
@@ -145,6 +147,7 @@ def explain(evidence: Evidence, bare: Frame, reference: Ints) -> Explained:
         return Explained(evidence, bare, (), {}, 0.0)
     false = false_ones(conflicts, len(evidence))
     least = CONFIRMING + 1 if false.any() else CONFIRMING
+    false &= ~unproven(evidence, conflicts, false, len(bare.budget))
     steps, doubtful = pair_steps(evidence.where(~false), _renumbered(conflicts, ~false), bare.budget, least)
     places = np.flatnonzero(~false)[doubtful.places]
     by_ns = exclusion_ns(conflicts, len(evidence))
@@ -186,7 +189,7 @@ def _solution(
     count, clocks = found.upper_ns.shape
     anchored = reference == np.arange(clocks)
     # What was kept in a stretch that is not bounded is likely right all the same: good enough for a guess.
-    fitted = fit(explained.kept, replace(frame, blind=()), anchored, believed=not explained.share)
+    fitted = fit(explained.kept, frame.seen, anchored, believed=not explained.share)
     clock = np.tile(np.arange(clocks), count)
     x_ns = fitted.at(frame, clock, np.repeat(frame.knots_ns, clocks)).reshape(count, clocks)
     jumps = dict(zip(frame.cuts, np.abs(fitted.jumps_ns).tolist(), strict=True))
@@ -208,7 +211,7 @@ def _believable(x_ns: Floats, found: Bounds, frame: Frame) -> Floats:
 
     A false stamp that is believed can bend the estimate, or narrow the interval for a while, by more than that.
     """
-    along_ns = np.where(frame.continuous(), frame.budget * frame.gap_ns, np.inf)
+    along_ns = np.where(frame.seen.continuous(), frame.budget * frame.gap_ns, np.inf)
     inside_ns = np.clip(x_ns, found.lower_ns, found.upper_ns)
     too_fast = (np.abs(np.diff(inside_ns, axis=0)) > along_ns + TOLERANCE_NS).any(axis=0)
     lowest_ns, highest_ns = -no_faster(-found.lower_ns, along_ns), no_faster(found.upper_ns, along_ns)

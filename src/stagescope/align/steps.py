@@ -1,8 +1,8 @@
 """Clock steps: where what was observed before a moment excludes what was observed after it, and which clock was set.
 
-Every conflict of two observations is an interval in which one of their clocks was set. The fewest moments that stab
-all intervals are the steps, and each lies where the intervals that it stabs overlap. Which clock it was, the other
-pairs of both tell: those that leave no room for such a step clear a clock of it.
+Every conflict of two observations is an interval in which one of their clocks was set. The moments that stab most
+intervals are the steps, and each lies where the intervals that it stabs overlap. Which clock it was, the other pairs
+of both tell: those that leave no room for such a step clear a clock of it.
 """
 
 from __future__ import annotations
@@ -130,12 +130,19 @@ def _stays(points: Points, sides_ns: tuple[Floats, Floats], drift: float) -> boo
 
 
 def _stab(conflicts: Group, at_ns: Floats) -> list[Group]:
-    """Return the fewest groups of conflicts that have a moment in common."""
+    """Return groups of conflicts that have a moment in common: each time as many as possible of those that are left.
+
+    So a false observation beside a step has a group of its own, and what the step excludes stays together.
+    """
     groups = []
-    order = np.argsort(at_ns[conflicts.late], kind="stable")
-    left = conflicts.where(order)
+    left = conflicts
     while len(left.early):
-        stabbed = at_ns[left.early] < at_ns[left.late[0]]
+        # At the same moment one ends before another begins: they have none in common.
+        ends_ns = np.concatenate([at_ns[left.late], at_ns[left.early]])
+        order = np.argsort(ends_ns, kind="stable")
+        open_now = np.cumsum(np.where(order < len(left.late), -1, 1))
+        moment_ns = ends_ns[order[np.argmax(open_now)]]
+        stabbed = (at_ns[left.early] <= moment_ns) & (at_ns[left.late] > moment_ns)
         groups.append(left.where(stabbed))
         left = left.where(~stabbed)
     return groups
