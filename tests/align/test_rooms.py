@@ -19,7 +19,7 @@ def rooms_at_the_ends(rows, clocks, *, share=SHARE, blind=()):
     """Return how far the reference, clock 0, may have been set ahead until the first knot and until the last one."""
     frame = frame_of(np.linspace(0, 9_900, 100), np.where(np.arange(clocks), 1e-6, 0.0), (), blind)
     rooms = rooms_in(frame, rows, share)
-    ahead_ns = unnoticed(rooms, np.zeros(clocks, np.int64), np.full((100, clocks), np.inf))[1]
+    ahead_ns = unnoticed(rooms, frame, np.zeros(clocks, np.int64), np.full((100, clocks), np.inf))[1]
     return ahead_ns[0, 0], ahead_ns[-1, 0]
 
 

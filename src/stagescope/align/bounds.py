@@ -47,7 +47,7 @@ def bound(limits: Limits, frame: Frame, reference: Ints, rooms: Rooms) -> Bounds
     lower_ns = -_shortest(limits.other, limits.one, limit_ns, start)
     for clock in sorted({cut.clock for cut in frame.cuts} & set(reference.tolist())):
         _rejoin(lower_ns, upper_ns, frame, np.flatnonzero(reference == clock), clock)
-    back_ns, ahead_ns = unnoticed(rooms, reference, upper_ns - lower_ns)
+    back_ns, ahead_ns = unnoticed(rooms, frame, reference, upper_ns - lower_ns)
     along_ns = np.where(frame.continuous(), frame.budget * frame.gap_ns, np.inf)
     lower_ns, upper_ns = -carried(ahead_ns - lower_ns, along_ns), carried(upper_ns + back_ns, along_ns)
     for cut in frame.cuts:
@@ -114,9 +114,10 @@ def _rejoin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, clock
 
 
 def _doubt(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: Cut) -> None:
-    """Widen a group's intervals from a step on, in place: the reference may have made it, the other way.
+    """Widen a group's intervals from a step on, in place: its reference, the first, may have made it, the other way.
 
-    Then all clocks of the group are off by as much as that one clock seems to have been set.
+    Then all clocks of the group are off by as much as that one clock seems to have been set. If it was set back, its
+    own stamps from then on begin with times that it had shown before.
     """
     whole = frame.segment[:, cut.clock] >= 0
     before = np.flatnonzero(whole & (frame.knots_ns <= cut.from_ns))
@@ -127,6 +128,9 @@ def _doubt(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: C
         drift_ns = float(frame.budget[cut.clock] * (frame.knots_ns[first] - frame.knots_ns[last]))
         least_ns = float(lower_ns[last, cut.clock] - upper_ns[first, cut.clock]) - drift_ns
         most_ns = float(upper_ns[last, cut.clock] - lower_ns[first, cut.clock]) + drift_ns
+    back_ns = max(0.0, most_ns)
     later = np.ix_(frame.knots_ns > cut.from_ns, group)
     lower_ns[later] += min(0.0, least_ns)
-    upper_ns[later] += max(0.0, most_ns)
+    upper_ns[later] += back_ns
+    shown_again = (frame.knots_ns > cut.from_ns - back_ns) & (frame.knots_ns <= cut.from_ns)
+    upper_ns[shown_again, group[0]] += back_ns

@@ -42,12 +42,14 @@ def rooms_of(limits: Limits, evidence: Evidence, frame: Frame, share: float) -> 
     return Rooms(sure, limits_of(facts_of(evidence, seen, share, to_the_end=True), seen))
 
 
-def unnoticed(rooms: Rooms, reference: Ints, width_ns: Floats) -> tuple[Floats, Floats]:
+def unnoticed(rooms: Rooms, frame: Frame, reference: Ints, width_ns: Floats) -> tuple[Floats, Floats]:
     """Return how far the reference of each clock may have been set by each knot, without any of its pairs telling.
 
     Back, and ahead. What a pair knew before a moment and what it knew after it leave room for a step: in whichever
     pair that is least, at whichever moment until then that is most. What was set ahead has to be taken off.
     Near an end, where no pair surely knew something on both sides, it is whichever pair leaves most.
+
+    A clock that is set back shows the times before that again: what comes after the step has stamps of before it.
     """
     limits = rooms.sure
     found = []
@@ -64,7 +66,7 @@ def unnoticed(rooms: Rooms, reference: Ints, width_ns: Floats) -> tuple[Floats, 
             least_ns = _across(limits, own).min(axis=1, initial=np.inf)
             most_ns = _across(rooms.enclosing, _columns(rooms.enclosing, clock, ahead=ahead))
             most_ns = most_ns.max(axis=1, initial=0.0, where=np.isfinite(most_ns))
-            until_ns = _until(least_ns, most_ns, usual_ns)
+            until_ns = _until(*_filled(least_ns, most_ns, usual_ns), None if ahead else frame.knots_ns)
             room_ns[:, reference == clock] = until_ns[:, None]
         found.append(room_ns)
     return found[0], found[1]
@@ -91,8 +93,8 @@ def _both_ways(limits: Limits, columns: Ints) -> Bools:
     return np.asarray(sums_ns.min(axis=0, initial=np.inf) < np.inf)
 
 
-def _until(least_ns: Floats, most_ns: Floats, room_ns: float) -> Floats:
-    """Return the most of what a step in any gap between two knots may have been, for each knot: in a gap before it.
+def _filled(least_ns: Floats, most_ns: Floats, room_ns: float) -> tuple[Floats, float]:
+    """Return the most of what a step in each gap between two knots may have been, and one before all of them.
 
     After the last gap of which both sides surely tell, it is what that one says, and the usual room, and no less than
     what a pair that encloses the step leaves.
@@ -100,10 +102,22 @@ def _until(least_ns: Floats, most_ns: Floats, room_ns: float) -> Floats:
     known = np.flatnonzero(np.isfinite(least_ns))
     # Where a clock step was found, no other is asked for.
     filled_ns = np.maximum(np.where(np.isfinite(least_ns), least_ns, most_ns), room_ns)
-    if len(known):
-        after = slice(known[-1] + 1, None)
-        filled_ns[after] = np.maximum(filled_ns[after], filled_ns[known[-1]] + room_ns)
-    else:
-        filled_ns = np.maximum(filled_ns, 2 * room_ns)
-    first_ns = room_ns if len(known) else 2 * room_ns
-    return np.maximum.accumulate(np.concatenate([[first_ns], filled_ns]))
+    if not len(known):
+        return np.maximum(filled_ns, 2 * room_ns), 2 * room_ns
+    after = slice(known[-1] + 1, None)
+    filled_ns[after] = np.maximum(filled_ns[after], filled_ns[known[-1]] + room_ns)
+    return filled_ns, room_ns
+
+
+def _until(in_gaps_ns: Floats, first_ns: float, shown_again_ns: Floats | None) -> Floats:
+    """Return the most of what a step may have been for each knot: in a gap before it, `first_ns` before all of them.
+
+    `shown_again_ns` are the times of the knots, if the step was back: then it counts from what its gap shows again.
+    """
+    count = len(in_gaps_ns) + 1
+    since = np.arange(1, count)
+    if shown_again_ns is not None:
+        since = np.minimum(since, np.searchsorted(shown_again_ns, shown_again_ns[:-1] - in_gaps_ns))
+    room_ns = np.full(count, first_ns)
+    np.maximum.at(room_ns, since, in_gaps_ns)
+    return np.asarray(np.maximum.accumulate(room_ns))
