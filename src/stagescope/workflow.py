@@ -24,6 +24,7 @@ from stagescope.analyze.what_if import predict_steps
 from stagescope.export import WRITERS, write, writer_for
 from stagescope.export.compatible.paddle_profile import WRITERS as PADDLE_WRITERS
 from stagescope.export.save import save
+from stagescope.export.writers import html
 from stagescope.ingest import find_inputs, read_inputs
 from stagescope.ingest.merge import merge_timelines, wall_clock_notes
 from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
@@ -39,7 +40,7 @@ from stagescope.view.levels.cache import cache_folder, content_key, stamp_files
 from stagescope.view.levels.run import keep_run
 from stagescope.view.levels.sources import save_timeline
 from stagescope.view.levels.table import find_large, save_table
-from stagescope.view.viewer_extras import gather_extras, gather_layers
+from stagescope.view.viewer_extras import gather_compared_extras, gather_extras, gather_layers
 from stagescope.vocabulary.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -184,6 +185,25 @@ def export_figure(
         raise UsageError.no_figure(writer.name, pictures)
     figure = replace(figure, extras=gather_layers(timeline, figure.step))
     return save(timeline, Path(path), writer.with_figure(figure), force=force)
+
+
+def export_comparison(
+    comparison: Comparison,
+    before: Timeline,
+    after: Timeline,
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+) -> Written:
+    """Return what was written to `path`: the page of the run `after`, which opens compared with the run `before`.
+
+    `comparison` is what `compare` returns for the two; the page says it in words. Raises OutputError as `export` does.
+    """
+
+    def write_both(timeline: Timeline, target: Path) -> Written:
+        return html.write_html(timeline, target, gather_compared_extras(timeline, comparison), other=before)
+
+    return save(after, Path(path), replace(html.WRITER, write=write_both), force=force)
 
 
 def export_paddle_profile(timeline: Timeline, directory: str | os.PathLike[str]) -> list[Written]:

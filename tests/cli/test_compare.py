@@ -1,9 +1,13 @@
 """stagescope compare."""
 
+import base64
 import json
+import re
 
+import polars as pl
 import pytest
 
+from column_blobs import read_blob
 from planted_runs import Shape, random_times, run
 from stagescope.cli import main
 
@@ -38,6 +42,54 @@ def test_json_is_written_beside_markdown(runs, tmp_path, capsys):
     assert printed.endswith(f"\nwrote {out}\n")
     assert json.loads(out.read_text())["schema"] == 1
     assert main(["compare", *runs, "--json", str(out)]) == 1
+
+
+def blocks_of(page):
+    """Return the text of a page's data blocks by id."""
+    return dict(re.findall(r'<script type="[^"]*" id="stagescope-([^"]*)"[^>]*>([^<]*)</script>', page))
+
+
+def test_one_page_holds_the_second_run_and_the_first_beside_it(runs, tmp_path, capsys):
+    out = tmp_path / "comparison.html"
+    assert main(["compare", *runs, "--html", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"\nwrote {out}\n")
+    blocks = blocks_of(out.read_text(encoding="utf-8"))
+    for block, path in (("spans", runs[1]), ("other-spans", runs[0])):
+        columns, _ = read_blob(base64.b64decode(blocks[block]))
+        spans = pl.read_parquet(path)
+        assert sorted(columns["duration"]) == sorted(spans["end_ns"] - spans["start_ns"]), block
+    said = json.loads(blocks["comparison"])
+    assert said["sentences"] == printed.splitlines()[:2]
+    assert said["diagnostics"]
+    for one in said["diagnostics"]:
+        assert any(line.startswith(f"{one['severity']}: {one['message']}") for line in printed.splitlines())
+    assert "comparison" in json.loads(blocks["meta"])["sections"]
+    assert json.loads(blocks["other-meta"])["sections"] == []
+    assert {name for name in blocks if name.startswith("other-")} == {"other-meta", "other-spans"}
+
+
+def test_a_page_that_exists_is_replaced_with_force_only(runs, tmp_path, capsys):
+    out = tmp_path / "comparison.html"
+    out.write_text("mine", encoding="utf-8")
+    assert main(["compare", *runs, "--html", str(out)]) == 1
+    failed = capsys.readouterr()
+    assert (failed.out, str(out) in failed.err, out.read_text(encoding="utf-8")) == ("", True, "mine")
+    assert main(["compare", *runs, "--html", str(out), "--force", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_the_page_of_runs_with_nothing_in_common_says_so(runs, tmp_path, capsys):
+    (tmp_path / "none.csv").write_text(
+        "rank,lane,kind,start_ns,end_ns\n0,compute,other,0,5\n", encoding="utf-8"
+    )
+    out = tmp_path / "comparison.html"
+    assert main(["compare", str(tmp_path / "none.csv"), runs[1], "--html", str(out)]) == 0
+    words = "The runs have nothing in common that could be compared."
+    assert capsys.readouterr().out.splitlines()[0] == words
+    said = json.loads(blocks_of(out.read_text(encoding="utf-8"))["comparison"])
+    assert said["sentences"] == [words]
 
 
 def test_a_run_that_is_not_there_is_an_error(runs, capsys):

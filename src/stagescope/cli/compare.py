@@ -24,12 +24,20 @@ if TYPE_CHECKING:
     Examples:
       stagescope compare before after
       stagescope compare monday tuesday --markdown > comparison.md
+      stagescope compare before after --html comparison.html
       stagescope compare before after --json - | jq '.differences[0]'
     """,
 )
 @click.argument("before", metavar="A", type=click.Path(path_type=Path))
 @click.argument("after", metavar="B", type=click.Path(path_type=Path))
 @json_options("the comparison")
+@click.option(
+    "--html",
+    "html_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write both runs as one page that opens anywhere: B, colored by what changed, with A below it.",
+)
 @click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
 @align_option
 @reading_options
@@ -38,6 +46,7 @@ def command(
     after: Path,
     options: ReadOptions,
     json_path: Path | None,
+    html_path: Path | None,
     *,
     force: bool,
     markdown: bool,
@@ -52,16 +61,19 @@ def command(
     from stagescope.analyze.comparison_json import comparison_json
 
     timelines = [read_paths([path], options, align=align).timeline for path in (before, after)]
-    comparison = workflow.compare(*timelines)
+    comparison = workflow.compare(timelines[0], timelines[1])
     code = max(map(exit_code, timelines))
+    if html_path is not None:
+        workflow.export_comparison(comparison, timelines[0], timelines[1], html_path, force=force)
     if json_path == STANDARD_OUTPUT:
         click.echo(json_text(comparison_json(comparison)), nl=False)
         return code
     if json_path is not None:
         write_json(comparison_json(comparison), json_path, force=force)
     _print(comparison, markdown=markdown)
-    if json_path is not None:
-        click.echo(f"\nwrote {json_path}")
+    written = [path for path in (json_path, html_path) if path is not None]
+    if written:
+        click.echo(f"\nwrote {' and '.join(map(str, written))}")
     return code
 
 

@@ -42,7 +42,7 @@ class ViewerExtras:
 
     `gaps` has rank, step, start_ns, end_ns, cause, waits_for (row of the spans table, null) and text; `critical_path`
     row (of the spans table) and slack_ns, in order of time; `ideal` is a spans table, the schedule as it would run
-    without the run's troubles, on the run's clock. `objects` are JSON by name: verdict, ledger.
+    without the run's troubles, on the run's clock. `objects` are JSON by name: verdict, ledger, comparison.
     """
 
     gaps: pl.DataFrame | None = None
@@ -66,6 +66,15 @@ def viewer_data(timeline: Timeline, extras: ViewerExtras | None = None) -> Viewe
     beside = beside_spans(timeline, spans, extras, in_page=True)
     blob = encode_spans(spans, _least(spans["start"]))
     return replace(beside, tables={"spans": blob, **beside.tables})
+
+
+def viewer_spans_alone(timeline: Timeline) -> ViewerData:
+    """Return the meta and the spans of a timeline, without sections: what a run beside another is drawn from."""
+    ranks = shown_ranks(timeline)
+    spans = viewer_spans(timeline.spans, ranks)
+    bubbles = step_bubbles(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
+    blob = encode_spans(spans, _least(spans["start"]))
+    return ViewerData(viewer_meta(timeline, bubbles, ranks), {"spans": blob}, {})
 
 
 def beside_spans(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -16,12 +17,14 @@ from stagescope.export.viewer_data import ViewerExtras
 from stagescope.timeline.simulated import is_simulated
 from stagescope.timeline.tables import SPANS
 from stagescope.timeline.validate import conform
+from stagescope.view.compare_table import comparison_sentences
 from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.analyze import Report
+    from stagescope.analyze.comparison import Comparison
     from stagescope.analyze.ideal import Ideal
     from stagescope.analyze.operations import Operations
     from stagescope.timeline import Timeline
@@ -56,6 +59,16 @@ def gather_extras(timeline: Timeline) -> ViewerExtras:
         ideal=None if ideal is None else _ideal_spans(groundwork.operations, ideal),
         objects={**verdict, "ledger": _ledger(report.explanation.ledger.steps)},
     )
+
+
+def gather_compared_extras(timeline: Timeline, comparison: Comparison) -> ViewerExtras:
+    """Return what `gather_extras` does, and in words what changed since the run that `timeline` is compared with."""
+    extras = gather_extras(timeline)
+    said = {
+        "sentences": comparison_sentences(comparison),
+        "diagnostics": [asdict(diagnostic) for diagnostic in comparison.diagnostics],
+    }
+    return replace(extras, objects={**extras.objects, "comparison": said})
 
 
 def gather_layers(timeline: Timeline, step: int | None = None) -> ViewerExtras:

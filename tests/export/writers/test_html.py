@@ -98,6 +98,21 @@ def test_hostile_text_stays_data(tmp_path):
     assert "\u2028" not in written.path.read_text(encoding="utf-8")
 
 
+def test_another_run_stands_beside_the_own_one_in_the_same_blocks_under_other_names(tmp_path):
+    other = timeline_from_text("F0 - B0 -")
+    other = replace(other, ranks=other.ranks.with_columns(machine=pl.lit(HOSTILE)))
+    page, written = page_of(TIMELINE, tmp_path, other=other)
+    alone, _ = page_of(TIMELINE, tmp_path)
+    of_other, _ = page_of(other, tmp_path)
+    assert {name: page.blocks[name] for name in alone.blocks} == alone.blocks
+    assert set(page.blocks) - set(alone.blocks) == {"stagescope-other-meta", "stagescope-other-spans"}
+    assert page.blocks["stagescope-other-spans"] == of_other.blocks["stagescope-spans"]
+    meta = json.loads(of_other.blocks["stagescope-meta"])
+    assert json.loads(page.blocks["stagescope-other-meta"]) == {**meta, "sections": []}
+    assert written.slice_count == TIMELINE.spans.height + other.spans.height
+    assert (page.policy, "img" in page.tags) == (alone.policy, False)
+
+
 def test_the_built_viewer_is_small_and_cannot_end_its_own_block():
     sizes = [len(gzip.compress(asset(name).encode(), 9)) for name in ("viewer.js", "viewer.css")]
     assert sum(sizes) <= 100_000

@@ -4,9 +4,11 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { TimelinePainter } from "../draw/timeline";
 import { pixelPalette } from "../layout/colors";
+import { compareWith } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
 import { compareRuns } from "../model/compare";
 import { EmbeddedSource, openPage } from "../model/embedded";
+import type { Diagnostic, Meta } from "../model/meta";
 import type { PageActions } from "../panels/commands";
 import { Help, Palette } from "../panels/dialogs";
 import { Header } from "../panels/header";
@@ -73,7 +75,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
       </main>
       {isOpen && (
         <Side
-          viewer={viewer} page={page} verdict={extras.verdict} ledger={extras.ledger} idle={extras.idle}
+          viewer={viewer} page={page} changes={extras.changes} verdict={extras.verdict} ledger={extras.ledger} idle={extras.idle}
           waitedFor={(span) => waitedFor(viewer.meta, extras.layers.gaps, span)}
         />
       )}
@@ -90,20 +92,31 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
 
 /** What has to be known before the picture is believed. */
 function Warning({ viewer }: { viewer: Viewer }) {
-  const errors = viewer.meta.diagnostics.filter((one) => one.severity === "error");
-  const first = errors[0];
+  const own = errorsOf(viewer.meta);
+  const others = errorsOf(viewer.comparison.value?.meta);
   const problem = viewer.problem.value;
-  if (!first && !problem) return null;
+  if (!own[0] && !others[0] && !problem) return null;
   return (
     <div class="warning">
       {problem && <p role="alert">{problem}</p>}
-      {first && (
-        <p role="note">
-          <b>Data are missing.</b> {first.rank === null ? "" : `rank ${first.rank}: `}{first.message}
-          {errors.length > 1 ? ` And ${errors.length - 1} more, see the notes on the data.` : ""}
-        </p>
-      )}
+      <Missing words="Data are missing." errors={own} where=", see the notes on the data" />
+      <Missing words="Data of the other run are missing." errors={others} where="" />
     </div>
+  );
+}
+
+function errorsOf(meta: Meta | undefined): Diagnostic[] {
+  return meta?.diagnostics.filter((one) => one.severity === "error") ?? [];
+}
+
+function Missing({ words, errors, where }: { words: string; errors: Diagnostic[]; where: string }) {
+  const first = errors[0];
+  if (!first) return null;
+  return (
+    <p role="note">
+      <b>{words}</b> {first.rank === null ? "" : `rank ${first.rank}: `}{first.message}
+      {errors.length > 1 ? ` And ${errors.length - 1} more${where}.` : ""}
+    </p>
   );
 }
 
@@ -118,8 +131,9 @@ async function openOther(viewer: Viewer, file: File | undefined): Promise<void> 
     const own = viewer.source;
     if (!(own instanceof EmbeddedSource)) throw new Error("Runs can be compared in a page only, not on the server.");
     const other = await openPage(new DOMParser().parseFromString(await file.text(), "text/html"));
-    viewer.comparison.value = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
-    viewer.say(`compared with ${viewer.comparison.value.title}`);
+    const comparison = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
+    compareWith(viewer, comparison);
+    viewer.say(`compared with ${comparison.title}`);
   } catch (problem) {
     viewer.problem.value = `This run cannot be compared. ${wordsOf(problem)}`;
   }

@@ -6,12 +6,13 @@ import { NO_LAYERS } from "../draw/timeline";
 import { EmbeddedSource } from "../model/embedded";
 import { Gaps } from "../model/gaps";
 import { Spans } from "../model/spans";
-import { COMPUTE, type Ledger, type Meta, type Verdict } from "../model/meta";
+import { COMPUTE, type Changes, type Ledger, type Meta, type Verdict } from "../model/meta";
 import type { Source, Span } from "../model/source";
 import { durationText } from "../model/time";
 
 export interface Extras {
   layers: Layers;
+  changes: Changes | null;
   verdict: Verdict | null;
   ledger: Ledger | null;
   causes: string[];
@@ -19,16 +20,18 @@ export interface Extras {
   idle: [string, number][];
 }
 
-export const NO_EXTRAS: Extras = { layers: NO_LAYERS, verdict: null, ledger: null, causes: [], idle: [] };
+export const NO_EXTRAS: Extras = { layers: NO_LAYERS, changes: null, verdict: null, ledger: null, causes: [], idle: [] };
 
 export async function readExtras(source: Source): Promise<Extras> {
-  const [verdict, table, critical, ideal, ledger] = await Promise.all([
-    source.json("verdict"), source.table("gaps"), source.table("critical_path"), source.table("ideal"), source.json("ledger"),
+  const [changes, verdict, table, critical, ideal, ledger] = await Promise.all([
+    source.json("comparison"), source.json("verdict"), source.table("gaps"), source.table("critical_path"), source.table("ideal"),
+    source.json("ledger"),
   ]);
   const path = critical ? critical.values("span").filter((_, i) => critical.values("slack_ns")[i] === 0) : new Float64Array(0);
   const gaps = table && new Gaps(table, source instanceof EmbeddedSource ? source.spans : null);
   return {
     layers: { gaps, critical: critical && new Set(path), criticalIds: [...path], ideal: ideal && new Spans(ideal) },
+    changes: changes as Changes | null,
     verdict: verdict as Verdict | null,
     ledger: ledger as Ledger | null,
     causes: gaps ? [...gaps.causes].sort((one, other) => causePlace(one) - causePlace(other)) : [],

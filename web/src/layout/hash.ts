@@ -24,6 +24,8 @@ export interface Shown {
   pitch: number | null;
   theme: Theme;
   panel: string;
+  /** Whether the run that the page brought lies under its own, as at first. */
+  isCompared: boolean;
 }
 
 export const NOTHING_CHOSEN: Shown = {
@@ -40,6 +42,7 @@ export const NOTHING_CHOSEN: Shown = {
   pitch: null,
   theme: "auto",
   panel: "",
+  isCompared: true,
 };
 
 /** Return the hash, without what is as it was at first. */
@@ -63,6 +66,7 @@ export function toHash(shown: Shown): string {
   if (shown.pitch !== null) put("pitch", String(shown.pitch));
   if (shown.theme !== "auto") put("theme", shown.theme);
   put("panel", shown.panel);
+  if (!shown.isCompared) put("compare", "off");
   return words.toString();
 }
 
@@ -92,6 +96,7 @@ export function fromHash(hash: string): Shown {
     pitch: /^\d{1,3}$/.test(text("pitch")) && Number(text("pitch")) > 0 ? Number(text("pitch")) : null,
     theme: oneOf<Theme>(THEMES, text("theme"), "auto"),
     panel: /^[a-z]*$/.test(text("panel")) ? text("panel") : "",
+    isCompared: text("compare") !== "off",
   };
 }
 

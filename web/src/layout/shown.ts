@@ -2,6 +2,7 @@
 
 import { batch } from "@preact/signals";
 
+import { broughtOther, showOther } from "./compared";
 import type { Shown } from "./hash";
 import { hold } from "./view";
 import { FLAGS_AT_FIRST, type Flag, type Viewer } from "./viewer";
@@ -26,6 +27,7 @@ export function shownOf(viewer: Viewer): Shown {
     pitch: viewer.pitchChoice.value,
     theme: viewer.theme.value,
     panel: viewer.panel.value,
+    isCompared: !broughtOther(viewer) || viewer.isOtherShown.value,
   };
 }
 
@@ -47,6 +49,7 @@ export async function restore(viewer: Viewer, shown: Shown): Promise<void> {
     viewer.theme.value = shown.theme;
     viewer.panel.value = shown.panel;
   });
+  if (broughtOther(viewer) && viewer.isOtherShown.peek() !== shown.isCompared) await showOther(viewer, shown.isCompared);
   await viewer.search(shown.query);
   await viewer.setRange(shown.range && { ...shown.range, rows: shown.range.rows.filter(known) });
   await viewer.select(shown.selected);

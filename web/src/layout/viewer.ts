@@ -52,6 +52,8 @@ export class Viewer {
   readonly found = signal<Found | null>(null);
   readonly foundAt = signal(-1);
   readonly comparison = signal<Comparison | null>(null);
+  /** Whether it is that with the run which the page brought; layout/compared.ts changes both. */
+  readonly isOtherShown = signal(false);
   readonly said = signal("");
   /** What went wrong after the run was opened, in words. */
   readonly problem = signal("");

@@ -1,6 +1,7 @@
 /** The source that a page carries in itself. */
 
 import { bytesFromBase64 } from "./base64";
+import { compareRuns, type Comparison } from "./compare";
 import { DataError, readTable, type Table } from "./columns";
 import { Gaps } from "./gaps";
 import { findLinks } from "./links";
@@ -11,6 +12,8 @@ import type { Found, Links, Selection, Source, Span, TileRequest } from "./sourc
 import { Spans, type Tile } from "./spans";
 
 const PREFIX = "stagescope-";
+/** Before the names of the blocks of the run that a page's own is compared with. */
+const OTHER = "other-";
 
 /** Whether a page carries data at all; if not, it is the server's. */
 export function hasData(page: Document): boolean {
@@ -19,18 +22,25 @@ export function hasData(page: Document): boolean {
 
 /** Return the source of a page. Throws DataError where its data are cut off or damaged. */
 export async function openPage(page: Document): Promise<EmbeddedSource> {
-  const meta = readJson(page, "meta") as Meta;
+  const [meta, spans] = await readRun(page, "");
+  return new EmbeddedSource(meta, spans, page);
+}
+
+/** Return meta and spans of one of a page's runs; `before` stands before the names of its blocks. */
+async function readRun(page: Document, before: string): Promise<[Meta, Spans]> {
+  const meta = readJson(page, `${before}meta`) as Meta;
   if (meta.format !== META_FORMAT)
     throw new DataError(`This file has data of format ${meta.format}; its viewer reads format ${META_FORMAT}.`);
-  const table = await readBlock(page, "spans");
-  if (!table) throw new DataError("This file has no spans: it is cut off. Write it again.");
-  return new EmbeddedSource(meta, new Spans(table), page);
+  const table = await readBlock(page, `${before}spans`);
+  if (!table) throw new DataError(`This file has no ${before}spans: it is cut off. Write it again.`);
+  return [meta, new Spans(table)];
 }
 
 export class EmbeddedSource implements Source {
   private readonly tables = new Map<string, Promise<Table | null>>();
   private readonly whole: Tile[];
   private gaps: Promise<Gaps | null> | null = null;
+  private compared: Promise<Comparison> | null = null;
 
   constructor(
     private readonly known: Meta,
@@ -102,6 +112,14 @@ export class EmbeddedSource implements Source {
 
   async json(name: string): Promise<unknown> {
     return this.page?.getElementById(PREFIX + name) ? readJson(this.page, name) : null;
+  }
+
+  async comparison(): Promise<Comparison | null> {
+    const { page } = this;
+    if (!page || !this.known.sections.includes("comparison")) return null;
+    // Once: it moves the steps of the other run to where they are here.
+    this.compared ??= readRun(page, OTHER).then(([meta, spans]) => compareRuns(this.known, this.spans, meta, spans));
+    return this.compared;
   }
 }
 

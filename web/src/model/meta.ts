@@ -69,6 +69,12 @@ export interface Verdict {
   findings: string[];
 }
 
+/** What changed from another run to this one, in sentences, and what could not be compared. */
+export interface Changes {
+  sentences: string[];
+  diagnostics: Diagnostic[];
+}
+
 export interface Meta {
   format: number;
   title: string;

@@ -118,6 +118,10 @@ export class ServerSource implements Source {
     return this.known.sections.includes(name) ? (await this.answer(`section?name=${name}`)).json() : null;
   }
 
+  comparison(): Promise<null> {
+    return Promise.resolve(null);
+  }
+
   async lookForNewer(): Promise<boolean> {
     try {
       const { version, problem } = (await (await this.answer("version")).json()) as { version: string; problem: string | null };

@@ -1,5 +1,6 @@
 /** Where spans come from. The page and the local server answer the same questions; nothing else knows which it is. */
 
+import type { Comparison } from "./compare";
 import type { Meta } from "./meta";
 import type { Table } from "./columns";
 import type { Tile } from "./spans";
@@ -108,4 +109,6 @@ export interface Source {
   links(id: number, whole: boolean): Promise<Links>;
   table(name: string): Promise<Table | null>;
   json(name: string): Promise<unknown>;
+  /** The comparison with the run that the page brought beside its own; null where it brought none. */
+  comparison(): Promise<Comparison | null>;
 }

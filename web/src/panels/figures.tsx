@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { causeColor } from "../layout/colors";
+import { broughtOther, compareWith, showOther } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
 import type { Table } from "../model/columns";
 import type { Ledger, LedgerPart } from "../model/meta";
@@ -173,6 +174,7 @@ export function ComparisonFigures({ viewer, onOpen }: { viewer: Viewer; onOpen: 
     return (
       <div>
         <p class="quiet">Lay another run under this one: blocks are colored by how much longer or shorter the same job took.</p>
+        {broughtOther(viewer) && <button type="button" onClick={() => void showOther(viewer, true)}>Show the comparison again</button>}
         <button type="button" onClick={onOpen}>Open another run's page …</button>
       </div>
     );
@@ -185,7 +187,7 @@ export function ComparisonFigures({ viewer, onOpen }: { viewer: Viewer; onOpen: 
         <div><dt>without a partner</dt><dd>{countText(comparison.unmatched)}</dd></div>
         <div><dt>work of the matched</dt><dd>{durationText(comparison.own_ns)} here, {durationText(comparison.other_ns)} there{comparison.other_ns ? ` (${change > 0 ? "+" : ""}${percentText(change)})` : ""}</dd></div>
       </dl>
-      <button type="button" onClick={() => (viewer.comparison.value = null)}>End the comparison</button>
+      <button type="button" onClick={() => compareWith(viewer, null)}>End the comparison</button>
     </div>
   );
 }

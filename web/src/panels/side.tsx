@@ -2,10 +2,11 @@
 
 import type { ComponentChildren } from "preact";
 
+import { broughtOther } from "../layout/compared";
 import { IDEAL_PLACES } from "../layout/hash";
 import { GROUPINGS, LARGEST_PITCH, SORTINGS, type Grouping, type Sorting } from "../layout/rows";
 import type { Flag, Viewer } from "../layout/viewer";
-import type { Ledger, Verdict } from "../model/meta";
+import type { Changes, Diagnostic, Ledger, Verdict } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText } from "../model/time";
 import type { PageActions } from "./commands";
@@ -16,17 +17,19 @@ import { VerdictWords } from "./verdict";
 interface SideProps {
   viewer: Viewer;
   page: PageActions;
+  changes: Changes | null;
   verdict: Verdict | null;
   ledger: Ledger | null;
   idle: [string, number][];
   waitedFor: (span: Span) => Wait[];
 }
 
-export function Side({ viewer, page, verdict, ledger, idle, waitedFor }: SideProps) {
+export function Side({ viewer, page, changes, verdict, ledger, idle, waitedFor }: SideProps) {
   const { sections, diagnostics } = viewer.meta;
   const problems = diagnostics.length;
   return (
     <aside class="side" aria-label="Details and figures">
+      {viewer.isOtherShown.value && <Section title="What changed">{changes && <ChangeWords changes={changes} />}</Section>}
       {sections.includes("verdict") && <Section title="Why">{verdict && <VerdictWords verdict={verdict} />}</Section>}
       <Section title="Selected block"><Details viewer={viewer} waitedFor={waitedFor} /></Section>
       <Section title="Selection"><SelectionFigures viewer={viewer} /></Section>
@@ -34,8 +37,8 @@ export function Side({ viewer, page, verdict, ledger, idle, waitedFor }: SidePro
       {idle.length > 0 && <Section title="Why ranks were idle"><IdleBars viewer={viewer} idle={idle} /></Section>}
       {sections.includes("heat") && <Section title="Stages by steps"><HeatMap viewer={viewer} /></Section>}
       <Section title="View"><ViewChoices viewer={viewer} /></Section>
-      <Section title="Compare" isClosed><ComparisonFigures viewer={viewer} onOpen={page.openComparison} /></Section>
-      {problems > 0 && <Section title={`Notes on the data (${countText(problems)})`}><Diagnostics viewer={viewer} /></Section>}
+      <Section title="Compare" isClosed={!broughtOther(viewer)}><ComparisonFigures viewer={viewer} onOpen={page.openComparison} /></Section>
+      {problems > 0 && <Section title={`Notes on the data (${countText(problems)})`}><Diagnostics diagnostics={diagnostics} /></Section>}
     </aside>
   );
 }
@@ -105,8 +108,16 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
 
 const MOST_DIAGNOSTICS = 100;
 
-function Diagnostics({ viewer }: { viewer: Viewer }) {
-  const { diagnostics } = viewer.meta;
+function ChangeWords({ changes }: { changes: Changes }) {
+  return (
+    <div class="verdict">
+      {changes.sentences.map((sentence) => <p key={sentence}>{sentence}</p>)}
+      {changes.diagnostics.length > 0 && <Diagnostics diagnostics={changes.diagnostics} />}
+    </div>
+  );
+}
+
+function Diagnostics({ diagnostics }: { diagnostics: Diagnostic[] }) {
   return (
     <ul class="diagnostics">
       {diagnostics.slice(0, MOST_DIAGNOSTICS).map((one, i) => (

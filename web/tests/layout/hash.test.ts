@@ -16,6 +16,7 @@ const ALL: Shown = {
   pitch: 30,
   theme: "dark",
   panel: "none",
+  isCompared: false,
 };
 
 describe("the address", () => {

@@ -15,7 +15,13 @@ from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from stagescope.export.viewer_data import ViewerData, ViewerExtras, shown_ranks, viewer_data
+from stagescope.export.viewer_data import (
+    ViewerData,
+    ViewerExtras,
+    shown_ranks,
+    viewer_data,
+    viewer_spans_alone,
+)
 from stagescope.export.writer import Writer, Written
 
 if TYPE_CHECKING:
@@ -48,17 +54,22 @@ HEAD = """\
 JSON_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
-def write_html(timeline: Timeline, path: Path, extras: ViewerExtras | None = None) -> Written:
+def write_html(
+    timeline: Timeline, path: Path, extras: ViewerExtras | None = None, *, other: Timeline | None = None
+) -> Written:
     """Write the run as a page of its own, with what analysis found, and return what stands in it.
 
-    Raises OSError when the file cannot be written.
+    With `other`, a run that came before, the page opens compared with it; its slices count too. Raises OSError when
+    the file cannot be written.
     """
     data = viewer_data(timeline, extras)
+    data_of_other = None if other is None else viewer_spans_alone(other)
     with path.open("wb") as file:
-        file.writelines(_page(data))
+        file.writelines(_page(data, data_of_other))
         size_bytes = file.tell()
     names = tuple(f"rank {rank}" for rank in shown_ranks(timeline))
-    return Written(path, size_bytes, timeline.spans.height, 0, names, ())
+    slice_count = timeline.spans.height + (0 if other is None else other.spans.height)
+    return Written(path, size_bytes, slice_count, 0, names, ())
 
 
 def asset(name: str) -> str:
@@ -66,7 +77,7 @@ def asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def _page(data: ViewerData) -> Iterator[bytes]:
+def _page(data: ViewerData, other: ViewerData | None) -> Iterator[bytes]:
     script, style = asset("viewer.js"), asset("viewer.css")
     policy = POLICY.format(script=_digest(script), style=_digest(style))
     yield HEAD.format(
@@ -76,16 +87,23 @@ def _page(data: ViewerData) -> Iterator[bytes]:
         style=style,
         script=script,
     ).encode()
-    yield _json_block("meta", data.meta)
+    yield from _blocks(data)
+    if other is not None:
+        yield from _blocks(other, "other-")
+    yield b"</body>\n</html>\n"
+
+
+def _blocks(data: ViewerData, before: str = "") -> Iterator[bytes]:
+    """Yield the data of one run as blocks, their names with `before` before them."""
+    yield _json_block(f"{before}meta", data.meta)
     for name, value in data.objects.items():
-        yield _json_block(name, value)
+        yield _json_block(f"{before}{name}", value)
     for name, blob in data.tables.items():
         digits = base64.b64encode(blob)
         kind = "application/octet-stream;base64"
-        yield f'<script type="{kind}" id="stagescope-{name}" data-length="{len(digits)}">'.encode()
+        yield f'<script type="{kind}" id="stagescope-{before}{name}" data-length="{len(digits)}">'.encode()
         yield digits
         yield b"</script>\n"
-    yield b"</body>\n</html>\n"
 
 
 def _json_block(name: str, value: Any) -> bytes:

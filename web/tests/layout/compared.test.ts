@@ -1,0 +1,88 @@
+import { describe, expect, it } from "vitest";
+
+import { compareWith, showOther } from "../../src/layout/compared";
+import { fromHash, toHash } from "../../src/layout/hash";
+import { restore, shownOf } from "../../src/layout/shown";
+import { Viewer } from "../../src/layout/viewer";
+import { compareRuns, type Comparison } from "../../src/model/compare";
+import { sourceOf } from "../blob";
+
+const OWN = "F0 - B0 -";
+
+function comparisonWith(text: string): Comparison {
+  const [own, other] = [sourceOf(OWN), sourceOf(text)];
+  return compareRuns(own.meta, own.spans, other.meta, other.spans);
+}
+
+/** A viewer of a page that brought another run, and how often that was read. */
+function pair(read: () => Promise<Comparison | null> = () => Promise.resolve(comparisonWith("F0 B0"))): { viewer: Viewer; reads: () => number } {
+  const { meta, source } = sourceOf(OWN);
+  let reads = 0;
+  source.comparison = () => {
+    reads++;
+    return read();
+  };
+  return { viewer: new Viewer({ ...meta, sections: ["comparison"] }, source), reads: () => reads };
+}
+
+const linkOf = (viewer: Viewer): string => toHash(shownOf(viewer));
+
+describe("a page that brought another run", () => {
+  it("opens compared with it, and the link of that is empty", async () => {
+    const { viewer } = pair();
+    await restore(viewer, fromHash(""));
+    expect([...viewer.comparison.value!.delta]).toEqual([1, 1]);
+    expect(linkOf(viewer)).toBe("");
+  });
+
+  it("does not read it where the link says that the comparison is off", async () => {
+    const { viewer, reads } = pair();
+    await restore(viewer, fromHash("compare=off"));
+    expect([viewer.comparison.value, reads(), linkOf(viewer)]).toEqual([null, 0, "compare=off"]);
+  });
+
+  it("ends the comparison and shows it again, and follows a link that changes", async () => {
+    const { viewer } = pair();
+    await restore(viewer, fromHash(""));
+    compareWith(viewer, null);
+    expect([viewer.comparison.value, linkOf(viewer)]).toEqual([null, "compare=off"]);
+    await showOther(viewer, true);
+    expect(viewer.comparison.value).not.toBeNull();
+    await restore(viewer, fromHash("compare=off&theme=dark"));
+    expect([viewer.comparison.value, linkOf(viewer)]).toEqual([null, "theme=dark&compare=off"]);
+  });
+
+  it("keeps a third run that was opened, which no link brings back", async () => {
+    const { viewer } = pair();
+    await restore(viewer, fromHash(""));
+    const third = comparisonWith("F0 - - B0");
+    compareWith(viewer, third);
+    await restore(viewer, fromHash("compare=off&theme=dark"));
+    expect(viewer.comparison.value).toBe(third);
+  });
+
+  it("does not bring back what was ended while it was read", async () => {
+    let arrive = (_: Comparison): void => {};
+    const { viewer } = pair(() => new Promise((resolve) => (arrive = resolve)));
+    const opening = restore(viewer, fromHash(""));
+    compareWith(viewer, null);
+    arrive(comparisonWith("F0 B0"));
+    await opening;
+    expect(viewer.comparison.value).toBeNull();
+  });
+
+  it("shows its own run and says why where the other cannot be read", async () => {
+    const { viewer } = pair(() => Promise.reject(new Error("It is cut off.")));
+    await restore(viewer, fromHash(""));
+    expect([viewer.comparison.value, viewer.problem.value]).toEqual([null, "These runs cannot be compared. It is cut off."]);
+    expect(linkOf(viewer)).toBe(""); // the link of a whole copy shows the comparison
+  });
+});
+
+it("a page of one run knows no such link", async () => {
+  const { meta, source } = sourceOf(OWN);
+  const viewer = new Viewer(meta, source);
+  await restore(viewer, fromHash("compare=off"));
+  expect([viewer.comparison.value, linkOf(viewer)]).toEqual([null, ""]);
+  expect(await source.comparison()).toBeNull();
+});
