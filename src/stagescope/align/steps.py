@@ -30,7 +30,10 @@ AGREEMENT = 0.75
 """The sizes that two pairs see of one step differ by no more than this part of it: each is known to the pair's room."""
 
 MOSTLY = 0.75
-"""Where stamps are false, a step may lie wherever this part of its conflicts overlaps."""
+"""As stamps may be false, a step may lie wherever this part of its conflicts overlaps."""
+
+WITNESSES = CONFIRMING + 1
+"""How many observations of either side have to see a step that the others do not show: two false ones may agree."""
 
 
 class PairStep(NamedTuple):
@@ -52,10 +55,11 @@ class PairStep(NamedTuple):
         return max(0.0, self.most_ns - abs(self.size_ns))
 
 
-def pair_steps(
-    evidence: Evidence, conflicts: Conflicts, budget: Floats, least: int
-) -> tuple[list[PairStep], Doubtful]:
-    """Return the steps that `least` observations on either side witness, in order of time, and the rest."""
+def pair_steps(evidence: Evidence, conflicts: Conflicts, budget: Floats) -> tuple[list[PairStep], Doubtful]:
+    """Return the steps that WITNESSES observations on either side witness, in order of time, and the rest.
+
+    That no observation was proved false does not tell that none is: two that are may look like a step.
+    """
     clocks = len(budget)
     # Of the two events of an observation nobody knows yet which is of the clock that was set.
     first_ns, at_ns, last_ns = np.sort([evidence.sent_ns, moments(evidence), evidence.received_ns], axis=0)
@@ -78,12 +82,12 @@ def pair_steps(
                 continue
             rest = group.where(left)
             sides = np.unique(rest.early), np.unique(rest.late)
-            if _is_step(points, own, sides, at_ns, (drift, least, _independent(rest))):
-                sure = least <= CONFIRMING
-                ends_ns = _place(at_ns[rest.early], at_ns[rest.late], sure=sure)
+            sides_ns = at_ns[sides[0]], at_ns[sides[1]]
+            witnesses = _witnesses(points, own, sides, _independent(rest))
+            if witnesses and _stays(witnesses, sides_ns, drift):
+                ends_ns = _place(at_ns[rest.early], at_ns[rest.late])
                 step = _step(points, ends_ns, drift, float(rest.by_ns.max()))
-                early, late = (_excluded_twice(s) if sure else s for s in (rest.early, rest.late))
-                from_ns, to_ns = _place(first_ns[early], last_ns[late], sure=sure)
+                from_ns, to_ns = _place(first_ns[rest.early], last_ns[rest.late])
                 steps.append(step._replace(from_ns=from_ns, to_ns=to_ns))
             else:
                 doubted[cover(rest)] = True
@@ -101,22 +105,18 @@ def _independent(group: Group) -> int:
     return int(np.sum(maximum_bipartite_matching(graph, perm_type="column") >= 0))
 
 
-def _is_step(
-    points: Points, own: Ints, sides: tuple[Ints, Ints], at_ns: Floats, facts: tuple[float, int, int]
-) -> bool:
-    """Tell whether conflicts are of a step: enough witnesses, and clocks that stay apart by what they say.
+def _witnesses(points: Points, own: Ints, sides: tuple[Ints, Ints], independent: int) -> Points | None:
+    """Return the observations that have to show what conflicts say if these are of a step; None if they are not.
 
-    Where nothing is false, enough witnesses do; or, if they are too few, that the others say the same without them.
+    If those that are `independent` of each other are too few, the others have to say the same without them.
     """
-    drift, least, independent = facts
-    if independent >= least:
-        return least <= CONFIRMING or _stays(points, (at_ns[sides[0]], at_ns[sides[1]]), drift)
-    if max(map(len, sides)) < least:
-        return False
+    if independent >= WITNESSES:
+        return points
+    if max(map(len, sides)) < WITNESSES:
+        return None
     few = min(sides, key=len)
     asked = ~np.isin(own, few if len(sides[0]) != len(sides[1]) else np.concatenate(sides))
-    others = Points(points.evidence.where(asked), points.at_ns[asked], points.pair)
-    return _stays(others, (at_ns[sides[0]], at_ns[sides[1]]), drift)
+    return Points(points.evidence.where(asked), points.at_ns[asked], points.pair)
 
 
 def _stays(points: Points, sides_ns: tuple[Floats, Floats], drift: float) -> bool:
@@ -148,20 +148,11 @@ def _stab(conflicts: Group, at_ns: Floats) -> list[Group]:
     return groups
 
 
-def _excluded_twice(places: Ints) -> Ints:
-    """Return the conflicts of those observations that several others exclude; one alone may be false unnoticed."""
-    _, back, counts = np.unique(places, return_inverse=True, return_counts=True)
-    often = counts[back] >= CONFIRMING
-    return places[often] if often.any() else places
-
-
-def _place(early_ns: Floats, late_ns: Floats, *, sure: bool) -> tuple[float, float]:
-    """Return the moments between which a step lies: where all conflicts overlap, or nearly as many as do at most.
+def _place(early_ns: Floats, late_ns: Floats) -> tuple[float, float]:
+    """Return the moments between which a step lies: where nearly as many conflicts overlap as do at most.
 
     All of them do only if none is of a false observation.
     """
-    if sure:
-        return float(early_ns.max()), float(late_ns.min())
     ends_ns = np.concatenate([early_ns, late_ns])
     order = np.argsort(ends_ns, kind="stable")
     open_now = np.cumsum(np.where(order < len(early_ns), 1, -1))
