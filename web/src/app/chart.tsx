@@ -50,13 +50,12 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
 
   useEffect(() => listen(canvas.current!, viewer), [viewer]);
 
-  const { width, height } = viewer.size.value;
   return (
     <div class="chart">
       <RowLabels viewer={viewer} top={AXIS_HEIGHT} />
       <div class="canvas-box" ref={box}>
         <canvas
-          ref={canvas} class={viewer.measuring.value ? "measuring" : ""} style={{ width: `${width}px`, height: `${height + AXIS_HEIGHT}px` }}
+          ref={canvas} class={viewer.measuring.value ? "measuring" : ""}
           tabIndex={0} role="application" aria-roledescription="pipeline diagram" aria-label="Pipeline diagram: a row per rank, time to the right. Arrow keys go from block to block, W and S zoom, A and D move."
         />
         <RowScroller viewer={viewer} top={AXIS_HEIGHT} />

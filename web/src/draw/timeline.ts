@@ -38,6 +38,9 @@ export class TimelinePainter {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
     }
+    // Here and not by the page, so that what is not drawn anew yet is never stretched.
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
     if (this.ratio !== ratio) this.textures = new Textures((this.ratio = ratio));
     const pen = canvas.getContext("2d", { alpha: false })!;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
