@@ -12,7 +12,7 @@ MOMENTS = range(0, 1_000_000, 10_000)
 
 def doubtful_of(rows):
     evidence = evidence_from_rows(rows)
-    return pair_steps(evidence, find_conflicts(evidence, BUDGET), BUDGET)[1]
+    return pair_steps(evidence, find_conflicts(evidence, BUDGET), BUDGET, 3)[1]
 
 
 def test_the_observation_with_the_most_conflicts_covers_all_of_them():

@@ -16,7 +16,7 @@ from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
 from stagescope.align.bounds import Bounds, bound
-from stagescope.align.conflicts import exclusion_ns, false_ones, find_conflicts, unproven
+from stagescope.align.conflicts import CONFIRMING, exclusion_ns, false_ones, find_conflicts, unproven
 from stagescope.align.estimate import fit
 from stagescope.align.frame import TOLERANCE_NS, Frame, frame_of, knots_for
 from stagescope.align.limits import contradicting_pairs, facts_of, limits_of, no_faster
@@ -146,8 +146,9 @@ def explain(evidence: Evidence, bare: Frame, reference: Ints) -> Explained:
     if not len(conflicts):
         return Explained(evidence, bare, (), {}, 0.0)
     false = false_ones(conflicts, len(evidence))
+    least = CONFIRMING + 1 if false.any() else CONFIRMING
     false &= ~unproven(evidence, conflicts, false, len(bare.budget))
-    steps, doubtful = pair_steps(evidence.where(~false), _renumbered(conflicts, ~false), bare.budget)
+    steps, doubtful = pair_steps(evidence.where(~false), _renumbered(conflicts, ~false), bare.budget, least)
     places = np.flatnonzero(~false)[doubtful.places]
     by_ns = exclusion_ns(conflicts, len(evidence))
     false[places] = True

@@ -32,8 +32,8 @@ AGREEMENT = 0.75
 MOSTLY = 0.75
 """As stamps may be false, a step may lie wherever this part of its conflicts overlaps."""
 
-WITNESSES = CONFIRMING + 1
-"""How many observations of either side have to see a step that the others do not show: two false ones may agree."""
+MANY = 4
+"""So many observations that witness the same step are not all false where no other is."""
 
 
 class PairStep(NamedTuple):
@@ -55,10 +55,12 @@ class PairStep(NamedTuple):
         return max(0.0, self.most_ns - abs(self.size_ns))
 
 
-def pair_steps(evidence: Evidence, conflicts: Conflicts, budget: Floats) -> tuple[list[PairStep], Doubtful]:
-    """Return the steps that WITNESSES observations on either side witness, in order of time, and the rest.
+def pair_steps(
+    evidence: Evidence, conflicts: Conflicts, budget: Floats, least: int
+) -> tuple[list[PairStep], Doubtful]:
+    """Return the steps that `least` observations on either side witness, in order of time, and the rest.
 
-    That no observation was proved false does not tell that none is: two that are may look like a step.
+    That no observation was proved false does not tell that none is: the others must not deny a step.
     """
     clocks = len(budget)
     # Of the two events of an observation nobody knows yet which is of the clock that was set.
@@ -81,10 +83,7 @@ def pair_steps(evidence: Evidence, conflicts: Conflicts, budget: Floats) -> tupl
             if not left.any():
                 continue
             rest = group.where(left)
-            sides = np.unique(rest.early), np.unique(rest.late)
-            sides_ns = at_ns[sides[0]], at_ns[sides[1]]
-            witnesses = _witnesses(points, own, sides, _independent(rest))
-            if witnesses and _stays(witnesses, sides_ns, drift):
+            if _is_step(points, rest, at_ns, own, (drift, least)):
                 ends_ns = _place(at_ns[rest.early], at_ns[rest.late])
                 step = _step(points, ends_ns, drift, float(rest.by_ns.max()))
                 from_ns, to_ns = _place(first_ns[rest.early], last_ns[rest.late])
@@ -105,18 +104,25 @@ def _independent(group: Group) -> int:
     return int(np.sum(maximum_bipartite_matching(graph, perm_type="column") >= 0))
 
 
-def _witnesses(points: Points, own: Ints, sides: tuple[Ints, Ints], independent: int) -> Points | None:
-    """Return the observations that have to show what conflicts say if these are of a step; None if they are not.
+def _is_step(points: Points, group: Group, at_ns: Floats, own: Ints, facts: tuple[float, int]) -> bool:
+    """Tell whether conflicts are of a step: enough witnesses, and clocks that stay apart by what they say.
 
-    If those that are `independent` of each other are too few, the others have to say the same without them.
+    Where no stamp is false, many witnesses do alone. If those that are independent of each other are too few, the
+    others have to say the same without them.
     """
-    if independent >= WITNESSES:
-        return points
-    if max(map(len, sides)) < WITNESSES:
-        return None
+    drift, least = facts
+    sides = np.unique(group.early), np.unique(group.late)
+    sides_ns = at_ns[sides[0]], at_ns[sides[1]]
+    independent = _independent(group)
+    if least <= CONFIRMING and independent >= MANY:
+        return True
+    if independent >= least:
+        return _stays(points, sides_ns, drift)
+    if max(map(len, sides)) < least:
+        return False
     few = min(sides, key=len)
     asked = ~np.isin(own, few if len(sides[0]) != len(sides[1]) else np.concatenate(sides))
-    return Points(points.evidence.where(asked), points.at_ns[asked], points.pair)
+    return _stays(Points(points.evidence.where(asked), points.at_ns[asked], points.pair), sides_ns, drift)
 
 
 def _stays(points: Points, sides_ns: tuple[Floats, Floats], drift: float) -> bool:
