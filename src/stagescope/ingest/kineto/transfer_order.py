@@ -8,16 +8,13 @@ of a step have one order too, which depends on the rank's place in its pipeline 
 from __future__ import annotations
 
 from bisect import bisect_left
-from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.schedules import order
+from stagescope.schedules.orders.one_f_one_b import rank_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from stagescope.schedules import Action
 
 KINDS = {"F": "forward", "B": "backward"}
 
@@ -77,7 +74,7 @@ def _steps(segments: Sequence[Sequence[Work]], stage: int, stages: int) -> list[
     for works in segments:
         sends = sum(work.sends for work in works)
         microbatches, rest = divmod(sends, sum(sent for _, sent in ends.values()))
-        jobs = _jobs(stage, stages, microbatches) if microbatches and not rest else []
+        jobs = rank_order(stage, stages, microbatches) if microbatches and not rest else []
         expected = [
             (KINDS[job.kind], first + job.microbatch, sends_it)
             for job in jobs
@@ -96,9 +93,3 @@ def _steps(segments: Sequence[Sequence[Work]], stage: int, stages: int) -> list[
             )
             first += microbatches
     return steps
-
-
-@lru_cache
-def _jobs(stage: int, stages: int, microbatches: int) -> list[Action]:
-    """Return what one rank does in a step, the same for every step of a run."""
-    return order("1f1b", ranks=stages, microbatches=microbatches)[stage]

@@ -22,8 +22,12 @@ def forwards_and_backwards(stage: int, microbatches: int) -> tuple[list[Action],
 
 def one_f_one_b(shape: Shape) -> Order:
     """Return 1F1B: as few forwards ahead as keep the last rank busy."""
-    p, m = shape.ranks, shape.microbatches
-    return {r: alternate(*forwards_and_backwards(r, m), p - r - 1) for r in range(p)}
+    return {r: rank_order(r, shape.ranks, shape.microbatches) for r in range(shape.ranks)}
+
+
+def rank_order(rank: int, ranks: int, microbatches: int) -> list[Action]:
+    """Return what one rank does in 1F1B, without what all the others do."""
+    return alternate(*forwards_and_backwards(rank, microbatches), ranks - rank - 1)
 
 
 def eager(shape: Shape) -> Order:
