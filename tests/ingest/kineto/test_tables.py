@@ -25,6 +25,14 @@ def test_times_are_whole_nanoseconds_since_the_epoch(tmp_path):
     assert row["end_ns"] - row["start_ns"] == pytest.approx(818, abs=2)
 
 
+def test_a_trace_without_a_base_keeps_the_microseconds_of_the_epoch(tmp_path):
+    path = tmp_path / "rank0.json"
+    slices = [mark("a", 1683564901552104, 1683564901552114), mark("b", 1683564901552114, 1683564901552115)]
+    path.write_text(json.dumps({"traceEvents": slices}))
+    found = read_tables(path).tables["annotations"].select("start_ns", "end_ns").rows()
+    assert found == [(1683564901552104000, 1683564901552114000), (1683564901552114000, 1683564901552115000)]
+
+
 @pytest.mark.parametrize("piece_bytes", [64, 1 << 19])
 def test_operators_inside_others_are_not_kept_wherever_the_pieces_end(tmp_path, monkeypatch, piece_bytes):
     monkeypatch.setattr(trace_events, "PIECE_BYTES", piece_bytes)

@@ -20,6 +20,7 @@ import polars as pl
 
 from stagescope.ingest.kineto.operator_classes import OTHER, operator_class, settle_operators
 from stagescope.ingest.kineto.trace_events import EventStream
+from stagescope.ingest.microseconds import nanoseconds
 from stagescope.timeline.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -166,8 +167,8 @@ class Collector:
         if "ts" in found.columns:
             within = pl.col("ts").abs() + pl.col("dur").abs() < MOST_US
             self.strays += found.height - (found := found.filter(within)).height
-            found = found.with_columns(start_ns=base_ns + _nanoseconds("ts"))
-            found = found.with_columns(end_ns=pl.col("start_ns") + _nanoseconds("dur"))
+            found = found.with_columns(start_ns=base_ns + nanoseconds(pl.col("ts")))
+            found = found.with_columns(end_ns=pl.col("start_ns") + nanoseconds(pl.col("dur")))
         return found.select(pl.col(column).cast(kind, strict=False) for column, kind in schema.items())
 
     def _add(self, table: str, events: Sequence[TraceEvent], columns: Columns) -> None:
@@ -249,10 +250,6 @@ ARGUMENTS = msgspec.json.Decoder(list[Arguments])
 def _correlations(arguments: Sequence[Arguments]) -> Any:
     found = [one.correlation for one in arguments]
     return np.array([n if type(n) is int and 0 <= n < 2**62 else -1 for n in found], np.int64)
-
-
-def _nanoseconds(column: str) -> pl.Expr:
-    return (pl.col(column) * 1000).round().cast(pl.Int64)
 
 
 def _floats(events: Sequence[TraceEvent], name: str) -> Any:

@@ -17,6 +17,7 @@ from stagescope.ingest.kineto.name_pattern import COMMON_PATTERNS, NUMBERS, Name
 from stagescope.ingest.kineto.recognition import is_chrome_trace, is_torch_trace
 from stagescope.ingest.kineto.steps import STEPS_SCHEMA, step_openings, with_steps
 from stagescope.ingest.kineto.trace_events import EventStream
+from stagescope.ingest.microseconds import nanoseconds
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.timeline import RANKS, SPANS, STEPS, Timeline
@@ -96,21 +97,20 @@ def _slices(path: Path, diagnostics: list[Diagnostic]) -> Slices:
     events = pl.concat([pl.DataFrame(schema=EVENTS_SCHEMA), *parts])
     diagnostics += stream.diagnostics()
     base_ns = stream.facts.get("baseTimeNanoseconds")
-    complete = events.filter(pl.col("ph") == "X").with_columns(end=pl.col("ts") + pl.col("dur"))
-    paired = _paired(events.filter(pl.col("ph").is_in(["B", "E"])))
-    columns = ["name", "process", "ts", "end"]
+    complete = events.filter(pl.col("ph") == "X").with_columns(end="ts")
+    paired = _paired(events.filter(pl.col("ph").is_in(["B", "E"]))).with_columns(dur=0.0)
+    columns = ["name", "process", "ts", "end", "dur"]
     found = pl.concat([complete.select(columns), paired.select(columns)])
-    within = found.filter(pl.col("ts").abs() + pl.col("end").abs() < 4 * EPOCH_US)
+    latest = pl.col("end").abs() + pl.col("dur").abs()
+    within = found.filter(pl.col("ts").abs() + latest < 4 * EPOCH_US)
     if stray := found.height - within.height:
         text = "events at a time that cannot be are left out"
         diagnostics.append(Diagnostic("error", text, str(path), count=stray))
     offset_ns = base_ns if isinstance(base_ns, int) else 0
-    times = {f"{side}_ns": offset_ns + (pl.col(us) * 1000).round().cast(pl.Int64) for side, us in SIDES}
+    start_ns, end_ns, dur_ns = (nanoseconds(pl.col(us)) for us in ("ts", "end", "dur"))
+    times = {"start_ns": offset_ns + start_ns, "end_ns": offset_ns + end_ns + dur_ns}
     has_epoch = bool(offset_ns) or bool((within["ts"].min() or 0) > EPOCH_US)  # type: ignore[operator] # a number
     return Slices(path, within.select("name", "process", **times), has_epoch)
-
-
-SIDES = (("start", "ts"), ("end", "end"))
 
 
 def _event_table(events: Iterable[Event]) -> pl.DataFrame:

@@ -1,0 +1,117 @@
+"""Whether jobs of real torch.profiler traces lie where their kernels ran: the reader against a plain projection.
+
+    python benchmarks/kineto_projection.py TRACE.json[.gz]...
+
+Traces of pipelines on GPUs are not public, but traces of other trainings are. In a copy of each, an annotation like
+those of a pipeline's forwards (`F0.0`, `F0.1` ...) is put around the outermost operators of the thread that launched
+most, up to 1,000 that launched a kernel; everything else stays as the real program left it. Beside the reader, plain
+Python takes for each of them the launches inside it, on any thread, their kernels by correlation id but those of NCCL,
+and the first start and the last end. A line per trace says how many jobs were compared, how many differ by a nanosecond
+or more, and how far the device was behind the host: the median time from the end of an operator to the end of its last
+kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import tempfile
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from fractions import Fraction
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from stagescope import workflow
+from stagescope.ingest.kineto.tables import KERNELS, LAUNCHES
+
+Event = dict[str, Any]
+Interval = tuple[int, int]
+
+MOST_JOBS = 1000
+
+
+def main() -> None:
+    """Print one line per trace."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("traces", nargs="+", type=Path)
+    for path in parser.parse_args().traces:
+        trace = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
+        jobs, behind_ns = plant_jobs(trace)
+        found = read_jobs(trace) if jobs else {}
+        differ = sum(found.get(number) != job for number, job in enumerate(jobs))
+        behind_us = median(behind_ns) / 1000 if jobs else 0.0
+        print(
+            f"{path.name}: {len(jobs)} jobs compared, {differ} differ, {behind_us:.1f} us behind the host (median)"
+        )
+
+
+def plant_jobs(trace: Event) -> tuple[list[Interval], list[int]]:
+    """Add annotations to a trace; return when their jobs ran on the device, and how far that ended behind the host."""
+    base_ns = trace.get("baseTimeNanoseconds", 0)
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    kernels = _kernels(events)
+    launches = sorted((e["ts"], _correlation(e), e["tid"]) for e in events if e.get("cat") in LAUNCHES)
+    jobs: list[Interval] = []
+    behind_ns: list[int] = []
+    for operator in _outermost(events, Counter(thread for *_, thread in launches)):
+        start_us, end_us = operator["ts"], operator["ts"] + operator["dur"]
+        first = bisect_left(launches, start_us, key=lambda launch: launch[0])
+        last = bisect_right(launches, end_us, key=lambda launch: launch[0])
+        ran = [kernel for _, number, _ in launches[first:last] for kernel in kernels[number]]
+        if not ran or len(jobs) == MOST_JOBS:
+            continue
+        annotation = {"cat": "user_annotation", "name": f"F0.{len(jobs)}"}
+        trace["traceEvents"].append(
+            {key: operator[key] for key in ("ph", "pid", "tid", "ts", "dur")} | annotation
+        )
+        jobs.append((base_ns + min(start for start, _ in ran), base_ns + max(end for _, end in ran)))
+        behind_ns.append(jobs[-1][1] - base_ns - _nanoseconds(end_us))
+    return jobs, behind_ns
+
+
+def _outermost(events: list[Event], launched: Counter[Any]) -> list[Event]:
+    """Return the operators that lie in no other one, of the thread with most launches."""
+    if not launched:
+        return []
+    thread = launched.most_common(1)[0][0]
+    own = [event for event in events if event.get("cat") == "cpu_op" and event["tid"] == thread]
+    found: list[Event] = []
+    for operator in sorted(own, key=lambda event: (event["ts"], -event["dur"])):
+        if not found or operator["ts"] > found[-1]["ts"] + found[-1]["dur"]:
+            found.append(operator)
+    return found
+
+
+def _kernels(events: list[Event]) -> defaultdict[int, list[Interval]]:
+    """Return start and end of the kernels but those of NCCL, in nanoseconds since the base, by correlation id."""
+    found: defaultdict[int, list[Interval]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in KERNELS and "nccl" not in event["name"].lower():
+            start_ns = _nanoseconds(event["ts"])
+            found[_correlation(event)].append((start_ns, start_ns + _nanoseconds(event["dur"])))
+    return found
+
+
+def _nanoseconds(microseconds: float) -> int:
+    """Return the nearest nanosecond: a trace without a base has more microseconds than a double holds thousandths."""
+    return round(Fraction(microseconds) * 1000)
+
+
+def _correlation(event: Event) -> int:
+    return int(event.get("args", {}).get("correlation", -1))
+
+
+def read_jobs(trace: Event) -> dict[int, Interval]:
+    """Return start and end of the forwards that stagescope reads from a trace, by micro-batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rank0.json"
+        path.write_text(json.dumps(trace))
+        jobs = workflow.read(path).spans.filter(kind="forward").select("microbatch", "start_ns", "end_ns")
+    return {microbatch: (start_ns, end_ns) for microbatch, start_ns, end_ns in jobs.iter_rows()}
+
+
+if __name__ == "__main__":
+    main()
