@@ -90,5 +90,68 @@ def test_a_backward_begins_behind_its_loss(inferred):
     assert error_ns >= 1000 * max(start_us - 150, 900 - start_us)
 
 
+def test_what_stands_before_the_splitting_of_the_batch_is_of_no_job(inferred):
+    """The training makes or loads its batch in operators that record no graph."""
+    found = inferred(
+        operator("aten::randn", -900, -600),
+        operator("aten::tensor_split", -400, -360),
+        operator("aten::embedding", -300, -250),
+        operator("aten::mm", -200, -100),
+        *BACKWARDS,
+        *flow(1, -190, 510),
+    )
+    (kind, start_us, _), *_ = in_us(found.jobs)
+    assert kind == "forward"
+    assert -360 <= start_us <= -300
+
+
+def test_a_split_of_the_model_s_own_is_in_its_forward(inferred):
+    split = operator("aten::tensor_split", 110, 140)
+    found = inferred(
+        operator("aten::mm", 0, 100), split, operator("aten::mm", 150, 400), *BACKWARDS, *flow(1, 10, 510)
+    )
+    (_, start_us, _), *_ = in_us(found.jobs)
+    assert start_us <= 0
+
+
+def test_a_forward_whose_loss_no_name_tells_is_uncertain_as_a_whole(inferred):
+    loss = [
+        operator("aten::sub", 100, 120),
+        operator("aten::abs", 120, 150),
+        operator("aten::mean", 150, 170),
+    ]
+    found = inferred(
+        mark("gloo:recv", -50, 0),
+        operator("aten::mm", 0, 100),
+        *loss,
+        backward_operator(200, 300),
+        *flow(1, 50, 210),
+    )
+    forward, backward = found.jobs.sort("start_ns").to_dicts()
+    assert forward["holds_loss"]
+    assert not backward["holds_loss"]
+    assert forward["edge_error_ns"] >= 70_000
+
+
+def test_what_the_schedule_does_behind_the_last_backward_is_not_of_it(inferred):
+    """It divides the gradients by the number of micro-batches."""
+    found = inferred(
+        *FORWARDS, *BACKWARDS, operator("aten::div_", 1040, 1050), operator("aten::div_", 1060, 1070), *FLOWS
+    )
+    last = found.jobs.sort("start_ns")[-1]
+    ((_, _, end_us),) = in_us(last)
+    assert 1000 <= end_us <= 1040
+    assert last["edge_error_ns"][0] >= 1000 * max(end_us - 1000, 1040 - end_us)
+
+
+def test_a_job_may_have_begun_as_early_as_the_one_before_it_ended(inferred):
+    """A first stage goes from a backward to the next forward without a transfer, or has to wait for a processor."""
+    found = inferred(
+        *FORWARDS[:-1], *BACKWARDS[:2], operator("aten::mm", 3000, 3100), *FLOWS[:2], *flow(2, 3010, 9000)
+    )
+    late = found.jobs.filter(found.jobs["order"] == 1).to_dicts()
+    assert not late or late[0]["edge_error_ns"] >= 2_000_000
+
+
 def test_without_flows_nothing_is_told(inferred):
     assert inferred(*FORWARDS, *BACKWARDS).jobs.is_empty()

@@ -12,6 +12,7 @@ from stagescope.ingest.kineto.operator_classes import (
     RECEIVE,
     SEED,
     SEND,
+    SPLITTING,
     operator_class,
     settle_operators,
 )
@@ -31,7 +32,7 @@ from stagescope.ingest.kineto.operator_classes import (
         ("aten::kl_div", LOSS),
         ("aten::mse_loss_backward", OTHER),
         ("aten::detach", HANDLING),
-        ("aten::tensor_split", HANDLING),
+        ("aten::tensor_split", SPLITTING),
         ("", OTHER),
     ],
 )

@@ -180,6 +180,7 @@ def _placed(gap: Gap, usual_ns: dict[str, float]) -> Iterator[Job]:
         end_ns -= slack_ns
     elif gap.soft_start:
         start_ns += slack_ns
+    most_ns = min(most_ns, (end_ns - start_ns) // 2)
     start_ns += 0 if gap.soft_start else min(USUAL_NS["behind a receive"], most_ns)
     end_ns -= 0 if gap.soft_end else min(USUAL_NS["before a send"], most_ns)
     weights = expected if length_ns else [float(USUAL_WORK[item.kind]) for item in gap.items]
@@ -203,6 +204,7 @@ def _job_table(jobs: Sequence[Job]) -> pl.DataFrame:
             job.start_ns,
             job.end_ns,
             "compute",
+            False,
         )
         for job in jobs
     ]

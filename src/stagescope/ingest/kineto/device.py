@@ -43,7 +43,7 @@ def on_device(
     moved = joined.with_columns(
         start_ns=pl.coalesce("device_start_ns", "start_ns"),
         end_ns=pl.coalesce("device_end_ns", "end_ns"),
-        edge_error_ns=pl.when(has_kernels).then(0).otherwise("edge_error_ns"),
+        edge_error_ns=pl.when(has_kernels).then(_error_on_device(joined)).otherwise("edge_error_ns"),
         lane=pl.when(has_kernels).then("lane").otherwise(pl.lit(HOST)),
     )
     missing = moved.filter(pl.col("device_start_ns").is_null() & (pl.col("kind") != "other")).height
@@ -51,6 +51,13 @@ def on_device(
         launched.filter(pl.col("what") == TRANSFER_KERNEL), tables["messages"], marks, rank
     )
     return OnDevice(moved.drop("job", "device_start_ns", "device_end_ns"), transfers, missing)
+
+
+def _error_on_device(jobs: pl.DataFrame) -> pl.Expr:
+    """Return how far the edges of jobs with kernels may be off: not at all, but for the loss that a forward holds."""
+    if "holds_loss" not in jobs.columns:
+        return pl.lit(0)
+    return pl.when("holds_loss").then(pl.col("device_end_ns") - pl.col("device_start_ns")).otherwise(0)
 
 
 def _with_projected(jobs: pl.DataFrame, annotations: pl.DataFrame, projected: pl.DataFrame) -> pl.DataFrame:

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stagescope.ingest.kineto.operator_classes import BACKWARD, CLOSING, HANDLING, LOSS, RECEIVE, SEND
+from stagescope.ingest.kineto.operator_classes import (
+    BACKWARD,
+    CLOSING,
+    HANDLINGS,
+    LOSS,
+    RECEIVE,
+    SEND,
+    SPLITTING,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,12 +57,13 @@ class Operators:
     def __init__(self, operators: pl.DataFrame) -> None:
         ordered = operators.sort("start_ns", "end_ns", descending=[False, True])
         what, start_ns, end_ns = (ordered[name].to_numpy() for name in ("what", "start_ns", "end_ns"))
-        computes = ~np.isin(what, (SEND, RECEIVE, HANDLING))
+        computes = ~np.isin(what, (SEND, RECEIVE, *HANDLINGS))
         self.start_ns: Times = start_ns[computes]
         self.end_ns: Times = end_ns[computes]
         self.latest_ns: Times = np.maximum.accumulate(self.end_ns) if len(self.end_ns) else self.end_ns
         self.backward_ns: Times = start_ns[what == BACKWARD]
         self.closing_ns: Times = end_ns[what == CLOSING]
+        self.split_end_ns: Times = np.sort(end_ns[what == SPLITTING])
         self.send_ns: Times = start_ns[what == SEND]
         self.work_end_ns: Times = np.sort(end_ns[~np.isin(what, (SEND, RECEIVE))])
         self.message_end_ns: Times = end_ns[np.isin(what, (SEND, RECEIVE))]

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import polars as pl
 
-OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING, CLOSING = range(9)
-"""HANDLING is the schedule's own, and of no job; LOSS_PRELUDE and SEED are only read until settle_operators.
-CLOSING is of a job as OTHER is, and the last of it where it is a backward's."""
+OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING, CLOSING, SPLITTING = range(10)
+"""HANDLING is the schedule's own, and of no job, as SPLITTING is, with which a step begins. LOSS_PRELUDE and SEED are
+only read until settle_operators. CLOSING is of a job as OTHER is, and the last of it where it is a backward's."""
+
+HANDLINGS = (HANDLING, SPLITTING)
 
 EXACT = {
     "aten::broadcast_tensors": LOSS_PRELUDE,
     "aten::ones_like": SEED,
     "aten::detach": HANDLING,
     "detach": HANDLING,
-    "aten::tensor_split": HANDLING,
+    "aten::tensor_split": SPLITTING,
     "aten::detach_": CLOSING,
     "c10d::send": SEND,
 }

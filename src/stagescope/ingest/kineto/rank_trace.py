@@ -35,7 +35,14 @@ TRANSFER_SCHEMA = {
 UNMATCHED_BACKWARDS = (
     "backwards belong to no forward in the trace and are left out: it begins in the middle of a step"
 )
-UNMATCHED_TRANSFERS = "transfers are of no whole step of 1F1B, the only order that is told without operators"
+UNMATCHED_TRANSFERS = (
+    "transfers are of no whole step of 1F1B between two marks (those of profiler.step(), or an optimizer's), and no"
+    " other order is told without operators"
+)
+HELD_LOSS = (
+    "forwards are drawn with their loss: no operator is called like one, so where it begins is not known"
+)
+BY_TRANSFERS = "the order of transfers, which is that of 1F1B"
 
 
 class RankTrace(NamedTuple):
@@ -103,13 +110,15 @@ def _inferred_from(read: TraceTables, facts: RankFacts) -> tuple[Inferred, str, 
     if found.jobs.height:
         return found, "operators, flows and transfers", UNMATCHED_BACKWARDS
     told = infer_by_transfers(read.tables, facts)
-    return told, "the order of transfers, which is that of 1F1B", UNMATCHED_TRANSFERS
+    return told, BY_TRANSFERS, UNMATCHED_TRANSFERS
 
 
 def _inferred(read: TraceTables, marks: pl.DataFrame, found: Inferred, unmatched: str) -> Found:
     """Return jobs and transfers by the order of the forwards; micro-batches are numbered when the steps are known."""
     others = annotated_spans(read.tables, marks).jobs
     notes = [("warning", unmatched, found.unmatched)] if found.unmatched else []
+    if open_ends := int(found.jobs["holds_loss"].sum()):
+        notes.append(("info", HELD_LOSS, open_ends))
     jobs = pl.concat([found.jobs.with_columns(stage=pl.lit(None, pl.Int32)), others], how="diagonal_relaxed")
     openings = step_openings(jobs)
     steps = profiler_steps(read.tables["annotations"])

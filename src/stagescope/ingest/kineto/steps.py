@@ -1,8 +1,8 @@
 """Which training step each span of a rank belongs to.
 
 torch.profiler marks steps (``ProfilerStep#3``) where the training calls `step()` and the profiler has a schedule. Else
-a step ends where the optimizer has stepped; and without an optimizer it ends before a job that this step has had.
-Such steps are counted from 0 in each trace.
+a step ends where the optimizer has stepped; and without an optimizer it ends before a job that this step has had, or,
+where jobs have no names, where every forward has had its backward. Such steps are counted from 0 in each trace.
 """
 
 from __future__ import annotations
@@ -70,8 +70,15 @@ def step_openings(jobs: pl.DataFrame) -> list[int]:
         index = np.unique(np.searchsorted(starts, optimizers.to_numpy()))
         last = optimizers.to_numpy()
         opened = [int(starts[i]) for i in index if 0 < i < len(starts)]
-        return [int(last[np.searchsorted(last, start) - 1]) for start in opened]
-    return _at_repetitions(pipeline)
+        return [int(last[np.searchsorted(last, start, side="right") - 1]) for start in opened]
+    return _at_returns(pipeline) if "order" in jobs.columns else _at_repetitions(pipeline)
+
+
+def _at_returns(jobs: pl.DataFrame) -> list[int]:
+    """Return the ends of the jobs after which no forward waits for its backward, but the last one."""
+    in_flight = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1).cum_sum()
+    returns = jobs.select("mark_end_ns", returns=in_flight == 0)[:-1].filter("returns")
+    return returns["mark_end_ns"].to_list()
 
 
 def _at_repetitions(jobs: pl.DataFrame) -> list[int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
+from stagescope.ingest.kineto.shared_steps import share_steps, without_contradicted
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.timeline import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
 from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
@@ -29,6 +31,7 @@ def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
     Raises InputError when no trace has a job, when two processes claim the same rank, and when the ranks of one machine
     were recorded at different times, or say that their runs had different sizes.
     """
+    traces = without_contradicted(traces)
     with_jobs = [trace for trace in traces if not _pipeline_jobs(trace).is_empty()]
     diagnostics = [row for trace in traces for row in trace.diagnostics]
     if not with_jobs:
@@ -37,7 +40,7 @@ def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
         if _pipeline_jobs(trace).is_empty():
             text = "no pipeline job in the trace: nothing is annotated, and no operators tell"
             diagnostics.append(Diagnostic("error", text, str(trace.path), trace.facts.rank))
-    ranks = _by_rank(with_jobs, diagnostics)
+    ranks = share_steps(_by_rank(with_jobs, diagnostics), diagnostics)
     _check_one_run(ranks)
     groups = pipeline_groups(ranks)
     placed = {rank: with_places(rank, trace, groups, ranks) for rank, trace in ranks.items()}
@@ -59,7 +62,12 @@ def _nothing_found(traces: Sequence[RankTrace], diagnostics: Sequence[Diagnostic
         path = wrong[0].source or str(traces[0].path)
         said = "; ".join(row.message for row in wrong if row.source == wrong[0].source)
         return InputError.damaged(path, f"no pipeline job in what can be read of it: {said}")
-    return InputError.no_pipeline_in_traces([trace.path for trace in traces])
+    against: Counter[str] = Counter()
+    for row in diagnostics:
+        if row.severity == "warning":
+            against[row.message] += row.count or 1
+    reasons = [f"{count} {message}" for message, count in against.items()]
+    return InputError.no_pipeline_in_traces([trace.path for trace in traces], reasons)
 
 
 def _pipeline_jobs(trace: RankTrace) -> pl.DataFrame:
@@ -125,6 +133,10 @@ MOST_APART_NS = {"one host": 10**9, "two hosts": 600 * 10**9}
 """By how much the traces of one run may miss each other; a run takes longer to begin, clocks of hosts differ less."""
 
 
+MOST_OF_A_JOB = 0.5
+"""Above this part of its length, the edges of the usual job are no longer a detail: the picture may be another."""
+
+
 def _said(rank: int, trace: RankTrace) -> list[Diagnostic]:
     """Return what a reader of the picture has to know about one rank."""
     found = []
@@ -136,7 +148,9 @@ def _said(rank: int, trace: RankTrace) -> list[Diagnostic]:
             f"the schedule annotates no job: forwards and backwards are inferred from {trace.inferred_from},"
             f" their edges within {typical_us} us (median), {worst_us} us at worst"
         )
-        found.append(Diagnostic("info", text, str(trace.path), rank, count=jobs.height))
+        usual_us = (jobs["end_ns"] - jobs["start_ns"]).median() / 1000
+        severity = "info" if typical_us <= MOST_OF_A_JOB * usual_us else "warning"
+        found.append(Diagnostic(severity, text, str(trace.path), rank, count=jobs.height))
     if not trace.facts.has_epoch:
         text = "the trace does not say when its time began: its clock is its own"
         found.append(Diagnostic("warning", text, str(trace.path), rank))

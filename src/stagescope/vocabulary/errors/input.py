@@ -99,12 +99,17 @@ class InputError(StagescopeError):
         )
 
     @classmethod
-    def no_pipeline_in_traces(cls, paths: Sequence[str | os.PathLike[str]]) -> Self:
-        """Return the error for traces of torch.profiler that name no job of a pipeline and let none be inferred."""
+    def no_pipeline_in_traces(
+        cls, paths: Sequence[str | os.PathLike[str]], reasons: Sequence[str] = ()
+    ) -> Self:
+        """Return the error for traces of torch.profiler that name no job of a pipeline and let none be inferred.
+
+        `reasons` say what stood against it, if anything did.
+        """
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         return cls(
             f"no pipeline job in {paths[0]}{more}: nothing in it is called like PP:1F0 or Forward 0, "
-            "and no forward and backward can be told from its operators",
+            + "; ".join(["and no forward and backward can be told from its operators", *reasons]),
             "put \"with torch.profiler.record_function(f'F{stage}.{microbatch}'):\" around each forward (B around each "
             "backward) and profile with ProfilerActivity.CPU; or start the training with: "
             "stagescope run --also kineto -- torchrun ... train.py",

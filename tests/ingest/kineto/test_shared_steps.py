@@ -1,0 +1,106 @@
+"""Steps of ranks whose traces do not tell them, from the others."""
+
+import polars as pl
+import pytest
+
+import stagescope
+from ingest.kineto.planted_traces import backward_operator, flow, mark, operator, write_trace
+from stagescope.schedules import order
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import label
+
+RANKS, MICROBATCHES, STEPS = 3, 4, 3
+GROUP = tuple(range(RANKS))
+
+
+def job_of(rank, job, since_us):
+    """Return the events of a job of 1 ms: its receive before its operators, its send behind them."""
+    upward, downward = rank > 0, rank < RANKS - 1
+    receives, sends = (upward, downward) if job.kind == "F" else (downward, upward)
+    make = (lambda *span: operator("aten::mm", *span)) if job.kind == "F" else backward_operator
+    return [
+        *(
+            [mark("gloo:recv", since_us, since_us + 10), operator("c10d::recv_", since_us, since_us + 5)]
+            * receives
+        ),
+        make(since_us + 20, since_us + 1000),
+        *(
+            [
+                mark("gloo:send", since_us + 1005, since_us + 1015),
+                operator("c10d::send", since_us + 1003, since_us + 1012),
+            ]
+            * sends
+        ),
+    ]
+
+
+def events_of(rank, *, optimizer=False):
+    """Return the events of a 1F1B rank: three steps of four micro-batches."""
+    events, begun_us, at_us = [], {}, 1000 * rank
+    for step in range(STEPS):
+        for job in order("1f1b", ranks=RANKS, microbatches=MICROBATCHES)[rank]:
+            events += job_of(rank, job, at_us)
+            number, middle_us = 100 * step + job.microbatch, at_us + 500
+            if job.kind == "F":
+                begun_us[number] = middle_us
+            else:
+                events += flow(number, begun_us[number], middle_us)
+            at_us += 1100
+        if optimizer:
+            events.append(mark("Optimizer.step#SGD.step", at_us, at_us + 50))
+            at_us += 50
+    return events
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_ranks(ranks=GROUP, keep=lambda _: True, **options):
+        for rank in ranks:
+            kept = [event for event in events_of(rank, **options) if keep(event)]
+            write_trace(tmp_path / f"rank{rank}.json", kept, rank=rank, ranks=GROUP)
+        return tmp_path
+
+    return write_ranks
+
+
+def labels(timeline, step, rank):
+    own = timeline.spans.filter((pl.col("step") == step) & (pl.col("rank") == rank)).sort("start_ns")
+    jobs = own.filter(pl.col("kind").is_in(["forward", "backward"]))
+    return [label(*job) for job in jobs.select("kind", "stage", "microbatch").iter_rows()]
+
+
+def said(timeline):
+    return timeline.diagnostics["message"].to_list()
+
+
+@pytest.mark.parametrize("optimizer", [False, True])
+def test_steps_are_told_by_optimizers_or_by_backwards_that_have_come(write, optimizer):
+    timeline = stagescope.read(write(optimizer=optimizer), align=False)
+    expected = order("1f1b", ranks=RANKS, microbatches=MICROBATCHES)
+    for step in range(STEPS):
+        for rank in GROUP:
+            assert labels(timeline, step, rank) == [str(job) for job in expected[rank]]
+    assert set(timeline.spans["step"]) == set(range(STEPS))
+
+
+def test_the_last_rank_alone_shows_each_microbatch_as_a_step_and_says_so(write):
+    timeline = stagescope.read(write(ranks=[RANKS - 1]), align=False)
+    assert timeline.spans["step"].n_unique() == STEPS * MICROBATCHES
+    assert any("every micro-batch is shown as one" in text for text in said(timeline))
+
+
+def is_no_operator(event):
+    return event["cat"] == "user_annotation" or event["name"].startswith("c10d::")
+
+
+def test_transfers_alone_tell_no_step_that_another_rank_denies(write):
+    with pytest.raises(InputError, match="transfers are of no whole step of 1F1B between two marks"):
+        stagescope.read(write(keep=is_no_operator), align=False)
+
+
+def test_transfers_alone_tell_the_steps_between_two_marks(write):
+    timeline = stagescope.read(write(keep=is_no_operator, optimizer=True), align=False)
+    expected = order("1f1b", ranks=RANKS, microbatches=MICROBATCHES)
+    assert [labels(timeline, 1, rank) for rank in GROUP] == [
+        [str(job) for job in expected[rank]] for rank in GROUP
+    ]
