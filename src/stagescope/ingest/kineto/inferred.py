@@ -2,18 +2,17 @@
 
 Forward operators that record a graph begin a flow (category ``fwdbwd``), and the operators of the autograd engine end
 it. So a run of operators with beginnings of flows is a forward, one of the engine's with ends of flows a backward, and
-the flows say which forward a backward belongs to. Forwards run in the order of their micro-batches. A send belongs to
-the job before it, a receive to the job behind it (torch 2.13.0, schedules.py, `Schedule1F1B._step_microbatches`).
+the flows say which forward a backward belongs to. Forwards run in the order of their micro-batches.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.kineto.annotated import RECEIVED, SENT
 from stagescope.ingest.kineto.inferred_edges import place_jobs
+from stagescope.ingest.kineto.inferred_transfers import Surroundings, find_transfers, without_first_exchange
 from stagescope.ingest.kineto.operator_classes import BACKWARD, HANDLINGS, RECEIVE, SEND
 
 if TYPE_CHECKING:
@@ -38,12 +37,14 @@ NO_JOB = 2
 class Inferred(NamedTuple):
     """Jobs and transfers by `order`, the number of the job's forward in this trace; and what tells no job.
 
-    `unmatched` counts backwards without a forward, or transfers where these alone tell (by_transfers.py).
+    `unmatched` counts backwards without a forward, or transfers where these alone tell (by_transfers.py). `left_out`
+    counts the transfers that are of no job, as those of an evaluation.
     """
 
     jobs: pl.DataFrame
     transfers: pl.DataFrame
     unmatched: int
+    left_out: int = 0
 
 
 def infer_spans(tables: Mapping[str, pl.DataFrame]) -> Inferred:
@@ -53,12 +54,15 @@ def infer_spans(tables: Mapping[str, pl.DataFrame]) -> Inferred:
     if flows.is_empty() or tables["operators"].is_empty():
         return nothing
     runs = _runs(tables["operators"], tables["annotations"])
-    runs, unmatched = _with_orders(runs, flows)
-    if runs.is_empty():
+    jobs, unmatched = _with_orders(runs, flows)
+    around = Surroundings.of(tables, runs)
+    jobs = without_first_exchange(jobs, around)
+    if jobs.is_empty():
         return nothing
-    works = _works(tables["annotations"], runs)
-    jobs = place_jobs(runs, works, tables["operators"]).select(SPANS_SCHEMA.keys())
-    return Inferred(jobs, works, unmatched)
+    works, left_out = find_transfers(tables["annotations"], jobs, around)
+    works = works.select(pl.col(name).cast(kind) for name, kind in WORKS_SCHEMA.items())
+    spans = place_jobs(jobs, works, tables["operators"]).select(SPANS_SCHEMA.keys())
+    return Inferred(spans, works, unmatched, left_out)
 
 
 def _runs(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
@@ -114,31 +118,3 @@ def _with_orders(runs: pl.DataFrame, flows: pl.DataFrame) -> tuple[pl.DataFrame,
     jobs = jobs.join(graphs, on="run", how="left").sort("start_ns")
     ended = ends.filter(~pl.col("is_start"))["run"].n_unique()
     return jobs, ended - back.height
-
-
-def _works(annotations: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    """Return the transfers, each with the kind and the order of the job that it feeds or empties."""
-    found = []
-    sides: tuple[tuple[str, str, Literal["forward", "backward"], str], ...] = (
-        (RECEIVED, "recv", "forward", "start_ns"),
-        (SENT, "send", "backward", "end_ns"),
-    )
-    for pattern, direction, strategy, moment in sides:
-        works = annotations.filter(pl.col("name").str.contains(pattern)).select(
-            "start_ns", "end_ns", title="name"
-        )
-        jobs = runs.select("is_backward", "order", moment_ns=moment).sort("moment_ns")
-        joined = works.sort("start_ns").join_asof(
-            jobs, left_on="start_ns", right_on="moment_ns", strategy=strategy, check_sortedness=False
-        )
-        kind = (
-            pl.when("is_backward")
-            .then(pl.lit(f"{direction}_backward"))
-            .otherwise(pl.lit(f"{direction}_forward"))
-        )
-        found.append(joined.drop_nulls("order").select("order", "start_ns", "end_ns", "title", kind=kind))
-    return (
-        pl.concat(found)
-        .select(pl.col(name).cast(kind) for name, kind in WORKS_SCHEMA.items())
-        .sort("start_ns")
-    )

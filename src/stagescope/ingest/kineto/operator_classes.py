@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import polars as pl
 
-OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING, CLOSING, SPLITTING = range(10)
+OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING, CLOSING, SPLITTING, PACKING = range(11)
 """HANDLING is the schedule's own, and of no job, as SPLITTING is, with which a step begins. LOSS_PRELUDE and SEED are
-only read until settle_operators. CLOSING is of a job as OTHER is, and the last of it where it is a backward's."""
+only read until settle_operators. CLOSING is of a job as OTHER is, and the last of it where it is a backward's. PACKING
+makes a tensor of bytes, as is done with an object to be sent."""
 
 HANDLINGS = (HANDLING, SPLITTING)
 
@@ -23,6 +24,7 @@ EXACT = {
     "aten::detach": HANDLING,
     "detach": HANDLING,
     "aten::tensor_split": SPLITTING,
+    "aten::set_": PACKING,
     "aten::detach_": CLOSING,
     "c10d::send": SEND,
 }

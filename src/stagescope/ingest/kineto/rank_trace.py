@@ -11,14 +11,25 @@ from stagescope.ingest.kineto.by_transfers import infer_by_transfers
 from stagescope.ingest.kineto.device import on_device
 from stagescope.ingest.kineto.facts import RankFacts, rank_facts
 from stagescope.ingest.kineto.inferred import Inferred, infer_spans
-from stagescope.ingest.kineto.operator_classes import SEND
-from stagescope.ingest.kineto.steps import named_steps, profiler_steps, step_openings, with_steps
+from stagescope.ingest.kineto.operator_classes import BACKWARD, SEND
+from stagescope.ingest.kineto.steps import (
+    evaluations,
+    in_steps_of_jobs,
+    named_steps,
+    profiler_steps,
+    step_openings,
+    with_steps,
+)
 from stagescope.ingest.kineto.tables import read_tables
 from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, RECEIVES, SENDS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
 
     from stagescope.ingest.kineto.tables import TraceTables
 
@@ -39,6 +50,10 @@ UNMATCHED_TRANSFERS = (
     "transfers are of no whole step of 1F1B between two marks (those of profiler.step(), or an optimizer's), and no"
     " other order is told without operators"
 )
+OTHER_TRANSFERS = (
+    "transfers are of no job, as those of an evaluation and of the first exchange of shapes; left out"
+)
+EVALUATIONS = "steps are forwards alone: those of an evaluation, which are no step of the training"
 HELD_LOSS = (
     "forwards are drawn with their loss: no operator is called like one, so where it begins is not known"
 )
@@ -80,8 +95,14 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
     host_jobs = found[0]
     openings = step_openings(host_jobs)
     told = named_steps(host_jobs) if steps.is_empty() else steps
-    jobs = _columns(with_steps(jobs, told, openings), JOB_SCHEMA)
-    transfers = _columns(with_steps(transfers, told, openings), TRANSFER_SCHEMA)
+    jobs, transfers = with_steps(jobs, told, openings), with_steps(transfers, told, openings)
+    evaluated = evaluations(jobs, _backward_ns(read.tables["operators"])) if steps.is_empty() else []
+    jobs, transfers = _columns(jobs, JOB_SCHEMA), _columns(transfers, TRANSFER_SCHEMA)
+    transfers = in_steps_of_jobs(transfers, jobs)
+    if evaluated:
+        jobs, transfers = _without_step(jobs, evaluated), _without_step(transfers, evaluated)
+        jobs = jobs.filter(pl.col("step").is_not_null() | ~pl.col("kind").is_in(BACKWARDS))
+        notes = [*notes, ("info", EVALUATIONS, len(evaluated))]
     if jobs.is_empty():
         steps = steps.clear()
     diagnostics = [
@@ -90,6 +111,18 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
     ]
     return RankTrace(path, facts, jobs, transfers, steps, inferred_from, diagnostics)
 
+
+def _backward_ns(operators: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """Return when the operators of the autograd engine start, sorted."""
+    starts: npt.NDArray[np.int64] = operators.filter(pl.col("what") == BACKWARD)["start_ns"].sort().to_numpy()
+    return starts
+
+
+def _without_step(spans: pl.DataFrame, steps: Collection[int]) -> pl.DataFrame:
+    return spans.with_columns(pl.when(~pl.col("step").is_in(list(steps))).then("step").alias("step"))
+
+
+BACKWARDS = [kind for kind in PIPELINE_JOBS if kind != "forward"]
 
 Found = tuple[pl.DataFrame, pl.DataFrame, list[tuple[str, str, int]]]
 """Jobs, transfers, and what is to be said: severity, message, count."""
@@ -117,6 +150,8 @@ def _inferred(read: TraceTables, marks: pl.DataFrame, found: Inferred, unmatched
     """Return jobs and transfers by the order of the forwards; micro-batches are numbered when the steps are known."""
     others = annotated_spans(read.tables, marks).jobs
     notes = [("warning", unmatched, found.unmatched)] if found.unmatched else []
+    if found.left_out:
+        notes.append(("info", OTHER_TRANSFERS, found.left_out))
     if open_ends := int(found.jobs["holds_loss"].sum()):
         notes.append(("info", HELD_LOSS, open_ends))
     jobs = pl.concat([found.jobs.with_columns(stage=pl.lit(None, pl.Int32)), others], how="diagonal_relaxed")
@@ -124,9 +159,12 @@ def _inferred(read: TraceTables, marks: pl.DataFrame, found: Inferred, unmatched
     steps = profiler_steps(read.tables["annotations"])
     forwards = with_steps(jobs.filter(pl.col("kind") == "forward"), steps, openings)
     numbers = forwards.sort("order").select(
-        "order", microbatch=pl.int_range(pl.len()).over("step").cast(pl.Int32)
+        "order", "step", microbatch=pl.int_range(pl.len()).over("step").cast(pl.Int32)
     )
-    jobs = jobs.drop("microbatch", strict=False).join(numbers, on="order", how="left", maintain_order="left")
+    jobs = jobs.drop("microbatch", strict=False).join(
+        numbers.drop("step"), on="order", how="left", maintain_order="left"
+    )
+    # A transfer is of its job's step, also where it is made behind the end of it.
     transfers = found.transfers.join(numbers, on="order", how="left", maintain_order="left")
     return jobs, _with_waits(transfers, jobs), notes
 

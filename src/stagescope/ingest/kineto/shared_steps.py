@@ -48,20 +48,19 @@ def _without_jobs(trace: RankTrace) -> RankTrace:
 
 
 def share_steps(ranks: Mapping[int, RankTrace], diagnostics: list[Diagnostic]) -> dict[int, RankTrace]:
-    """Return the traces, those that show each micro-batch as a step of its own with the steps of the others.
+    """Return the traces, those that show no steps of their own with the steps of the others.
 
-    Where the others do not tell, a warning is added to `diagnostics` for a rank that sends or receives.
+    Where the others do not tell, a warning is added to `diagnostics` for a rank that shows each micro-batch as a step.
     """
-    sizes = {rank: _microbatches(trace) for rank, trace in ranks.items()}
-    told = {size for size in sizes.values() if size is not None and size > 1}
+    told = {_size(trace) for trace in ranks.values() if _is_inferred(trace) and not _takes_turns(trace)}
     shared = dict(ranks)
     for rank, trace in ranks.items():
-        if sizes[rank] != 1 or trace.transfers.is_empty():
+        if not _is_inferred(trace) or not _takes_turns(trace) or trace.transfers.is_empty():
             continue
         size = next(iter(told)) if len(told) == 1 else 0
-        if size and _forwards(trace).height % size == 0:
+        if size and _size(trace) != size and _forwards(trace).height % size == 0:
             shared[rank] = _in_steps_of(trace, size)
-        else:
+        elif not size and _size(trace) == 1:
             text = (
                 "nothing tells where steps begin: every micro-batch is shown as one"
                 " (give torch.profiler a schedule= and call its step() after every step)"
@@ -74,19 +73,37 @@ def _forwards(trace: RankTrace) -> pl.DataFrame:
     return trace.jobs.filter(pl.col("kind") == "forward")
 
 
-def _microbatches(trace: RankTrace) -> int | None:
-    """Return how many forwards a step of a trace usually has; None where steps are marked, or jobs have names."""
-    is_marked = trace.steps.height or (trace.jobs["kind"] == "optimizer").any()
-    forwards = _forwards(trace)
-    if is_marked or trace.inferred_from is None or forwards.is_empty():
-        return None
-    return int(forwards.group_by("step").len()["len"].mode().max())  # type: ignore[arg-type] # there is one
+def _is_inferred(trace: RankTrace) -> bool:
+    """Tell whether the jobs of a trace have no names, and no marks divide its steps."""
+    return trace.inferred_from is not None and trace.steps.is_empty() and not _forwards(trace).is_empty()
+
+
+def _takes_turns(trace: RankTrace) -> bool:
+    """Tell whether every backward comes right behind its forward, as on a last stage."""
+    jobs = trace.jobs.filter(pl.col("kind").is_in(["forward", "backward"])).sort("start_ns")
+    order = jobs.select("step", "microbatch").rows()
+    return order[::2][: len(order) // 2] == order[1::2]
+
+
+def _size(trace: RankTrace) -> int:
+    """Return how many forwards a step of a trace usually has."""
+    return int(_forwards(trace).group_by("step").len()["len"].mode().max())  # type: ignore[arg-type] # there is one
 
 
 def _in_steps_of(trace: RankTrace, size: int) -> RankTrace:
-    """Return a trace with one micro-batch in each step as one with `size` in each."""
-    microbatch = pl.when(pl.col("microbatch").is_not_null()).then(pl.col("step") % size)
-    columns = {"step": pl.col("step") // size, "microbatch": microbatch}
-    return trace._replace(
-        jobs=trace.jobs.with_columns(**columns), transfers=trace.transfers.with_columns(**columns)
-    )
+    """Return a trace with `size` micro-batches in each step, in the order in which their forwards ran."""
+    place = ["step", "microbatch"]
+    forwards = _forwards(trace).sort("start_ns").select(place).with_row_index("number")
+    numbers = forwards.with_columns(pl.col("number").cast(pl.Int32))
+    last = numbers.group_by("step").agg(last=pl.max("number"))
+
+    def moved(rows: pl.DataFrame) -> pl.DataFrame:
+        joined = rows.join(numbers, on=place, how="left", maintain_order="left")
+        joined = joined.join(last, on="step", how="left", maintain_order="left")
+        number = pl.col("number")
+        return joined.with_columns(
+            step=pl.coalesce("number", "last") // size,
+            microbatch=pl.when(number.is_not_null()).then(number % size),
+        ).select(rows.columns)
+
+    return trace._replace(jobs=moved(trace.jobs), transfers=moved(trace.transfers))

@@ -1,17 +1,28 @@
 """Which training step each span of a rank belongs to.
 
 torch.profiler marks steps (``ProfilerStep#3``) where the training calls `step()` and the profiler has a schedule. Else
-a step ends where the optimizer has stepped; and without an optimizer it ends before a job that this step has had, or,
-where jobs have no names, where every forward has had its backward. Such steps are counted from 0 in each trace.
+a step ends where the optimizer has stepped, and before a job that this step has had: gradients may be accumulated over
+several steps of the pipeline. Where jobs have no names, it ends where every forward has had its backward. Such steps
+are counted from 0 in each trace.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import polars as pl
 
 from stagescope.ingest.kineto.names import step_number
 from stagescope.vocabulary.kinds import PIPELINE_JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    Times = npt.NDArray[np.int64]
 
 JOB = ["kind", "stage", "microbatch"]
 STEPS_SCHEMA = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
@@ -46,6 +57,36 @@ def with_steps(spans: pl.DataFrame, steps: pl.DataFrame, openings: list[int]) ->
     return spans.with_columns(step=pl.coalesce(own, given))
 
 
+def in_steps_of_jobs(transfers: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return transfers that name a micro-batch in the step of its job: the next one for a receive, the last for a send.
+
+    The last send of a step is made behind all of its jobs. Where there is no such job, the step stays as it is.
+    """
+    key = ["side", "stage", "microbatch"]
+    side = (
+        pl.when(pl.col("kind").str.contains("backward"))
+        .then(pl.lit("B"))
+        .otherwise(pl.lit("F"))
+        .alias("side")
+    )
+    is_job = pl.col("kind").is_in([kind for kind in PIPELINE_JOBS if kind != "backward_weight"])
+    named = jobs.filter(is_job & pl.col("microbatch").is_not_null()).with_columns(side)
+    found = []
+    for direction, strategy, moment in DIRECTIONS:
+        own = transfers.filter(pl.col("kind").str.starts_with(direction)).with_columns(side)
+        steps = named.select(*key, pl.col(moment).alias("moment_ns"), of_job="step").sort("moment_ns")
+        joined = own.sort("start_ns").join_asof(
+            steps, left_on="start_ns", right_on="moment_ns", by=key, strategy=strategy, check_sortedness=False
+        )
+        found.append(joined.with_columns(step=pl.coalesce("of_job", "step")).select(transfers.columns))
+    return pl.concat(found).sort("start_ns")
+
+
+DIRECTIONS: tuple[tuple[str, Literal["forward", "backward"], str], ...] = (
+    ("recv", "forward", "end_ns"), ("send", "backward", "start_ns"),
+)  # fmt: skip
+
+
 def named_steps(jobs: pl.DataFrame) -> pl.DataFrame:
     """Return the steps that the names of jobs tell: step, start_ns, end_ns; each from the end of the one before it."""
     named = jobs.filter(pl.col("kind").is_in(PIPELINE_JOBS)) if "step" in jobs.columns else jobs.clear()
@@ -61,24 +102,50 @@ def named_steps(jobs: pl.DataFrame) -> pl.DataFrame:
 
 def step_openings(jobs: pl.DataFrame) -> list[int]:
     """Return when each step but the first opens, without a mark of the profiler."""
-    optimizers = jobs.filter(pl.col("kind") == "optimizer")["end_ns"].sort()
+    optimizers = jobs.filter(pl.col("kind") == "optimizer")["end_ns"].sort().to_numpy()
     # Where a job certainly runs: its estimated start may lie before the end of the optimizer.
     pipeline = jobs.filter(pl.col("kind").is_in(PIPELINE_JOBS)).sort("mark_start_ns")
-    if len(optimizers):
-        # Several optimizers may step in a row: the next job after them opens the step.
-        starts = pipeline["mark_start_ns"].to_numpy()
-        index = np.unique(np.searchsorted(starts, optimizers.to_numpy()))
-        last = optimizers.to_numpy()
-        opened = [int(starts[i]) for i in index if 0 < i < len(starts)]
-        return [int(last[np.searchsorted(last, start, side="right") - 1]) for start in opened]
-    return _at_returns(pipeline) if "order" in jobs.columns else _at_repetitions(pipeline)
+    starts = pipeline["mark_start_ns"].to_numpy()
+    # Several optimizers may step in a row: the next job after them opens the step.
+    first = [int(row) for row in np.unique(np.searchsorted(starts, optimizers)) if 0 < row < len(starts)]
+    openings = [int(optimizers[np.searchsorted(optimizers, starts[row], side="right") - 1]) for row in first]
+    bounds = [0, *first, len(starts)]
+    for since, until in pairwise(bounds):
+        part = pipeline[since:until]
+        openings += _at_returns(part, first) if "order" in jobs.columns else _at_repetitions(part)
+    return sorted(openings)
 
 
-def _at_returns(jobs: pl.DataFrame) -> list[int]:
-    """Return the ends of the jobs after which no forward waits for its backward, but the last one."""
+def _at_returns(jobs: pl.DataFrame, optimizers: Sequence[int]) -> list[int]:
+    """Return the ends of the jobs after which no forward waits for its backward, but the last one.
+
+    On a last stage that is so after every micro-batch: between `optimizers` this tells nothing, without them little.
+    """
     in_flight = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1).cum_sum()
-    returns = jobs.select("mark_end_ns", returns=in_flight == 0)[:-1].filter("returns")
-    return returns["mark_end_ns"].to_list()
+    counted = jobs.select("mark_end_ns", in_flight=in_flight)
+    if len(optimizers) and (counted["in_flight"] <= 1).all():
+        return []
+    returns: list[int] = counted[:-1].filter(pl.col("in_flight") == 0)["mark_end_ns"].to_list()
+    return returns
+
+
+def evaluations(jobs: pl.DataFrame, backward_ns: Times) -> list[int]:
+    """Return the steps of a training that are forwards alone, as many as in other steps: those are evaluations.
+
+    Schedules annotate backwards there too. They are none if no operator of the autograd engine starts in them;
+    `backward_ns` is when those of the whole trace start, sorted.
+    """
+    since, until = (np.searchsorted(backward_ns, jobs[side]) for side in ("mark_start_ns", "mark_end_ns"))
+    works = pl.Series(until > since) if len(backward_ns) else pl.lit(value=True)
+    is_backward = pl.col("kind").is_in([kind for kind in PIPELINE_JOBS if kind != "forward"])
+    counts = (
+        jobs.with_columns(is_backward=is_backward & works)
+        .group_by("step")
+        .agg(forwards=(pl.col("kind") == "forward").sum(), backwards=pl.sum("is_backward"))
+    )
+    usual = counts.filter(pl.col("backwards") > 0)["forwards"].to_list()
+    alone = counts.filter((pl.col("backwards") == 0) & pl.col("forwards").is_in(usual))
+    return [step for step in alone["step"].to_list() if step is not None]
 
 
 def _at_repetitions(jobs: pl.DataFrame) -> list[int]:
