@@ -278,3 +278,38 @@ def test_a_run_recorded_by_both_at_once_gives_the_same_jobs(tmp_path, schedule):
         pytest.skip(
             f"the machine was too busy: {close:.0%} of the jobs within 50 us by the median of their steps"
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1F1B", "GPipe", "Interleaved1F1B"])
+def test_the_first_step_evaluations_and_accumulated_gradients_are_told_as_the_recorder_saw_them(
+    tmp_path, schedule
+):
+    script = Path(__file__).parent / "kineto" / "evaluated_training.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = recording_environment(tmp_path / "own", steps=None, run=schedule, inherited=environment)
+    done = run_ranks([str(script), schedule, str(tmp_path / "traces")], environment, ranks=3)
+    assert done.returncode == 0, done.stderr[-3000:]
+    recorded, told = (stagescope.read(tmp_path / name, align=False).spans for name in ("own", "traces"))
+    evaluated = recorded.filter(pl.col("step").is_null())
+    assert not set(evaluated["kind"]) & {"backward", "backward_input", "backward_weight", "grad_reduce"}
+    assert labels_of(told) == labels_of(recorded)
+    assert messages_of(told) == messages_of(recorded)
+
+
+def labels_of(spans):
+    """Return the jobs of each step and rank, in the order in which they ran."""
+    jobs = spans.filter(pl.col("kind").is_in(["forward", "backward"]) & pl.col("step").is_not_null())
+    ordered = jobs.sort("start_ns").select("step", "rank", "kind", "stage", "microbatch").rows()
+    return {
+        place: [label(*job[2:]) for job in ordered if job[:2] == place]
+        for place in {job[:2] for job in ordered}
+    }
+
+
+def messages_of(spans):
+    """Return the transfers of the steps, whatever their times."""
+    transfers = spans.filter(
+        pl.col("kind").cast(pl.String).str.contains("send_|recv_") & pl.col("step").is_not_null()
+    )
+    return sorted(transfers.select("step", "rank", "kind", "stage", "microbatch").rows())

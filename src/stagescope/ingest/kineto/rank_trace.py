@@ -25,7 +25,7 @@ from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, RECEIVES, SENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Sequence
     from pathlib import Path
 
     import numpy as np
@@ -118,8 +118,12 @@ def _backward_ns(operators: pl.DataFrame) -> npt.NDArray[np.int64]:
     return starts
 
 
-def _without_step(spans: pl.DataFrame, steps: Collection[int]) -> pl.DataFrame:
-    return spans.with_columns(pl.when(~pl.col("step").is_in(list(steps))).then("step").alias("step"))
+def _without_step(spans: pl.DataFrame, left_out: Sequence[int]) -> pl.DataFrame:
+    """Return spans of which those in some steps are of none, and those behind are of one with a lower number."""
+    before = sum((pl.col("step") > step).cast(pl.Int32) for step in left_out)
+    return spans.with_columns(
+        pl.when(~pl.col("step").is_in(left_out)).then(pl.col("step") - before).alias("step")
+    )
 
 
 BACKWARDS = [kind for kind in PIPELINE_JOBS if kind != "forward"]

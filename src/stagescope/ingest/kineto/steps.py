@@ -18,8 +18,6 @@ from stagescope.ingest.kineto.names import step_number
 from stagescope.vocabulary.kinds import PIPELINE_JOBS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     Times = npt.NDArray[np.int64]
@@ -62,18 +60,14 @@ def in_steps_of_jobs(transfers: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFram
 
     The last send of a step is made behind all of its jobs. Where there is no such job, the step stays as it is.
     """
-    key = ["side", "stage", "microbatch"]
-    side = (
-        pl.when(pl.col("kind").str.contains("backward"))
-        .then(pl.lit("B"))
-        .otherwise(pl.lit("F"))
-        .alias("side")
-    )
+    key = ["is_backward", "of_stage", "microbatch"]
+    # A null is equal to nothing.
+    keys = {"is_backward": pl.col("kind").str.contains("backward"), "of_stage": pl.col("stage").fill_null(-1)}
     is_job = pl.col("kind").is_in([kind for kind in PIPELINE_JOBS if kind != "backward_weight"])
-    named = jobs.filter(is_job & pl.col("microbatch").is_not_null()).with_columns(side)
+    named = jobs.filter(is_job & pl.col("microbatch").is_not_null()).with_columns(**keys)
     found = []
     for direction, strategy, moment in DIRECTIONS:
-        own = transfers.filter(pl.col("kind").str.starts_with(direction)).with_columns(side)
+        own = transfers.filter(pl.col("kind").str.starts_with(direction)).with_columns(**keys)
         steps = named.select(*key, pl.col(moment).alias("moment_ns"), of_job="step").sort("moment_ns")
         joined = own.sort("start_ns").join_asof(
             steps, left_on="start_ns", right_on="moment_ns", by=key, strategy=strategy, check_sortedness=False
@@ -112,18 +106,22 @@ def step_openings(jobs: pl.DataFrame) -> list[int]:
     bounds = [0, *first, len(starts)]
     for since, until in pairwise(bounds):
         part = pipeline[since:until]
-        openings += _at_returns(part, first) if "order" in jobs.columns else _at_repetitions(part)
+        openings += (
+            _at_returns(part, is_marked=len(optimizers) > 0)
+            if "order" in jobs.columns
+            else _at_repetitions(part)
+        )
     return sorted(openings)
 
 
-def _at_returns(jobs: pl.DataFrame, optimizers: Sequence[int]) -> list[int]:
+def _at_returns(jobs: pl.DataFrame, *, is_marked: bool) -> list[int]:
     """Return the ends of the jobs after which no forward waits for its backward, but the last one.
 
-    On a last stage that is so after every micro-batch: between `optimizers` this tells nothing, without them little.
+    On a last stage that is so after every micro-batch. Where optimizers mark steps, that tells nothing.
     """
     in_flight = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1).cum_sum()
     counted = jobs.select("mark_end_ns", in_flight=in_flight)
-    if len(optimizers) and (counted["in_flight"] <= 1).all():
+    if is_marked and (counted["in_flight"] <= 1).all():
         return []
     returns: list[int] = counted[:-1].filter(pl.col("in_flight") == 0)["mark_end_ns"].to_list()
     return returns

@@ -94,7 +94,11 @@ def make_action_range(original: Any, instrumentation: Instrumentation) -> type:
 
 
 def _record_unseen(instrumentation: Instrumentation, action: Action, begun: Any) -> None:
-    """Record the jobs of an action that bypassed the stage's methods, from the end of their last receive on."""
+    """Record the jobs of an action that bypassed the stage's methods, from the end of their last receive on.
+
+    In an evaluation torch announces backwards too, and does nothing in them.
+    """
     for kind, stage, microbatch in action.jobs:
-        if (kind, stage, microbatch) not in instrumentation.seen:
+        is_done = kind == _KIND_OF_LETTER["F"] or not instrumentation.evaluates
+        if is_done and (kind, stage, microbatch) not in instrumentation.seen:
             instrumentation.end_job(begun, kind, stage, microbatch)

@@ -66,6 +66,7 @@ class Instrumentation:
         self.messages = Messages(recorder)
         self.chunk_of_stage: dict[int, int] = {}
         self.seen: set[tuple[int, int, int]] = set()
+        self.evaluates = False
         self._entered: set[tuple[int, int, int]] = set()
         self.optimizers = optimizer_steps(recorder)
         self._described: object = None
@@ -200,9 +201,11 @@ class Instrumentation:
     def _evaluation(self, original: Function, schedule: Any, args: Any, kwargs: Any) -> Any:
         step, self.recorder.step = self.recorder.step, NONE
         self._prepare(schedule)
+        self.evaluates = True
         try:
             return original(schedule, *args, **kwargs)
         finally:
+            self.evaluates = False
             self.messages.close()
             self.recorder.step = step
 
