@@ -66,7 +66,8 @@ class Operators:
         self.split_end_ns: Times = np.sort(end_ns[what == SPLITTING])
         self.send_ns: Times = start_ns[what == SEND]
         self.work_end_ns: Times = np.sort(end_ns[~np.isin(what, (SEND, RECEIVE))])
-        self.message_end_ns: Times = end_ns[np.isin(what, (SEND, RECEIVE))]
+        self.message_end_ns: Times = np.sort(end_ns[np.isin(what, (SEND, RECEIVE))])
+        self.receive_end_ns: Times = np.sort(end_ns[what == RECEIVE])
         self.loss_ns, self.loss_end_ns = _outermost(start_ns[what == LOSS], end_ns[what == LOSS])
 
     def first_start(self, since_ns: Times, until_ns: Times) -> Times:

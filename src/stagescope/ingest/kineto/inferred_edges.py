@@ -54,6 +54,11 @@ def place_jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame)
     outer_error_ns = np.maximum(edges.start_ns - earliest_ns, latest_ns - edges.end_ns)
     holds_loss = _is_before_backward(start_ns, end_ns, is_backward) & ~sends & (loss_ns == NEVER)
     inner_error_ns = np.where(holds_loss, edges.end_ns - edges.start_ns, edges.error_ns)
+    if "recv_forward" not in works["kind"].to_list():
+        unpacking_ns = np.where(
+            _follows_receive(marks, start_ns) & ~is_backward, _graphs(runs) - edges.start_ns, 0
+        )
+        inner_error_ns = np.maximum(inner_error_ns, unpacking_ns)
     jobs = runs.select(
         "order",
         kind=pl.when("is_backward").then(pl.lit("backward")).otherwise(pl.lit("forward")),
@@ -70,9 +75,25 @@ def place_jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame)
 
 def _starts(runs: pl.DataFrame, marks: Operators) -> Times:
     """Return when the first operator of each job starts: what stands before the splitting of the batch is of none."""
-    start_ns, graph_ns = runs["start_ns"].to_numpy(), runs["graph_ns"].fill_null(LONG_AGO).to_numpy()
+    start_ns, graph_ns = runs["start_ns"].to_numpy(), _graphs(runs)
     split_ns = preceding(marks.split_end_ns, graph_ns)
     return np.where(split_ns > start_ns, marks.first_start(split_ns, graph_ns), start_ns)
+
+
+def _graphs(runs: pl.DataFrame) -> Times:
+    """Return when the first operator of each forward begins that records a graph; long ago for a backward."""
+    graph_ns: Times = runs["graph_ns"].fill_null(LONG_AGO).to_numpy()
+    return graph_ns
+
+
+def _follows_receive(marks: Operators, start_ns: Times) -> Flags:
+    """Tell which jobs come right behind a receive.
+
+    On a first stage that is of the first exchange of shapes, and operators behind it may be of the exchange.
+    """
+    received_ns = preceding(marks.receive_end_ns, start_ns)
+    others_ns = np.maximum(preceding(marks.work_end_ns, start_ns), preceding(marks.message_end_ns, start_ns))
+    return (received_ns >= others_ns) & (received_ns > LONG_AGO)
 
 
 def _beginnings(
