@@ -8,7 +8,6 @@ are counted from 0 in each trace.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -101,30 +100,28 @@ def step_openings(jobs: pl.DataFrame) -> list[int]:
     pipeline = jobs.filter(pl.col("kind").is_in(PIPELINE_JOBS)).sort("mark_start_ns")
     starts = pipeline["mark_start_ns"].to_numpy()
     # Several optimizers may step in a row: the next job after them opens the step.
-    first = [int(row) for row in np.unique(np.searchsorted(starts, optimizers)) if 0 < row < len(starts)]
-    openings = [int(optimizers[np.searchsorted(optimizers, starts[row], side="right") - 1]) for row in first]
-    bounds = [0, *first, len(starts)]
-    for since, until in pairwise(bounds):
-        part = pipeline[since:until]
-        openings += (
-            _at_returns(part, is_marked=len(optimizers) > 0)
-            if "order" in jobs.columns
-            else _at_repetitions(part)
-        )
-    return sorted(openings)
+    rows = np.unique(np.searchsorted(starts, optimizers))
+    rows = rows[(rows > 0) & (rows < len(starts))]
+    openings = optimizers[np.searchsorted(optimizers, starts[rows], side="right") - 1].tolist()
+    parts = pl.Series("part", np.searchsorted(rows, np.arange(len(starts)), side="right"))
+    divided = pipeline.with_columns(parts)
+    if "order" in jobs.columns:
+        return sorted(openings + _at_returns(divided, is_marked=len(optimizers) > 0))
+    return sorted(openings + _at_repetitions(divided))
 
 
 def _at_returns(jobs: pl.DataFrame, *, is_marked: bool) -> list[int]:
-    """Return the ends of the jobs after which no forward waits for its backward, but the last one.
+    """Return the ends of the jobs after which no forward waits for its backward, but the last one of each `part`.
 
     On a last stage that is so after every micro-batch. Where optimizers mark steps, that tells nothing.
     """
-    in_flight = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1).cum_sum()
-    counted = jobs.select("mark_end_ns", in_flight=in_flight)
-    if is_marked and (counted["in_flight"] <= 1).all():
-        return []
-    returns: list[int] = counted[:-1].filter(pl.col("in_flight") == 0)["mark_end_ns"].to_list()
-    return returns
+    change = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1)
+    counted = jobs.with_columns(in_flight=change.cum_sum().over("part"))
+    tells = pl.col("in_flight").max().over("part") > 1 if is_marked else pl.lit(value=True)
+    is_last = pl.col("part") != pl.col("part").shift(-1)
+    returns = counted.filter(tells & (pl.col("in_flight") == 0) & ~is_last.fill_null(value=True))
+    found: list[int] = returns["mark_end_ns"].to_list()
+    return found
 
 
 def evaluations(jobs: pl.DataFrame, backward_ns: Times) -> list[int]:
@@ -147,8 +144,8 @@ def evaluations(jobs: pl.DataFrame, backward_ns: Times) -> list[int]:
 
 
 def _at_repetitions(jobs: pl.DataFrame) -> list[int]:
-    """Return the ends of the jobs before those that begin a step: one that the step has had already comes again."""
-    following = pl.col("row").shift(-1).over(JOB).fill_null(pl.len())
+    """Return the ends of the jobs before those that begin a step: one that its `part` has had already comes again."""
+    following = pl.col("row").shift(-1).over("part", *JOB).fill_null(pl.len())
     again = jobs.with_row_index("row").select(following.cast(pl.Int64)).to_series().to_numpy()
     if len(again) == 0:
         return []

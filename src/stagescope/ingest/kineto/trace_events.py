@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Event = TypeVar("Event")
 
-PIECE_BYTES = 1 << 19
+PIECE_BYTES = 1 << 17
 """What is decoded at once, with what becomes of it, stays in the caches of a processor: larger ones are slower."""
 
 MOST_EVENT_BYTES = 64 << 20
