@@ -65,17 +65,28 @@ def build_stages(name, rank, ranks):
     return schedule_class, stages
 
 
-def main():
-    name, out, steps = sys.argv[1], Path(sys.argv[2]), int((*sys.argv[3:], "3")[0])
+def join_pipeline(name, loss_fn=None):
+    """Return the schedule, its stages and their weights, in the process group of all ranks."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     schedule_class, stages = build_stages(name, dist.get_rank(), dist.get_world_size())
     many = issubclass(schedule_class, schedules.PipelineScheduleMulti)
-    schedule = schedule_class(stages if many else stages[0], MICROBATCHES, loss_fn=nn.MSELoss())
-    optimizer = torch.optim.SGD([w for stage in stages for w in stage.submod.parameters()], lr=0.1)
+    schedule = schedule_class(stages if many else stages[0], MICROBATCHES, loss_fn=loss_fn or nn.MSELoss())
+    return schedule, stages, [weight for stage in stages for weight in stage.submod.parameters()]
+
+
+def make_batch():
     batch = torch.randn(MICROBATCHES * ROWS, WIDTH)
     batch[:, 0] = torch.arange(MICROBATCHES).repeat_interleave(ROWS)
+    return batch
+
+
+def main():
+    name, out, steps = sys.argv[1], Path(sys.argv[2]), int((*sys.argv[3:], "3")[0])
+    schedule, stages, weights = join_pipeline(name)
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    batch = make_batch()
     losses_seen = []
     for _ in range(steps):
         losses = []

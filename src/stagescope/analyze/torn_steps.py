@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.timeline.diagnostics import Diagnostic
-from stagescope.vocabulary.kinds import PIPELINE_JOBS
+from stagescope.vocabulary.kinds import FED_JOBS
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def find_torn_steps(spans: pl.DataFrame, pipelines: pl.DataFrame) -> set[int]:
     that step. A stage without a single one is not judged here (analyze/gaps.py).
     """
     is_known = pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
-    is_compared = pl.col("kind").is_in([kind for kind in PIPELINE_JOBS if kind != "backward_weight"])
+    is_compared = pl.col("kind").is_in(FED_JOBS)
     jobs = spans.lazy().filter(is_known & is_compared).select("rank", "kind", "step", "stage", "microbatch")
     counts = (
         jobs.join(pipelines.lazy(), on="rank")

@@ -49,6 +49,10 @@ STEP_CODE = 0
 PIPELINE_JOBS: tuple[str, ...] = ("forward", "backward", "backward_input", "backward_weight")
 """The kinds that a pipeline schedule orders; the bubble is measured between the first and the last."""
 
+BACKWARDS: tuple[str, ...] = PIPELINE_JOBS[1:]
+FED_JOBS: tuple[str, ...] = PIPELINE_JOBS[:3]
+"""The jobs that may receive and send: a stage keeps its weight gradients."""
+
 SENDS: tuple[str, ...] = ("send_forward", "send_backward")
 RECEIVES: tuple[str, ...] = ("recv_forward", "recv_backward")
 TRANSFERS: tuple[str, ...] = (*SENDS, *RECEIVES)

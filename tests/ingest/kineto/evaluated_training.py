@@ -11,10 +11,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import schedules
 from torch.profiler import ProfilerActivity, profile
 
-from probed_training import MICROBATCHES, ROWS, WIDTH, build_stages
+from probed_training import join_pipeline, make_batch
 
 STEPS = 3
 
@@ -24,8 +23,7 @@ def loss_of_its_own(output, target):
 
 
 def run(call, stages):
-    batch = torch.randn(MICROBATCHES * ROWS, WIDTH)
-    batch[:, 0] = torch.arange(MICROBATCHES).repeat_interleave(ROWS)
+    batch = make_batch()
     inputs = (batch,) if any(stage.is_first for stage in stages) else ()
     target = {"target": torch.zeros_like(batch)} if any(stage.is_last for stage in stages) else {}
     call(*inputs, **target)
@@ -33,13 +31,8 @@ def run(call, stages):
 
 def main():
     name, out = sys.argv[1], Path(sys.argv[2])
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo")
-    schedule_class, stages = build_stages(name, dist.get_rank(), dist.get_world_size())
-    many = issubclass(schedule_class, schedules.PipelineScheduleMulti)
-    schedule = schedule_class(stages if many else stages[0], MICROBATCHES, loss_fn=loss_of_its_own)
-    optimizer = torch.optim.AdamW([w for stage in stages for w in stage.submod.parameters()])
+    schedule, stages, weights = join_pipeline(name, loss_of_its_own)
+    optimizer = torch.optim.AdamW(weights)
     out.mkdir(parents=True, exist_ok=True)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for _ in range(STEPS):

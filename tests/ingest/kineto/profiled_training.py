@@ -8,11 +8,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.pipelining import schedules
 from torch.profiler import ProfilerActivity, profile
 
-from probed_training import MICROBATCHES, ROWS, WIDTH, build_stages
+from probed_training import join_pipeline, make_batch
 from probes import finish
 
 WARM_UP = 1
@@ -30,15 +28,9 @@ def train(schedule, stages, optimizer, batch):
 
 def main():
     name, out = sys.argv[1], Path(sys.argv[2])
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo")
-    schedule_class, stages = build_stages(name, dist.get_rank(), dist.get_world_size())
-    many = issubclass(schedule_class, schedules.PipelineScheduleMulti)
-    schedule = schedule_class(stages if many else stages[0], MICROBATCHES, loss_fn=nn.MSELoss())
-    optimizer = torch.optim.SGD([w for stage in stages for w in stage.submod.parameters()], lr=0.1)
-    batch = torch.randn(MICROBATCHES * ROWS, WIDTH)
-    batch[:, 0] = torch.arange(MICROBATCHES).repeat_interleave(ROWS)
+    schedule, stages, weights = join_pipeline(name)
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    batch = make_batch()
     for _ in range(WARM_UP):
         train(schedule, stages, optimizer, batch)
     out.mkdir(parents=True, exist_ok=True)

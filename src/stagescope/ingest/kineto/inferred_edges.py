@@ -6,7 +6,7 @@ job. Anything else may be farther from it than it looks, up to the whole stretch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -41,30 +41,23 @@ def place_jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame)
     is_backward = runs["is_backward"].to_numpy()
     loss_ns = np.where(is_backward, NEVER, marks.loss_start(start_ns, end_ns))
     begin_ns, earliest_ns = _beginnings(marks, works, start_ns, is_backward)
-    issued_ns = np.sort(np.concatenate([works["start_ns"].to_numpy(), marks.send_ns]))
-    issue_ns, next_ns = following(issued_ns, end_ns), np.minimum(following(start_ns, end_ns), loss_ns)
-    # A transfer is issued at once behind a job; what else comes next may come much later, and bounds little.
-    sends = issue_ns < next_ns
-    after_ns = np.minimum(next_ns, following(marks.start_ns, end_ns))
-    within_ns = end_ns + np.where(sends, MOST_BEFORE_SEND_NS, USUAL_TAIL_NS)
-    stop_ns = np.minimum(np.minimum(issue_ns, after_ns), within_ns)
-    after_ns = np.where(after_ns < NEVER, after_ns, end_ns + MOST_AROUND_NS)
-    latest_ns = np.where(sends, issue_ns, after_ns)
-    edges = find_edges(marks, begin_ns, stop_ns, is_backward=is_backward, sends_behind=sends)
-    outer_error_ns = np.maximum(edges.start_ns - earliest_ns, latest_ns - edges.end_ns)
-    holds_loss = _is_before_backward(start_ns, end_ns, is_backward) & ~sends & (loss_ns == NEVER)
-    inner_error_ns = np.where(holds_loss, edges.end_ns - edges.start_ns, edges.error_ns)
-    if "recv_forward" not in works["kind"].to_list():
-        unpacking_ns = np.where(
-            _follows_receive(marks, start_ns) & ~is_backward, _graphs(runs) - edges.start_ns, 0
-        )
-        inner_error_ns = np.maximum(inner_error_ns, unpacking_ns)
+    ends = _ends(marks, works, end_ns, np.minimum(following(start_ns, end_ns), loss_ns))
+    edges = find_edges(marks, begin_ns, ends.stop_ns, is_backward=is_backward, sends_behind=ends.sends)
+    holds_loss = _is_before_backward(start_ns, end_ns, is_backward) & ~ends.sends & (loss_ns == NEVER)
+    may_unpack = ~is_backward & _follows_exchange(marks, works, start_ns)
+    errors_ns = [
+        edges.error_ns,
+        edges.start_ns - earliest_ns,
+        ends.latest_ns - edges.end_ns,
+        np.where(holds_loss, edges.end_ns - edges.start_ns, 0),
+        np.where(may_unpack, _graphs(runs) - edges.start_ns, 0),
+    ]
     jobs = runs.select(
         "order",
         kind=pl.when("is_backward").then(pl.lit("backward")).otherwise(pl.lit("forward")),
         start_ns=pl.Series(edges.start_ns),
         end_ns=pl.Series(edges.end_ns),
-        edge_error_ns=pl.Series(np.maximum(inner_error_ns, outer_error_ns)),
+        edge_error_ns=pl.Series(np.maximum.reduce(errors_ns)),
         mark_start_ns=pl.Series(start_ns),
         mark_end_ns="end_ns",
         lane=pl.lit("compute"),
@@ -86,14 +79,38 @@ def _graphs(runs: pl.DataFrame) -> Times:
     return graph_ns
 
 
-def _follows_receive(marks: Operators, start_ns: Times) -> Flags:
-    """Tell which jobs come right behind a receive.
+def _follows_exchange(marks: Operators, works: pl.DataFrame, start_ns: Times) -> Flags:
+    """Tell which jobs of a first stage come right behind a receive: one of the first exchange of shapes.
 
-    On a first stage that is of the first exchange of shapes, and operators behind it may be of the exchange.
+    Operators of the exchange may stand before those of such a job.
     """
+    if "recv_forward" in works["kind"].to_list():
+        return np.zeros(len(start_ns), np.bool_)
     received_ns = preceding(marks.receive_end_ns, start_ns)
     others_ns = np.maximum(preceding(marks.work_end_ns, start_ns), preceding(marks.message_end_ns, start_ns))
     return (received_ns >= others_ns) & (received_ns > LONG_AGO)
+
+
+class Ends(NamedTuple):
+    """What is behind jobs: where to look for the end, the latest it may be, and whether a send was issued there."""
+
+    stop_ns: Times
+    latest_ns: Times
+    sends: Flags
+
+
+def _ends(marks: Operators, works: pl.DataFrame, end_ns: Times, next_ns: Times) -> Ends:
+    """Return what is behind jobs whose last operators end then; `next_ns` is when the next job or the loss begins.
+
+    A transfer is issued at once behind a job; what else comes next may come much later, and bounds little.
+    """
+    issue_ns = following(np.sort(np.concatenate([works["start_ns"].to_numpy(), marks.send_ns])), end_ns)
+    sends = issue_ns < next_ns
+    after_ns = np.minimum(next_ns, following(marks.start_ns, end_ns))
+    within_ns = end_ns + np.where(sends, MOST_BEFORE_SEND_NS, USUAL_TAIL_NS)
+    stop_ns = np.minimum(np.minimum(issue_ns, after_ns), within_ns)
+    after_ns = np.where(after_ns < NEVER, after_ns, end_ns + MOST_AROUND_NS)
+    return Ends(stop_ns, np.where(sends, issue_ns, after_ns), sends)
 
 
 def _beginnings(

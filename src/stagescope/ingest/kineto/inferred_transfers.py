@@ -73,56 +73,45 @@ def find_transfers(
     Columns: kind, order, start_ns, end_ns, title. A stage receives for all jobs of a kind, or for none, and so it
     sends: a transfer that others of its kind lack is of no job.
     """
-    found = [
-        _attached(annotations.filter(pl.col("name").str.contains(pattern)), jobs, around, is_send=is_send)
-        for pattern, is_send in ((RECEIVED, False), (SENT, True))
-    ]
+    found = []
+    for verb, pattern, beside in (("recv", RECEIVED, _job_behind), ("send", SENT, _job_before)):
+        works = annotations.filter(pl.col("name").str.contains(pattern))
+        row, is_own = beside(works["start_ns"].to_numpy(), jobs, around)
+        job = jobs.select("order", "is_backward")[row]
+        direction = pl.when(job["is_backward"]).then(pl.lit("_backward")).otherwise(pl.lit("_forward"))
+        order = pl.when(pl.Series(is_own)).then(job["order"])
+        found.append(works.select("start_ns", "end_ns", title="name", kind=verb + direction, order=order))
     every = pl.concat(found)
     own = every.drop_nulls("order")
-    have = own.group_by("kind").agg(have=pl.col("order").n_unique())
-    count = {backward: max((jobs["is_backward"] == backward).sum(), 1) for backward in (False, True)}
-    usual = have.filter(
-        2 * pl.col("have")
-        >= pl.when(pl.col("kind").str.ends_with("backward")).then(count[True]).otherwise(count[False])
-    )
-    kept = own.join(usual, on="kind", how="semi").sort("start_ns")
+    jobs_of_kind = pl.when(pl.col("kind").str.ends_with("backward")).then(jobs["is_backward"].sum())
+    is_usual = 2 * pl.col("order").n_unique() >= jobs_of_kind.otherwise((~jobs["is_backward"]).sum())
+    kept = own.filter(is_usual.over("kind")).sort("start_ns")
     return kept, every.height - kept.height
 
 
-def _attached(
-    works: pl.DataFrame, jobs: pl.DataFrame, around: Surroundings, *, is_send: bool
-) -> pl.DataFrame:
-    """Return sends or receives with kind and order of the job beside them; null where it is another's."""
-    moment_ns = works["start_ns"].to_numpy()
-    if is_send:
-        row = np.searchsorted(jobs["end_ns"].to_numpy(), moment_ns, side="right") - 1
-        beside = row >= 0
-        since_ns = jobs["end_ns"].to_numpy()[row] if jobs.height else moment_ns
-        run = np.searchsorted(around.run_start_ns, moment_ns) - 1
-        until_ns = np.maximum(around.run_start_ns[run], since_ns)
-        foreign = _any_between(around.message_ns, since_ns, until_ns)
-        parted = _any_between(around.boundary_ns, since_ns, moment_ns)
-    else:
-        row = np.searchsorted(jobs["start_ns"].to_numpy(), moment_ns)
-        beside = row < jobs.height
-        row = np.minimum(row, jobs.height - 1)
-        until_ns = jobs["start_ns"].to_numpy()[row]
-        run = np.minimum(np.searchsorted(around.run_start_ns, moment_ns), len(around.run_start_ns) - 1)
-        since_ns = np.minimum(around.run_end_ns[run], until_ns)
-        foreign = _any_between(around.message_ns, since_ns, until_ns)
-        parted = _any_between(around.boundary_ns, moment_ns, until_ns)
-    own = pl.Series(beside & ~foreign & ~parted)
-    picked = jobs.select("order", "is_backward")[np.clip(row, 0, None)]
-    side = "backward", "forward"
-    verb = "send" if is_send else "recv"
-    kind = (
-        pl.when(picked["is_backward"])
-        .then(pl.lit(f"{verb}_{side[0]}"))
-        .otherwise(pl.lit(f"{verb}_{side[1]}"))
-    )
-    return works.select(
-        "start_ns", "end_ns", title="name", kind=kind, order=pl.when(own).then(picked["order"])
-    )
+Beside = tuple["npt.NDArray[np.intp]", "Flags"]
+"""For each transfer the row of the job beside it, and whether it is of that one."""
+
+
+def _job_before(sent_ns: Times, jobs: pl.DataFrame, around: Surroundings) -> Beside:
+    ends_ns = jobs["end_ns"].to_numpy()
+    row = np.searchsorted(ends_ns, sent_ns, side="right") - 1
+    job_end_ns = ends_ns[row]
+    work_ns = around.run_start_ns[np.searchsorted(around.run_start_ns, sent_ns) - 1]
+    foreign = _any_between(around.message_ns, job_end_ns, np.maximum(work_ns, job_end_ns))
+    parted = _any_between(around.boundary_ns, job_end_ns, sent_ns)
+    return np.maximum(row, 0), (row >= 0) & ~foreign & ~parted
+
+
+def _job_behind(received_ns: Times, jobs: pl.DataFrame, around: Surroundings) -> Beside:
+    starts_ns, work_end_ns = jobs["start_ns"].to_numpy(), around.run_end_ns
+    row = np.searchsorted(starts_ns, received_ns)
+    is_there, row = row < len(starts_ns), np.minimum(row, len(starts_ns) - 1)
+    job_ns = starts_ns[row]
+    work = np.minimum(np.searchsorted(around.run_start_ns, received_ns), len(work_end_ns) - 1)
+    foreign = _any_between(around.message_ns, np.minimum(work_end_ns[work], job_ns), job_ns)
+    parted = _any_between(around.boundary_ns, received_ns, job_ns)
+    return row, is_there & ~foreign & ~parted
 
 
 def _any_between(moments: Times, since_ns: Times, until_ns: Times) -> Flags:

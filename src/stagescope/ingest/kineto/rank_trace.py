@@ -9,11 +9,11 @@ import polars as pl
 from stagescope.ingest.kineto.annotated import annotated_spans, named_marks
 from stagescope.ingest.kineto.by_transfers import infer_by_transfers
 from stagescope.ingest.kineto.device import on_device
+from stagescope.ingest.kineto.evaluations import find_evaluations, without_evaluations
 from stagescope.ingest.kineto.facts import RankFacts, rank_facts
 from stagescope.ingest.kineto.inferred import Inferred, infer_spans
 from stagescope.ingest.kineto.operator_classes import BACKWARD, SEND
 from stagescope.ingest.kineto.steps import (
-    evaluations,
     in_steps_of_jobs,
     named_steps,
     profiler_steps,
@@ -25,11 +25,7 @@ from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, RECEIVES, SENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
-
-    import numpy as np
-    import numpy.typing as npt
 
     from stagescope.ingest.kineto.tables import TraceTables
 
@@ -92,17 +88,9 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
     )
     if read.tables["kernels"].is_empty():
         transfers = _from_their_call(transfers, read.tables["operators"])
-    host_jobs = found[0]
-    openings = step_openings(host_jobs)
-    told = named_steps(host_jobs) if steps.is_empty() else steps
-    jobs, transfers = with_steps(jobs, told, openings), with_steps(transfers, told, openings)
-    evaluated = evaluations(jobs, _backward_ns(read.tables["operators"])) if steps.is_empty() else []
-    jobs, transfers = _columns(jobs, JOB_SCHEMA), _columns(transfers, TRANSFER_SCHEMA)
-    transfers = in_steps_of_jobs(transfers, jobs)
+    jobs, transfers, evaluated = _in_steps(read, found[0], jobs, transfers)
     if evaluated:
-        jobs, transfers = _without_step(jobs, evaluated), _without_step(transfers, evaluated)
-        jobs = jobs.filter(pl.col("step").is_not_null() | ~pl.col("kind").is_in(BACKWARDS))
-        notes = [*notes, ("info", EVALUATIONS, len(evaluated))]
+        notes = [*notes, ("info", EVALUATIONS, evaluated)]
     if jobs.is_empty():
         steps = steps.clear()
     diagnostics = [
@@ -112,21 +100,24 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
     return RankTrace(path, facts, jobs, transfers, steps, inferred_from, diagnostics)
 
 
-def _backward_ns(operators: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """Return when the operators of the autograd engine start, sorted."""
-    starts: npt.NDArray[np.int64] = operators.filter(pl.col("what") == BACKWARD)["start_ns"].sort().to_numpy()
-    return starts
+def _in_steps(
+    read: TraceTables, host_jobs: pl.DataFrame, jobs: pl.DataFrame, transfers: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame, int]:
+    """Return jobs and transfers with their steps, and how many evaluations are between these.
 
+    `host_jobs` are the same jobs as the host ran them.
+    """
+    marked = profiler_steps(read.tables["annotations"])
+    openings = step_openings(host_jobs)
+    told = named_steps(host_jobs) if marked.is_empty() else marked
+    jobs, transfers = with_steps(jobs, told, openings), with_steps(transfers, told, openings)
+    operators = read.tables["operators"]
+    backward_ns = operators.filter(pl.col("what") == BACKWARD)["start_ns"].sort().to_numpy()
+    evaluated = find_evaluations(jobs, backward_ns) if marked.is_empty() else []
+    jobs, transfers = _columns(jobs, JOB_SCHEMA), _columns(transfers, TRANSFER_SCHEMA)
+    transfers = in_steps_of_jobs(transfers, jobs)
+    return without_evaluations(jobs, evaluated), without_evaluations(transfers, evaluated), len(evaluated)
 
-def _without_step(spans: pl.DataFrame, left_out: Sequence[int]) -> pl.DataFrame:
-    """Return spans of which those in some steps are of none, and those behind are of one with a lower number."""
-    before = sum((pl.col("step") > step).cast(pl.Int32) for step in left_out)
-    return spans.with_columns(
-        pl.when(~pl.col("step").is_in(left_out)).then(pl.col("step") - before).alias("step")
-    )
-
-
-BACKWARDS = [kind for kind in PIPELINE_JOBS if kind != "forward"]
 
 Found = tuple[pl.DataFrame, pl.DataFrame, list[tuple[str, str, int]]]
 """Jobs, transfers, and what is to be said: severity, message, count."""

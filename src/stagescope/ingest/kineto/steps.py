@@ -8,18 +8,13 @@ are counted from 0 in each trace.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
 
 from stagescope.ingest.kineto.names import step_number
-from stagescope.vocabulary.kinds import PIPELINE_JOBS
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Times = npt.NDArray[np.int64]
+from stagescope.vocabulary.kinds import FED_JOBS, PIPELINE_JOBS
 
 JOB = ["kind", "stage", "microbatch"]
 STEPS_SCHEMA = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
@@ -62,7 +57,7 @@ def in_steps_of_jobs(transfers: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFram
     key = ["is_backward", "of_stage", "microbatch"]
     # A null is equal to nothing.
     keys = {"is_backward": pl.col("kind").str.contains("backward"), "of_stage": pl.col("stage").fill_null(-1)}
-    is_job = pl.col("kind").is_in([kind for kind in PIPELINE_JOBS if kind != "backward_weight"])
+    is_job = pl.col("kind").is_in(FED_JOBS)
     named = jobs.filter(is_job & pl.col("microbatch").is_not_null()).with_columns(**keys)
     found = []
     for direction, strategy, moment in DIRECTIONS:
@@ -122,25 +117,6 @@ def _at_returns(jobs: pl.DataFrame, *, is_marked: bool) -> list[int]:
     returns = counted.filter(tells & (pl.col("in_flight") == 0) & ~is_last.fill_null(value=True))
     found: list[int] = returns["mark_end_ns"].to_list()
     return found
-
-
-def evaluations(jobs: pl.DataFrame, backward_ns: Times) -> list[int]:
-    """Return the steps of a training that are forwards alone, as many as in other steps: those are evaluations.
-
-    Schedules annotate backwards there too. They are none if no operator of the autograd engine starts in them;
-    `backward_ns` is when those of the whole trace start, sorted.
-    """
-    since, until = (np.searchsorted(backward_ns, jobs[side]) for side in ("mark_start_ns", "mark_end_ns"))
-    works = pl.Series(until > since) if len(backward_ns) else pl.lit(value=True)
-    is_backward = pl.col("kind").is_in([kind for kind in PIPELINE_JOBS if kind != "forward"])
-    counts = (
-        jobs.with_columns(is_backward=is_backward & works)
-        .group_by("step")
-        .agg(forwards=(pl.col("kind") == "forward").sum(), backwards=pl.sum("is_backward"))
-    )
-    usual = counts.filter(pl.col("backwards") > 0)["forwards"].to_list()
-    alone = counts.filter((pl.col("backwards") == 0) & pl.col("forwards").is_in(usual))
-    return [step for step in alone["step"].to_list() if step is not None]
 
 
 def _at_repetitions(jobs: pl.DataFrame) -> list[int]:

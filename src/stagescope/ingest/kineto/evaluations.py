@@ -1,0 +1,46 @@
+"""Evaluations between the steps of a training: forwards without backwards, which are of no step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.vocabulary.kinds import BACKWARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+
+def find_evaluations(jobs: pl.DataFrame, backward_ns: npt.NDArray[np.int64]) -> list[int]:
+    """Return the steps of a training that are forwards alone, as many as in other steps: those are evaluations.
+
+    Schedules annotate backwards there too. They are none if no operator of the autograd engine starts in them;
+    `backward_ns` is when those of the whole trace start, sorted.
+    """
+    since, until = (np.searchsorted(backward_ns, jobs[side]) for side in ("mark_start_ns", "mark_end_ns"))
+    works = pl.Series(until > since) if len(backward_ns) else pl.lit(value=True)
+    counts = (
+        jobs.with_columns(is_backward=pl.col("kind").is_in(BACKWARDS) & works)
+        .group_by("step")
+        .agg(forwards=(pl.col("kind") == "forward").sum(), backwards=pl.sum("is_backward"))
+    )
+    usual = counts.filter(pl.col("backwards") > 0)["forwards"].to_list()
+    alone = counts.filter((pl.col("backwards") == 0) & pl.col("forwards").is_in(usual))
+    return [step for step in alone["step"].to_list() if step is not None]
+
+
+def without_evaluations(spans: pl.DataFrame, evaluated: Sequence[int]) -> pl.DataFrame:
+    """Return spans of which those in some steps are of none, and those behind are of one with a lower number.
+
+    The backwards that are only annotated there are left out.
+    """
+    if not evaluated:
+        return spans
+    is_evaluation = pl.col("step").is_in(evaluated)
+    before = sum((pl.col("step") > step).cast(pl.Int32) for step in evaluated)
+    kept = spans.filter(~(is_evaluation & pl.col("kind").is_in(BACKWARDS)).fill_null(value=False))
+    return kept.with_columns(step=pl.when(~is_evaluation).then(pl.col("step") - before))
