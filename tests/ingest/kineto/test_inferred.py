@@ -133,6 +133,20 @@ def test_a_forward_whose_loss_no_name_tells_is_uncertain_as_a_whole(inferred):
     assert forward["edge_error_ns"] >= 70_000
 
 
+@pytest.mark.parametrize("pause_us", [1, 60, 300, 3000])
+def test_a_backward_begins_no_earlier_than_the_forward_before_it_ends(inferred, pause_us):
+    """A rank runs one job at a time: what is not known of either edge must not make them overlap."""
+    began_us = 200 + pause_us
+    found = inferred(
+        mark("gloo:recv", -50, 0),
+        operator("aten::mm", 0, 200),
+        backward_operator(began_us, began_us + 100),
+        *flow(1, 50, began_us + 10),
+    )
+    forward, backward = found.jobs.sort("start_ns").to_dicts()
+    assert forward["end_ns"] <= backward["start_ns"] <= backward["mark_start_ns"]
+
+
 def test_what_the_schedule_does_behind_the_last_backward_is_not_of_it(inferred):
     """It divides the gradients by the number of micro-batches."""
     found = inferred(

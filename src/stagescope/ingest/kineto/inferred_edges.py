@@ -43,19 +43,21 @@ def place_jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame)
     begin_ns, earliest_ns = _beginnings(marks, works, start_ns, is_backward)
     ends = _ends(marks, works, end_ns, np.minimum(following(start_ns, end_ns), loss_ns))
     edges = find_edges(marks, begin_ns, ends.stop_ns, is_backward=is_backward, sends_behind=ends.sends)
+    # The end of a job and the start of the next are looked for in the same stretch, and must not cross.
+    begun_ns = np.maximum(edges.start_ns, np.minimum(np.append(LONG_AGO, edges.end_ns[:-1]), start_ns))
     holds_loss = _is_before_backward(start_ns, end_ns, is_backward) & ~ends.sends & (loss_ns == NEVER)
     may_unpack = ~is_backward & _follows_exchange(marks, works, start_ns)
     errors_ns = [
         edges.error_ns,
-        edges.start_ns - earliest_ns,
+        begun_ns - earliest_ns,
         ends.latest_ns - edges.end_ns,
-        np.where(holds_loss, edges.end_ns - edges.start_ns, 0),
-        np.where(may_unpack, _graphs(runs) - edges.start_ns, 0),
+        np.where(holds_loss, edges.end_ns - begun_ns, 0),
+        np.where(may_unpack, _graphs(runs) - begun_ns, 0),
     ]
     jobs = runs.select(
         "order",
         kind=pl.when("is_backward").then(pl.lit("backward")).otherwise(pl.lit("forward")),
-        start_ns=pl.Series(edges.start_ns),
+        start_ns=pl.Series(begun_ns),
         end_ns=pl.Series(edges.end_ns),
         edge_error_ns=pl.Series(np.maximum.reduce(errors_ns)),
         mark_start_ns=pl.Series(start_ns),
