@@ -155,6 +155,20 @@ def test_what_is_not_drawn_is_counted() -> None:
     assert chart.not_drawn_count == timeline.spans.height - chart.blocks.height - chart.waits.height
 
 
+def test_a_wait_from_before_the_step_begins_at_the_edge_of_the_picture() -> None:
+    timeline = timeline_from_text("F0 B0\n. .")
+    length_ns = timeline.spans["end_ns"].max()
+    receive = timeline.spans[:1].with_columns(
+        kind=pl.lit("recv_forward").cast(timeline.spans["kind"].dtype), wait_start_ns=-5 * length_ns
+    )
+    before, into = (
+        receive.with_columns(wait_end_ns=pl.lit(end_ns)) for end_ns in (-length_ns, length_ns // 4)
+    )
+    chart = chart_step(timeline.with_spans(pl.concat([timeline.spans, before, into], how="vertical_relaxed")))
+    assert chart.waits.select("start_ns", "end_ns").rows() == [(chart.start_ns, length_ns // 4)]
+    assert chart.not_drawn_count == 1
+
+
 def test_a_span_that_ends_before_it_starts_is_a_point_and_counted() -> None:
     chart = chart_step(
         spans({"start_ns": 500, "end_ns": 100}, {"microbatch": 1, "start_ns": 0, "end_ns": 1_000})

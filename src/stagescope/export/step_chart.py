@@ -67,8 +67,8 @@ class StepChart:
     `blocks` has one row per block: row (index into `ranks`), kind, stage, chunk, microbatch, name, start_ns,
     end_ns, lane and lane_count (overlapping jobs share their row's height), strip (runs beside a job, as a
     gradient reduction does), fused (one of the two jobs of an overlapped pair that ran as one: both have the
-    same start and the same end). `waits` has row, start_ns, end_ns of the blocking part of each transfer.
-    `in_cost_units` says that times are units of cost.
+    same start and the same end). `waits` has row, start_ns, end_ns of the blocking part of each transfer, as far
+    as it lies in the picture. `in_cost_units` says that times are units of cost.
 
     Machines that are not on one clock are `sections`: `ranks` are in their order, and the times of each count from
     the start of the step there. Between them nothing can be compared, so that there is no bubble.
@@ -132,8 +132,8 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
     spans = from_origins(spans, origins_ns, ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns"))
     ranks = tuple(rank for group in groups for rank in group.ranks)
     blocks = _blocks(spans, ranks)
-    waits = _waits(spans, ranks)
-    drawn_spans = blocks.height + spans.filter(pl.col("kind").is_in(TRANSFERS) & _has_wait()).height
+    start_ns, end_ns = min(0, *_edges(blocks["start_ns"].min())), max(1, *_edges(blocks["end_ns"].max()))
+    waits = _waits(spans, ranks, start_ns, end_ns)
     return StepChart(
         step=step,
         recorded_steps=recorded,
@@ -141,10 +141,10 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
         schedules=tuple(timeline.ranks["schedule"].drop_nulls().unique().sort().to_list()),
         blocks=blocks,
         waits=waits,
-        start_ns=min(0, *_edges(blocks["start_ns"].min())),
-        end_ns=max(1, *_edges(blocks["end_ns"].max())),
+        start_ns=start_ns,
+        end_ns=end_ns,
         bubble_fraction=bubble_fraction,
-        not_drawn_count=spans.height - drawn_spans,
+        not_drawn_count=spans.height - blocks.height - waits.height,
         reversed_count=reversed_count,
         simulated=is_simulated(timeline),
         in_cost_units=is_in_cost_units(timeline),
@@ -233,14 +233,18 @@ def _edges(time_ns: object) -> Iterable[int]:
     return (time_ns,) if isinstance(time_ns, int) else (0,)
 
 
-def _has_wait() -> pl.Expr:
-    return pl.col("wait_start_ns").is_not_null() & pl.col("wait_end_ns").is_not_null()
-
-
-def _waits(spans: pl.DataFrame, ranks: tuple[int, ...]) -> pl.DataFrame:
-    return spans.filter(pl.col("kind").is_in(TRANSFERS) & _has_wait()).select(
-        _row(ranks), start_ns="wait_start_ns", end_ns="wait_end_ns"
+def _waits(spans: pl.DataFrame, ranks: tuple[int, ...], since_ns: int, until_ns: int) -> pl.DataFrame:
+    """Return the waits of StepChart: a receive may have been waited for long before the step."""
+    waits = spans.filter(
+        pl.col("kind").is_in(TRANSFERS),
+        pl.col("wait_start_ns") <= until_ns,
+        pl.col("wait_end_ns") >= since_ns,
     )
+    start_ns, end_ns = (
+        pl.col("wait_start_ns").clip(since_ns),
+        pl.col("wait_end_ns").clip(upper_bound=until_ns),
+    )
+    return waits.select(_row(ranks), start_ns=start_ns, end_ns=end_ns)
 
 
 def _row(ranks: tuple[int, ...]) -> pl.Expr:
