@@ -7,8 +7,10 @@ call that launched it; a kernel of NCCL has the fields of its `record_param_comm
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -47,6 +49,9 @@ TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     },
     "flows": {"flow": pl.Int64, "is_start": pl.Boolean, "start_ns": pl.Int64, "end_ns": pl.Int64},
 }  # fmt: skip
+
+PIECES_TO_THIN = 32
+"""So many pieces give their operators before those that tell nothing are dropped: cheaper than piece by piece."""
 
 MOST_US = 4e15
 """A century: what is later is no time."""
@@ -114,8 +119,9 @@ def read_tables(path: Path) -> TraceTables:
     """Return what is needed of the trace in `path`; raises InputError for a file without a list of events."""
     stream: EventStream[TraceEvent] = EventStream(path, msgspec.json.Decoder(list[TraceEvent]))
     collector = Collector()
-    for piece in stream.pieces():
-        collector.add(piece)
+    with _no_collections():
+        for piece in stream.pieces():
+            collector.add(piece)
     base_ns = stream.facts.get("baseTimeNanoseconds", 0)
     tables = collector.tables(base_ns if isinstance(base_ns, int) else 0)
     diagnostics = stream.diagnostics()
@@ -123,6 +129,18 @@ def read_tables(path: Path) -> TraceTables:
         text = "events at a time that cannot be are left out"
         diagnostics.append(Diagnostic("error", text, str(path), count=collector.strays))
     return TraceTables(stream.facts, tables, collector.event_count, diagnostics)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep Python from looking for cycles of objects: events are in none, and their number would have it look often."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass
@@ -135,6 +153,7 @@ class Collector:
     kernels: Numbered = field(default_factory=lambda: Numbered(kernel_class))
     event_count: int = 0
     strays: int = 0
+    thinned: int = 0
 
     def add(self, piece: Sequence[TraceEvent]) -> None:
         """Take the events of one piece."""
@@ -143,6 +162,8 @@ class Collector:
         for event in piece:
             groups[event.cat].append(event)
         self._add("operators", groups["cpu_op"], self._operator_columns)
+        if len(self.parts["operators"]) - self.thinned >= PIECES_TO_THIN:
+            self._thin_operators()
         self._add("annotations", groups["user_annotation"], self._named_columns("thread"))
         self._add("device_annotations", groups["gpu_user_annotation"], self._named_columns("stream"))
         for category in LAUNCHES:
@@ -153,6 +174,7 @@ class Collector:
 
     def tables(self, base_ns: int) -> dict[str, pl.DataFrame]:
         """Return every table of TABLES, its times counted from the Unix epoch."""
+        self._thin_operators()
         tables = {name: self._table(name, base_ns) for name in TABLES}
         return tables | {"operators": settle_operators(tables["operators"])}
 
@@ -187,13 +209,21 @@ class Collector:
         return {"correlation": _correlations(_arguments(events)), "thread": self._threads(events), **times}
 
     def _operator_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
-        """Return the operators but those that lie in another one, and tell nothing that it does not: most of them."""
         numbers = map(self.operators.__getitem__, map(attrgetter("name"), events))
         what = np.fromiter(numbers, np.int8, len(events))
-        thread = self._threads(events)
-        kept = (what != OTHER) | ~_is_inner(thread, **times)
-        columns = {"what": what, "thread": thread, **times}
-        return {name: column[kept] for name, column in columns.items()}
+        return {"what": what, "thread": self._threads(events), **times}
+
+    def _thin_operators(self) -> None:
+        """Drop the operators that lie in another one, and tell nothing that it does not: most of them."""
+        parts = self.parts["operators"][self.thinned :]
+        if parts:
+            columns = {name: _joined([part[name] for part in parts]) for name in parts[0]}
+            kept = columns["what"] != OTHER
+            kept |= ~_is_inner(columns["thread"], columns["ts"], columns["dur"])
+            self.parts["operators"][self.thinned :] = [
+                {name: column[kept] for name, column in columns.items()}
+            ]
+            self.thinned += 1
 
     def _kernel_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
         numbers = map(self.kernels.__getitem__, map(attrgetter("name"), events))
