@@ -59,7 +59,7 @@ gpu-check: ## on a machine with a GPU, compare recorded times with CUPTI's and p
 golden: $(DEV_READY) ## write the golden files of the tests anew
 	@tools/each.sh $(BIN)/python "golden file script" tools/golden_*.py
 
-web: ## check, test and build the browser viewer into src/stagescope/export/assets
+web: ## check, test and build the browser viewer into src/stagescope/viewer/assets
 	@cd web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 
 clean: ## remove what make made here: the environment, the demo's output, caches

@@ -22,7 +22,7 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from planted_clocks import ClockStep, Plan, Planted, plant, uncovered
-from stagescope.align import Aligned, align_clocks
+from stagescope.clocks import Aligned, align_clocks
 
 AROUND_STEP_NS = 300_000_000
 HEAD = ("scenario", "worst us", "median us", "outside", "interval us", "found")

@@ -23,8 +23,8 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from planted_clocks import STAMPS, ClockStep, Plan, Planted, plant, uncovered
-from stagescope.align import align_clocks
-from stagescope.align.observations import gather_observations
+from stagescope.clocks import align_clocks
+from stagescope.clocks.observations import gather_observations
 
 SCHEDULES = ("1f1b", "1f1b", "1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipev")
 

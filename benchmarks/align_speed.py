@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 from timing import median_cpu_seconds
 
-from stagescope.align import align_clocks
-from stagescope.timeline import RANKS, SPANS, Timeline, empty_timeline
-from stagescope.timeline.validate import conform
+from stagescope.clocks import align_clocks
+from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
+from stagescope.model.validate import conform
 
 ROUNDS = 3
 LIMIT_SECONDS = 30.0

@@ -19,13 +19,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from timing import median_cpu_seconds
 
-from stagescope.export import write
-from stagescope.export.tracks import lay_out
+from stagescope.api import write
+from stagescope.exporters.tracks import lay_out
 from synthetic import Shape, pipeline_timeline
 
 if TYPE_CHECKING:
-    from stagescope.export import Written
-    from stagescope.timeline import Timeline
+    from stagescope.exporters import Written
+    from stagescope.model import Timeline
 
 ROUNDS = 7
 LIMITS = {"chrome": (0.8, None), "pftrace": (0.4, 60), "csv": (None, None), "parquet": (None, None)}

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stagescope import record
+from stagescope.record import format as fmt
 from stagescope.record import session
-from stagescope.vocabulary import recording as fmt
 
 SIZE = 8192
 JOBS = 16

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from stagescope import workflow
+from stagescope import api as workflow
 from stagescope.ingest.kineto.tables import KERNELS, LAUNCHES
 
 Event = dict[str, Any]

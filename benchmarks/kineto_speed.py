@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 import msgspec
 from stagescope.ingest.kineto.tables import TraceEvent
-from stagescope.ingest.kineto.trace_events import EventStream
+from stagescope.ingest.trace_json.trace_events import EventStream
 print(sum(map(len, EventStream(Path(sys.argv[1]), msgspec.json.Decoder(list[TraceEvent])).pieces())))
 """
 START = "import stagescope.ingest.kineto.rank_trace"

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from stagescope import workflow
+from stagescope import api as workflow
 
 MOST_RANGES = 1000
 THREAD_BITS = 0xFFFFFF

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import stagescope.record as record
-from stagescope.ingest.recording_frames import read_contents
+from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import session
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stagescope.ingest.readers.recording import read_recordings
-from stagescope.ingest.recording_frames import SPAN_DTYPE
-from stagescope.vocabulary import recording as fmt
+from stagescope.ingest.recording.frames import SPAN_DTYPE
+from stagescope.ingest.recording.reader import read_recordings
+from stagescope.record import format as fmt
 
 RANKS = 8
 SPANS = 250_000

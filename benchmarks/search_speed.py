@@ -14,7 +14,7 @@ from timing import median_cpu_seconds
 
 from stagescope.schedules.costs import Costs
 from stagescope.schedules.layers import split_layers
-from stagescope.schedules.search import Scope, search
+from stagescope.schedules.search.fastest import Scope, find_fastest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,18 +33,18 @@ def main() -> None:
     chunks = Scope(chunks=(1, 2, 4, 8))
     print(f"{'':42}{'CPU s':>8}{'limit':>8}")
     rows: list[tuple[str, Callable[[], object], float | None]] = [
-        ("all schedules, 16 x 64", lambda: search(COSTS, ranks=16, microbatches=64), SEARCH_LIMIT),
+        ("all schedules, 16 x 64", lambda: find_fastest(COSTS, ranks=16, microbatches=64), SEARCH_LIMIT),
         (
             "all schedules, 16 x 64, uneven stages",
-            lambda: search(UNEVEN, ranks=16, microbatches=64),
+            lambda: find_fastest(UNEVEN, ranks=16, microbatches=64),
             SEARCH_LIMIT,
         ),
         (
             "the same with 1, 2, 4, 8 chunks",
-            lambda: search(COSTS, ranks=16, microbatches=64, scope=chunks),
+            lambda: find_fastest(COSTS, ranks=16, microbatches=64, scope=chunks),
             None,
         ),
-        ("all schedules, 64 x 256", lambda: search(COSTS, ranks=64, microbatches=256), None),
+        ("all schedules, 64 x 256", lambda: find_fastest(COSTS, ranks=64, microbatches=256), None),
         ("256 layers into 32 stages", lambda: split_layers(LAYERS_NS, 32), None),
     ]
     for name, work, limit in rows:

@@ -16,7 +16,7 @@ from stagescope.schedules import order
 from stagescope.schedules.bounds import lower_bound
 from stagescope.schedules.costs import Costs
 from stagescope.schedules.memory import in_flight, peak_in_flight
-from stagescope.schedules.simulate import simulate
+from stagescope.schedules.simulator import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

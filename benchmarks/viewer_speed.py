@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from consumers import CHROMIUM_OPTIONS
 from programs import require_program
-from stagescope.export.writers.html import write_html
-from stagescope.view.viewer_extras import gather_extras
+from stagescope.viewer.analysis_data import gather_extras
+from stagescope.viewer.page import write_html
 from synthetic import Shape, pipeline_timeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 RANKS, MICROBATCHES = 64, 64
 ROUNDS = 5

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("cli",),
-    ("workflow",),
-    ("view",),
-    ("ingest", "align", "analyze", "export"),
-    ("timeline", "schedules", "record"),
+    ("api",),
+    ("viewer",),
+    ("reports",),
+    ("exporters",),
+    ("ingest", "clocks", "analysis"),
+    ("model", "schedules", "record"),
     ("vocabulary",),
 )
 """Top to bottom. A part imports from itself and from the rows below it, never sideways, never up."""
@@ -37,8 +39,20 @@ DOORS = ("__init__", "__main__")
 
 LEVEL = {part: level for level, parts in enumerate(ROWS) for part in parts}
 BELOW_ALL = len(ROWS)
-FAMILIES = ("ingest/readers", "export/writers")
-"""Folders whose modules never import one another: each can be deleted without a look at the rest."""
+FAMILIES = {
+    "ingest": (
+        "ascend",
+        "chrome",
+        "kineto",
+        "nsight",
+        "paddle",
+        "primus",
+        "recording",
+        "table",
+    ),
+    "exporters": ("chrome", "other_tools", "perfetto", "pictures", "tables"),
+}
+"""Sources and export formats, by the folder they are in. None imports another: each can be deleted by itself."""
 
 TABLES = frozenset({"numpy", "polars"})
 FRAMEWORKS = frozenset({"deepspeed", "megatron", "paddle", "torch", "torch_npu"})
@@ -46,16 +60,17 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
     "__main__": frozenset(),
     "cli": frozenset({"click", "rich"}),
-    "workflow": TABLES,
-    "view": TABLES | {"rich"},
-    "view/notebook": frozenset({"anywidget", "traitlets"}),
-    "view/server": TABLES | {"starlette", "uvicorn"},
+    "api": TABLES,
+    "viewer": TABLES | {"msgspec"},
+    "viewer/notebook": frozenset({"anywidget", "traitlets"}),
+    "viewer/server": TABLES | {"starlette", "uvicorn"},
+    "reports": TABLES | {"rich"},
+    "exporters": TABLES | {"msgspec"},
+    "exporters/pictures/png": frozenset({"resvg_py"}),
     "ingest": TABLES | {"msgspec", "zstandard"},
-    "align": TABLES | {"scipy"},
-    "analyze": TABLES | {"scipy"},
-    "export": TABLES | {"msgspec"},
-    "export/writers/png": frozenset({"resvg_py"}),
-    "timeline": TABLES,
+    "clocks": TABLES | {"scipy"},
+    "analysis": TABLES | {"scipy"},
+    "model": TABLES,
     "schedules": frozenset(),
     "record": frozenset(),
     "record/frameworks": FRAMEWORKS,
@@ -187,14 +202,18 @@ def _door_files() -> set[str]:
 
 
 def siblings_stay_apart(module: Module) -> Iterator[Finding]:
-    """Yield imports between two modules of one family."""
-    if module.folder not in FAMILIES or module.name == "__init__":
-        return
-    family = f"stagescope.{module.folder.replace('/', '.')}."
+    """Yield imports between two members of one family."""
+    own = _member(f"stagescope.{module.path.removesuffix('.py').replace('/', '.')}")
     for line, target, _ in imports(module):
-        sibling = target.removeprefix(family).split(".")[0]
-        if target.startswith(family) and sibling != module.name:
-            yield Finding(module.path, sibling, line, f"{module.name} must not import its sibling {sibling}")
+        other = _member(target)
+        if own is not None and other is not None and own[0] == other[0] and own[1] != other[1]:
+            yield Finding(module.path, other[1], line, f"{own[1]} must not import its sibling {other[1]}")
+
+
+def _member(target: str) -> tuple[str, str] | None:
+    """Return the family and the member that a dotted name belongs to, None for any other name."""
+    _, part, member, *_ = [*target.split("."), "", ""]
+    return (part, member) if member in FAMILIES.get(part, ()) else None
 
 
 def third_parties_keep_to_their_row(module: Module) -> Iterator[Finding]:

@@ -126,7 +126,7 @@ class Cluster:
 
 
 class Truth(NamedTuple):
-    """What ran: in the times of each rank's database, and in the words of timeline/tables.py.
+    """What ran: in the times of each rank's database, and in the words of model/tables.py.
 
     jobs       rank, step, kind, stage, chunk, microbatch, pair, message, start_ns, end_ns (an overlapped mark is two
                rows of one pair; the backward of the logits is of kind loss)

@@ -7,10 +7,10 @@ import ast
 import polars as pl
 
 from ascend_profiles import write_cluster
-from stagescope.ingest.ascend.jobs import RAW_JOBS, PipelineInfo
 from stagescope.ingest.ascend.naming import name_jobs
-from stagescope.timeline import RANKS, SPANS
-from stagescope.timeline.validate import conform
+from stagescope.ingest.ascend.pipeline_info import RAW_JOBS, PipelineInfo
+from stagescope.model import RANKS, SPANS
+from stagescope.model.validate import conform
 
 UNSPLIT = {"split_cooldown": False}
 MARKERS = {

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.timeline import RANKS, SPANS, empty_timeline
-from stagescope.timeline.validate import conform
+from stagescope.model import RANKS, SPANS, empty_timeline
+from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
     from ascend_profiles import Cluster, Truth
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 
 def timeline_of_truth(cluster: Cluster, truth: Truth) -> Timeline:

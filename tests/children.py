@@ -14,7 +14,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from stagescope.ingest.recording_frames import Contents, read_contents
+from stagescope.ingest.recording.frames import Contents, read_contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,8 +10,8 @@ import re
 
 import polars as pl
 
-from stagescope.timeline import RANKS, SPANS, Timeline, empty_timeline
-from stagescope.timeline.validate import conform
+from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
+from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import KINDS, label
 
 CELL = re.compile(r"(?P<letter>[FBIWOL])(?:(?P<stage>\d+)\.)?(?P<microbatch>\d+)$")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stagescope.align.evidence import Evidence
+from stagescope.clocks.evidence import Evidence
 
 
 def evidence_from_rows(rows, *, waited=True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapped_runs import run
-from stagescope.analyze import build_explained_report
+from stagescope.analysis import build_explained_report
 from stagescope.schedules import order
 
 if TYPE_CHECKING:
-    from stagescope.analyze import Report
-    from stagescope.timeline import Timeline
+    from stagescope.analysis import Report
+    from stagescope.model import Timeline
 
 LASTING_NS = {"F": 10_000_000, "B": 20_000_000, "I": 10_000_000, "W": 10_000_000}
 

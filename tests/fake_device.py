@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from stagescope.record.devices import device_timer
-from stagescope.vocabulary.recording import DEVICE_ANCHOR
+from stagescope.record.format import DEVICE_ANCHOR
 
 
 class SimulatedTime:

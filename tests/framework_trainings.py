@@ -12,9 +12,9 @@ import peers
 from children import only_contents
 from process_groups import once, run_group
 from scratch import scratch_directory
-from stagescope import workflow
-from stagescope.schedules.recognize import recognize
-from stagescope.timeline.messages import match_messages
+from stagescope import api as workflow
+from stagescope.model.messages import match_messages
+from stagescope.schedules.recognition.recognizer import recognize
 from stagescope.vocabulary.kinds import BY_CODE, PIPELINE_JOBS, STEP_CODE, TRANSFERS, label
 from trainings import RANKS, TESTS, Training
 

@@ -7,12 +7,12 @@ input has arrived, `hop_ns` after the end of the job that made it.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+from places import DATA
 from random_pipelines import timeline_of
 from stagescope.schedules import parse_action
 
-EXAMPLE = json.loads((Path(__file__).parent / "data" / "golden" / "ledger_example.json").read_text())
+EXAMPLE = json.loads((DATA / "golden" / "ledger_example.json").read_text())
 UNIT_NS = 1_000_000_000
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 

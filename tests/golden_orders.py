@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-GOLDEN = Path(__file__).parent / "data" / "golden"
+from places import DATA
+
+GOLDEN = DATA / "golden"
 
 
 def golden_cases(name):

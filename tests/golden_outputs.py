@@ -7,9 +7,9 @@ import io
 import tempfile
 from pathlib import Path
 
+from places import DATA
 from stagescope.cli import main
 
-DATA = Path(__file__).parent / "data"
 RECORDING = DATA / "recordings" / "v1"
 GOLDEN = DATA / "golden" / "v1"
 

@@ -11,14 +11,14 @@ import polars as pl
 
 from planted_clocks import Plan, Planted, plant
 from recordings import span_record, write_recording
-from stagescope.timeline import CLOCKS
-from stagescope.timeline.validate import conform
+from stagescope.model import CLOCKS
+from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
     from pathlib import Path
 
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 ALIGNED = Plan(ranks=4, ranks_per_machine=2, microbatches=4, steps=6, seed=7)
 FIELDS = ("step", "stage", "chunk", "microbatch", "peer", "bytes", "wait_start_ns", "wait_end_ns")

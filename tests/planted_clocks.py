@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stagescope.model import CLOCKS, RANKS, SPANS, Timeline, empty_timeline
+from stagescope.model.validate import conform
 from stagescope.schedules import order, parse_action
-from stagescope.timeline import CLOCKS, RANKS, SPANS, Timeline, empty_timeline
-from stagescope.timeline.validate import conform
 
 ORIGIN_NS = 1_763_600_000_000_000_000
 FORWARD_NS, BACKWARD_NS, WEIGHT_NS = 10_000_000, 20_000_000, 10_000_000

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stagescope.timeline import CLOCKS, RANKS, SPANS, Timeline, empty_timeline
-from stagescope.timeline.validate import conform
+from stagescope.model import CLOCKS, RANKS, SPANS, Timeline, empty_timeline
+from stagescope.model.validate import conform
 
 ORIGIN_NS = 1_763_600_000_000_000_000
 PAUSE_NS = 5_000_000

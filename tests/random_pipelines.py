@@ -13,10 +13,10 @@ import polars as pl
 from hypothesis import strategies as st
 
 from stagescope.ingest.simulation import timeline_of_simulation
+from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
+from stagescope.model.validate import conform
 from stagescope.schedules import simulate
 from stagescope.schedules.costs import Costs
-from stagescope.timeline import RANKS, SPANS, Timeline, empty_timeline
-from stagescope.timeline.validate import conform
 
 KINDS = ("forward", "backward", "backward_input", "backward_weight")
 OTHER_KINDS = ("loss", "optimizer")

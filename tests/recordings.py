@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from stagescope.vocabulary import recording as fmt
+from stagescope.record import format as fmt
 from stagescope.vocabulary.kinds import BY_NAME, LANE_CODES, STEP_CODE
 
 HEADER = {

@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-from stagescope.view.levels.run import open_run
-from stagescope.view.levels.sources import save_timeline
-from stagescope.view.server.live import LiveRun, Opener
-from stagescope.view.server.serve import Listening, listen
+from stagescope.viewer.server.live import LiveRun, Opener
+from stagescope.viewer.server.serve import Listening, listen
+from stagescope.viewer.tiles.run import open_run
+from stagescope.viewer.tiles.sources import save_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from stagescope.export.viewer_data import ViewerExtras
-    from stagescope.timeline import Timeline
-    from stagescope.view.levels.run import RunView
+    from stagescope.exporters.layers import AnalysisLayers
+    from stagescope.model import Timeline
+    from stagescope.viewer.tiles.run import RunView
 
 PATIENCE_S = 30
 """How long a test waits for an answer before it fails; nothing is expected to take this long."""
 
 
-def run_of(timeline: Timeline, folder: Path, extras: ViewerExtras | None = None) -> RunView:
+def run_of(timeline: Timeline, folder: Path, extras: AnalysisLayers | None = None) -> RunView:
     """Return the run that the server shows of a timeline, its files in `folder`, which is made."""
     folder.mkdir(parents=True)
     save_timeline(timeline, folder, extras)

@@ -15,8 +15,8 @@ import polars as pl
 from fork_ranks import free_port
 from scratch import scratch_directory
 from shifted_rank import unshifted_ns
+from stagescope.api import read
 from stagescope.record.launch import recording_environment
-from stagescope.workflow import read
 
 TESTS = Path(__file__).parent
 RANKS, SHIFTED = 4, (2, 3)

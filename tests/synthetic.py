@@ -11,8 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from stagescope.timeline import RANKS, SPANS, STEPS, Timeline, empty_timeline
-from stagescope.timeline.validate import conform
+from stagescope.model import RANKS, SPANS, STEPS, Timeline, empty_timeline
+from stagescope.model.validate import conform
 
 EPOCH_NS = 1_763_600_000_123_456_789
 FORWARD_NS, BACKWARD_NS, ISSUE_NS, TRANSFER_NS = 1_000_003, 2_000_007, 20_001, 150_011

@@ -17,10 +17,10 @@ import pytest
 
 from drawing import timeline_from_text
 from programs import require_program
-from stagescope.analyze import build_explained_report, to_json
+from stagescope.analysis import build_explained_report, to_json
 from stagescope.cli import COMMANDS
-from stagescope.timeline import SPANS
-from stagescope.timeline.validate import conform
+from stagescope.model import SPANS
+from stagescope.model.validate import conform
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -114,7 +114,7 @@ def test_shell_examples_use_commands_and_options_that_exist(document, words):
 
 
 def test_formats_in_shell_examples_can_be_written():
-    from stagescope.export import WRITERS  # noqa: PLC0415 - only this test needs the writers
+    from stagescope.api import WRITERS  # noqa: PLC0415 - only this test needs the writers
 
     asked = {words[words.index("--to") + 1] for _, words in shell_lines("stagescope") if "--to" in words}
     assert asked <= {writer.name for writer in WRITERS}

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 import stagescope
-from stagescope import workflow
+from places import PACKAGE
+from stagescope import api as workflow
 
 
 def in_fresh_process(code: str) -> str:
@@ -51,25 +52,9 @@ def test_importing_it_loads_no_heavy_library(module):
     assert in_fresh_process(f"import sys, {module}; print({heavy} & set(sys.modules))") == "set()"
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        "import stagescope",
-        "import stagescope; stagescope.read",
-        "from stagescope.export import write; from stagescope.analyze import build_report; import stagescope",
-        "import stagescope.export, stagescope.analyze",
-    ],
-)
-def test_functions_keep_their_names_whatever_was_imported_before(before):
-    """There are folders called analyze and export too."""
-    check = "from stagescope import analyze, export; print(analyze.__module__, export.__module__)"
-    assert in_fresh_process(f"{before}; {check}") == "stagescope.workflow stagescope.workflow"
-
-
-def test_the_folders_behind_the_functions_can_be_imported_from():
-    assert (
-        in_fresh_process("import stagescope; stagescope.export; from stagescope.export import WRITERS") == ""
-    )
+def test_no_folder_has_the_name_of_a_public_verb():
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    assert folders & set(stagescope.__all__) == {"record", "schedules"}
 
 
 def test_an_unknown_name_is_an_ordinary_attribute_error():

@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analyze.bonds import Bonds, find_bonds
-from stagescope.analyze.critical_path import find_critical_path
-from stagescope.analyze.idle_gaps import find_idle_gaps
-from stagescope.analyze.latest_inputs import find_latest_inputs
-from stagescope.analyze.operations import Operations, find_operations
-from stagescope.analyze.overlap import measure_overlap
-from stagescope.analyze.phases import cut_phases
-from stagescope.analyze.replay import plan_replay
-from stagescope.analyze.slack import measure_slack
-from stagescope.analyze.transfer_lags import find_transfer_lags
-from stagescope.timeline import SPANS
-from stagescope.timeline.bubbles import step_bubbles
-from stagescope.timeline.coverage import unite
-from stagescope.timeline.pipelines import find_pipelines
-from stagescope.timeline.validate import conform
+from stagescope.analysis.graph.binding_constraints import Bonds, find_bonds
+from stagescope.analysis.graph.critical_path import find_critical_path
+from stagescope.analysis.graph.latest_inputs import find_latest_inputs
+from stagescope.analysis.graph.operations import Operations, find_operations
+from stagescope.analysis.graph.replay import plan_replay
+from stagescope.analysis.graph.slack import measure_slack
+from stagescope.analysis.graph.transfer_lags import find_transfer_lags
+from stagescope.analysis.idle.intervals import find_idle_gaps
+from stagescope.analysis.idle.overlap import measure_overlap
+from stagescope.analysis.idle.phases import cut_phases
+from stagescope.model import SPANS
+from stagescope.model.bubbles import step_bubbles
+from stagescope.model.coverage import unite
+from stagescope.model.pipelines import find_pipelines
+from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 
 def added(timeline: Timeline, *rows: dict) -> Timeline:

@@ -20,15 +20,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stagescope.analyze import build_report, to_json
+from stagescope.analysis import build_report, to_json
 from stagescope.cli import COMMANDS
 from stagescope.cli.fail_if import QUANTITIES
 from stagescope.ingest.registry import READERS
-from stagescope.schedules import SCHEDULES
-from stagescope.timeline import SPANS, TABLES, Column, Table, empty_timeline
-from stagescope.timeline.validate import conform
-from stagescope.vocabulary.kinds import KINDS, LANE_CODES
-from stagescope.vocabulary.recording import (
+from stagescope.model import SPANS, TABLES, Column, Table, empty_timeline
+from stagescope.model.validate import conform
+from stagescope.record.format import (
     ANCHOR,
     ANCHOR_FIELDS,
     DEVICE_ANCHOR,
@@ -36,6 +34,8 @@ from stagescope.vocabulary.recording import (
     SPAN,
     SPAN_FIELDS,
 )
+from stagescope.schedules import SCHEDULES
+from stagescope.vocabulary.kinds import KINDS, LANE_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -97,10 +97,12 @@ def analysis_tables() -> str:
 def sorted_tables() -> list[tuple[str, Table]]:
     """Return the declared tables of all analyses with their modules, by name."""
     found = []
-    for path in sorted((ROOT / "src/stagescope/analyze").glob("[!_]*.py")):
-        module = import_module(f"stagescope.analyze.{path.stem}")
+    package = ROOT / "src/stagescope"
+    for path in sorted((package / "analysis").rglob("[!_]*.py")):
+        name_in_package = path.relative_to(package).as_posix()
+        module = import_module(f"stagescope.{name_in_package.removesuffix('.py').replace('/', '.')}")
         own = re.findall(r"^([A-Z_]+) = Table\(", path.read_text("utf-8"), re.MULTILINE)
-        found += [(f"analyze/{path.name}", getattr(module, name)) for name in own]
+        found += [(name_in_package, getattr(module, name)) for name in own]
     return sorted(found, key=lambda each: each[1].name)
 
 

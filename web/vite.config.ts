@@ -5,7 +5,7 @@ export default defineConfig({
   esbuild: { jsx: "automatic", jsxImportSource: "preact", legalComments: "none" },
   build: {
     target: "es2022",
-    outDir: "../src/stagescope/export/assets",
+    outDir: "../src/stagescope/viewer/assets",
     emptyOutDir: true,
     modulePreload: false,
     cssCodeSplit: false,

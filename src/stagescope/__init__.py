@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stagescope import record, schedules
-    from stagescope.analyze import Report
-    from stagescope.timeline import Timeline
-    from stagescope.workflow import analyze, compare, export, read, what_if
+    from stagescope.analysis import Report
+    from stagescope.api import analyze, compare, export, read, what_if
+    from stagescope.model import Timeline
 
 __version__ = "0.1.0"
 
@@ -37,13 +36,13 @@ __all__ = [
 ]
 
 _HOME = {
-    "Report": "stagescope.analyze",
-    "Timeline": "stagescope.timeline",
-    "analyze": "stagescope.workflow",
-    "compare": "stagescope.workflow",
-    "export": "stagescope.workflow",
-    "read": "stagescope.workflow",
-    "what_if": "stagescope.workflow",
+    "Report": "stagescope.analysis",
+    "Timeline": "stagescope.model",
+    "analyze": "stagescope.api",
+    "compare": "stagescope.api",
+    "export": "stagescope.api",
+    "read": "stagescope.api",
+    "what_if": "stagescope.api",
 }
 
 _FOLDERS = ("record", "schedules")
@@ -64,32 +63,17 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-class _Package(ModuleType):
-    """The package, in which a public function keeps its name though a folder has the same one.
-
-    Importing the folder `stagescope.export` would bind `stagescope.export` to it, so that what the name means
-    would depend on what had been imported before.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
-
-
 def _show_in_notebooks() -> None:
     """Let a notebook show a Timeline as the viewer; does nothing outside a kernel, and imports nothing."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and getattr(shell, "kernel", None) is not None:
         bundles = shell.display_formatter.mimebundle_formatter
-        bundles.for_type_by_name("stagescope.timeline.timeline", "Timeline", _inline_view)
+        bundles.for_type_by_name("stagescope.model.timeline", "Timeline", _inline_view)
 
 
 def _inline_view(timeline: Timeline, **_: object) -> object:
     """Return the display of a timeline; IPython calls this when one is the value of a cell."""
-    return import_module("stagescope.view.notebook").inline_view(timeline)
+    return import_module("stagescope.viewer.notebook").inline_view(timeline)
 
 
 _show_in_notebooks()

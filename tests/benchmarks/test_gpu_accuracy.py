@@ -15,8 +15,8 @@ from fake_device import FakeDevice
 from recordings import encode, recording_frames, span_record
 from stagescope import record
 from stagescope.record import devices, session
+from stagescope.record import format as fmt
 from stagescope.record.clock import read_anchor
-from stagescope.vocabulary import recording as fmt
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from stagescope.analyze.what_if import Slower
+from stagescope.analysis.prediction.what_if import Slower
 from stagescope.cli.change_words import parse_change
 from stagescope.vocabulary.errors import UsageError
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ascend_profiles import Cluster, write_cluster
 from machines import move_traces, record_machines, record_strangers
 from paddle_logs import PaddleRun, write_worker_logs
+from places import DATA
 from stagescope.cli import main
 from stagescope.cli.clock_lines import NOT_COMPARABLE
-from stagescope.export.step_chart import APART
+from stagescope.exporters.pictures.step_chart import APART
 
-TRACES = Path(__file__).parents[1] / "data" / "kineto"
+TRACES = DATA / "kineto"
 LINE = "2 machines on one clock; no stamp off by more than "
 WALL = "merged by their wall clocks"
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 from machines import ALIGNED, record_machines, record_strangers
+from places import DATA
 from planted_clocks import ClockStep
 from shifted_rank import shifted_ns, unshifted_ns
 from shifted_trainings import SHIFTED, STAMPS, shifted_training
-from stagescope.align import align_clocks
+from stagescope.api import bring_to_one_clock, read
 from stagescope.cli import main
-from stagescope.workflow import bring_to_one_clock, read
+from stagescope.clocks import align_clocks
 
-ONE_MACHINE = Path(__file__).parents[1] / "data" / "recordings" / "v1"
+ONE_MACHINE = DATA / "recordings" / "v1"
 WITHIN_NS = 100_000
 
 

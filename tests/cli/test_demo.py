@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from stagescope import workflow
+from stagescope import api as workflow
 from stagescope.cli import main
 from stagescope.cli.demo import theory_sentence
 from stagescope.demo.names import SCHEDULES

@@ -1,7 +1,7 @@
 """Diagnostics as lines of text."""
 
 from stagescope.cli.diagnostics import MOST_LINES, diagnostic_lines, print_diagnostics
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 
 
 def test_a_line_says_what_where_and_how_often():

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from drawing import timeline_from_text
+from stagescope.api import ALIASES, WRITERS
 from stagescope.cli import main
 from stagescope.cli.export import command
-from stagescope.export import ALIASES, WRITERS
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 
 from explained_runs import explained
-from stagescope.analyze import build_explained_report
+from stagescope.analysis import build_explained_report
 from stagescope.cli.fail_if import QUANTITIES, judge, parse_condition, quantities_text
-from stagescope.timeline import empty_timeline
+from stagescope.model import empty_timeline
 from stagescope.vocabulary.errors import UsageError
 
 

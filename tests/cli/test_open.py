@@ -14,11 +14,12 @@ import polars as pl
 import pytest
 
 from drawing import timeline_from_text
+from places import DATA
 from running_server import PATIENCE_S, Visitor
 from stagescope.cli import main
 from stagescope.cli.open import LevelBar, say_partial
 
-RECORDING = Path(__file__).parents[1] / "data" / "recordings" / "v1"
+RECORDING = DATA / "recordings" / "v1"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from places import DATA
 from stagescope.cli import main
 from stagescope.cli.reading import LARGE_BYTES, MANY_FILES, Progress, reading_options
 from stagescope.ingest.layout import Layout
@@ -64,7 +65,7 @@ def test_every_command_that_shows_times_can_leave_them_as_they_were_read(command
 
 
 def test_a_layout_that_does_not_fit_is_one_sentence(capsys):
-    recording = Path(__file__).parents[1] / "data" / "recordings" / "v1"
+    recording = DATA / "recordings" / "v1"
     assert main(["report", str(recording), "--pp", "2", "--dp", "1"]) == 1
     assert capsys.readouterr().err == "stagescope: pp 2 x dp 1 make 2 ranks, but there are 4\n"
 

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from drawing import timeline_from_text
-from stagescope.analyze import build_explained_report, to_json
+from stagescope.analysis import build_explained_report, to_json
+from stagescope.api import read
 from stagescope.cli import main
 from stagescope.cli.fail_if import EXIT_CONDITION
-from stagescope.timeline.bubbles import DENOMINATOR
-from stagescope.workflow import read
+from stagescope.model.bubbles import DENOMINATOR
 
 
 @pytest.fixture

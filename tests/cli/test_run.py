@@ -11,7 +11,7 @@ import time
 import polars as pl
 import pytest
 
-from stagescope import workflow
+from stagescope import api as workflow
 
 RECORDING = """
 import sys, stagescope.record as record

@@ -177,7 +177,7 @@ def test_an_interrupt_is_one_line_and_130(monkeypatch, spans, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stagescope.workflow.read", interrupt)
+    monkeypatch.setattr("stagescope.api.read", interrupt)
     assert main(["show", str(spans)]) == 130
     assert capsys.readouterr().err == "stagescope: interrupted\n"
 

@@ -9,7 +9,7 @@ import pytest
 from stagescope.ingest.discover import find_inputs
 from stagescope.ingest.reader import Reader
 from stagescope.ingest.registry import Registry
-from stagescope.timeline import empty_timeline
+from stagescope.model import empty_timeline
 from stagescope.vocabulary.errors import InputError
 
 

@@ -8,9 +8,9 @@ from polars.testing import assert_frame_equal
 
 from drawing import timeline_from_text
 from stagescope.ingest import Inputs, Reader, merge_timelines, read_inputs
-from stagescope.timeline import CLOCKS, RANKS, TABLES, Timeline, empty_timeline
-from stagescope.timeline.diagnostics import Diagnostic
-from stagescope.timeline.validate import conform
+from stagescope.model import CLOCKS, RANKS, TABLES, Timeline, empty_timeline
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError, TableError
 
 

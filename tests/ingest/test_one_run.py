@@ -8,7 +8,7 @@ import pytest
 
 from drawing import timeline_from_text
 from stagescope.ingest.one_run import Source, keep_one_run
-from stagescope.timeline import SPANS, Timeline
+from stagescope.model import SPANS, Timeline
 from stagescope.vocabulary.errors import InputError
 
 TODAY_NS = 1_760_000_000 * 10**9

@@ -6,10 +6,10 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from stagescope.ingest import registry
+from stagescope.ingest.paddle import log_reader as paddle_log
 from stagescope.ingest.reader import Reader
-from stagescope.ingest.readers import paddle_log
 from stagescope.ingest.registry import ENTRY_POINT_GROUP, READERS, load_registry
-from stagescope.timeline import empty_timeline
+from stagescope.model import empty_timeline
 
 THIRD_PARTY = Reader("third", ("*.third",), "", lambda *_: False, lambda *_: empty_timeline())
 NO_READER = object()

@@ -4,15 +4,15 @@ import polars as pl
 import pytest
 
 from drawing import timeline_to_text
-from stagescope.analyze.report import build_report
+from stagescope.analysis.report import build_report
 from stagescope.ingest.merge import merge_timelines
 from stagescope.ingest.simulation import timeline_of_simulation
+from stagescope.model import Timeline
+from stagescope.model.messages import match_messages
+from stagescope.model.simulated import is_in_cost_units, is_simulated
 from stagescope.schedules.catalog import SCHEDULES, order
 from stagescope.schedules.costs import Costs
-from stagescope.schedules.simulate import simulate
-from stagescope.timeline import Timeline
-from stagescope.timeline.messages import match_messages
-from stagescope.timeline.simulated import is_in_cost_units, is_simulated
+from stagescope.schedules.simulator import simulate
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
 
 UNIT = Costs(forward=1_000, backward=2_000)

@@ -11,9 +11,9 @@ from stagescope import schedules
 from stagescope.ingest.layout import Layout
 from stagescope.ingest.simulation import timeline_of_simulation
 from stagescope.ingest.stages import place_stages
-from stagescope.schedules.simulate import simulate
-from stagescope.timeline import RANKS, Timeline
-from stagescope.timeline.validate import conform
+from stagescope.model import RANKS, Timeline
+from stagescope.model.validate import conform
+from stagescope.schedules.simulator import simulate
 
 SCHEDULES = [
     ("1f1b", 1),

@@ -14,15 +14,15 @@ import pytest
 
 from children import run_child
 from recordings import span_record
-from stagescope import workflow
-from stagescope.ingest.readers.recording import read_recordings
-from stagescope.ingest.recording_frames import read_contents
+from stagescope import api as workflow
+from stagescope.ingest.recording.frames import read_contents
+from stagescope.ingest.recording.reader import read_recordings
 from stagescope.record import file as file_module
+from stagescope.record.format import Frame, scan_frames
 from stagescope.record.recorder import Recorder
 from stagescope.record.recording import Recording
 from stagescope.record.segments import MIN_MAX_BYTES
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import Frame, scan_frames
 
 FORWARD = BY_NAME["forward"].code
 KILLS = 200

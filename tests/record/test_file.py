@@ -8,7 +8,7 @@ import pytest
 
 from stagescope.record import file as file_module
 from stagescope.record.file import FrameFile, free_names
-from stagescope.vocabulary.recording import (
+from stagescope.record.format import (
     HEADER,
     MAX_PAYLOAD_BYTES,
     SPANS,

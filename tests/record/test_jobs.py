@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stagescope import record, workflow
+from places import DOCS
+from stagescope import api as workflow
+from stagescope import record
 from stagescope.record import session
 
 
@@ -108,7 +109,7 @@ def test_a_job_is_timed_by_the_timer_so_that_a_device_may_do_it(monkeypatch):
     assert told[0][:5] == ("a moment of the device", 1, 1, 2, -1)
 
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "recording.md"
+DOCUMENT = DOCS / "recording.md"
 EXAMPLES = re.findall(
     r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
 )

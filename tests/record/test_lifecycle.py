@@ -8,7 +8,7 @@ import time
 import pytest
 
 from children import child, contents_in, end_of, microbatches, only_contents, run_child
-from stagescope.ingest.recording_frames import read_contents
+from stagescope.ingest.recording.frames import read_contents
 
 TEN_SPANS = """
 import os, signal, sys, time, threading

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import sys
 import types
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from children import clean_environment, contents_in, run_child
+from places import TESTS
 from stagescope import record
 from stagescope.cli.run import command
 from stagescope.record import mirrors, session, spans
@@ -207,7 +207,7 @@ def test_kineto_shows_the_jobs_of_a_real_training(tmp_path):
             STAGESCOPE_OUT=str(tmp_path / "rec"),
             STAGESCOPE_ALSO="kineto",
             GLOO_SOCKET_IFNAME="lo",
-            TRAINING=str(Path(__file__).parents[1] / "one_process_training.py"),
+            TRAINING=str(TESTS / "one_process_training.py"),
         ),
     )
     assert done.returncode == 0, done.stderr[-2000:]

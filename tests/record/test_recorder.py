@@ -12,9 +12,9 @@ import pytest
 from children import LIMIT_S, only_contents, run_child
 from stagescope.record import file as file_module
 from stagescope.record.buffers import CHUNK_BYTES, RECORD_BYTES
+from stagescope.record.format import NONE
 from stagescope.record.recorder import Recorder
 from stagescope.vocabulary.kinds import BY_NAME, STEP_CODE
-from stagescope.vocabulary.recording import NONE
 from stagescope.vocabulary.steps import StepRange
 
 FORWARD = BY_NAME["forward"].code

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from stagescope.ingest.recording_frames import read_contents
+from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import file as file_module
 from stagescope.record import recording as recording_module
+from stagescope.record.format import DEVICE_ANCHOR, MAX_PAYLOAD_BYTES, NONE, SPAN, Frame, scan_frames
 from stagescope.record.recording import MAX_NAME_CHARACTERS, MAX_NAMES, MORE_NAMES, Recording
-from stagescope.vocabulary.recording import DEVICE_ANCHOR, MAX_PAYLOAD_BYTES, NONE, SPAN, Frame, scan_frames
 
 
 def records(*microbatches):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagescope.record import records
+from stagescope.record.format import NONE, SPAN
 from stagescope.record.records import (
     LANE_OF_CODE,
     is_our_own,
@@ -16,7 +17,6 @@ from stagescope.record.records import (
     plain_tails,
 )
 from stagescope.vocabulary.kinds import BY_NAME, KIND_NAMES
-from stagescope.vocabulary.recording import NONE, SPAN
 
 int16, int32, int64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64))
 uint8, uint16, uint32 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32))

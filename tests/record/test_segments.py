@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from stagescope import workflow
-from stagescope.ingest.recording_frames import read_contents
+from stagescope import api as workflow
+from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import file as file_module
 from stagescope.record import segments as segments_module
 from stagescope.record.buffers import RECORD_BYTES
+from stagescope.record.format import NONE
 from stagescope.record.recording import MORE_NAMES, Recording
 from stagescope.record.records import pack_span
 from stagescope.record.segments import MIN_MAX_BYTES, SEGMENTS
-from stagescope.vocabulary.recording import NONE
 
 CHUNK = 1000
 FACTS = {"version": 1, "rank": 3, "host": "h", "boot": "b", "pid": 7, "process_start_ns": 5, "run": "r"}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from children import clean_environment, only_contents, run_child
 from stagescope import record
 from stagescope.record import session, spans
+from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_NAME, KIND_NAMES
-from stagescope.vocabulary.recording import NONE
 
 FORWARD = BY_NAME["forward"].code
 

@@ -15,7 +15,8 @@ import pytest
 
 from children import child, contents_in, end_of, only_contents, run_child
 from fake_device import FakeDevice
-from stagescope import record, workflow
+from stagescope import api as workflow
+from stagescope import record
 from stagescope.record import devices
 from stagescope.record.clock import now_ns
 from stagescope.record.recorder import Recorder

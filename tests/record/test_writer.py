@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from stagescope.ingest.recording_frames import read_contents
+from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.buffers import RECORD_BYTES, ChunkPool, ThreadBuffer, ThreadEnd
+from stagescope.record.format import NONE, SPAN
 from stagescope.record.recording import Recording
 from stagescope.record.writer import Writer
-from stagescope.vocabulary.recording import NONE, SPAN
 
 WAIT_S = 30
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from stagescope.schedules import NAMES, order, parse_action
 from stagescope.schedules.bounds import RankBound, lower_bound
 from stagescope.schedules.costs import Costs
-from stagescope.schedules.simulate import simulate
+from stagescope.schedules.simulator import simulate
 from stagescope.vocabulary.errors import ScheduleError
 
 ALWAYS_TIGHT = ("gpipe", "1f1b", "eager-1f1b", "1f1b-overlap", "interleaved", "interleaved-overlap", "looped-bfs",

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 from itertools import product
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from places import DATA, DOCS
 from stagescope.schedules import NAMES, order
 from stagescope.schedules.closed_forms import (
     CLOSED_FORMS,
@@ -22,7 +22,7 @@ from stagescope.schedules.closed_forms import (
 )
 from stagescope.schedules.costs import Costs
 from stagescope.schedules.memory import peak_in_flight
-from stagescope.schedules.simulate import simulate
+from stagescope.schedules.simulator import simulate
 from stagescope.vocabulary.errors import ScheduleError
 
 FORMS = [form for form in CLOSED_FORMS if form.schedule in NAMES]
@@ -146,7 +146,7 @@ def test_costs_per_stage_have_no_closed_form():
 
 
 def test_the_document_lists_every_closed_form():
-    document = Path(__file__).parents[2] / "docs" / "theory.md"
+    document = DOCS / "theory.md"
     lines = document.read_text(encoding="utf-8").splitlines()
     listed = [
         line for line in lines if line.startswith("| `") and line.split("`")[3:4] in [[q] for q in QUANTITIES]
@@ -165,9 +165,7 @@ def test_the_document_lists_every_closed_form():
     assert listed == expected
 
 
-PAPER = json.loads(
-    (Path(__file__).parents[1] / "data" / "golden" / "zb_paper_table5.json").read_text("utf-8")
-)
+PAPER = json.loads((DATA / "golden" / "zb_paper_table5.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("row", PAPER["rows"], ids=lambda row: f"{row['model']} p={row['p']} m={row['m']}")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from stagescope.schedules import NAMES, order, parse_action
 from stagescope.schedules.costs import Costs
 from stagescope.schedules.memory import ActivationSizes, Level, in_flight, peak_in_flight
-from stagescope.schedules.simulate import simulate
+from stagescope.schedules.simulator import simulate
 from stagescope.vocabulary.errors import ScheduleError
 
 

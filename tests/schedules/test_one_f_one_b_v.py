@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from golden_orders import golden_cases, words
 from stagescope.schedules.memory import peak_in_flight
 from stagescope.schedules.orders.one_f_one_b_v import SCHEDULE, building_block
-from stagescope.schedules.simulate import simulate
-from stagescope.schedules.validate import validate
+from stagescope.schedules.simulator import simulate
+from stagescope.schedules.validation import validate
 
 sizes = {"ranks": st.integers(1, 12), "microbatches": st.integers(1, 30)}
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from golden_orders import golden_cases, words
 from stagescope.schedules.memory import peak_in_flight
 from stagescope.schedules.orders.stable_v import V_HALF, V_MIN, v_half_pattern, v_min_pattern
-from stagescope.schedules.simulate import simulate
-from stagescope.schedules.validate import validate
+from stagescope.schedules.simulator import simulate
+from stagescope.schedules.validation import validate
 
 PATTERNS = {"v-half": v_half_pattern, "v-min": v_min_pattern}
 sizes = {"ranks": st.integers(1, 12), "microbatches": st.integers(1, 30)}

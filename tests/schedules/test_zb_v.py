@@ -1,6 +1,6 @@
 from stagescope.schedules import order
 from stagescope.schedules.memory import peak_in_flight
-from stagescope.schedules.simulate import simulate
+from stagescope.schedules.simulator import simulate
 
 
 def test_every_rank_runs_two_p_forwards_before_its_first_backward():

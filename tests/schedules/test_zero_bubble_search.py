@@ -9,8 +9,8 @@ from stagescope.schedules.costs import Costs
 from stagescope.schedules.memory import ActivationSizes, peak_in_flight
 from stagescope.schedules.orders import zero_bubble
 from stagescope.schedules.orders.zero_bubble_search import ZB_1P, ZB_2P
-from stagescope.schedules.simulate import simulate
-from stagescope.schedules.validate import validate
+from stagescope.schedules.simulator import simulate
+from stagescope.schedules.validation import validate
 from stagescope.vocabulary.errors import ScheduleError
 
 PAPER = json.loads((GOLDEN / "zb_paper_table5.json").read_text())

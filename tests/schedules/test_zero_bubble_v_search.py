@@ -8,8 +8,8 @@ from stagescope.schedules.memory import peak_in_flight
 from stagescope.schedules.orders import zb_v
 from stagescope.schedules.orders.zero_bubble_v_search import VSearchInput, search_v_order, searched
 from stagescope.schedules.registry import Shape
-from stagescope.schedules.simulate import simulate
-from stagescope.schedules.validate import validate
+from stagescope.schedules.simulator import simulate
+from stagescope.schedules.validation import validate
 
 cost = st.integers(1, 12)
 

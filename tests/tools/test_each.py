@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-EACH = Path(__file__).parents[2] / "tools" / "each.sh"
+from places import TOOLS
+
+EACH = TOOLS / "each.sh"
 
 
 def each(folder, *scripts):

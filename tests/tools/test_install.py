@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
-INSTALL = Path(__file__).parents[2] / "tools" / "install.sh"
+from places import TOOLS
+
+INSTALL = TOOLS / "install.sh"
 
 PYTHON = """#!/bin/sh
 # Stands in for Python: makes "environments" and "installs" at once, and notes what it was asked for.

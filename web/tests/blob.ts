@@ -1,4 +1,4 @@
-/** Column blobs written by hand, for tests: the encoder proper is src/stagescope/export/columns.py. */
+/** Column blobs written by hand, for tests: the encoder proper is src/stagescope/viewer/columns.py. */
 
 import { Table } from "../src/model/columns";
 import { EmbeddedSource } from "../src/model/embedded";

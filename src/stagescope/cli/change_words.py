@@ -9,7 +9,7 @@ from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.kinds import PIPELINE_JOBS
 
 if TYPE_CHECKING:
-    from stagescope.analyze.what_if import Slower
+    from stagescope.analysis.prediction.what_if import Slower
 
 PERCENT = re.compile(r"(?:(?P<where>[^:]+):)?\s*(?P<percent>\d+(?:\.\d+)?)\s*%")
 WHERE = re.compile(r"\s*(?:(?P<number>stage|rank)\s*=\s*(?P<value>\d+)|kind\s*=\s*(?P<kind>\w+))\s*")
@@ -22,7 +22,7 @@ def parse_change(option: str, text: str) -> Slower:
     Raises UsageError for anything but a percentage with stage, rank or kind before it, each once, and for what
     would be faster by more than 100 %.
     """
-    from stagescope.analyze.what_if import Slower
+    from stagescope.analysis.prediction.what_if import Slower
 
     found = PERCENT.fullmatch(text.strip())
     if found is None:

@@ -9,8 +9,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagescope.align import ClockReport
-    from stagescope.timeline.diagnostics import Diagnostic
+    from stagescope.clocks import ClockReport
+    from stagescope.model.diagnostics import Diagnostic
 
 NOT_COMPARABLE = "Steps of pipelines that reach across them, and their bubbles, are not measured."
 
@@ -37,7 +37,7 @@ def say_aligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:
 
 def without_clock_line(diagnostics: Sequence[Diagnostic], clocks: ClockReport) -> tuple[Diagnostic, ...]:
     """Return the diagnostics but for the one that says what the line says."""
-    from stagescope.align import clock_line
+    from stagescope.clocks import clock_line
 
     said = clock_line(clocks).rstrip(".") if clocks.machines else None
     return tuple(one for one in diagnostics if one.message != said)
@@ -45,7 +45,7 @@ def without_clock_line(diagnostics: Sequence[Diagnostic], clocks: ClockReport) -
 
 def _line(clocks: ClockReport) -> str:
     """Return the line, names of machines in it without what would move a cursor."""
-    from stagescope.align import clock_line
+    from stagescope.clocks import clock_line
 
     return "".join(character if character.isprintable() else "?" for character in clock_line(clocks))
 

@@ -13,7 +13,7 @@ from stagescope.cli.reading import exit_code, read_paths, reading_options
 from stagescope.cli.show import speaks_unicode
 
 if TYPE_CHECKING:
-    from stagescope.align import ClockReport
+    from stagescope.clocks import ClockReport
     from stagescope.ingest.reader import ReadOptions
 
 
@@ -42,13 +42,13 @@ def command(paths: tuple[Path, ...], options: ReadOptions, *, as_json: bool) -> 
 
 
 def _json_text(clocks: ClockReport) -> str:
-    from stagescope.align import report_json
+    from stagescope.clocks import report_json
 
     return json.dumps(report_json(clocks), indent=2, allow_nan=False)
 
 
 def _story(clocks: ClockReport) -> str:
-    from stagescope.view.clocks import clock_story
+    from stagescope.reports.clocks import clock_story
 
     story = clock_story(clocks)
     return story if speaks_unicode() else in_ascii(story)

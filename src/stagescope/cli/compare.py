@@ -13,7 +13,7 @@ from stagescope.cli.reading import align_option, exit_code, read_paths, reading_
 from stagescope.cli.show import speaks_unicode
 
 if TYPE_CHECKING:
-    from stagescope.analyze.comparison import Comparison
+    from stagescope.analysis.statistics.comparison import Comparison
     from stagescope.ingest.reader import ReadOptions
 
 
@@ -57,8 +57,8 @@ def command(
     Each run is a recording, a trace, or a directory with some. The steps of each run tell how much steps vary; only
     differences beyond that are claimed.
     """
-    from stagescope import workflow
-    from stagescope.analyze.comparison_json import comparison_json
+    from stagescope import api as workflow
+    from stagescope.analysis.statistics.comparison_json import comparison_json
 
     timelines = [read_paths([path], options, align=align).timeline for path in (before, after)]
     comparison = workflow.compare(timelines[0], timelines[1])
@@ -78,7 +78,7 @@ def command(
 
 
 def _print(comparison: Comparison, *, markdown: bool) -> None:
-    from stagescope.view.compare_table import comparison_sentences, comparison_tables
+    from stagescope.reports.comparison_table import comparison_sentences, comparison_tables
 
     text = "\n".join(
         [*comparison_sentences(comparison), "", comparison_tables(comparison, markdown=markdown)]

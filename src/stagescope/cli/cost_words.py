@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.timeline.simulated import COST_UNIT_NS
+from stagescope.model.simulated import COST_UNIT_NS
 from stagescope.vocabulary.durations import UNITS_NS
 from stagescope.vocabulary.errors import UsageError
 

@@ -113,7 +113,7 @@ def launch_command(script: Path, options: list[str]) -> list[str]:
 def theory_sentence(schedule: str, microbatches: int) -> str:
     """Return what part of the demo's bubble its schedule makes by itself: all jobs alike, transfers for nothing."""
     from stagescope import schedules
-    from stagescope.view.tables import percent_text
+    from stagescope.reports.tables import percent_text
 
     chunks = 2 if schedule in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble") else None
     jobs = schedules.order(THEORY[schedule], ranks=RANKS, microbatches=microbatches, chunks=chunks)
@@ -126,7 +126,7 @@ def theory_sentence(schedule: str, microbatches: int) -> str:
 
 def _show(recordings: Path, output: Path, theory: str) -> int:
     """Print chart and report, and write the pictures; return the exit code that the data deserve."""
-    from stagescope import workflow
+    from stagescope import api as workflow
     from stagescope.cli.json_file import write_json
     from stagescope.cli.reading import exit_code, read_paths
     from stagescope.cli.report import print_report, report_json

@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stagescope.timeline.diagnostics import Diagnostic
+    from stagescope.model.diagnostics import Diagnostic
 
 MOST_LINES = 20
 

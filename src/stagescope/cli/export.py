@@ -15,7 +15,7 @@ from stagescope.cli.reading import align_option, exit_code, read_paths, reading_
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
-    from stagescope.export.figure import Figure
+    from stagescope.exporters.pictures.figure import Figure
     from stagescope.ingest.reader import ReadOptions
 
 SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
@@ -61,8 +61,8 @@ def command(
     **writing: Any,
 ) -> int:
     """Write a run as a picture, a trace for a viewer, or a table."""
-    from stagescope import workflow
-    from stagescope.analyze import errors_first
+    from stagescope import api as workflow
+    from stagescope.analysis import errors_first
 
     chosen = _figure(ranks, size)  # a mistake shows before everything is read
     timeline = read_paths(paths, options, align=align).timeline
@@ -79,7 +79,7 @@ def command(
 
 def _figure(ranks: str | None, size: str | None) -> Figure | None:
     """Return the figure that was asked for, None for the picture as it is. Raises UsageError."""
-    from stagescope.export.figure import Figure, Size
+    from stagescope.exporters.pictures.figure import Figure, Size
 
     if ranks is None and size is None:
         return None

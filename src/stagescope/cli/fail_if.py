@@ -13,7 +13,7 @@ from stagescope.vocabulary.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stagescope.analyze import Report
+    from stagescope.analysis import Report
 
 EXIT_CONDITION = 3
 """What a command returns when a condition holds."""

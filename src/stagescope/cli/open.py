@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stagescope.ingest.reader import ReadOptions
-    from stagescope.view.levels.run import RunView
+    from stagescope.viewer.tiles.run import RunView
 
 MANY_SPANS = 2_000_000
 """Fewer spans than this are ready before a person wonders."""
@@ -49,9 +49,9 @@ def command(
     What is being recorded into PATH meanwhile is shown too: the viewer notices when there is more. The levels of
     detail that make large runs fast are kept in the cache directory.
     """
-    from stagescope import workflow
-    from stagescope.view.server.live import LiveRun, Opener
-    from stagescope.view.server.serve import listen, require_loopback
+    from stagescope import api as workflow
+    from stagescope.viewer.server.live import LiveRun, Opener
+    from stagescope.viewer.server.serve import listen, require_loopback
 
     require_loopback(host)  # before minutes of work
     stamp = workflow.view_stamp(*paths)
@@ -120,6 +120,6 @@ def _has_screen() -> bool:
 
 def _open_browser(link: str) -> None:
     """Open the browser by way of a private file: its command line, which every user can see, has no token then."""
-    from stagescope.view.server.launch import open_browser
+    from stagescope.viewer.server.launch import open_browser
 
     open_browser(link)

@@ -15,9 +15,9 @@ from stagescope.cli.show import speaks_unicode
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
-    from stagescope.analyze import Report
+    from stagescope.analysis import Report
     from stagescope.ingest.reader import ReadOptions
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 RAW_FILES = "The files hold each machine's own stamps, as Paddle's do; stagescope export writes aligned ones."
 
@@ -57,8 +57,8 @@ def command(
     Takes the arguments of paddle.distributed.auto_parallel.static.profiler_helper_static, and writes its two
     files over those that are there. Paddle need not be installed.
     """
-    from stagescope import workflow
-    from stagescope.analyze import errors_first
+    from stagescope import api as workflow
+    from stagescope.analysis import errors_first
 
     chosen = None if devices is None else parse_ranges(devices)
     timeline = workflow.read_paddle_logs(log_dir, chosen, options, multi_machine=multi_machine)
@@ -80,8 +80,8 @@ def command(
 
 def _summary(timeline: Timeline) -> str:
     """Return steps, ranks and the bubble in one line."""
-    from stagescope import workflow
-    from stagescope.view.tables import percent_text
+    from stagescope import api as workflow
+    from stagescope.reports.tables import percent_text
 
     report: Report = workflow.analyze(timeline)
     steps = compact_ranges(step.step for step in report.steps)

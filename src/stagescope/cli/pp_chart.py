@@ -13,9 +13,9 @@ from stagescope.cli.reading import EXIT_PARTIAL, exit_code, read_paths, reading_
 from stagescope.vocabulary.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
-    from stagescope.export.compatible.ascend_databases import Target, WrittenChart, WrittenRank
+    from stagescope.exporters.other_tools.ascend_databases import Target, WrittenChart, WrittenRank
     from stagescope.ingest.reader import ReadOptions
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 DATABASES = ("ascend_pytorch_profiler_N.db", "ascend_mindspore_profiler_N.db", "msmonitor_*.db")
 COPY_SUFFIX = "_pp_chart"
@@ -75,7 +75,7 @@ def command(
     The table StepTaskInfo and the ids that pair sends with receives go into copies of the profiles' databases, laid
     out like DIR, for import into Insight.
     """
-    from stagescope.export.compatible.ascend_databases import ChartOptions, write_chart
+    from stagescope.exporters.other_tools.ascend_databases import ChartOptions, write_chart
 
     if in_place and output is not None:
         raise UsageError.one_of(("-o OUT", "--in-place"), ("-o OUT", "--in-place"))
@@ -110,7 +110,7 @@ def _place(directory: Path, output: Path | None, *, force: bool) -> Path:
 
 def _targets(timeline: Timeline, call: _Call, ranks: set[int] | None) -> list[Target]:
     """Return the databases to write, those of `ranks` alone where they are given."""
-    from stagescope.export.compatible.ascend_databases import Target, copy_targets
+    from stagescope.exporters.other_tools.ascend_databases import Target, copy_targets
 
     sources = timeline.ranks.select("rank", "source").drop_nulls().iter_rows()
     databases = {rank: Path(source) for rank, source in sources if source.endswith(".db")}
@@ -135,7 +135,7 @@ def _say_written(written: WrittenRank) -> None:
 
 def _report(timeline: Timeline, written: WrittenChart, place: Path) -> int:
     """Print where the chart is, and what was wrong; returns the exit code."""
-    from stagescope.analyze import errors_first
+    from stagescope.analysis import errors_first
 
     if written.ranks:
         click.echo(f"wrote {len(written.ranks)} ranks to {place}; import that folder into MindStudio Insight")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from stagescope.align import Aligned
+    from stagescope.clocks import Aligned
     from stagescope.ingest.reader import ReadOptions
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 MANY_FILES = 16
 LARGE_BYTES = 64 << 20
 """Fewer and smaller files than this are read before a person wonders."""
@@ -96,8 +96,8 @@ def read_paths(paths: Sequence[Path], options: ReadOptions | None = None, *, ali
     """
     from dataclasses import replace
 
-    from stagescope import workflow
-    from stagescope.align import Aligned, ClockReport
+    from stagescope import api as workflow
+    from stagescope.clocks import Aligned, ClockReport
     from stagescope.ingest.reader import ReadOptions
 
     with ExitStack() as shown:

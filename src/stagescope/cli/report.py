@@ -17,8 +17,8 @@ from stagescope.cli.show import print_figures, speaks_unicode, terminal_width
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
-    from stagescope.align import Aligned, ClockReport
-    from stagescope.analyze import Report
+    from stagescope.analysis import Report
+    from stagescope.clocks import Aligned, ClockReport
     from stagescope.ingest.reader import ReadOptions
 
 
@@ -76,7 +76,7 @@ def command(paths: tuple[Path, ...], options: ReadOptions, *, align: bool, **wan
     The verdict, the idle time by cause, the stages, and what else is sure. Idle is what no job covers in a
     step's window, which reaches from the first start to the last end of any forward or backward job in the pipeline.
     """
-    from stagescope import workflow
+    from stagescope import api as workflow
 
     asked = Wanted(**wanted)
     conditions = [parse_condition(text) for text in asked.fail_if]
@@ -93,7 +93,7 @@ def command(paths: tuple[Path, ...], options: ReadOptions, *, align: bool, **wan
 
 def _write(report: Report, read: Aligned, asked: Wanted) -> None:
     """Write the files that were asked for, and print the report in the form that was."""
-    from stagescope import workflow
+    from stagescope import api as workflow
 
     if asked.html_path is not None:
         workflow.export(read.timeline, asked.html_path, format="html", force=asked.force)
@@ -113,7 +113,7 @@ def _write(report: Report, read: Aligned, asked: Wanted) -> None:
 
 def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> None:
     """Print an explained report as one screen, with `full` also the figures of every step and rank."""
-    from stagescope.view.report_text import report_text
+    from stagescope.reports.text import report_text
 
     ascii_only = not speaks_unicode()
     say_apart(clocks, ascii_only=ascii_only)
@@ -129,15 +129,15 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
 
 def report_json(report: Report, clocks: ClockReport) -> dict[str, object]:
     """Return the report as plain data, with the clocks where there is more than one machine."""
-    from stagescope.align import report_json as clocks_json
-    from stagescope.analyze import to_json
+    from stagescope.analysis import to_json
+    from stagescope.clocks import report_json as clocks_json
 
     return to_json(report, clocks_json(clocks))
 
 
 def _markdown(report: Report, clocks: ClockReport) -> str:
-    from stagescope.align import clock_line
-    from stagescope.view.report_markdown import report_markdown
+    from stagescope.clocks import clock_line
+    from stagescope.reports.markdown import report_markdown
 
     said = clock_line(clocks) if clocks.machines else None
     unsaid = replace(report, diagnostics=without_clock_line(report.diagnostics, clocks))

@@ -16,9 +16,9 @@ from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 
 if TYPE_CHECKING:
-    from stagescope.analyze import Report
+    from stagescope.analysis import Report
     from stagescope.ingest.reader import ReadOptions
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 NO_TERMINAL_WIDTH = 80
 NARROWEST = 40
@@ -52,7 +52,7 @@ def command(
 
     PATH is a recording, a trace of another tool, or a directory with some; all of them together are one run.
     """
-    from stagescope import workflow
+    from stagescope import api as workflow
 
     read = read_paths(paths, options, align=align)
     timeline, clocks = read.timeline, read.clocks
@@ -76,7 +76,7 @@ def print_chart(
     no_color: bool = False,
 ) -> None:
     """Print the chart of a step, of a typical one unless given, as this terminal can show it."""
-    from stagescope.view.terminal import draw_step
+    from stagescope.reports.terminal import draw_step
 
     width, color = width or terminal_width(), _wants_color(no_color=no_color)
     chart = draw_step(timeline, step, width=width, ascii_only=ascii_only or not speaks_unicode(), color=color)
@@ -90,7 +90,7 @@ def print_chart(
 
 def print_figures(report: Report, *, width: int | None = None, ascii_only: bool = False) -> None:
     """Print the figures per step and per rank, and below them what has to be known to trust them."""
-    from stagescope.view.tables import figures_table
+    from stagescope.reports.tables import figures_table
 
     ascii_only = ascii_only or not speaks_unicode()
     click.echo(figures_table(report, width=width or terminal_width(), ascii_only=ascii_only))

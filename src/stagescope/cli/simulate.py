@@ -15,10 +15,10 @@ from stagescope.vocabulary.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagescope.api import SimulatedStep
     from stagescope.cli.cost_words import GivenCosts
     from stagescope.schedules import Order
-    from stagescope.schedules.search import SearchResult
-    from stagescope.workflow import SimulatedStep
+    from stagescope.schedules.search.fastest import SearchResult
 
 EVERY = "all"
 NARROWEST = 40
@@ -136,7 +136,7 @@ class Call(NamedTuple):
 
 
 def _list_schedules() -> int:
-    from stagescope.view.simulations import schedule_list
+    from stagescope.reports.simulations import schedule_list
 
     click.echo(schedule_list())
     return 0
@@ -144,9 +144,9 @@ def _list_schedules() -> int:
 
 def _show(call: Call, given: GivenCosts) -> int:
     """Simulate one order, show or write it, and print its figures."""
-    from stagescope import workflow
+    from stagescope import api as workflow
     from stagescope.cli.show import print_chart, speaks_unicode
-    from stagescope.view.simulations import simulation_figures
+    from stagescope.reports.simulations import simulation_figures
 
     if call.memory_limit is not None:
         raise UsageError.only_with("--memory-limit", "--compare")
@@ -165,7 +165,7 @@ def _show(call: Call, given: GivenCosts) -> int:
 
 
 def _write(call: Call, step: SimulatedStep) -> None:
-    from stagescope import workflow
+    from stagescope import api as workflow
 
     written = workflow.export(step.timeline, call.output or "", format=call.to_format, force=call.force)
     flows = f", {written.flow_count} flows" if written.flow_count else ""
@@ -219,7 +219,7 @@ def _value(text: str) -> object:
 
 def _compare(call: Call, given: GivenCosts) -> int:
     """Print schedules side by side, and what the first named one could save."""
-    from stagescope.view.simulations import comparison_table
+    from stagescope.reports.simulations import comparison_table
 
     if call.output is not None or call.options:
         raise UsageError.only_with("-o and --option", "one SCHEDULE")
@@ -235,14 +235,14 @@ def _compare(call: Call, given: GivenCosts) -> int:
 
 def _search(call: Call, given: GivenCosts, names: list[str]) -> SearchResult:
     """Return the simulations of all named schedules; a terminal shows how far they are."""
-    from stagescope.schedules import NAMES, Scope, search
+    from stagescope.schedules import NAMES, Scope, find_fastest
 
     ranks, microbatches = call.sizes()
     tried = tuple(dict.fromkeys(NAMES if names == [EVERY] else names))
     chunks = () if call.chunks is None else (call.chunks,)
     with ExitStack() as shown:
         scope = Scope(names=tried, chunks=chunks, on_progress=_progress(shown, len(tried)))
-        return search(
+        return find_fastest(
             given.costs, ranks=ranks, microbatches=microbatches, memory_limit=call.memory_limit, scope=scope
         )
 

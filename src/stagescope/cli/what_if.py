@@ -14,7 +14,7 @@ from stagescope.cli.reading import align_option, exit_code, read_paths, reading_
 from stagescope.cli.show import speaks_unicode
 
 if TYPE_CHECKING:
-    from stagescope.analyze.what_if import Assumption, Change, WhatIf
+    from stagescope.analysis.prediction.what_if import Assumption, Change, WhatIf
     from stagescope.ingest.reader import ReadOptions
 
 
@@ -65,7 +65,7 @@ def command(
     Every option is a prediction of its own; without any, balanced stages and transfers without time are tried.
     Step times are the mean over the steps in the report's totals, of the longest pipeline each.
     """
-    from stagescope import workflow
+    from stagescope import api as workflow
 
     asked = _changes(**changes)  # type: ignore[arg-type]  # click gives each option its own type
     read = read_paths(paths, options, align=align)
@@ -92,7 +92,7 @@ def _changes(
     schedules: tuple[str, ...],
 ) -> list[Change]:
     """Return what was asked for, in a fixed order; without anything, what costs nothing to ask."""
-    from stagescope.analyze.what_if import Balanced, NoCommunication, OtherSchedule
+    from stagescope.analysis.prediction.what_if import Balanced, NoCommunication, OtherSchedule
     from stagescope.schedules.spellings import known_schedule
 
     nothing = not (faster or slower or balanced or no_communication or schedules)
@@ -107,7 +107,7 @@ def _changes(
 
 def _assumptions(asked: list[Change], *, together: bool) -> list[Assumption]:
     """Return every change alone, and if wanted all of them at once: once per schedule, as only one can run."""
-    from stagescope.analyze.what_if import OtherSchedule
+    from stagescope.analysis.prediction.what_if import OtherSchedule
 
     alone: list[Assumption] = [(change,) for change in asked]
     if not together:
@@ -129,7 +129,7 @@ def _plain(predicted: WhatIf) -> dict[str, object]:
 
 
 def _print(predicted: WhatIf) -> None:
-    from stagescope.view.what_if_table import what_if_text
+    from stagescope.reports.prediction_table import what_if_text
     from stagescope.vocabulary.durations import duration_text
 
     if predicted.table.is_empty() or not predicted.table["measured_step_ns"][0]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 if TYPE_CHECKING:
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 BACKWARDS = ("backward", "backward_input")
 CLEAR_FRACTION = 0.02

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:

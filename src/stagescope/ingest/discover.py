@@ -11,7 +11,7 @@ from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.reader import HEAD_BYTES, Reader
 from stagescope.ingest.registry import Registry, load_registry
 from stagescope.ingest.streams import open_stream
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:

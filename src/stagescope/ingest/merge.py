@@ -10,9 +10,9 @@ from stagescope.ingest.one_run import Source, keep_one_run
 from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
-from stagescope.timeline import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
-from stagescope.timeline.diagnostics import Diagnostic
-from stagescope.timeline.validate import conform, in_order
+from stagescope.model import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.validate import conform, in_order
 from stagescope.vocabulary.errors import InputError, StagescopeError, TableError
 from stagescope.vocabulary.number_ranges import compact_ranges
 

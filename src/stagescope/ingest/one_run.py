@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 
 class Source(NamedTuple):

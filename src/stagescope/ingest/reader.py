@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 HEAD_BYTES = 4096
 """How much of a file's beginning `Reader.recognizes` is shown, decompressed."""
@@ -22,7 +22,7 @@ class ReadOptions:
     """What the caller knows about a run and its files may not say.
 
     `layout` says how the ranks form pipelines, `schedule` and `microbatches` (per step and pipeline) what they
-    ran, `pattern` how a trace calls its jobs (ingest/kineto/name_pattern.py). `on_read` is
+    ran, `pattern` how a trace calls its jobs (ingest/annotations/name_pattern.py). `on_read` is
     called with each file when it has been read, so that long work can be watched.
     """
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple
 
+from stagescope.ingest.ascend import reader as ascend
+from stagescope.ingest.chrome import reader as chrome_pattern
+from stagescope.ingest.kineto import reader as kineto
+from stagescope.ingest.nsight import reader as nsight
+from stagescope.ingest.paddle import fleet_reader as paddle_fleet
+from stagescope.ingest.paddle import log_reader as paddle_log
+from stagescope.ingest.paddle import profiler_reader as paddle_profiler
+from stagescope.ingest.primus import reader as primus
 from stagescope.ingest.reader import Reader
-from stagescope.ingest.readers import (
-    ascend,
-    chrome_pattern,
-    kineto,
-    nsight,
-    paddle_fleet,
-    paddle_log,
-    paddle_profiler,
-    primus,
-    recording,
-    table,
-)
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.ingest.recording import reader as recording
+from stagescope.ingest.table import reader as table
+from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.schedules.spellings import is_spelling, known_schedule
-from stagescope.timeline.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 
 def with_schedule(timeline: Timeline, spelled: str | None) -> Timeline:

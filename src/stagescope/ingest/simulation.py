@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stagescope.timeline import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
-from stagescope.timeline.simulated import COST_UNIT_CLOCK, SIMULATED_CLOCK
-from stagescope.timeline.validate import conform
+from stagescope.model import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
+from stagescope.model.simulated import COST_UNIT_CLOCK, SIMULATED_CLOCK
+from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
 
 if TYPE_CHECKING:

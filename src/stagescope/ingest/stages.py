@@ -14,15 +14,15 @@ import polars as pl
 
 from stagescope.ingest.arrival import infer_coordinates
 from stagescope.ingest.layout import coordinates
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.schedules.catalog import NAMES, find_schedule
-from stagescope.timeline.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, TRANSFERS
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.parallel import DIMENSIONS
 
 if TYPE_CHECKING:
     from stagescope.ingest.layout import Layout
-    from stagescope.timeline import Timeline
+    from stagescope.model import Timeline
 
 PLACED = (*PIPELINE_JOBS, *TRANSFERS, "loss")
 """The kinds that belong to a stage."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from stagescope.vocabulary.recording import SPAN
+from stagescope.record.format import SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

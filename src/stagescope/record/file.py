@@ -7,7 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from stagescope.vocabulary.recording import HEAD, MAX_PAYLOAD_BYTES, SUFFIX, encode_frame
+from stagescope.record.format import HEAD, MAX_PAYLOAD_BYTES, SUFFIX, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -9,8 +9,8 @@ import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stagescope.record import session
+from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

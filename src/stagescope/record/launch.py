@@ -9,9 +9,9 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from stagescope.record.format import SUFFIX
 from stagescope.record.session import MAX_BYTES_VARIABLE, OUT_VARIABLE, RUN_VARIABLE, STEPS_VARIABLE
 from stagescope.vocabulary.errors import CommandError, OutputError
-from stagescope.vocabulary.recording import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

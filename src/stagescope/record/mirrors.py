@@ -11,9 +11,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stagescope.record.format import NONE
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.kinds import BY_CODE, BY_NAME, label
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

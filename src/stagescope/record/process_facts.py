@@ -6,7 +6,7 @@ import os
 import sys
 
 from stagescope.record.clock import CLOCK_NAME, boot_id
-from stagescope.vocabulary.recording import FORMAT_VERSION
+from stagescope.record.format import FORMAT_VERSION
 
 _RANK = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PADDLE_TRAINER_ID", "SLURM_PROCID")
 _WORLD_SIZE = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PADDLE_TRAINERS_NUM", "SLURM_NTASKS")

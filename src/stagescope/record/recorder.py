@@ -16,6 +16,7 @@ from stagescope.record.buffers import (
     ThreadEnd,
 )
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.lifecycle import Lifecycle
 from stagescope.record.process_facts import machine_directory, process_facts
 from stagescope.record.recording import MAX_NAME_CHARACTERS, Recording
@@ -24,7 +25,6 @@ from stagescope.record.segments import DEFAULT_MAX_BYTES
 from stagescope.record.timing import Timer
 from stagescope.record.writer import Writer
 from stagescope.vocabulary.kinds import STEP_CODE
-from stagescope.vocabulary.recording import NONE
 from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.record.buffers import RECORD_BYTES
 from stagescope.record.clock import read_anchor
-from stagescope.record.segments import SEGMENTS, Segments
-from stagescope.vocabulary.recording import (
+from stagescope.record.format import (
     ANCHOR,
     CLOCK,
     DEVICE_CLOCK,
@@ -26,6 +25,7 @@ from stagescope.vocabulary.recording import (
     NAMES,
     SPANS,
 )
+from stagescope.record.segments import SEGMENTS, Segments
 
 if TYPE_CHECKING:
     from stagescope.record.file import FrameFile

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 import sys
 
+from stagescope.record.format import NONE, SPAN
 from stagescope.vocabulary.kinds import BY_CODE, LANE_CODES, STEP_CODE
-from stagescope.vocabulary.recording import NONE, SPAN
 
 LANE_OF_CODE: dict[int, int] = {code: LANE_CODES[kind.lane] for code, kind in BY_CODE.items()} | {
     STEP_CODE: LANE_CODES["host"]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record import session
 from stagescope.record.buffers import RECORD_BYTES
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.records import is_our_own, pack_plain
 from stagescope.vocabulary.kinds import BY_NAME, COMPUTE
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

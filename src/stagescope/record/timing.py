@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
-from stagescope.vocabulary.recording import NONE
+from stagescope.record.format import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,12 +17,12 @@ from stagescope.schedules.costs import Costs
 from stagescope.schedules.layers import split_layers
 from stagescope.schedules.memory import ActivationSizes, in_flight, peak_in_flight
 from stagescope.schedules.order_file import read_order
-from stagescope.schedules.recognition import Recognition
-from stagescope.schedules.recognize import recognize
-from stagescope.schedules.search import Scope, SearchResult, search
-from stagescope.schedules.simulate import simulate
+from stagescope.schedules.recognition.recognizer import recognize
+from stagescope.schedules.recognition.result import Recognition
+from stagescope.schedules.search.fastest import Scope, SearchResult, find_fastest
 from stagescope.schedules.simulation import Simulation
-from stagescope.schedules.validate import validate
+from stagescope.schedules.simulator import simulate
+from stagescope.schedules.validation import validate
 
 __all__ = [
     "CLOSED_FORMS",
@@ -36,6 +36,7 @@ __all__ = [
     "Scope",
     "SearchResult",
     "Simulation",
+    "find_fastest",
     "in_flight",
     "lower_bound",
     "order",
@@ -44,7 +45,6 @@ __all__ = [
     "predict",
     "read_order",
     "recognize",
-    "search",
     "simulate",
     "split_layers",
     "validate",

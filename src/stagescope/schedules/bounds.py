@@ -26,14 +26,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from stagescope.schedules.action_index import NOBODY, index_jobs
 from stagescope.schedules.costs import Costs, job_costs, link_costs, per_stage
-from stagescope.schedules.jobs import NOBODY, index_jobs
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
     from stagescope.schedules.action import Action, Order
+    from stagescope.schedules.action_index import JobIndex
     from stagescope.schedules.costs import Cells, JobCosts
-    from stagescope.schedules.jobs import JobIndex
 
 UNIT_COSTS = Costs()
 

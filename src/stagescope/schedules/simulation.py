@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.schedules.jobs import NOBODY
+from stagescope.schedules.action_index import NOBODY
 from stagescope.schedules.memory import peak_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stagescope.schedules.action import Action, Order
+    from stagescope.schedules.action_index import JobIndex
     from stagescope.schedules.costs import Costs
-    from stagescope.schedules.jobs import JobIndex
 
 
 class TimedAction(NamedTuple):

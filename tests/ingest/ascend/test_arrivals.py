@@ -3,7 +3,7 @@
 import polars as pl
 
 from stagescope.ingest.ascend.arrivals import place_by_arrival
-from stagescope.ingest.ascend.jobs import RAW_JOBS
+from stagescope.ingest.ascend.pipeline_info import RAW_JOBS
 
 
 def jobs(*rows):

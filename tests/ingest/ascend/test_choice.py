@@ -8,7 +8,7 @@ import pytest
 from ascend_profiles import Cluster
 from ascend_runs import UNSPLIT, MarkedRun
 from stagescope.ingest.ascend.choice import choose_plans
-from stagescope.ingest.ascend.jobs import PipelineInfo
+from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.ascend.placing import Look
 from stagescope.ingest.ascend.plan import Plan
 

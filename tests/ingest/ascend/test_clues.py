@@ -5,7 +5,7 @@ import pytest
 
 from stagescope.ingest.ascend.clues import StepClues, When, key_of, usual_lengths
 from stagescope.ingest.ascend.plan import Due, Job
-from stagescope.schedules.matching import Mark
+from stagescope.schedules.recognition.matching import Mark
 
 STAGES = 3
 

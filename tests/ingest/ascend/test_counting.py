@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 
 from stagescope.ingest.ascend.counting import count_along
-from stagescope.ingest.ascend.jobs import PipelineInfo
+from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.ascend.sizes import count_jobs
 
 

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_profiles import Cluster, edit, write_cluster
-from stagescope.ingest.ascend.jobs import RAW_JOBS
 from stagescope.ingest.ascend.markers import (
     Said,
     parse_message,
@@ -16,6 +15,7 @@ from stagescope.ingest.ascend.markers import (
     with_steps,
     without_nested,
 )
+from stagescope.ingest.ascend.pipeline_info import RAW_JOBS
 from stagescope.ingest.database import Database
 
 

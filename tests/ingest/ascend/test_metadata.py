@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from stagescope.ingest.ascend.jobs import PipelineInfo
 from stagescope.ingest.ascend.metadata import Declared, Facts, Group, agree, place_ranks, read_facts
+from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.database import Database
 from stagescope.ingest.layout import Layout
 from stagescope.vocabulary.errors import InputError

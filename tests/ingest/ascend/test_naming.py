@@ -8,9 +8,9 @@ import pytest
 
 from ascend_profiles import Cluster
 from ascend_runs import UNSPLIT, MarkedRun
-from stagescope.ingest.ascend.jobs import RAW_JOBS, PipelineInfo
 from stagescope.ingest.ascend.naming import name_jobs
-from stagescope.timeline import RANKS
+from stagescope.ingest.ascend.pipeline_info import RAW_JOBS, PipelineInfo
+from stagescope.model import RANKS
 
 NAMED = ["rank", "step", "kind", "stage", "chunk", "microbatch", "start_ns", "end_ns"]
 

@@ -4,8 +4,8 @@ import polars as pl
 
 from stagescope.ingest.ascend.messages import expect_messages
 from stagescope.ingest.ascend.pairing import pair_ends
-from stagescope.timeline import SPANS
-from stagescope.timeline.validate import conform
+from stagescope.model import SPANS
+from stagescope.model.validate import conform
 
 JOB_NS = 1_000_000
 

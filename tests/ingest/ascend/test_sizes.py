@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stagescope.ingest.ascend.jobs import PipelineInfo
+from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.ascend.plan import Plan
 from stagescope.ingest.ascend.sizes import Counts, check_declared, list_plans
 from stagescope.schedules.spellings import known_schedule

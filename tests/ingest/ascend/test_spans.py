@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stagescope.ingest.ascend.jobs import RAW_JOBS
+from stagescope.ingest.ascend.pipeline_info import RAW_JOBS
 from stagescope.ingest.ascend.placing import Fitted
 from stagescope.ingest.ascend.plan import LOGITS, Plan
 from stagescope.ingest.ascend.spans import spans_of_jobs

@@ -5,8 +5,8 @@ import pytest
 
 from stagescope.ingest.ascend.transfer_spans import name_transfers
 from stagescope.ingest.ascend.transfers import RAW_TRANSFERS
-from stagescope.timeline import SPANS
-from stagescope.timeline.validate import conform
+from stagescope.model import SPANS
+from stagescope.model.validate import conform
 
 MS = 1_000_000
 

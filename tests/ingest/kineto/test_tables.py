@@ -5,17 +5,14 @@ import json
 import pytest
 
 from ingest.kineto.planted_traces import BASE_NS, event, mark, operator, tables_of, write_trace
-from stagescope.ingest.kineto import trace_events
-from stagescope.ingest.kineto.tables import (
+from stagescope.ingest.annotations.kernel_classes import (
     COLLECTIVE_KERNEL,
     COMPUTE_KERNEL,
-    TABLES,
     TRANSFER_KERNEL,
-    Arguments,
     kernel_class,
-    message_facts,
-    read_tables,
 )
+from stagescope.ingest.kineto.tables import TABLES, Arguments, message_facts, read_tables
+from stagescope.ingest.trace_json import trace_events
 
 
 def test_times_are_whole_nanoseconds_since_the_epoch(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stagescope.ingest.kineto.name_pattern import NamePattern
+from stagescope.ingest.annotations.name_pattern import NamePattern
 from stagescope.ingest.nsight.names import RangeMeaning, range_meaning, step_of
 
 

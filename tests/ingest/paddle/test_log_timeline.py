@@ -1,4 +1,4 @@
-"""From logs to a Timeline: what must not matter does not. What is in it, tests/ingest/test_paddle_log.py tests."""
+"""From logs to a Timeline: what must not matter does not; test_log_reader.py tests what is in it."""
 
 from itertools import permutations
 
@@ -9,8 +9,8 @@ from polars.testing import assert_frame_equal
 from paddle_logs import PaddleRun, write_worker_logs
 from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
 from stagescope.ingest.reader import ReadOptions
-from stagescope.timeline import TABLES
-from stagescope.timeline.validate import conform
+from stagescope.model import TABLES
+from stagescope.model.validate import conform
 
 RUN = PaddleRun(schedule="zb-v", devices=3, microbatches=6, steps=3, first_step=4, noise_lines=0.2)
 

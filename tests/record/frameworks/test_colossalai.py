@@ -14,8 +14,8 @@ import pytest
 import fake_colossalai
 import stagescope
 from children import clean_environment
-from stagescope import workflow
-from stagescope.ingest.recording_frames import read_contents
+from stagescope import api as workflow
+from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.frameworks import colossalai
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import framework_trainings as trainings
-from stagescope import workflow
-from stagescope.ingest.recording_frames import read_contents
+from stagescope import api as workflow
+from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.frameworks import deepspeed as instrumentation
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder

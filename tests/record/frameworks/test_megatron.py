@@ -12,8 +12,8 @@ import pytest
 import framework_trainings as trainings
 import megatron_head
 from megatron_head import combined_1f1b, p2p_communication, schedules
-from stagescope import workflow
-from stagescope.ingest.recording_frames import read_contents
+from stagescope import api as workflow
+from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.frameworks import megatron
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder

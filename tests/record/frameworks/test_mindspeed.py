@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 import fake_mindspeed
-from stagescope import schedules, workflow
+from stagescope import api as workflow
+from stagescope import schedules
 from stagescope.record.frameworks import mindspeed, mindspeed_transfers
 from stagescope.record.frameworks.runs import BACKWARD, Place, Runs
 from stagescope.record.patching import Patches

@@ -7,23 +7,27 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
 import fake_paddle
 from peers import paddle_python, peer_variables
+from places import TESTS
 from scratch import scratch_directory
-from stagescope import workflow
+from stagescope import api as workflow
+from stagescope.model.messages import match_messages
 from stagescope.record.frameworks import paddle_fleet
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
-from stagescope.schedules.recognize import recognize
-from stagescope.timeline.messages import match_messages
+from stagescope.schedules.recognition.recognizer import recognize
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
 
-SCRIPT = Path(__file__).parents[2] / "paddle_training" / "probed_fleet.py"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = TESTS / "paddle_training" / "probed_fleet.py"
 RANKS, MICROBATCHES, STEPS = 2, 4, 3
 ATTEMPTS = 3
 NOT_OURS = "Connection refused"

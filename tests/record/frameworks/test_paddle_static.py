@@ -5,20 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 import fake_paddle
 from peers import paddle_python, peer_variables
-from stagescope import workflow
+from places import TESTS
+from stagescope import api as workflow
 from stagescope.record.frameworks import paddle_static
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
 from stagescope.vocabulary.steps import StepRange
 
-SCRIPT = Path(__file__).parents[2] / "paddle_training" / "static_steps.py"
+SCRIPT = TESTS / "paddle_training" / "static_steps.py"
 ORDER = [("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("backward", 1), ("backward", 2)]
 
 

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from stagescope import workflow
+from stagescope import api as workflow
 from stagescope.record.frameworks.runs import BACKWARD, BACKWARD_INPUT, FORWARD, UNKNOWN, Kept, Place, Runs
 from stagescope.record.recorder import Recorder
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stagescope import workflow
+from stagescope import api as workflow
 from stagescope.demo.names import THEORY
-from stagescope.ingest.recording_frames import read_contents
+from stagescope.ingest.recording.frames import read_contents
+from stagescope.model.messages import match_messages
 from stagescope.record.launch import recording_environment
-from stagescope.schedules.recognize import recognize
-from stagescope.timeline.messages import match_messages
+from stagescope.schedules.recognition.recognizer import recognize
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
 from trainings import RANKS, SCHEDULES, TESTS, record_training, run_ranks
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from stagescope import workflow
+from stagescope import api as workflow
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import Place
 from stagescope.record.frameworks.transfers import (
     RECV_FORWARD,
@@ -14,7 +15,6 @@ from stagescope.record.frameworks.transfers import (
     first_of,
 )
 from stagescope.record.recorder import Recorder
-from stagescope.vocabulary.recording import NONE
 
 
 class Tensor:

@@ -6,7 +6,7 @@ import { contrast } from "../layout/colors";
 const TILE = 6;
 const LIGHT_BELOW_CONTRAST = 3;
 
-/** Pen moves in a tile of 6 x 6, as in export/blocks_legend.py. */
+/** Pen moves in a tile of 6 x 6, as in exporters/pictures/legend.py. */
 const STROKES: Record<Texture, [number, number, number, number][]> = {
   plain: [],
   rising: [[-1, 7, 7, -1], [-1, 1, 1, -1], [5, 7, 7, 5]],

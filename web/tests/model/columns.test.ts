@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 
 import { DataError, readTable } from "../../src/model/columns";
 
-/** Written by tests/export/test_columns.py, which holds the file to the encoder. */
+/** Written by tests/viewer/test_columns.py, which holds the file to the encoder. */
 const SAMPLE = new Uint8Array(readFileSync(new URL("../data/columns.bin", import.meta.url)));
 
 describe("a blob of the Python encoder", () => {

@@ -9,10 +9,10 @@ from __future__ import annotations
 import polars as pl
 
 from stagescope.ingest.arrival import infer_coordinates
-from stagescope.ingest.ascend.jobs import BACKWARD, FORWARD, OVERLAP
-from stagescope.timeline import SPANS, Timeline, empty_timeline
-from stagescope.timeline.diagnostics import Diagnostic
-from stagescope.timeline.validate import conform
+from stagescope.ingest.ascend.pipeline_info import BACKWARD, FORWARD, OVERLAP
+from stagescope.model import SPANS, Timeline, empty_timeline
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.validate import conform
 
 
 def place_by_arrival(jobs: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.ingest.ascend.jobs import FORWARD, OVERLAP
+from stagescope.ingest.ascend.pipeline_info import FORWARD, OVERLAP
 from stagescope.ingest.ascend.placing import expected, sample
 from stagescope.ingest.ascend.sizes import ONE_F_ONE_B
-from stagescope.schedules.matching import Mark
+from stagescope.schedules.recognition.matching import Mark
 from stagescope.schedules.spellings import known_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from stagescope.ingest.ascend.jobs import PipelineInfo
+    from stagescope.ingest.ascend.pipeline_info import PipelineInfo
     from stagescope.ingest.ascend.placing import Look
     from stagescope.ingest.ascend.plan import Due, Job, Plan
 

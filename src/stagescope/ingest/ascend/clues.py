@@ -33,7 +33,7 @@ class When(NamedTuple):
 
 @dataclass(frozen=True)
 class StepClues:
-    """The times of one group, and of what else is known of its step; see `Clues` of schedules/matching.py."""
+    """The times of one group, and what else is known of its step (`Clues` of schedules/recognition/matching.py)."""
 
     times: Sequence[When]
     due: Sequence[Due]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.ascend.jobs import BACKWARD, FORWARD
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.ingest.ascend.pipeline_info import BACKWARD, FORWARD
+from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
-    from stagescope.ingest.ascend.jobs import PipelineInfo
+    from stagescope.ingest.ascend.pipeline_info import PipelineInfo
     from stagescope.ingest.ascend.sizes import Counts
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.timeline import CLOCKS
-from stagescope.timeline.validate import conform
+from stagescope.model import CLOCKS
+from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

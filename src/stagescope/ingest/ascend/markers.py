@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.ascend.jobs import BACKWARD, FORWARD, OVERLAP, RAW_JOBS, WEIGHT
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.ingest.ascend.pipeline_info import BACKWARD, FORWARD, OVERLAP, RAW_JOBS, WEIGHT
+from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.ascend.jobs import PipelineInfo
+from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.layout import Layout, coordinates
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import StagescopeError
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.parallel import DEFAULT_ORDER

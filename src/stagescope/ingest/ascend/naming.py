@@ -1,9 +1,10 @@
 """Every marked job gets its place in the schedule: kind, chunk, stage and micro-batch.
 
 Marks of Ascend profiles seldom say which micro-batch they are: only functions that take `current_microbatch` do. So
-what each rank did in a step is matched, as a whole, with what the schedule has it do (schedules/matching.py): what a
-mark says is never contradicted, a lost or an extra mark shifts no other, and where several matches are as near the
-times decide (clues.py) or the jobs concerned stay without a number, counted in the diagnostics.
+what each rank did in a step is matched, as a whole, with what the schedule has it do
+(schedules/recognition/matching.py): what a mark says is never contradicted, a lost or an extra mark shifts no other,
+and where several matches are as near the times decide (clues.py) or the jobs concerned stay without a number, counted
+in the diagnostics.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from stagescope.ingest.ascend.placing import Fitted, Look, expected, find_looks,
 from stagescope.ingest.ascend.plan import LOGITS
 from stagescope.ingest.ascend.sizes import check_declared, count_jobs, list_plans
 from stagescope.ingest.ascend.spans import spans_of_jobs
+from stagescope.model import SPANS
 from stagescope.schedules.spellings import known_schedule
-from stagescope.timeline import SPANS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stagescope.ingest.ascend.clues import Key
-    from stagescope.ingest.ascend.jobs import PipelineInfo
-    from stagescope.schedules.matching import Match
-    from stagescope.timeline.diagnostics import Diagnostic
+    from stagescope.ingest.ascend.pipeline_info import PipelineInfo
+    from stagescope.model.diagnostics import Diagnostic
+    from stagescope.schedules.recognition.matching import Match
 
 ROUNDS = 3
 """How often the names that have become sure are used to make more sure."""
@@ -44,11 +45,11 @@ def name_jobs(
 ) -> tuple[pl.DataFrame, list[Diagnostic]]:
     """Return the jobs as spans, sorted as declared, and what was lost, extra, ambiguous or contradictory.
 
-    `jobs` are raw jobs (ingest/ascend/jobs.py), `ranks` has rank, pp, dp, tp, cp and clock, which may be null. An
-    overlapped mark becomes a forward and a backward with a shared pair id; the backward of the loss on rank 0 of a
-    DualPipeV is of kind loss, named "logits". A backward that is followed by its own weight gradient is a
-    backward_input. The other spans bear the mark's own name. Jobs that cannot be told have null in chunk, stage
-    and microbatch. Where no step is told apart from another, passes through the schedule are numbered as steps.
+    `jobs` are raw jobs (ingest/ascend/pipeline_info.py), `ranks` has rank, pp, dp, tp, cp and clock, which may be
+    null. An overlapped mark becomes a forward and a backward with a shared pair id; the backward of the loss on rank
+    0 of a DualPipeV is of kind loss, named "logits". A backward that is followed by its own weight gradient is a
+    backward_input. The other spans bear the mark's own name. Jobs that cannot be told have null in chunk, stage and
+    microbatch. Where no step is told apart from another, passes through the schedule are numbered as steps.
     """
     if jobs.is_empty():
         return SPANS.empty(), []

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.ingest.ascend.placing import MOST_EDITS, expected
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from stagescope.ingest.ascend.placing import Fitted, Look
-    from stagescope.schedules.matching import Match
+    from stagescope.schedules.recognition.matching import Match
 
 
 class _Finding(NamedTuple):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.schedules.matching import Mark, Match, match
+from stagescope.schedules.recognition.matching import Mark, Match, match
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stagescope.ingest.ascend.plan import Due, Plan
-    from stagescope.schedules.matching import Clues
+    from stagescope.schedules.recognition.matching import Clues
 
 MOST_EDITS = 0.2
 """The share of a step's marks that may be lost or extra; above it the marks are not those of the schedule."""

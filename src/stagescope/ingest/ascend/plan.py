@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope import schedules
-from stagescope.ingest.ascend.jobs import BACKWARD, FORWARD, OVERLAP, WEIGHT
+from stagescope.ingest.ascend.pipeline_info import BACKWARD, FORWARD, OVERLAP, WEIGHT
 from stagescope.schedules.catalog import find_schedule
-from stagescope.schedules.matching import Mark
 from stagescope.schedules.placement import stages_of
+from stagescope.schedules.recognition.matching import Mark
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:

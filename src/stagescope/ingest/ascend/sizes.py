@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.ascend.jobs import FORWARD, OVERLAP, WEIGHT
+from stagescope.ingest.ascend.pipeline_info import FORWARD, OVERLAP, WEIGHT
 from stagescope.ingest.ascend.plan import Plan
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.schedules.spellings import is_spelling, known_schedule
-from stagescope.timeline.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stagescope.ingest.ascend.jobs import PipelineInfo
+    from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 
 CHUNKS = {"dualpipev": 2}
 ONE_F_ONE_B = ("1f1b", "interleaved")

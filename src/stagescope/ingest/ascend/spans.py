@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.ascend.jobs import BACKWARD, FORWARD, OVERLAP, WEIGHT
+from stagescope.ingest.ascend.pipeline_info import BACKWARD, FORWARD, OVERLAP, WEIGHT
 from stagescope.ingest.ascend.plan import LOGITS
-from stagescope.timeline import SPANS
-from stagescope.timeline.validate import conform
+from stagescope.model import SPANS
+from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:

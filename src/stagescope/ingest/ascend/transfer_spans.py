@@ -10,9 +10,9 @@ from stagescope.ingest.ascend.evidence import CLOCK_TOLERANCE_NS
 from stagescope.ingest.ascend.messages import expect_messages
 from stagescope.ingest.ascend.pairing import pair_ends
 from stagescope.ingest.ascend.transfers import RECEIVE, SEND
-from stagescope.timeline import SPANS
-from stagescope.timeline.diagnostics import Diagnostic
-from stagescope.timeline.validate import conform
+from stagescope.model import SPANS
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import COMM
 
 if TYPE_CHECKING:

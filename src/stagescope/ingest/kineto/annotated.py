@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.ingest.annotations.names import ACTION, MIRROR, PLAIN, meanings, pattern_meanings
 from stagescope.ingest.kineto.edges import HALF_OF_START_NS, NEVER, Operators, find_edges, following
-from stagescope.ingest.kineto.names import ACTION, MIRROR, PLAIN, meanings, pattern_meanings
 from stagescope.vocabulary.kinds import BY_NAME, PIPELINE_JOBS, RECEIVES, TRANSFERS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.kineto.tables import COMPUTE_KERNEL, TRANSFER_KERNEL
+from stagescope.ingest.annotations.kernel_classes import COMPUTE_KERNEL, TRANSFER_KERNEL
 from stagescope.vocabulary.kinds import HOST, TRANSFERS
 
 if TYPE_CHECKING:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d{1,6})", re.IGNORECASE)
 
 
 class RankFacts(NamedTuple):

@@ -6,6 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.ingest.annotations.steps import (
+    in_steps_of_jobs,
+    named_steps,
+    profiler_steps,
+    step_openings,
+    with_steps,
+)
 from stagescope.ingest.kineto.annotated import annotated_spans, named_marks
 from stagescope.ingest.kineto.by_transfers import infer_by_transfers
 from stagescope.ingest.kineto.device import on_device
@@ -13,15 +20,8 @@ from stagescope.ingest.kineto.evaluations import find_evaluations, without_evalu
 from stagescope.ingest.kineto.facts import RankFacts, rank_facts
 from stagescope.ingest.kineto.inferred import Inferred, infer_spans
 from stagescope.ingest.kineto.operator_classes import BACKWARD, SEND
-from stagescope.ingest.kineto.steps import (
-    in_steps_of_jobs,
-    named_steps,
-    profiler_steps,
-    step_openings,
-    with_steps,
-)
 from stagescope.ingest.kineto.tables import read_tables
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import PIPELINE_JOBS, RECEIVES, SENDS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.ingest.kineto.rank_trace import BY_TRANSFERS, UNMATCHED_TRANSFERS
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

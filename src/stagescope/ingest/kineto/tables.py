@@ -20,10 +20,11 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stagescope.ingest.annotations.kernel_classes import kernel_class
 from stagescope.ingest.kineto.operator_classes import OTHER, operator_class, settle_operators
-from stagescope.ingest.kineto.trace_events import EventStream
 from stagescope.ingest.microseconds import nanoseconds
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.ingest.trace_json.trace_events import EventStream
+from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,6 @@ Times = dict[str, Any]
 
 Columns = Callable[[Sequence["TraceEvent"], Times], dict[str, Any]]
 
-COMPUTE_KERNEL, TRANSFER_KERNEL, COLLECTIVE_KERNEL = range(3)
 
 LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "privateuse1_runtime")
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -240,13 +240,6 @@ class Collector:
         if messages:
             rows = [message_facts(one) for one in messages]
             self.parts["messages"].append({name: [row[name] for row in rows] for name in TABLES["messages"]})
-
-
-def kernel_class(name: str) -> int:
-    """Return what a kernel is, by its name: `ncclDevKernel_SendRecv`, before NCCL 2.19 `ncclKernel_SendRecv…`."""
-    if not name.lower().startswith(("nccl", "void nccl", "rccl")):
-        return COMPUTE_KERNEL
-    return TRANSFER_KERNEL if "SendRecv" in name else COLLECTIVE_KERNEL
 
 
 def message_facts(arguments: Arguments) -> dict[str, Any]:

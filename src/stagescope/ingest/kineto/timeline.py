@@ -10,9 +10,9 @@ import polars as pl
 from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
 from stagescope.ingest.kineto.shared_steps import share_steps, without_contradicted
 from stagescope.ingest.source_clocks import source_clocks
-from stagescope.timeline import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
-from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
-from stagescope.timeline.validate import conform
+from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import COMM, PIPELINE_JOBS
 

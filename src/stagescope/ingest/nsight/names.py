@@ -1,6 +1,6 @@
 """What an NVTX range is called and what that means.
 
-Sources: what torch's schedules and stagescope's mirror call their jobs is in ingest/kineto/names.py
+Sources: what torch's schedules and stagescope's mirror call their jobs is in ingest/annotations/names.py
 (`torch.autograd.profiler.emit_nvtx` gives torch's names to NVTX). sail-sg/zero-bubble-pipeline-parallelism,
 megatron/core/pipeline_parallel/zerobubble/runtime.py: ``F3.0.17`` is micro-batch 3, chunk 0, and a running number.
 Training loops of one's own often mark ``forward_step`` without a number.
@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from stagescope.ingest.kineto.name_pattern import COMMON_PATTERNS, KIND_OF, NamePattern
-from stagescope.ingest.kineto.names import meanings
+from stagescope.ingest.annotations.name_pattern import COMMON_PATTERNS, KIND_OF, NamePattern
+from stagescope.ingest.annotations.names import meanings
 
 ZERO_BUBBLE = re.compile(r"([FBW])(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 ZERO_BUBBLE_KINDS = {"F": "forward", "B": "backward", "W": "backward_weight"}

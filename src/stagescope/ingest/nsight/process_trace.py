@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.ingest.kineto.name_pattern import NamePattern
-from stagescope.ingest.kineto.steps import STEPS_SCHEMA, named_steps, step_openings, with_steps
+from stagescope.ingest.annotations.name_pattern import NamePattern
+from stagescope.ingest.annotations.steps import STEPS_SCHEMA, named_steps, step_openings, with_steps
 from stagescope.ingest.nsight.holders import NOWHERE, Holders
 from stagescope.ingest.nsight.names import range_meaning, step_of
 from stagescope.ingest.nsight.projection import on_main_stream, project
 from stagescope.ingest.nsight.report import Report, process_of
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import COMM, HOST, KINDS, PIPELINE_JOBS, TRANSFERS
 
 if TYPE_CHECKING:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.ingest.kineto.tables import COLLECTIVE_KERNEL, COMPUTE_KERNEL, TRANSFER_KERNEL, kernel_class
+from stagescope.ingest.annotations.kernel_classes import (
+    COLLECTIVE_KERNEL,
+    COMPUTE_KERNEL,
+    TRANSFER_KERNEL,
+    kernel_class,
+)
 from stagescope.ingest.nsight.holders import NOWHERE, Holders
 from stagescope.ingest.nsight.report import ABSENT, KERNELS, LAUNCHES, process_of
 

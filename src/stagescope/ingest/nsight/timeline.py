@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.kineto.facts import RANK_IN_NAME
+from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
 from stagescope.ingest.nsight.process_trace import ProcessTrace, Unmarked
 from stagescope.ingest.source_clocks import source_clocks
-from stagescope.timeline import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
-from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
-from stagescope.timeline.validate import conform
+from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import PIPELINE_JOBS
 

@@ -14,7 +14,7 @@ import polars as pl
 from stagescope.ingest.paddle.glog import check_clock, with_written_ns
 from stagescope.ingest.paddle.job_types import UNKNOWN, describe_job
 from stagescope.ingest.paddle.nvtx import JOB_NAME, Ranges, match_ranges
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import COMM
 
 if TYPE_CHECKING:

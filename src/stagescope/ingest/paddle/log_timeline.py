@@ -14,10 +14,10 @@ from stagescope.ingest.paddle.step_matching import match_steps
 from stagescope.ingest.paddle.steps import with_slots, with_types
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.ingest.streams import open_stream
-from stagescope.timeline import RANKS, SPANS, STEPS, Timeline
-from stagescope.timeline.diagnostics import Diagnostic, diagnostics_table
-from stagescope.timeline.tables import LaneType
-from stagescope.timeline.validate import conform
+from stagescope.model import RANKS, SPANS, STEPS, Timeline
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.tables import LaneType
+from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import HOST
 

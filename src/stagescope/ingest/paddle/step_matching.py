@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.timeline.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

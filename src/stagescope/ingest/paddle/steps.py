@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.paddle.job_types import describe_job, span_name
-from stagescope.timeline.tables import KindType, LaneType
+from stagescope.model.tables import KindType, LaneType
 from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, RECEIVES
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.clock import now_ns
 from stagescope.record.devices.cuda_graphs import CapturedJobs, GraphMark
 from stagescope.record.devices.device_clock import Anchor, DeviceClock, Moment, host_time_ns
-from stagescope.vocabulary.recording import DEVICE_ANCHOR, NONE
+from stagescope.record.format import DEVICE_ANCHOR, NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.calls import Call, Signature, harmless
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import (
@@ -33,7 +34,6 @@ from stagescope.record.frameworks.transfers import (
     Transfers,
     bytes_in,
 )
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,12 +17,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.calls import harmless
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
 from stagescope.record.patching import MARK
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

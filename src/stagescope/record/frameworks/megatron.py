@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.calls import Call, Signature, harmless
 from stagescope.record.frameworks.megatron_facts import describe_run, pipeline_place
 from stagescope.record.frameworks.megatron_messages import NOWHERE, Messages, tag, tagged
@@ -33,7 +34,6 @@ from stagescope.record.frameworks.megatron_overlap import Part, run_overlapped
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from stagescope.vocabulary.recording import NONE
+from stagescope.record.format import NONE
 
 if TYPE_CHECKING:
     from stagescope.record.frameworks.calls import Call

@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.calls import harmless
 from stagescope.record.frameworks.megatron_messages import tag
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.calls import Call, Signature, harmless
 from stagescope.record.frameworks.mindspeed_transfers import MindSpeedTransfers
 from stagescope.record.frameworks.npu_marks import NpuMarks
@@ -35,7 +36,6 @@ from stagescope.record.frameworks.runs import (
     Runs,
 )
 from stagescope.record.patching import MARK
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.calls import Signature, harmless
 from stagescope.record.frameworks.runs import Kept, Place
 from stagescope.record.frameworks.transfers import (
@@ -23,7 +24,6 @@ from stagescope.record.frameworks.transfers import (
     first_of,
 )
 from stagescope.record.patching import MARK
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

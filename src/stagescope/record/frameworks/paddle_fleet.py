@@ -17,10 +17,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.calls import harmless
 from stagescope.record.frameworks.paddle_transfers import PaddleTransfers
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, LOSS, OPTIMIZER, UNKNOWN, Place, Runs
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

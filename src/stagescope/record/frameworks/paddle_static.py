@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import read_anchor
+from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import NONE
 from stagescope.vocabulary.steps import EVERY_STEP_STOP
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.transfers import (
     RECV_BACKWARD,
     RECV_FORWARD,
@@ -20,7 +21,6 @@ from stagescope.record.frameworks.transfers import (
     all_of,
     first_of,
 )
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

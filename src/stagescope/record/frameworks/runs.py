@@ -10,8 +10,8 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from stagescope.record.frameworks.torch_pipelining import Instrumentation

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.torch_actions import make_action_range
 from stagescope.record.frameworks.torch_messages import Messages
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import UNKNOWN, Kept, Place
 from stagescope.vocabulary.kinds import BY_NAME
-from stagescope.vocabulary.recording import NONE
 
 if TYPE_CHECKING:
     from stagescope.record.recorder import Recorder

@@ -8,8 +8,8 @@ follow the same table from the last chunk to the first.
 from __future__ import annotations
 
 from stagescope.schedules.action import Action, Order
-from stagescope.schedules.alternation import alternate, overlap
 from stagescope.schedules.placement import stages_of
+from stagescope.schedules.recognition.alternation import alternate, overlap
 from stagescope.schedules.registry import Constraint, Option, Schedule, Shape
 
 

@@ -10,7 +10,7 @@ eager-1f1b    warm-up 2 (p - r - 1), hides the steady     arXiv 2211.05322, eage
 from __future__ import annotations
 
 from stagescope.schedules.action import Action, Order
-from stagescope.schedules.alternation import alternate, overlap
+from stagescope.schedules.recognition.alternation import alternate, overlap
 from stagescope.schedules.registry import Schedule, Shape
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stagescope.schedules.alternation import alternate, split_backwards
 from stagescope.schedules.orders import interleaved
 from stagescope.schedules.orders.one_f_one_b import forwards_and_backwards
+from stagescope.schedules.recognition.alternation import alternate, split_backwards
 from stagescope.schedules.registry import Schedule, Shape
 
 if TYPE_CHECKING:

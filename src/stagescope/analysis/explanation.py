@@ -1,0 +1,99 @@
+"""Why the steps took as long as they did: every analysis once, over the steps in the totals of the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.analysis.idle.ledger import CAUSES
+from stagescope.analysis.idle.overlap import measure_overlap
+from stagescope.analysis.idle.phases import cut_phases
+from stagescope.analysis.idle.shares import share_idle
+from stagescope.analysis.prediction.improvements import find_wins
+from stagescope.analysis.statistics.replicas import find_replicas
+from stagescope.analysis.statistics.stage_costs import measure_stage_costs, measure_stage_work
+from stagescope.analysis.statistics.step_trend import find_step_trends
+from stagescope.analysis.statistics.stragglers import find_stragglers
+from stagescope.model.messages import match_messages
+from stagescope.vocabulary.kinds import TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from stagescope.analysis.groundwork import Groundwork
+    from stagescope.analysis.idle.ledger import Ledger
+    from stagescope.analysis.prediction.ideal import Ideal
+    from stagescope.analysis.statistics.replicas import Replicas
+    from stagescope.analysis.statistics.step_trend import StepTrends
+    from stagescope.analysis.statistics.stragglers import Stragglers
+    from stagescope.model.diagnostics import Diagnostic
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that explains the time of some steps; every table is declared beside the function that makes it.
+
+    `ledger` (analysis/idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `ideal` (the schedule that ran),
+    `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`,
+    `replicas`, and `wins` (WINS, the largest gain first).
+    """
+
+    ledger: Ledger
+    idle: pl.DataFrame
+    ideal: Ideal
+    phases: pl.DataFrame
+    stage_costs: pl.DataFrame
+    stage_work: pl.DataFrame
+    overlap: pl.DataFrame
+    critical_path: pl.DataFrame
+    stragglers: Stragglers
+    trends: StepTrends
+    replicas: Replicas
+    wins: pl.DataFrame
+    diagnostics: tuple[Diagnostic, ...]
+
+    def idle_fractions(self) -> dict[str, float]:
+        """Return what part of the window is idle, in all (idle_ns) and for each of CAUSES; {} without a window."""
+        if self.idle.is_empty():
+            return {}
+        total = self.idle.row(-1, named=True)
+        window_ns = total["window_ns"]
+        return {name: total[name] / window_ns for name in ("idle_ns", *CAUSES)} if window_ns else {}
+
+
+def explain(groundwork: Groundwork, steps: Collection[int]) -> Explanation:
+    """Return what explains the time of `steps`: those in the totals.
+
+    Never raises: of a timeline without jobs all tables are empty.
+    """
+    timeline, (pipelines, bubbles, _) = groundwork.timeline, groundwork.windows
+    chosen = pl.col("step").is_in(list(steps))
+    # Of transfers only messages are asked for from here on: without them far less is copied.
+    counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
+    operations, busy = groundwork.operations, groundwork.busy
+    ledger, ideal = groundwork.ledger, groundwork.ideal
+    messages = match_messages(timeline.spans).filter(chosen)
+    windows = bubbles.filter(chosen)
+    stragglers = find_stragglers(counted, messages)
+    trends = find_step_trends(counted, pipelines, messages)
+    replicas = find_replicas(counted, pipelines)
+    # Before the critical path, whose inputs are kept: both together would be the most memory that a report takes.
+    wins = find_wins(operations, stragglers.table, ideal.schedule, steps, groundwork.basis)
+    found = (operations, ledger, ideal, stragglers, trends, replicas)
+    return Explanation(
+        ledger=replace(ledger, steps=ledger.steps.filter(chosen), ranks=ledger.ranks.filter(chosen)),
+        idle=share_idle(windows, ledger.ranks),
+        ideal=ideal,
+        phases=cut_phases(counted.spans, windows, busy),
+        stage_costs=measure_stage_costs(counted.spans),
+        stage_work=measure_stage_work(counted.spans),
+        overlap=measure_overlap(timeline.spans, windows, busy, operations),
+        critical_path=groundwork.critical_path.filter(chosen),
+        stragglers=stragglers,
+        trends=trends,
+        replicas=replicas,
+        wins=wins,
+        diagnostics=tuple(dict.fromkeys(each for one in found for each in one.diagnostics)),
+    )

@@ -1,0 +1,90 @@
+"""An explanation as plain data: the parts that it adds to the report's JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
+
+if TYPE_CHECKING:
+    from stagescope.analysis.explanation import Explanation
+    from stagescope.analysis.prediction.ideal import Ideal
+
+PHASE_TIMES = ("duration_ns", "busy_ns", "idle_ns")
+
+
+def explanation_json(explanation: Explanation, declared: str | None = None) -> dict[str, object]:
+    """Return the keys that an explanation adds; docs/report.md lists them. `declared` is the run's own schedule.
+
+    Table rows are objects with the columns of the declared table as keys; times are integer nanoseconds.
+    """
+    stragglers = explanation.stragglers.table
+    return {
+        "schedule": _schedule(explanation.ideal, declared),
+        "ledger": {
+            "denominator": WINDOW,
+            "steps": explanation.ledger.steps.to_dicts(),
+            "idle": explanation.idle.to_dicts(),
+        },
+        "phases": _summed(explanation.phases, ["rank", "phase"], PHASE_TIMES),
+        "stages": _stages(explanation),
+        "overlap": _summed(explanation.overlap, ["rank"], _times(explanation.overlap)),
+        "critical_path": _critical_path(explanation.critical_path),
+        "stragglers": {
+            "compared": stragglers.height,
+            "claimed": stragglers.filter("is_claimed").to_dicts(),
+        },
+        "trends": explanation.trends.trends.to_dicts(),
+        "outlier_steps": explanation.trends.outliers.to_dicts(),
+        "replicas": explanation.replicas.table.to_dicts(),
+        "wins": explanation.wins.to_dicts(),
+    }
+
+
+def _schedule(ideal: Ideal, declared: str | None) -> dict[str, object]:
+    distances = ideal.ranks["distance_fraction"].drop_nulls()
+    return {
+        "declared": declared,
+        "name": ideal.schedule,
+        "source": ideal.source,
+        "evidence": ideal.evidence,
+        "ideal_step_ns": ideal.makespan_ns,
+        "order_distance_fraction": distances.mean() if len(distances) else None,
+    }
+
+
+def _stages(explanation: Explanation) -> list[dict[str, Any]]:
+    """Return one object per stage: its work per micro-batch, and the spread of its jobs by kind."""
+    of_all_ranks = explanation.stage_costs.filter(pl.col("rank").is_null()).drop("rank")
+    costs = {
+        stage: [{name: value for name, value in row.items() if name != "stage"} for row in rows.to_dicts()]
+        for (stage,), rows in of_all_ranks.group_by("stage")
+    }
+    return [{**row, "costs": costs.get(row["stage"], [])} for row in explanation.stage_work.to_dicts()]
+
+
+def _critical_path(path: pl.DataFrame) -> dict[str, object]:
+    """Return how long the paths of all steps were, part by part, and the path of the step of median length."""
+    lasting = pl.col("end_ns") - pl.col("start_ns")
+    parts = path.group_by("part").agg(lasting.sum().alias("ns")).sort("part")
+    lengths = path.group_by("pipeline", "step").agg(lasting.sum().alias("ns")).sort("ns", "pipeline", "step")
+    if lengths.is_empty():
+        return {"parts": {}, "step": None, "pipeline": None, "path": []}
+    middle = lengths.row((lengths.height - 1) // 2, named=True)
+    chosen = (pl.col("pipeline") == middle["pipeline"]) & (pl.col("step") == middle["step"])
+    return {
+        "parts": {str(part): ns for part, ns in parts.iter_rows()},
+        "pipeline": middle["pipeline"],
+        "step": middle["step"],
+        "path": path.filter(chosen).drop("pipeline", "step").to_dicts(),
+    }
+
+
+def _times(table: pl.DataFrame) -> tuple[str, ...]:
+    return tuple(name for name in table.columns if name.endswith("_ns"))
+
+
+def _summed(table: pl.DataFrame, keys: list[str], times: tuple[str, ...]) -> list[dict[str, Any]]:
+    return table.group_by(keys).agg(pl.col(times).sum()).sort(keys).to_dicts()

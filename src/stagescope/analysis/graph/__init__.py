@@ -1,0 +1,1 @@
+"""What every action depended on: dependencies, replays, the critical path and slack."""

@@ -1,0 +1,66 @@
+"""What bound every operation: the one before it on its rank, or one of its inputs, whichever came last.
+
+How long a result was on its way is what find_transfer_lags says, so that a receive that was posted late does not make
+its sender the one that bound. Operations of a rank that overlapped were not bound by each other's ends, but by the
+same distance to them as measured; the same holds for effects that stand before their causes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.replay import ReplayPlan
+
+    Indices = NDArray[np.int32]
+    Integers = NDArray[np.int64]
+
+
+class Bond(NamedTuple):
+    """At most one bond per operation: whom it waits for, and how long after the end of that one it may start."""
+
+    source: Indices
+    lag_ns: Integers
+
+
+class Bonds(NamedTuple):
+    """What bound each operation, all in the order of `plan`; a source of len(order) stands for none.
+
+    bonds               all of them: the one to the previous operation of the rank, and one for each need
+    bound               the one operation that bound it, the one on its own rank where two did
+    ready_ns            when nothing bound it any more; its start where nothing ever did
+    start_ns, end_ns    as measured, with one value more for no operation
+    """
+
+    plan: ReplayPlan
+    bonds: tuple[Bond, ...]
+    bound: Indices
+    ready_ns: Integers
+    start_ns: Integers
+    end_ns: Integers
+
+
+def find_bonds(operations: Operations, plan: ReplayPlan, lag_ns: Integers) -> Bonds:
+    """Return what bound every operation; `plan` is what plan_replay, `lag_ns` what find_transfer_lags returns."""
+    ops, count = operations.ops, len(plan.order)
+    start_ns, end_ns = (np.append(ops[name].to_numpy()[plan.order], 0) for name in ("start_ns", "end_ns"))
+    lags = np.append(lag_ns, 0)
+    bonds = [Bond(plan.before, np.zeros(count, dtype=np.int64))]
+    bonds += [Bond(needs.producer, lags[needs.row]) for needs in plan.needs]
+    bound = np.full(count, count, dtype=np.int32)
+    ready_ns = np.full(count, np.iinfo(np.int64).min)
+    for source, lag in bonds:
+        ended_ns = end_ns[source]
+        np.minimum(lag, start_ns[:count] - ended_ns, out=lag)  # never more than was measured
+        ended_ns += lag
+        binds = (source < count) & (ended_ns > ready_ns)
+        bound[binds] = source[binds]
+        ready_ns[binds] = ended_ns[binds]
+    is_free = bound == count
+    ready_ns[is_free] = start_ns[:count][is_free]
+    return Bonds(plan, tuple(bonds), bound, ready_ns, start_ns, end_ns)

@@ -1,0 +1,89 @@
+"""What every operation waited for last: of all that it needed, the input that was there latest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.operations import Operations
+
+    Booleans = NDArray[np.bool_]
+    Integers = NDArray[np.int64]
+
+NO_OPERATION = -1
+NEVER_NS = np.iinfo(np.int64).min
+"""When an input was made and there that nobody needs: before everything."""
+
+
+class LatestInputs(NamedTuple):
+    """One value per operation, about the input that was there latest.
+
+    producer     operation that made it, NO_OPERATION where none was recorded or needed
+    made_ns      end of the producer
+    there_ns     when it was there: the recorded arrival, or else the end of the producer; never before made_ns
+    is_timed     whether there_ns is known: the arrival was recorded, or nothing had to travel
+    is_lost      whether the operation needed anything from a neighboring stage that was not recorded
+    """
+
+    producer: Integers
+    made_ns: Integers
+    there_ns: Integers
+    is_timed: Booleans
+    is_lost: Booleans
+
+
+def find_latest_inputs(operations: Operations) -> LatestInputs:
+    """Return, for every operation, which of its inputs was there latest; of two at once, the one made later."""
+    needs = operations.needs
+    op, producers = needs["op"].to_numpy(), needs["needs"].to_numpy()
+    made_ns = operations.ops["end_ns"].to_numpy()[producers]
+    there_ns = np.maximum(needs["arrived_ns"].fill_null(NEVER_NS).to_numpy(), made_ns)
+    latest = _choose_latest(op, there_ns, made_ns)
+    chosen = op[latest]
+    count = operations.ops.height
+    inputs = LatestInputs(
+        np.full(count, NO_OPERATION, dtype=np.int64),
+        np.full(count, NEVER_NS),
+        np.full(count, NEVER_NS),
+        np.ones(count, dtype=np.bool_),
+        _lost(operations),
+    )
+    inputs.producer[chosen] = producers[latest]
+    inputs.made_ns[chosen] = made_ns[latest]
+    inputs.there_ns[chosen] = there_ns[latest]
+    is_timed = (needs["arrived_ns"].is_not_null() | ~needs["is_remote"]).to_numpy()
+    inputs.is_timed[chosen] = is_timed[latest]
+    return inputs
+
+
+def _choose_latest(op: NDArray[np.uint32], there_ns: Integers, made_ns: Integers) -> Integers:
+    """Return one row for every operation in `op`, which is sorted: that of the input that was there latest."""
+    first = np.flatnonzero(np.append(len(op) > 0, op[1:] != op[:-1]))
+    counts = np.diff(np.append(first, len(op)))
+    chosen: Integers = first.copy()
+    for place in range(1, int(counts.max(initial=0))):
+        having = np.flatnonzero(counts > place)
+        rival, best = first[having] + place, chosen[having]
+        wins = there_ns[rival] > there_ns[best]
+        wins |= (there_ns[rival] == there_ns[best]) & (made_ns[rival] > made_ns[best])
+        chosen[having] = np.where(wins, rival, best)
+    return chosen
+
+
+def _lost(operations: Operations) -> Booleans:
+    """Return which operations have fewer inputs from neighboring stages than their jobs need."""
+    ops, partners, needs = operations.ops, operations.partners, operations.needs
+    last = pl.lit(pl.concat([ops["stage"], partners["stage"]]).max(), pl.Int32)
+    is_forward, stage = pl.col("kind") == "forward", pl.col("stage")
+    is_backward = pl.col("kind").is_in(("backward", "backward_input"))
+    expects = ((is_forward & (stage > 0)) | (is_backward & (stage < last))).alias("expects")
+    expected = ops.select(expects).to_series().to_numpy().astype(np.int64)
+    np.add.at(expected, partners["op"].to_numpy(), partners.select(expects).to_series().to_numpy())
+    from_neighbors = needs.filter(pl.col("direction") != "own")["op"].to_numpy()
+    lost: Booleans = np.bincount(from_neighbors, minlength=ops.height) < expected
+    return lost

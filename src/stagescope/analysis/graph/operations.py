@@ -1,0 +1,274 @@
+"""Operations: what a rank's compute did as one piece, and what each of them needed first.
+
+Every analysis of waiting starts here. An operation is one forward, backward or weight gradient on the compute
+lane, or the two jobs of an overlapped pair together, where they really overlapped: a runtime that has no way to do
+two jobs at once runs a pair one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.graph.action_cells import codes_of
+from stagescope.analysis.graph.dependencies import DirectionType, find_dependencies
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.pipelines import find_pipelines
+from stagescope.model.tables import Column, KindType, Table
+from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, TRANSFERS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stagescope.model import Timeline
+
+PAIR = 2
+
+OPERATIONS = Table(
+    "operations",
+    "what the compute of one rank did as one piece: a job, or an overlapped pair",
+    ("pipeline", "step", "rank", "start_ns"),
+    (
+        Column("op", pl.UInt32, "", "Number of the row."),
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
+        Column("step", pl.Int32, "", "Training step."),
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column("place", pl.UInt32, "", "Place in the rank's order of that step, from 0."),
+        Column(
+            "kind", KindType, "", "What ran; of a pair, what its first job was, the forward if it has one."
+        ),
+        Column("is_pair", pl.Boolean, "", "Whether it is an overlapped pair."),
+        Column("stage", pl.Int32, "", "Global stage of that job."),
+        Column("chunk", pl.Int32, "", "Local model chunk of that job.", nullable=True),
+        Column("microbatch", pl.Int32, "", "Micro-batch of that job."),
+        Column("start_ns", pl.Int64, "ns", "Start; of a pair, of the earlier of its jobs."),
+        Column("end_ns", pl.Int64, "ns", "End; of a pair, of the later of its jobs."),
+        Column("row", pl.UInt32, "", "Row number of that job in the timeline's spans."),
+    ),
+)
+
+NEEDS = Table(
+    "needs",
+    "one result of an operation that another operation needed before it could run",
+    ("op", "direction"),
+    (
+        Column("op", pl.UInt32, "", "Operation that needed it."),
+        Column("needs", pl.UInt32, "", "Operation that produced it."),
+        Column(
+            "direction",
+            DirectionType,
+            "",
+            "forward: an activation; backward: a gradient; own: of its own stage.",
+        ),
+        Column("is_remote", pl.Boolean, "", "Whether the producer ran on another rank."),
+        Column("sent_ns", pl.Int64, "ns", "When the message was issued; null: not recorded.", nullable=True),
+        Column(
+            "arrived_ns",
+            pl.Int64,
+            "ns",
+            "When the receiver knew it was there; null: not recorded.",
+            nullable=True,
+        ),
+    ),
+)
+
+PARTNERS = Table(
+    "partners",
+    "the second job of an overlapped pair",
+    ("op",),
+    (
+        Column("op", pl.UInt32, "", "Operation that it is part of."),
+        Column("kind", KindType, "", "What ran."),
+        Column("stage", pl.Int32, "", "Global stage."),
+        Column("chunk", pl.Int32, "", "Local model chunk.", nullable=True),
+        Column("microbatch", pl.Int32, "", "Micro-batch."),
+        Column("row", pl.UInt32, "", "Row number in the timeline's spans."),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operations:
+    """The tables OPERATIONS, NEEDS and PARTNERS of a timeline, and what had to be left out of them."""
+
+    ops: pl.DataFrame
+    needs: pl.DataFrame
+    partners: pl.DataFrame
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def find_operations(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Operations:
+    """Return the operations of a timeline and what each of them needed from others.
+
+    `pipelines` is what find_pipelines returns (it is asked when None is given). Only jobs on the compute lane that
+    name step, stage and micro-batch are operations; the others are counted in a diagnostic. Needs are as in
+    `find_dependencies`; those between the two jobs of one pair are none. Several ranks of one pipeline that run
+    the same jobs (tensor parallelism without coordinates) look like doubled jobs.
+    """
+    if pipelines is None:
+        pipelines = find_pipelines(timeline.spans, timeline.ranks)
+    spans = timeline.spans
+    jobs, left_out = _find_jobs(spans, pipelines)
+    jobs = _in_order(jobs)
+    names = ("rank", "kind", "step", "stage", "microbatch", "start_ns", "end_ns")
+    is_transfer = pl.col("kind").is_in(TRANSFERS) & _is_placed()
+    transfers = _with_pipeline(spans.lazy().filter(is_transfer).select(names).collect(), pipelines)
+    found = find_dependencies(jobs, transfers)
+    del transfers
+    ops, partners, op_of_job = _unite_pairs(jobs)
+    needs = _needs_of_operations(found.rows, op_of_job)
+    early = _say_early(ops, needs, _clock_errors(timeline))
+    return Operations(ops, needs, partners, (*left_out, *found.diagnostics, *early))
+
+
+def _is_placed() -> pl.Expr:
+    return pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
+
+
+def _find_jobs(spans: pl.DataFrame, pipelines: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return the jobs that can be operations, with their pipeline, and how many others there are."""
+    names = ["rank", "kind", "step", "stage", "chunk", "microbatch", "pair", "start_ns", "end_ns"]
+    is_job = pl.col("kind").is_in(PIPELINE_JOBS)
+    on_device = pl.col("lane") == COMPUTE
+    kept = is_job & on_device & _is_placed()
+    jobs = spans.lazy().with_row_index("row").filter(kept).select("row", *names).collect()
+    counts = spans.select(
+        host=(is_job & ~on_device).sum(), unplaced=(is_job & on_device & ~_is_placed()).sum()
+    ).row(0, named=True)
+    sentences = {
+        "host": "jobs of which only the launch by the host is known are no operations",
+        "unplaced": "jobs without step, stage or micro-batch are no operations",
+    }
+    said = [Diagnostic("warning", sentences[name], count=count) for name, count in counts.items() if count]
+    # A span that ends before it starts has no length, wherever its clock went.
+    jobs = jobs.with_columns(end_ns=pl.max_horizontal("start_ns", "end_ns"))
+    return _with_pipeline(jobs, pipelines), said
+
+
+def _with_pipeline(frame: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows whose rank is in a pipeline, with that pipeline: a join, without its cost."""
+    known = pipelines.sort("rank")
+    place = codes_of(frame["rank"].to_numpy(), known["rank"].to_numpy().astype(np.int64))
+    if (place < 0).any():
+        frame, place = frame.filter(pl.Series(place >= 0)), place[place >= 0]
+    return frame.with_columns(known["pipeline"].gather(place))
+
+
+def _in_order(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return jobs by pipeline, step, rank and start; spans come sorted by rank and start, so little is to do."""
+    key = np.zeros(jobs.height, dtype=np.int64)
+    for name in ("pipeline", "step", "rank"):
+        key *= int(jobs[name].n_unique())
+        key += jobs[name].rank("dense").to_numpy().astype(np.int64) - 1 if jobs.height else 0
+    order = np.argsort(key, kind="stable")
+    return jobs[order]
+
+
+def _unite_pairs(jobs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
+    """Return the operations, the second jobs of pairs, and the operation of every job."""
+    numbers = np.arange(jobs.height, dtype=np.uint32)
+    jobs = jobs.with_columns(op=pl.Series(numbers), is_pair=pl.lit(value=False))
+    partners = PARTNERS.empty()
+    if jobs["pair"].null_count() < jobs.height:
+        jobs, partners, numbers = _with_pairs(jobs)
+    place = pl.int_range(pl.len(), dtype=pl.UInt32).over("pipeline", "step", "rank")
+    return jobs.with_columns(place=place).select(OPERATIONS.names), partners, numbers
+
+
+def _with_pairs(jobs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
+    """Return the jobs with those of a pair made one, their second jobs, and the operation of every job."""
+    key = ["pipeline", "step", "rank", "pair"]
+    paired = (
+        jobs.filter(pl.col("pair").is_not_null())
+        .with_columns(
+            jobs=pl.len().over(key),
+            leader=pl.min("op").over(key),
+            kind_order=pl.col("kind").to_physical(),
+            is_together=pl.max("start_ns").over(key) < pl.min("end_ns").over(key),
+        )
+        .filter((pl.col("jobs") == PAIR) & pl.col("is_together"))
+    )
+    united = (
+        paired.sort("leader", "kind_order", "op")
+        .group_by("leader", maintain_order=True)
+        .agg(
+            pl.first("kind", "stage", "chunk", "microbatch", "row"),
+            *(
+                pl.last(name).name.prefix("second_")
+                for name in ("kind", "stage", "chunk", "microbatch", "row")
+            ),
+            pl.min("start_ns"),
+            pl.max("end_ns"),
+            follower=pl.max("op"),
+        )
+    )
+    leaders, followers = united["leader"].to_numpy(), united["follower"].to_numpy()
+    keeps = np.ones(jobs.height, dtype=np.bool_)
+    keeps[followers] = False
+    numbers = (np.cumsum(keeps) - 1).astype(np.uint32)
+    numbers[followers] = numbers[leaders]
+    changed = united.select(
+        "kind",
+        "stage",
+        "chunk",
+        "microbatch",
+        "row",
+        "start_ns",
+        "end_ns",
+        op="leader",
+        is_pair=pl.lit(value=True),
+    )
+    ops = (
+        jobs.update(changed, on="op")
+        .filter(pl.Series(keeps))
+        .with_columns(op=pl.int_range(pl.len(), dtype=pl.UInt32))
+    )
+    partners = united.select(
+        pl.Series("op", numbers[leaders]),
+        *(pl.col(f"second_{name}").alias(name) for name in ("kind", "stage", "chunk", "microbatch", "row")),
+    )
+    return ops, partners, numbers
+
+
+def _needs_of_operations(rows: pl.DataFrame, op_of_job: NDArray[np.uint32]) -> pl.DataFrame:
+    """Return what jobs need as what their operations need; a pair does not need itself."""
+    op, needs = op_of_job[rows["job"].to_numpy()], op_of_job[rows["needs"].to_numpy()]
+    table = rows.with_columns(op=pl.Series(op), needs=pl.Series(needs)).select(NEEDS.names)
+    if len(op_of_job) and int(op_of_job[-1]) + 1 == len(op_of_job):  # no pairs: as sorted as it was
+        return table
+    return table.filter(pl.col("op") != pl.col("needs")).sort(NEEDS.order, maintain_order=True)
+
+
+def _clock_errors(timeline: Timeline) -> pl.DataFrame:
+    """Return per rank the name of its clock and how far it may be off, 0 where nothing is known."""
+    off = pl.max_horizontal(pl.col("error_lo_ns").abs(), pl.col("error_hi_ns").abs())
+    errors = timeline.clocks.group_by("clock").agg(error_ns=off.max())
+    return timeline.ranks.select("rank", "clock").join(errors, on="clock", how="left")
+
+
+def _say_early(ops: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
+    """Return a warning about operations that began before what they need had ended, clocks allowed for."""
+    op, producer = needs["op"].to_numpy(), needs["needs"].to_numpy()
+    early_ns = ops["end_ns"].to_numpy()[producer] - ops["start_ns"].to_numpy()[op]
+    early = np.flatnonzero(early_ns > 0)
+    if not len(early):
+        return []
+    rank = ops["rank"]
+    sides = [
+        pl.DataFrame({"rank": rank.gather(side[early])}).join(
+            clocks, on="rank", how="left", maintain_order="left"
+        )
+        for side in (op, producer)
+    ]
+    same_clock = (sides[0]["clock"] == sides[1]["clock"]).fill_null(value=False) | (
+        sides[0]["rank"] == sides[1]["rank"]
+    )
+    allowed = (sides[0]["error_ns"].fill_null(0) + sides[1]["error_ns"].fill_null(0)) * (~same_clock)
+    beyond = early_ns[early][early_ns[early] > allowed.to_numpy()]
+    if not len(beyond):
+        return []
+    message = f"operations began before what they need had ended, by up to {int(beyond.max())} ns: look at the clocks"
+    return [Diagnostic("warning", message, count=len(beyond))]

@@ -1,0 +1,36 @@
+"""What every replay of measured operations rests on: their order of replay, and how long results travel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stagescope.analysis.graph.replay import plan_replay
+from stagescope.analysis.graph.transfer_lags import find_transfer_lags
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.replay import ReplayPlan
+    from stagescope.model.diagnostics import Diagnostic
+
+
+class ReplayBasis(NamedTuple):
+    """What plan_replay and find_transfer_lags return for the same operations, and what both could not tell."""
+
+    plan: ReplayPlan
+    lag_ns: NDArray[np.int64]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def free_ns(self) -> NDArray[np.int64]:
+        """The lags if transfers took no time: what overlapped jobs pass on early is none."""
+        return np.minimum(self.lag_ns, 0)
+
+
+def find_replay_basis(operations: Operations) -> ReplayBasis:
+    """Return the basis of all replays of these operations; it takes seconds for a large run, so it is made once."""
+    plan, lags = plan_replay(operations), find_transfer_lags(operations)
+    return ReplayBasis(plan, lags.lag_ns, (*plan.diagnostics, *lags.diagnostics))

@@ -1,0 +1,220 @@
+"""The ledger: where the time of every step went, in parts that sum to it to the nanosecond.
+
+The measured order of every rank is replayed (`replay`) while one cause after the other is taken away:
+
+    T   the window: first start to last end of the operations of a pipeline in one step
+    T4  measured durations, measured transfers, nothing else in the way
+    T3  transfers take no time
+    T2  every operation takes the mean of its class: rank, stage and kind, in this step
+    T1  every class takes the median over the pipelines that do the same work in this step
+    T0  every kind takes the mean over the stages
+    W   the mean over the ranks of their work at the costs of T1, which is that at the costs of T0
+
+    T = W  ideal work  +  (T0 - W) schedule bubble  +  (T1 - T0) stage imbalance  +  (T2 - T1) straggler
+        + (T3 - T2) jitter  +  (T4 - T3) exposed communication  +  (T - T4) unexplained
+
+Without transfers a replay is never longer, so that exposed communication is never negative. Jitter, imbalance
+and straggler can be: a step in which the long operations happened to lie where nobody waited is shorter than that of
+means. Their sign is shown as it is. The order of removal matters, and this one is fixed. Unexplained is all that a
+replay does not have: launch gaps of the host, other work between two jobs, sends that block, transfers and jobs that
+were not recorded.
+
+The idle time of rank r is split the same way, each part less what that cause changes in the work of the rank:
+(T0 - w0) + (T1 - T0 - w1 + w0) + (T2 - T1 - w2 + w1) + ..., w being its work at the costs of a replay. So a slow
+rank has a negative straggler and imbalance part, as it is what the others wait for, and the parts sum to its idle
+time. Their mean over the ranks is the idle ledger of the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.graph.replay import replay
+from stagescope.analysis.graph.replay_basis import find_replay_basis
+from stagescope.analysis.graph.step_groups import group_operations
+from stagescope.analysis.idle.action_classes import FEWEST_PEERS, find_job_classes
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.tables import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.replay_basis import ReplayBasis
+    from stagescope.analysis.graph.step_groups import StepGroups
+
+    Integers = NDArray[np.int64]
+
+DENOMINATOR = "window: first start to last end of the pipeline's operations, per step"
+
+CAUSES = (
+    "schedule_bubble_ns",
+    "stage_imbalance_ns",
+    "straggler_ns",
+    "jitter_ns",
+    "comm_exposed_ns",
+    "unexplained_ns",
+)
+"""What, besides work, a step's time and a rank's idle time are made of."""
+
+_MEANINGS = (
+    "The order's own bubble, were all stages equal.",
+    "Stages cost differently.",
+    "Its ranks differ from those of the other pipelines.",
+    "Operations of one class differ within the step.",
+    "Transfers that somebody waited for.",
+    "Launch gaps, other work, and what was not recorded.",
+)
+
+LEDGER = Table(
+    "ledger",
+    "one step of one pipeline; ideal_work_ns and the six causes sum to window_ns",
+    ("pipeline", "step"),
+    (
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
+        Column("step", pl.Int32, "", "Training step."),
+        Column("ranks", pl.UInt32, "", "Ranks of the pipeline with an operation in the step."),
+        Column(
+            "peers",
+            pl.UInt32,
+            "",
+            "Pipelines that stragglers were measured against, itself included; 1: none.",
+        ),
+        Column(
+            "window_ns", pl.Int64, "ns", "First start to last end of the operations: the denominator of all."
+        ),
+        Column("ideal_work_ns", pl.Int64, "ns", "Mean work of a rank at the costs of its peers."),
+        *(Column(name, pl.Int64, "ns", meaning) for name, meaning in zip(CAUSES, _MEANINGS, strict=True)),
+        Column(
+            "busy_ns",
+            pl.Int64,
+            "ns",
+            "Mean measured work of a rank; window_ns less it is the mean idle time.",
+        ),
+        Column("straggler_idle_ns", pl.Int64, "ns", "Straggler's part of the mean idle time."),
+    ),
+)
+
+IDLE_LEDGER = Table(
+    "idle ledger",
+    "one rank in one step; the six causes sum to idle_ns",
+    ("pipeline", "step", "rank"),
+    (
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
+        Column("step", pl.Int32, "", "Training step."),
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column("window_ns", pl.Int64, "ns", "Window of the pipeline: the denominator."),
+        Column("busy_ns", pl.Int64, "ns", "Sum of its operations."),
+        Column("idle_ns", pl.Int64, "ns", "window_ns less busy_ns."),
+        *(Column(name, pl.Int64, "ns", meaning) for name, meaning in zip(CAUSES, _MEANINGS, strict=True)),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The tables LEDGER and IDLE_LEDGER, and what they do not rest on."""
+
+    steps: pl.DataFrame
+    ranks: pl.DataFrame
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def build_ledger(operations: Operations, basis: ReplayBasis | None = None) -> Ledger:
+    """Return where the time of every pipeline and step went, and the idle time of every rank.
+
+    `basis` is what find_replay_basis returns for these operations (it is asked when None is given).
+    Stragglers are told from unequal stages only by the other pipelines of the same step: with a single one their
+    part is 0, and a diagnostic says so. Needs without a recorded transfer count as taking no time.
+    """
+    ops = operations.ops
+    duration_ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    groups = group_operations(ops)
+    basis = basis or find_replay_basis(operations)
+    classes = find_job_classes(operations, duration_ns)
+    costs = [duration_ns, *(classes.costs_ns(name) for name in ("mean_ns", "peer_ns", "stage_ns"))]
+    no_lag = basis.free_ns
+    replays = [(duration_ns, basis.lag_ns), *((cost_ns, no_lag) for cost_ns in costs)]
+    spans_ns = [
+        groups.window_ns(ops),
+        *(_whole(groups.makespan_ns(replay(basis.plan, *replayed))) for replayed in replays),
+    ]
+    works_ns = [_whole(groups.work_ns(cost_ns)) for cost_ns in costs]
+    peers = classes.table.group_by("pipeline", "step", maintain_order=True).agg(pl.min("peers"))
+    steps = groups.steps.with_columns(peers=peers["peers"])
+    steps = _with_causes(steps, spans_ns).with_columns(
+        window_ns=spans_ns[0],
+        ideal_work_ns=_whole(groups.mean_over_ranks(groups.work_ns(costs[2]))),
+        busy_ns=_whole(groups.mean_over_ranks(works_ns[0])),
+    )
+    steps = steps.with_columns(schedule_bubble_ns=pl.col("schedule_bubble_ns") - pl.col("ideal_work_ns"))
+    said = (*basis.diagnostics, *_say_peers(steps))
+    ranks = _idle_ledger(groups, spans_ns, works_ns)
+    return Ledger(_with_straggler_idle(steps).select(LEDGER.names), ranks, said)
+
+
+def sum_ledger(table: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+    """Return LEDGER or IDLE_LEDGER summed over what is not in `by` (all of it without), times only.
+
+    The sums of the parts are the sum of the windows, or of the idle times: the denominators of their fractions.
+    """
+    sums = pl.col([name for name in table.columns if name.endswith("_ns")]).sum()
+    return table.group_by(by, maintain_order=True).agg(sums) if by else table.select(sums)
+
+
+def _whole(times: NDArray[np.float64] | Integers) -> Integers:
+    whole: Integers = np.rint(times).astype(np.int64)
+    return whole
+
+
+def _with_causes(frame: pl.DataFrame, totals_ns: Sequence[Integers]) -> pl.DataFrame:
+    """Return a frame with the causes as columns, given what is left after each is taken away, the first one last.
+
+    The schedule bubble, which nothing takes away, is what is left at the end.
+    """
+    *removed, left = [
+        *(before - after for before, after in pairwise(totals_ns)),
+        totals_ns[-1],
+    ]
+    return frame.with_columns(
+        pl.Series(name, part, dtype=pl.Int64)
+        for name, part in zip(CAUSES, [left, *reversed(removed)], strict=True)
+    )
+
+
+def _idle_ledger(
+    groups: StepGroups, spans_ns: Sequence[Integers], works_ns: Sequence[Integers]
+) -> pl.DataFrame:
+    """Return the idle time of every rank by cause: of each replay, what the rank does not work in it."""
+    # Measured durations are replayed without unexplained time, and without transfers: the same work thrice.
+    works_ns = [works_ns[0], works_ns[0], *works_ns]
+    step = groups.step_of_rank
+    idle_ns = [span_ns[step] - work_ns for span_ns, work_ns in zip(spans_ns, works_ns, strict=True)]
+    return (
+        _with_causes(groups.ranks, idle_ns)
+        .with_columns(window_ns=spans_ns[0][step], busy_ns=works_ns[0], idle_ns=idle_ns[0])
+        .select(IDLE_LEDGER.names)
+    )
+
+
+def _with_straggler_idle(steps: pl.DataFrame) -> pl.DataFrame:
+    more_work_ns = pl.col("busy_ns") - pl.col("ideal_work_ns")
+    return steps.with_columns(straggler_idle_ns=pl.col("straggler_ns") - more_work_ns)
+
+
+def _say_peers(steps: pl.DataFrame) -> list[Diagnostic]:
+    alone = int((steps["peers"] < FEWEST_PEERS).sum())
+    if not alone:
+        return []
+    message = (
+        "steps of a pipeline have no other pipeline to compare with: "
+        "what a slow device costs counts as stage imbalance"
+    )
+    return [Diagnostic("info", message, count=alone)]

@@ -1,0 +1,75 @@
+"""The bubble of a run, divided among its causes: parts that sum to the idle time to the nanosecond."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.analysis.idle.ledger import CAUSES
+from stagescope.model.tables import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+IDLE_SHARES = Table(
+    "idle_shares",
+    "one rank, or all of one pipeline, or all: the six causes sum to idle_ns",
+    ("pipeline", "rank"),
+    (
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline; null: all of them.", nullable=True),
+        Column("rank", pl.Int32, "", "Global rank; null: all of the pipeline.", nullable=True),
+        Column(
+            "window_ns",
+            pl.Int64,
+            "ns",
+            "Windows of the pipelines, summed over ranks and steps: the denominator.",
+        ),
+        Column("idle_ns", pl.Int64, "ns", "Part of it without a span on the compute lane."),
+        *(
+            Column(name, pl.Int64, "ns", f"Part of idle_ns: {name[:-3].replace('_', ' ')}.")
+            for name in CAUSES
+        ),
+    ),
+)
+"""Times are summed over the steps in the totals. A negative part is idle time that its cause saves."""
+
+UNEXPLAINED = CAUSES[-1]
+LEVELS: tuple[tuple[str, ...], ...] = (("pipeline", "rank"), ("pipeline",), ())
+
+
+def share_idle(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
+    """Return the table IDLE_SHARES: of every rank, of every pipeline, and of the run, its last row.
+
+    `bubbles` is what step_bubbles returns, `idle_ledger` the table IDLE_LEDGER; both of the steps in question. What
+    a rank computed besides its pipeline's jobs is busy time here and idle time in the ledger: that, and all of the
+    idle time of ranks that the ledger does not have, is made up for in unexplained_ns.
+    """
+    told = CAUSES[:-1]
+    causes = idle_ledger.select("step", "rank", *told)
+    rows = bubbles.join(causes, on=["step", "rank"], how="left").with_columns(pl.col(told).fill_null(0))
+    rest = pl.col("idle_ns") - pl.sum_horizontal(told)
+    rows = rows.with_columns(rest.alias(UNEXPLAINED))
+    return pl.concat([_summed(rows, keys) for keys in LEVELS])
+
+
+def _summed(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    sums = [pl.col("window_ns", "idle_ns", *CAUSES).sum()]
+    summed = rows.group_by(keys).agg(sums).sort(keys) if keys else rows.select(sums)
+    missing = [pl.lit(None, pl.Int32).alias(name) for name in ("pipeline", "rank") if name not in keys]
+    return summed.with_columns(missing).select(IDLE_SHARES.names)
+
+
+def whole_percents(fractions: Sequence[float]) -> list[int]:
+    """Return the fractions as whole percents that sum to their rounded sum (Hare's method of largest remainders).
+
+    >>> whole_percents([0.274, 0.026, 0.006])
+    [27, 3, 1]
+    """
+    exact = [100 * fraction for fraction in fractions]
+    whole = [int(value // 1) for value in exact]
+    missing = round(sum(exact)) - sum(whole)
+    by_rest = sorted(range(len(exact)), key=lambda index: whole[index] - exact[index])
+    for index in by_rest[:missing]:
+        whole[index] += 1
+    return whole

@@ -1,0 +1,40 @@
+"""The window of every pipeline in every step: from its first pipeline job to its last, as the bubble has it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stagescope.model.tables import Column, Table
+from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS
+
+STEP_WINDOWS = Table(
+    "step_windows",
+    "one pipeline in one step",
+    ("pipeline", "step"),
+    (
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
+        Column("step", pl.Int32, "", "Training step."),
+        Column("ranks", pl.UInt32, "", "Ranks of the pipeline that ran a job."),
+        Column("start_ns", pl.Int64, "ns", "First start of a job."),
+        Column("end_ns", pl.Int64, "ns", "Last end of a job."),
+        Column("window_ns", pl.Int64, "ns", "From there to there."),
+    ),
+)
+
+
+def find_step_windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return the table STEP_WINDOWS; `pipelines` is what find_pipelines returns."""
+    is_job = pl.col("kind").is_in(PIPELINE_JOBS) & (pl.col("lane") == COMPUTE) & pl.col("step").is_not_null()
+    return (
+        spans.lazy()
+        .filter(is_job)
+        .group_by("rank", "step")
+        .agg(pl.min("start_ns"), pl.max("end_ns"))
+        .join(pipelines.lazy(), on="rank")
+        .group_by("pipeline", "step")
+        .agg(pl.len().alias("ranks"), pl.min("start_ns"), pl.max("end_ns"))
+        .with_columns(window_ns=pl.col("end_ns") - pl.col("start_ns"))
+        .select(pl.col(name).cast(dtype) for name, dtype in STEP_WINDOWS.schema.items())
+        .sort(STEP_WINDOWS.order)
+        .collect()
+    )

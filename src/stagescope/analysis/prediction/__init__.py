@@ -1,0 +1,1 @@
+"""What a step could take instead: ideal schedules, other schedules and possible improvements."""

@@ -1,0 +1,209 @@
+"""The ideal laid under the measured: when every operation would have run in the run's schedule, were all stages equal.
+
+The schedule is the one that the measured order is recognized as, else the one that the run declared. It is simulated
+once, every kind at its mean measured cost over all stages, without transfers and launch gaps, and laid under
+every step so that both begin together. Late is what an operation started after its ideal start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.graph.measured_order import measured_order
+from stagescope.analysis.graph.step_groups import group_operations
+from stagescope.analysis.prediction.mean_costs import PAIR, MeanCosts, fit_costs
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.tables import Column, KindType, Table
+from stagescope.schedules.catalog import order
+from stagescope.schedules.recognition.recognizer import recognize
+from stagescope.schedules.simulator import simulate
+from stagescope.schedules.spellings import known_schedule
+from stagescope.vocabulary.errors import ScheduleError
+from stagescope.vocabulary.kinds import BY_NAME
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.operations import Operations
+    from stagescope.schedules.action import Order
+    from stagescope.schedules.recognition.result import Recognition
+    from stagescope.schedules.simulation import Simulation
+
+IDEAL = Table(
+    "ideal",
+    "one operation, and when it would have run in the ideal",
+    ("op",),
+    (
+        Column("op", pl.UInt32, "", "Operation, a row of operations."),
+        Column("ideal_place", pl.UInt32, "", "Its place in the schedule's order of its rank.", nullable=True),
+        Column(
+            "ideal_start_ns",
+            pl.Int64,
+            "ns",
+            "Its start in the ideal; null: not in the schedule.",
+            nullable=True,
+        ),
+        Column("ideal_end_ns", pl.Int64, "ns", "Its end in the ideal.", nullable=True),
+        Column("late_ns", pl.Int64, "ns", "Measured start less the ideal one.", nullable=True),
+    ),
+)
+
+ORDER_DISTANCE = Table(
+    "order distance",
+    "how far the order of one rank in one step is from the schedule's",
+    ("pipeline", "step", "rank"),
+    (
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
+        Column("step", pl.Int32, "", "Training step."),
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column("operations", pl.UInt32, "", "Its operations: the denominator."),
+        Column("overtaken", pl.UInt32, "", "Those that ran after one that the schedule has behind them."),
+        Column("unscheduled", pl.UInt32, "", "Those that the schedule does not have."),
+        Column("distance_fraction", pl.Float64, "", "(overtaken + unscheduled) / operations."),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """The tables IDEAL and ORDER_DISTANCE, and where they come from.
+
+    `schedule` is its name in the catalog, None where none is known: both tables are empty then. `source` is
+    "recognized" or "declared", `evidence` the sentence that says why. `makespan_ns` is how long a step of the
+    ideal takes. `alternatives` are the other schedules that the evidence cannot tell from the recognized one.
+    """
+
+    schedule: str | None
+    source: str | None
+    evidence: str
+    makespan_ns: int | None
+    operations: pl.DataFrame
+    ranks: pl.DataFrame
+    diagnostics: tuple[Diagnostic, ...]
+    alternatives: tuple[str, ...] = ()
+
+    def agrees_with(self, declared: str | None) -> bool:
+        """Return whether the schedule that ran may be the one that the run named, in any framework's spelling."""
+        name = known_schedule(declared)
+        return name is not None and name in (self.schedule, *self.alternatives)
+
+
+def lay_ideal(operations: Operations, declared: str | None = None) -> Ideal:
+    """Return the ideal under the measured operations; `declared` is the schedule that the run named.
+
+    The fullest step of a pipeline is recognized, the first of several, and stands for all of them.
+    """
+    groups = group_operations(operations.ops)
+    sizes = np.bincount(groups.step_of_operation(), minlength=groups.steps.height)
+    if not len(sizes):
+        return _nothing("no operations", ())
+    fullest = groups.steps.row(int(sizes.argmax()), named=True)
+    found = recognize(measured_order(operations, fullest["pipeline"], fullest["step"]))
+    known = _find_schedule(found, declared)
+    if known is None:
+        return _nothing(found.evidence, (Diagnostic("info", f"no ideal to compare with: {found.evidence}"),))
+    simulation = _simulate(operations, known.order)
+    if simulation is None:
+        message = f"no ideal to compare with: not every job of {known.name} was measured"
+        return _nothing(found.evidence, (Diagnostic("info", message),))
+    first_ns = groups.first_start_ns(operations.ops)[groups.step_of_operation()]
+    laid = _lay(operations, simulation, first_ns)
+    ranks = _order_distances(operations, laid)
+    strange = int(laid["ideal_place"].null_count())
+    message = f"operations are not in {known.name}; they have no ideal"
+    said = (Diagnostic("warning", message, count=strange),) if strange else ()
+    others = found.alternatives if found.known else ()
+    return Ideal(known.name, known.source, found.evidence, simulation.makespan_ns, laid, ranks, said, others)
+
+
+class _Known(NamedTuple):
+    name: str
+    source: str
+    order: Order
+
+
+def _nothing(evidence: str, said: tuple[Diagnostic, ...]) -> Ideal:
+    return Ideal(None, None, evidence, None, IDEAL.empty(), ORDER_DISTANCE.empty(), said)
+
+
+def _find_schedule(found: Recognition, declared: str | None) -> _Known | None:
+    """Return the recognized schedule, else the declared one where it can be built for the measured sizes."""
+    sizes = found.parameters
+    if sizes is None:
+        return None
+    name = found.name if found.known else known_schedule(declared)
+    if name is None:
+        return None
+    shape = {"ranks": sizes.ranks, "microbatches": sizes.microbatches}
+    try:
+        if found.known:
+            return _Known(name, "recognized", order(name, **shape, chunks=sizes.chunks, **sizes.options))
+        return _Known(name, "declared", order(name, **shape))
+    except ScheduleError:
+        return None
+
+
+def _simulate(operations: Operations, ideal: Order) -> Simulation | None:
+    """Return the ideal at the mean measured cost of every kind, None where some kind was not measured."""
+    stages = int(operations.ops["stage"].max()) + 1  # type: ignore[arg-type]  # a column of whole numbers
+    lasting_ns = pl.col("end_ns") - pl.col("start_ns")
+    means = operations.ops.group_by("kind", "is_pair").agg(lasting_ns.mean())
+    equal = {
+        PAIR if is_pair else BY_NAME[kind].letter: dict.fromkeys(range(stages), mean_ns)
+        for kind, is_pair, mean_ns in means.iter_rows()
+    }
+    actions = [action for row in ideal.values() for action in row]
+    letters = {job.kind for action in actions for job in action.jobs}
+    if any(action.partner for action in actions):
+        letters.add(PAIR)
+    needed = 1 + max(job.stage for action in actions for job in action.jobs)
+    fitted = fit_costs(MeanCosts(stages, equal, 0.0, {}), needed, letters)
+    return None if fitted is None else simulate(ideal, fitted.costs)
+
+
+def _lay(operations: Operations, simulation: Simulation, first_ns: NDArray[np.int64]) -> pl.DataFrame:
+    """Return when every operation would run; of a pair, its first job says which action it is."""
+    names = {kind.letter: kind.name for kind in BY_NAME.values()}
+    rows = [
+        (names[job.kind], job.stage, job.microbatch, place, start_ns, end_ns)
+        for rank, actions in simulation.order.items()
+        for place, (action, start_ns, end_ns) in enumerate(
+            zip(actions, simulation.starts_ns[rank], simulation.ends_ns[rank], strict=True)
+        )
+        for job in action.jobs
+    ]
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {
+        "kind": KindType,
+        "stage": pl.Int32,
+        "microbatch": pl.Int32,
+        "ideal_place": pl.UInt32,
+        "ideal_start_ns": pl.Int64,
+        "ideal_end_ns": pl.Int64,
+    }
+    ideal = pl.DataFrame(rows, schema=schema, orient="row")
+    window_start = pl.Series(first_ns)
+    return (
+        operations.ops.select("op", "kind", "stage", "microbatch", "start_ns")
+        .join(ideal, on=["kind", "stage", "microbatch"], how="left", maintain_order="left")
+        .with_columns(pl.col("ideal_start_ns", "ideal_end_ns") + window_start)
+        .with_columns(late_ns=pl.col("start_ns") - pl.col("ideal_start_ns"))
+        .select(IDEAL.names)
+    )
+
+
+def _order_distances(operations: Operations, laid: pl.DataFrame) -> pl.DataFrame:
+    """Return per rank and step how many operations the schedule has elsewhere."""
+    rank = ["pipeline", "step", "rank"]
+    place = pl.col("ideal_place")
+    placed = operations.ops.select(rank).with_columns(laid["ideal_place"])
+    counts = (
+        placed.with_columns(overtaken=place < place.cum_max().shift(1).over(rank))
+        .group_by(rank, maintain_order=True)
+        .agg(operations=pl.len(), overtaken=pl.col("overtaken").sum(), unscheduled=place.null_count())
+    )
+    wrong = pl.col("overtaken") + pl.col("unscheduled")
+    return counts.with_columns(distance_fraction=wrong / pl.col("operations")).select(ORDER_DISTANCE.names)

@@ -1,0 +1,153 @@
+"""What would make a step shorter, and by how much: the changes worth asking about, the largest gain first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.analysis.graph.measured_order import measured_order
+from stagescope.analysis.prediction.other_schedule import other_order
+from stagescope.analysis.prediction.what_if import (
+    WHAT_IF,
+    Balanced,
+    NoCommunication,
+    OtherSchedule,
+    Slower,
+    predict_steps,
+)
+from stagescope.model.tables import Column, Table
+from stagescope.schedules.action_index import index_jobs, jobs_of
+from stagescope.schedules.catalog import NAMES
+from stagescope.schedules.memory import peak_in_flight
+from stagescope.vocabulary.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.replay_basis import ReplayBasis
+    from stagescope.analysis.prediction.what_if import Assumption
+    from stagescope.schedules.action import Order
+
+MOST_JOBS = 20_000
+"""Other schedules are simulated up to this many jobs in a step; beyond, that takes longer than all the rest."""
+
+MOST_STRAGGLERS = 3
+LEAST_GAIN_FRACTION = 0.005
+"""Of the step: less is not worth a line."""
+
+LEAST_MORE_MEMORY = 1.001
+
+WINS = Table(
+    "wins",
+    "one change that would make a step shorter by half a percent or more",
+    (),
+    (
+        *WHAT_IF.columns,
+        Column(
+            "activations_to_measured",
+            pl.Float64,
+            "",
+            "Activations that the fullest rank holds, over those in the measured order.",
+        ),
+        Column(
+            "needs_more_memory",
+            pl.Boolean,
+            "",
+            "More activations than in the measured order, or every stage held on two ranks.",
+        ),
+    ),
+)
+
+
+def find_wins(
+    operations: Operations,
+    stragglers: pl.DataFrame,
+    schedule: str | None,
+    steps: Collection[int],
+    basis: ReplayBasis | None = None,
+) -> pl.DataFrame:
+    """Return the table WINS, the largest gain first.
+
+    Asked are equal stages, transfers for nothing, each claimed straggler as fast as its peers, and the other
+    schedules of the catalog that can have these sizes. `schedule` is the one that ran. What a change costs, such
+    as another schedule's memory, is not part of the gain.
+    `basis` is what find_replay_basis returns for these operations (it is asked when None is given).
+    """
+    counted = operations.ops.filter(pl.col("step").is_in(list(steps)))
+    if counted.is_empty():
+        return WINS.empty()
+    changes: list[Assumption] = [(Balanced(),), (NoCommunication(),)]
+    changes += [(each,) for each in _as_fast_as_peers(stragglers)]
+    memory = [1.0] * len(changes)
+    more = [False] * len(changes)
+    for name, needs in _other_schedules(operations, counted, schedule):
+        changes.append((OtherSchedule(name),))
+        memory.append(needs.activations)
+        more.append(needs.is_more)
+    every = predict_steps(operations, changes, steps, basis).table.with_columns(
+        pl.Series("activations_to_measured", memory, pl.Float64),
+        pl.Series("needs_more_memory", more, pl.Boolean),
+    )
+    worth = every.filter(pl.col("gain_fraction") >= LEAST_GAIN_FRACTION)
+    return worth.select(WINS.names).sort("gain_ns", descending=True, maintain_order=True)
+
+
+def _as_fast_as_peers(stragglers: pl.DataFrame) -> Iterator[Slower]:
+    slow = stragglers.filter(
+        pl.col("is_claimed") & (pl.col("finding") != "noisy") & pl.col("subject").is_in(["rank", "stage"])
+    )
+    for row in slow.head(MOST_STRAGGLERS).iter_rows(named=True):
+        fraction = -row["excess_fraction"] / (1 + row["excess_fraction"])
+        where = {"rank": row["rank"]} if row["subject"] == "rank" else {"stage": row["stage"]}
+        yield Slower(fraction, **where)
+
+
+class _Memory(NamedTuple):
+    """What an order holds: activations of its fullest rank beside another order's, and whether it needs more."""
+
+    activations: float
+    is_more: bool
+
+
+def _other_schedules(
+    operations: Operations, counted: pl.DataFrame, schedule: str | None
+) -> Iterator[tuple[str, _Memory]]:
+    """Yield the schedules that these ranks and micro-batches can have, but for the one that ran.
+
+    The sizes are those of the first step that counts. Nothing where jobs of it stand twice, or are too many.
+    """
+    first = counted.row(0, named=True)
+    measured = measured_order(operations, first["pipeline"], first["step"])
+    if sum(map(len, measured.values())) > MOST_JOBS:
+        return
+    try:
+        size = index_jobs(measured)
+    except ScheduleError:
+        return
+    for name in NAMES:
+        if name == schedule:
+            continue
+        try:
+            order = other_order(name, ranks=len(measured), microbatches=size.microbatches, stages=size.stages)
+        except ScheduleError:  # not for as many ranks, chunks and micro-batches
+            continue
+        yield name, _compare_memory(order, measured)
+
+
+def _compare_memory(order: Order, measured: Order) -> _Memory:
+    ratio = _activations(order) / _activations(measured)
+    doubled = _holds_stages_twice(order) and not _holds_stages_twice(measured)
+    return _Memory(ratio, doubled or ratio > LEAST_MORE_MEMORY)
+
+
+def _activations(order: Order) -> float:
+    """Return how many micro-batches' activations of a whole rank's share of the model the fullest rank holds."""
+    return max(peak_in_flight(order).values()) * len(order) / index_jobs(order).stages
+
+
+def _holds_stages_twice(order: Order) -> bool:
+    """Tell whether some stage runs on two ranks: a bidirectional schedule, which holds every parameter twice."""
+    places = {(stage, rank) for rank, _, stage, _ in jobs_of(order)}
+    return len(places) > index_jobs(order).stages

@@ -1,0 +1,60 @@
+"""The report as plain data, for JSON files and the programs that read them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from stagescope.analysis.explanation_json import explanation_json
+
+if TYPE_CHECKING:
+    from stagescope.analysis.report import Report
+
+SCHEMA = 2
+
+
+def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str, object]:
+    """Return the report as dicts, lists, numbers and strings, ready for json.dumps.
+
+    Times are integer nanoseconds, fractions 0 to 1. start_ns and end_ns may exceed 2**53, beyond which a
+    reader that makes every number a double loses nanoseconds; durations do not. docs/report.md lists the keys.
+
+    ``schema``: 2; a key that goes or changes its meaning makes it 3, a new key does not.
+    ``microbatches``: per step and pipeline, or null.
+    ``steps``: a list of {step, start_ns, end_ns, window_ns, bubble_fraction, in_totals}.
+    ``ranks``: a list of {rank, machine, stages, busy_ns, idle_ns, receive_wait_ns, send_wait_ns, window_ns,
+    bubble_fraction}, summed over the steps in the totals.
+    ``bubble``: {fraction, per_rank, denominator, steps}: idle over window of all ranks in `steps` (null when
+    there is no step), the same for each rank (keys are ranks, as text), what the fraction divides by in
+    words, and the steps in the totals.
+    ``diagnostics``: a list of {severity, message, source, rank, location, count}, errors first. Data are
+    missing if one has the severity "error".
+    ``clocks``: `clocks` as given, what `stagescope clocks --json` prints; null where it was not asked for.
+    ``verdict``, ``schedule``, ``ledger`` and what else explains the figures: see explanation_json; without an
+    explanation there is only ``schedule``, with the name that was declared.
+    """
+    bubble = report.bubble
+    return {
+        "schema": SCHEMA,
+        **_explained(report),
+        "microbatches": report.microbatches,
+        "steps": [asdict(step) for step in report.steps],
+        "ranks": [{**asdict(rank), "stages": list(rank.stages)} for rank in report.ranks],
+        "bubble": {
+            "fraction": bubble.fraction,
+            "per_rank": {str(rank): fraction for rank, fraction in bubble.per_rank.items()},
+            "denominator": bubble.denominator,
+            "steps": list(bubble.steps),
+        },
+        "clocks": clocks,
+        "diagnostics": [asdict(diagnostic) for diagnostic in report.diagnostics],
+    }
+
+
+def _explained(report: Report) -> dict[str, object]:
+    if report.explanation is None or report.verdict is None:
+        return {"schedule": {"declared": report.schedule}}
+    return {
+        "verdict": report.verdict._asdict(),
+        **explanation_json(report.explanation, report.schedule),
+    }

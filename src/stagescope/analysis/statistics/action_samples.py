@@ -1,0 +1,143 @@
+"""How long each rank took for its jobs, one sample per training step: what ranks and stages are compared by.
+
+A class of jobs are those of one stage, kind and pairing: a forward that shares its time with a backward is another
+thing than one that has the rank for itself. Each sample is the median over the micro-batches of one class in one
+step, so that a single disturbed job changes nothing, and beside it how its jobs are spread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FEWEST_SAMPLES = 4
+"""Fewer samples than this decide nothing."""
+
+WANTED_SAMPLES = 8
+FEWEST_JOBS_PER_SAMPLE = 4
+FAST_QUANTILE = 0.2
+"""Where the fast end of a rank's jobs is looked for: a slow device is slow there too, a disturbed one is not."""
+
+CLASS = ["rank", "stage", "kind", "is_pair"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a run is cut into samples: steps, or where there are less than 4, parts of `parts` per step.
+
+    `steps` are those with a job in them. Parts of a step hold micro-batches in a row, 4 or more of them.
+    """
+
+    steps: tuple[int, ...]
+    parts: int
+    microbatches: int
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self.steps) * self.parts
+
+    def expression(self) -> pl.Expr:
+        """Return the number of the sample that a row belongs to, from 0, by its step and micro-batch."""
+        step = pl.col("step").replace_strict(
+            list(self.steps), list(range(len(self.steps))), return_dtype=pl.Int32
+        )
+        if self.parts == 1:
+            return step
+        part = pl.col("microbatch").fill_null(0) * self.parts // self.microbatches
+        return step * self.parts + part.clip(0, self.parts - 1)
+
+
+def choose_sampling(steps: pl.Series, microbatches: int) -> Sampling:
+    """Return how to cut a run with these steps, and so many micro-batches in each, into samples."""
+    numbers = tuple(steps.drop_nulls().unique().sort().to_list())
+    parts = 1
+    if 0 < len(numbers) < FEWEST_SAMPLES:
+        parts = max(1, min(-(-WANTED_SAMPLES // len(numbers)), microbatches // FEWEST_JOBS_PER_SAMPLE))
+    return Sampling(numbers, parts, max(microbatches, 1))
+
+
+@dataclass(frozen=True)
+class JobSamples:
+    """Samples of job durations, and what had to be left out of them.
+
+    `table` has a row per class of jobs and sample: rank, stage, kind, is_pair, sample, median_ns, fast_ns (the 20th
+    percentile), spread_ns (the mean absolute deviation from the median), jobs, total_ns.
+    """
+
+    table: pl.DataFrame
+    sampling: Sampling
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def sample_jobs(spans: pl.DataFrame) -> JobSamples:
+    """Return the samples of the pipeline jobs in `spans`.
+
+    Only jobs on the compute lane count, whose step and stage are known and whose length is positive.
+    """
+    jobs = spans.lazy().filter(pl.col("kind").is_in(PIPELINE_JOBS) & (pl.col("lane") == COMPUTE))
+    jobs = jobs.select(
+        "rank",
+        "stage",
+        "kind",
+        "step",
+        "microbatch",
+        pl.col("pair").is_not_null().alias("is_pair"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+    )
+    placed = pl.col("step").is_not_null() & pl.col("stage").is_not_null()
+    positive = pl.col("duration_ns") > 0
+    facts = jobs.select(
+        unplaced=(~placed).sum(),
+        lengthless=(placed & ~positive).sum(),
+        microbatches=(pl.col("microbatch").max() + 1).fill_null(1),
+    ).collect()
+    jobs = jobs.filter(placed & positive)
+    sampling = choose_sampling(jobs.select("step").unique().collect()["step"], facts["microbatches"][0])
+    duration = pl.col("duration_ns")
+    table = (
+        jobs.with_columns(sample=sampling.expression())
+        .group_by(*CLASS, "sample")
+        .agg(
+            median_ns=duration.median(),
+            fast_ns=duration.quantile(FAST_QUANTILE, "linear"),
+            spread_ns=(duration - duration.median()).abs().mean(),
+            jobs=pl.len(),
+            total_ns=duration.sum(),
+        )
+        .sort(*CLASS, "sample")
+        .collect()
+    )
+    said = (
+        *_left_out(facts["unplaced"][0], "belong to no step or no stage"),
+        *_left_out(facts["lengthless"][0], "take no time"),
+    )
+    return JobSamples(table, sampling, said)
+
+
+def _left_out(count: int, why: str) -> list[Diagnostic]:
+    if not count:
+        return []
+    return [
+        Diagnostic("info", f"forward or backward jobs {why}; not compared with those of others", count=count)
+    ]
+
+
+def as_matrix(samples: pl.DataFrame, column: str, subjects: pl.Series, by: str, count: int) -> Floats:
+    """Return a column as subjects x samples, NaN where a subject has none; `by` names the column of subjects."""
+    place = pl.Series(range(len(subjects)), dtype=pl.Int64)
+    rows = samples[by].replace_strict(subjects, place, return_dtype=pl.Int64).to_numpy()
+    matrix = np.full((len(subjects), count), np.nan)
+    matrix[rows, samples["sample"].to_numpy()] = samples[column].to_numpy()
+    return matrix

@@ -1,0 +1,33 @@
+"""A comparison of two runs as plain data, for JSON files and the programs that read them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from stagescope.analysis.statistics.comparison import RATE
+from stagescope.analysis.statistics.estimates import CONFIDENCE
+
+if TYPE_CHECKING:
+    from stagescope.analysis.statistics.comparison import Comparison
+
+SCHEMA = 1
+
+
+def comparison_json(comparison: Comparison) -> dict[str, object]:
+    """Return the comparison as dicts, lists, numbers and strings, ready for json.dumps.
+
+    The keys:
+
+    ``schema``: 1; a key that goes or changes its meaning makes it 2, a new key does not.
+    ``confidence``: of the intervals. ``false_discovery_rate``: the largest expected share of false claims.
+    ``differences``: the rows of the table DIFFERENCES, in its order; times are ns per step.
+    ``diagnostics``: a list of {severity, message, source, rank, location, count}: what could not be compared.
+    """
+    return {
+        "schema": SCHEMA,
+        "confidence": CONFIDENCE,
+        "false_discovery_rate": RATE,
+        "differences": comparison.table.to_dicts(),
+        "diagnostics": [asdict(diagnostic) for diagnostic in comparison.diagnostics],
+    }

@@ -1,0 +1,63 @@
+"""By how much the messages of each link take longer than those of its peers.
+
+The peers of a link pass messages of the same direction and size, between machines or within one, as it does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.statistics.action_samples import as_matrix
+from stagescope.analysis.statistics.estimates import estimate_means, medians_of_others
+from stagescope.analysis.statistics.link_samples import LINK
+
+if TYPE_CHECKING:
+    from stagescope.analysis.statistics.action_samples import Sampling
+    from stagescope.analysis.statistics.link_samples import LinkSamples
+
+
+def compare_links(links: LinkSamples, sampling: Sampling, least_fraction: float) -> pl.DataFrame:
+    """Return one row per link that has a peer: rank (the sender), peer, kind (the direction), and the excess.
+
+    Further columns: subject, finding, compared_with, peers, samples, witnesses, excess_fraction, low_fraction,
+    high_fraction, extra_ns_per_step, p_value. The excess is a difference in time, divided by the peers' median; it
+    has to exceed `least_fraction` of that, and by how much the clocks of both ends may be off.
+    """
+    known = links.links.filter(pl.col("error_ns").is_not_null()).with_row_index("link")
+    samples = links.table.join(known, on=LINK, nulls_equal=True)
+    parts = samples.partition_by("direction", "bytes", "crosses_machines", maintain_order=True)
+    found = [_compare(one, known, sampling, least_fraction) for one in parts]
+    if not found:
+        return pl.DataFrame(schema={"p_value": pl.Float64})
+    return pl.concat(found).with_columns(
+        subject=pl.lit("link"), finding=pl.lit("slow"), compared_with=pl.lit("other links")
+    )
+
+
+def _compare(
+    samples: pl.DataFrame, known: pl.DataFrame, sampling: Sampling, least_fraction: float
+) -> pl.DataFrame:
+    """Return the links of one class against each other."""
+    own = samples["link"].unique().sort()
+    times = as_matrix(samples, "median_ns", own, "link", sampling.count)
+    messages = np.nan_to_num(as_matrix(samples, "messages", own, "link", sampling.count)).sum(axis=1)
+    others = medians_of_others(times)
+    estimates = estimate_means(times - others)
+    usual_ns = np.maximum(estimate_means(others).value, 1.0)
+    low, high = estimates.intervals()
+    facts = known.filter(pl.col("link").is_in(own.implode())).sort("link")
+    least_ns = least_fraction * usual_ns + facts["error_ns"].to_numpy()
+    rows = facts.select(rank="source", peer="target", kind="direction").with_columns(
+        peers=pl.lit(len(own) - 1, pl.Int64),
+        samples=pl.Series(estimates.count),
+        witnesses=pl.Series(messages.astype(np.int64)),
+        excess_fraction=pl.Series(estimates.value / usual_ns),
+        low_fraction=pl.Series(low / usual_ns),
+        high_fraction=pl.Series(high / usual_ns),
+        extra_ns_per_step=pl.Series(estimates.value * messages / max(len(sampling.steps), 1)),
+        p_value=pl.Series(estimates.p_above(least_ns)),
+    )
+    return rows.filter(pl.Series(estimates.degrees > 0))

@@ -1,0 +1,110 @@
+"""A run as series with one value per step, by which two runs can be compared.
+
+There is one for the step, each part of its ledger, the jobs of each stage and kind, each rank, and each link.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.analysis.idle.ledger import CAUSES
+from stagescope.analysis.statistics.action_samples import Sampling
+from stagescope.analysis.statistics.link_samples import LINK, sample_links
+from stagescope.model.messages import match_messages
+from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS
+
+if TYPE_CHECKING:
+    from stagescope.model import Timeline
+
+SUBJECTS = ("step", "part", "jobs", "rank", "link")
+SubjectType = pl.Enum(list(SUBJECTS))
+
+KEY = {
+    "subject": SubjectType,
+    "part": pl.String(),
+    "stage": pl.Int32(),
+    "kind": pl.String(),
+    "rank": pl.Int32(),
+    "peer": pl.Int32(),
+}
+"""What names a series: a part of the ledger; the jobs of a stage and kind; a rank; a link from rank to peer."""
+
+JOB = ["stage", "kind", "microbatch"]
+PARTS = ("ideal_work_ns", *CAUSES)
+
+
+def find_jobs(timeline: Timeline) -> pl.DataFrame:
+    """Return the jobs that a comparison can match: rank, step, stage, kind, microbatch, duration_ns."""
+    placed = pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
+    is_job = pl.col("kind").is_in(PIPELINE_JOBS) & (pl.col("lane") == COMPUTE)
+    return timeline.spans.filter(is_job & placed).select(
+        "rank", "step", *JOB, (pl.col("end_ns") - pl.col("start_ns")).clip(0).alias("duration_ns")
+    )
+
+
+def step_series(ledger: pl.DataFrame) -> pl.DataFrame:
+    """Return the window of every step and the parts of it, as means over the pipelines: they sum to it.
+
+    `ledger` is the table LEDGER. As all series, these have the columns of KEY, step, value_ns, and doubt_ns: by how
+    much clocks may make the value wrong.
+    """
+    means = ledger.group_by("step").agg(pl.col("window_ns", *PARTS).mean())
+    parts = means.unpivot(PARTS, index="step", variable_name="part", value_name="value_ns")
+    parts = parts.with_columns(pl.col("part").str.strip_suffix("_ns"))
+    return pl.concat([_named("step", means.select("step", value_ns="window_ns")), _named("part", parts)])
+
+
+def job_series(jobs: pl.DataFrame, shared: pl.DataFrame) -> pl.DataFrame:
+    """Return what the jobs of each stage and kind took per step, as the mean over the ranks that run the stage.
+
+    Only jobs of `shared` count, a frame with stage, kind and microbatch.
+    """
+    matched = jobs.join(shared, on=JOB, how="semi")
+    ranks = matched.group_by("step", "stage", "kind", "rank").agg(pl.col("duration_ns").sum())
+    sums = ranks.group_by("step", "stage", "kind").agg(value_ns=pl.col("duration_ns").mean())
+    return _named("jobs", sums)
+
+
+def rank_series(jobs: pl.DataFrame, shared: pl.DataFrame) -> pl.DataFrame:
+    """Return what the jobs of each rank took per step, of the jobs in `shared`."""
+    matched = jobs.join(shared, on=JOB, how="semi")
+    return _named("rank", matched.group_by("step", "rank").agg(value_ns=pl.col("duration_ns").sum()))
+
+
+def link_series(timeline: Timeline) -> pl.DataFrame:
+    """Return what the messages of each link took per step: their median, times their number.
+
+    Only messages whose receiver had asked before they were sent tell the median
+    (analysis/statistics/link_samples.py), and there are only links between clocks that agree within a known error;
+    doubt_ns is that error, for all messages of a step.
+    """
+    messages = match_messages(timeline.spans)
+    steps = tuple(messages["step"].drop_nulls().unique().sort().to_list())
+    samples = sample_links(timeline, messages, Sampling(steps, parts=1, microbatches=1))
+    known = samples.links.filter(pl.col("error_ns").is_not_null())
+    # Those that do not tell how fast the link is count all the same: their number must not look like a change of it.
+    every = messages.group_by(LINK).agg(count=pl.len().cast(pl.Int64) / max(len(steps), 1))
+    links = samples.table.join(known, on=LINK, nulls_equal=True).join(every, on=LINK, nulls_equal=True)
+    sums = links.group_by("sample", rank="source", peer="target", kind="direction").agg(
+        value_ns=(pl.col("median_ns") * pl.col("count")).sum(),
+        doubt_ns=(pl.col("error_ns") * pl.col("count")).sum(),
+    )
+    of_step = pl.Series(steps, dtype=pl.Int32)
+    return _named("link", sums.with_columns(step=of_step.gather(sums["sample"])))
+
+
+def _named(subject: str, values: pl.DataFrame) -> pl.DataFrame:
+    """Return values as series, with null for what does not name them."""
+    known = values.with_columns(subject=pl.lit(subject))
+    doubt_ns = pl.col("doubt_ns") if "doubt_ns" in known.columns else pl.lit(0.0).alias("doubt_ns")
+    return known.select(
+        *(
+            (pl.col(name) if name in known.columns else pl.lit(None).alias(name)).cast(dtype)
+            for name, dtype in KEY.items()
+        ),
+        pl.col("step").cast(pl.Int32),
+        pl.col("value_ns").cast(pl.Float64),
+        doubt_ns.cast(pl.Float64),
+    )

@@ -1,0 +1,259 @@
+"""Whether steps get longer, and which steps were longer than the rest because of what.
+
+The trend of a pipeline's window over its steps is a line that a few odd steps do not move. A step is an outlier when
+its window lies farther from the others than chance puts one in a whole series; what caused it is the rank or link
+with the largest excess over its own usual time, if that accounts for a fair part of the step's excess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.idle.step_windows import find_step_windows
+from stagescope.analysis.statistics.action_samples import sample_jobs
+from stagescope.analysis.statistics.estimates import discoveries
+from stagescope.analysis.statistics.link_samples import LINK, sample_links
+from stagescope.analysis.statistics.series import find_outliers, find_trend
+from stagescope.model.messages import match_messages
+from stagescope.model.pipelines import find_pipelines
+from stagescope.model.tables import Column, Table
+
+if TYPE_CHECKING:
+    from stagescope.analysis.statistics.action_samples import JobSamples
+    from stagescope.model import Timeline
+    from stagescope.model.diagnostics import Diagnostic
+
+RATE = 0.05
+"""Share of claimed trends that may be false; and the share of runs without an outlier in which one is claimed."""
+
+LEAST_TREND_FRACTION = 0.01
+LEAST_OUTLIER_FRACTION = 0.05
+LEAST_CAUSE_FRACTION = 0.2
+"""What has less than this part of a step's excess did not cause it."""
+
+ALIKE_FRACTION = 0.5
+"""When the median rank has this part of the largest excess, all ranks were slower, and none is named."""
+
+CAUSES = ("compute", "all ranks", "link", "elsewhere")
+CauseType = pl.Enum(list(CAUSES))
+
+TRENDS = Table(
+    "trends",
+    "one pipeline",
+    ("pipeline",),
+    (
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
+        Column("steps", pl.Int64, "", "How many steps it ran."),
+        Column("first_step", pl.Int32, "", "The first of them."),
+        Column("last_step", pl.Int32, "", "The last of them."),
+        Column("median_ns", pl.Float64, "ns", "Median of its windows."),
+        Column(
+            "slope_ns_per_step",
+            pl.Float64,
+            "ns",
+            "How much longer each window is; null: too few steps.",
+            nullable=True,
+        ),
+        Column("low_ns_per_step", pl.Float64, "ns", "Lower end of the 95 % interval of that.", nullable=True),
+        Column("high_ns_per_step", pl.Float64, "ns", "Upper end.", nullable=True),
+        Column(
+            "change_fraction",
+            pl.Float64,
+            "of the median",
+            "Slope times steps from first to last.",
+            nullable=True,
+        ),
+        Column("p_value", pl.Float64, "", "Chance of as clear a trend if there were none."),
+        Column("is_claimed", pl.Boolean, "", "Whether it counts as found."),
+    ),
+)
+
+OUTLIER_STEPS = Table(
+    "outlier_steps",
+    "one step of a pipeline that was longer than the others",
+    ("pipeline", "step"),
+    (
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
+        Column("step", pl.Int32, "", "Training step."),
+        Column("window_ns", pl.Int64, "ns", "Its window."),
+        Column("usual_ns", pl.Float64, "ns", "Median of the windows, on the trend if there is one."),
+        Column("excess_ns", pl.Float64, "ns", "Window less usual."),
+        Column("robust_z", pl.Float64, "", "Excess over 1.4826 times the median absolute deviation."),
+        Column("cause", CauseType, "", "Where the largest excess over its own usual time is."),
+        Column("rank", pl.Int32, "", "The rank; of a link: the sender.", nullable=True),
+        Column("stage", pl.Int32, "", "The stage with most of it.", nullable=True),
+        Column("kind", pl.String, "", "The kind of job; of a link: its direction.", nullable=True),
+        Column("peer", pl.Int32, "", "Of a link: the receiver.", nullable=True),
+        Column("cause_ns", pl.Float64, "ns", "That excess, summed over the step's jobs or messages."),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class StepTrends:
+    """The tables TRENDS and OUTLIER_STEPS, and what could not be told."""
+
+    trends: pl.DataFrame
+    outliers: pl.DataFrame
+    diagnostics: tuple[Diagnostic, ...]
+
+
+class _Series(NamedTuple):
+    """The windows of one pipeline, their slope, and their row of TRENDS with its claim open."""
+
+    windows: pl.DataFrame
+    slope_ns: float
+    row: tuple[object, ...]
+
+
+def find_step_trends(
+    timeline: Timeline,
+    pipelines: pl.DataFrame | None = None,
+    messages: pl.DataFrame | None = None,
+    samples: JobSamples | None = None,
+) -> StepTrends:
+    """Return the trend of every pipeline over its steps, and its outlier steps with their causes.
+
+    `pipelines`, `messages` and `samples` are what find_pipelines, match_messages and sample_jobs return; they are
+    asked where None is given. Below four steps nothing is found. Never raises.
+    """
+    if pipelines is None:
+        pipelines = find_pipelines(timeline.spans, timeline.ranks)
+    samples = samples or sample_jobs(timeline.spans)
+    windows = find_step_windows(timeline.spans, pipelines)
+    series = [_series(one) for one in windows.partition_by("pipeline", maintain_order=True)]
+    trends = pl.DataFrame([one.row for one in series], schema=dict(TRENDS.schema), orient="row").fill_nan(
+        None
+    )
+    claimed = discoveries(trends["p_value"].to_numpy(), RATE)
+    claims = pl.Series(claimed, dtype=pl.Boolean) & (pl.col("change_fraction").abs() >= LEAST_TREND_FRACTION)
+    claims = claims.fill_null(value=False)
+    trends = trends.with_columns(is_claimed=claims)
+    outliers = [
+        _outliers(one.windows, _expected(one, has_trend=has_trend), RATE / len(series))
+        for one, has_trend in zip(series, trends["is_claimed"], strict=True)
+    ]
+    found = pl.concat(outliers) if outliers else pl.DataFrame()
+    if found.is_empty():
+        return StepTrends(trends, OUTLIER_STEPS.empty(), samples.diagnostics)
+    if messages is None:
+        messages = match_messages(timeline.spans)
+    causes = pl.concat(
+        [
+            _slowest_ranks(found, pipelines, samples),
+            _slowest_links(found, pipelines, _message_excess(timeline, messages, samples, found)),
+        ]
+    )
+    return StepTrends(trends, _with_causes(found, causes), samples.diagnostics)
+
+
+def _series(windows: pl.DataFrame) -> _Series:
+    """Return the windows of one pipeline with their trend."""
+    steps, lengths = windows["step"].to_numpy().astype(float), windows["window_ns"].to_numpy().astype(float)
+    trend, median_ns = find_trend(steps, lengths), float(np.median(lengths))
+    change = trend.slope * (steps[-1] - steps[0]) / median_ns if median_ns else 0.0
+    reach = (windows["pipeline"][0], len(steps), int(steps[0]), int(steps[-1]), median_ns)
+    return _Series(windows, trend.slope, (*reach, *trend[:3], change, trend.p_value, False))
+
+
+def _expected(series: _Series, *, has_trend: bool) -> pl.Series:
+    """Return how long each step would have been without any chance: the median, on the line if there is a trend."""
+    steps, lengths = (series.windows[name].to_numpy().astype(float) for name in ("step", "window_ns"))
+    line = steps * series.slope_ns if has_trend else steps * 0.0
+    return pl.Series("usual_ns", line + np.median(lengths - line))
+
+
+def _outliers(windows: pl.DataFrame, usual_ns: pl.Series, rate: float) -> pl.DataFrame:
+    """Return the windows that are longer than chance allows, without their causes."""
+    ratio = np.log(np.maximum((windows["window_ns"] / usual_ns).to_numpy(), 1e-9))
+    excess_ns = windows["window_ns"] - usual_ns
+    deviation = 1.4826 * excess_ns.abs().median()
+    is_long = find_outliers(ratio, rate) & (np.expm1(ratio) >= LEAST_OUTLIER_FRACTION)
+    return windows.with_columns(
+        usual_ns=usual_ns,
+        excess_ns=excess_ns,
+        robust_z=excess_ns / deviation if deviation else excess_ns * np.inf,
+    ).filter(pl.Series(is_long))
+
+
+def _with_causes(outliers: pl.DataFrame, causes: pl.DataFrame) -> pl.DataFrame:
+    """Return outlier steps with the rank or link that had the largest excess over its own usual time."""
+    largest = (
+        causes.sort("cause_ns", descending=True, maintain_order=True).group_by("pipeline", "step").first()
+    )
+    named = outliers.join(largest, on=["pipeline", "step"], how="left", maintain_order="left")
+    small = pl.col("cause_ns").fill_null(0) < LEAST_CAUSE_FRACTION * pl.col("excess_ns")
+    blank = [pl.when(~small).then(name).alias(name) for name in ("rank", "stage", "kind", "peer")]
+    named = named.with_columns(
+        *blank,
+        cause=pl.when(small).then(pl.lit("elsewhere")).otherwise("cause"),
+        cause_ns=pl.col("cause_ns").fill_null(0.0),
+    )
+    return named.select(pl.col(name).cast(dtype) for name, dtype in OUTLIER_STEPS.schema.items())
+
+
+def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: JobSamples) -> pl.DataFrame:
+    """Return per outlier step the rank whose jobs took most beyond what they usually take in a step."""
+    steps = pl.DataFrame({"step": samples.sampling.steps}, schema={"step": pl.Int32})
+    steps = steps.with_columns(sample=pl.int_range(pl.len(), dtype=pl.Int32))
+    asked = outliers.select("pipeline", "step").join(steps, on="step")
+    usual = pl.col("total_ns").median().over("rank", "stage", "kind", "is_pair")
+    classes = samples.table.with_columns(cause_ns=pl.col("total_ns") - usual).join(pipelines, on="rank")
+    ranks = (
+        classes.join(asked, on=["pipeline", "sample"])
+        .sort("cause_ns", descending=True, maintain_order=True)
+        .group_by("pipeline", "step", "rank", maintain_order=True)
+        .agg(pl.first("stage", "kind"), pl.col("cause_ns").sum())
+        .sort("cause_ns", descending=True, maintain_order=True)
+    )
+    alike = pl.col("cause_ns").median() > ALIKE_FRACTION * pl.col("cause_ns").max()
+    largest = ranks.group_by("pipeline", "step", maintain_order=True).agg(
+        pl.first("rank", "stage", "kind", "cause_ns"), alike=alike & (pl.len() > 1)
+    )
+    return largest.with_columns(
+        *(pl.when(~pl.col("alike")).then(name).alias(name) for name in ("rank", "stage", "kind")),
+        cause=pl.when("alike").then(pl.lit(CAUSES[1])).otherwise(pl.lit(CAUSES[0])),
+        peer=pl.lit(None, pl.Int32),
+    ).select(_cause_columns())
+
+
+def _message_excess(
+    timeline: Timeline, messages: pl.DataFrame, samples: JobSamples, outliers: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the messages of the steps in question with what they took beyond what is usual on their link.
+
+    The receiver may have asked for a message after it was sent, so that a part of its time is not known; what is
+    left of it tells something when it is already longer than usual.
+    """
+    usual = sample_links(timeline, messages, samples.sampling).table.group_by(LINK)
+    asked = messages.filter(pl.col("step").is_in(outliers["step"].unique().implode()))
+    known = asked.join(usual.agg(usual_ns=pl.col("median_ns").median()), on=LINK, nulls_equal=True)
+    taken_ns = pl.col("recv_end_ns") - pl.max_horizontal("send_start_ns", "recv_start_ns")
+    return known.with_columns(cause_ns=taken_ns - pl.col("usual_ns")).filter(pl.col("cause_ns") > 0)
+
+
+def _slowest_links(outliers: pl.DataFrame, pipelines: pl.DataFrame, excess: pl.DataFrame) -> pl.DataFrame:
+    """Return per outlier step the link whose messages took most beyond what they usually take."""
+    placed = excess.join(pipelines, left_on="source", right_on="rank")
+    links = placed.join(outliers.select("pipeline", "step"), on=["pipeline", "step"])
+    return (
+        links.group_by("pipeline", "step", "source", "target", "direction", maintain_order=True)
+        .agg(pl.col("cause_ns").sum())
+        .sort("cause_ns", descending=True, maintain_order=True)
+        .group_by("pipeline", "step", maintain_order=True)
+        .first()
+        .rename({"source": "rank", "target": "peer", "direction": "kind"})
+        .with_columns(cause=pl.lit(CAUSES[2]), stage=pl.lit(None, pl.Int32))
+        .select(_cause_columns())
+    )
+
+
+def _cause_columns() -> list[pl.Expr]:
+    """Return what ranks and links are put side by side by."""
+    whole = [pl.col(name).cast(pl.Int32) for name in ("rank", "stage", "peer")]
+    texts = [pl.col(name).cast(pl.String) for name in ("cause", "kind")]
+    return [pl.col("pipeline"), pl.col("step"), *whole, *texts, pl.col("cause_ns").cast(pl.Float64)]

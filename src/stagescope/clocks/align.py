@@ -1,0 +1,160 @@
+"""One clock for all machines of a run, from the run itself, with an error that is guaranteed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.clocks.evidence import coarse_offsets, evidence_of
+from stagescope.clocks.findings import Found, describe, methods_of
+from stagescope.clocks.groups import group_shifts
+from stagescope.clocks.observations import gather_observations
+from stagescope.clocks.pieces import pieces_of
+from stagescope.clocks.report import ClockReport
+from stagescope.clocks.sentences import diagnostics_of
+from stagescope.clocks.snapshots import snapshot_observations
+from stagescope.clocks.solve import solve
+from stagescope.model import CLOCKS, SPANS, STEPS
+from stagescope.model.validate import conform
+
+if TYPE_CHECKING:
+    from stagescope.clocks.evidence import Coarse, Ints
+    from stagescope.clocks.pieces import Pieces
+    from stagescope.model import Timeline
+
+MAX_PPM = 200.0
+"""The rates of two clocks differ by no more: quartz oscillators are within 100 ppm of true, mostly within 50."""
+
+STAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A timeline on one clock, and how well it is."""
+
+    timeline: Timeline
+    clocks: ClockReport
+
+
+def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
+    """Return the timeline with the stamps of all machines moved to the clock of the first, and the report of it.
+
+    The first is that of the smallest rank. Each moved clock gets one row per piece of its correction in `clocks`,
+    with an interval that holds if what docs/clocks.md assumes does: no clock's rate differs from the reference's
+    by more than `max_ppm`, and no event is before its cause. Machines that no evidence joins keep their stamps and
+    have null errors; warnings name them. A timeline whose ranks share one clock comes back as it is, the same object.
+    """
+    names = _clock_names(timeline.ranks, timeline.spans)
+    clocks = names["clock"].unique(maintain_order=True).to_list()
+    if len(clocks) <= 1:
+        return Aligned(timeline, ClockReport((), max_ppm=max_ppm))
+    number = {clock: index for index, clock in enumerate(clocks)}
+    numbered = names.with_columns(pl.col("clock").replace_strict(number, return_dtype=pl.Int32))
+    snapshots = snapshot_observations(timeline, number)
+    table = pl.concat([gather_observations(timeline, numbered), snapshots]).sort(
+        "source", "target", "sent_ns", "received_ns", maintain_order=True
+    )
+    count = len(clocks) + (1 if len(snapshots) else 0)
+    coarse = coarse_offsets(table, count)
+    evidence = evidence_of(table, coarse)
+    solution = solve(evidence, count, max_ppm)
+    stamps = _stamps(timeline, numbered, len(clocks))
+    pieces = [pieces_of(solution, coarse, clock, stamps[clock]) for clock in range(len(clocks))]
+    drift_ns = 2e-6 * max_ppm * _length_ns(stamps, coarse)
+    pieces = group_shifts(pieces, solution, evidence, coarse, drift_ns)
+    found = Found(names, tuple(clocks), table, evidence, solution, coarse, tuple(pieces), tuple(stamps))
+    report = describe(found, timeline, max_ppm)
+    moved = _moved(timeline, numbered, pieces)
+    rows = _clock_rows(timeline, found, report)
+    return Aligned(replace(moved, clocks=rows).with_diagnostics(diagnostics_of(report)), report)
+
+
+def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return rank and clock, by rank. Where no rank names a clock all share the unknown one; else each has its own."""
+    every = pl.concat([ranks.select("rank"), spans.select("rank")]).unique()
+    named = every.join(ranks.select("rank", "clock"), on="rank", how="left").sort("rank")
+    if named["clock"].null_count() == len(named):
+        return named.with_columns(clock=pl.lit("unknown clock"))
+    own = "unknown clock of rank " + pl.col("rank").cast(pl.String)
+    return named.with_columns(clock=pl.coalesce("clock", own))
+
+
+def _stamps(timeline: Timeline, numbered: pl.DataFrame, count: int) -> list[Ints]:
+    """Return every stamp of each clock, sorted, once."""
+    columns = [(timeline.spans, name) for name in STAMPS] + [(timeline.steps, name) for name in STAMPS[:2]]
+    every = pl.concat([frame.select("rank", at_ns=name) for frame, name in columns]).drop_nulls()
+    by_clock = every.join(numbered, on="rank").select("clock", "at_ns").unique().sort("clock", "at_ns")
+    clock, at_ns = by_clock["clock"].to_numpy(), by_clock["at_ns"].to_numpy()
+    limits = np.searchsorted(clock, np.arange(count + 1))
+    return [at_ns[limits[index] : limits[index + 1]] for index in range(count)]
+
+
+def _length_ns(stamps: list[Ints], coarse: Coarse) -> float:
+    """Return how long the run was, from the first stamp of any clock to the last one."""
+    ends = [
+        own[[0, -1]] - offset_ns
+        for own, offset_ns in zip(stamps, coarse.offset_ns.tolist(), strict=False)
+        if len(own)
+    ]
+    return float(np.max(ends) - np.min(ends)) if ends else 0.0
+
+
+def _moved(timeline: Timeline, numbered: pl.DataFrame, pieces: list[Pieces]) -> Timeline:
+    """Return the timeline with every stamp of spans and steps on the common clock, rows in their declared order."""
+    spans = _moved_columns(timeline.spans, numbered, pieces, STAMPS)
+    steps = _moved_columns(timeline.steps, numbered, pieces, STAMPS[:2])
+    return replace(
+        timeline,
+        spans=spans.sort(SPANS.order, maintain_order=True),
+        steps=steps.sort(STEPS.order, maintain_order=True),
+    )
+
+
+def _moved_columns(
+    frame: pl.DataFrame, numbered: pl.DataFrame, pieces: list[Pieces], names: tuple[str, ...]
+) -> pl.DataFrame:
+    clock = (
+        frame.select("rank").join(numbered, on="rank", how="left", maintain_order="left")["clock"].to_numpy()
+    )
+    order = np.argsort(clock, kind="stable")
+    limits = np.searchsorted(clock[order], np.arange(len(pieces) + 1))
+    moved = {}
+    for name in names:
+        stamps_ns = frame[name].fill_null(0).to_numpy().copy()
+        for index, own in enumerate(pieces):
+            rows = order[limits[index] : limits[index + 1]]
+            stamps_ns[rows] = own.at(stamps_ns[rows])
+        moved[name] = pl.when(pl.col(name).is_not_null()).then(pl.Series(name, stamps_ns)).alias(name)
+    return frame.with_columns(**moved)
+
+
+def _clock_rows(timeline: Timeline, found: Found, report: ClockReport) -> pl.DataFrame:
+    """Return the clocks table: a row per piece; its start is on the common clock, as every time of the timeline."""
+    before = dict(timeline.clocks.select("clock", "offset_ns").iter_rows())
+    parts = []
+    for machine, pieces, method in zip(report.machines, found.pieces, methods_of(found), strict=True):
+        columns = {
+            "start_ns": pieces.start_ns + pieces.offset_ns,
+            "offset_ns": pieces.offset_ns + before.get(machine.clock, 0),
+            # A piece maps the clock's own time; what is known of the rate is known to the drift budget only.
+            "drift_ppm": pieces.rate * 1e6,
+            "error_lo_ns": _whole(pieces.lower_ns, np.floor),
+            "error_hi_ns": _whole(pieces.upper_ns, np.ceil),
+        }
+        own = pl.DataFrame(columns).with_columns(
+            clock=pl.lit(machine.clock),
+            machine=pl.lit(machine.machine, pl.String),
+            evidence_count=pl.lit(machine.evidence_count),
+            method=pl.lit(f"{method}: {machine.state}"),
+        )
+        parts.append(conform(own, CLOCKS))
+    return conform(pl.concat(parts), CLOCKS)
+
+
+def _whole(values: np.ndarray, rounding: np.ufunc) -> pl.Series:
+    there = np.isfinite(values)
+    whole = pl.Series(rounding(np.where(there, values, 0.0)).astype(np.int64))
+    return whole.to_frame("v").select(pl.when(pl.Series(there)).then("v")).to_series()

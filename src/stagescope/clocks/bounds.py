@@ -1,0 +1,136 @@
+"""The guaranteed interval: shortest paths over the machines through what the observations allow.
+
+At every knot by itself, `x[one] - x[other] <= limit` gives an interval for each clock: the shortest path of such
+limits from the reference. Nothing else is used, no estimate in particular, so it holds wherever the limits do. A
+search that is stopped early gives longer paths: wider intervals, not wrong ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stagescope.clocks.frame import TOLERANCE_NS
+from stagescope.clocks.limits import carried
+from stagescope.clocks.reference_bounds import unnoticed
+
+if TYPE_CHECKING:
+    from stagescope.clocks.evidence import Bools, Floats, Ints
+    from stagescope.clocks.frame import Cut, Frame
+    from stagescope.clocks.limits import Limits
+    from stagescope.clocks.reference_bounds import Rooms
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What x can be: `lower_ns` and `upper_ns` at each knot of each clock, infinite where nothing says."""
+
+    lower_ns: Floats
+    upper_ns: Floats
+
+    @property
+    def contradictory(self) -> Bools:
+        """Which clocks the limits leave no offset for, somewhere."""
+        return np.asarray((self.lower_ns > self.upper_ns + TOLERANCE_NS).any(axis=0))
+
+
+def bound(limits: Limits, frame: Frame, reference: Ints, rooms: Rooms) -> Bounds:
+    """Return the interval of x at every knot; the `reference` of each clock's group shows 0 in its first segment.
+
+    `rooms` tell by how much it may have been set without being noticed.
+    """
+    start = (reference == np.arange(len(reference))) & (frame.segment >= 0)
+    limit_ns = limits.safe_ns
+    upper_ns = _shortest(limits.one, limits.other, limit_ns, start)
+    lower_ns = -_shortest(limits.other, limits.one, limit_ns, start)
+    for clock in sorted({cut.clock for cut in frame.cuts} & set(reference.tolist())):
+        _rejoin(lower_ns, upper_ns, frame, np.flatnonzero(reference == clock), clock)
+    back_ns, ahead_ns = unnoticed(rooms, frame, reference, upper_ns - lower_ns)
+    along_ns = np.where(frame.continuous(), frame.budget * frame.gap_ns, np.inf)
+    lower_ns, upper_ns = -carried(ahead_ns - lower_ns, along_ns), carried(upper_ns + back_ns, along_ns)
+    for cut in frame.cuts:
+        if cut.or_reference:
+            _doubt(lower_ns, upper_ns, frame, np.flatnonzero(reference == reference[cut.clock]), cut)
+    for cut in frame.blind:
+        if cut.clock in reference and cut.ahead_ns[0] <= cut.ahead_ns[1]:
+            _begin(lower_ns, upper_ns, frame, np.flatnonzero(reference == cut.clock), cut)
+    return Bounds(lower_ns, upper_ns)
+
+
+def _begin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: Cut) -> None:
+    """Widen a group's intervals, in place: its reference may have been set in a stretch at the beginning.
+
+    Then all clocks of the group are off by as much as that changed what one of them was ahead.
+    """
+    after = np.flatnonzero((frame.knots_ns >= cut.to_ns) & (frame.segment[:, cut.other] >= 0))
+    least_ns, most_ns = -np.inf, np.inf
+    if len(after):
+        least_ns = float(-upper_ns[after[0], cut.other]) - cut.ahead_ns[1]
+        most_ns = float(-lower_ns[after[0], cut.other]) - cut.ahead_ns[0]
+    lower_ns[:, group] += min(0.0, least_ns)
+    upper_ns[:, group] += max(0.0, most_ns)
+
+
+def _shortest(to: Ints, via: Ints, limit_ns: Floats, start: Bools) -> Floats:
+    """Return the shortest paths from the start, at every knot by itself."""
+    distance_ns = np.where(start, 0.0, np.inf)
+    by_target = np.argsort(to, kind="stable")
+    targets, first = np.unique(to[by_target], return_index=True)
+    via, limit_ns = via[by_target], limit_ns[:, by_target]
+    if not len(targets):
+        return distance_ns
+    for _ in range(start.shape[1] + 1):
+        reached = np.minimum.reduceat(distance_ns[:, via] + limit_ns, first, axis=1)
+        shorter = np.minimum(distance_ns[:, targets], reached)
+        if np.array_equal(shorter, distance_ns[:, targets]):
+            break
+        distance_ns[:, targets] = shorter
+    return distance_ns
+
+
+def _rejoin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, clock: int) -> None:
+    """Carry a group over the steps of its reference, in place: what the other clocks kept tells by how much it was set.
+
+    The clocks that were not set at the same time went on; so the reference's step is what they seem to have done.
+    """
+    segment, others = frame.segment[:, clock], group[group != clock]
+    for number in range(1, int(segment.max()) + 1):
+        knots = np.flatnonzero(segment == number)
+        earlier = np.flatnonzero(segment == number - 1)
+        if not len(knots) or not len(earlier):
+            lower_ns[np.ix_(knots, group)], upper_ns[np.ix_(knots, group)] = -np.inf, np.inf
+            continue
+        last, first = earlier[-1], knots[0]
+        steady = others[
+            (frame.segment[last, others] == frame.segment[first, others]) & (frame.segment[last, others] >= 0)
+        ]
+        drift_ns = frame.budget[steady] * (frame.knots_ns[first] - frame.knots_ns[last])
+        low = lower_ns[last, steady] - upper_ns[first, steady] - drift_ns
+        high = upper_ns[last, steady] - lower_ns[first, steady] + drift_ns
+        lower_ns[np.ix_(knots, group)] += low.max(initial=-np.inf)
+        upper_ns[np.ix_(knots, group)] += high.min(initial=np.inf)
+
+
+def _doubt(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: Cut) -> None:
+    """Widen a group's intervals from a step on, in place: its reference, the first, may have made it, the other way.
+
+    Then all clocks of the group are off by as much as that one clock seems to have been set. If it was set back, its
+    own stamps from then on begin with times that it had shown before.
+    """
+    whole = frame.segment[:, cut.clock] >= 0
+    before = np.flatnonzero(whole & (frame.knots_ns <= cut.from_ns))
+    after = np.flatnonzero(whole & (frame.knots_ns >= cut.to_ns))
+    least_ns, most_ns = -np.inf, np.inf
+    if len(before) and len(after):
+        last, first = before[-1], after[0]
+        drift_ns = float(frame.budget[cut.clock] * (frame.knots_ns[first] - frame.knots_ns[last]))
+        least_ns = float(lower_ns[last, cut.clock] - upper_ns[first, cut.clock]) - drift_ns
+        most_ns = float(upper_ns[last, cut.clock] - lower_ns[first, cut.clock]) + drift_ns
+    back_ns = max(0.0, most_ns)
+    later = np.ix_(frame.knots_ns > cut.from_ns, group)
+    lower_ns[later] += min(0.0, least_ns)
+    upper_ns[later] += back_ns
+    shown_again = (frame.knots_ns > cut.from_ns - back_ns) & (frame.knots_ns <= cut.from_ns)
+    upper_ns[shown_again, group[0]] += back_ns

@@ -1,0 +1,101 @@
+"""Groups of clocks beside each other: what evidence that goes one way only says of their distance.
+
+Within a group every clock is bounded from both sides. Between groups there is at most evidence of one direction: it
+says that one is not further than so far ahead of the other, and nothing more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from stagescope.clocks.evidence import Coarse, Evidence, Floats, Ints
+    from stagescope.clocks.pieces import Pieces
+    from stagescope.clocks.solve import Solution
+
+BLOCK = 16
+"""So many observations one way, in order of time, are judged together."""
+
+
+def group_shifts(
+    pieces: list[Pieces], solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: float
+) -> list[Pieces]:
+    """Return the pieces with each group moved as little as its one-sided evidence demands, and with its error.
+
+    `drift_ns` is how far two clocks may drift apart over the run: what is known at one moment is spent over all.
+    The group of the first clock stays. A group without evidence to it stays too, and its errors are infinite.
+    """
+    main = int(solution.reference[0])
+    lower_ns, upper_ns = _room(solution, evidence, coarse, drift_ns)
+    shifted = []
+    for clock, own in enumerate(pieces):
+        group = int(solution.reference[clock])
+        if group == main:
+            shifted.append(own)
+            continue
+        shift_ns = int(np.rint(np.clip(0.0, lower_ns[group], upper_ns[group])))
+        shifted.append(
+            replace(
+                own,
+                offset_ns=own.offset_ns + shift_ns,
+                lower_ns=own.lower_ns + lower_ns[group] - shift_ns,
+                upper_ns=own.upper_ns + upper_ns[group] - shift_ns,
+            )
+        )
+    return shifted
+
+
+def _room(solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: float) -> tuple[Floats, Floats]:
+    """Return for each group, at its reference, by how much it may have to be moved: least and most."""
+    reference, clocks = solution.reference, len(solution.reference)
+    dropped = [
+        key for c in solution.contradictions for key in (c.one * clocks + c.other, c.other * clocks + c.one)
+    ]
+    between = reference[evidence.source] != reference[evidence.target]
+    between &= ~np.isin(evidence.source * clocks + evidence.target, dropped)
+    across = evidence.where(between)
+    lowest, highest = solution.bounds.lower_ns.min(axis=0), solution.bounds.upper_ns.max(axis=0)
+    moved_ns = (
+        coarse.offset_ns[reference[across.target]] - coarse.offset_ns[reference[across.source]]
+    ).astype(float)
+    limit_ns = across.delay_ns + highest[across.target] - lowest[across.source] + moved_ns + drift_ns
+    one, other, limit_ns = _unchecked(across, limit_ns, reference)
+    # Not in coarse but in raw time: a shift of 0 leaves the reference's own stamps as they were.
+    upper_ns = _reach(one, other, limit_ns, int(reference[0]), clocks)
+    lower_ns = -_reach(other, one, limit_ns, int(reference[0]), clocks)
+    return lower_ns, upper_ns
+
+
+def _unchecked(across: Evidence, limit_ns: Floats, reference: Ints) -> tuple[Ints, Ints, Floats]:
+    """Return what every two groups are limited to, by what half of the observations of each block in time say.
+
+    Nothing of the other direction proves a false one false, or shows that a clock was set in between: therefore not
+    the tightest of all counts but the widest of all blocks, and of each block the middle one.
+    """
+    order = np.lexsort((across.sent_ns, across.target, across.source))
+    across, limit_ns = across.where(order), limit_ns[order]
+    pair = across.source * len(reference) + across.target
+    limits: dict[tuple[int, int], float] = {}
+    for key in np.unique(pair).tolist():
+        own = limit_ns[pair == key]
+        blocks = [own[at : at + BLOCK] for at in range(0, max(1, len(own) - BLOCK // 2), BLOCK)]
+        blocks[-1] = own[(len(blocks) - 1) * BLOCK :]
+        widest_ns = max(float(np.sort(block)[len(block) // 2]) for block in blocks)
+        groups = int(reference[key // len(reference)]), int(reference[key % len(reference)])
+        limits[groups] = min(widest_ns, limits.get(groups, np.inf))
+    ends = np.array(list(limits), np.int64).reshape(-1, 2)
+    return ends[:, 0], ends[:, 1], np.array(list(limits.values()))
+
+
+def _reach(to: np.ndarray, via: np.ndarray, limit_ns: Floats, main: int, clocks: int) -> Floats:
+    distance = np.full(clocks, np.inf)
+    distance[main] = 0.0
+    for _ in range(clocks):
+        before = distance.copy()
+        np.minimum.at(distance, to, distance[via] + limit_ns)
+        if np.array_equal(before, distance):
+            break
+    return distance

@@ -1,0 +1,161 @@
+"""What a run tells about its clocks: pairs of events of which one cannot have been after the other.
+
+A message cannot arrive before it was sent; a job cannot begin before the job that makes its input has ended; nobody
+leaves a reduction before the last has entered it. Each is one observation: whatever the two clocks say, the first
+event was not later than the second. Dapper (Google, 2010) bounds clock skew by the same order of client and server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.model.messages import match_messages
+from stagescope.model.pipelines import find_pipelines
+from stagescope.vocabulary.kinds import COMPUTE
+
+if TYPE_CHECKING:
+    from stagescope.model import Timeline
+
+WAITED_NS = 5_000
+"""A receive that blocked for longer has waited for its message: its delay is that of the path alone."""
+
+MOST_REDUCERS = 16
+"""Up to as many clocks, each pair of those in a reduction is compared; of more, each with the next eight."""
+
+OBSERVATION_SCHEMA = {
+    "kind": pl.String,
+    "source": pl.Int32,
+    "target": pl.Int32,
+    "source_rank": pl.Int32,
+    "target_rank": pl.Int32,
+    "step": pl.Int32,
+    "microbatch": pl.Int32,
+    "sent_ns": pl.Int64,
+    "received_ns": pl.Int64,
+    "waited": pl.Boolean,
+}
+
+
+def gather_observations(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per observation between two clocks, sorted by source, target and sent_ns.
+
+    `clocks` has rank and clock, a number. Columns: kind (message, job or reduction), source and target (clocks),
+    source_rank, target_rank, step, microbatch, sent_ns (on the source's clock) and received_ns (on the target's):
+    the first was not later than the second; waited (the receiver stood still for it, so that the delay is short).
+    Jobs are used between clocks that no message joins: a message lies between them and tells more.
+    """
+    messages = _between_clocks(_messages(timeline.spans), clocks)
+    jobs = _between_clocks(_jobs(timeline), clocks)
+    pair = [
+        pl.min_horizontal("source", "target").alias("one"),
+        pl.max_horizontal("source", "target").alias("other"),
+    ]
+    joined = messages.select(pair).unique()
+    jobs = jobs.with_columns(pair).join(joined, on=["one", "other"], how="anti").drop("one", "other")
+    every = pl.concat([messages, jobs, _reductions(timeline, clocks)])
+    return every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True)
+
+
+def _messages(spans: pl.DataFrame) -> pl.DataFrame:
+    blocked_from, blocked_to = (
+        pl.coalesce("wait_start_ns", "recv_start_ns"),
+        pl.coalesce("wait_end_ns", "recv_end_ns"),
+    )
+    return match_messages(spans).select(
+        pl.lit("message").alias("kind"),
+        pl.col("source").alias("source_rank"),
+        pl.col("target").alias("target_rank"),
+        "step",
+        "microbatch",
+        pl.col("send_start_ns").alias("sent_ns"),
+        pl.col("recv_end_ns").alias("received_ns"),
+        (blocked_to - blocked_from > WAITED_NS).alias("waited"),
+    )
+
+
+def _jobs(timeline: Timeline) -> pl.DataFrame:
+    """Return which job's end came before which job's start, stage by stage down and up again.
+
+    Only jobs with times of their own count: what the host launches, it may launch before the input is there.
+    A job that is there twice (ranks of one stage that nothing tells apart) is left out, for it could be either.
+    """
+    jobs = timeline.spans.filter(
+        (pl.col("lane") == COMPUTE) & pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
+    )
+    if jobs.is_empty():
+        return pl.DataFrame(schema=OBSERVATION_SCHEMA).drop("source", "target")
+    kind = pl.col("kind").cast(pl.String).replace("backward_input", "backward")
+    named = jobs.join(find_pipelines(timeline.spans, timeline.ranks), on="rank").with_columns(kind=kind)
+    key = ["pipeline", "step", "kind", "stage", "microbatch"]
+    named = named.filter(pl.col("kind").is_in(["forward", "backward"])).filter(pl.len().over(key) == 1)
+    away = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1).cast(pl.Int32)
+    makers = named.select(
+        "pipeline",
+        "step",
+        "kind",
+        "microbatch",
+        pl.col("stage") + away,
+        source_rank="rank",
+        sent_ns="end_ns",
+    )
+    takers = named.select(*key, target_rank="rank", received_ns="start_ns")
+    return makers.join(takers, on=key).select(
+        pl.lit("job").alias("kind"),
+        "source_rank",
+        "target_rank",
+        "step",
+        "microbatch",
+        "sent_ns",
+        "received_ns",
+        pl.lit(value=True).alias("waited"),
+    )
+
+
+def _between_clocks(pairs: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
+    found = pairs.join(clocks.select(source_rank="rank", source="clock"), on="source_rank").join(
+        clocks.select(target_rank="rank", target="clock"), on="target_rank"
+    )
+    return found.filter(pl.col("source") != pl.col("target")).select(
+        pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items()
+    )
+
+
+def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Return the reductions of gradients: a clock's last rank to enter came before any rank of another left.
+
+    The members are the replicas of one stage and tensor coordinate. A reduction that one of them does not have as
+    often as the others in that step is left out: which belongs to which is not known.
+    """
+    group = ["step", "stage", "tp", "cp"]
+    spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & pl.col("stage").is_not_null())
+    spans = spans.join(timeline.ranks.select("rank", "tp", "cp"), on="rank", how="left")
+    spans = spans.join(clocks, on="rank").sort("start_ns", maintain_order=True)
+    spans = spans.with_columns(
+        occurrence=pl.int_range(pl.len()).over([*group, "rank"]), times=pl.len().over([*group, "rank"])
+    )
+    spans = spans.filter((pl.col("times").min() == pl.col("times").max()).over(group))
+    key = [*group, "occurrence"]
+    last, first = pl.col("start_ns").arg_max(), pl.col("end_ns").arg_min()
+    members = spans.group_by([*key, "clock"], maintain_order=True).agg(
+        entered_ns=pl.max("start_ns"),
+        left_ns=pl.min("end_ns"),
+        entered_rank=pl.col("rank").gather(last).first(),
+        left_rank=pl.col("rank").gather(first).first(),
+    )
+    members = members.sort("clock").with_columns(
+        place=pl.int_range(pl.len()).over(key), size=pl.len().over(key)
+    )
+    sources = members.select(
+        *key, "place", "size", source="clock", source_rank="entered_rank", sent_ns="entered_ns"
+    )
+    targets = members.select(*key, "place", target="clock", target_rank="left_rank", received_ns="left_ns")
+    pairs = sources.join(targets, on=key, nulls_equal=True, suffix="_of_target")
+    distance = (pl.col("place_of_target") - pl.col("place")) % pl.col("size")
+    near = (pl.col("size") <= MOST_REDUCERS) | (distance <= MOST_REDUCERS // 2)
+    near |= distance >= pl.col("size") - MOST_REDUCERS // 2
+    pairs = pairs.filter((pl.col("source") != pl.col("target")) & near).with_columns(
+        kind=pl.lit("reduction"), microbatch=pl.lit(None, pl.Int32), waited=pl.lit(value=True)
+    )
+    return pairs.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())

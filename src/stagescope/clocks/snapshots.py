@@ -1,0 +1,53 @@
+"""Offsets that were recorded with an error of their own: observations against one more clock, which nobody carries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.clocks.observations import OBSERVATION_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stagescope.model import Timeline
+
+MOMENTS = 64
+"""A recorded offset holds throughout: it is an observation at this many moments, so that little drift lies between."""
+
+
+def snapshot_observations(timeline: Timeline, number: Mapping[str, int]) -> pl.DataFrame:
+    """Return observations of the clocks whose one row in `clocks` states both errors, if two or more do.
+
+    What they are measured against is a clock of its own, with the next free number: true time was at least the stamp
+    plus error_lo_ns and at most the stamp plus error_hi_ns.
+    """
+    known = timeline.clocks.filter(
+        (pl.len().over("clock") == 1)
+        & pl.col("error_lo_ns").is_not_null()
+        & pl.col("error_hi_ns").is_not_null()
+        & pl.col("clock").is_in(list(number))
+    )
+    if len(known) <= 1 or timeline.spans.is_empty():
+        return pl.DataFrame(schema=OBSERVATION_SCHEMA)
+    first, last = timeline.spans.select(a=pl.min("start_ns"), b=pl.max("end_ns")).row(0)
+    moments = pl.DataFrame({"at_ns": first + (last - first) * np.arange(MOMENTS) // (MOMENTS - 1)})
+    common, own = pl.lit(len(number)), pl.col("clock").replace_strict(dict(number), return_dtype=pl.Int32)
+    at = known.select("error_lo_ns", "error_hi_ns", own=own, common=common).join(moments, how="cross")
+    not_after = at.select(
+        source="own", target="common", sent_ns="at_ns", received_ns=pl.col("at_ns") + pl.col("error_hi_ns")
+    )
+    not_before = at.select(
+        source="common", target="own", sent_ns=pl.col("at_ns") + pl.col("error_lo_ns"), received_ns="at_ns"
+    )
+    both = pl.concat([not_after.cast(pl.Int64), not_before.cast(pl.Int64)]).with_columns(
+        kind=pl.lit("recorded offset"),
+        source_rank=pl.lit(None),
+        target_rank=pl.lit(None),
+        step=pl.lit(None),
+        microbatch=pl.lit(None),
+        waited=pl.lit(value=True),
+    )
+    return both.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())

@@ -1,1 +1,0 @@
-"""One module per export format, each with the Writer that it offers; export/__init__.py lists them."""

@@ -1,0 +1,78 @@
+"""What a slice is called in foreign viewers, and its color where a viewer lets us choose one.
+
+Perfetto colors a slice by a hash of its name, after removing every number and the blank before it, and honors
+no other wish. The words below were chosen so that the hues of two kinds are at least 12 degrees apart
+(tests/exporters/test_names.py computes them); catapult honors `cname`, one of its reserved names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.vocabulary.kinds import KINDS, RECEIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Look(NamedTuple):
+    """The word that a viewer shows for one kind of slice, and catapult's name for its color."""
+
+    word: str
+    cname: str
+
+
+LOOKS: Mapping[str, Look] = {
+    "forward": Look("forward", "thread_state_running"),
+    "backward": Look("backward", "thread_state_runnable"),
+    "backward_input": Look("dgrad", "terrible"),
+    "backward_weight": Look("wgrad", "rail_animation"),
+    "optimizer": Look("optim", "detailed_memory_dump"),
+    "send_forward": Look("send forward", "rail_load"),
+    "recv_forward": Look("recv forward", "cq_build_passed"),
+    "send_backward": Look("send backward", "rail_response"),
+    "recv_backward": Look("recv backward", "light_memory_dump"),
+    "grad_reduce": Look("reduce grads", "background_memory_dump"),
+    "loss": Look("loss", "olive"),
+    "other": Look("other", "generic_work"),
+}
+"""One look per kind; a span of kind `other` is called by its own name."""
+
+RECEIVE_WAIT = Look("wait for data", "grey")
+SEND_WAIT = Look("wait to send", "thread_state_unknown")
+STEP = Look("step", "thread_state_sleeping")
+
+WAITS: Mapping[str, Look] = {
+    kind.name: RECEIVE_WAIT if kind.name in RECEIVES else SEND_WAIT for kind in KINDS
+}
+
+_LETTERS = {kind.name: kind.letter for kind in KINDS}
+
+
+def look_of(*, cname: bool) -> pl.Expr:
+    """Return each slice's word, or catapult's color name, by `kind` (null: a step) and `is_wait`."""
+    kind = pl.col("kind").cast(pl.String)
+    index = 1 if cname else 0
+    jobs = kind.replace_strict({name: look[index] for name, look in LOOKS.items()}, default=STEP[index])
+    waits = kind.replace_strict({name: look[index] for name, look in WAITS.items()}, default=STEP[index])
+    return pl.when(pl.col("is_wait")).then(waits).otherwise(jobs)
+
+
+def title() -> pl.Expr:
+    """Return the title of every slice, such as ``forward 12``: word and micro-batch, or step."""
+    number = pl.when(pl.col("kind").is_null()).then("step").otherwise("microbatch")
+    numbered = pl.concat_str(look_of(cname=False), pl.lit(" ") + number.cast(pl.String), ignore_nulls=True)
+    own = (pl.col("kind") == "other") & ~pl.col("is_wait") & (pl.col("name").str.len_bytes() > 0)
+    return pl.when(own).then("name").otherwise(numbered)
+
+
+def label() -> pl.Expr:
+    """Return every slice in the field's notation, such as ``F0.3``; null for a step.
+
+    The letter stands alone where stage or micro-batch are not known, as in vocabulary.kinds.label.
+    """
+    letter = pl.col("kind").cast(pl.String).replace_strict(_LETTERS, default=None, return_dtype=pl.String)
+    place = pl.col("stage").cast(pl.String) + "." + pl.col("microbatch").cast(pl.String)
+    return letter + place.fill_null("")

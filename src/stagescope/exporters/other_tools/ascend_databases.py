@@ -1,0 +1,246 @@
+"""StepTaskInfo and opConnectionId, written into the databases of Ascend profiles or into copies of them.
+
+Each database is changed in one transaction of SQLite: whatever stops the writer, a power cut included, leaves it as
+it was or as it shall be. A copy is made beside its final place and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.exporters.other_tools.connection_ids import connection_ids
+from stagescope.exporters.other_tools.step_task_info import UNKNOWN, step_task_rows
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from stagescope.model import Timeline
+
+TABLE, OPERATIONS, COLUMN = "StepTaskInfo", "COMMUNICATION_OP", "opConnectionId"
+OUTPUT_FOLDER, FACTS = "ASCEND_PROFILER_OUTPUT", "profiler_*.json"
+"""Where torch_npu and MindSpore put a rank's database, and what lies beside that folder: small, and copied too."""
+
+SCRATCH_SHARE = 1.05
+"""Space that is asked for: what the databases hold, and the tables to come."""
+
+LOCK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class ChartOptions:
+    """What is written: one step or all, names with numbers or as msprof-analyze has them."""
+
+    step: int | None = None
+    numbered: bool = False
+
+
+@dataclass(frozen=True)
+class Target:
+    """The database of a rank, and where the result goes: the same path changes it in place."""
+
+    rank: int
+    source: Path
+    path: Path
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the profile itself is changed."""
+        return self.source == self.path
+
+
+class WrittenRank(NamedTuple):
+    """What stands in one finished database: marks, those of them that have no number, operations with an id."""
+
+    rank: int
+    path: Path
+    marks: int
+    unnamed: int
+    paired: int
+
+
+class WrittenChart(NamedTuple):
+    """What was written, rank by rank, and what could not be."""
+
+    ranks: tuple[WrittenRank, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def write_chart(
+    timeline: Timeline,
+    targets: Iterable[Target],
+    options: ChartOptions,
+    on_written: Callable[[WrittenRank], object] | None = None,
+) -> WrittenChart:
+    """Return what was written for MindStudio Insight into the database of every target.
+
+    Before the first is touched, raises OutputError for one that may not be written, is in use, or finds no room. A
+    database that fails on its way is left as it was and becomes an error in the diagnostics. `on_written` is called
+    with each rank when it is done.
+    """
+    every = tuple(targets)
+    _check(every)
+    rows = step_task_rows(timeline, step=options.step, numbered=options.numbered)
+    ids, crowded = connection_ids(timeline, options.step)
+    written: list[WrittenRank] = []
+    diagnostics: list[Diagnostic] = []
+    for target in every:
+        of_rank = _Content(
+            rows.filter(pl.col("rank") == target.rank),
+            ids.filter(pl.col("rank") == target.rank),
+            options.step,
+        )
+        try:
+            _write(target, of_rank)
+        except (sqlite3.Error, OSError) as reason:
+            text = f"nothing was written for this rank: {reason}"
+            diagnostics.append(Diagnostic("error", text, str(target.source), target.rank))
+            continue
+        written.append(_account(target, of_rank))
+        if on_written is not None:
+            on_written(written[-1])
+    if crowded:
+        text = "messages share an operation with another one: Insight can draw one arrow per operation alone"
+        diagnostics.append(Diagnostic("info", text, count=crowded))
+    return WrittenChart(tuple(written), tuple(diagnostics))
+
+
+class _Content(NamedTuple):
+    """What goes into one database."""
+
+    rows: pl.DataFrame
+    ids: pl.DataFrame
+    step: int | None
+
+
+def _account(target: Target, content: _Content) -> WrittenRank:
+    rows = content.rows
+    unnamed = int((rows["type"] == UNKNOWN).sum())
+    return WrittenRank(target.rank, target.path, rows.height, unnamed, content.ids["id"].count())
+
+
+def copy_targets(databases: Mapping[int, Path], root: Path, copy: Path) -> Iterator[Target]:
+    """Yield a target for every rank's database, at the same place below `copy` as it has below `root`."""
+    for rank, source in databases.items():
+        inside = (
+            source.relative_to(root) if source.is_relative_to(root) else source.relative_to(source.parents[2])
+        )
+        yield Target(rank, source, copy / inside)
+
+
+def _check(targets: tuple[Target, ...]) -> None:
+    """Raise for the first target that cannot be written."""
+    for target in targets:
+        if target.in_place:
+            _check_writable(target.path)
+    copied = [target for target in targets if not target.in_place]
+    if not copied:
+        return
+    needed_bytes = int(SCRATCH_SHARE * sum(target.source.stat().st_size for target in copied))
+    place = next(folder for folder in copied[0].path.parents if folder.exists())
+    free_bytes = shutil.disk_usage(place).free
+    if free_bytes < needed_bytes:
+        raise OutputError.no_room(place, needed_bytes, free_bytes)
+
+
+def _check_writable(path: Path) -> None:
+    # The mode is looked at beside the rights: for root every file can be written, also one that shall not be.
+    if not path.stat().st_mode & stat.S_IWUSR or not (
+        os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    ):
+        raise OutputError.read_only(path)
+    try:
+        with closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+    except sqlite3.OperationalError as reason:
+        raise OutputError.in_use(path, str(reason)) from reason
+    except sqlite3.DatabaseError:
+        # A damaged one is skipped, and said, when its turn comes: the others need not wait for it.
+        return
+
+
+def _write(target: Target, content: _Content) -> None:
+    if target.in_place:
+        _fill(target.path, content)
+        return
+    target.path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.path.with_name(f".{target.path.name}.{os.getpid()}.unfinished")
+    try:
+        _copy(target.source, unfinished)
+        _fill(unfinished, content)
+        unfinished.replace(target.path)
+    finally:
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
+    if target.source.parent.name == OUTPUT_FOLDER:
+        for facts in target.source.parents[1].glob(FACTS):
+            shutil.copyfile(facts, target.path.parents[1] / facts.name)
+
+
+def _copy(source: Path, path: Path) -> None:
+    """Copy a database with what its log of changes holds, by SQLite's own means."""
+    with closing(_open_to_read(source)) as reading, closing(sqlite3.connect(path)) as writing:
+        reading.backup(writing)
+        writing.execute("PRAGMA journal_mode = DELETE")
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    address = path.absolute().as_uri()
+    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=LOCK_SECONDS)
+    try:
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError:
+        # In a folder that cannot be written, SQLite cannot make the files beside a database with a log of changes.
+        connection.close()
+        return sqlite3.connect(f"{address}?immutable=1", uri=True)
+    return connection
+
+
+def _fill(path: Path, content: _Content) -> None:
+    """Write the table and the ids in one transaction."""
+    with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as connection:
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(f"DROP TABLE IF EXISTS {TABLE}")
+        connection.execute(f"CREATE TABLE {TABLE} (name TEXT, startNs INTEGER, endNs INTEGER, type INTEGER)")
+        connection.executemany(
+            f"INSERT INTO {TABLE} VALUES (?, ?, ?, ?)",  # noqa: S608  # a constant
+            content.rows.select("name", "start_ns", "end_ns", "type").iter_rows(),
+        )
+        if _columns(connection, OPERATIONS):
+            _fill_ids(connection, content)
+        connection.execute("COMMIT")
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+
+
+def _fill_ids(connection: sqlite3.Connection, content: _Content) -> None:
+    """Write the ids of operations; those of all others become null, with a step given only those of that step."""
+    if COLUMN not in _columns(connection, OPERATIONS):
+        connection.execute(f"ALTER TABLE {OPERATIONS} ADD COLUMN {COLUMN} TEXT")
+    connection.execute("CREATE TEMP TABLE names (name TEXT PRIMARY KEY, id TEXT)")
+    connection.executemany(
+        "INSERT OR REPLACE INTO names VALUES (?, ?)", content.ids.select("name", "id").iter_rows()
+    )
+    # By number, because neither table has an index on the text: one pass over each.
+    connection.execute("CREATE TEMP TABLE ids (number INTEGER PRIMARY KEY, id TEXT)")
+    connection.execute(
+        "INSERT INTO ids SELECT s.id, n.id FROM main.STRING_IDS s CROSS JOIN names n ON n.name = s.value"
+    )
+    only = "" if content.step is None else " WHERE opName IN (SELECT number FROM ids)"
+    connection.execute(
+        f"UPDATE main.{OPERATIONS} SET {COLUMN} = (SELECT id FROM ids WHERE number = opName){only}"  # noqa: S608
+    )

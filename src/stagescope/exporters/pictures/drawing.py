@@ -1,0 +1,394 @@
+"""SVG: one step of a pipeline as the papers draw it, one row per rank, one block per job.
+
+The picture needs no script and no font of its own, opens in browsers, Inkscape and LaTeX tool chains, follows
+the reader's dark mode, and stays readable in grayscale: every kind has a texture besides its color.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.exporters.pictures.canvas import SECTION_HEIGHT, Box, Canvas, number, path_data
+from stagescope.exporters.pictures.figure import Figure, Size, chart_figure
+from stagescope.exporters.pictures.layers import (
+    draw_critical_path,
+    draw_gaps,
+    draw_waits,
+    hatches,
+    layer_entries,
+    layer_rules,
+)
+from stagescope.exporters.pictures.legend import (
+    LEGEND_PITCH,
+    LEGEND_TOP,
+    LegendEntry,
+    class_name,
+    class_rules,
+    draw_legend,
+    legend_entries,
+    legend_lines,
+    patterns,
+)
+from stagescope.exporters.pictures.step_chart import (
+    Block,
+    StepChart,
+    block_rows,
+    chart_axis,
+    chart_title,
+    time_text,
+)
+from stagescope.model.clock_groups import clock_notes
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.kinds import BY_NAME, label
+from stagescope.vocabulary.palette import chunk_color, text_color
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+    from stagescope.model import Timeline
+
+MOST_TITLED_BLOCKS = 5000
+"""Above this many blocks a picture has one path per kind, chunk and rank: small, but no tooltips."""
+
+FONT_SIZE = 12.0
+LEAST_FONT_SIZE = 7.0
+DIGIT_WIDTH_EM = 0.6
+TITLE_SIZE = 16.0
+TITLE_WIDTH_EM = 0.58
+"""About how wide a letter of the title is; in a narrow picture the title is set smaller."""
+
+FONTS = "system-ui,'Helvetica Neue',Arial,sans-serif"
+
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+STYLE = """\
+.stagescope{font-family:FONTS;font-variant-numeric:tabular-nums}
+.stagescope .paper{fill:#fff}.stagescope .ink{fill:#1a1a1a}.stagescope .quiet{fill:#5f6368}
+.stagescope .track{fill:#f2f3f5}.stagescope .grid{stroke:#e0e2e6;fill:none}
+.stagescope .wait{fill:#4a9ad0}
+.stagescope .pair{stroke:#1a1a1a;stroke-width:1.2;fill:none}
+.stagescope .blocks{stroke:#fff}.stagescope .texts{pointer-events:none;text-anchor:middle}
+@media(prefers-color-scheme:dark){
+.stagescope .paper{fill:#15171b}.stagescope .ink{fill:#ececec}.stagescope .quiet{fill:#a4a9b1}
+.stagescope .track{fill:#22252b}.stagescope .grid{stroke:#31353c}.stagescope .wait{fill:#56b4e9}
+.stagescope .blocks{stroke:#15171b}.stagescope .pair{stroke:#ececec}}
+""".replace("FONTS", FONTS)
+
+
+class Drawing(NamedTuple):
+    """What every row needs to know of the whole picture."""
+
+    canvas: Canvas
+    text_kinds: frozenset[str]
+
+
+class Picture(NamedTuple):
+    """One drawn step: SVG text, its title as XML text, how many blocks and which tracks, what is not shown."""
+
+    svg: str
+    title: str
+    block_count: int
+    track_names: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def draw_picture(timeline: Timeline, figure: Figure | None = None) -> Picture:
+    """Return the picture of one step, the typical one if none is named, with what stands in it and what does not.
+
+    Raises InputError when the step or a rank was not recorded, UsageError where the size is too small for them.
+    """
+    figure = figure or Figure()
+    chart = chart_figure(timeline, figure)
+    return Picture(
+        svg=_draw(chart, timeline, figure),
+        title=_xml(chart_title(chart)),
+        block_count=chart.blocks.height,
+        track_names=tuple(f"rank {rank}" for rank in chart.ranks),
+        diagnostics=tuple(_diagnostics(chart)),
+    )
+
+
+def _diagnostics(chart: StepChart) -> Iterator[Diagnostic]:
+    """Yield what the picture does not show, or shows otherwise than recorded."""
+    others = len(chart.recorded_steps) - 1
+    if chart.step is not None and others > 0:
+        yield Diagnostic(
+            "info", f"the picture shows step {chart.step}; other steps are not drawn", count=others
+        )
+    if chart.other_rank_count:
+        yield Diagnostic("info", "ranks that were not asked for are not drawn", count=chart.other_rank_count)
+    if chart.not_drawn_count:
+        message = "the picture leaves out transfers, host spans and receives without a blocking part"
+        yield Diagnostic("info", message, count=chart.not_drawn_count)
+    if chart.reversed_count:
+        yield Diagnostic(
+            "warning", "spans end before they start; drawn as points", count=chart.reversed_count
+        )
+
+
+def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
+    _require_room(chart, figure)
+    canvas, lines = _lay_out(chart, figure.drawn_size)
+    width, height = number(canvas.width), number(canvas.height)
+    shown = [number(side * figure.pixels_per_unit) for side in (canvas.width, canvas.height)]
+    title = _xml(chart_title(chart))
+    title_size = min(TITLE_SIZE, (canvas.width - canvas.left) / (TITLE_WIDTH_EM * len(chart_title(chart))))
+    parts = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="stagescope" viewBox="0 0 {width} {height}" '
+            f'width="{shown[0]}" height="{shown[1]}" style="max-width:100%;height:auto" '
+            f'font-size="{number(FONT_SIZE)}" role="img" aria-label="{title}">'
+        ),
+        f"<title>{title}</title>",
+        f"<desc>{_xml(_description(chart))}</desc>",
+        f"<style>\n{STYLE}{class_rules(chart)}{layer_rules(canvas)}</style>",
+        f"<defs>{''.join((*patterns(chart), *hatches(chart)))}</defs>",
+        f'<rect class="paper" width="{width}" height="{height}"/>',
+        (
+            f'<text class="ink" x="{number(canvas.left)}" y="28" font-size="{number(title_size)}" '
+            f'font-weight="600">{title}</text>'
+        ),
+        *draw_legend(lines, canvas.left),
+        *_axis(canvas),
+        *_section_titles(canvas),
+        *_rows(canvas, timeline),
+        *draw_critical_path(canvas),
+        "</svg>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _lay_out(chart: StepChart, size: Size | None) -> tuple[Canvas, list[list[LegendEntry]]]:
+    """Return where things are in a picture of this size, and the lines of its legend."""
+    left = 30.0 + 6.6 * max((len(f"rank {rank}") for rank in chart.ranks), default=6)
+    canvas = Canvas(chart, left, LEGEND_TOP, size)
+    lines = legend_lines([*legend_entries(chart), *layer_entries(chart)], canvas.plot_width)
+    return replace(canvas, top=LEGEND_TOP + LEGEND_PITCH * len(lines) + 14), lines
+
+
+def _require_room(chart: StepChart, figure: Figure) -> None:
+    """Raise UsageError where the size that was asked for leaves too little for the axis or the rows."""
+    size = figure.drawn_size
+    if size is None:
+        return
+    width = max(size.width, _lay_out(chart, size)[0].least_width)
+    height = _lay_out(chart, Size(width))[0].least_height  # a narrow legend is high
+    if size.width < width or (size.height is not None and size.height < height):
+        least = Size(width, height).times(figure.pixels_per_unit)
+        raise UsageError.figure_too_small(str(figure.size), str(least), len(chart.ranks))
+
+
+def _description(chart: StepChart) -> str:
+    blocks = counted(chart.blocks.height, "block")
+    sentences = [
+        f"Gantt chart of one training step of a pipeline: one row per rank, time to the right, {blocks}.",
+        "The number in a block is its micro-batch.",
+    ]
+    if chart.blocks["fused"].any():
+        sentences.append(
+            "A framed block is an overlapped pair: its numbers are those of a forward and of a backward."
+        )
+    if chart.gaps is not None:
+        sentences.append("Hatched time is idle, by what the rank waited for.")
+    if chart.critical_path is not None:
+        sentences.append("Framed and joined blocks are the critical path of the step.")
+    if chart.sections:
+        sentences.append(
+            "The machines below different titles are not on one clock: only times below one title can be compared."
+        )
+    if chart.blocks.is_empty():
+        sentences.append("No jobs were recorded.")
+    if chart.bubble_fraction is not None:
+        sentences.append(
+            "The bubble is the idle share of all ranks between the first and the last pipeline job."
+        )
+    if chart.blocks.height > MOST_TITLED_BLOCKS:
+        sentences.append(
+            "Because there are so many blocks, those of one kind and rank are one shape, without tooltips."
+        )
+    sentences += [f"{row.message[0].upper()}{row.message[1:]} ({row.count})." for row in _diagnostics(chart)]
+    return " ".join(sentences)
+
+
+def _axis(canvas: Canvas) -> Iterator[str]:
+    """Yield grid lines, their times and the name of the axis."""
+    axis = chart_axis(canvas.chart, most=int(canvas.plot_width // 80))
+    start = "the start of the step on that clock" if canvas.chart.sections else "the start of the step"
+    words = f"time since {start} ({axis.unit})" if axis.unit else "time in units of cost"
+    marks = [(number(canvas.left + canvas.x(tick.time_ns)), tick.text) for tick in axis.ticks]
+    top, bottom = canvas.top - 4, canvas.bottom
+    lines = "".join(f"M{x} {number(top)}V{number(bottom + 4)}" for x, _ in marks)
+    yield f'<path class="grid" d="{lines}"/>'
+    if canvas.chart.blocks.is_empty():
+        yield f'<text class="quiet" x="{number(canvas.left)}" y="{number(top - 4)}">no jobs recorded</text>'
+    texts = "".join(f'<text x="{x}" y="{number(bottom + 19)}">{text}</text>' for x, text in marks)
+    yield f'<g class="quiet" text-anchor="middle" font-size="11">{texts}</g>'
+    yield (
+        f'<text class="quiet" x="{number(canvas.left + canvas.plot_width / 2)}" y="{number(bottom + 38)}" '
+        f'text-anchor="middle">{words}</text>'
+    )
+
+
+def _section_titles(canvas: Canvas) -> Iterator[str]:
+    """Yield the titles of machines that are not on one clock; each breaks the grid, so that rows are not compared."""
+    for section in canvas.chart.sections:
+        top = canvas.row_top(section.row) - SECTION_HEIGHT
+        place = f'x="{number(canvas.left)}" y="{number(top)}"'
+        size = f'width="{number(canvas.plot_width)}" height="{number(SECTION_HEIGHT)}"'
+        yield f'<rect class="paper" {place} {size}/>'
+        yield f'<path class="grid" stroke-dasharray="6 4" d="M0 {number(top + 4)}H{number(canvas.width)}"/>'
+        text = f'x="{number(canvas.left)}" y="{number(top + 19)}" font-size="11"'
+        yield f'<text class="quiet" {text}>{_xml(section.title)}</text>'
+
+
+def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
+    """Yield every rank's row: track, waits, blocks, numbers."""
+    chart = canvas.chart
+    blocks = chart.blocks.partition_by("row", as_dict=True)
+    waits = chart.waits.partition_by("row", as_dict=True)
+    gaps = {} if chart.gaps is None else chart.gaps.partition_by("row", as_dict=True)
+    clocks = clock_notes(timeline)
+    facts = {
+        row["rank"]: row | {"clock": clocks.get(row["rank"])} for row in timeline.ranks.iter_rows(named=True)
+    }
+    drawing = Drawing(canvas, _text_kinds(canvas))
+    size = f'width="{number(canvas.plot_width)}" height="{number(canvas.row_height)}"'
+    label_every = max(1, -int(-11 // canvas.pitch))
+    for row, rank in enumerate(chart.ranks):
+        own = blocks.get((row,), chart.blocks.clear())
+        yield f'<g transform="translate({number(canvas.left)} {number(canvas.row_top(row))})">'
+        yield f'<rect class="track" {size}/>'
+        if row % label_every == 0:
+            at = f'x="-8" y="{number(canvas.row_height / 2)}" dy=".35em" text-anchor="end"'
+            tip = _xml(_rank_tip(rank, facts.get(rank, {}), own))
+            yield f'<text class="ink" {at}>rank {rank}<title>{tip}</title></text>'
+        if (row,) in gaps:
+            yield from draw_gaps(canvas, gaps[row,])
+        yield from draw_waits(canvas, waits.get((row,), chart.waits.clear()))
+        yield from _blocks(drawing, rank, block_rows(own))
+        yield "</g>"
+
+
+def _rank_tip(rank: int, facts: dict[str, object], blocks: pl.DataFrame) -> str:
+    stages = blocks["stage"].drop_nulls().unique().sort().to_list()
+    words = [f"rank {rank}", *(str(facts[name]) for name in ("machine", "host", "device") if facts.get(name))]
+    if stages:
+        words.append(f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}")
+    clock = f"\nclock: {facts['clock']}" if facts.get("clock") else ""
+    return ", ".join(words) + clock
+
+
+def _blocks(drawing: Drawing, rank: int, blocks: list[Block]) -> Iterator[str]:
+    """Yield a rank's blocks: rectangles with tooltips, or paths where the picture has too many."""
+    chart = drawing.canvas.chart
+    boxes = [drawing.canvas.box(block) for block in blocks]
+    # An edge in the paper's color parts neighbors, but would eat blocks of few pixels.
+    edge = min(0.8, round(sum(box.width for box in boxes) / max(len(boxes), 1) / 12, 1))
+    if chart.blocks.height > MOST_TITLED_BLOCKS:
+        boxes_by_name: dict[str, list[Box]] = defaultdict(list)
+        for block, box in zip(blocks, boxes, strict=True):
+            boxes_by_name[class_name(block.kind, block.shade)].append(box)
+        shapes = [f'<path class="{name}" d="{path_data(own)}"/>' for name, own in boxes_by_name.items()]
+    else:
+        shapes = [_titled(block, box, rank, chart) for block, box in zip(blocks, boxes, strict=True)]
+    yield f'<g class="blocks" stroke-width="{number(edge)}">'
+    yield from shapes
+    yield "</g>"
+    pairs = [drawing.canvas.pair_box(block) for block in blocks if block.fused and block.lane == 0]
+    if pairs:
+        yield f'<path class="pair" d="{path_data(pairs)}"/>'
+    yield from _texts(drawing, blocks, boxes)
+
+
+def _titled(block: Block, box: Box, rank: int, chart: StepChart) -> str:
+    x, y, width, height = map(number, box)
+    at = f'x="{x}" y="{y}"' if box.y else f'x="{x}"'
+    tip = _xml(_block_tip(block, rank, chart))
+    name = class_name(block.kind, block.shade)
+    return f'<rect class="{name}" {at} width="{width}" height="{height}"><title>{tip}</title></rect>'
+
+
+def _block_tip(block: Block, rank: int, chart: StepChart) -> str:
+    named = block.stage is not None and block.microbatch is not None
+    notation = label(block.kind, block.stage, block.microbatch) if named else ""
+    words = " ".join(filter(None, (notation, block.kind.replace("_", " "), (block.name or "")[:120])))
+    facts = (("rank", rank), ("stage", block.stage), ("micro-batch", block.microbatch), ("step", chart.step))
+    where = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
+    length = time_text(chart, block.end_ns - block.start_ns)
+    return f"{words}\n{where}\nstarts at {time_text(chart, block.start_ns)}, lasts {length}"
+
+
+def _text_kinds(canvas: Canvas) -> frozenset[str]:
+    """Return the kinds whose blocks mostly have room for their text: a row numbered 0 to 9 only misleads."""
+    fitting: dict[str, list[bool]] = defaultdict(list)
+    for block in block_rows(canvas.chart.blocks):
+        fitting[block.kind].append(_fits(_block_text(block), canvas.box(block)))
+    return frozenset(kind for kind, fits in fitting.items() if 2 * sum(fits) > len(fits))
+
+
+def _block_text(block: Block) -> str:
+    return block.kind.replace("_", " ") if block.microbatch is None else str(block.microbatch)
+
+
+def _font_size(box: Box) -> float:
+    return round(min(FONT_SIZE, box.height * 0.72), 1)
+
+
+def _fits(text: str, box: Box) -> bool:
+    size = _font_size(box)
+    return size >= LEAST_FONT_SIZE and DIGIT_WIDTH_EM * size * len(text) + 2 <= box.width
+
+
+def _texts(drawing: Drawing, blocks: list[Block], boxes: list[Box]) -> Iterator[str]:
+    """Yield the micro-batch numbers that fit into their blocks, grouped by ink and size."""
+    groups: dict[tuple[str, float], list[str]] = defaultdict(list)
+    halves: list[tuple[Block, Box]] = []
+    for block, box in zip(blocks, boxes, strict=True):
+        if block.fused:
+            halves.append((block, box))
+            continue
+        text = _block_text(block)
+        if block.kind in drawing.text_kinds and _fits(text, box):
+            groups[_ink(drawing, block), _font_size(box)].append(_text(text, box))
+    # The two halves of a pair have the same times, so that they follow each other.
+    for half, other in zip(halves[::2], halves[1::2], strict=True):
+        (upper, box), lower = sorted((half, other), key=lambda each: each[0].lane)
+        groups[_ink(drawing, upper), _font_size(box)] += _pair_text(drawing, (upper, box), lower)
+    for (ink, size), texts in groups.items():
+        yield f'<g class="texts" fill="{ink}" font-size="{number(size)}">{"".join(texts)}</g>'
+
+
+def _pair_text(drawing: Drawing, upper: tuple[Block, Box], lower: tuple[Block, Box]) -> Iterator[str]:
+    """Yield the label of an overlapped pair, one text such as 7F+13B in two lines; the numbers alone if it is tight."""
+    blocks, boxes = (upper[0], lower[0]), (upper[1], lower[1])
+    if None in (each.microbatch for each in blocks):
+        return
+    letters = tuple(f"{each.microbatch}{BY_NAME[each.kind].letter}" for each in blocks)
+    for first, second in ((letters[0], f"+{letters[1]}"), (_block_text(blocks[0]), _block_text(blocks[1]))):
+        if _fits(first, boxes[0]) and _fits(second, boxes[1]):
+            x, drop = number(boxes[1].x + boxes[1].width / 2), number(boxes[1].y - boxes[0].y)
+            ink = _ink(drawing, blocks[1])
+            yield _text(f'{first}<tspan x="{x}" dy="{drop}" fill="{ink}">{second}</tspan>', boxes[0])
+            return
+
+
+def _text(text: str, box: Box) -> str:
+    x, y = number(box.x + box.width / 2), number(box.y + box.height / 2)
+    return f'<text x="{x}" y="{y}" dy=".36em">{text}</text>'
+
+
+def _ink(drawing: Drawing, block: Block) -> str:
+    return text_color(chunk_color(block.kind, block.shade, drawing.canvas.chart.chunk_count))
+
+
+def _xml(text: str) -> str:
+    """Return text for an XML element or attribute; characters that XML forbids become U+FFFD."""
+    text = NOT_XML.sub("\ufffd", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace('"', "&quot;")

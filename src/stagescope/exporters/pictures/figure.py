@@ -1,0 +1,114 @@
+"""What of a run a picture shows and how large it is: the choices for a paper or a slide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.exporters.pictures.step_chart import chart_step, from_origins
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stagescope.exporters.layers import AnalysisLayers
+    from stagescope.exporters.pictures.step_chart import Section, StepChart
+    from stagescope.model import Timeline
+
+
+class Size(NamedTuple):
+    """Width and height; without a height, as high as its rows need."""
+
+    width: float
+    height: float | None = None
+
+    def times(self, factor: float) -> Size:
+        """Return the size so many times as large."""
+        return Size(self.width * factor, None if self.height is None else self.height * factor)
+
+    def __str__(self) -> str:
+        """Return the size in whole pixels as a command line has it, rounded up."""
+        return "x".join(str(math.ceil(side)) for side in self if side is not None)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A step (None: the typical one), ranks (none: all of them) and a size (None: as large as the step needs).
+
+    A size is in pixels, and a picture of pixels may have several of them for each unit that it is drawn in. `extras`
+    is what analysis found: of it a figure shows the idle time by cause and the critical path.
+    """
+
+    step: int | None = None
+    ranks: tuple[int, ...] = ()
+    size: Size | None = None
+    pixels_per_unit: int = 1
+    extras: AnalysisLayers | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def drawn_size(self) -> Size | None:
+        """The size in units."""
+        return None if self.size is None else self.size.times(1 / self.pixels_per_unit)
+
+
+def chart_figure(timeline: Timeline, figure: Figure) -> StepChart:
+    """Return what a figure draws. Times and the bubble are those of the whole step, whichever ranks are drawn.
+
+    Raises InputError when the step or a rank was not recorded.
+    """
+    chart = with_extras(chart_step(timeline, figure.step), timeline, figure.extras)
+    return _only_ranks(chart, set(figure.ranks)) if figure.ranks else chart
+
+
+def with_extras(chart: StepChart, timeline: Timeline, extras: AnalysisLayers | None) -> StepChart:
+    """Return the chart with the idle time by cause and the critical path of its step; as it is without `extras`."""
+    if extras is None or chart.step is None:
+        return chart
+    gaps, path = extras.gaps, extras.critical_path
+    if gaps is not None:
+        gaps = _in_chart(gaps.filter(pl.col("step") == chart.step), chart).select(
+            "row", "start_ns", "end_ns", "cause"
+        )
+    if path is not None:
+        spans = timeline.spans[path["row"]].filter(pl.col("step") == chart.step)
+        path = _in_chart(spans, chart).select("row", "start_ns", "end_ns")
+    return replace(chart, gaps=gaps, critical_path=path)
+
+
+def _in_chart(frame: pl.DataFrame, chart: StepChart) -> pl.DataFrame:
+    """Return a frame that has rank, start_ns and end_ns with the rows and times of a chart."""
+    row = pl.col("rank").replace_strict(chart.ranks, range(len(chart.ranks)), return_dtype=pl.Int32)
+    return from_origins(frame, chart.origins_ns, ("start_ns", "end_ns")).with_columns(row=row)
+
+
+def _only_ranks(chart: StepChart, ranks: set[int]) -> StepChart:
+    unknown = ranks.difference(chart.ranks)
+    if unknown:
+        raise InputError.no_ranks(unknown, chart.ranks)
+    kept = [row for row, rank in enumerate(chart.ranks) if rank in ranks]
+    row = pl.col("row").replace_strict(kept, range(len(kept)), return_dtype=pl.Int32)
+    row_or_none = pl.col("row").replace_strict(kept, range(len(kept)), default=None, return_dtype=pl.Int32)
+    blocks, waits = (table.filter(pl.col("row").is_in(kept)) for table in (chart.blocks, chart.waits))
+    gaps, path = chart.gaps, chart.critical_path
+    return replace(
+        chart,
+        ranks=tuple(chart.ranks[row] for row in kept),
+        blocks=blocks.with_columns(row),
+        waits=waits.with_columns(row),
+        gaps=None if gaps is None else gaps.filter(pl.col("row").is_in(kept)).with_columns(row),
+        critical_path=None if path is None else path.with_columns(row_or_none),
+        sections=tuple(_kept_sections(chart, kept)),
+        other_rank_count=len(chart.ranks) - len(kept),
+    )
+
+
+def _kept_sections(chart: StepChart, kept: list[int]) -> Iterator[Section]:
+    """Yield the sections of which a row is kept, at the first of these."""
+    ends = [section.row for section in chart.sections[1:]] + [len(chart.ranks)] * bool(chart.sections)
+    for section, end in zip(chart.sections, ends, strict=True):
+        places = [place for place, row in enumerate(kept) if section.row <= row < end]
+        if places:
+            yield section._replace(row=places[0])

@@ -1,0 +1,124 @@
+"""What an annotation is called and what that means: the actions of torch's schedules, and the names of ours.
+
+Sources: torch 2.13.0, torch/distributed/pipelining/schedules.py (`_Action.__str__`: ``PP:1F0``, ``PP:6I3``,
+``PP:1SEND_F0``, ``PP:4UNSHARD``, ``PP:(1F6;6B2)OVERLAP_F_B``; GPipe and forward-only schedules: ``Forward 3``),
+torch/profiler/profiler.py (``ProfilerStep#3``), torch/optim/optimizer.py (``Optimizer.step#Adam.step``); and
+stagescope/record/mirrors.py (``F1.3 step 2``).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.ingest.annotations.name_pattern import NamePattern
+from stagescope.vocabulary.kinds import BY_NAME, KINDS, TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ACTION, PLAIN, MIRROR = "action", "plain", "mirror"
+"""Who named it: a runtime schedule of torch, GPipe of torch, or stagescope's own mirror."""
+
+KIND_OF_ACTION = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward_input",
+    "W": "backward_weight",
+    "SEND_F": "send_forward",
+    "RECV_F": "recv_forward",
+    "SEND_B": "send_backward",
+    "RECV_B": "recv_backward",
+    "REDUCE_GRAD": "grad_reduce",
+    "UNSHARD": "other",
+    "RESHARD": "other",
+}
+LETTERS = {kind.letter: kind.name for kind in KINDS if kind.name not in TRANSFERS}
+
+ONE_ACTION = re.compile(r"(\d+)(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|UNSHARD|RESHARD)(\d*)")
+PLAIN_NAME = re.compile(r"(Forward|Backward) (\d+)")
+MIRROR_JOB = re.compile(r"([A-Z])(\d+)?(?:\.(\d+))?(?: step (\d+))?")
+MIRROR_KIND = re.compile(rf"({'|'.join(BY_NAME)})(?: step (\d+))?")
+STEP = re.compile(r"ProfilerStep#(\d+)")
+OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+MOST_DIGITS = 9
+
+
+class Meaning(NamedTuple):
+    """One thing that an annotation stands for; `place` counts those of one annotation, in the order they run in."""
+
+    style: str
+    kind: str
+    stage: int | None = None
+    microbatch: int | None = None
+    step: int | None = None
+    place: int = 0
+    text: str | None = None
+
+
+def meanings(name: str) -> tuple[Meaning, ...]:
+    """Return what an annotation stands for: two jobs for an overlapped pair, nothing where it is no job of a pipeline.
+
+    >>> [(one.kind, one.stage, one.microbatch) for one in meanings("PP:(1F6;6B2)OVERLAP_F_B")]
+    [('forward', 1, 6), ('backward', 6, 2)]
+    """
+    if name.startswith("PP:"):
+        return _actions(name.removeprefix("PP:"))
+    if plain := PLAIN_NAME.fullmatch(name):
+        return (Meaning(PLAIN, plain[1].lower(), microbatch=_number(plain[2])),)
+    if OPTIMIZER.fullmatch(name):
+        return (Meaning(PLAIN, "optimizer"),)
+    return _mirrored(name)
+
+
+def pattern_meanings(pattern: str) -> Callable[[str], tuple[Meaning, ...]]:
+    """Return a function as `meanings` that also knows names as a pattern of the caller describes them."""
+    described = NamePattern(pattern)
+
+    def find(name: str) -> tuple[Meaning, ...]:
+        job = described.job(name)
+        if job is None:
+            return meanings(name)
+        stage, microbatch, step = (job.numbers.get(field) for field in ("stage", "microbatch", "step"))
+        return (Meaning(MIRROR, job.kind, stage, microbatch, step),)
+
+    return find
+
+
+def step_number(name: str) -> int | None:
+    """Return the number of a step of torch.profiler, None for other annotations."""
+    found = STEP.fullmatch(name)
+    return _number(found[1]) if found else None
+
+
+def _actions(body: str) -> tuple[Meaning, ...]:
+    inner = body[1:].partition(")")[0].split(";") if body.startswith("(") else [body]
+    found = [ONE_ACTION.fullmatch(one) for one in inner]
+    return tuple(
+        Meaning(
+            ACTION,
+            KIND_OF_ACTION[one[2]],
+            _number(one[1]),
+            _number(one[3]),
+            place=place,
+            text=one[2] if KIND_OF_ACTION[one[2]] == "other" else None,
+        )
+        for place, one in enumerate(found)
+        if one
+    )
+
+
+def _mirrored(name: str) -> tuple[Meaning, ...]:
+    if job := MIRROR_JOB.fullmatch(name):
+        # A letter alone, or with a stage alone, is what anybody may call something.
+        if job[1] not in LETTERS or not (job[3] or job[4]):
+            return ()
+        stage, microbatch, step = map(_number, job.groups()[1:])
+        return (Meaning(MIRROR, LETTERS[job[1]], stage, microbatch, step),)
+    if kind := MIRROR_KIND.fullmatch(name):
+        return (Meaning(MIRROR, kind[1], step=_number(kind[2])),) if kind[2] else ()
+    return ()
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and len(text) <= MOST_DIGITS else None

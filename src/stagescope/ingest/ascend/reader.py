@@ -1,0 +1,156 @@
+"""Ascend profiles: the databases of torch_npu's and MindSpore's profilers and of msMonitor, one per rank.
+
+Jobs are the mstx marks that the guide of pp_chart (msprof-analyze 26.2) puts around forward and backward functions, in
+the time of the device. Micro-batches and stages are told by the schedule (ingest/ascend/naming.py), transfers by the
+jobs that made and took them (ingest/ascend/pairing.py). The steps are those of the profiler's STEP_TIME.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.ingest.ascend.arrivals import place_by_arrival
+from stagescope.ingest.ascend.discovery import PATTERNS, choose_profiles, is_profile
+from stagescope.ingest.ascend.machines import clocks_table, machines_of
+from stagescope.ingest.ascend.markers import read_marks, read_step_times, with_steps, without_nested
+from stagescope.ingest.ascend.metadata import agree, place_ranks, read_facts
+from stagescope.ingest.ascend.naming import name_jobs
+from stagescope.ingest.ascend.pipeline_info import PipelineInfo
+from stagescope.ingest.ascend.transfer_spans import name_transfers
+from stagescope.ingest.ascend.transfers import marked_transfers, read_transfers, with_peers
+from stagescope.ingest.database import Database
+from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.model import RANKS, SPANS, STEPS, Timeline
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.validate import conform, in_order
+from stagescope.schedules.spellings import known_schedule
+from stagescope.vocabulary.errors import InputError, StagescopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from stagescope.ingest.ascend.discovery import Profile
+    from stagescope.ingest.ascend.metadata import Facts
+
+
+class _Content(NamedTuple):
+    """What one profile holds."""
+
+    facts: Facts
+    jobs: pl.DataFrame
+    steps: pl.DataFrame
+    transfers: pl.DataFrame
+    notes: list[Diagnostic]
+
+
+def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
+    """Return the Timeline of all given profiles, which belong to one run; one profile per rank, the newest.
+
+    A profile that cannot be read, or not to its end, becomes an error in diagnostics while another is usable. Raises
+    InputError when none is or none holds a mark, and when a layout given by hand does not fit the ranks.
+    """
+    options = options or ReadOptions()
+    profiles, notes = choose_profiles(paths)
+    contents: list[_Content] = []
+    refused: list[StagescopeError] = []
+    for profile in profiles:
+        try:
+            contents.append(_read(profile))
+        except StagescopeError as error:
+            refused.append(error)
+            notes.append(Diagnostic("error", f"not read: {error}", str(profile.path), profile.rank))
+        options.done(profile.path)
+    for path in sorted({*paths} - {profile.path for profile in profiles}):
+        options.done(path)
+    if not any(content.jobs.height for content in contents):
+        raise refused[0] if refused and not contents else InputError.no_marks(paths[0], len(paths))
+    return _timeline(contents, options).with_diagnostics(notes)
+
+
+def _read(profile: Profile) -> _Content:
+    """Return what one profile holds; raises InputError where it cannot be opened."""
+    with Database(profile.path) as database:
+        facts = read_facts(database, profile.rank)
+        marks = read_marks(database, profile.rank)
+        steps = read_step_times(database, profile.rank)
+        transfers = read_transfers(database, facts)
+        if transfers.is_empty():
+            transfers = marked_transfers(marks.other, profile.rank)
+        notes = [*marks.notes, *database.diagnostics(profile.rank)]
+        if marks.jobs.is_empty():
+            text = "it holds no mark of a forward or backward with a task on the device"
+            notes.append(Diagnostic("error", text, str(profile.path), profile.rank))
+        return _Content(facts, marks.jobs, steps, transfers, notes)
+
+
+def _timeline(contents: Sequence[_Content], options: ReadOptions) -> Timeline:
+    facts = [content.facts for content in contents]
+    jobs, job_notes = _raw_jobs(contents)
+    declared, fact_notes = agree(facts)
+    ranks = _with_schedule(_ranks(facts, declared.world_size), options.schedule or declared.pipeline.schedule)
+    places, place_notes = place_ranks(facts, declared, options.layout)
+    if places["pp"].null_count() == places.height:
+        places, place_notes = place_by_arrival(jobs, ranks)
+    every = places.join(ranks.select("rank", "clock"), on="rank", how="left")
+    given = PipelineInfo(
+        options.schedule or declared.pipeline.schedule, options.microbatches or declared.pipeline.microbatches
+    )
+    named, naming_notes = name_jobs(jobs, every, given)
+    raw = with_peers(
+        pl.concat(content.transfers for content in contents), {each.rank: each for each in facts}, places
+    )
+    transfers, transfer_notes = name_transfers(raw, named, every)
+    steps = named.drop_nulls("step").group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
+    reading = [note for content in contents for note in content.notes]
+    notes = [*reading, *job_notes, *fact_notes, *place_notes, *naming_notes, *transfer_notes]
+    return Timeline(
+        spans=in_order(pl.concat([named, transfers]), SPANS),
+        ranks=conform(ranks.join(places, on="rank", how="left", maintain_order="left"), RANKS),
+        steps=conform(steps, STEPS),
+        clocks=clocks_table(facts),
+        diagnostics=diagnostics_table(notes),
+    )
+
+
+def _raw_jobs(contents: Sequence[_Content]) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return the raw jobs of all ranks with their steps, without those inside others, and what was set aside."""
+    jobs, nested = without_nested(pl.concat(content.jobs for content in contents))
+    stepped = with_steps(jobs, pl.concat(content.steps for content in contents))
+    notes = []
+    for frame, severity, text in (
+        (nested, "info", "marks of jobs inside the mark of another job were left out"),
+        (stepped.filter(pl.col("step").is_null()), "warning",
+         "jobs began outside every step of the profile (STEP_TIME); they are kept without its number"),
+    ):  # fmt: skip
+        counts = frame.group_by("rank", maintain_order=True).len()
+        notes += [Diagnostic(severity, text, rank=rank, count=count) for rank, count in counts.iter_rows()]
+    return stepped.drop("host_start_ns", "host_end_ns"), notes
+
+
+def _ranks(facts: Sequence[Facts], world_size: int | None) -> pl.DataFrame:
+    """Return the ranks table without coordinates and schedule."""
+    machines = machines_of(facts)
+    rows = [
+        {"rank": each.rank, "machine": machines.get(each.machine), "device": each.device, "host": each.host,
+         "clock": each.clock, "world_size": world_size, "source": each.source}
+        for each in facts
+    ]  # fmt: skip
+    columns = ("rank", "machine", "device", "host", "clock", "world_size", "source")
+    return pl.DataFrame(rows, schema={name: RANKS.schema[name] for name in columns}).sort("rank")
+
+
+def _with_schedule(ranks: pl.DataFrame, schedule: str | None) -> pl.DataFrame:
+    """Return the ranks with the schedule under its own name, null for a spelling that is none's."""
+    return ranks.with_columns(schedule=pl.lit(known_schedule(schedule), pl.String))
+
+
+READER = Reader(
+    name="ascend",
+    patterns=PATTERNS,
+    description="Ascend profiles with mstx marks: torch_npu, MindSpore and msMonitor databases",
+    recognizes=is_profile,
+    read=read_profiles,
+)

@@ -1,0 +1,1 @@
+"""Chrome-format traces whose span names a pattern describes."""

@@ -1,0 +1,48 @@
+"""Reports of NVIDIA Nsight Systems, exported with `nsys export --type sqlite`. See docs/nsight.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.ingest.database import is_database
+from stagescope.ingest.natural_order import natural_key
+from stagescope.ingest.nsight.process_trace import read_report
+from stagescope.ingest.nsight.report import is_report
+from stagescope.ingest.nsight.timeline import timeline_of_reports
+from stagescope.ingest.processes import read_each
+from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from stagescope.model import Timeline
+
+
+def recognize_report(path: Path, head: bytes) -> bool:
+    """Return whether a file is an exported report: by its tables, by its name where it cannot be opened."""
+    if not is_database(head):
+        return False
+    try:
+        return is_report(path)
+    except InputError:
+        return path.suffix == ".sqlite"
+
+
+def read_reports(paths: Sequence[Path], options: ReadOptions) -> Timeline:
+    """Return the Timeline of all given reports, large ones read in parallel; see timeline_of_reports.
+
+    Raises InputError as it does, and for a file that SQLite cannot read.
+    """
+    ordered = sorted(paths, key=lambda path: natural_key(str(path)))
+    return timeline_of_reports(read_each(read_report, ordered, options.done, options.pattern))
+
+
+READER = Reader(
+    name="nsight",
+    patterns=("*.sqlite",),
+    description="reports of Nsight Systems, exported to SQLite (`nsys export --type sqlite`)",
+    recognizes=recognize_report,
+    read=read_reports,
+)

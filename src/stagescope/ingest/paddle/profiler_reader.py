@@ -1,0 +1,327 @@
+"""Chrome traces of paddle.profiler (``*.paddle_trace.json``): one process per file, its jobs as the host ran them.
+
+Source: PaddlePaddle 3.3.1, paddle/fluid/platform/profiler/chrometracing_logger.cc (format 1.0.2) and
+python/paddle/profiler/profiler.py. The static executor opens one event per job, called ``forward-0[39.575 ms]``:
+type, micro-batch, and a duration that is there once more as a number. Of the three stamps of an event, `ts` (whole
+microseconds since the Unix epoch, rounded down) and `dur` are used; `args.start_time` is a 32-bit float of
+microseconds since the first event, which after a minute is less exact than `ts`. Ends are rounded down to whole
+microseconds as well: else a job would seem to overlap the next one by what was cut off its start. The list of
+events ends with an empty object.
+
+Not read: kernels, memory, and operators below the jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from stagescope.ingest.natural_order import natural_key
+from stagescope.ingest.paddle.job_types import describe_job, span_name
+from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.source_clocks import source_clocks
+from stagescope.ingest.streams import open_stream
+from stagescope.model import RANKS, SPANS, STEPS, Timeline
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.validate import conform
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+JOB_NAME = r"^([A-Za-z]\w*(?:\(chunk\d+\))?)-(\d+)\[[^\]]*\]$"
+STEP_NAME = r"^ProfileStep#(\d+)"
+RUN_NAME = r"^StandaloneExecutor::run\b"
+FILE_NAME = re.compile(r"(?P<worker>.*?)(?:_time_[\d_]+)?\.paddle_trace\.json(?:\.\w+)?")
+"""`export_chrome_tracing` appends the time of the export: several of one worker are one process."""
+
+HOST_IN_WORKER = re.compile(r"host_(?P<host>.+)pid_(?P<pid>\d+)")
+RANK_IN_WORKER = re.compile(r"(?:rank|worker|trainer)[_-]?(\d+)", re.IGNORECASE)
+END_OF_EVENT = b"\n  },"
+DEVICE_CATEGORIES = ("Kernel", "Memcpy", "Memset")
+RESOLUTION_NS = 1_000
+CLOCK_METHOD = "wall clock of the host, in whole microseconds"
+
+
+class Event(msgspec.Struct, gc=False):
+    """What is needed of one trace event; everything may be absent, as in the empty object at the end."""
+
+    name: str = ""
+    ph: str = ""
+    cat: str = ""
+    ts: int | float = 0
+    dur: float = 0.0
+    pid: int | str = 0
+    tid: int | str = 0
+
+
+class Trace(msgspec.Struct):
+    """What is needed of one file."""
+
+    traceEvents: list[Event] = []  # noqa: N815 - the format's spelling
+
+
+class Process(NamedTuple):
+    """What one process wrote: whose it is as far as its files' names say, and its events in one table."""
+
+    worker: str
+    pid: str
+    sources: tuple[str, ...]
+    events: pl.DataFrame
+
+
+def recognize_trace(_: Path, head: bytes) -> bool:
+    """Return whether a file is a chrome trace of Paddle: nobody else writes `span_index`."""
+    return b'"span_index"' in head and b'"schemaVersion"' in head
+
+
+def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
+    """Return the Timeline of all given traces, which belong to one run.
+
+    A job's step is the number of the ProfileStep that holds its start, null where none does. Ranks are the
+    numbers in the files' names where every name has one (`worker_name="rank3"`), else the processes in order
+    of host and process id, which is a guess and said to be one. A trace without a job and one that is cut off
+    become errors in diagnostics. Raises InputError when no trace has a job in it.
+    """
+    diagnostics: list[Diagnostic] = []
+    processes = []
+    for process in _processes(paths, options, diagnostics):
+        if process.events["is_job"].any():
+            processes.append(process)
+        else:
+            text = "no job in the trace: the executor ran no pipeline plan while it was recorded"
+            diagnostics.append(Diagnostic("error", text, process.sources[0]))
+    if not processes:
+        raise InputError.no_job_in_traces(paths[0])
+    ranks = _ranks(processes, diagnostics)
+    jobs = [_jobs(process, rank) for rank, process in ranks.items()]
+    for rank, process in ranks.items():
+        diagnostics += _notes(process, rank)
+    return Timeline(
+        spans=conform(pl.concat(jobs), SPANS),
+        ranks=_rank_rows(ranks),
+        steps=conform(pl.concat(_steps(process, rank) for rank, process in ranks.items()), STEPS),
+        clocks=_clocks(processes),
+        diagnostics=diagnostics_table([*diagnostics, *_without_step(jobs, ranks)]),
+    )
+
+
+def _processes(
+    paths: Sequence[Path], options: ReadOptions, diagnostics: list[Diagnostic]
+) -> Iterator[Process]:
+    """Yield every process with the events of all its files, in the natural order of the workers' names."""
+    found = []
+    for path in paths:
+        trace = _load(path, diagnostics)
+        pids = sorted({str(event.pid) for event in trace if event.ph == "X"}, key=natural_key) or ["0"]
+        found += [(_worker(path), pid, path, _table(trace, pid)) for pid in pids]
+        options.done(path)
+    found.sort(key=lambda one: (natural_key(one[0]), natural_key(one[1]), str(one[2])))
+    for (worker, pid), files in groupby(found, key=lambda one: one[:2]):
+        every = list(files)
+        yield Process(worker, pid, tuple(str(one[2]) for one in every), pl.concat(one[3] for one in every))
+
+
+def _worker(path: Path) -> str:
+    found = FILE_NAME.fullmatch(path.name)
+    return found["worker"] if found else path.name
+
+
+def _load(path: Path, diagnostics: list[Diagnostic]) -> list[Event]:
+    """Return the events of one file; of a damaged one, all that can be read."""
+    with open_stream(path) as stream:
+        data = stream.read()
+    try:
+        return msgspec.json.decode(data, type=Trace).traceEvents
+    except msgspec.DecodeError as error:
+        events, lost, where = _salvage(data)
+        if not events:
+            raise InputError.damaged(path, f"not a readable trace: {error}") from None
+    text = "events are cut off or damaged; left out" + (f" ({stream.damage})" if stream.damage else "")
+    diagnostics.append(Diagnostic("error", text, str(path), location=f"first byte {where}", count=lost))
+    return events
+
+
+def _salvage(data: bytes) -> tuple[list[Event], int, int]:
+    """Return the events that can be read one by one, how many cannot, and where the first of these begins.
+
+    Names are written as they are: a quotation mark in the name of one event makes the whole file no JSON.
+    """
+    decoder = msgspec.json.Decoder(Event)
+    events: list[Event] = []
+    damaged: list[int] = []
+    start = data.find(b"[") + 1
+    *pieces, rest = data[start:].split(END_OF_EVENT)
+    for piece in pieces:
+        try:
+            events.append(decoder.decode(piece + b"}"))
+        except msgspec.DecodeError:
+            damaged.append(start)
+        start += len(piece) + len(END_OF_EVENT)
+    if not rest.lstrip().startswith(b"{}"):  # how a whole file goes on behind its last event
+        damaged.append(start)
+    return events, len(damaged), damaged[0] if damaged else start
+
+
+def _table(trace: list[Event], pid: str) -> pl.DataFrame:
+    """Return the complete events of one process that may be jobs, steps or runs, and what is which.
+
+    Columns: name, thread, start_ns, end_ns, type, microbatch, step, is_job, is_step, on_device.
+    """
+    rows = [
+        (e.name, str(e.tid), e.ts, e.dur, e.cat in DEVICE_CATEGORIES)
+        for e in trace
+        if e.ph == "X" and str(e.pid) == pid and e.cat in ("UserDefined", "ProfileStep", *DEVICE_CATEGORIES)
+    ]
+    schema = {
+        "name": pl.String,
+        "thread": pl.String,
+        "ts": pl.Float64,
+        "dur": pl.Float64,
+        "on_device": pl.Boolean,
+    }
+    events = pl.DataFrame(rows, schema, orient="row", strict=False)
+    # A double tells a quarter of a microsecond at today's epoch, and `ts` are whole ones: nothing is lost.
+    start_ns = pl.col("ts").round().cast(pl.Int64) * RESOLUTION_NS
+    events = events.with_columns(
+        start_ns=start_ns,
+        end_ns=start_ns + pl.col("dur").floor().cast(pl.Int64) * RESOLUTION_NS,
+        type=pl.col("name").str.extract(JOB_NAME, 1),
+        microbatch=pl.col("name").str.extract(JOB_NAME, 2).cast(pl.Int32, strict=False),
+        step=pl.col("name").str.extract(STEP_NAME, 1).cast(pl.Int32, strict=False),
+    ).drop("ts", "dur")
+    return events.with_columns(is_job=_are_jobs(events), is_step=pl.col("step").is_not_null())
+
+
+def _are_jobs(events: pl.DataFrame) -> pl.Series:
+    """Return which events are jobs: named like one, in no other such event, and begun by the executor.
+
+    Users open events of their own, and those inside a job may be called like one.
+    """
+    is_run = events["name"].str.contains(RUN_NAME)
+    named = events["type"].is_not_null() & ~events["on_device"]
+    order = events.with_row_index("row").with_columns(is_run=is_run, named=named).sort("start_ns", "row")
+    ends_before = pl.col("end_ns").cum_max().shift(1).over("thread", "is_run").fill_null(-1)
+    outer = order.filter("named").filter(pl.col("start_ns") >= ends_before - RESOLUTION_NS)
+    if is_run.any():
+        runs = order.filter("is_run").select("thread", run_start_ns="start_ns", run_end_ns="end_ns")
+        outer = outer.join_asof(
+            runs, left_on="start_ns", right_on="run_start_ns", by="thread", check_sortedness=False
+        ).filter(pl.col("start_ns") <= pl.col("run_end_ns"))
+    chosen = np.zeros(events.height, bool)
+    chosen[outer["row"].to_numpy()] = True
+    return pl.Series(chosen)
+
+
+def _ranks(processes: Sequence[Process], diagnostics: list[Diagnostic]) -> dict[int, Process]:
+    """Return the processes by rank, and say where the ranks are a guess."""
+    # Hosts may be called worker-7 too, so the default name, host and process id, tells no rank.
+    stated = [None if _host(process) else RANK_IN_WORKER.search(process.worker) for process in processes]
+    numbers = [int(found[1]) for found in stated if found]
+    if len(set(numbers)) == len(processes):
+        return dict(sorted(zip(numbers, processes, strict=True), key=lambda pair: pair[0]))
+    if len(processes) > 1:
+        text = (
+            "the names of the traces tell no rank: the processes were numbered in order of host and process id"
+            ' (name them with export_chrome_tracing(DIR, worker_name="rank3"))'
+        )
+        diagnostics.append(Diagnostic("warning", text, count=len(processes)))
+    return dict(enumerate(processes))
+
+
+def _jobs(process: Process, rank: int) -> pl.DataFrame:
+    """Return the jobs of one process as spans, each in the step that holds its start."""
+    steps = process.events.filter("is_step").select("step", step_start_ns="start_ns", step_end_ns="end_ns")
+    jobs = process.events.filter("is_job").drop("step").sort("start_ns")
+    placed = jobs.join_asof(
+        steps.sort("step_start_ns"), left_on="start_ns", right_on="step_start_ns", check_sortedness=False
+    )
+    described = _describe(jobs["type"].unique(maintain_order=True).to_list())
+    return placed.join(described, on="type", how="left", maintain_order="left").select(
+        "kind", "lane", "chunk", "start_ns", "end_ns",
+        rank=pl.lit(rank, pl.Int32),
+        step=pl.when(pl.col("start_ns") <= pl.col("step_end_ns")).then("step"),
+        microbatch=pl.when(~pl.col("once")).then("microbatch"),
+        name="span_name",
+    )  # fmt: skip
+
+
+def _describe(types: Sequence[str]) -> pl.DataFrame:
+    """Return what the types mean, one row each: type, kind, lane, chunk, once, span_name."""
+    described = [(text, describe_job(text)) for text in types]
+    return pl.DataFrame(
+        {
+            "type": types,
+            "kind": [job.kind for _, job in described],
+            "lane": [job.lane for _, job in described],
+            "chunk": pl.Series([job.chunk for _, job in described], dtype=pl.Int32),
+            "once": [job.once for _, job in described],
+            "span_name": pl.Series([span_name(text) for text in types], dtype=pl.String),
+        }
+    )
+
+
+def _steps(process: Process, rank: int) -> pl.DataFrame:
+    return process.events.filter("is_step").select("step", "start_ns", "end_ns", rank=pl.lit(rank, pl.Int32))
+
+
+def _host(process: Process) -> str | None:
+    found = HOST_IN_WORKER.fullmatch(process.worker)
+    return found["host"] if found else None
+
+
+def _clock(process: Process) -> str:
+    """Return the clock domain of a process: its host; processes that name none are taken to share one."""
+    return f"{_host(process) or 'unknown host'}/wall clock"
+
+
+def _rank_rows(ranks: dict[int, Process]) -> pl.DataFrame:
+    rows = [
+        {
+            "rank": rank,
+            "machine": _host(process),
+            "host": _host(process),
+            "clock": _clock(process),
+            "source": process.sources[0],
+        }
+        for rank, process in ranks.items()
+    ]
+    return conform(pl.DataFrame(rows, infer_schema_length=None), RANKS)
+
+
+def _clocks(processes: Sequence[Process]) -> pl.DataFrame:
+    machines = {_clock(process): _host(process) for process in processes}
+    return source_clocks(machines, CLOCK_METHOD, is_known=None not in machines.values())
+
+
+def _notes(process: Process, rank: int) -> Iterator[Diagnostic]:
+    """Yield what a reader of the picture has to know about one process."""
+    source = process.sources[0]
+    if process.events["on_device"].any():
+        text = (
+            "jobs are drawn as the host launched them: the device ran their kernels later"
+            " (worker logs of a CUDA build have the times of the device)"
+        )
+        yield Diagnostic("warning", text, source, rank)
+
+
+def _without_step(jobs: Sequence[pl.DataFrame], ranks: dict[int, Process]) -> Iterator[Diagnostic]:
+    for (rank, process), spans in zip(ranks.items(), jobs, strict=True):
+        if count := spans["step"].null_count():
+            text = "jobs lie in no ProfileStep and so in no step (call prof.step() after each training step)"
+            yield Diagnostic("warning", text, process.sources[0], rank, count=count)
+
+
+READER = Reader(
+    name="paddle profiler",
+    patterns=("*.paddle_trace.json", "*.paddle_trace.json.gz", "*.paddle_trace.json.zst"),
+    description="chrome traces of paddle.profiler, one file per process and recorded window",
+    recognizes=recognize_trace,
+    read=read_traces,
+)

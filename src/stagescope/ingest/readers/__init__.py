@@ -1,1 +1,0 @@
-"""One module per input format; none imports another."""

@@ -1,0 +1,1 @@
+"""Recordings written by stagescope itself."""

@@ -1,0 +1,120 @@
+"""The files of one bounded recording put together again (see record/segments.py for how they come about)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stagescope.ingest.recording.diagnostics import gaps_of
+from stagescope.ingest.recording.frames import Columns, Contents
+from stagescope.model.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+KEPT = 4
+"""So many files are there once there have been as many; one less for a moment, in which a process may be killed."""
+
+_NUMBER_IN_NAME = re.compile(r"[^.]*\.(\d+)(?:-[\d-]*)?\.")
+
+
+class Part(NamedTuple):
+    """One file and what it holds."""
+
+    path: Path
+    contents: Contents
+
+    @property
+    def number(self) -> int:
+        """Place in the row, from the header, or where that is lost from the name, as in rank-00003.7.sscope."""
+        found = _NUMBER_IN_NAME.match(self.path.name)
+        return _whole(self.contents.header.get("segment", int(found[1]) if found else 0))
+
+    @property
+    def records_before(self) -> int:
+        """How many records the process had stored before this file."""
+        return _whole(self.contents.header.get("records_before"))
+
+
+def join_segments(parts: Iterable[Part]) -> Iterator[tuple[Part, list[Diagnostic]]]:
+    """Yield one part per process, and what is to be said of its row; a file that is alone comes out as it is.
+
+    The joined part has the path of the last file. The spans that were let go are counted in a warning, those that
+    are missing in between in an error.
+    """
+    rows: dict[object, list[Part]] = {}
+    parts = list(parts)
+    keys = {_stem(part): _key(part) for part in parts if "segment" in part.contents.header}
+    for part in parts:
+        bounded = "segment" in part.contents.header
+        own = _key(part) if bounded else keys.get(_stem(part), part.path)
+        rows.setdefault(own, []).append(part)
+    for row in rows.values():
+        row.sort(key=lambda part: part.number)
+        yield (row[0], []) if len(row) == 1 and not row[0].number else (_joined(row), list(_notes(row)))
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _key(part: Part) -> tuple[str, ...]:
+    header = part.contents.header
+    return tuple(str(header.get(name)) for name in ("boot", "host", "pid", "process_start_ns"))
+
+
+def _stem(part: Part) -> tuple[Path, str]:
+    return part.path.parent, part.path.name.partition(".")[0]
+
+
+def _joined(row: list[Part]) -> Part:
+    """Return the row as one recording; what the gaps in its earlier files are is said in `_notes`."""
+    all_contents = [part.contents for part in row]
+    last = all_contents[-1]
+    joined = Contents(
+        end=last.end and {**last.end, "spans": last.end["spans"] - row[0].records_before},
+        dropped_spans=max(contents.dropped_spans for contents in all_contents),
+        spans=_concatenated([contents.spans for contents in all_contents]),
+        anchors=np.concatenate([contents.anchors for contents in all_contents]),
+        device_anchors=np.concatenate([contents.device_anchors for contents in all_contents]),
+        frames=sum(contents.frames for contents in all_contents),
+        lost_frames=last.lost_frames,
+        gaps=last.gaps,
+    )
+    for contents in all_contents:
+        joined.header |= contents.header
+        joined.names |= contents.names
+        joined.unknown_frames += contents.unknown_frames
+    return Part(row[-1].path, joined)
+
+
+def _concatenated(tables: list[Columns]) -> Columns:
+    names = tables[0].arrays
+    return Columns(
+        {name: np.concatenate([table[name] for table in tables]) for name in names}, sum(map(len, tables))
+    )
+
+
+def _notes(row: list[Part]) -> Iterator[Diagnostic]:
+    first, last = row[0], row[-1]
+    rank = last.contents.header.get("rank", first.contents.header.get("rank"))
+    source = str(last.path)
+    for part in row[:-1]:
+        yield from gaps_of(part.contents, str(part.path), rank)
+    if first.records_before:
+        bound = last.contents.header.get("max_bytes")
+        text = f"the first spans of this process were let go on purpose, to keep the recording within {bound} bytes"
+        yield Diagnostic("warning", text, source, rank, count=first.records_before)
+    expected = min(last.number + 1, KEPT if last.contents.end else KEPT - 1)
+    if len(row) < expected:
+        text = "files are missing that this recording consists of"
+        yield Diagnostic("error", text, source, rank, count=expected - len(row))
+    if last.contents.end is None:
+        stored = sum(len(part.contents.spans) for part in row[:-1])
+        missing = last.records_before - first.records_before - stored
+        if missing > 0:
+            text = "spans are missing that the process had stored"
+            yield Diagnostic("error", text, source, rank, count=missing)

@@ -1,0 +1,1 @@
+"""Tables of spans in CSV and Parquet files."""

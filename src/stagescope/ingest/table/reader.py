@@ -1,0 +1,145 @@
+"""A spans table from anywhere: CSV or Parquet with the columns of model/tables.py."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import polars as pl
+from polars.exceptions import PolarsError
+
+from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.streams import open_stream
+from stagescope.model import RANKS, SPANS, STEPS, Timeline, empty_timeline
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.validate import conform
+from stagescope.vocabulary.errors import InputError, StagescopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+PARQUET_MAGIC = b"PAR1"
+HEADER_BEGINS = re.compile(rb'(\xef\xbb\xbf)?("?)[A-Za-z_]\w*\2\r?(,|\n|$)')
+REQUIRED = tuple(column.name for column in SPANS.columns if not column.nullable)
+
+
+def read_csv(files: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
+    """Return the Timeline of CSV files that hold spans; see `read_tables`.
+
+    Every value is read as text and cast by the column's declaration, so that no guess about types is made.
+    """
+    return read_tables(files, _load_csv, options)
+
+
+def read_parquet(files: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
+    """Return the Timeline of Parquet files that hold spans; see `read_tables`."""
+    return read_tables(files, lambda path: pl.read_parquet(path, hive_partitioning=False), options)
+
+
+def read_tables(
+    files: Sequence[Path], load: Callable[[Path], pl.DataFrame], options: ReadOptions | None = None
+) -> Timeline:
+    """Return one Timeline of all files: their spans, and ranks and steps as the spans imply them.
+
+    Columns that the spans table does not declare are ignored, nullable ones may be absent. A table without
+    any step is taken as step 0. Rows without a required value are left out and counted. A file that cannot be
+    read, is no spans table or has no rows becomes an error in diagnostics as long as another file is usable;
+    otherwise TableError or InputError is raised for the first. Raises InputError when two files hold the same
+    rank.
+    """
+    spans: dict[str, pl.DataFrame] = {}
+    diagnostics: list[Diagnostic] = []
+    refused: list[StagescopeError] = []
+    options = options or ReadOptions()
+    for path in files:
+        options.done(path)
+        try:
+            frame, found = _spans_of(path, load)
+        except StagescopeError as error:
+            refused.append(error)
+            diagnostics.append(Diagnostic("error", f"not read: {error}", str(path)))
+            continue
+        spans[str(path)] = frame
+        diagnostics += found
+    if not spans:
+        raise refused[0]
+    return _timeline(spans).with_diagnostics(diagnostics)
+
+
+def _spans_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return the spans of one file and what had to be said about them."""
+    frame, diagnostics = _load(path, load), []
+    known = [name for name in REQUIRED if name in frame.columns]
+    whole = frame.drop_nulls(known)
+    if lost := frame.height - whole.height:
+        message = f"rows without a value in {', '.join(known)}; they were left out"
+        diagnostics.append(Diagnostic("error", message, str(path), count=lost))
+    spans = conform(whole, SPANS, where=str(path))
+    if spans.is_empty():
+        raise InputError.damaged(path, "the spans table has no usable row")
+    if spans["step"].null_count() == spans.height:
+        spans = spans.with_columns(step=pl.lit(0, pl.Int32))
+        diagnostics.append(Diagnostic("info", "no span names its step; all are taken as step 0", str(path)))
+    return spans, diagnostics
+
+
+def _load(path: Path, load: Callable[[Path], pl.DataFrame]) -> pl.DataFrame:
+    try:
+        return load(path)
+    except OSError as reason:
+        raise InputError.cannot_read(path, reason) from None
+    except PolarsError as error:
+        raise InputError.damaged(path, f"not a readable table: {str(error).splitlines()[0]}") from None
+
+
+def _load_csv(path: Path) -> pl.DataFrame:
+    with open_stream(path) as stream:
+        table = pl.read_csv(stream.read(), infer_schema=False)
+        if stream.damage:
+            raise InputError.damaged(path, stream.damage)
+        return table
+
+
+def _timeline(spans: dict[str, pl.DataFrame]) -> Timeline:
+    """Return the Timeline of spans by file, with the ranks and steps that they imply."""
+    ranks: dict[int, str] = {}
+    for source, frame in spans.items():
+        for rank in frame["rank"].unique().sort():
+            if rank in ranks:
+                raise InputError.duplicate_rank(rank, (ranks[rank], source))
+            ranks[rank] = source
+    every = pl.concat(spans.values())
+    steps = every.drop_nulls("step").group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
+    bare = empty_timeline()
+    return Timeline(
+        spans=every.sort(SPANS.order, maintain_order=True),
+        ranks=conform(pl.DataFrame({"rank": ranks.keys(), "source": ranks.values()}), RANKS),
+        steps=conform(steps, STEPS),
+        clocks=bare.clocks,
+        diagnostics=bare.diagnostics,
+    )
+
+
+def _is_csv(path: Path, head: bytes) -> bool:
+    """Tell whether a file begins with column names, at least one of spans unless it is called .csv."""
+    if not HEADER_BEGINS.match(head) or b"\0" in head:
+        return False
+    names = re.split(rb'[,"\r\n\xbb\xbf]+', head)
+    return ".csv" in path.name.lower() or any(name.encode() in names for name in SPANS.names)
+
+
+PARQUET = Reader(
+    name="parquet",
+    patterns=("*.parquet",),
+    description="a spans table as Parquet",
+    recognizes=lambda _, head: head.startswith(PARQUET_MAGIC),
+    read=read_parquet,
+)
+CSV = Reader(
+    name="csv",
+    patterns=("*.csv", "*.csv.gz", "*.csv.zst"),
+    description="a spans table as CSV with a header line",
+    recognizes=_is_csv,
+    read=read_csv,
+)

@@ -1,0 +1,1 @@
+"""Chrome-format JSON as a stream of events, for every reader of such traces."""

@@ -1,0 +1,17 @@
+"""The model: declared tables of spans, ranks, steps, clocks and diagnostics in one immutable Timeline."""
+
+from stagescope.model.tables import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES, Column, Table
+from stagescope.model.timeline import Timeline, empty_timeline
+
+__all__ = [
+    "CLOCKS",
+    "DIAGNOSTICS",
+    "RANKS",
+    "SPANS",
+    "STEPS",
+    "TABLES",
+    "Column",
+    "Table",
+    "Timeline",
+    "empty_timeline",
+]

@@ -1,0 +1,78 @@
+"""The bubble: what part of its pipeline's window a rank spent without computing.
+
+Per pipeline and step the window reaches from the first start to the last end of any forward or backward job
+on any of its ranks. A rank is busy where a compute span of it runs (the union, so that an overlapped pair
+counts once), idle elsewhere in the window, and bubble fraction = idle / window. The other fractions in use
+divide by the ideal or the busy time (Megatron-LM, arXiv 2104.04473, section 2.2: (p-1)/m) or by a rank's own
+span (Zero Bubble, arXiv 2401.10241, section 5.3); they differ, which is why every output names its
+denominator.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stagescope.model.coverage import covered_ns, unite
+from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, RECEIVES, SENDS
+
+DENOMINATOR = "window: first start to last end of the pipeline's forward and backward jobs, per step"
+
+
+def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per step and rank with a pipeline job in it, sorted by step and rank.
+
+    Columns: step, rank, pipeline, window_start_ns, window_end_ns, window_ns, busy_ns, idle_ns,
+    receive_wait_ns and send_wait_ns (the union of the times in which the host was blocked on a receive or on a
+    send, inside the window; a send blocks until its receiver takes part).
+    Pipeline jobs on the compute lane make the windows: jobs of which only the launch by the host is known do not
+    tell when a device was idle. `pipelines` is what find_pipelines returns. Spans count by their time, whatever step
+    they name: a rank that already computes for the next step is not idle.
+    """
+    windows = _windows(spans, pipelines)
+    busy = unite(
+        spans.lazy().filter(pl.col("lane") == COMPUTE).select("rank", "start_ns", "end_ns").collect()
+    )
+    return windows.with_columns(
+        busy_ns=covered_ns(windows, busy),
+        receive_wait_ns=covered_ns(windows, unite(_waits(spans, RECEIVES))),
+        send_wait_ns=covered_ns(windows, unite(_waits(spans, SENDS))),
+    ).select(
+        "step",
+        "rank",
+        "pipeline",
+        "window_start_ns",
+        "window_end_ns",
+        "window_ns",
+        "busy_ns",
+        (pl.col("window_ns") - pl.col("busy_ns")).alias("idle_ns"),
+        "receive_wait_ns",
+        "send_wait_ns",
+    )
+
+
+def _waits(spans: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
+    """Return when each rank's host was blocked on transfers of some kinds."""
+    waits = spans.lazy().filter(pl.col("kind").is_in(kinds))
+    return waits.select("rank", start_ns="wait_start_ns", end_ns="wait_end_ns").collect()
+
+
+def _windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return step, rank, pipeline and the pipeline's window in that step."""
+    # A job whose device time is not known is on the host lane: its rank would seem idle all the time.
+    on_device = (pl.col("lane") == COMPUTE) & pl.col("step").is_not_null()
+    is_job = pl.col("kind").is_in(PIPELINE_JOBS) & on_device
+    return (
+        spans.lazy()
+        .filter(is_job)
+        .group_by("step", "rank")
+        .agg(pl.min("start_ns"), pl.max("end_ns"))
+        .collect()
+        .join(pipelines, on="rank")
+        .with_columns(
+            window_start_ns=pl.min("start_ns").over("step", "pipeline"),
+            window_end_ns=pl.max("end_ns").over("step", "pipeline"),
+        )
+        .with_columns(window_ns=pl.col("window_end_ns") - pl.col("window_start_ns"))
+        .drop("start_ns", "end_ns")
+        .sort("step", "rank")
+    )

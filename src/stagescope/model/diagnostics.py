@@ -1,0 +1,30 @@
+"""Diagnostics: what was wrong or lost, as rows that every front end shows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.model.tables import DIAGNOSTICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One row of the diagnostics table, as it is made."""
+
+    severity: str
+    message: str
+    source: str | None = None
+    rank: int | None = None
+    location: str | None = None
+    count: int = 1
+
+
+def diagnostics_table(rows: Iterable[Diagnostic]) -> pl.DataFrame:
+    """Return diagnostics as the declared table."""
+    return pl.DataFrame([asdict(row) for row in rows], schema=dict(DIAGNOSTICS.schema))

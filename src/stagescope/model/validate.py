@@ -1,0 +1,65 @@
+"""Make a foreign frame into a declared table, or say exactly what does not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+from polars.exceptions import InvalidOperationError
+
+from stagescope.vocabulary.errors import TableError
+
+if TYPE_CHECKING:
+    from stagescope.model.tables import Column, Table
+
+
+def conform(frame: pl.DataFrame, table: Table, where: str = "") -> pl.DataFrame:
+    """Return `frame` as `table` declares it: its columns in order, cast and sorted by the table's order.
+
+    Missing nullable columns are filled with null; columns that the table does not know are left out.
+    Raises TableError, naming table, column and the first offending value, when a required column is
+    missing, a value does not fit its type, or a required value is null.
+    """
+    missing = [c.name for c in table.columns if not c.nullable and c.name not in frame.columns]
+    if missing:
+        raise TableError.missing_columns(table.name, missing, where)
+    cast = pl.DataFrame([_column(frame, column, table, where) for column in table.columns])
+    return in_order(cast, table)
+
+
+def in_order(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """Return `frame` sorted as `table` declares; rows that compare equal keep their order.
+
+    What is sorted already is only looked at: recordings come nearly so, and sorting costs as much as reading.
+    """
+    keys = [pl.col(name) for name in table.order]
+    later = pl.lit(value=False)
+    for key in reversed(keys):
+        before = key.shift(1)
+        later = (before > key) | ((before == key) & later)
+    if frame.null_count().select(table.order).sum_horizontal().item() or frame.select(later.any()).item():
+        return frame.sort(table.order, maintain_order=True)
+    return frame
+
+
+def _column(frame: pl.DataFrame, column: Column, table: Table, where: str) -> pl.Series:
+    if column.name not in frame.columns:
+        absent: pl.Series = pl.Series(column.name, [None], dtype=column.dtype).new_from_index(0, frame.height)
+        return absent
+    found = frame[column.name]
+    try:
+        series: pl.Series = found.cast(column.dtype)
+    except InvalidOperationError:
+        wrong = found.filter(found.cast(column.dtype, strict=False).is_null() & found.is_not_null())
+        raise TableError.wrong_values(
+            table.name, column.name, wrong[0] if len(wrong) else None, _expected(column), where
+        ) from None
+    if series.null_count() and not column.nullable:
+        raise TableError.wrong_values(table.name, column.name, None, _expected(column), where)
+    return series
+
+
+def _expected(column: Column) -> str:
+    if isinstance(column.dtype, pl.Enum):
+        return f"one of {', '.join(column.dtype.categories)}"
+    return f"{column.dtype}{' in ' + column.unit if column.unit else ''}"

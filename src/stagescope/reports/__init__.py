@@ -1,0 +1,1 @@
+"""Timelines and reports as text: terminal charts, tables and Markdown."""

@@ -1,0 +1,135 @@
+"""A comparison of two runs as a sentence and as tables, for the terminal or in Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stagescope.reports.aligned import aligned
+from stagescope.reports.tables import percent_text
+from stagescope.vocabulary.durations import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stagescope.analysis.statistics.comparison import Comparison
+
+MOST_PLACES = 20
+HEAD = ("", "before", "after", "difference", "of before", "95 % interval")
+
+Row = dict[str, Any]
+
+
+def comparison_sentences(comparison: Comparison) -> list[str]:
+    """Return in a sentence or two whether the step got longer or shorter, and where most of that is."""
+    rows = comparison.table.to_dicts()
+    step = next((row for row in rows if row["subject"] == "step"), None)
+    if step is None:
+        return ["The runs have nothing in common that could be compared."]
+    between = (
+        f"{duration_text(round(step['before_ns']))} before, {duration_text(round(step['after_ns']))} after"
+    )
+    counts = f"{step['steps_before']} and {step['steps_after']} steps"
+    if step["low_ns"] is None:
+        return [f"Too few steps to tell a difference from noise ({counts}): {between}."]
+    interval = f"95 % interval {_interval(step)}, from {counts}"
+    change = "longer" if step["difference_ns"] > 0 else "shorter"
+    if not step["is_claimed"]:
+        if _is_sure(step):
+            return [
+                f"The step got {change}, but how much is too unsure to claim anything: {between} ({interval})."
+            ]
+        return [f"No difference of the step beyond noise: {between} ({interval})."]
+    fraction = percent_text(abs(step["difference_ns"]) / step["before_ns"])
+    return [f"The step got {fraction} {change}: {between} ({interval}).", *_where(rows, step)]
+
+
+def _where(rows: list[Row], step: Row) -> list[str]:
+    """Return which jobs or link changed most, in the direction of the step."""
+    same_way = [
+        row
+        for row in rows
+        if row["subject"] in ("jobs", "link")
+        and row["is_claimed"]
+        and row["difference_ns"] * step["difference_ns"] > 0
+    ]
+    if not same_way:
+        return ["No stage and no link by itself changed that way beyond noise."]
+    most = max(same_way, key=lambda row: abs(row["difference_ns"]))
+    return [f"Most of it: {_name(most)}, {_signed(most['difference_ns'])} per step."]
+
+
+def comparison_tables(comparison: Comparison, *, markdown: bool = False) -> str:
+    """Return two tables: the step with its parts, and what else changed beyond noise, the largest first.
+
+    A line below says how much was compared and is not claimed.
+    """
+    rows = comparison.table.to_dicts()
+    whole = [row for row in rows if row["subject"] in ("step", "part")]
+    places = [row for row in rows if row["subject"] not in ("step", "part")]
+    claimed = sorted((row for row in places if row["is_claimed"]), key=lambda row: -abs(row["difference_ns"]))
+    lines = _table(("mean step", *HEAD[1:]), whole, markdown=markdown)
+    if claimed:
+        head = ("where, per step", *HEAD[1:])
+        lines += ["", *_table(head, claimed[:MOST_PLACES], markdown=markdown)]
+    lines += ["", _rest(len(places) - len(claimed), len(claimed) - len(claimed[:MOST_PLACES]))]
+    return "\n".join(lines).rstrip()
+
+
+def _rest(unclaimed: int, hidden: int) -> str:
+    more = f"{hidden} more differences not shown. " if hidden else ""
+    return f"{more}{unclaimed} further comparisons of jobs, ranks and links are not claimed."
+
+
+def _table(head: tuple[str, ...], rows: Iterable[Row], *, markdown: bool) -> list[str]:
+    cells = [_cells(row) for row in rows]
+    if not markdown:
+        return aligned(head, cells, left={0})
+    rule = ("---", *["---:"] * (len(head) - 1))
+    return ["| " + " | ".join(line) + " |" for line in (head, rule, *cells)]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    fraction = row["difference_ns"] / row["before_ns"] if row["before_ns"] else None
+    return (
+        _name(row),
+        duration_text(round(row["before_ns"])),
+        duration_text(round(row["after_ns"])),
+        _signed(row["difference_ns"]) + _doubt(row),
+        "-" if fraction is None else f"{100 * fraction:+.1f} %",
+        _interval(row),
+    )
+
+
+def _name(row: Row) -> str:
+    """Return what a row is about in words."""
+    kind = str(row["kind"]).replace("_", " ")
+    if row["subject"] == "jobs":
+        return f"{kind} of stage {row['stage']}"
+    if row["subject"] == "rank":
+        return f"jobs of rank {row['rank']}"
+    if row["subject"] == "link":
+        return f"{kind} messages from rank {row['rank']} to {row['peer']}"
+    return str(row["part"] or "whole step").replace("_", " ")
+
+
+def _doubt(row: Row) -> str:
+    """Return why a difference is not claimed: it may be none, or none that is large enough to be named."""
+    if row["is_claimed"]:
+        return ""
+    return " (unsure)" if _is_sure(row) else " (noise)"
+
+
+def _is_sure(row: Row) -> bool:
+    """Tell whether the interval of a difference is on one side of zero."""
+    return row["low_ns"] is not None and row["low_ns"] * row["high_ns"] > 0
+
+
+def _interval(row: Row) -> str:
+    if row["low_ns"] is None:
+        return "-"
+    return f"{_signed(row['low_ns'])} to {_signed(row['high_ns'])}"
+
+
+def _signed(duration_ns: float) -> str:
+    text = duration_text(round(duration_ns))
+    return text if text.startswith("-") else f"+{text}"

@@ -1,0 +1,92 @@
+"""The report as Markdown, to be pasted into an issue or a pull request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.analysis.idle.ledger import CAUSES
+from stagescope.analysis.verdict import CAUSE_WORDS
+from stagescope.reports.stage_table import to_mean_text
+from stagescope.reports.tables import percent_text
+from stagescope.reports.text import bubble_sentence
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.durations import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from stagescope.analysis.explanation import Explanation
+    from stagescope.analysis.report import Report
+
+MOST_STAGES = 64
+MOST_DIAGNOSTICS = 10
+
+
+def report_markdown(report: Report, clock_line: str | None = None) -> str:
+    """Return an explained report: verdict, clocks, causes of idle time, stages, findings, diagnostics."""
+    verdict, explanation = report.verdict, report.explanation
+    if verdict is None or explanation is None:
+        return f"{bubble_sentence(report)}\n"
+    blocks = [
+        f"**{_plain(str(verdict).strip())}**",
+        *([_plain(clock_line)] if clock_line else []),
+        f"Fractions divide by the {report.bubble.denominator}.",
+        "\n".join(_causes(explanation)),
+        "\n".join(_stages(explanation)),
+        "\n".join(f"* {_plain(finding)}" for finding in verdict.findings),
+        "\n".join(_diagnostics(report)),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _causes(explanation: Explanation) -> Iterator[str]:
+    if explanation.idle.is_empty():
+        return
+    total = explanation.idle.row(-1, named=True)
+    if not total["window_ns"]:
+        return
+    steps = explanation.ledger.ranks.select("step", "rank").n_unique() or 1
+    names = {**{name: CAUSE_WORDS[name] for name in CAUSES}, "idle_ns": "**idle in all**"}
+    rows = [
+        (word, percent_text(total[name] / total["window_ns"]), duration_text(total[name] // steps))
+        for name, word in names.items()
+    ]
+    yield from _table(("idle because of", "of the window", "per rank and step"), rows)
+
+
+def _stages(explanation: Explanation) -> Iterator[str]:
+    work = explanation.stage_work
+    if work.is_empty():
+        return
+    times = ("forward_ns", "backward_ns", "weight_ns")
+    rows = [
+        (str(row["stage"]), *(duration_text(row[name]) for name in times), to_mean_text(row["work_to_mean"]))
+        for row in work.head(MOST_STAGES).to_dicts()
+    ]
+    yield from _table(
+        ("stage, per micro-batch", "forward", "backward", "weight gradient", "work to the mean"), rows
+    )
+    if work.height > MOST_STAGES:
+        hidden = work.height - MOST_STAGES
+        yield f"\n{counted(hidden, 'stage')} {'is' if hidden == 1 else 'are'} not shown."
+
+
+def _diagnostics(report: Report) -> Iterator[str]:
+    shown = report.diagnostics[:MOST_DIAGNOSTICS]
+    for each in shown:
+        yield f"* {each.severity}: {_plain(each.message)}" + (f" ({each.count})" if each.count > 1 else "")
+    if len(shown) < len(report.diagnostics):
+        yield f"* {len(report.diagnostics) - len(shown)} more"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"| --- |{' ---: |' * (len(head) - 1)}"
+    for row in rows:
+        yield f"| {' | '.join(_plain(cell) for cell in row)} |"
+
+
+def _plain(text: str) -> str:
+    """Return text that stays text: names of machines and files may hold anything."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return shown.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

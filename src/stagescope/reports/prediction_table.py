@@ -1,0 +1,46 @@
+"""Predicted step times as text."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from stagescope.reports.aligned import GAP, aligned
+from stagescope.reports.tables import percent_text
+from stagescope.vocabulary.durations import duration_text
+
+if TYPE_CHECKING:
+    import polars as pl
+
+PAGE_WIDTH = 100
+WIDEST_NAME = 48
+UNKNOWN = "?"
+
+
+def what_if_text(table: pl.DataFrame) -> str:
+    """Return a line per assumption, what the columns mean, and what single predictions rest on."""
+    rows: list[tuple[str, ...]] = []
+    notes: list[str] = []
+    for row in table.iter_rows(named=True):
+        name = row["assumption"] if len(row["assumption"]) <= WIDEST_NAME else f"together ({len(rows) + 1})"
+        known = row["predicted_step_ns"] is not None
+        rows.append(
+            (
+                name,
+                duration_text(round(row["predicted_step_ns"])) if known else UNKNOWN,
+                _signed(row["gain_ns"]) if known else UNKNOWN,
+                percent_text(row["gain_fraction"]) if row["gain_fraction"] is not None else UNKNOWN,
+                row["method"],
+            )
+        )
+        spelled = row["assumption"] if name != row["assumption"] else ""
+        said = "; ".join(filter(None, (spelled, row["condition"], row["note"])))
+        if said:
+            told = f"{name}: {said}"
+            notes += wrap(told, PAGE_WIDTH, initial_indent=GAP, subsequent_indent=GAP * 2)
+    lines = list(aligned(("if", "step", "gain", "of measured", "by"), rows, left={0, 4}))
+    return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def _signed(time_ns: float) -> str:
+    return f"-{duration_text(round(-time_ns))}" if round(time_ns) < 0 else duration_text(round(time_ns))

@@ -1,0 +1,121 @@
+"""Simulated schedules as text: the figures of one, several side by side, and the list of all."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from stagescope.model.simulated import simulated_time_text
+from stagescope.reports.aligned import GAP, aligned
+from stagescope.reports.tables import percent_text
+from stagescope.schedules.catalog import SCHEDULES
+from stagescope.schedules.search.fastest import memory_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stagescope.schedules.bounds import LowerBound
+    from stagescope.schedules.registry import Schedule
+    from stagescope.schedules.search.fastest import Candidate, SearchResult
+    from stagescope.schedules.simulation import Simulation
+
+MOST_RANKS = 40
+PAGE_WIDTH = 100
+
+
+def simulation_figures(
+    simulation: Simulation,
+    bound: LowerBound,
+    peak_in_flight: Mapping[int, int],
+    *,
+    in_cost_units: bool = False,
+) -> str:
+    """Return the main figures of a simulated step, each fraction with its denominator, then a line per rank.
+
+    `peak_in_flight` is the most chunk activations that each rank holds at once.
+    """
+    makespan_ns, bound_ns = simulation.makespan_ns, bound.makespan_ns
+    makespan, least = (
+        simulated_time_text(each, in_cost_units=in_cost_units) for each in (makespan_ns, bound_ns)
+    )
+    gap = percent_text((makespan_ns - bound_ns) / bound_ns if bound_ns else None)
+    bubble, own = map(percent_text, (simulation.bubble_fraction, simulation.own_span_bubble_fraction))
+    peak = max(peak_in_flight.values(), default=0)
+    lines = [
+        f"makespan         {makespan}",
+        f"lower bound      {least} (from {bound.reason}); the makespan is {gap} above it",
+        f"bubble           {bubble} of ranks x makespan",
+        f"own-span bubble  {own} of the longest rank's first start to last end",
+        f"peak memory      {peak} chunk activations on one rank",
+    ]
+    return "\n".join([*lines, "", *_rank_lines(simulation, peak_in_flight, in_cost_units=in_cost_units)])
+
+
+def _rank_lines(
+    simulation: Simulation, peak_in_flight: Mapping[int, int], *, in_cost_units: bool
+) -> Iterator[str]:
+    ranks = sorted(simulation.order)
+    rows = [
+        (
+            str(rank),
+            simulated_time_text(simulation.busy_ns[rank], in_cost_units=in_cost_units),
+            simulated_time_text(simulation.idle_ns[rank], in_cost_units=in_cost_units),
+            str(peak_in_flight[rank]),
+        )
+        for rank in ranks[:MOST_RANKS]
+    ]
+    yield from aligned(("rank", "busy", "idle", "peak chunks"), rows)
+    if len(ranks) > MOST_RANKS:
+        yield f"{len(ranks) - MOST_RANKS} ranks not shown"
+
+
+def comparison_table(result: SearchResult, *, in_cost_units: bool = False) -> str:
+    """Return schedules side by side, the fastest first, what the columns mean, and why others are impossible."""
+    head = ("schedule", "makespan", "bubble", "own span", "above bound", "memory", "parameters")
+    rows = [_candidate_row(each, in_cost_units=in_cost_units) for each in result.ranked]
+    lines = [*aligned(head, rows, left={0}), ""] if rows else []
+    lines += [
+        "bubble: idle share of ranks x makespan; own span: of the longest rank's first start to last end;",
+        "above bound: the makespan over the lower bound; memory: most activations on one rank, 1 is its share of",
+        "the model for one micro-batch; parameters: copies of the model held. Costs are those of a rank's share of",
+        "the model: each of v chunks takes 1/v.",
+    ]
+    if result.rejected:
+        lines += ["", "not possible:"]
+    for rejected in result.rejected:
+        reason = rejected.reason.removeprefix(f"{rejected.trial.name} ")
+        words = f"{rejected.trial}: {reason}" + (f"; {rejected.hint}" if rejected.hint else "")
+        lines += wrap(words, PAGE_WIDTH, initial_indent=GAP, subsequent_indent=GAP * 2)
+    return "\n".join(lines)
+
+
+def _candidate_row(candidate: Candidate, *, in_cost_units: bool) -> tuple[str, ...]:
+    bound_ns = candidate.lower_bound_ns
+    return (
+        str(candidate.trial),
+        simulated_time_text(candidate.makespan_ns, in_cost_units=in_cost_units),
+        percent_text(candidate.bubble_fraction),
+        percent_text(candidate.own_span_bubble_fraction),
+        percent_text((candidate.makespan_ns - bound_ns) / bound_ns if bound_ns else None),
+        memory_text(candidate.peak_memory),
+        str(candidate.model_copies),
+    )
+
+
+def schedule_list() -> str:
+    """Return every schedule with its placement, its chunks, what it needs and its options."""
+    return "\n\n".join("\n".join(_schedule_lines(schedule)) for schedule in SCHEDULES)
+
+
+def _schedule_lines(schedule: Schedule) -> Iterator[str]:
+    least = schedule.least_chunks
+    chunks = f"{schedule.chunks}" if least is None else f"{schedule.chunks}, or any number from {least} on"
+    facts = [
+        f"placement {schedule.placement}; chunks per rank: {chunks}; peak memory {schedule.peak_memory}",
+        f"source: {schedule.source}",
+        *(f"needs {constraint.needs}" for constraint in schedule.constraints),
+        *(f"option {option.name}={option.default}: {option.meaning}" for option in schedule.options),
+    ]
+    yield f"{schedule.name}{GAP}{schedule.title}"
+    for fact in facts:
+        yield from wrap(fact, PAGE_WIDTH, initial_indent=GAP * 2, subsequent_indent=GAP * 3)

@@ -1,0 +1,43 @@
+"""What one micro-batch costs on every stage, as a text table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.reports.aligned import aligned
+from stagescope.reports.terminal import evenly_chosen
+from stagescope.vocabulary.durations import duration_text
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MOST_STAGES = 16
+TIMES = ("forward_ns", "backward_ns", "weight_ns", "work_ns")
+
+
+def stage_lines(stage_work: pl.DataFrame) -> list[str]:
+    """Return the table STAGE_WORK as lines; of more than sixteen stages so many, evenly chosen."""
+    if stage_work.is_empty():
+        return []
+    every = stage_work.to_dicts()
+    shown = [every[index] for index in evenly_chosen(len(every), MOST_STAGES)]
+    has_weight = any(row["weight_ns"] for row in every)
+    times = [name for name in TIMES if has_weight or name != "weight_ns"]
+    rows = [
+        (str(row["stage"]), *(duration_text(row[name]) for name in times), to_mean_text(row["work_to_mean"]))
+        for row in shown
+    ]
+    head = ("stage", *(name.removesuffix("_ns") for name in times), "to mean")
+    lines = aligned(head, rows)
+    if len(shown) < len(every):
+        lines.append(f"{len(every) - len(shown)} stages not shown")
+    return ["per micro-batch", *lines]
+
+
+def to_mean_text(work_to_mean: float | None) -> str:
+    """Return how far a stage's work is from the mean of all, nothing where that is not known; never minus zero.
+
+    >>> to_mean_text(1.12)
+    '+12.0 %'
+    """
+    return "" if work_to_mean is None else f"{round(100 * (work_to_mean - 1), 1) + 0.0:+.1f} %"

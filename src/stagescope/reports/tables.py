@@ -1,0 +1,89 @@
+"""The figures of a report as text tables: one row per step, one row per rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+
+from stagescope.reports.aligned import aligned
+from stagescope.reports.terminal import evenly_chosen
+from stagescope.vocabulary.durations import duration_text
+
+if TYPE_CHECKING:
+    from stagescope.analysis.report import RankFigures, Report, StepFigures
+
+MOST_RANKS = 40
+MOST_STEPS = 20
+WIDEST_STAGES = 15
+
+
+def figures_table(report: Report, *, width: int = 80, ascii_only: bool = False) -> str:
+    """Return the figures per step and per rank as two tables, no line wider than `width`.
+
+    Steps outside the totals are marked. Of more than 20 steps the first and the last ten are shown, of more
+    than 40 ranks forty evenly chosen ones; a line says how many are not.
+    """
+    lines = [*_step_lines(report.steps), "", *_rank_lines(report)]
+    text = "\n".join(
+        set_cell_size(line, width).rstrip() if cell_len(line) > width else line for line in lines
+    )
+    return text.replace("µ", "u").encode("ascii", "replace").decode() if ascii_only else text
+
+
+def _step_lines(steps: tuple[StepFigures, ...]) -> list[str]:
+    if not steps:
+        return ["no steps to measure"]
+    half = MOST_STEPS // 2
+    shown = steps if len(steps) <= MOST_STEPS else (*steps[:half], *steps[-half:])
+    rows = [
+        (str(step.step), duration_text(step.window_ns), percent_text(step.bubble_fraction),
+         "" if step.in_totals else "not in totals")
+        for step in shown
+    ]  # fmt: skip
+    lines = aligned(("step", "length", "bubble", ""), rows, left={3})
+    if len(shown) < len(steps):
+        lines.insert(1 + half, f"... {len(steps) - len(shown)} steps not shown")
+    return lines
+
+
+def _rank_lines(report: Report) -> list[str]:
+    ranks = report.ranks
+    if not ranks:
+        return ["no ranks to measure"]
+    shown = [ranks[index] for index in evenly_chosen(len(ranks), MOST_RANKS)]
+    rows = [_rank_row(rank) for rank in shown]
+    if len(ranks) > 1:
+        busy, idle, *waits = (
+            duration_text(sum(getattr(rank, name) for rank in ranks))
+            for name in ("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns")
+        )
+        rows.append(("all", "", busy, idle, percent_text(report.bubble.fraction), *waits, ""))
+    head = ("rank", "stages", "busy", "idle", "bubble", "receive wait", "send wait", "machine")
+    lines = aligned(head, rows, left={1, 7})
+    if len(shown) < len(ranks):
+        lines.append(f"{len(ranks) - len(shown)} ranks not shown")
+    return lines
+
+
+def _rank_row(rank: RankFigures) -> tuple[str, ...]:
+    stages = ", ".join(map(str, rank.stages))
+    return (
+        str(rank.rank),
+        stages if len(stages) <= WIDEST_STAGES else stages[: WIDEST_STAGES - 3] + "...",
+        duration_text(rank.busy_ns),
+        duration_text(rank.idle_ns),
+        percent_text(rank.bubble_fraction),
+        duration_text(rank.receive_wait_ns),
+        duration_text(rank.send_wait_ns),
+        "".join(character if character.isprintable() else "?" for character in rank.machine or ""),
+    )
+
+
+def percent_text(fraction: float | None) -> str:
+    """Return a fraction as percent with one decimal, or a dash where there is none.
+
+    >>> percent_text(3 / 11), percent_text(None)
+    ('27.3 %', '-')
+    """
+    return "-" if fraction is None else f"{100 * fraction:.1f} %"

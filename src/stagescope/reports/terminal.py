@@ -1,0 +1,352 @@
+"""The terminal chart: one step of a pipeline in a width of characters, one row per rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from rich.text import Text
+
+from stagescope.exporters.pictures.step_chart import (
+    StepChart,
+    block_rows,
+    chart_axis,
+    chart_step,
+    chart_title,
+)
+from stagescope.reports.cells import EIGHTHS, IDLE, Line, covered, owners, split_cells
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.kinds import BY_NAME, KINDS
+from stagescope.vocabulary.palette import INK, chunk_color, mix, text_color
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from stagescope.exporters.pictures.step_chart import Block
+    from stagescope.model import Timeline
+
+MOST_RANKS = 40
+MOST_LINES_PER_RANK = 3
+LEAST_WIDTH = 32
+CELLS_PER_TICK = 9
+DARKER_FRACTION = 0.16
+"""Every other micro-batch is this much darker, so that touching jobs of one kind can be told apart."""
+
+BLOCK_CHARACTERS = " ▏▎▍▌▋▊▉█"
+RIGHT_CHARACTERS = "██▐▐▐▐▕▕ "
+"""Filled from the right, by eighths left empty: fonts have only these, and web logs break reversed video."""
+
+DIM = Style(dim=True)
+
+
+class Glyphs(NamedTuple):
+    """The characters that depend on what a terminal can show."""
+
+    wait: str
+    fill: str
+    corner: str
+    rule: str
+    tick: str
+    between: str
+    cut: str
+
+
+UNICODE = Glyphs("·", "─", "└", "─", "┴", " · ", "…")
+ASCII = Glyphs(".", "-", "+", "-", "+", ", ", "...")
+
+
+class Look(NamedTuple):
+    """How a block looks: its kind, its model chunk, and whether it is the darker of two neighbors."""
+
+    kind: str
+    chunk: int
+    darker: bool
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What the lines of one chart share: widths in characters, glyphs, whether color carries the kinds."""
+
+    chart: StepChart
+    width: int
+    ascii_only: bool
+    color: bool
+
+    @property
+    def label_width(self) -> int:
+        """Width of the rank labels with the blank after them."""
+        return 1 + max(4, *(len(str(rank)) for rank in self.chart.ranks), 0)
+
+    @property
+    def cell_count(self) -> int:
+        """Cells of time in a line."""
+        return self.width - self.label_width
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """Characters for this terminal."""
+        return ASCII if self.ascii_only else UNICODE
+
+    def cells(self, times_ns: pl.Series) -> NDArray[np.float64]:
+        """Return times as distances from the left edge in cells."""
+        return (times_ns.to_numpy() - self.chart.start_ns) * (self.cell_count / self.chart.length_ns)
+
+    def style(self, look: Look) -> Style:
+        """Return ink on the color of a look; no style without color."""
+        color = self.fill(look)
+        return Style(color=text_color(color), bgcolor=color) if self.color else Style.null()
+
+    def fill(self, look: Look) -> str:
+        """Return the color of a look."""
+        color = chunk_color(look.kind, look.chunk, self.chart.chunk_count)
+        return mix(color, INK, DARKER_FRACTION) if look.darker else color
+
+
+def draw_step(
+    timeline: Timeline,
+    step: int | None = None,
+    *,
+    width: int = 80,
+    ascii_only: bool = False,
+    color: bool = True,
+) -> Text:
+    """Return the chart of `step`, or of the typical step if none is named; no line is wider than `width`.
+
+    With color, blocks are drawn to an eighth of a character and show micro-batch numbers; without, or with
+    ASCII alone, every block begins with the letter of its kind. Jobs of one rank that overlap stand on lines
+    of their own. Widths below 32 are drawn as 32. Raises InputError when the step was not recorded.
+    """
+    screen = Screen(chart_step(timeline, step), max(width, LEAST_WIDTH), ascii_only, color)
+    rows = evenly_chosen(len(screen.chart.ranks), MOST_RANKS)
+    lines = [_title(screen), *_rank_lines(screen, rows), *_axis_lines(screen), *_legend_lines(screen)]
+    notes = [line for note in _notes(screen, rows) for line in wrap(note, screen.width)]
+    lines += [Text(note, style=DIM if color else "") for note in notes]
+    chart = Text("\n", no_wrap=True, overflow="crop").join(lines)
+    return chart if color else Text(chart.plain, no_wrap=True, overflow="crop")
+
+
+def evenly_chosen(count: int, most: int) -> list[int]:
+    """Return the indexes 0 to count - 1, or `most` evenly spaced ones of them with the first and the last."""
+    return [int(index) for index in np.linspace(0, count - 1, min(count, most)).round()]
+
+
+def _title(screen: Screen) -> Text:
+    title = _shown(screen, chart_title(screen.chart).replace(" · ", screen.glyphs.between))
+    if cell_len(title) > screen.width:
+        title = set_cell_size(title, screen.width - len(screen.glyphs.cut)) + screen.glyphs.cut
+    return Text(title, style="bold" if screen.color else "")
+
+
+def _rank_lines(screen: Screen, rows: list[int]) -> Iterator[Text]:
+    """Yield the lines of every shown rank, under the heading of its section where ranks do not share a clock."""
+    blocks = screen.chart.blocks.partition_by("row", as_dict=True)
+    waits = screen.chart.waits.partition_by("row", as_dict=True)
+    sections = list(screen.chart.sections)
+    for row in rows:
+        begun = [section for section in sections if section.row <= row]
+        if begun:
+            yield _section_line(screen, begun[-1].title)
+            del sections[: len(begun)]
+        lines = _lines_of_row(blocks.get((row,), screen.chart.blocks.clear()))
+        for number, line in enumerate(lines):
+            name = str(screen.chart.ranks[row]) if number == 0 else ""
+            own_waits = waits.get((row,), screen.chart.waits.clear())
+            is_wait = _is_wait(screen, own_waits if number == 0 else own_waits.clear())
+            draw = _draw_letters if screen.ascii_only or not screen.color else _draw_blocks
+            drawn = draw(screen, line, is_wait)
+            if number == 0 or drawn.plain:
+                yield Text.assemble(name.rjust(screen.label_width - 1) + " ", drawn)
+
+
+def _section_line(screen: Screen, title: str) -> Text:
+    """Return a rule across the chart with a section's title in it."""
+    head = screen.glyphs.rule * 2 + " " + _shown(screen, title) + " "
+    if cell_len(head) > screen.width:
+        head = set_cell_size(head, screen.width - len(screen.glyphs.cut)) + screen.glyphs.cut
+    return Text(head + screen.glyphs.rule * (screen.width - cell_len(head)), DIM if screen.color else "")
+
+
+def _shown(screen: Screen, text: str) -> str:
+    """Return text as this terminal can show it."""
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text.encode("ascii", "replace").decode() if screen.ascii_only else text
+
+
+def _lines_of_row(blocks: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return a rank's blocks by line: one line per lane, one below for what runs beside the jobs.
+
+    What runs beside a job for less than half of its time stands among the jobs, without that part.
+    """
+    jobs, strips = blocks.filter(~pl.col("strip")), blocks.filter("strip")
+    reach_ns = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(jobs["end_ns"].to_numpy())])
+    next_ns = np.append(jobs["start_ns"].to_numpy(), np.iinfo(np.int64).max)
+    before = np.searchsorted(jobs["start_ns"], strips["start_ns"], side="right")
+    free = strips.with_columns(
+        pl.max_horizontal("start_ns", pl.Series(reach_ns[before])).alias("start_ns"),
+        pl.min_horizontal("end_ns", pl.Series(next_ns[before])).alias("end_ns"),
+    )
+    fits = 2 * (free["end_ns"] - free["start_ns"]) >= strips["end_ns"] - strips["start_ns"]
+    among = pl.concat([jobs, free.filter(fits)]).sort("start_ns")
+    lanes = [among.filter(pl.col("lane") == lane) for lane in range(MOST_LINES_PER_RANK)]
+    below = [frame for frame in (*lanes[1:], strips.filter(~fits)) if frame.height]
+    return [lanes[0], *below]
+
+
+def _is_wait(screen: Screen, waits: pl.DataFrame) -> NDArray[np.bool_]:
+    """Return which cells a receive blocked for at least half of their time."""
+    edges = np.arange(screen.cell_count + 1, dtype=np.float64)
+    return covered(screen.cells(waits["start_ns"]), screen.cells(waits["end_ns"]), edges) >= 0.5  # noqa: PLR2004
+
+
+def _line(screen: Screen, blocks: list[Block], frame: pl.DataFrame) -> tuple[Line, list[Look]]:
+    """Return the blocks of a line in cells, and their looks."""
+    looks: dict[Look, int] = {}
+    look_of_block = []
+    for block in blocks:
+        look = Look(block.kind, block.shade, bool((block.microbatch or 0) % 2))
+        look_of_block.append(looks.setdefault(look, len(looks)))
+    kinds = [BY_NAME[look.kind].code for look in looks]
+    start, end = screen.cells(frame["start_ns"]), screen.cells(frame["end_ns"])
+    return Line(start, end, np.array(look_of_block, dtype=np.int64), np.array(kinds, dtype=np.int64)), list(
+        looks
+    )
+
+
+def _draw_blocks(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]) -> Text:
+    """Return a line of colored blocks with micro-batch numbers where they fit."""
+    blocks = block_rows(frame)
+    line, looks = _line(screen, blocks, frame)
+    cells = split_cells(line, screen.cell_count)
+    characters, styles = [], []
+    for place, (left, right, eighths) in enumerate(zip(*(column.tolist() for column in cells), strict=True)):
+        character, style = _block_character(screen, looks, (left, right, eighths))
+        characters.append(screen.glyphs.wait if left == right == IDLE and is_wait[place] else character)
+        styles.append(DIM if left == right == IDLE else style)
+    # Edges count as drawn, to the nearest eighth.
+    starts, ends = (np.round(edge * EIGHTHS) / EIGHTHS for edge in (line.start, line.end))
+    for number in np.flatnonzero(np.floor(ends) - np.ceil(starts) >= 1):
+        look = int(line.look_of_block[number])
+        first, last = int(np.ceil(starts[number])), int(np.floor(ends[number]))
+        text = str(blocks[number].microbatch if blocks[number].microbatch is not None else "")
+        place = first + (last - first - len(text)) // 2
+        whole = (cells.left[first:last] == look).all() and (cells.right[first:last] == look).all()
+        if len(text) <= last - first and whole:
+            characters[place : place + len(text)] = text
+            styles[place : place + len(text)] = [screen.style(looks[look])] * len(text)
+    return _styled(characters, styles)
+
+
+def _block_character(screen: Screen, looks: list[Look], cell: tuple[int, int, int]) -> tuple[str, Style]:
+    """Return the character and style of one cell, given as left look, right look and where they meet."""
+    left, right, eighths = cell
+    if left == right == IDLE:
+        return " ", Style.null()
+    if left == right:
+        return BLOCK_CHARACTERS[EIGHTHS], Style(color=screen.fill(looks[left]))
+    if right == IDLE:
+        return BLOCK_CHARACTERS[eighths], Style(color=screen.fill(looks[left]))
+    if left == IDLE:
+        return RIGHT_CHARACTERS[eighths], Style(color=screen.fill(looks[right]))
+    return BLOCK_CHARACTERS[eighths], Style(color=screen.fill(looks[left]), bgcolor=screen.fill(looks[right]))
+
+
+def _draw_letters(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]) -> Text:
+    """Return a line in which every block begins with the letter of its kind."""
+    blocks = block_rows(frame)
+    line, looks = _line(screen, blocks, frame)
+    owner = owners(line, screen.cell_count)
+    characters = [screen.glyphs.wait if wait else " " for wait in is_wait]
+    styles = [Style.null()] * screen.cell_count
+    begins = np.flatnonzero(np.diff(owner, prepend=IDLE - 1))
+    for first, last in zip(begins, [*begins[1:], screen.cell_count], strict=True):
+        if owner[first] != IDLE:
+            block, length = blocks[owner[first]], int(last - first)
+            letter = BY_NAME[block.kind].letter
+            text = letter if block.microbatch is None else f"{letter}{block.microbatch}"
+            text = text if len(text) <= length else letter
+            characters[first:last] = text.ljust(length, screen.glyphs.fill)
+            styles[first:last] = [screen.style(looks[line.look_of_block[owner[first]]])] * length
+    return _styled(characters, styles)
+
+
+def _styled(characters: list[str], styles: list[Style]) -> Text:
+    text = Text()
+    for character, style in zip(characters, styles, strict=True):
+        text.append(character, style)
+    text.rstrip()
+    return text
+
+
+def _axis_lines(screen: Screen) -> Iterator[Text]:
+    """Yield the axis and its times; the unit stands with the zero."""
+    axis = chart_axis(screen.chart, most=max(1, screen.cell_count // CELLS_PER_TICK))
+    rule = [screen.glyphs.rule] * screen.cell_count
+    texts = [" "] * screen.width
+    unit = axis.unit.replace("µ", "u") if screen.ascii_only else axis.unit
+    free_from = 0
+    for tick in axis.ticks:
+        place = int((tick.time_ns - screen.chart.start_ns) * screen.cell_count / screen.chart.length_ns)
+        place = min(place, screen.cell_count - 1)
+        rule[place] = screen.glyphs.tick if place else screen.glyphs.corner
+        text = f"0 {unit}".rstrip() if tick.time_ns == 0 else tick.text
+        shift = 0 if tick.time_ns == 0 else len(text) // 2
+        first = min(screen.label_width + place - shift, screen.width - len(text))
+        if first >= free_from:
+            texts[first : first + len(text)] = text
+            free_from = first + len(text) + 1
+    style = DIM if screen.color else Style.null()
+    yield Text.assemble("rank".rjust(screen.label_width - 1) + " ", ("".join(rule), style))
+    yield Text("".join(texts).rstrip(), style)
+
+
+def _legend_lines(screen: Screen) -> Iterator[Text]:
+    """Yield what the colors, letters and dots mean, as many entries per line as fit."""
+    present = set(screen.chart.blocks["kind"].unique())
+    entries = [_legend_entry(screen, kind.name) for kind in KINDS if kind.name in present]
+    if screen.chart.waits.height:
+        entries.append(Text(f"{screen.glyphs.wait} waits for a transfer"))
+    if screen.chart.chunk_count > 1 and screen.color:
+        entries.append(Text(f"dark to light: chunks 0 to {screen.chart.chunk_count - 1}"))
+    line = Text()
+    for entry in entries:
+        if len(line) and len(line) + 2 + len(entry) > screen.width:
+            yield line
+            line = Text()
+        line = Text.assemble(line, "  ", entry) if len(line) else entry
+    if len(line):
+        yield line
+
+
+def _legend_entry(screen: Screen, kind: str) -> Text:
+    letters = screen.ascii_only or not screen.color
+    mark = BY_NAME[kind].letter if letters else "  "
+    words = " " + kind.replace("_", " ")
+    return Text().append(mark, screen.style(Look(kind, 0, darker=False))).append(words)
+
+
+def _notes(screen: Screen, rows: list[int]) -> Iterator[str]:
+    """Yield what the chart cannot show."""
+    chart = screen.chart
+    if chart.blocks.is_empty():
+        yield "no jobs recorded"
+    if chart.sections:
+        yield "0 is the start of the step on each clock; only times on one clock can be compared"
+    hidden = len(chart.ranks) - len(rows)
+    if hidden:
+        yield f"{counted(hidden, 'rank')} not shown"
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    narrow = chart.blocks.filter(
+        (length_ns * screen.cell_count < chart.length_ns) & pl.col("row").is_in(rows)
+    ).height
+    if narrow:
+        yield f"{counted(narrow, 'block')} narrower than a character"
+    crowded = chart.blocks.filter(pl.col("lane") >= MOST_LINES_PER_RANK).height
+    if crowded:
+        yield f"{counted(crowded, 'overlapping block')} not shown"

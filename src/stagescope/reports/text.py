@@ -1,0 +1,74 @@
+"""The report as one screen of text: the verdict, the ledger as bars, the stages, what else is sure."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+
+from stagescope.analysis.verdict import nothing_measured
+from stagescope.reports.ledger_bars import ledger_bars
+from stagescope.reports.stage_table import stage_lines
+from stagescope.reports.tables import percent_text
+from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.number_ranges import compact_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stagescope.analysis import Report
+
+
+def report_text(
+    report: Report, clock_line: str | None = None, *, width: int = 80, ascii_only: bool = False
+) -> str:
+    """Return the screen, no line wider than `width`; ASCII alone where the terminal can show no more.
+
+    The report has to be an explained one. `clock_line` says how well the machines were put on one clock. Diagnostics
+    are not part of it.
+    """
+    lines = [line.rstrip() for line in _lines(report, clock_line, width, ascii_only=ascii_only)]
+    text = "\n".join(set_cell_size(line, width) if cell_len(line) > width else line for line in lines)
+    return text.replace("µ", "u").encode("ascii", "replace").decode() if ascii_only else text
+
+
+def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bool) -> Iterator[str]:
+    verdict, explanation = report.verdict, report.explanation
+    if verdict is None or explanation is None or not report.ranks:
+        yield from textwrap.wrap(bubble_sentence(report), width)
+        return
+    for sentence in (verdict.why, verdict.win):
+        yield from textwrap.wrap(sentence, width)
+    yield ""
+    denominator = f"Fractions divide by the {report.bubble.denominator}."
+    for sentence in (bubble_sentence(report), denominator, clock_line or ""):
+        yield from textwrap.wrap(sentence, width)
+    for block in (
+        ledger_bars(explanation, width=width, ascii_only=ascii_only),
+        stage_lines(explanation.stage_work),
+    ):
+        if block:
+            yield from ("", *block)
+    if verdict.findings:
+        yield ""
+    for finding in verdict.findings:
+        yield from textwrap.wrap(finding, width, initial_indent="* ", subsequent_indent="  ")
+
+
+def bubble_sentence(report: Report) -> str:
+    """Return in one sentence how large the bubble is, of what, and which rank has most of it."""
+    bubble = report.bubble
+    if bubble.fraction is None or not report.ranks:
+        return f"{nothing_measured(report)}, so there is no bubble to measure."
+    steps = len(bubble.steps)
+    over = f"step {bubble.steps[0]}" if steps == 1 else f"{steps} steps ({compact_ranges(bubble.steps)})"
+    idle_ns = sum(rank.idle_ns for rank in report.ranks) // (len(report.ranks) * steps)
+    most = max(report.ranks, key=lambda rank: rank.bubble_fraction)
+    percent = percent_text(most.bubble_fraction)
+    alike = all(percent_text(rank.bubble_fraction) == percent for rank in report.ranks)
+    return (
+        f"The bubble is {percent_text(bubble.fraction)} of the pipeline window over {over}: "
+        f"on average a rank was idle for {duration_text(idle_ns)} per step, "
+        + ("all ranks alike." if alike else f"rank {most.rank} most of all: {percent} of its window.")
+    )

@@ -1,0 +1,1 @@
+"""Which schedule a measured order is."""

@@ -1,0 +1,1 @@
+"""Which schedule and which division into stages would be fastest for given costs."""

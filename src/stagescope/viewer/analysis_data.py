@@ -1,0 +1,155 @@
+"""What analysis found, as the viewer takes it: verdict, idle time by cause, critical path, ideal schedule, ledger."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stagescope.analysis.completeness.comparable import without
+from stagescope.analysis.explained_report import study_run
+from stagescope.analysis.groundwork import Groundwork
+from stagescope.analysis.idle.ledger import CAUSES, DENOMINATOR, LEDGER
+from stagescope.analysis.report import measure_windows
+from stagescope.exporters.layers import AnalysisLayers
+from stagescope.exporters.pictures.step_chart import typical_step
+from stagescope.model.simulated import is_simulated
+from stagescope.model.tables import SPANS
+from stagescope.model.validate import conform
+from stagescope.reports.comparison_table import comparison_sentences
+from stagescope.vocabulary.kinds import COMPUTE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagescope.analysis import Report
+    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.prediction.ideal import Ideal
+    from stagescope.analysis.statistics.comparison import Comparison
+    from stagescope.model import Timeline
+
+WAITS_FOR_COMPUTE = "waits for compute"
+LEDGER_PARTS = ("ideal_work_ns", *CAUSES)
+GAP_CAUSES: dict[str, tuple[str, ...]] = {
+    "comm_exposed_ns": ("transfer",),
+    "unexplained_ns": ("launch", "other work", "not known"),
+}
+"""Parts of the ledger whose time stands in idle gaps of causes of their own, which the picture can single out."""
+
+
+def gather_extras(timeline: Timeline) -> AnalysisLayers:
+    """Return what analysis says of a timeline, for the viewer; nothing where there are no spans.
+
+    Pipelines whose machines are not on one clock have neither idle time nor a path, and the verdict says so. A
+    simulated step is its own ideal, so that there is none to lay under it. The ledger is summed over all pipelines
+    and over the steps in the totals of the report.
+    """
+    if timeline.spans.is_empty():
+        return AnalysisLayers()
+    report, groundwork = study_run(timeline)
+    verdict = {"verdict": _verdict(report)}
+    if report.explanation is None or groundwork.operations.ops.is_empty():
+        return AnalysisLayers(objects=verdict)
+    row = _rows_kept(timeline, report.apart)
+    ideal = None if is_simulated(timeline) else groundwork.ideal
+    return AnalysisLayers(
+        gaps=_gaps(groundwork.idle_gaps, row),
+        critical_path=_path(groundwork, row),
+        ideal=None if ideal is None else _ideal_spans(groundwork.operations, ideal),
+        objects={**verdict, "ledger": _ledger(report.explanation.ledger.steps)},
+    )
+
+
+def gather_compared_extras(timeline: Timeline, comparison: Comparison) -> AnalysisLayers:
+    """Return what `gather_extras` does, and in words what changed since the run that `timeline` is compared with."""
+    extras = gather_extras(timeline)
+    said = {
+        "sentences": comparison_sentences(comparison),
+        "diagnostics": [asdict(diagnostic) for diagnostic in comparison.diagnostics],
+    }
+    return replace(extras, objects={**extras.objects, "comparison": said})
+
+
+def gather_layers(timeline: Timeline, step: int | None = None) -> AnalysisLayers:
+    """Return the idle time by cause and the critical path of one step, for a picture of it (None: the typical one).
+
+    They are those of the step alone, as the bubble that the picture states. A simulated step has none: it is as
+    theory draws it.
+    """
+    step = typical_step(timeline) if step is None else step
+    if step is None or is_simulated(timeline):
+        return AnalysisLayers()
+    shown = timeline.only_step(step)
+    windows = measure_windows(shown)
+    groundwork = Groundwork(without(shown, windows.apart), windows)
+    if groundwork.operations.ops.is_empty():
+        return AnalysisLayers()
+    is_kept = (pl.col("step") == step) & ~pl.col("rank").is_in(windows.apart)
+    kept = timeline.spans.select(is_kept.fill_null(value=False)).to_series().arg_true()
+    return AnalysisLayers(gaps=_gaps(groundwork.idle_gaps, kept), critical_path=_path(groundwork, kept))
+
+
+def _verdict(report: Report) -> dict[str, Any]:
+    said = report.verdict
+    return {} if said is None else {"why": said.why, "win": said.win, "findings": list(said.findings)}
+
+
+def _rows_kept(timeline: Timeline, apart: Sequence[int]) -> pl.Series | None:
+    """Return the rows of the spans that were measured, None where all were."""
+    return (~timeline.spans["rank"].is_in(list(apart))).arg_true() if apart else None
+
+
+def _row(measured: pl.Expr, kept: pl.Series | None) -> pl.Expr:
+    """Return rows of the measured spans as rows of the timeline."""
+    return measured if kept is None else pl.lit(kept).gather(measured)
+
+
+def _path(groundwork: Groundwork, kept: pl.Series | None) -> pl.DataFrame:
+    """Return the jobs of the critical paths as rows of the timeline."""
+    jobs = groundwork.critical_path.filter(pl.col("part") == "compute")
+    return jobs.select(_row(pl.col("row"), kept).alias("row"), pl.lit(0, pl.Int64).alias("slack_ns"))
+
+
+def _gaps(gaps: pl.DataFrame, kept: pl.Series | None) -> pl.DataFrame:
+    """Return the pieces of all idle gaps; a gap after a rank's last job is no wait and stays blank."""
+    return gaps.filter(pl.col("cause").cast(pl.String) != "done").select(
+        "rank",
+        "step",
+        "start_ns",
+        "end_ns",
+        pl.col("cause").cast(pl.String).replace("wait_compute", WAITS_FOR_COMPUTE).str.replace_all("_", " "),
+        _row(pl.col("waits_for_row"), kept).alias("waits_for"),
+        pl.lit(None, pl.String).alias("text"),
+    )
+
+
+def _ideal_spans(operations: Operations, ideal: Ideal) -> pl.DataFrame | None:
+    """Return the ideal's operations as spans, None where the schedule is not known."""
+    laid = ideal.operations.filter(pl.col("ideal_start_ns").is_not_null())
+    if laid.is_empty():
+        return None
+    facts = operations.ops.select("op", "rank", "kind", "step", "stage", "chunk", "microbatch")
+    spans = laid.join(facts, on="op").select(
+        "rank",
+        pl.lit(COMPUTE).alias("lane"),
+        *("kind", "step", "stage", "chunk", "microbatch"),
+        pl.col("ideal_start_ns").alias("start_ns"),
+        pl.col("ideal_end_ns").alias("end_ns"),
+    )
+    return conform(spans, SPANS)
+
+
+def _ledger(steps: pl.DataFrame) -> dict[str, Any]:
+    totals = steps.select(pl.sum("window_ns", *LEDGER_PARTS)).row(0, named=True)
+    meanings = {column.name: column.meaning for column in LEDGER.columns}
+    parts = [
+        {
+            "name": name.removesuffix("_ns"),
+            "ns": totals[name],
+            "meaning": meanings[name],
+            "causes": list(GAP_CAUSES.get(name, ())),
+        }
+        for name in LEDGER_PARTS
+    ]
+    return {"denominator": DENOMINATOR, "total_ns": totals["window_ns"], "parts": parts}

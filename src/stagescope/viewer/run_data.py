@@ -1,0 +1,246 @@
+"""All that the viewer shows of a run, as it reads it: docs/viewer-format.md describes each part.
+
+What analysis found comes as `AnalysisLayers`, plain tables and JSON: export knows no analysis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stagescope import __version__
+from stagescope.exporters.layers import AnalysisLayers
+from stagescope.model.bubbles import step_bubbles
+from stagescope.model.clock_groups import clock_groups
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.messages import match_messages
+from stagescope.model.pipelines import find_pipelines
+from stagescope.model.simulated import is_in_cost_units
+from stagescope.viewer.columns import encode_columns
+from stagescope.viewer.idle_data import encode_gaps, encode_gaps_beside, viewer_gaps
+from stagescope.viewer.span_data import encode_spans, viewer_spans
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.kinds import KINDS, PIPELINE_JOBS
+from stagescope.vocabulary.palette import SWATCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stagescope.model import Timeline
+
+META_FORMAT = 1
+EXACT_NS = 2**53
+"""Up to here every whole number is a double."""
+
+COORDINATES = ("machine", "host", "device", "pp", "dp", "tp", "cp", "ep")
+
+
+@dataclass(frozen=True)
+class ViewerData:
+    """One run for the viewer: meta as JSON, tables as column blobs (`spans` first), objects as JSON."""
+
+    meta: dict[str, Any]
+    tables: dict[str, bytes]
+    objects: dict[str, Any]
+
+
+def viewer_data(timeline: Timeline, extras: AnalysisLayers | None = None) -> ViewerData:
+    """Return what the viewer shows of a timeline, with what analysis found where `extras` has it."""
+    spans = viewer_spans(timeline.spans, shown_ranks(timeline))
+    beside = beside_spans(timeline, spans, extras, in_page=True)
+    blob = encode_spans(spans, _least(spans["start"]))
+    return replace(beside, tables={"spans": blob, **beside.tables})
+
+
+def viewer_spans_alone(timeline: Timeline) -> ViewerData:
+    """Return the meta and the spans of a timeline, without sections: what a run beside another is drawn from."""
+    ranks = shown_ranks(timeline)
+    spans = viewer_spans(timeline.spans, ranks)
+    bubbles = step_bubbles(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
+    blob = encode_spans(spans, _least(spans["start"]))
+    return ViewerData(viewer_meta(timeline, bubbles, ranks), {"spans": blob}, {})
+
+
+def beside_spans(
+    timeline: Timeline, spans: pl.DataFrame, extras: AnalysisLayers | None = None, *, in_page: bool = False
+) -> ViewerData:
+    """Return all of viewer_data but the table `spans`; `spans` are those of the timeline as `viewer_spans` has them.
+
+    `in_page` says that whoever reads it holds all spans: gaps may then be told by the spans that they follow.
+    """
+    extras = extras or AnalysisLayers()
+    ranks = shown_ranks(timeline)
+    base_ns = _least(spans["start"])
+    bubbles = step_bubbles(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
+    tables = dict(_sections(timeline, spans, bubbles))
+    tables |= dict(_extra_sections(extras, spans, ranks, base_ns, in_page=in_page))
+    meta = viewer_meta(timeline, bubbles, ranks)
+    meta["sections"] = [*tables, *extras.objects]
+    return ViewerData(meta, tables, dict(extras.objects))
+
+
+def shown_ranks(timeline: Timeline) -> list[int]:
+    """Return every rank with a span or a row of its own, in order: the rows of the picture."""
+    return sorted({*timeline.ranks["rank"], *timeline.spans["rank"].unique()})
+
+
+def viewer_meta(timeline: Timeline, bubbles: pl.DataFrame, ranks: list[int]) -> dict[str, Any]:
+    """Return the meta object; `bubbles` is what `step_bubbles` returns, `ranks` are the rows."""
+    spans = timeline.spans
+    base_ns = _least(spans["start_ns"])
+    last_ns = spans.select(pl.max_horizontal(pl.max("start_ns"), pl.max("end_ns"))).item()
+    steps = _steps(spans, bubbles, base_ns)
+    end = (last_ns or base_ns) - base_ns
+    return {
+        "format": META_FORMAT,
+        "title": _title(timeline, ranks, bubbles),
+        "generator": f"stagescope {__version__}",
+        "base_ns": str(base_ns),
+        "end": end,
+        "time_unit": "cost" if is_in_cost_units(timeline) else "ns",
+        "span_count": spans.height,
+        "kinds": _kinds(spans),
+        "ranks": _ranks(timeline, ranks),
+        "steps": steps,
+        "clocks": timeline.clocks.group_by("machine", maintain_order=True)
+        .agg(pl.min("error_lo_ns"), pl.max("error_hi_ns"), pl.last("method"))
+        .to_dicts(),
+        "diagnostics": _diagnostics(timeline, end).to_dicts(),
+        "sections": [],
+        "levels": [],
+        "tile_bins": 0,
+        "tile_rows": 0,
+    }
+
+
+def _title(timeline: Timeline, ranks: list[int], bubbles: pl.DataFrame) -> str:
+    schedules = timeline.ranks["schedule"].drop_nulls().unique().sort().to_list()
+    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    facts = [", ".join(schedules)[:60] or "Pipeline", counted(len(ranks), "rank")]
+    if microbatches := jobs["microbatch"].drop_nulls().n_unique():
+        facts.append(counted(microbatches, "micro-batch", "micro-batches"))
+    if steps := bubbles["step"].n_unique():
+        facts.append(counted(steps, "step"))
+    return " · ".join(facts)
+
+
+def _kinds(spans: pl.DataFrame) -> list[dict[str, Any]]:
+    present = set(spans["kind"].unique())
+    return [{**kind._asdict(), **SWATCHES[kind.name]._asdict()} for kind in KINDS if kind.name in present]
+
+
+def _ranks(timeline: Timeline, ranks: list[int]) -> dict[str, Any]:
+    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    stages = jobs.group_by("rank").agg(pl.col("stage").drop_nulls().unique().sort().alias("stages"))
+    rows = (
+        pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int32})
+        .join(timeline.ranks.unique("rank", keep="first"), on="rank", how="left", maintain_order="left")
+        .join(find_pipelines(timeline.spans, timeline.ranks), on="rank", how="left", maintain_order="left")
+        .join(stages, on="rank", how="left", maintain_order="left")
+        .with_columns(pl.col("stages").fill_null([]))
+    )
+    return rows.select("rank", *COORDINATES, "pipeline", "stages").to_dict(as_series=False)
+
+
+def _steps(spans: pl.DataFrame, bubbles: pl.DataFrame, base_ns: int) -> list[dict[str, Any]]:
+    """Return when each step began and ended, over all its spans that computed, and its bubble."""
+    of_step = spans.filter(pl.col("step").is_not_null())
+    on_device = of_step.filter(pl.col("lane") == "compute")
+    fractions = bubbles.group_by("step").agg(
+        pl.when(pl.sum("window_ns") > 0)
+        .then(pl.sum("idle_ns") / pl.sum("window_ns"))
+        .alias("bubble_fraction")
+    )
+    return (
+        (of_step if on_device.is_empty() else on_device)
+        .group_by("step")
+        .agg(
+            start=pl.min("start_ns") - base_ns,
+            end=pl.max_horizontal(pl.max("start_ns"), pl.max("end_ns")) - base_ns,
+        )
+        .join(fractions, on="step", how="left")
+        .sort("step")
+        .to_dicts()
+    )
+
+
+def _diagnostics(timeline: Timeline, end: int) -> pl.DataFrame:
+    """Return what was wrong with the run, errors first, and what is wrong with how it is shown."""
+    rows: list[Diagnostic] = []
+    reversed_count = timeline.spans.filter(pl.col("end_ns") < pl.col("start_ns")).height
+    if reversed_count:
+        rows.append(
+            Diagnostic("warning", "spans end before they start; drawn as points", count=reversed_count)
+        )
+    if end > EXACT_NS:
+        message = f"the run seems to last {end / 86_400e9:.0f} days; times this far apart are shown rounded"
+        rows.append(Diagnostic("warning", message))
+    groups = clock_groups(timeline)
+    if len(groups) > 1:
+        names = "; ".join(group.name for group in groups)
+        rows.append(
+            Diagnostic("warning", f"not on one clock, so nothing can be compared between them: {names}")
+        )
+    every = pl.concat([timeline.diagnostics, diagnostics_table(rows)])
+    return every.sort("severity", maintain_order=True)  # an Enum sorts as declared, errors first
+
+
+def _sections(timeline: Timeline, spans: pl.DataFrame, bubbles: pl.DataFrame) -> Iterator[tuple[str, bytes]]:
+    """Yield the tables that follow from the spans alone."""
+    heat = stage_heat(timeline.spans, bubbles)
+    if heat.height:
+        yield "heat", encode_columns(heat)
+    messages = match_messages(timeline.spans)
+    if messages.height:
+        ids = spans.select(pl.col("source_row"), pl.int_range(pl.len()).alias("id"))
+        ends = messages.select("send_row", "recv_row")
+        ends = ends.join(ids.rename({"source_row": "send_row", "id": "send"}), on="send_row")
+        ends = ends.join(ids.rename({"source_row": "recv_row", "id": "recv"}), on="recv_row")
+        yield "messages", encode_columns(ends.select("send", "recv").sort("send"))
+
+
+def stage_heat(spans: pl.DataFrame, bubbles: pl.DataFrame) -> pl.DataFrame:
+    """Return per step and stage: job_ns, job_count, wait_ns (host blocked on its transfers) and idle_ns.
+
+    `idle_ns` is that of the ranks that hold the stage; a rank with several stages counts for each of them.
+    """
+    known = spans.filter(pl.col("step").is_not_null() & pl.col("stage").is_not_null())
+    is_job = pl.col("kind").is_in(PIPELINE_JOBS)
+    wait_ns = (pl.col("wait_end_ns") - pl.col("wait_start_ns")).clip(0)
+    sums = known.group_by("step", "stage").agg(
+        (pl.col("end_ns") - pl.col("start_ns")).clip(0).filter(is_job).sum().alias("job_ns"),
+        wait_ns.sum().alias("wait_ns"),
+        is_job.sum().cast(pl.Int64).alias("job_count"),
+    )
+    holders = known.filter(is_job).select("step", "stage", "rank").unique()
+    idle = (
+        holders.join(bubbles.select("step", "rank", "idle_ns"), on=["step", "rank"])
+        .group_by("step", "stage")
+        .agg(pl.sum("idle_ns"))
+    )
+    rows = sums.filter(pl.col("job_count") > 0).join(idle, on=["step", "stage"], how="left")
+    return rows.select("step", "stage", "job_ns", "wait_ns", "idle_ns", "job_count").sort("step", "stage")
+
+
+def _extra_sections(
+    extras: AnalysisLayers, spans: pl.DataFrame, ranks: list[int], base_ns: int, *, in_page: bool
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the tables that analysis gave, with rows and span ids of the viewer."""
+    ids = spans.select(pl.col("source_row").cast(pl.Int64), pl.int_range(pl.len()).alias("id"))
+    if extras.gaps is not None and extras.gaps.height:
+        gaps = viewer_gaps(extras.gaps, spans, ranks)
+        yield "gaps", encode_gaps_beside(gaps, spans, base_ns) if in_page else encode_gaps(gaps, base_ns)
+    if extras.critical_path is not None and extras.critical_path.height:
+        path = extras.critical_path.with_columns(pl.col("row").cast(pl.Int64))
+        path = path.join(ids, left_on="row", right_on="source_row", how="inner", maintain_order="left")
+        yield "critical_path", encode_columns(path.select(pl.col("id").alias("span"), "slack_ns"))
+    if extras.ideal is not None and extras.ideal.height:
+        ideal = viewer_spans(extras.ideal.filter(pl.col("rank").is_in(ranks)), ranks)
+        yield "ideal", encode_spans(ideal, base_ns)
+
+
+def _least(column: pl.Series) -> int:
+    lowest = column.min()
+    return lowest if isinstance(lowest, int) else 0

@@ -1,0 +1,205 @@
+"""The answers of the server: the page, its script and style, and the questions of docs/viewer-format.md, "Server".
+
+Every address is written down here; none is made into the name of a file. A page's address has the version of the run
+that it shows, and so have its questions: a page that was opened before the run changed never gets tiles of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from stagescope.viewer.server.questions import MOST_FOUND, QuestionError, part_of, text_of, whole_number
+from stagescope.viewer.server.threads import in_thread
+from stagescope.viewer.tiles.figures import select_figures
+from stagescope.viewer.tiles.levels import TooManyError
+from stagescope.viewer.tiles.links import find_links, span_dicts
+from stagescope.viewer.tiles.query import QueryError
+from stagescope.viewer.tiles.run import BLOB_TYPE, JSON_TYPE
+from stagescope.viewer.tiles.search import search_spans
+from stagescope.viewer.tiles.tiles import tile_blob
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from importlib.abc import Traversable
+
+    from starlette.requests import Request
+
+    from stagescope.viewer.server.live import LiveRun
+    from stagescope.viewer.tiles.run import RunView
+
+    Question = Callable[[RunView, Mapping[str, str]], Response]
+
+QUICK_AT_ONCE, SLOW_AT_ONCE = 3, 1
+"""How many answers are worked out at a time: those that read a part of the run, and those that may read all of it."""
+
+PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>stagescope</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/viewer.css">
+</head>
+<body>
+<div id="viewer"><p>This page draws a pipeline-parallel training run. It needs JavaScript.</p></div>
+<script src="/viewer.js"></script>
+</body>
+</html>
+"""
+ASSETS = files("stagescope.viewer") / "assets"
+RUN = "/run/{version}/"
+GONE_CLIENT = 499
+"""What web servers write down for a client that left before its answer."""
+
+
+class NothingThereError(Exception):
+    """A span or a section that the run does not have."""
+
+
+class GoneError(Exception):
+    """A version of the run that is not shown any more."""
+
+
+def make_app(live: LiveRun, assets: Traversable = ASSETS) -> Starlette:
+    """Return the application that answers about a run; `assets` has viewer.js and viewer.css."""
+    quick: dict[str, Question] = {
+        "api/meta": _meta,
+        "api/tile": _tile,
+        "api/section": _section,
+        "api/details": _details,
+        "api/links": _links,
+    }
+    slow: dict[str, Question] = {"api/search": _search, "api/select": _select}
+    routes = [
+        Route("/", functools.partial(_newest, live)),
+        Route(RUN, functools.partial(_page, live)),
+        Route("/viewer.js", _fixed((assets / "viewer.js").read_bytes(), "text/javascript")),
+        Route("/viewer.css", _fixed((assets / "viewer.css").read_bytes(), "text/css")),
+        Route(f"{RUN}api/version", functools.partial(_version, live)),
+    ]
+    for questions, most in ((quick, QUICK_AT_ONCE), (slow, SLOW_AT_ONCE)):
+        slot = asyncio.Semaphore(most)
+        routes += [
+            Route(f"{RUN}{path}", _answer(live, question, slot)) for path, question in questions.items()
+        ]
+    return Starlette(routes=routes, exception_handlers=HANDLERS)
+
+
+def _fixed(data: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(_: Request) -> Response:
+        return Response(data, media_type=media_type)
+
+    return answer
+
+
+def _answer(
+    live: LiveRun, question: Question, slot: asyncio.Semaphore
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers a question in a thread, so that others are served meanwhile."""
+
+    async def answer(request: Request) -> Response:
+        run = live.version(request.path_params["version"])
+        if run is None:
+            raise GoneError
+        async with slot:
+            if await request.is_disconnected():
+                return Response(status_code=GONE_CLIENT)  # nobody reads it; others wait for the place
+            return await in_thread(functools.partial(question, run, dict(request.query_params)))
+
+    return answer
+
+
+async def _newest(live: LiveRun, _: Request) -> Response:
+    return RedirectResponse(f"/run/{live.current.version}/", 303)
+
+
+async def _page(live: LiveRun, request: Request) -> Response:
+    """Return the page of the newest version; an address from before leads there, its part after # as it was."""
+    live.look()
+    if request.path_params["version"] != live.current.version:
+        return await _newest(live, request)
+    return Response(PAGE, media_type="text/html")
+
+
+async def _version(live: LiveRun, _: Request) -> Response:
+    live.look()
+    return JSONResponse({"version": live.current.version, "problem": live.problem})
+
+
+def _meta(run: RunView, _: Mapping[str, str]) -> Response:
+    return Response(run.meta_data, media_type=JSON_TYPE)
+
+
+def _tile(run: RunView, given: Mapping[str, str]) -> Response:
+    level = whole_number(given, "level", 0, len(run.levels.exponents))
+    part = part_of(given, run.levels.shape.row_count)
+    return Response(tile_blob(run.levels, level, part), media_type=BLOB_TYPE)
+
+
+def _section(run: RunView, given: Mapping[str, str]) -> Response:
+    section = run.sections.get(text_of(given, "name"))
+    if section is None:
+        raise NothingThereError
+    return Response(section.data, media_type=section.media_type)
+
+
+def _details(run: RunView, given: Mapping[str, str]) -> Response:
+    return JSONResponse(span_dicts(run.levels, np.array([_id(run, given)]))[0])
+
+
+def _links(run: RunView, given: Mapping[str, str]) -> Response:
+    whole = whole_number(given, "whole", 0, 1) == 1
+    return JSONResponse(find_links(run.levels, run.meta, _id(run, given), whole=whole))
+
+
+def _search(run: RunView, given: Mapping[str, str]) -> Response:
+    most = whole_number(given, "limit", 0, MOST_FOUND)
+    return JSONResponse(search_spans(run.levels, run.meta, text_of(given, "q"), most))
+
+
+def _select(run: RunView, given: Mapping[str, str]) -> Response:
+    part = part_of(given, run.levels.shape.row_count)
+    return JSONResponse(select_figures(run.levels, part, run.gaps))
+
+
+def _id(run: RunView, given: Mapping[str, str]) -> int:
+    number = whole_number(given, "id", 0, 1 << 59)
+    if number >= run.levels.shape.span_count:
+        raise NothingThereError
+    return number
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 400)
+
+
+async def _nothing(_: Request, __: Exception) -> Response:
+    return JSONResponse({"error": "there is nothing of that name or number"}, 404)
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return JSONResponse({"error": "the run has changed since this page was opened: reload it"}, 410)
+
+
+async def _too_many(_: Request, __: Exception) -> Response:
+    return JSONResponse({"error": "there is more in this part than one answer may hold"}, 413)
+
+
+HANDLERS: dict[Any, Any] = {
+    QuestionError: _refused,
+    QueryError: _refused,
+    NothingThereError: _nothing,
+    GoneError: _gone,
+    TooManyError: _too_many,
+}

@@ -1,0 +1,88 @@
+"""One run, ready to be looked at: its levels, what is known beside its spans, and the sections of its panels."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
+
+from stagescope.viewer.tiles.cache import discard, keep
+from stagescope.viewer.tiles.levels import Levels, open_levels
+from stagescope.viewer.tiles.tiles import tiling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+META_FILE = "meta.json"
+GAPS_FILE = "gaps.parquet"
+SECTION_PREFIX = "section-"
+JSON_TYPE, BLOB_TYPE = "application/json", "application/octet-stream"
+SUFFIXES = {".json": JSON_TYPE, ".blob": BLOB_TYPE}
+
+
+class Section(NamedTuple):
+    """One section as it is sent: its media type and its bytes."""
+
+    media_type: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What the server answers from. `version` is another for other data.
+
+    `gaps` has row, start, duration and cause, for the figures of a selection; None where the run has none.
+    """
+
+    version: str
+    meta: Mapping[str, Any]
+    meta_data: bytes
+    sections: Mapping[str, Section]
+    levels: Levels
+    gaps: pl.DataFrame | None
+
+
+def json_bytes(value: object) -> bytes:
+    """Return JSON as the server sends it."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def save_run(
+    folder: Path, meta: Mapping[str, Any], sections: Mapping[str, Section], gaps: pl.DataFrame | None
+) -> None:
+    """Write meta, sections and gaps beside the levels in `folder`."""
+    (folder / META_FILE).write_bytes(json_bytes(meta))
+    if gaps is not None:
+        gaps.write_parquet(folder / GAPS_FILE)
+    suffixes = {media_type: suffix for suffix, media_type in SUFFIXES.items()}
+    for name, section in sections.items():
+        (folder / f"{SECTION_PREFIX}{name}{suffixes[section.media_type]}").write_bytes(section.data)
+
+
+def open_run(folder: Path) -> RunView:
+    """Return the run in `folder`. Raises OSError or ValueError where it is not there whole."""
+    levels = open_levels(folder)
+    sections = {
+        path.stem.removeprefix(SECTION_PREFIX): Section(SUFFIXES[path.suffix], path.read_bytes())
+        for path in sorted(folder.glob(f"{SECTION_PREFIX}*"))
+    }
+    said = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+    if said["span_count"] != levels.shape.span_count:
+        raise ValueError(f"{META_FILE} is of other levels")
+    meta = {**said, **tiling(levels)._asdict(), "version": folder.name, "sections": list(sections)}
+    gaps = pl.read_parquet(folder / GAPS_FILE) if (folder / GAPS_FILE).exists() else None
+    return RunView(folder.name, meta, json_bytes(meta), sections, levels, gaps)
+
+
+def keep_run(key: str, fill: Callable[[Path], None]) -> RunView:
+    """Return the run called `key`, filled by `fill` unless it is kept already and whole. Raises OSError."""
+    folder = keep(key, fill)
+    try:
+        return open_run(folder)
+    except (OSError, ValueError, KeyError):
+        # Somebody cleaned up in there, or a disk was full: made anew, once.
+        discard(folder)
+        return open_run(keep(key, fill))

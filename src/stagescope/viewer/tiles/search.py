@@ -1,0 +1,55 @@
+"""Search through all spans of a run, a million at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stagescope.viewer.tiles.levels import Placed
+from stagescope.viewer.tiles.query import Seen, compile_query
+from stagescope.viewer.tiles.records import LANE_COUNT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stagescope.viewer.tiles.levels import Levels
+
+SPANS_AT_ONCE = 1_000_000
+
+
+def search_spans(levels: Levels, meta: Mapping[str, Any], text: str, most: int) -> dict[str, Any]:
+    """Return `Found` (web/src/model/source.ts): how many spans match, and the first `most` in order of start.
+
+    Raises QueryError.
+    """
+    query = compile_query(text, meta["ranks"], levels.shape.names)
+    count, kept = 0, _nothing(levels)
+    for begin in range(0, levels.spans.count if query else 0, SPANS_AT_ONCE):
+        stop = min(begin + SPANS_AT_ONCE, levels.spans.count)
+        place = np.arange(begin, stop)
+        found = Placed(levels.spans.read(begin, stop), levels.spans.track_of(place), place)
+        facts = levels.facts_at(begin, stop) if query and query.uses_facts else None
+        if query:
+            hits = found.take(query.mask(Seen(found, facts)))
+            count += len(hits.place)
+            kept = _earliest(kept, hits, most)
+    return {
+        "count": count,
+        "ids": kept.place.tolist(),
+        "rows": (kept.track // LANE_COUNT).tolist(),
+        "starts": kept.records["start"].tolist(),
+        "durations": kept.records["duration"].tolist(),
+    }
+
+
+def _nothing(levels: Levels) -> Placed:
+    none = np.zeros(0, np.int64)
+    return Placed(levels.spans.read(0, 0), none, none)
+
+
+def _earliest(some: Placed, more: Placed, most: int) -> Placed:
+    """Return the first of two lots together, in order of start; those that start together in order of id."""
+    every = Placed(*(np.concatenate(pair) for pair in zip(some, more, strict=True)))
+    order = np.argsort(every.records["start"], kind="stable")[:most]
+    return Placed(every.records[order], every.track[order], every.place[order])

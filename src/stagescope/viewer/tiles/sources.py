@@ -1,0 +1,83 @@
+"""From a timeline to a folder that the server answers from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.viewer.run_data import beside_spans, shown_ranks
+from stagescope.viewer.span_data import viewer_spans
+from stagescope.viewer.tiles.build import Chunk, Extent, build_levels
+from stagescope.viewer.tiles.records import FACTS
+from stagescope.viewer.tiles.run import BLOB_TYPE, JSON_TYPE, Section, json_bytes, save_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from stagescope.exporters.layers import AnalysisLayers
+    from stagescope.model import Timeline
+    from stagescope.viewer.run_data import ViewerData
+    from stagescope.viewer.tiles.build import Progress
+
+
+SPANS_AT_ONCE = 1_000_000
+"""A chunk is made of whole rows with about this many spans together."""
+
+
+def save_timeline(
+    timeline: Timeline, folder: Path, extras: AnalysisLayers | None = None, on_done: Progress | None = None
+) -> None:
+    """Fill `folder` with the levels of a timeline and everything that its panels show."""
+    ranks = shown_ranks(timeline)
+    spans = viewer_spans(timeline.spans, ranks)
+    beside = beside_spans(timeline, spans, extras)
+    base_ns = int(beside.meta["base_ns"])
+    names = spans["name"].drop_nulls().unique(maintain_order=True)
+    extent = Extent(len(ranks), spans.height, int(beside.meta["end"]), _has_facts(spans), tuple(names))
+    build_levels(_chunks(spans, extent, base_ns), extent, folder, on_done)
+    gaps = None if extras is None or extras.gaps is None else _gap_rows(extras.gaps, ranks, base_ns)
+    save_run(folder, beside.meta, _sections(beside), gaps)
+
+
+def _chunks(spans: pl.DataFrame, extent: Extent, base_ns: int) -> Iterator[Chunk]:
+    """Yield the spans in chunks of whole rows, at least one."""
+    first_of_row = np.searchsorted(spans["row"].to_numpy(), np.arange(extent.row_count + 1))
+    begin = 0
+    while True:
+        past = int(np.searchsorted(first_of_row, first_of_row[begin] + SPANS_AT_ONCE, side="right")) - 1
+        end = min(max(past, begin + 1), extent.row_count)
+        part = spans.slice(int(first_of_row[begin]), int(first_of_row[end] - first_of_row[begin]))
+        yield Chunk(begin, end, coded(part, extent.names, base_ns))
+        begin = end
+        if begin >= extent.row_count:
+            return
+
+
+def coded(spans: pl.DataFrame, names: Sequence[str], base_ns: int) -> pl.DataFrame:
+    """Return spans with times from the base and numbers for names."""
+    return spans.with_columns(
+        start=pl.col("start") - base_ns,
+        name=pl.col("name").cast(pl.Enum(names)).to_physical().cast(pl.Int32),
+    )
+
+
+def _has_facts(spans: pl.DataFrame) -> bool:
+    return any(spans[name].null_count() < spans.height for name in FACTS.names or ())
+
+
+def _sections(beside: ViewerData) -> dict[str, Section]:
+    objects = {name: Section(JSON_TYPE, json_bytes(value)) for name, value in beside.objects.items()}
+    return {**{name: Section(BLOB_TYPE, blob) for name, blob in beside.tables.items()}, **objects}
+
+
+def _gap_rows(gaps: pl.DataFrame, ranks: Sequence[int], base_ns: int) -> pl.DataFrame:
+    """Return gaps as the figures of a selection need them."""
+    return gaps.filter(pl.col("rank").is_in(ranks)).select(
+        pl.col("rank").replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int64).alias("row"),
+        pl.col("start_ns").alias("start") - base_ns,
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
+        pl.col("cause").cast(pl.String),
+    )

@@ -1,0 +1,121 @@
+"""Tiles: a part of the picture as a column blob (docs/viewer-format.md, "Spans" and "Server")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.viewer.columns import encode_columns
+from stagescope.viewer.tiles.levels import TooManyError
+from stagescope.viewer.tiles.merge import block_records
+from stagescope.viewer.tiles.records import FACTS, LANE_COUNT, unpack
+
+if TYPE_CHECKING:
+    from stagescope.viewer.tiles.levels import Levels, Part, Placed
+
+TILE_BINS = 512
+TILE_ROWS = 64
+"""How long, in bins, and how high a tile is. Most bins hold a block or two, so that a tile has some 50,000."""
+
+MOST_IN_TILE = 400_000
+"""More spans or blocks are not sent at once; the viewer goes one level up."""
+
+
+class Tiling(NamedTuple):
+    """What meta says of the levels: the width of a bin for each, level 0 (the spans) first, and a tile's size."""
+
+    levels: list[dict[str, int]]
+    tile_bins: int
+    tile_rows: int
+
+
+def tiling(levels: Levels) -> Tiling:
+    """Return the levels that can be asked for. The width of level 0 is half that of level 1: it has no bins."""
+    exponents = levels.exponents
+    widths = [max(1, (1 << exponents[0]) // 2), *(1 << exponent for exponent in exponents)]
+    return Tiling([{"bin_ns": width} for width in widths], TILE_BINS, TILE_ROWS)
+
+
+def tile_blob(levels: Levels, level: int, part: Part) -> bytes:
+    """Return what stands in a part of the picture on a level, 0 for the spans themselves. Raises TooManyError."""
+    return (
+        _spans_blob(levels, part) if level == 0 else _blocks_blob(levels, levels.exponents[level - 1], part)
+    )
+
+
+def _spans_blob(levels: Levels, part: Part) -> bytes:
+    found = levels.spans_in(part)
+    _check(len(found.place))
+    frame = span_frame(levels, found)
+    facts: dict[str, Any] = {"origin": _origin(frame)}
+    if len(found.place) and int(found.place[-1]) - int(found.place[0]) == len(found.place) - 1:
+        facts["first"] = int(found.place[0])
+        frame = frame.drop("id")
+    return encode_columns(_without_empty_facts(frame), chained={"start": "duration"}, facts=facts)
+
+
+def span_frame(levels: Levels, found: Placed) -> pl.DataFrame:
+    """Return spans with all that is known of them, under the names of docs/viewer-format.md, and their ids."""
+    frame = unpack(found.records).with_columns(
+        id=pl.Series(found.place), row=pl.Series(found.track // LANE_COUNT)
+    )
+    facts = _facts(levels, found)
+    if facts is None:
+        return frame
+    codes = facts["name"]
+    texts = codes.replace_strict(range(len(levels.shape.names)), levels.shape.names, return_dtype=pl.String)
+    return pl.concat([frame, facts.with_columns(name=texts)], how="horizontal")
+
+
+def _facts(levels: Levels, found: Placed) -> pl.DataFrame | None:
+    if levels.facts is None:
+        return None
+    place = found.place
+    if not len(place):
+        return unpack(levels.facts.read(0, 0))
+    # The file is read from the first to the last span of each track: those between that were not asked for are few.
+    first = np.flatnonzero(np.diff(found.track, prepend=-1))
+    begin, stop = place[first], np.append(place[first[1:] - 1], place[-1]) + 1
+    read = levels.facts.at(found.track[first], begin, stop)
+    return unpack(read.records[np.searchsorted(read.place, place)])
+
+
+def _blocks_blob(levels: Levels, exponent: int, part: Part) -> bytes:
+    blocks = levels.blocks_in(part, exponent)
+    _check(len(blocks))
+    records = block_records(blocks)
+    frame = pl.DataFrame(
+        {
+            "row": blocks.track // LANE_COUNT,
+            "kind": records["kind"],
+            "lane": records["lane"],
+            "start": blocks.start,
+            "duration": blocks.end - blocks.start,
+            "count": blocks.span_count,
+            "busy": records["busy"],
+        }
+    )
+    return encode_columns(frame, chained={"start": "duration"}, facts={"origin": _origin(frame)})
+
+
+def _origin(frame: pl.DataFrame) -> int:
+    """Return what the starts of a blob are counted from: its lowest."""
+    lowest = frame["start"].min()
+    return lowest if isinstance(lowest, int) else 0
+
+
+def _without_empty_facts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame without facts that no span has: the viewer takes an absent column as null."""
+    empty = [
+        name
+        for name in FACTS.names or ()
+        if name in frame.columns and frame[name].null_count() == frame.height
+    ]
+    return frame.drop(empty)
+
+
+def _check(count: int) -> None:
+    if count > MOST_IN_TILE:
+        raise TooManyError

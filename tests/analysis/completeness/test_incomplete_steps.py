@@ -1,0 +1,58 @@
+"""Steps that were not recorded whole."""
+
+import polars as pl
+import pytest
+
+from drawing import timeline_from_text
+from explained_runs import schedule_run
+from stagescope import api as workflow
+from stagescope.analysis import build_report
+from stagescope.analysis.completeness.incomplete_steps import find_torn_steps, torn_diagnostics
+from stagescope.model.pipelines import find_pipelines
+from stagescope.schedules import NAMES, Costs, order
+
+
+def torn(timeline):
+    return find_torn_steps(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
+
+
+def cut(timeline, rank, step, jobs):
+    """Return a timeline of which the last jobs of a rank in a step, and all later ones, are lost."""
+    own = timeline.spans.filter((pl.col("rank") == rank) & (pl.col("step") == step)).sort("start_ns")
+    end_ns = own["start_ns"][-jobs]
+    return timeline.with_spans(
+        timeline.spans.filter((pl.col("rank") != rank) | (pl.col("start_ns") < end_ns))
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_schedule_looks_torn(name):
+    run = workflow.simulate(order(name, ranks=4, microbatches=8), Costs())
+    assert torn(run.timeline) == set()
+
+
+def test_a_file_that_was_cut_tears_its_last_step():
+    assert torn(cut(schedule_run(), rank=0, step=1, jobs=5)) == {1}
+
+
+def test_a_torn_step_is_listed_and_not_counted():
+    whole = build_report(schedule_run())
+    report = build_report(cut(schedule_run(), rank=0, step=2, jobs=5))
+    assert [step.in_totals for step in report.steps] == [True, True, False]
+    assert report.bubble.fraction == whole.bubble.fraction
+    said = [row for row in report.diagnostics if "missing in step 2: listed" in row.message]
+    assert [row.severity for row in said] == ["warning"]
+
+
+def test_where_every_step_is_torn_they_are_counted_and_it_is_said():
+    report = build_report(timeline_from_text("F0 F1 B0 B1\nF0 B0 . ."))
+    assert [step.in_totals for step in report.steps] == [True]
+    assert any(row.message.endswith("what is missing counts as idle time") for row in report.diagnostics)
+
+
+def test_stages_without_backwards_tear_nothing():
+    assert torn(timeline_from_text("F0 F1 . . .\n. F0 F1 B0 B1")) == set()
+
+
+def test_nothing_is_said_where_all_is_there():
+    assert torn_diagnostics(set(), left_out=True) == []

@@ -1,0 +1,119 @@
+"""How much later every job could have ended."""
+
+from dataclasses import replace
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drawing import timeline_from_text
+from random_pipelines import lawful_timelines, one_f_one_b, wild_timelines
+from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.slack import SLACK, measure_slack
+from stagescope.ingest.simulation import timeline_of_simulation
+from stagescope.model import empty_timeline
+from stagescope.schedules import simulate
+from stagescope.schedules.costs import Costs
+from stagescope.vocabulary.kinds import label
+from waiting import added, bonds_of, message, path_of, slack_of
+
+
+def slacks(timeline) -> dict[str, int]:
+    return {
+        label(row["kind"], row["stage"], row["microbatch"]): row["slack_ns"]
+        for row in slack_of(timeline).iter_rows(named=True)
+    }
+
+
+def test_the_slack_of_a_fast_stage_is_what_it_waits_for_the_slow_one():
+    text = """
+    F0 F1 F2 .  .  .  .  .  .  .  .
+    .  F0 -  -  F1 -  -  F2 -  -  .
+    .  .  .  .  F0 .  .  F1 .  .  F2
+    """
+    assert slacks(timeline_from_text(text, cell_ns=10)) == {
+        "F0.0": 0,
+        "F0.1": 20,
+        "F0.2": 40,
+        "F1.0": 0,
+        "F1.1": 0,
+        "F1.2": 0,
+        "F2.0": 40,
+        "F2.1": 20,
+        "F2.2": 0,
+    }
+
+
+def test_a_transfer_takes_of_the_slack():
+    timeline = timeline_from_text("F0 F1 .  .  .\n.  F0 -  F1 .", cell_ns=10)
+    assert slacks(timeline)["F0.1"] == 10
+    assert slacks(added(timeline, *message(0, 1, 1, 20, 26)))["F0.1"] == 4
+
+
+def test_a_receive_that_was_posted_late_takes_no_more_slack_than_others_on_its_link():
+    # F0 was waited for and took 2 ns; F1 came while its receiver was busy, and was noticed 2 ns after that.
+    drawn = timeline_from_text("F0 F1 .  .  .  .\n.  .  F0 -  .  F1", cell_ns=10)
+    late = added(drawn, *message(0, 1, 0, 10, 12), *message(0, 1, 1, 20, 42))
+    assert slacks(late)["F0.1"] == 40 - 22
+
+
+def test_what_runs_after_the_last_job_of_others_has_slack_to_the_end_of_the_step():
+    assert slacks(timeline_from_text("F0 .  . .\nF1 F2 F3 F4", cell_ns=10)) == {
+        "F0.0": 30,
+        "F1.1": 0,
+        "F1.2": 0,
+        "F1.3": 0,
+        "F1.4": 0,
+    }
+
+
+def test_a_timeline_without_jobs_has_no_slack():
+    operations = find_operations(empty_timeline())
+    found = measure_slack(operations, bonds_of(operations))
+    assert found.is_empty()
+    assert dict(found.schema) == dict(SLACK.schema)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.one_of(wild_timelines(), lawful_timelines()))
+def test_slack_is_never_negative_and_nothing_on_the_path(timeline):
+    found = slack_of(timeline)
+    assert (found["slack_ns"] >= 0).all()
+    on_path = path_of(timeline).select("op").unique()
+    assert (found.join(on_path, on="op")["slack_ns"] == 0).all()
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[dict[int, list[str]], Costs]:
+    """Return an order and the cost of every single job."""
+    stages, microbatches = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    cells = [(stage, microbatch) for stage in range(stages) for microbatch in range(microbatches)]
+    forward, backward = ({cell: draw(st.integers(1, 30)) for cell in cells} for _ in range(2))
+    return one_f_one_b(stages, microbatches), Costs(
+        forward=forward, backward=backward, hop=draw(st.integers(0, 9))
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(pipelines(), st.randoms(use_true_random=False))
+def test_a_job_that_takes_longer_by_its_slack_moves_no_end_and_by_one_more_it_does(pipeline, random):
+    order, costs = pipeline
+    step = simulate(order, costs)
+    job = random.choice(slack_of(timeline_of_simulation(step)).rows(named=True))
+
+    def makespan_ns(longer_ns: int) -> int:
+        cell, kind = (job["stage"], job["microbatch"]), job["kind"]
+        amounts = getattr(costs, kind)
+        longer = {**amounts, cell: amounts[cell] + longer_ns}
+        return simulate(order, replace(costs, **{kind: longer})).makespan_ns
+
+    assert makespan_ns(job["slack_ns"]) == step.makespan_ns
+    assert makespan_ns(job["slack_ns"] + 1) == step.makespan_ns + 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(wild_timelines(), st.integers(-(2**40), 2**60))
+def test_shifting_all_clocks_changes_no_slack(timeline, shift_ns):
+    times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+    moved = slack_of(timeline.with_spans(timeline.spans.with_columns(times + shift_ns)))
+    assert moved["slack_ns"].equals(slack_of(timeline)["slack_ns"])

@@ -1,0 +1,81 @@
+"""Communication that computing hid, and communication that it did not."""
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drawing import timeline_from_text
+from random_pipelines import lawful_timelines, wild_timelines
+from stagescope.analysis.idle.overlap import OVERLAP
+from stagescope.model import empty_timeline
+from waiting import added, bubbles_of, message, overlap_of
+
+TRANSFER = ["transfer_ns", "transfer_hidden_ns", "transfer_exposed_ns", "transfer_hidden_fraction"]
+REDUCE = ["reduce_ns", "reduce_hidden_ns", "reduce_exposed_ns", "reduce_hidden_fraction"]
+
+
+def test_a_message_is_hidden_while_its_receiver_computes():
+    drawn = timeline_from_text("F0 F1 .  .\n.  F0 .  F1", cell_ns=10)
+    timeline = added(drawn, *message(0, 1, 0, 10, 10), *message(0, 1, 1, 15, 25))
+    assert overlap_of(timeline).filter(pl.col("rank") == 1).select(TRANSFER).rows() == [(10, 5, 5, 0.5)]
+
+
+def test_a_receive_that_waits_for_its_sender_to_compute_is_no_communication():
+    drawn = timeline_from_text("F0 -  .  .\n.  .  .  F0", cell_ns=10)
+    send, receive = message(0, 1, 0, 20, 25)
+    timeline = added(drawn, send, {**receive, "start_ns": 0, "wait_start_ns": 0, "wait_end_ns": 25})
+    found = overlap_of(timeline).filter(pl.col("rank") == 1)
+    assert found.select(TRANSFER).rows() == [(5, 0, 5, 0.0)]
+    assert found["receive_wait_ns"].to_list() == [25]
+
+
+def test_a_message_whose_send_was_lost_begins_at_the_end_of_its_job():
+    drawn = timeline_from_text("F0 .  .\n.  .  F0", cell_ns=10)
+    _, receive = message(0, 1, 0, 12, 17)
+    assert overlap_of(added(drawn, receive)).select("rank", "transfer_ns").rows() == [(0, 0), (1, 7)]
+
+
+def test_messages_without_a_recorded_arrival_are_counted_and_measured_nowhere():
+    drawn = timeline_from_text("F0 F1 .  .\n.  F0 .  F1", cell_ns=10)
+    found = overlap_of(added(drawn, *message(0, 1, 1, 15, 25)))
+    assert found.select("messages", "timed_messages").rows() == [(0, 0), (2, 1)]
+    assert overlap_of(drawn).select(TRANSFER).rows() == [(0, 0, 0, None)] * 2
+
+
+def test_messages_at_once_count_once():
+    drawn = timeline_from_text("F0 F1 .  .  .\n.  .  .  F0 F1", cell_ns=10)
+    timeline = added(drawn, *message(0, 1, 0, 10, 30), *message(0, 1, 1, 20, 25))
+    assert overlap_of(timeline)["transfer_ns"].to_list() == [0, 20]
+
+
+def test_a_reduction_counts_until_the_next_step_begins():
+    one = timeline_from_text("F0 B0 .", cell_ns=10)
+    other = timeline_from_text("F0 B0 .", cell_ns=10, step=1, origin_ns=60)
+    reduce = {"rank": 0, "lane": "comm", "kind": "grad_reduce", "start_ns": 15, "end_ns": 70}
+    timeline = added(one.with_spans(pl.concat([one.spans, other.spans])), reduce)
+    assert overlap_of(timeline).select("step", *REDUCE).rows() == [
+        (0, 45, 5, 40, 5 / 45),
+        (1, 10, 10, 0, 1.0),
+    ]
+
+
+def test_a_timeline_without_jobs_has_no_overlap():
+    found = overlap_of(empty_timeline())
+    assert found.is_empty()
+    assert dict(found.schema) == dict(OVERLAP.schema)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.one_of(wild_timelines(), lawful_timelines()))
+def test_hidden_and_exposed_make_up_the_communication(timeline):
+    found, bubbles = overlap_of(timeline), bubbles_of(timeline)
+    assert dict(found.schema) == dict(OVERLAP.schema)
+    assert found.select("step", "rank", "window_ns", "receive_wait_ns", "send_wait_ns").equals(
+        bubbles.select("step", "rank", "window_ns", "receive_wait_ns", "send_wait_ns")
+    )
+    for name in ("transfer", "reduce"):
+        hidden, exposed = found[f"{name}_hidden_ns"], found[f"{name}_exposed_ns"]
+        assert (hidden >= 0).all()
+        assert (exposed >= 0).all()
+        assert (hidden + exposed == found[f"{name}_ns"]).all()
+    assert (found["transfer_exposed_ns"] <= bubbles["idle_ns"]).all()

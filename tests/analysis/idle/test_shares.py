@@ -1,0 +1,44 @@
+"""Idle time divided among its causes."""
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagescope.analysis.idle.ledger import CAUSES
+from stagescope.analysis.idle.shares import IDLE_SHARES, share_idle, whole_percents
+
+
+def bubbles(*rows):
+    names = ("step", "rank", "pipeline", "window_ns", "idle_ns")
+    return pl.DataFrame(
+        rows, schema={name: pl.Int32 if name != "idle_ns" else pl.Int64 for name in names}, orient="row"
+    )
+
+
+def ledger(*rows):
+    names = ("step", "rank", *CAUSES)
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int32), orient="row")
+
+
+def test_rows_are_ranks_pipelines_and_the_run():
+    windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 20), (0, 2, 2, 50, 5))
+    parts = ledger((0, 0, 8, 0, 0, 0, 2, 0), (0, 1, 20, 0, 0, 0, 0, 0), (0, 2, 0, 5, 0, 0, 0, 0))
+    shares = share_idle(windows, parts)
+    assert shares.columns == list(IDLE_SHARES.names)
+    assert shares.select("pipeline", "rank", "window_ns", "idle_ns").rows() == [
+        (0, 0, 100, 10), (0, 1, 100, 20), (2, 2, 50, 5), (0, None, 200, 30), (2, None, 50, 5), (None, None, 250, 35),
+    ]  # fmt: skip
+    assert shares.row(-1)[4:] == (28, 5, 0, 0, 2, 0)
+
+
+def test_what_the_ledger_does_not_know_is_unexplained():
+    windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 30))
+    shares = share_idle(windows, ledger((0, 0, 4, 0, 0, 0, 0, 0)))
+    assert shares["unexplained_ns"].to_list() == [6, 30, 36, 36]
+
+
+@given(st.lists(st.floats(-0.2, 1), min_size=1, max_size=6))
+def test_whole_percents_sum_to_the_rounded_sum_and_are_off_by_less_than_one(fractions):
+    whole = whole_percents(fractions)
+    assert sum(whole) == round(sum(100 * each for each in fractions))
+    assert all(abs(percent - 100 * each) < 1 for percent, each in zip(whole, fractions, strict=True))

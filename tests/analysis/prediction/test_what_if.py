@@ -1,0 +1,195 @@
+import polars as pl
+import pytest
+from hypothesis import given, settings
+
+from drawing import timeline_from_text
+from gapped_runs import example_timeline, run
+from random_pipelines import lawful_timelines, one_f_one_b, wild_timelines
+from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.prediction.mean_costs import HALVED
+from stagescope.analysis.prediction.what_if import (
+    WHAT_IF,
+    Balanced,
+    NoCommunication,
+    OtherSchedule,
+    Slower,
+    predict_steps,
+)
+from stagescope.model import empty_timeline
+from stagescope.vocabulary.errors import ScheduleError
+
+MS = 1_000_000
+ORDER = one_f_one_b(4, 8)
+
+
+def unit(job, _rank):
+    return (10 if job.kind == "F" else 20) * MS
+
+
+def predict(timeline, *changes, steps=None):
+    return predict_steps(find_operations(timeline), [changes], steps).table.row(0, named=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (Slower(-0.1, stage=3), "stage 3 10 % faster"),
+        (Slower(0.125, rank=0, kind="forward"), "rank 0 kind forward 12.5 % slower"),
+        (Balanced(), "all stages equal"),
+        (NoCommunication(), "transfers take no time"),
+        (OtherSchedule("zb-h1"), "schedule zb-h1"),
+    ],
+)
+def test_every_change_is_said_in_words(change, text):
+    assert str(change) == text
+
+
+@settings(deadline=None, max_examples=40)
+@given(lawful_timelines() | wild_timelines())
+def test_no_change_changes_nothing(timeline):
+    row = predict(timeline, Slower(0.0))
+    assert row["predicted_step_ns"] == pytest.approx(row["measured_step_ns"])
+    assert row["gain_ns"] == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "factor"),
+    [
+        (Slower(0.5, stage=2), lambda job, rank: 1.5 if job.stage == 2 else 1),
+        (Slower(-0.5, stage=2), lambda job, rank: 0.5 if job.stage == 2 else 1),
+        (Slower(0.3, rank=1), lambda job, rank: 1.3 if rank == 1 else 1),
+        (Slower(1.0, kind="backward"), lambda job, rank: 2 if job.kind == "B" else 1),
+        (Slower(0.2), lambda job, rank: 1.2),
+        (Slower(0.4, stage=0, kind="forward"), lambda job, rank: 1.4 if str(job).startswith("F0") else 1),
+    ],
+)
+def test_a_changed_run_takes_exactly_as_long_as_predicted(change, factor):
+    options = {"hop_ns": 3 * MS, "gap_ns": MS, "steps": 2}
+    before = run(ORDER, unit, **options)
+    after = run(ORDER, lambda job, rank: round(unit(job, rank) * factor(job, rank)), **options)
+    really_ns = predict(after)["measured_step_ns"]
+    row = predict(before, change)
+    assert row["predicted_step_ns"] == pytest.approx(really_ns)
+    assert row["gain_ns"] == row["measured_step_ns"] - row["predicted_step_ns"]
+    assert row["gain_fraction"] == pytest.approx(row["gain_ns"] / row["measured_step_ns"])
+    assert (row["method"], row["condition"], row["note"]) == ("replay", "", None)
+
+
+def test_transfers_without_time_leave_the_launch_gaps():
+    options = {"gap_ns": MS, "steps": 2}
+    with_transfers, without = (run(ORDER, unit, hop_ns=hop_ns, **options) for hop_ns in (4 * MS, 0))
+    row = predict(with_transfers, NoCommunication())
+    assert row["predicted_step_ns"] == pytest.approx(predict(without)["measured_step_ns"])
+
+
+def test_balanced_stages_cost_their_mean():
+    def unequal(job, rank):
+        return unit(job, rank) * (2 if rank == 2 else 1)
+
+    row = predict(run(ORDER, unequal), Balanced())
+    assert row["predicted_step_ns"] == pytest.approx(11 * 37.5 * MS)
+    assert row["gain_ns"] > 0
+
+
+def test_changes_that_hold_together_are_made_together():
+    timeline = run(ORDER, unit, hop_ns=3 * MS)
+    row = predict(timeline, Slower(0.5), NoCommunication())
+    assert row["predicted_step_ns"] == pytest.approx(11 * 45 * MS)
+    assert row["assumption"] == "everything 50 % slower; transfers take no time"
+
+
+def test_a_pair_changes_by_half_where_one_of_its_jobs_is_concerned():
+    timeline = run({0: ["F0.0", "F0.1+B0.0", "B0.1"]}, unit)
+    assert predict(timeline, Slower(1.0, kind="forward"))["gain_ns"] == -(10 + 20 / 2) * MS
+    assert predict(timeline, Slower(1.0, kind="backward"))["gain_ns"] == -(20 / 2 + 20) * MS
+    assert predict(timeline, Slower(1.0, rank=0))["gain_ns"] == -(10 + 20 + 20) * MS
+
+
+def test_the_longest_pipeline_is_the_step():
+    timeline = example_timeline(({}, {"1": 1.15}, {"1": 1.15}))
+    row = predict(timeline, Slower(-0.1, rank=9))
+    assert row["gain_ns"] == 0  # rank 9 is not in the pipeline that is waited for
+
+
+def test_only_steps_that_count_are_in_the_mean():
+    timeline = run(ORDER, unit, steps=3)
+    slow = timeline.spans.with_columns(
+        end_ns=pl.when(
+            (pl.col("step") == 0) & (pl.col("end_ns") == pl.col("end_ns").filter(pl.col("step") == 0).max())
+        )
+        .then(pl.col("end_ns") + 500)
+        .otherwise("end_ns")
+    )
+    timeline = timeline.with_spans(slow)
+    usual = predict(timeline, steps=[1, 2])["measured_step_ns"]
+    assert predict(timeline, steps=[0])["measured_step_ns"] == usual + 500
+    assert predict(timeline)["measured_step_ns"] == pytest.approx(usual + 500 / 3)
+
+
+def test_another_schedule_saves_what_theory_says():
+    row = predict(run(ORDER, unit), OtherSchedule("zb-h1"))
+    assert row["gain_ns"] == pytest.approx(60 * MS)  # 3 * 30 of 1F1B against 3 * 10
+    assert (row["method"], row["condition"]) == ("simulation", HALVED)
+    assert row["note"] == "simulated 270 ms beside 330 ms for the measured order"
+
+
+def test_another_schedule_with_other_costs_is_beside_the_measured_order_at_the_measured_ones():
+    row = predict(run(ORDER, unit), Slower(-0.5), OtherSchedule("1f1b"))
+    assert row["gain_ns"] == pytest.approx(11 * 15 * MS)
+
+
+def test_launch_gaps_and_transfers_are_in_a_simulation_too():
+    timeline = run(ORDER, unit, hop_ns=2 * MS, gap_ns=MS)
+    assert abs(predict(timeline, OtherSchedule("1f1b"))["gain_ns"]) < 1
+    really_ns = predict(run({r: _gpipe(r) for r in range(4)}, unit, hop_ns=2 * MS, gap_ns=MS))[
+        "measured_step_ns"
+    ]
+    # GPipe hides the transfers that 1F1B waits for in its steady phase.
+    predicted = predict(timeline, OtherSchedule("gpipe"))
+    assert predicted["predicted_step_ns"] == pytest.approx(really_ns, rel=0.01)
+    assert predicted["gain_ns"] > 0
+
+
+def _gpipe(rank):
+    return [f"{letter}{rank}.{microbatch}" for letter in "FB" for microbatch in range(8)]
+
+
+def test_a_prediction_that_cannot_be_made_says_why():
+    row = predict(timeline_from_text("F0 F1\n. F0 F1"), OtherSchedule("1f1b"))
+    assert row["predicted_step_ns"] is row["gain_ns"] is row["gain_fraction"] is None
+    assert row["note"]
+    nothing = predict(empty_timeline(), OtherSchedule("1f1b"))
+    assert (nothing["predicted_step_ns"], nothing["note"]) == (None, "no step counts")
+
+
+def test_a_schedule_that_cannot_be_is_an_error():
+    with pytest.raises(ScheduleError):
+        predict(run(ORDER, unit), OtherSchedule("nonsense"))
+    with pytest.raises(ScheduleError):
+        predict(run(one_f_one_b(3, 4), unit), OtherSchedule("dualpipe"))
+
+
+@settings(deadline=None, max_examples=20)
+@given(lawful_timelines())
+def test_a_shift_of_all_clocks_changes_no_prediction(timeline):
+    moved = timeline.with_spans(
+        timeline.spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") + 10**15)
+    )
+    asked = [(Balanced(),), (NoCommunication(),), (Slower(0.25, stage=0),)]
+    tables = [predict_steps(find_operations(each), asked).table for each in (timeline, moved)]
+    assert tables[0].equals(tables[1])
+
+
+def test_nothing_asked_and_nothing_measured_is_an_empty_table():
+    asked = predict_steps(find_operations(empty_timeline()), [])
+    assert dict(asked.table.schema) == dict(WHAT_IF.schema)
+    row = predict(empty_timeline(), Balanced())
+    assert (row["measured_step_ns"], row["gain_fraction"]) == (0, None)
+
+
+def test_a_change_that_concerns_nothing_is_no_prediction():
+    row = predict(run(ORDER, unit), Slower(-0.1, stage=9))
+    assert row["predicted_step_ns"] is None
+    assert row["note"] == "no job that counts is of that stage, rank or kind"
+    nothing = predict(empty_timeline(), Slower(0.5, rank=1))
+    assert nothing["predicted_step_ns"] is None

@@ -1,0 +1,126 @@
+"""Two runs side by side: planted differences are recovered, noise is not claimed."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import polars as pl
+import pytest
+
+from planted_runs import Shape, random_times, run
+from stagescope.analysis.statistics.comparison import DIFFERENCES, Least, compare_runs, compare_totals
+from stagescope.model import empty_timeline
+
+SHAPE = Shape(pipelines=1)
+
+
+def claimed(before, after):
+    return compare_runs(run(before), run(after)).table.filter("is_claimed")
+
+
+def test_a_slower_stage_is_recovered_in_the_step_its_part_and_its_place():
+    after = random_times(SHAPE, 2)
+    after.job_ns[1, :, :, 2] *= 1.1
+    found = claimed(random_times(SHAPE, 1), after)
+    parts = found.filter(pl.col("subject") == "part")["part"].to_list()
+    assert parts[0] == "stage_imbalance"
+    (jobs,) = found.filter(pl.col("subject") == "jobs").to_dicts()
+    assert (jobs["stage"], jobs["kind"]) == (2, "backward")
+    assert jobs["difference_ns"] == pytest.approx(8 * 2e6, rel=0.1)
+    assert jobs["low_ns"] < jobs["difference_ns"] < jobs["high_ns"]
+    (rank,) = found.filter(pl.col("subject") == "rank").to_dicts()
+    assert (rank["rank"], rank["difference_ns"]) == (2, pytest.approx(8 * 2e6, rel=0.1))
+    assert found["subject"][0] == "step"
+
+
+def test_a_slower_link_is_recovered():
+    after = random_times(SHAPE, 2)
+    after.message_ns[0, :, :, 2] *= 20
+    found = claimed(random_times(SHAPE, 1), after)
+    (link,) = found.filter(pl.col("subject") == "link").to_dicts()
+    assert (link["rank"], link["peer"], link["kind"]) == (1, 2, "forward")
+    assert link["after_ns"] / link["before_ns"] == pytest.approx(20, rel=0.1)
+    assert found.filter(pl.col("subject") == "part")["part"][0] == "comm_exposed"
+    assert found.filter(pl.col("subject") == "jobs").is_empty()
+
+
+def test_turning_the_runs_around_turns_the_signs_around():
+    one, other = run(random_times(SHAPE, 1)), run(random_times(replace_steps(SHAPE, 12), 2))
+    there, back = compare_runs(one, other).table, compare_runs(other, one).table
+    key = ["subject", "part", "stage", "kind", "rank", "peer"]
+    both = there.join(back, on=key, nulls_equal=True, suffix="_back")
+    assert both.height == there.height
+    assert both["difference_ns"].to_list() == pytest.approx((-both["difference_ns_back"]).to_list())
+    assert both["low_ns"].to_list() == pytest.approx((-both["high_ns_back"]).to_list())
+
+
+def replace_steps(shape, steps):
+    return replace(shape, steps=steps)
+
+
+def test_a_run_does_not_differ_from_itself():
+    one = run(random_times(SHAPE))
+    found = compare_runs(one, one).table
+    assert found["difference_ns"].abs().max() == 0
+    assert not found["is_claimed"].any()
+
+
+def test_parts_add_up_to_the_difference_of_the_step():
+    table = compare_runs(run(random_times(SHAPE, 1)), run(random_times(SHAPE, 2))).table
+    step = table.filter(pl.col("subject") == "step")["difference_ns"][0]
+    assert table.filter(pl.col("subject") == "part")["difference_ns"].sum() == pytest.approx(step)
+
+
+def test_one_step_each_gives_no_interval_and_no_claim():
+    one = replace_steps(SHAPE, 1)
+    after = random_times(one, 2)
+    after.job_ns[:] *= 2
+    found = compare_runs(run(random_times(one, 1)), run(after)).table
+    assert found["low_ns"].null_count() == found.height
+    assert not found["is_claimed"].any()
+
+
+def test_other_micro_batches_compare_where_they_are_shared_and_say_so():
+    found = compare_runs(run(random_times(SHAPE)), run(random_times(replace(SHAPE, microbatches=4))))
+    jobs = found.table.filter(pl.col("subject") == "jobs")
+    assert jobs["before_ns"].to_list() == pytest.approx(jobs["after_ns"].to_list(), rel=0.02)
+    assert any("micro-batches 0-7 and 0-3" in one.message for one in found.diagnostics)
+
+
+def test_other_stages_compare_the_step_alone_and_say_so():
+    found = compare_runs(run(random_times(SHAPE)), run(random_times(replace(SHAPE, stages=2))))
+    assert set(found.table["subject"]) == {"step", "part"}
+    assert any("4 and 2 stages" in one.message for one in found.diagnostics)
+
+
+def test_other_schedules_and_kinds_are_said():
+    one, other = run(random_times(SHAPE)), run(random_times(SHAPE))
+    split = other.spans.with_columns(pl.col("kind").cast(pl.String).replace("backward", "backward_input"))
+    other = other.with_spans(split.cast(other.spans.schema))
+    other = replace(other, ranks=other.ranks.with_columns(schedule=pl.lit("zb-h1")))
+    said = [one.message for one in compare_runs(one, other).diagnostics]
+    assert any("schedules differ: unknown and zb-h1" in one for one in said)
+    assert sum("only one of the runs has" in one for one in said) == 2
+
+
+def test_a_set_up_step_is_left_out_and_named():
+    times = random_times(SHAPE)
+    times.job_ns[:, :, 0] *= 3
+    found = compare_totals(run(times), run(random_times(SHAPE, 2)))
+    assert found.table["steps_before"][0] == 19
+    assert found.diagnostics[0].message == "first run: step 0 is not in the totals; left out"
+
+
+def test_nothing_compares_with_nothing():
+    found = compare_runs(empty_timeline(), empty_timeline()).table
+    assert dict(found.schema) == dict(DIFFERENCES.schema)
+    assert found.is_empty()
+
+
+@pytest.mark.slow
+def test_equal_runs_differ_no_more_often_than_stated():
+    """Without a least a claim is made in 5 % of such pairs, or less: what is compared hangs together."""
+    shape = Shape(pipelines=1, stages=2, steps=8, microbatches=4, step_noise=0.03)
+    runs = [run(random_times(shape, seed)) for seed in range(201)]
+    pairs = pairwise(runs)
+    bare = sum(bool(compare_runs(*pair, Least(0.0, 0.0)).table["is_claimed"].any()) for pair in pairs)
+    assert bare <= 20

@@ -1,0 +1,61 @@
+"""A run as series by step."""
+
+import polars as pl
+import pytest
+
+from planted_runs import Shape, random_times, run
+from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.idle.ledger import build_ledger
+from stagescope.analysis.statistics.run_series import (
+    JOB,
+    KEY,
+    find_jobs,
+    job_series,
+    link_series,
+    rank_series,
+    step_series,
+)
+
+SHAPE = Shape(pipelines=2, stages=2, steps=3)
+
+
+def test_the_parts_sum_to_the_step():
+    series = step_series(build_ledger(find_operations(run(random_times(SHAPE)))).steps)
+    whole = series.filter(pl.col("subject") == "step").sort("step")["value_ns"]
+    parts = (
+        series.filter(pl.col("subject") == "part")
+        .group_by("step")
+        .agg(pl.sum("value_ns"))
+        .sort("step")["value_ns"]
+    )
+    assert parts.to_list() == pytest.approx(whole.to_list())
+    assert list(series.columns) == [*KEY, "step", "value_ns", "doubt_ns"]
+
+
+def test_jobs_are_means_over_replicas_and_ranks_are_their_own():
+    times = random_times(SHAPE)
+    jobs = find_jobs(run(times))
+    shared = jobs.select(JOB).unique()
+    of_stage = (
+        job_series(jobs, shared).filter((pl.col("stage") == 1) & (pl.col("kind") == "forward")).sort("step")
+    )
+    assert of_stage["value_ns"].to_list() == pytest.approx(times.job_ns[0, :, :, 1].sum(axis=-1).mean(axis=0))
+    of_rank = rank_series(jobs, shared).filter(pl.col("rank") == 3).sort("step")
+    assert of_rank["value_ns"].to_list() == pytest.approx(times.job_ns[:, 1, :, 1].sum(axis=(0, 2)))
+
+
+def test_jobs_that_are_not_shared_do_not_count():
+    jobs = find_jobs(run(random_times(SHAPE)))
+    shared = jobs.select(JOB).unique().filter(pl.col("microbatch") < 4)
+    assert (
+        rank_series(jobs, shared)["value_ns"].sum()
+        == jobs.filter(pl.col("microbatch") < 4)["duration_ns"].sum()
+    )
+
+
+def test_a_link_takes_its_median_times_all_of_its_messages():
+    times = random_times(SHAPE)
+    times.message_ns[0, 0, :, 1] = 300_000
+    forward = link_series(run(times)).filter((pl.col("kind") == "forward") & (pl.col("rank") == 0))
+    assert forward["value_ns"].to_list() == [8 * 300_000.0] * 3
+    assert forward["doubt_ns"].to_list() == [0.0] * 3

@@ -1,0 +1,89 @@
+"""Trends and outliers of a series, against scipy.stats and against planted chance."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stagescope.analysis.statistics.series import MOST_VALUES, find_outliers, find_trend
+
+
+def test_the_slope_and_its_interval_are_theils_and_sens():
+    rng = np.random.default_rng(1)
+    places = np.arange(30.0)
+    values = rng.normal(size=30) + 0.2 * places
+    expected = stats.theilslopes(values, places)
+    found = find_trend(places, values)
+    assert found.slope == pytest.approx(expected.slope)
+    assert found.low == pytest.approx(expected.low_slope, rel=0.1)
+    assert found.high == pytest.approx(expected.high_slope, rel=0.1)
+    assert found.p_value < 0.01
+
+
+def test_a_long_series_is_thinned_and_keeps_its_slope():
+    places = np.arange(5.0 * MOST_VALUES)
+    values = 3.0 * places + np.random.default_rng(0).normal(size=len(places))
+    assert find_trend(places, values).slope == pytest.approx(3.0, rel=1e-3)
+
+
+def test_three_values_have_no_trend():
+    assert find_trend(np.arange(3.0), np.arange(3.0)).p_value == 1
+
+
+@pytest.mark.parametrize("count", [5, 10, 40])
+def test_planted_chance_has_a_trend_no_more_often_than_stated(count):
+    rng = np.random.default_rng(count)
+    p_values = [find_trend(np.arange(float(count)), rng.normal(size=count)).p_value for _ in range(600)]
+    assert np.mean(np.array(p_values) < 0.05) < 0.07
+
+
+def test_neighbors_that_are_alike_are_no_trend():
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(300):
+        values = rng.normal(size=50)
+        for place in range(1, 50):
+            values[place] += 0.6 * values[place - 1]
+        alarms += find_trend(np.arange(50.0), values).p_value < 0.05
+    assert alarms / 300 < 0.12  # without the wider variance it is 0.3
+
+
+@pytest.mark.parametrize("count", [4, 8, 20, 50])
+def test_planted_chance_has_an_outlier_about_as_often_as_stated(count):
+    rng = np.random.default_rng(count)
+    share = np.mean([find_outliers(rng.normal(size=count), 0.05).any() for _ in range(600)])
+    assert share < 0.1  # Rosner's limits are approximate: up to 0.075 here
+
+
+def test_two_outliers_do_not_hide_each_other():
+    values = np.random.default_rng(2).normal(size=20)
+    values[[3, 11]] += 12
+    assert np.flatnonzero(find_outliers(values, 0.05)).tolist() == [3, 11]
+
+
+def test_equal_values_hold_no_outlier():
+    assert not find_outliers(np.ones(10), 0.05).any()
+    assert not find_outliers(np.array([1.0, 2.0]), 0.05).any()
+
+
+def as_rosner_writes_it(values, rate):
+    """The value farthest from the mean of the rest, again and again: at most a fifth of them."""
+    left, removed, last = list(range(len(values))), [], 0
+    for taken in range(max(1, len(values) // 5)):
+        rest, count = values[left], len(left)
+        removed.append(left[int(np.abs(rest - rest.mean()).argmax())])
+        quantile = stats.t.ppf(1 - rate / (2 * count), count - 2)
+        limit = (count - 1) * quantile / np.sqrt((count - 2 + quantile**2) * count)
+        if np.abs(values[removed[-1]] - rest.mean()) > limit * rest.std(ddof=1) > 0:
+            last = taken + 1
+        left.remove(removed[-1])
+    return sorted(removed[:last])
+
+
+@pytest.mark.parametrize("size", [0.0, 3.0, 1e6])
+@pytest.mark.parametrize("seed", range(20))
+def test_outliers_are_those_of_the_definition(seed, size):
+    rng = np.random.default_rng(seed)
+    values = rng.normal(100, 1, size=int(rng.integers(4, 90))).round(1)  # some are equal
+    some = rng.integers(0, len(values), 5)
+    values[some] += size * rng.choice([-1, 1], 5) * rng.exponential(size=5)
+    assert np.flatnonzero(find_outliers(values, 0.05)).tolist() == as_rosner_writes_it(values, 0.05)

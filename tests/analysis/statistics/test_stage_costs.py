@@ -1,0 +1,157 @@
+"""What jobs cost, per stage and rank."""
+
+import polars as pl
+from hypothesis import given, settings
+
+from drawing import timeline_from_text
+from random_pipelines import timeline_of, wild_timelines
+from stagescope.analysis.statistics.stage_costs import (
+    RANK_WORK,
+    STAGE_COSTS,
+    STAGE_WORK,
+    measure_rank_work,
+    measure_stage_costs,
+    measure_stage_work,
+)
+from stagescope.model import empty_timeline
+from stagescope.model.pipelines import find_pipelines
+
+
+def jobs(lengths_ns: list[int], *, kind: str = "forward", **facts: int | None) -> list[dict]:
+    """Return jobs of these lengths, one micro-batch and one microsecond after the other."""
+    start = {"rank": 0, "stage": 0, "step": 0, "lane": "compute", "kind": kind, **facts}
+    return [
+        {**start, "microbatch": number, "start_ns": 1_000 * number, "end_ns": 1_000 * number + length_ns}
+        for number, length_ns in enumerate(lengths_ns)
+    ]
+
+
+def rank_work(timeline) -> pl.DataFrame:
+    return measure_rank_work(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
+
+
+def test_percentiles_are_durations_that_occurred():
+    lengths_ns = [*range(1, 100), 301]
+    costs = measure_stage_costs(timeline_of(jobs(lengths_ns), 1).spans)
+    assert costs.select(STAGE_COSTS.names[5:]).row(0, named=True) == {
+        "count": 100,
+        "total_ns": 5251,
+        "mean_ns": 53,
+        "std_ns": 38,
+        "min_ns": 1,
+        "p10_ns": 11,
+        "median_ns": 51,
+        "p90_ns": 90,
+        "p99_ns": 99,
+        "max_ns": 301,
+    }
+
+
+def test_ranks_that_share_a_stage_are_listed_each_and_together():
+    rows = jobs([10, 20]) + jobs([40], rank=1)
+    costs = measure_stage_costs(timeline_of(rows, 2).spans)
+    assert costs.select("rank", "count", "mean_ns", "max_ns").rows() == [
+        (0, 2, 15, 20),
+        (1, 1, 40, 40),
+        (None, 3, 23, 40),
+    ]
+
+
+def test_a_single_job_has_no_deviation():
+    assert measure_stage_costs(timeline_of(jobs([10]), 1).spans)["std_ns"].to_list() == [None, None]
+
+
+def test_halves_of_overlapped_pairs_are_listed_apart_with_the_whole_time():
+    pair = [*jobs([30], pair=7), *jobs([50], kind="backward", stage=1, pair=7)]
+    rows = jobs([10]) + [
+        {**row, "start_ns": row["start_ns"] + 100, "end_ns": row["end_ns"] + 100} for row in pair
+    ]
+    costs = measure_stage_costs(timeline_of(rows, 1).spans).filter(pl.col("rank") == 0)
+    assert costs.select("stage", "kind", "is_pair", "mean_ns").rows() == [
+        (0, "forward", False, 10),
+        (0, "forward", True, 50),
+        (1, "backward", True, 50),
+    ]
+
+
+def test_each_half_of_a_pair_is_charged_half_of_it():
+    pair = [*jobs([30], pair=7), *jobs([50], kind="backward", stage=1, pair=7)]
+    timeline = timeline_of(pair, 1)
+    assert measure_stage_work(timeline.spans)["work_ns"].to_list() == [25, 25]
+    assert rank_work(timeline)["work_ns"].to_list() == [50]
+
+
+def test_a_pair_id_that_only_one_job_has_makes_no_pair():
+    assert measure_stage_costs(timeline_of(jobs([10], pair=3), 1).spans)["is_pair"].to_list() == [
+        False,
+        False,
+    ]
+
+
+def test_the_work_of_a_micro_batch_is_split_by_kind():
+    rows = [
+        *jobs([10, 20]),
+        *jobs([40, 40], kind="backward_input"),
+        *jobs([6, 8], kind="backward_weight"),
+        *jobs([30, 34], stage=1, rank=1, kind="backward"),
+    ]
+    work = measure_stage_work(timeline_of(rows, 2).spans)
+    assert work.rows() == [(0, 2, 15, 40, 7, 62, 62 / 47), (1, 2, 0, 32, 0, 32, 32 / 47)]
+
+
+def test_a_planted_imbalance_of_stages_is_found():
+    work = measure_stage_work(timeline_from_text("F0 B0 - .  . .\n. F0 - B0 - -").spans)
+    assert work["work_to_mean"].to_list() == [0.75, 1.25]
+
+
+def test_the_work_of_a_rank_is_that_of_all_its_stages_per_step():
+    one = timeline_from_text("F0.0 F2.0 - .\nF1.0 F3.0 . .")
+    other = timeline_from_text("F0.0 F2.0 - -\nF1.0 F3.0 . .", step=1, origin_ns=10**6)
+    work = rank_work(one.with_spans(pl.concat([one.spans, other.spans])))
+    assert work.rows() == [(0, 0, 2, 3_500, 3_500 / 2_750), (0, 1, 2, 2_000, 2_000 / 2_750)]
+
+
+def test_weight_gradients_alone_make_no_work_per_micro_batch():
+    assert measure_stage_work(timeline_of(jobs([5], kind="backward_weight"), 1).spans).is_empty()
+
+
+def test_work_without_length_has_no_ratio():
+    assert measure_stage_work(timeline_of(jobs([0]), 1).spans)["work_to_mean"].to_list() == [None]
+
+
+def test_jobs_on_the_host_lane_or_of_no_stage_do_not_count():
+    rows = jobs([10]) + jobs([90], lane="host") + jobs([90], stage=None) + jobs([90], kind="loss")
+    assert measure_stage_costs(timeline_of(rows, 1).spans)["max_ns"].to_list() == [10, 10]
+
+
+def test_a_timeline_without_jobs_has_no_costs():
+    bare = empty_timeline()
+    for found, table in (
+        (measure_stage_costs(bare.spans), STAGE_COSTS),
+        (measure_stage_work(bare.spans), STAGE_WORK),
+        (rank_work(bare), RANK_WORK),
+    ):
+        assert found.is_empty()
+        assert dict(found.schema) == dict(table.schema)
+
+
+@settings(max_examples=20, deadline=None)
+@given(wild_timelines())
+def test_counts_and_sums_of_ranks_make_up_those_of_the_stage(timeline):
+    costs = measure_stage_costs(timeline.spans)
+    key = ["stage", "chunk", "kind", "is_pair"]
+    whole, parts = costs.filter(pl.col("rank").is_null()), costs.filter(pl.col("rank").is_not_null())
+    sums = parts.group_by(key).agg(pl.sum("count", "total_ns"), pl.min("min_ns"), pl.max("max_ns"))
+    joined = whole.join(sums, on=key, nulls_equal=True, suffix="_of_ranks")
+    assert joined.height == whole.height
+    for name in ("count", "total_ns", "min_ns", "max_ns"):
+        assert joined[name].to_list() == joined[f"{name}_of_ranks"].to_list()
+
+
+@settings(max_examples=20, deadline=None)
+@given(wild_timelines())
+def test_scaling_time_scales_costs_and_keeps_ratios(timeline):
+    slower = timeline.spans.with_columns(pl.col("start_ns", "end_ns") * 1_000)
+    before, after = measure_stage_work(timeline.spans), measure_stage_work(slower)
+    drift = (after["work_to_mean"] - before["work_to_mean"]).abs().drop_nulls()
+    assert (drift < 1e-9).all()

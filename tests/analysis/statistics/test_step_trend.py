@@ -1,0 +1,86 @@
+"""Planted trends and odd steps are recovered with their cause, and none where none is."""
+
+import numpy as np
+import pytest
+
+from planted_runs import Shape, random_times, run
+from stagescope.analysis.statistics.step_trend import OUTLIER_STEPS, TRENDS, find_step_trends
+from stagescope.model import empty_timeline
+
+
+def causes(times):
+    outliers = find_step_trends(run(times)).outliers
+    return outliers.select("pipeline", "step", "cause", "rank", "stage", "kind", "peer").rows()
+
+
+def test_a_planted_trend_is_recovered_with_its_size():
+    times = random_times(Shape(pipelines=2))
+    times.job_ns[:, 1] *= 1 + 0.01 * np.arange(20).reshape(1, -1, 1, 1)
+    trends = find_step_trends(run(times)).trends
+    assert trends["is_claimed"].to_list() == [False, True]
+    assert trends["pipeline"].to_list() == [0, 4]
+    # A hundredth of the first window per step, over 19 steps, of the median, which is 9.5 steps later.
+    assert trends["change_fraction"][1] == pytest.approx(0.19 / 1.095, abs=0.02)
+    assert trends["low_ns_per_step"][1] < trends["slope_ns_per_step"][1] < trends["high_ns_per_step"][1]
+
+
+def test_a_long_job_is_named():
+    times = random_times(Shape(pipelines=2))
+    times.job_ns[1, 1, 7, 2, 3] += 60e6
+    assert causes(times) == [(4, 7, "compute", 6, 2, "backward", None)]
+
+
+def test_a_late_message_is_named_even_if_its_receiver_was_busy_when_it_was_sent():
+    times = random_times(Shape(pipelines=2))
+    times.message_ns[0, 0, 11, 2, 4] += 55e6
+    assert causes(times) == [(0, 11, "link", 1, None, "forward", 2)]
+
+
+def test_a_step_in_which_all_ranks_were_slow_names_none():
+    times = random_times(Shape(pipelines=1))
+    times.job_ns[:, :, 5] *= 1.2
+    assert causes(times) == [(0, 5, "all ranks", None, None, None, None)]
+
+
+def test_what_is_in_no_job_and_no_message_is_elsewhere():
+    timeline = run(random_times(Shape(pipelines=1)))
+    late = timeline.spans["microbatch"].is_in([6, 7]) & (timeline.spans["step"] == 9)
+    later = (
+        timeline.spans["start_ns"] + 80_000_000 * late.cast(int),
+        timeline.spans["end_ns"] + 80_000_000 * late.cast(int),
+    )
+    moved = timeline.with_spans(timeline.spans.with_columns(start_ns=later[0], end_ns=later[1]))
+    (row,) = find_step_trends(moved).outliers.to_dicts()
+    assert (row["step"], row["cause"], row["rank"]) == (9, "elsewhere", None)
+
+
+def test_on_a_trend_a_step_is_measured_against_the_line():
+    times = random_times(Shape(pipelines=1, steps=30))
+    times.job_ns[:, 0] *= 1 + 0.05 * np.arange(30).reshape(1, -1, 1, 1)
+    times.job_ns[1, 0, 4, 2, 3] += 200e6
+    (row,) = find_step_trends(run(times)).outliers.to_dicts()
+    assert (row["step"], row["rank"]) == (4, 2)
+    assert row["usual_ns"] == pytest.approx(1.2 * 335e6, rel=0.05)
+
+
+def test_tables_are_as_declared_whatever_there_is():
+    for timeline in (empty_timeline(), run(random_times(Shape())), run(random_times(Shape(1, 1, 1, 1)))):
+        found = find_step_trends(timeline)
+        assert dict(found.trends.schema) == dict(TRENDS.schema)
+        assert dict(found.outliers.schema) == dict(OUTLIER_STEPS.schema)
+
+
+def test_below_four_steps_the_slope_is_not_known():
+    trends = find_step_trends(run(random_times(Shape(1, 2, 4, 3)))).trends
+    assert trends.select("steps", "slope_ns_per_step", "change_fraction", "is_claimed").rows() == [
+        (3, None, None, False)
+    ]
+
+
+@pytest.mark.slow
+def test_where_nothing_is_planted_little_is_found():
+    """A trend in at most 5 % of runs, an outlier in about 5 %."""
+    shape = Shape(pipelines=1, stages=2, steps=10, microbatches=4, step_noise=0.03)
+    found = [find_step_trends(run(random_times(shape, seed))) for seed in range(200)]
+    assert sum(bool(one.trends["is_claimed"].any()) for one in found) <= 20
+    assert sum(one.outliers.height > 0 for one in found) <= 20

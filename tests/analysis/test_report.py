@@ -1,0 +1,203 @@
+"""The report: figures per step, per rank and of the whole run."""
+
+from fractions import Fraction
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drawing import timeline_from_text
+from stagescope.analysis import Report, build_report
+from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.validate import conform
+
+# The 1F1B figure of the papers: p=4 stages, m=8 micro-batches, F=1 and B=2.
+ONE_F_ONE_B = """
+F0 F1 F2 F3 .  .  .  .  .  .  B0 -  F4 B1 -  F5 B2 -  F6 B3 -  F7 B4 -  .  B5 -  .  B6 -  .  B7 -
+.  F0 F1 F2 .  .  .  .  B0 -  F3 B1 -  F4 B2 -  F5 B3 -  F6 B4 -  F7 B5 -  .  B6 -  .  B7 -  .  .
+.  .  F0 F1 .  .  B0 -  F2 B1 -  F3 B2 -  F4 B3 -  F5 B4 -  F6 B5 -  F7 B6 -  .  B7 -  .  .  .  .
+.  .  .  F0 B0 -  F1 B1 -  F2 B2 -  F3 B3 -  F4 B4 -  F5 B5 -  F6 B6 -  F7 B7 -  .  .  .  .  .  .
+"""
+
+
+def steps(*lengths: int, first: int = 0) -> Timeline:
+    """Return one rank that needs so many slots for each step, half of them idle."""
+    drawn = [
+        timeline_from_text(
+            "F0 " + ". " * (slots - 2) + "B0", step=first + number, origin_ns=number * 1_000_000
+        )
+        for number, slots in enumerate(lengths)
+    ]
+    return drawn[0].with_spans(pl.concat(timeline.spans for timeline in drawn))
+
+
+def test_1f1b_of_4_stages_and_8_micro_batches_has_a_bubble_of_3_elevenths():
+    report = build_report(timeline_from_text(ONE_F_ONE_B))
+    assert report.bubble.fraction == float(Fraction(3, 11))
+    assert report.bubble.per_rank == dict.fromkeys(range(4), float(Fraction(3, 11)))
+    assert [(rank.busy_ns, rank.idle_ns, rank.window_ns) for rank in report.ranks] == [
+        (24_000, 9_000, 33_000)
+    ] * 4
+    assert [rank.stages for rank in report.ranks] == [(0,), (1,), (2,), (3,)]
+    assert report.microbatches == 8
+
+
+def test_ranks_are_summed_over_the_steps_in_the_totals():
+    report = build_report(steps(10, 20, first=3))
+    assert [(step.step, step.window_ns, step.bubble_fraction) for step in report.steps] == [
+        (3, 10_000, 0.8), (4, 20_000, 0.9),
+    ]  # fmt: skip
+    assert (report.ranks[0].window_ns, report.ranks[0].idle_ns) == (30_000, 26_000)
+    assert report.bubble.fraction == 26 / 30
+    assert report.bubble.steps == (3, 4)
+
+
+def test_a_slow_step_0_is_listed_left_out_of_the_totals_and_said():
+    report = build_report(steps(50, 10, 12, 10))
+    assert [step.in_totals for step in report.steps] == [False, True, True, True]
+    assert report.bubble.steps == (1, 2, 3)
+    assert report.ranks[0].window_ns == 32_000
+    assert report.diagnostics == (
+        Diagnostic(
+            "info", "step 0 took 5.00 times the median of the others; it is listed and left out of the totals"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("timeline", "why"),
+    [
+        (steps(12, 10, 10), "it is little longer"),
+        (steps(50, 10), "one other step tells nothing"),
+        (steps(50, 10, 10, first=1), "the first recorded step is not step 0"),
+        (steps(10, 50, 10), "another step is slow"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_step_counts_otherwise(timeline, why):
+    report = build_report(timeline)
+    assert all(step.in_totals for step in report.steps), why
+    assert report.diagnostics == ()
+
+
+def test_exactly_a_quarter_longer_still_counts():
+    assert build_report(steps(50, 40, 40)).steps[0].in_totals
+
+
+def test_the_step_of_several_replicas_has_the_longest_window_and_the_summed_fraction():
+    spans = timeline_from_text("F0 B0\n. . . F0 . B0").spans
+    sends = [
+        {"rank": rank, "lane": "comm", "kind": "send_forward", "peer": rank + 8, "start_ns": 0, "end_ns": 1}
+        for rank in (0, 1)
+    ]
+    timeline = timeline_from_text("F0\nF0").with_spans(
+        pl.concat([spans, conform(pl.DataFrame(sends), SPANS)])
+    )
+    step = build_report(timeline).steps[0]
+    assert (step.start_ns, step.end_ns, step.window_ns) == (0, 6_000, 3_000)
+    assert step.bubble_fraction == 1 / 5
+
+
+def test_declared_facts_are_passed_on():
+    timeline = timeline_from_text("F0 B0\nF0 B0")
+    described = pl.DataFrame({"rank": [0, 1], "machine": ["a", "b"], "schedule": ["1F1B", None]})
+    report = build_report(Timeline(
+        timeline.spans, conform(described, RANKS), timeline.steps, timeline.clocks, timeline.diagnostics
+    ))  # fmt: skip
+    assert [rank.machine for rank in report.ranks] == ["a", "b"]
+    assert report.schedule == "1F1B"
+
+
+def test_what_was_wrong_stands_in_the_report_errors_first():
+    rows = [
+        Diagnostic("info", "a"),
+        Diagnostic("error", "b"),
+        Diagnostic("warning", "c"),
+        Diagnostic("error", "d"),
+    ]
+    report = build_report(timeline_from_text("F0 B0").with_diagnostics(rows))
+    assert [row.message for row in report.diagnostics] == ["b", "d", "c", "a"]
+
+
+def test_a_timeline_without_jobs_gives_a_report_without_figures():
+    report = build_report(empty_timeline())
+    assert (report.steps, report.ranks, report.bubble.fraction, report.microbatches) == ((), (), None, None)
+
+
+def test_jobs_without_length_have_no_bubble():
+    instant = timeline_from_text("F0").spans.with_columns(end_ns="start_ns")
+    report = build_report(timeline_from_text("F0").with_spans(instant))
+    assert (report.steps[0].bubble_fraction, report.bubble.fraction) == (0.0, 0.0)
+
+
+def test_microbatches_are_unknown_where_steps_differ():
+    timeline = timeline_from_text("F0 B0")
+    other = timeline_from_text("F0 F1 B0 B1", step=1, origin_ns=100_000)
+    assert build_report(timeline.with_spans(pl.concat([timeline.spans, other.spans]))).microbatches is None
+
+
+def shape(report: Report) -> list[tuple]:
+    """Return what must not depend on when a run took place."""
+    return [
+        *((step.step, step.window_ns, step.bubble_fraction, step.in_totals) for step in report.steps),
+        *((rank.rank, rank.busy_ns, rank.idle_ns, rank.window_ns) for rank in report.ranks),
+        report.bubble,
+    ]
+
+
+@st.composite
+def timelines(draw) -> Timeline:
+    ranks = draw(st.integers(1, 4))
+    jobs = st.tuples(st.integers(0, 3), st.integers(0, ranks - 1), st.integers(0, 60), st.integers(0, 20))
+    rows = [
+        {"rank": rank, "lane": "compute", "kind": kind, "step": step, "stage": rank, "microbatch": 0,
+         "start_ns": step * 50 + start, "end_ns": step * 50 + start + length}
+        for kind in ("forward", "backward")
+        for step, rank, start, length in draw(st.lists(jobs, min_size=1, max_size=12))
+    ]  # fmt: skip
+    table = conform(pl.DataFrame({"rank": range(ranks)}), RANKS)
+    bare = empty_timeline()
+    return Timeline(conform(pl.DataFrame(rows), SPANS), table, bare.steps, bare.clocks, bare.diagnostics)
+
+
+@settings(max_examples=50, deadline=None)
+@given(timelines(), st.integers(-(2**40), 2**61))
+def test_shifting_all_clocks_changes_no_figure(timeline, shift_ns):
+    shifted = timeline.spans.with_columns(pl.col("start_ns", "end_ns") + shift_ns)
+    assert shape(build_report(timeline.with_spans(shifted))) == shape(build_report(timeline))
+
+
+@settings(max_examples=50, deadline=None)
+@given(timelines(), st.randoms(use_true_random=False))
+def test_permuting_ranks_permutes_the_results(timeline, random):
+    ranks = timeline.ranks["rank"].to_list()
+    renamed = dict(zip(ranks, random.sample(ranks, len(ranks)), strict=True))
+    moved = timeline.spans.with_columns(pl.col("rank").replace(renamed)).sample(
+        fraction=1, shuffle=True, seed=1
+    )
+    before, after = build_report(timeline), build_report(timeline.with_spans(moved))
+    assert after.steps == before.steps
+    assert after.bubble.fraction == before.bubble.fraction
+    assert {rank.rank: rank.busy_ns for rank in after.ranks} == {
+        renamed[r.rank]: r.busy_ns for r in before.ranks
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(timelines(), st.integers(1, 1_000_000))
+def test_scaling_time_scales_times_and_keeps_fractions(timeline, factor):
+    slower = timeline.spans.with_columns(pl.col("start_ns", "end_ns") * factor)
+    before, after = build_report(timeline), build_report(timeline.with_spans(slower))
+    assert after.bubble == before.bubble
+    assert [rank.busy_ns for rank in after.ranks] == [rank.busy_ns * factor for rank in before.ranks]
+
+
+@settings(max_examples=50, deadline=None)
+@given(timelines())
+def test_busy_and_idle_make_up_the_window(timeline):
+    for rank in build_report(timeline).ranks:
+        assert rank.busy_ns >= 0
+        assert rank.idle_ns >= 0
+        assert rank.busy_ns + rank.idle_ns == rank.window_ns

@@ -1,0 +1,51 @@
+"""The report as JSON."""
+
+import json
+
+from drawing import timeline_from_text
+from stagescope.analysis import build_report, to_json
+from stagescope.model import empty_timeline
+from stagescope.model.bubbles import DENOMINATOR
+from stagescope.model.diagnostics import Diagnostic
+
+
+def test_the_json_is_exactly_what_the_schema_says():
+    timeline = timeline_from_text("F0 B0 .\n. F0 B0", cell_ns=10)
+    report = build_report(
+        timeline.with_diagnostics([Diagnostic("error", "lost", "a.sscope", 1, "byte 7", 3)])
+    )
+    third = 1 / 3
+    step = {"step": 0, "start_ns": 0, "end_ns": 30, "window_ns": 30}
+    figures = {
+        "machine": None,
+        "busy_ns": 20,
+        "idle_ns": 10,
+        "receive_wait_ns": 0,
+        "send_wait_ns": 0,
+        "window_ns": 30,
+    }
+    assert json.loads(json.dumps(to_json(report), allow_nan=False)) == {
+        "schema": 2,
+        "schedule": {"declared": None},
+        "microbatches": 1,
+        "steps": [{**step, "bubble_fraction": third, "in_totals": True}],
+        "ranks": [
+            {"rank": 0, "stages": [0], **figures, "bubble_fraction": third},
+            {"rank": 1, "stages": [1], **figures, "bubble_fraction": third},
+        ],
+        "bubble": {
+            "fraction": third,
+            "per_rank": {"0": third, "1": third},
+            "denominator": DENOMINATOR,
+            "steps": [0],
+        },
+        "clocks": None,
+        "diagnostics": [
+            {"severity": "error", "message": "lost", "source": "a.sscope", "rank": 1,
+             "location": "byte 7", "count": 3}
+        ],
+    }  # fmt: skip
+
+
+def test_a_report_without_steps_says_null_and_not_a_number():
+    assert to_json(build_report(empty_timeline()))["bubble"]["fraction"] is None

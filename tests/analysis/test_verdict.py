@@ -1,0 +1,131 @@
+"""The verdict."""
+
+import re
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from drawing import timeline_from_text
+from explained_runs import explained
+from planted_runs import Shape, random_times, run
+from stagescope import api as workflow
+from stagescope.analysis import build_explained_report
+from stagescope.analysis.verdict import give_verdict, straggler_sentence
+from stagescope.model import empty_timeline
+from stagescope.model.simulated import COST_UNIT_NS
+from stagescope.schedules import order
+from stagescope.schedules.simulator import Costs
+
+
+def points(sentence):
+    added = re.findall(r"(\d+)(?= points?\b| comes?\b| (?:is|are) the)", sentence)
+    return [*map(int, added), *(-int(number) for number in re.findall(r"less (\d+) for", sentence))]
+
+
+def test_a_textbook_run_is_told_in_the_words_of_the_textbook():
+    verdict = explained().verdict
+    assert verdict.why == "1f1b, 4 stages x 8 micro-batches, 27 % idle: 27 points are the schedule's own."
+    assert verdict.win.startswith("Largest win: schedule ")
+    assert str(verdict) == f"{verdict.why} {verdict.win}"
+
+
+def test_a_simulation_with_relative_costs_is_told_in_units_of_cost():
+    jobs = order("1f1b", ranks=4, microbatches=8)
+    step = workflow.simulate(jobs, Costs(forward=COST_UNIT_NS, backward=2 * COST_UNIT_NS), in_cost_units=True)
+    win = workflow.analyze(step.timeline).verdict.win
+    assert re.search(r"from 33 to about [\d.]+ units of cost a step, ", win)
+
+
+def test_the_slowest_stage_is_named_with_how_much_longer_it_takes():
+    why = explained(slower={2: 1.12}).verdict.why
+    assert "from stage 2 taking 12 % longer than the others" in why
+
+
+def test_transfers_and_launch_gaps_have_their_points():
+    why = explained(hop_ns=2_000_000, gap_ns=300_000).verdict.why
+    assert "from transfers" in why
+    assert "from launch gaps and all else" in why
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_points_sum_to_the_percents_that_are_idle(seed):
+    slower = {seed % 4: 1 + 0.07 * seed}
+    why = explained(slower=slower, hop_ns=700_000 * seed, gap_ns=90_000).verdict.why
+    idle = int(re.search(r"(\d+) % idle", why)[1])
+    assert sum(points(why)) == idle
+
+
+def test_a_cause_that_saves_idle_time_is_taken_off():
+    report = explained(slower={1: 1.2})
+    shifted = report.explanation.idle.with_columns(
+        jitter_ns=pl.lit(-30_000_000), stage_imbalance_ns=pl.col("stage_imbalance_ns") + 30_000_000
+    )
+    verdict = give_verdict(report, replace(report.explanation, idle=shifted))
+    assert re.search(r", less [12] for uneven jobs\.$", verdict.why)
+    assert sum(points(verdict.why)) == int(re.search(r"(\d+) % idle", verdict.why)[1])
+
+
+def test_a_declared_name_in_another_spelling_is_the_recognized_schedule():
+    report = with_schedule("1F1B")
+    assert report.verdict.why.startswith("1F1B, 2 stages")
+
+
+def test_a_run_that_was_not_what_it_declared_is_said_to_be_what_it_was():
+    report = with_schedule("gpipe")
+    assert report.verdict.why.startswith("1f1b (declared: gpipe), 2 stages")
+
+
+def with_schedule(name):
+    timeline = timeline_from_text("F0 F1 B0 - F2 B1 - F3 B2 - B3 -\n. F0 B0 - F1 B1 - F2 B2 - F3 B3 -")
+    ranks = timeline.ranks.with_columns(pl.lit(name).alias("schedule"))
+    return build_explained_report(replace(timeline, ranks=ranks))
+
+
+def test_what_wins_by_more_memory_is_not_the_largest_win():
+    report = explained()
+    best = report.explanation.wins.filter(~pl.col("needs_more_memory")).row(0, named=True)
+    assert best["assumption"] in report.verdict.win
+
+
+def test_a_slow_replica_is_a_finding_with_its_witnesses():
+    times = random_times(Shape(steps=8), seed=3)
+    times.job_ns[:, 1, :, 2, :] *= 1.2
+    findings = build_explained_report(run(times)).verdict.findings
+    assert any(
+        re.match(r"Rank 6 is slower than .* by 1\d\.\d to 2\d\.\d % \(95 % interval, \d+ witnesses\)\.", each)
+        for each in findings
+    )
+
+
+def test_a_long_step_is_a_finding():
+    times = random_times(Shape(steps=12), seed=4)
+    times.job_ns[:, 0, 7, 1, :] *= 2
+    findings = build_explained_report(run(times)).verdict.findings
+    assert any(each.startswith("Step 7 took ") and "rank 1" in each for each in findings)
+
+
+def test_at_most_five_findings_are_told():
+    times = random_times(Shape(pipelines=4, steps=8), seed=5)
+    for pipeline in range(1, 4):
+        times.job_ns[:, pipeline, :, :2, :] *= 1 + 0.1 * pipeline
+    assert len(build_explained_report(run(times)).verdict.findings) <= 5
+
+
+def test_a_straggler_without_peers_is_called_either():
+    row = {
+        "subject": "stage", "stage": 3, "finding": "imbalance or slow device", "compared_with": "the other stages",
+        "low_fraction": 0.1, "high_fraction": 0.2, "witnesses": 12, "rank": None, "machine": None, "peer": None,
+    }  # fmt: skip
+    assert straggler_sentence(row) == (
+        "Stage 3 takes longer (more work, or a slower device: nothing runs the same stage) than the other stages, "
+        "by 10.0 to 20.0 % (95 % interval, 12 witnesses)."
+    )
+
+
+def test_without_jobs_there_is_nothing_to_say():
+    verdict = build_explained_report(empty_timeline()).verdict
+    assert (
+        verdict.why == "No step with a forward or backward job was recorded, so there is nothing to explain."
+    )
+    assert verdict.win == ""

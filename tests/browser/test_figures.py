@@ -1,0 +1,203 @@
+"""The figures of the viewer are those of Python, and its details those of the table."""
+
+import polars as pl
+import pytest
+
+from stagescope.analysis import build_explained_report
+from stagescope.viewer.analysis_data import gather_extras
+from stagescope.viewer.run_data import shown_ranks
+from stagescope.viewer.span_data import viewer_spans
+from stagescope.vocabulary.kinds import KINDS
+
+pytestmark = pytest.mark.slow
+
+NAMES = {kind.code: kind.name for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def table(run):
+    """The spans by id."""
+    return viewer_spans(run.spans, shown_ranks(run)).with_row_index("id")
+
+
+def inside(frame, start, end, first="start_ns", last="end_ns"):
+    """Return the parts of intervals that lie in [start, end); one without length counts where it stands inside."""
+    reaching = frame.filter((pl.col(first) < end) & (pl.col(last) > start))
+    cut = reaching.with_columns(left=pl.col(first).clip(start), right=pl.col(last).clip(upper_bound=end))
+    return cut.with_columns(long=pl.col("right") - pl.col("left"))
+
+
+def union_ns(parts):
+    """Return the length of the union of intervals, row by row."""
+    total = 0
+    for rows in parts.partition_by("rank"):
+        until = None
+        for left, right in rows.sort("left").select("left", "right").iter_rows():
+            total += max(0, right - max(left, until if until is not None else left))
+            until = right if until is None else max(until, right)
+    return total
+
+
+def test_the_first_panel_is_the_verdict_of_the_report(shown, run):
+    verdict = build_explained_report(run).verdict
+    first = shown.page.locator("details.section").first
+    first.locator(".verdict").wait_for()
+    assert first.locator("h2").inner_text() == "Why"
+    assert first.locator("p").all_inner_texts() == [verdict.why, verdict.win]
+    assert first.locator("li").all_inner_texts() == list(verdict.findings)
+    assert shown.page.locator("h1").inner_text() == shown.of("meta.title")
+
+
+@pytest.mark.parametrize("rows", [[1, 2], [0, 1, 2, 3]])
+def test_figures_of_a_selection_equal_those_of_the_spans_table(shown, run, rows):
+    base_ns = run.spans["start_ns"].min()
+    start, end = 47_000_123, 71_000_777
+    shown.page.evaluate(
+        f"() => window.stagescopeViewer.setRange({{start: {start}, end: {end}, rows: {rows}}})"
+    )
+    shown.page.wait_for_function("() => window.stagescopeViewer.selection.value")
+    got = shown.of("selection.value")
+    spans = run.spans.filter(pl.col("rank").is_in(rows))
+    parts = inside(spans, base_ns + start, base_ns + end)
+    by_kind = parts.group_by("kind").agg(pl.len(), pl.sum("long"))
+    assert {NAMES[one["kind"]]: (one["count"], one["sum_ns"]) for one in got["kinds"]} == {
+        kind: (count, long) for kind, count, long in by_kind.iter_rows()
+    }
+    assert (got["span_count"], got["sum_ns"]) == (parts.height, parts["long"].sum())
+    assert got["busy_ns"] == union_ns(parts.filter(pl.col("lane") == "compute"))
+    assert got["idle_ns"] == len(rows) * (end - start) - got["busy_ns"]
+    waits = inside(
+        spans.drop_nulls("wait_start_ns"), base_ns + start, base_ns + end, "wait_start_ns", "wait_end_ns"
+    )
+    assert got["wait_ns"] == union_ns(waits)
+    gaps = inside(gather_extras(run).gaps.filter(pl.col("rank").is_in(rows)), base_ns + start, base_ns + end)
+    causes = gaps.group_by("cause").agg(pl.sum("long"))
+    assert {one["cause"]: one["sum_ns"] for one in got["causes"]} == dict(causes.iter_rows())
+
+
+def test_the_panel_shows_the_figures_of_the_selection(shown):
+    shown.page.evaluate("() => window.stagescopeViewer.setRange({start: 45e6, end: 65e6, rows: [0]})")
+    shown.page.wait_for_function("() => window.stagescopeViewer.selection.value")
+    shown.settle()
+    facts, figures = shown.facts("Selection"), shown.of("selection.value")
+    assert facts["length"] == "20.00 ms on 1 row"
+    assert facts["spans"] == str(figures["span_count"])
+    assert facts["busy"] == f"{figures['busy_ns'] / 1e6:.2f} ms"[:8]
+    share = figures["idle_ns"] / 20e6
+    assert f"({100 * share:.1f} % of rows" in facts["bubble"]
+    rows = shown.page.locator(".figures tbody tr").all_inner_texts()
+    assert any(row.startswith("forward\t") for row in rows)
+
+
+def test_details_equal_the_row_of_the_table(shown, run, table):
+    base_ns = run.spans["start_ns"].min()
+    for kind, stage, microbatch in [("forward", 0, 0), ("backward", 3, 7), ("backward", 1, 4)]:
+        job = shown.id(kind, stage, microbatch)
+        shown.click(job)
+        row = table.row(job, named=True)
+        source = run.spans.row(row["source_row"], named=True)
+        facts = shown.facts("Selected block")
+        assert facts["kind"].startswith(kind)
+        for name, column in [
+            ("rank", "rank"),
+            ("stage", "stage"),
+            ("micro-batch", "microbatch"),
+            ("step", "step"),
+        ]:
+            assert facts[name] == str(source[column])
+        assert facts["start on the clock"] == f"{source['start_ns']} ns"
+        assert f"({source['end_ns'] - source['start_ns']:,} ns)" in facts["duration"]
+        machine = f"node-{source['rank'] // 2}"
+        assert facts["machine"] == machine
+        assert ("200.0 µs to +150.0 µs" in facts["clock error"]) is (machine == "node-1")
+        assert source["start_ns"] - base_ns == shown.of("selected.value.start")
+
+
+def test_details_say_what_was_waited_for_and_lead_there(shown, run):
+    job = shown.id("backward", 0, 0)
+    shown.click(job)
+    gaps = gather_extras(run).gaps
+    start_ns = run.spans["start_ns"].min() + shown.of("selected.value.start")
+    last = gaps.filter((pl.col("rank") == 0) & (pl.col("end_ns") == start_ns)).row(0, named=True)
+    waits = shown.page.locator("dl.facts > div", has=shown.page.locator("dt", has_text="waited"))
+    assert last["cause"] in waits.first.inner_text()
+    link = waits.locator("button.link", has_text="backward, stage 1, micro-batch 0, rank 1").first
+    link.click()
+    shown.page.wait_for_function(f"() => {shown.js_selected()} === {shown.id('backward', 1, 0)}")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (
+            "stage:3 mb:7 kind:B dur>1ms",
+            (pl.col("stage") == 3) & (pl.col("microbatch") == 7) & (pl.col("kind") == 2),
+        ),
+        ("kind:F,B step:0-1 rank:2", (pl.col("kind") <= 2) & (pl.col("step") <= 1) & (pl.col("row") == 2)),
+        ("F0.3", (pl.col("kind") == 1) & (pl.col("stage") == 0) & (pl.col("microbatch") == 3)),
+        ("wait>=300us", pl.col("wait_duration") >= 300_000),
+        ("machine:node-1 kind:forward", (pl.col("row") >= 2) & (pl.col("kind") == 1)),
+        ("lane:comm peer:1", (pl.col("lane") == 1) & (pl.col("peer") == 1)),
+    ],
+)
+def test_a_search_finds_what_a_filter_of_the_table_finds(shown, table, query, expected):
+    box = shown.page.get_by_role("searchbox", name="Search")
+    box.fill(query)
+    shown.settle()
+    matches = table.filter(expected).sort("start", "id")
+    assert matches.height > 0
+    assert shown.of("found.value.count") == matches.height
+    box.press("Enter")
+    ids = [
+        shown.page.evaluate(f"() => window.stagescopeViewer.found.value.at({i}).id")
+        for i in range(matches.height)
+    ]
+    assert ids == matches["id"].to_list()
+
+
+def test_next_and_previous_go_through_the_matches_and_around(shown):
+    page = shown.page
+    page.get_by_role("searchbox", name="Search").fill("stage:2 mb:4 kind:F,B")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => window.stagescopeViewer.foundAt.value >= 0")
+    order = [shown.of("foundAt.value")]
+    assert page.locator(".count").inner_text() == f"{order[0] + 1} of 6"
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Escape")
+    shown.settle()
+    assert shown.of("foundAt.value") == (order[0] - 1) % 6
+    for key, step in [("n", 1), ("n", 1), ("Shift+N", -1)]:
+        before = shown.of("foundAt.value")
+        shown.press(key)
+        assert shown.of("foundAt.value") == (before + step) % 6
+        view, span = shown.of("view.value"), shown.of("selected.value")
+        assert view["start"] <= span["start"] <= span["start"] + span["duration"] <= view["end"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("stag:3", 'Nothing is called "stag"'),
+        ("kind:Z", 'No kind is called "Z"'),
+        ("dur>fast", "is no duration"),
+    ],
+)
+def test_a_query_that_makes_no_sense_says_why(shown, query, words):
+    shown.page.get_by_role("searchbox", name="Search").fill(query)
+    shown.settle()
+    assert words in shown.page.get_by_role("alert").inner_text()
+
+
+def test_the_table_lists_the_spans_in_view_and_selects_them(shown, table):
+    shown.press("t")
+    view = shown.of("view.value")
+    seen = table.filter(
+        (pl.col("lane") == 0)
+        & (pl.col("start") - table["start"].min() < view["end"])
+        & (pl.col("start") - table["start"].min() + pl.col("duration") > view["start"])
+    )
+    rows = shown.page.locator(".visible-table tbody tr")
+    assert rows.count() == seen.height
+    assert shown.page.locator(".visible-table caption").inner_text() == f"{seen.height} spans in view"
+    rows.nth(3).click()
+    shown.page.wait_for_function(f"() => {shown.js_selected()} === {seen['id'][3]}")

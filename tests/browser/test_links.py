@@ -1,0 +1,171 @@
+"""Arrows reach the blocks that need each other, and a link brings back the whole picture."""
+
+import json
+
+import polars as pl
+import pytest
+
+from pictures import difference_fraction
+from stagescope.viewer.analysis_data import gather_extras
+
+pytestmark = pytest.mark.slow
+
+DRAWN = """() => {
+    const canvas = document.querySelector('.canvas-box canvas');
+    const pen = canvas.getContext('2d'), pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data;
+    let sum = 0;
+    for (let i = 0; i < pixels.length; i++) sum = (sum * 31 + pixels[i]) >>> 0;
+    return sum;
+}"""
+INK = """([x, y]) => {
+    const canvas = document.querySelector('.canvas-box canvas'), box = canvas.getBoundingClientRect();
+    const pixels = canvas.getContext('2d').getImageData(x - box.left - 3, y - box.top - 3, 7, 7).data;
+    let dark = 0;
+    for (let i = 0; i < pixels.length; i += 4) if (pixels[i] < 70 && pixels[i + 1] < 70 && pixels[i + 2] < 70) dark++;
+    return dark;
+}"""
+PHASES = {"forward": "F", "backward": "B"}
+
+
+def links(shown, which):
+    """Return links as ((kind, stage), (kind, stage)) from the giving to the needing job."""
+    found = shown.of(f"{which}.value")
+    names = {kind["code"]: PHASES.get(kind["name"], kind["name"]) for kind in shown.of("meta.kinds")}
+    jobs = {span["id"]: (names[span["kind"]], span["stage"]) for span in found["spans"]}
+    return {(jobs[one], jobs[other]) for one, other in found["links"]}
+
+
+def test_hovering_draws_one_hop_to_the_jobs_that_need_each_other(shown):
+    at = shown.spot(shown.id("backward", 2, 3))
+    shown.page.mouse.move(at["x"], at["y"])
+    shown.page.wait_for_function("() => window.stagescopeViewer.hoverLinks.value")
+    shown.settle()
+    assert links(shown, "hoverLinks") == {(("B", 3), ("B", 2)), (("B", 2), ("B", 1))}
+    for job, edge in [(shown.id("backward", 1, 3), "left"), (shown.id("backward", 2, 3), "left")]:
+        place = shown.spot(job)
+        assert shown.page.evaluate(INK, [place[edge] - 3, _middle(shown, job)]) > 3  # the arrow's head
+
+
+def _middle(shown, job):
+    """Return the height at which an arrow meets a block: the middle of its row."""
+    row = shown.of(f"source.spans.row[{job}]")
+    return shown.page.evaluate(
+        """(row) => {
+            const v = window.stagescopeViewer, placed = v.rows.value.placed.find((one) => one.row === row);
+            const box = document.querySelector('.canvas-box canvas').getBoundingClientRect();
+            return box.top + 34 + placed.top + placed.height / 2;
+        }""",
+        row,
+    )
+
+
+def test_a_click_draws_the_whole_way_of_the_micro_batch(shown):
+    shown.click(shown.id("forward", 1, 4))
+    forward = {(("F", stage), ("F", stage + 1)) for stage in range(3)}
+    backward = {(("B", stage + 1), ("B", stage)) for stage in range(3)}
+    assert links(shown, "chain") == forward | {(("F", 3), ("B", 3))} | backward
+
+
+def test_arrows_survive_pinning_and_end_with_hiding(shown):
+    shown.click(shown.id("forward", 1, 4))
+    shown.press("p")
+    assert len(links(shown, "chain")) == 7
+    job = shown.id("forward", 2, 4)
+    assert shown.page.evaluate(INK, [shown.spot(job)["left"] - 3, _middle(shown, job)]) > 3
+    shown.press("r")
+    assert shown.page.evaluate(INK, [shown.spot(job)["left"] - 3, _middle(shown, job)]) <= 3
+
+
+def test_a_link_restores_all_that_is_on_the_screen(open_page, run_page):
+    shown = open_page(run_page)
+    shown.press("w")
+    shown.press("d")
+    shown.press("Shift+G")
+    shown.press("i")
+    shown.press("c")
+    shown.press("e")
+    shown.click(shown.id("backward", 1, 4))
+    shown.press("m")
+    shown.page.get_by_role("searchbox", name="Search").fill("kind:B")
+    shown.page.get_by_role("button", name="Side panel").click()
+    shown.page.wait_for_function("() => location.hash.includes('panel=none')")
+    shown.settle()
+    again = open_page(run_page, shown.page.url.split("#", 1)[1])
+    for state in (
+        "rowChoice.value", "range.value", "selected.value", "query.value", "ideal.value", "panel.value",
+        "found.value.count", "selection.value", "chain.value",
+    ):  # fmt: skip
+        assert again.of(state) == shown.of(state), state
+    assert again.of("view.value") == pytest.approx(
+        shown.of("view.value"), abs=1
+    )  # a link has whole nanoseconds
+    flags = "() => [...window.stagescopeViewer.flags.value].sort()"
+    assert again.page.evaluate(flags) == shown.page.evaluate(flags)
+    for opened in (shown, again):
+        opened.page.mouse.move(2, 2)
+        opened.settle()
+    assert difference_fraction(shown.page, shown.page.screenshot(), again.page.screenshot()) < 1e-3
+
+
+def test_a_link_restores_rows_causes_kinds_theme_and_height(open_page, run_page):
+    shown = open_page(
+        run_page, "pin=3&hide=0&sort=machine&without=forward&cause=transfer&theme=dark&pitch=90&y=40",
+        viewport={"width": 1000, "height": 420},
+    )  # fmt: skip
+    choice = shown.of("rowChoice.value")
+    assert (choice["pinned"], choice["hidden"], choice["sort"]) == ([3], [0], "machine")
+    assert shown.page.evaluate("() => [...window.stagescopeViewer.causeFilter.value]") == ["transfer"]
+    assert (shown.of("hiddenKinds.value.size"), shown.of("theme.value"), shown.of("pitch.value")) == (
+        1,
+        "dark",
+        90,
+    )
+    assert shown.of("scroll.value") == 40
+
+
+def test_an_address_that_changes_in_the_open_page_is_followed(shown):
+    shown.page.evaluate("() => { location.hash = 't=0-1000000&q=F0.0'; }")
+    shown.page.wait_for_function("() => window.stagescopeViewer.query.value === 'F0.0'")
+    assert shown.of("view.value") == {"start": 0, "end": 1_000_000}
+
+
+def test_a_link_that_is_nonsense_opens_the_run_all_the_same(open_page, run_page):
+    shown = open_page(run_page, "t=x&span=99999999&range=5-1&group=zebra&pin=900&y=-3&with=evil&q=kind:")
+    assert shown.of("view.value") == shown.of("firstView()")
+    assert shown.of("selected.value") is None
+
+
+def test_the_critical_path_is_the_one_that_python_found(shown, run):
+    ids = shown.page.evaluate(
+        "async () => [...(await window.stagescopeViewer.source.table('critical_path')).values('span')]"
+    )
+    rows = gather_extras(run).critical_path["row"]
+    expected = run.spans[rows.to_list()].select("rank", "kind", "microbatch", "step").rows()
+    found = [
+        shown.page.evaluate(
+            """(id) => { const v = window.stagescopeViewer, s = v.source.spans.span(id);
+            const kind = v.meta.kinds.find((one) => one.code === s.kind).name;
+            return [v.meta.ranks.rank[s.row], kind, s.microbatch, s.step]; }""",
+            int(id_),
+        )
+        for id_ in ids
+    ]
+    assert [tuple(one) for one in found] == expected
+
+
+def test_the_ideal_is_drawn_where_python_put_it(shown, run):
+    starts = shown.page.evaluate(
+        """async () => { const t = await window.stagescopeViewer.source.table('ideal');
+        const origin = Number(t.facts.origin); return [...t.relative('start')].map((value) => value + origin); }"""
+    )
+    base_ns = run.spans["start_ns"].min()
+    expected = gather_extras(run).ideal.sort("rank", "start_ns")["start_ns"] - base_ns
+    assert sorted(starts) == sorted(expected)
+    before = shown.page.evaluate(DRAWN)
+    for _ in range(2):
+        shown.press("i")
+        drawn = shown.page.evaluate(DRAWN)
+        assert drawn != before
+        before = drawn
+    assert json.dumps(shown.of("ideal.value")) == '"over"'
+    assert pl.Series(starts).is_not_nan().all()

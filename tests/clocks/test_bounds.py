@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+
+from evidence_rows import evidence_from_rows, there_and_back
+from stagescope.clocks.bounds import bound
+from stagescope.clocks.frame import Cut, frame_of
+from stagescope.clocks.limits import facts_of, limits_of
+from stagescope.clocks.reference_bounds import rooms_of
+
+MOMENTS = range(0, 10_000, 100)
+
+
+def bounds_of(rows, clocks, *, cuts=()):
+    frame = frame_of(np.linspace(0, 9_900, 12), np.where(np.arange(clocks), 1e-4, 0.0), cuts)
+    reference = np.zeros(clocks, np.int64)
+    evidence = evidence_from_rows(rows)
+    limits = limits_of(facts_of(evidence, frame, 0.0), frame)
+    return bound(limits, frame, reference, rooms_of(limits, evidence, frame, 0.0))
+
+
+def test_a_machine_lies_between_the_delays_of_both_directions():
+    bounds = bounds_of(there_and_back(MOMENTS, ahead_ns=lambda _: 500, latency_ns=20.0), 2)
+    # x is what has to be added: -500, and 20 ns less or more; and the 40 ns by which the reference may have been
+    # set without a contradiction.
+    assert bounds.lower_ns[6, 1] == pytest.approx(-500 - 20 - 40, abs=2)
+    assert bounds.upper_ns[6, 1] == pytest.approx(-500 + 20 + 40, abs=2)
+    assert not bounds.contradictory.any()
+
+
+def test_a_reference_that_is_set_without_a_contradiction_stays_in_its_interval():
+    # All messages take 20 ns as long as the reference goes right; set ahead by 39, one way seems to take 59, one -19.
+    rows = there_and_back(MOMENTS, ahead_ns=lambda at_ns: 19.5 - 39 * (at_ns >= 5_000), latency_ns=20.0)
+    bounds = bounds_of(rows, 2)
+    assert not bounds.contradictory.any()
+    # Of the two clocks either may be the one: what has to be added to the reference in the end is 0 or -39.
+    assert bounds.lower_ns[-1, 0] <= -39
+    assert bounds.upper_ns[-1, 0] >= 0
+    # To the other it is -19.5 or, if it was not the reference, 19.5.
+    assert bounds.lower_ns[-1, 1] <= -19.5
+    assert bounds.upper_ns[-1, 1] >= 19.5
+
+
+def test_each_hop_adds_its_own_room():
+    rows = there_and_back(MOMENTS, ahead_ns=lambda _: 0)
+    chain = rows + [(source + 1, target + 1, *rest) for source, target, *rest in rows]
+    upper_ns = bounds_of(chain, 3).upper_ns[6]
+    assert np.diff(upper_ns).tolist() == pytest.approx([20, 20], abs=2)
+
+
+def test_the_reference_may_be_off_by_the_room_of_the_pair_that_leaves_it_the_least():
+    wide = there_and_back(MOMENTS, ahead_ns=lambda _: 0, latency_ns=90.0)
+    narrow = [
+        (2 * source, 2 * target, *rest)
+        for source, target, *rest in there_and_back(MOMENTS, ahead_ns=lambda _: 0)
+    ]
+    assert bounds_of(wide, 2).upper_ns[6, 0] == pytest.approx(180, abs=2)
+    assert bounds_of(wide + narrow, 3).upper_ns[6, 0] == pytest.approx(40, abs=2)
+
+
+def test_a_step_of_the_reference_is_told_by_the_clocks_that_went_on():
+    rows = there_and_back(MOMENTS, ahead_ns=lambda at_ns: -300 * (at_ns >= 5_000), latency_ns=20.0)
+    bounds = bounds_of(rows, 2, cuts=(Cut(0, 4_950.0, 5_050.0, 300.0),))
+    assert bounds.lower_ns[0, 0] <= 0 <= bounds.upper_ns[0, 0]
+    # The reference went ahead by 300, so this has to be taken off it from then on; the other clock stays right.
+    assert bounds.lower_ns[-1, 0] <= -300 <= bounds.upper_ns[-1, 0]
+    assert bounds.lower_ns[-1, 1] <= 0 <= bounds.upper_ns[-1, 1]
+    # The step is known to the room of the pair, 40 ns, on either side; an unseen one beside it to another 40, and
+    # one after the last messages that went one way to 40 more on one side.
+    assert bounds.upper_ns[-1, 0] - bounds.lower_ns[-1, 0] == pytest.approx(200, abs=4)
+
+
+def test_before_any_moment_at_which_more_would_go_unnoticed_the_reference_is_known_better():
+    # At the end only messages of 500 ns tell: a step there may be larger than one at the beginning.
+    rows = there_and_back(range(0, 9_000, 100), ahead_ns=lambda _: 0, latency_ns=20.0)
+    rows += there_and_back(range(9_000, 10_000, 100), ahead_ns=lambda _: 0, latency_ns=500.0)
+    bounds = bounds_of(rows, 2)
+    assert bounds.upper_ns[3, 0] == pytest.approx(40, abs=4)
+    assert bounds.upper_ns[-1, 0] == pytest.approx(520, abs=4)
+
+
+def test_after_the_last_messages_of_either_way_the_reference_has_the_room_of_a_pair_more():
+    rows = there_and_back(range(0, 5_000, 100), ahead_ns=lambda _: 0, latency_ns=20.0)
+    rows += [(0, 1, at_ns, 20.0) for at_ns in range(5_000, 10_000, 100)]
+    lower_ns = bounds_of(rows, 2).lower_ns[:, 0]
+    assert lower_ns[3] == pytest.approx(-40, abs=4)
+    assert lower_ns[-1] == pytest.approx(-80, abs=4)
+
+
+def test_a_step_that_either_of_two_clocks_may_have_made_leaves_room_for_both():
+    rows = there_and_back(MOMENTS, ahead_ns=lambda at_ns: 300 * (at_ns >= 5_000), latency_ns=20.0)
+    bounds = bounds_of(rows, 2, cuts=(Cut(1, 4_950.0, 5_050.0, 300.0, or_reference=True),))
+    assert bounds.upper_ns[0, 0] == pytest.approx(40, abs=4)
+    # Machine 1 was set ahead by 300 and the reference was not; or the reference back, and machine 1 was not.
+    for clock, either_ns in ((0, (0, 300)), (1, (-300, 0))):
+        assert bounds.lower_ns[-1, clock] <= either_ns[0]
+        assert bounds.upper_ns[-1, clock] >= either_ns[1]
+
+
+def test_circles_that_contradict_themselves_are_told():
+    rows = (
+        [(0, 1, at, -50) for at in MOMENTS]
+        + [(1, 2, at, 10) for at in MOMENTS]
+        + [(2, 0, at, 10) for at in MOMENTS]
+    )
+    assert bounds_of(rows, 3).contradictory.any()

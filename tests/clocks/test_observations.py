@@ -1,0 +1,121 @@
+from dataclasses import replace
+
+import polars as pl
+
+from drawing import timeline_from_text
+from planted_clocks import Plan, plant
+from stagescope.clocks.observations import MOST_REDUCERS, OBSERVATION_SCHEMA, gather_observations
+from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
+from stagescope.model.validate import conform
+
+PIPELINE = "F0 F1 .  .  B0 B1\n.  F0 F1 B0 B1 . "
+
+
+def drawn(text, clocks=(0, 1)):
+    """Return a drawing with the coordinates of one pipeline, and which rank has which clock."""
+    timeline = timeline_from_text(text)
+    numbers = list(range(len(clocks)))
+    ranks = timeline.ranks.with_columns(pp=pl.Series(numbers, dtype=pl.Int32), dp=0, tp=0, cp=0)
+    table = pl.DataFrame({"rank": numbers, "clock": clocks}, schema={"rank": pl.Int32, "clock": pl.Int32})
+    return replace(timeline, ranks=conform(ranks, RANKS)), table
+
+
+def times(found):
+    return found.select("source", "target", "microbatch", "sent_ns", "received_ns").rows()
+
+
+def test_a_job_ends_before_the_job_on_the_next_stage_begins_and_backward_the_other_way():
+    found = gather_observations(*drawn(PIPELINE))
+    assert found.schema == OBSERVATION_SCHEMA
+    assert times(found) == [
+        (0, 1, 0, 1000, 1000),
+        (0, 1, 1, 2000, 2000),
+        (1, 0, 0, 4000, 4000),
+        (1, 0, 1, 5000, 5000),
+    ]
+    assert found["kind"].unique().to_list() == ["job"]
+    assert found["waited"].all()
+
+
+def test_ranks_of_one_clock_tell_nothing():
+    assert gather_observations(*drawn(PIPELINE, clocks=(0, 0))).is_empty()
+
+
+def test_a_job_that_is_there_twice_is_left_out():
+    timeline, clocks = drawn(PIPELINE)
+    twice = timeline.with_spans(pl.concat([timeline.spans, timeline.spans.filter(rank=0, microbatch=0)]))
+    assert set(gather_observations(twice, clocks)["microbatch"]) == {1}
+
+
+def test_backward_that_is_split_tells_by_the_half_that_makes_the_gradient_of_the_input():
+    found = gather_observations(*drawn("F0 .  .  . I0 W0\n.  F0 I0 W0 .  . "))
+    assert times(found) == [(0, 1, 0, 1000, 1000), (1, 0, 0, 3000, 4000)]
+
+
+def test_between_clocks_that_messages_join_jobs_tell_nothing():
+    planted = plant(Plan(ranks=2, steps=1, microbatches=4, seed=1))
+    clocks = pl.DataFrame({"rank": [0, 1], "clock": [0, 1]}, schema={"rank": pl.Int32, "clock": pl.Int32})
+    found = gather_observations(planted.timeline, clocks)
+    assert found["kind"].unique().to_list() == ["message"]
+    assert len(found) == 8
+    # Each is from the start of the send to the end of the receive.
+    sends = planted.timeline.spans.filter(kind="send_forward").sort("start_ns")["start_ns"]
+    assert found.filter(source=0)["sent_ns"].to_list() == sends.to_list()
+
+
+def test_a_receive_that_found_its_message_there_has_not_waited():
+    planted = plant(Plan(ranks=2, steps=2, seed=1))
+    clocks = pl.DataFrame({"rank": [0, 1], "clock": [0, 1]}, schema={"rank": pl.Int32, "clock": pl.Int32})
+    receives = planted.timeline.spans.filter(pl.col("kind").cast(pl.String).str.starts_with("recv"))
+    waited = (receives["end_ns"] - receives["start_ns"] > 5_000).sum()
+    assert 0 < waited < len(receives)
+    assert gather_observations(planted.timeline, clocks)["waited"].sum() == waited
+
+
+def reductions(entered_ns, left_ns, *, missing=()):
+    """Return a reduction of one stage, a rank per clock, and the clocks; ranks in `missing` did it twice."""
+    count = len(entered_ns)
+    rows = [
+        {
+            "rank": rank,
+            "lane": "comm",
+            "kind": "grad_reduce",
+            "step": 0,
+            "stage": 0,
+            "start_ns": start,
+            "end_ns": end,
+        }
+        for rank, (start, end) in enumerate(zip(entered_ns, left_ns, strict=True))
+    ]
+    rows += [rows[rank] for rank in missing]
+    empty = empty_timeline()
+    numbers = list(range(count))
+    ranks = pl.DataFrame({"rank": numbers, "dp": numbers, "pp": 0, "tp": 0, "cp": 0})
+    timeline = Timeline(
+        conform(pl.DataFrame(rows), SPANS),
+        conform(ranks, RANKS),
+        empty.steps,
+        empty.clocks,
+        empty.diagnostics,
+    )
+    clocks = pl.DataFrame({"rank": numbers, "clock": numbers}, schema={"rank": pl.Int32, "clock": pl.Int32})
+    return timeline, clocks
+
+
+def test_nobody_leaves_a_reduction_before_the_last_has_entered_it():
+    found = gather_observations(*reductions([10, 30], [50, 60]))
+    assert found["kind"].to_list() == ["reduction", "reduction"]
+    assert found.select("source", "target", "sent_ns", "received_ns").rows() == [
+        (0, 1, 10, 60),
+        (1, 0, 30, 50),
+    ]
+
+
+def test_a_reduction_that_one_member_has_more_often_is_left_out():
+    assert gather_observations(*reductions([10, 30], [50, 60], missing=[1])).is_empty()
+
+
+def test_of_many_members_each_is_compared_with_its_neighbors():
+    count = 4 * MOST_REDUCERS
+    found = gather_observations(*reductions([10] * count, [50] * count))
+    assert len(found) == count * MOST_REDUCERS

@@ -1,0 +1,58 @@
+from dataclasses import replace
+
+import polars as pl
+
+from drawing import timeline_from_text
+from stagescope.clocks import align_clocks
+from stagescope.clocks.snapshots import MOMENTS, snapshot_observations
+from stagescope.model import CLOCKS, RANKS
+from stagescope.model.validate import conform
+
+NUMBER = {"left": 0, "right": 1}
+
+
+def recorded(errors_ns, *, text="O0 .  .  O1\nO0 .  .  O1"):
+    """Return a run of two clocks that nothing joins but these recorded intervals (name, lowest, highest)."""
+    timeline = timeline_from_text(text)
+    rows = [
+        {
+            "clock": name,
+            "machine": name,
+            "offset_ns": 0,
+            "error_lo_ns": low,
+            "error_hi_ns": high,
+            "method": "measured",
+        }
+        for name, low, high in errors_ns
+    ]
+    ranks = timeline.ranks.with_columns(
+        clock=pl.Series(["left", "right"]), machine=pl.Series(["left", "right"])
+    )
+    return replace(timeline, ranks=conform(ranks, RANKS), clocks=conform(pl.DataFrame(rows), CLOCKS))
+
+
+def test_a_recorded_interval_is_two_observations_against_the_common_clock_at_every_moment():
+    found = snapshot_observations(recorded([("left", -5, 5), ("right", 40, 60)]), NUMBER)
+    assert len(found) == 4 * MOMENTS
+    first = found.filter(pl.col("sent_ns").is_in([0, 40]) | (pl.col("received_ns") == 0))
+    right = first.filter((pl.col("source") == 1) | (pl.col("target") == 1))
+    rows = right.select("source", "target", "sent_ns", "received_ns").rows()
+    assert sorted(rows) == [(1, 2, 0, 60), (2, 1, 40, 0)]
+
+
+def test_one_recorded_interval_joins_nothing():
+    assert snapshot_observations(recorded([("left", -5, 5)]), NUMBER).is_empty()
+
+
+def test_an_offset_without_both_errors_is_no_observation():
+    assert snapshot_observations(recorded([("left", -5, 5), ("right", None, None)]), NUMBER).is_empty()
+
+
+def test_recorded_intervals_alone_bring_two_machines_to_one_clock():
+    aligned = align_clocks(recorded([("left", -5, 5), ("right", 40, 60)]))
+    right = aligned.clocks.machines[1]
+    assert right.state == "aligned"
+    assert abs(right.offset_ns - 50) <= 5
+    # What has to be added is between 35 and 65.
+    assert right.offset_ns + right.error_lo_ns <= 35
+    assert right.offset_ns + right.error_hi_ns >= 65

@@ -1,0 +1,115 @@
+"""PNG pictures, read back by a decoder of their own that knows the format's specification alone."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from drawing import timeline_from_text
+from stagescope.exporters.pictures import png, svg
+from stagescope.exporters.pictures.drawing import draw_picture
+from stagescope.exporters.pictures.figure import Figure, Size
+from stagescope.exporters.pictures.png import NO_FONT, WRITER, write_png
+from stagescope.vocabulary.errors import UsageError
+from synthetic import Shape, pipeline_timeline
+
+TIMELINE = timeline_from_text("F0 F1 . . B0 - B1 -\n. F0 F1 B0 - B1 - .")
+FORWARD, BACKWARD = (0x00, 0x72, 0xB2), (0x00, 0x9E, 0x73)
+
+
+def pixels_of(data):
+    """Return the pixels of a PNG with 8 bits per channel as rows x columns x channels (W3C PNG, sections 5 and 9)."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, place = {}, 8
+    while place < len(data):
+        (size,), kind = struct.unpack(">I", data[place : place + 4]), data[place + 4 : place + 8]
+        body = data[place + 8 : place + 8 + size]
+        assert struct.unpack(">I", data[place + 8 + size : place + 12 + size])[0] == zlib.crc32(kind + body)
+        chunks[kind] = chunks.get(kind, b"") + body
+        place += 12 + size
+    width, height, depth, color, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
+    assert (depth, interlaced) == (8, 0)
+    channels = {2: 3, 6: 4}[color]
+    lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + width * channels)
+    return unfiltered(lines, channels).reshape(height, width, channels)
+
+
+def unfiltered(lines, channels):
+    done = np.zeros((len(lines), lines.shape[1] - 1), np.uint8)
+    above = np.zeros(lines.shape[1] - 1, np.uint8)
+    for number, (kind, line) in enumerate(zip(lines[:, 0], lines[:, 1:], strict=True)):
+        above = done[number] = unfilter(kind, line.copy(), above, channels)
+    return done
+
+
+def unfilter(kind, line, above, channels):
+    if kind == 0:
+        return line
+    if kind == 2:
+        return line + above
+    for i in range(len(line)):
+        left, up = int(line[i - channels]) if i >= channels else 0, int(above[i])
+        corner = int(above[i - channels]) if i >= channels else 0
+        near = min((left, up, corner), key=lambda one: abs(left + up - corner - one))
+        line[i] = (int(line[i]) + {1: left, 3: (left + up) // 2, 4: near}[kind]) % 256
+    return line
+
+
+def written(timeline, tmp_path, figure=None):
+    result = write_png(timeline, tmp_path / "run.png", figure)
+    data = (tmp_path / "run.png").read_bytes()
+    assert result.size_bytes == len(data)
+    return result, pixels_of(data)
+
+
+def test_the_blocks_are_where_the_svg_has_them(tmp_path):
+    _, pixels = written(TIMELINE, tmp_path, Figure(size=Size(720, 320)))
+    assert pixels.shape[:2] == (320, 720)
+    is_forward = (pixels[:, :, :3] == FORWARD).all(axis=2)
+    # Of eight slots, rank 0 is forward in the first two, rank 1 in the second and the third.
+    rows = np.flatnonzero(is_forward.sum(axis=1) > 60)
+    left, right = (np.flatnonzero(is_forward[row]) for row in (rows[0] + 2, rows[-1] - 2))
+    slot = (right.max() - right.min()) / 2
+    assert abs(right.min() - left.min() - slot) <= 2
+    assert abs(right.max() - left.max() - slot) <= 2
+
+
+def test_there_are_two_pixels_for_each_unit_and_a_size_is_that_of_the_image(tmp_path):
+    write_png(TIMELINE, tmp_path / "run.png")
+    width, height = struct.unpack(">II", (tmp_path / "run.png").read_bytes()[16:24])
+    assert f'width="{width // 2}" height="{height // 2}"' in draw_picture(TIMELINE).svg
+    for size in (Size(801, 401), Size(640, 360)):
+        write_png(TIMELINE, tmp_path / "run.png", Figure(size=size))
+        head = (tmp_path / "run.png").read_bytes()[16:24]
+        assert struct.unpack(">II", head) == size
+
+
+def test_text_is_drawn(tmp_path):
+    result, pixels = written(TIMELINE, tmp_path, Figure(size=Size(720, 320)))
+    title = pixels[20:66, 100:, :3]
+    assert (title < 100).all(axis=2).sum() > 100
+    assert NO_FONT not in [row.message for row in result.diagnostics]
+
+
+def test_a_machine_without_a_font_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(png, "PNG_FONTS", "'No Such Font'")
+    result = write_png(TIMELINE, tmp_path / "run.png")
+    assert [(row.severity, row.message) for row in result.diagnostics] == [("warning", NO_FONT)]
+
+
+def test_the_file_is_counted_as_the_svg_is(tmp_path):
+    timeline = pipeline_timeline(Shape(ranks=3, microbatches=2, steps=2))
+    mine = WRITER.with_figure(Figure(1, (0, 2))).write(timeline, tmp_path / "run.png")
+    as_svg = svg.WRITER.with_figure(Figure(1, (0, 2))).write(timeline, tmp_path / "run.svg")
+    assert (
+        (mine.slice_count, mine.track_names)
+        == (as_svg.slice_count, as_svg.track_names)
+        == (10, ("rank 0", "rank 2"))
+    )
+    assert mine.diagnostics == as_svg.diagnostics
+
+
+def test_a_size_without_room_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="a picture of 200x200 has no room for 2 ranks"):
+        write_png(TIMELINE, tmp_path / "run.png", Figure(size=Size(200, 200)))

@@ -1,0 +1,44 @@
+import json
+
+import polars as pl
+
+from machines import on_machines
+from stagescope.exporters import tables as table
+from stagescope.model import SPANS
+from stagescope.model.validate import conform
+from synthetic import awkward_timeline
+
+
+def test_parquet_gives_the_spans_table_back(tmp_path):
+    timeline = awkward_timeline()
+    written = table.write_parquet(timeline, tmp_path / "spans.parquet")
+    frame = pl.read_parquet(written.path)
+    assert frame.schema["kind"] == frame.schema["lane"] == pl.String
+    assert conform(frame, SPANS).equals(timeline.spans)
+    assert (written.slice_count, written.size_bytes) == (timeline.spans.height, written.path.stat().st_size)
+
+
+def test_csv_gives_the_spans_table_back(tmp_path):
+    timeline = awkward_timeline()
+    written = table.write_csv(timeline, tmp_path / "spans.csv")
+    frame = pl.read_csv(written.path, infer_schema_length=None)
+    assert frame.columns == SPANS.names
+    assert conform(frame, SPANS).equals(timeline.spans)
+    assert written.slice_count == timeline.spans.height
+
+
+def test_parquet_lists_the_clocks_of_several_machines_beside_the_spans(tmp_path):
+    machines = {0: "a"} | dict.fromkeys(range(1, 8), "b")
+    timeline = on_machines(awkward_timeline(), machines, {"a": (0, 0), "b": (-30, 40)})
+    written = table.write_parquet(timeline, tmp_path / "spans.parquet")
+    clocks = json.loads(pl.read_parquet_metadata(written.path)["stagescope.clocks"])
+    assert [(c["clock"], c["machine"], c["error_lo_ns"], c["error_hi_ns"]) for c in clocks] == [
+        ("a/clock", "a", 0, 0),
+        ("b/clock", "b", -30, 40),
+    ]
+    assert conform(pl.read_parquet(written.path), SPANS).equals(timeline.spans)
+
+
+def test_parquet_of_one_clock_says_nothing_of_it(tmp_path):
+    written = table.write_parquet(awkward_timeline(), tmp_path / "spans.parquet")
+    assert "stagescope.clocks" not in pl.read_parquet_metadata(written.path)

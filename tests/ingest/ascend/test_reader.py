@@ -1,0 +1,437 @@
+"""Ascend profiles: a planted truth is written as databases, damaged, and recovered."""
+
+import os
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from ascend_profiles import EPOCH_NS, Cluster, add_mark, edit, lose_mark, lose_op, write_cluster
+from stagescope.ingest.ascend.reader import READER, read_profiles
+from stagescope.ingest.discover import find_inputs
+from stagescope.ingest.layout import Layout
+from stagescope.ingest.merge import read_inputs
+from stagescope.ingest.reader import ReadOptions
+from stagescope.ingest.registry import Registry
+from stagescope.model.messages import match_messages
+from stagescope.vocabulary.errors import InputError
+
+DUALPIPEV = {"schedule": "dualpipev", "microbatches": 10, "options": {"split_cooldown": False}}
+INTERLEAVED = {"schedule": "interleaved", "chunks": 2, "numbered": True}
+SHAPES = {"1f1b": {}, "interleaved": INTERLEAVED, "dualpipev": DUALPIPEV}
+JOB_COLUMNS = ["rank", "step", "kind", "stage", "microbatch", "start_ns", "end_ns"]
+
+
+def read(truth, **options):
+    return read_profiles(sorted(truth.databases.values()), ReadOptions(**options))
+
+
+def jobs_of(timeline):
+    return _comparable(timeline.spans.filter(pl.col("lane") == "compute"))
+
+
+def _comparable(jobs):
+    return jobs.with_columns(pl.col("kind").cast(pl.String)).select(JOB_COLUMNS).sort(JOB_COLUMNS)
+
+
+def said(timeline, severity=None):
+    rows = timeline.diagnostics.filter(severity is None or pl.col("severity") == severity)
+    return [(row["rank"], row["message"], row["count"]) for row in rows.iter_rows(named=True)]
+
+
+def named_transfers(timeline):
+    return timeline.spans.filter(pl.col("lane") == "comm", pl.col("kind") != "other")
+
+
+def wrong_transfers(timeline, truth):
+    """Return the transfers that bear a name which the truth does not give their operation."""
+    key = ["rank", "step", "kind", "stage", "microbatch", "peer", "name"]
+    named = named_transfers(timeline).with_columns(pl.col("kind").cast(pl.String)).select(key)
+    return named.join(truth.transfers.select(key), on=key, how="anti")
+
+
+def wrong_pairs(timeline, truth):
+    """Return the pairs of spans that `match_messages` makes and the truth does not."""
+    key = ["rank", "name", "kind", "peer"]
+    spans = timeline.spans.with_row_index("row").with_columns(pl.col("kind").cast(pl.String))
+    numbered = dict(spans.join(truth.transfers, on=key).select("row", "message").iter_rows())
+    pairs = match_messages(timeline.spans).select("send_row", "recv_row").rows()
+    return [pair for pair in pairs if numbered[pair[0]] != numbered[pair[1]]]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("seed", range(2))
+def test_recovers_every_planted_job_and_transfer(tmp_path, shape, seed):
+    truth = write_cluster(tmp_path, Cluster(**shape, dp=2, seed=seed))
+    timeline = read(truth)
+    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert wrong_transfers(timeline, truth).is_empty()
+    assert named_transfers(timeline).height == truth.transfers.height
+    assert wrong_pairs(timeline, truth) == []
+    assert match_messages(timeline.spans).height == truth.transfers.height // 2
+    assert not timeline.is_partial
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_lost_operations_shift_no_other(tmp_path, shape, count):
+    truth = write_cluster(tmp_path, Cluster(**shape))
+    rows = truth.transfers.select("rank", "name").rows()
+    lost = random.Random(count).sample(rows, count)  # noqa: S311 - a planted fault
+    for rank, name in lost:
+        lose_op(truth.databases[rank], name)
+    timeline = read(truth)
+    assert wrong_transfers(timeline, truth).is_empty()
+    assert wrong_pairs(timeline, truth) == []
+    # Of two that one overlapped pair sent to the same rank at the same time, nothing tells which one was lost.
+    unclear = timeline.spans.filter(pl.col("lane") == "comm", pl.col("kind") == "other").height
+    assert named_transfers(timeline).height == truth.transfers.height - count - unclear
+    assert unclear <= (count if shape is DUALPIPEV else 0)
+    missing = [number for _, text, number in said(timeline, "warning") if text.startswith("messages between")]
+    assert sum(missing) == count + unclear
+
+
+def test_a_lost_receive_leaves_every_later_pair_right(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    received = truth.transfers.filter(rank=1, kind="recv_forward").row(2, named=True)
+    lose_op(truth.databases[1], received["name"])
+    timeline = read(truth)
+    assert wrong_pairs(timeline, truth) == []
+    assert match_messages(timeline.spans).height == truth.transfers.height // 2 - 1
+    text = "messages between jobs without a receive that is certainly theirs; nothing else was shifted"
+    assert (1, text, 1) in said(timeline, "warning")
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_batches_are_told_apart_by_what_they_send_and_receive(tmp_path, shape):
+    truth = write_cluster(tmp_path, Cluster(**shape, transfers="batched"))
+    timeline = read(truth)
+    assert wrong_transfers(timeline, truth).is_empty()
+    assert wrong_pairs(timeline, truth) == []
+    named = named_transfers(timeline)
+    # A batch that may be one end or the other, with the tasks of one message, bears no name.
+    assert named.height > 0.8 * truth.transfers.height
+    both_ways = named.filter(pl.len().over("rank", "name", "peer") > 1)
+    assert both_ways["bytes"].null_count() == both_ways.height
+
+
+def test_marks_of_communication_stand_for_the_operations_at_level_none(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(transfers="marks"))
+    for path in truth.databases.values():
+        edit(path, "DROP TABLE COMMUNICATION_OP", "DROP TABLE COMMUNICATION_TASK_INFO")
+    timeline = read(truth)
+    transfers = timeline.spans.filter(pl.col("lane") == "comm")
+    assert transfers.height == truth.transfers.height
+    key = ["rank", "start_ns", "end_ns", "kind", "stage", "microbatch", "peer"]
+    named = named_transfers(timeline).with_columns(pl.col("kind").cast(pl.String)).select(key)
+    assert named.join(truth.transfers.select(key), on=key, how="anti").is_empty()
+    assert named.height > 0.9 * truth.transfers.height
+    assert transfers["bytes"].unique().to_list() == [8_388_608]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_clocks_that_are_apart_hide_no_transfer(tmp_path, shape):
+    truth = write_cluster(tmp_path, Cluster(**shape, skew_ns=5_000_000, ranks_per_host=1))
+    timeline = read(truth)
+    assert wrong_transfers(timeline, truth).is_empty()
+    assert named_transfers(timeline).height == truth.transfers.height
+    assert timeline.clocks["clock"].to_list() == [f"uid-{rank}/wall" for rank in range(4)]
+    assert timeline.ranks["machine"].to_list() == [f"node{rank}" for rank in range(4)]
+    assert timeline.clocks["error_lo_ns"].null_count() == 4
+
+
+def test_a_transfer_bears_its_operation_and_size(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(pp=2, steps=1))
+    row = read(truth).spans.filter(pl.col("kind") == "send_forward").row(0, named=True)
+    planted = truth.transfers.filter(kind="send_forward").row(0, named=True)
+    assert {name: row[name] for name in planted if name != "message"} == {
+        name: value for name, value in planted.items() if name != "message"
+    }
+    assert (row["bytes"], row["wait_start_ns"], row["wait_end_ns"]) == (8_388_608, None, None)
+
+
+def test_the_ranks_table_says_where_every_rank_is(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(pp=2, dp=2, tp=2, ranks_per_host=4))
+    timeline = read(truth)
+    columns = ["rank", "machine", "device", "pp", "dp", "tp", "cp", "host", "clock", "world_size", "schedule"]
+    assert timeline.ranks.select(columns).row(5) == (
+        5,
+        "node1",
+        "NPU:1",
+        1,
+        0,
+        1,
+        0,
+        "node1",
+        "uid-1/wall",
+        8,
+        None,
+    )
+    assert timeline.ranks["source"].to_list() == [str(path) for path in truth.databases.values()]
+
+
+def test_steps_are_those_of_the_profiler_in_device_time(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(steps=3))
+    for path in truth.databases.values():
+        edit(path, "UPDATE STEP_TIME SET id = id + 40")
+    timeline = read(truth)
+    borders = truth.jobs.group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
+    expected = borders.with_columns(pl.col("step") + 40).sort("step", "rank")
+    assert_frame_equal(timeline.steps.sort("step", "rank"), expected)
+
+
+def test_jobs_outside_every_step_are_kept_and_counted(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(steps=3))
+    for path in truth.databases.values():
+        edit(path, "DELETE FROM STEP_TIME WHERE id = 1")
+    timeline = read(truth)
+    assert jobs_of(timeline).height == truth.jobs.height
+    text = "jobs began outside every step of the profile (STEP_TIME); they are kept without its number"
+    assert [(rank, text, 16) for rank in range(4)] == [
+        row for row in said(timeline, "warning") if row[1] == text
+    ]
+
+
+def test_a_mark_of_something_else_is_no_job(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    start_ns = truth.jobs["start_ns"].min() - 500_000
+    add_mark(truth.databases[0], "dataloader fast-forward", start_ns, start_ns + 300_000)
+    timeline = read(truth)
+    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    text = "marks that are no jobs of the pipeline were passed over: 'dataloader fast-forward'"
+    assert said(timeline) == [(0, text, 1)]
+
+
+def test_a_mark_inside_another_is_left_out_and_counted(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    job = truth.jobs.filter(rank=2).row(3, named=True)
+    add_mark(truth.databases[2], "{'name': 'forward_step'}", job["start_ns"] + 1_000, job["end_ns"] - 1_000)
+    timeline = read(truth)
+    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert (2, "marks of jobs inside the mark of another job were left out", 1) in said(timeline, "info")
+
+
+def test_a_mark_without_a_task_is_left_out_and_counted(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    edit(truth.databases[1], "DELETE FROM TASK WHERE connectionId = 4000000003")
+    timeline = read(truth)
+    assert jobs_of(timeline).height == truth.jobs.height - 1
+    assert (1, "marks of jobs have no task on the device and were left out", 1) in said(timeline, "error")
+
+
+def test_a_lost_mark_names_no_transfer_wrong(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(**DUALPIPEV))
+    lose_mark(truth.databases[1], 20)
+    timeline = read(truth)
+    assert wrong_transfers(timeline, truth).is_empty()
+    assert wrong_pairs(timeline, truth) == []
+    assert named_transfers(timeline).height > 0.95 * truth.transfers.height
+
+
+def damaged_cluster(directory, seed):
+    """Return the truth about a cluster of a random shape that lost operations, marks and perhaps a whole profile."""
+    chance = random.Random(seed)  # noqa: S311 - a planted fault
+    shape = dict(chance.choice(list(SHAPES.values())))
+    pp, dp = chance.choice([2, 3, 4]), chance.choice([1, 2])
+    if "chunks" in shape:
+        shape |= {"microbatches": pp * chance.choice([1, 2, 3]), "chunks": chance.choice([2, 3])}
+    shape |= {"transfers": chance.choice(["single", "batched"]), "skew_ns": chance.choice([0, 5_000_000])}
+    hosts = {"ranks_per_host": chance.choice([1, 2, 8]), "steps": chance.choice([1, 2])}
+    truth = write_cluster(directory, Cluster(**shape, **hosts, pp=pp, dp=dp, seed=seed))
+    operations = truth.transfers.select("rank", "name").unique(maintain_order=True).rows()
+    for rank, name in chance.sample(operations, min(chance.choice([0, 1, 3, 10, 20]), len(operations) // 2)):
+        lose_op(truth.databases[rank], name)
+    for _ in range(chance.choice([0, 1, 2, 5])):
+        lose_mark(truth.databases[chance.randrange(pp * dp)], chance.randrange(4))
+    if chance.random() < 0.2:
+        truth.databases[chance.randrange(pp * dp)].write_bytes(b"")
+    return truth
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_lost_together_names_no_transfer_wrong(tmp_path, seed):
+    truth = damaged_cluster(tmp_path, seed)
+    timeline = read(truth)
+    assert wrong_transfers(timeline, truth).is_empty()
+    assert wrong_pairs(timeline, truth) == []
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("pp", [2, 3, 4])
+def test_without_the_last_rank_of_the_pipeline_no_job_is_named_wrong(tmp_path, shape, pp):
+    sizes = {"microbatches": 2 * pp} if "chunks" in shape else {}
+    truth = write_cluster(tmp_path, Cluster(**{**shape, **sizes}, pp=pp))
+    truth.databases[pp - 1].write_bytes(b"")
+    timeline = read(truth)
+    named = jobs_of(timeline).drop_nulls("microbatch")
+    assert named.join(_comparable(truth.jobs), on=JOB_COLUMNS, how="anti").is_empty()
+    assert wrong_transfers(timeline, truth).is_empty()
+
+
+def test_context_parallel_ranks_have_their_stage(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(**DUALPIPEV, cp=2, dp=2))
+    timeline = read(truth)
+    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert timeline.ranks["pp"].to_list() == [rank // 4 for rank in range(16)]
+    assert timeline.ranks["cp"].to_list() == [0, 1] * 8
+
+
+def test_what_nobody_declares_is_inferred_and_said(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(declared=False))
+    for path in truth.databases.values():
+        edit(path, "DELETE FROM META_DATA")
+    timeline = read(truth)
+    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert wrong_transfers(timeline, truth).is_empty()
+    text = (
+        "no profile says how the ranks form a pipeline; "
+        "their places are inferred from the order in which micro-batch 0 arrives"
+    )
+    assert (None, text, 4) in said(timeline, "info")
+
+
+def test_a_layout_given_by_hand_goes_before_the_declared_one(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    for path in truth.databases.values():
+        edit(path, "DELETE FROM META_DATA")
+    timeline = read(truth, layout=Layout(pp=4), schedule="1f1b", microbatches=8)
+    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert timeline.ranks["schedule"].to_list() == ["1f1b"] * 4
+
+
+def test_an_empty_first_rank_hides_nothing_of_the_others(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(**DUALPIPEV))
+    truth.databases[0].write_bytes(b"")
+    timeline = read(truth)
+    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs.filter(pl.col("rank") > 0)))
+    assert wrong_transfers(timeline, truth).is_empty()
+    # What rank 0 sent is of two kinds, in an order that nobody recorded.
+    of_others = truth.transfers.filter(pl.col("rank") > 0)
+    from_first = of_others.filter(pl.col("kind").str.starts_with("recv"), pl.col("peer") == 0)
+    assert named_transfers(timeline).height == of_others.height - from_first.height
+    path = truth.databases[0]
+    assert (0, f"not read: {path}: no SQLite database: it is empty (0 bytes)", 1) in said(timeline, "error")
+
+
+def test_a_truncated_profile_gives_what_stands_before_the_cut(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(steps=6, noise_tasks=2_000))
+    path = truth.databases[2]
+    size = path.stat().st_size
+    os.truncate(path, size - size // 4)
+    timeline = read(truth)
+    assert timeline.is_partial
+    errors = [text for rank, text, _ in said(timeline, "error") if rank == 2]
+    assert errors
+    assert all(
+        "SQLite" in text or text.startswith("table ") or "no task" in text or "no mark" in text
+        for text in errors
+    )
+    others = [rank for rank in truth.databases if rank != 2]
+    assert timeline.steps.filter(pl.col("rank").is_in(others)).height == 18
+
+
+@pytest.mark.parametrize("table", ["MSTX_EVENTS", "TASK", "STRING_IDS"])
+def test_a_missing_table_is_named_and_costs_its_rank_alone(tmp_path, table):
+    truth = write_cluster(tmp_path, Cluster())
+    edit(truth.databases[3], f"DROP TABLE {table}")
+    timeline = read(truth)
+    assert (3, f"table {table} is missing", 1) in said(timeline, "error")
+    assert timeline.steps["rank"].unique().to_list() == [0, 1, 2]
+    assert 3 in timeline.ranks["rank"]
+
+
+def test_a_missing_column_is_named(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    edit(truth.databases[1], "ALTER TABLE TASK RENAME COLUMN connectionId TO correlationId")
+    timeline = read(truth)
+    assert (1, "table TASK has no column connectionId", 1) in said(timeline, "error")
+    assert timeline.steps["rank"].unique().to_list() == [0, 2, 3]
+
+
+def test_a_locked_profile_is_named_and_the_others_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("stagescope.ingest.database.BUSY_SECONDS", 0.01)
+    truth = write_cluster(tmp_path, Cluster())
+    with closing(sqlite3.connect(truth.databases[0], isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        timeline = read(truth)
+    path = truth.databases[0]
+    assert (0, f"not read: {path}: SQLite cannot read it: database is locked", 1) in said(timeline, "error")
+    assert timeline.ranks["rank"].to_list() == [1, 2, 3]
+
+
+def test_nothing_usable_is_an_error(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(pp=2))
+    for path in truth.databases.values():
+        path.write_bytes(b"not a database at all")
+    with pytest.raises(InputError, match="no SQLite database: it begins with b'not a databa'"):
+        read(truth)
+
+
+def test_profiles_without_any_mark_are_an_error(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(pp=2))
+    for path in truth.databases.values():
+        edit(path, "DELETE FROM MSTX_EVENTS")
+    with pytest.raises(InputError, match="and 1 more profiles: no mark of a forward or backward"):
+        read(truth)
+
+
+def test_reading_changes_no_file(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in truth.databases.values()}
+    read(truth)
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".db-wal", ".db-shm", ".db-journal")]
+
+
+def test_the_newest_profile_of_a_rank_is_read_and_the_older_named(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    old = truth.databases[1].parents[1]
+    new = old.with_name(old.name.replace("20251120", "20251121"))
+    shutil.copytree(old, new)
+    timeline = read_profiles(
+        [*truth.databases.values(), new / "ASCEND_PROFILER_OUTPUT" / truth.databases[1].name]
+    )
+    newer = str(new / "ASCEND_PROFILER_OUTPUT" / truth.databases[1].name)
+    assert timeline.ranks["source"].to_list()[1] == newer
+    text = f"an older profile of the same rank was left out; read was {newer}"
+    assert said(timeline, "warning") == [(1, text, 1)]
+    assert timeline.diagnostics["source"].to_list() == [str(truth.databases[1])]
+
+
+def test_profiles_are_found_without_a_flag_behind_links_and_beside_each_other(tmp_path):
+    truth = write_cluster(tmp_path / "real", Cluster())
+    (tmp_path / "run").mkdir()
+    for rank in (0, 1):
+        folder = truth.databases[rank].parents[1]
+        (tmp_path / "run" / folder.name).symlink_to(folder)
+    both = tmp_path / "run" / "both_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    both.mkdir(parents=True)
+    for rank in (2, 3):
+        shutil.copyfile(truth.databases[rank], both / truth.databases[rank].name)
+    timeline = read_inputs(find_inputs([tmp_path / "run"], Registry((READER,), ())))
+    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+
+
+def test_a_missing_rank_is_told_by_the_declared_sizes(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    shutil.rmtree(truth.databases[2].parents[1])
+    timeline = read_inputs(find_inputs([tmp_path], Registry((READER,), ())))
+    assert (None, "no recording of rank 2: the run declared 4 ranks", 1) in said(timeline, "error")
+    assert wrong_transfers(timeline, truth).is_empty()
+
+
+def test_every_file_is_reported_when_it_has_been_read(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    truth.databases[3].write_bytes(b"")
+    seen = []
+    read(truth, on_read=seen.append)
+    assert seen == sorted(truth.databases.values())
+
+
+def test_times_are_those_of_the_device(tmp_path):
+    truth = write_cluster(tmp_path, Cluster(pp=1, steps=1, microbatches=1))
+    assert read(truth).spans["start_ns"].min() == EPOCH_NS

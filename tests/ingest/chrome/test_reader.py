@@ -1,0 +1,121 @@
+"""Chrome traces of anybody, whose names a pattern describes."""
+
+import json
+
+import polars as pl
+import pytest
+
+import stagescope
+from drawing import timeline_from_text
+from stagescope.cli import main
+from stagescope.ingest.chrome.reader import READER
+from stagescope.ingest.kineto import reader as kineto
+from stagescope.ingest.paddle import profiler_reader as paddle_profiler
+from stagescope.ingest.reader import ReadOptions
+from stagescope.vocabulary.errors import InputError, UsageError
+
+DRAWING = """
+F0 F1 .  B0 .  B1
+.  F0 B0 F1 B1 .
+"""
+
+
+def events_of(timeline, name, *, paired=False):
+    """Return the jobs of a timeline as Chrome events."""
+    events = []
+    for span in timeline.spans.iter_rows(named=True):
+        text = name.format(**span)
+        where = {"pid": span["rank"], "tid": 3, "cat": "job"}
+        start, end = span["start_ns"] / 1000, span["end_ns"] / 1000
+        if paired:
+            events += [{"ph": "B", "name": text, "ts": start, **where}, {"ph": "E", "ts": end, **where}]
+        else:
+            events.append({"ph": "X", "name": text, "ts": start, "dur": end - start, **where})
+    return [*events, {}, {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "forward_9"}}]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(events, name="trace.json", **facts):
+        path = tmp_path / name
+        path.write_text(json.dumps({"traceEvents": events, **facts}), encoding="utf-8")
+        return path
+
+    return write
+
+
+def jobs(timeline):
+    rows = timeline.spans.select("rank", pl.col("kind").cast(pl.String), "microbatch", "start_ns", "end_ns")
+    return sorted(rows.rows())
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("name", ["<{kind}> of {microbatch} (stage {stage})", "{kind}:{microbatch}"])
+def test_a_drawn_timeline_comes_back_through_any_names_and_both_forms_of_events(write, name, paired):
+    drawn = timeline_from_text(DRAWING)
+    path = write(events_of(drawn, name, paired=paired))
+    read = READER.read([path], ReadOptions(pattern=name))
+    assert jobs(read) == jobs(drawn)
+
+
+def test_common_names_need_no_pattern_and_it_is_said_which_was_taken(write):
+    drawn = timeline_from_text(DRAWING)
+    read = stagescope.read(write(events_of(drawn, "{kind}_{microbatch}")))
+    assert jobs(read) == jobs(drawn)
+    assert "jobs are the slices called like {kind}_{microbatch}" in " ".join(read.diagnostics["message"])
+
+
+def test_a_job_that_comes_again_is_of_the_next_step(write):
+    first = timeline_from_text(DRAWING)
+    second = timeline_from_text(DRAWING, origin_ns=100_000)
+    events = events_of(first, "{kind} {microbatch}") + events_of(second, "{kind} {microbatch}")
+    spans = stagescope.read(write(events)).spans
+    assert spans.group_by("step").len().sort("step").rows() == [(0, 8), (1, 8)]
+
+
+def test_files_of_ranks_have_their_numbers_in_their_names(write):
+    drawn = timeline_from_text(DRAWING)
+    events = events_of(drawn, "{kind}_{microbatch}")
+    paths = [
+        write([one for one in events if one.get("pid") == rank], f"trace_rank{rank + 3}.json")
+        for rank in (0, 1)
+    ]
+    read = READER.read(paths, ReadOptions())
+    assert read.ranks["rank"].to_list() == [3, 4]
+    assert read.clocks.height == 2
+
+
+def test_names_that_fit_nothing_are_shown(write):
+    path = write([{"ph": "X", "name": "matmul", "ts": 0, "dur": 1}])
+    with pytest.raises(
+        InputError, match=r"no slice is called in a way that is known here; .* 'matmul'"
+    ) as error:
+        stagescope.read(path)
+    assert "--pattern" in error.value.hint
+    with pytest.raises(InputError, match="as --pattern"):
+        READER.read([path], ReadOptions(pattern="{kind}_{microbatch}"))
+    with pytest.raises(UsageError):
+        READER.read([path], ReadOptions(pattern="{color}"))
+
+
+def test_a_command_takes_the_pattern(write, capsys):
+    path = write(events_of(timeline_from_text(DRAWING), "{kind}~{microbatch}"))
+    assert main(["show", str(path), "--pattern", "{kind}~{microbatch}", "--ascii"]) == 0
+    assert capsys.readouterr().out.startswith("Pipeline, 2 ranks, 2 micro-batches")
+
+
+def test_traces_of_other_readers_and_exports_of_ours_are_left_alone(tmp_path):
+    exported = tmp_path / "run.json"
+    stagescope.export(timeline_from_text(DRAWING), exported)
+    head = exported.read_bytes()[:4096]
+    paddle = (
+        b'{"displayTimeUnit": "ms", "schemaVersion": "1.0.2", "span_index": "0", "traceEvents": [{"ph": "X"}'
+    )
+    torch = b'{"schemaVersion": 1, "deviceProperties": [], "traceEvents": ['
+    assert [READER.recognizes(exported, one) for one in (head, paddle, torch)] == [False] * 3
+    assert [kineto.READER.recognizes(exported, one) for one in (head, paddle, torch)] == [False, False, True]
+    assert [paddle_profiler.READER.recognizes(exported, one) for one in (head, paddle, torch)] == [
+        False,
+        True,
+        False,
+    ]

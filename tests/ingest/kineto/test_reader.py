@@ -1,0 +1,316 @@
+"""Traces of torch.profiler: real ones in tests/data, a real run beside the recorder, and wrong ones."""
+
+import gzip
+import json
+import os
+import pickle
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import stagescope
+from ingest.kineto.same_run import compared
+from places import DATA
+from stagescope.cli import main
+from stagescope.ingest import processes as parallel
+from stagescope.ingest.kineto.rank_trace import read_rank
+from stagescope.ingest.kineto.reader import READER
+from stagescope.ingest.reader import ReadOptions
+from stagescope.model.messages import match_messages
+from stagescope.record.launch import recording_environment
+from stagescope.schedules import order
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import label
+from trainings import SCHEDULES, run_ranks
+
+TRACES = DATA / "kineto"
+KEPT = sorted(folder.name for folder in TRACES.iterdir() if folder.is_dir())
+CLOSE_NS = 50_000
+JOB = ["rank", "kind", "stage", "microbatch"]
+
+
+def paths(schedule):
+    return sorted((TRACES / schedule).glob("rank*.json.gz"))
+
+
+def load(path):
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def save(path, trace):
+    path.write_text(trace if isinstance(trace, str) else json.dumps(trace), encoding="utf-8")
+    return path
+
+
+def unsure(found):
+    """Return the jobs whose edges are off by more than is stated of them, or than 50 us where less is stated."""
+    off_ns = pl.max_horizontal("start_off_ns", "end_off_ns")
+    return found.filter(off_ns > pl.max_horizontal("error_ns", CLOSE_NS))
+
+
+def said(timeline, severity):
+    return timeline.diagnostics.filter(pl.col("severity") == severity)["message"].to_list()
+
+
+@pytest.mark.parametrize("schedule", KEPT)
+def test_a_real_trace_gives_the_jobs_that_the_recorder_saw_within_the_stated_error(schedule):
+    recorded = pl.read_csv(TRACES / schedule / "recorded.txt")
+    found = compared(recorded, {rank: read_rank(path) for rank, path in enumerate(paths(schedule))})
+    assert (
+        found.height
+        == recorded.filter(pl.col("kind").str.contains("forward|backward"))
+        .filter(~pl.col("kind").str.contains("send|recv"))
+        .height
+    )
+    assert found.select("start_off_ns", "end_off_ns").null_count().row(0) == (0, 0)
+    # This run shared two cores with others: a rank that was not running widens what an edge may lie in, and says so.
+    assert unsure(found).height <= (0.02 if schedule == "1F1B" else 0) * found.height
+    assert found["start_off_ns"].median() < CLOSE_NS
+    assert found["end_off_ns"].median() < CLOSE_NS
+
+
+def test_an_annotated_job_does_not_contain_the_wait_for_its_input():
+    timeline = stagescope.read(*paths("ZBVZeroBubble"))
+    waits = timeline.spans.filter((pl.col("kind") == "recv_forward") & (pl.col("stage") == 3))
+    forwards = timeline.spans.filter((pl.col("kind") == "forward") & (pl.col("stage") == 3))
+    both = forwards.join(waits, on="microbatch", suffix="_wait")
+    assert both.height == 8
+    assert (both["start_ns"] >= both["end_ns_wait"]).all()
+
+
+@pytest.mark.parametrize("schedule", KEPT)
+def test_every_transfer_of_a_real_trace_has_its_peer_and_its_other_end(schedule):
+    spans = stagescope.read(*paths(schedule)).spans
+    transfers = spans.filter(pl.col("lane") == "comm").filter(pl.col("kind") != "grad_reduce")
+    assert transfers.select("peer", "stage", "microbatch").null_count().row(0) == (0, 0, 0)
+    ends = transfers.group_by("kind").len().sort("kind")
+    counts = dict(ends.with_columns(pl.col("kind").cast(pl.String)).rows())
+    assert counts["send_forward"] == counts["recv_forward"] > 0
+    assert counts["send_backward"] == counts["recv_backward"] > 0
+
+
+def test_1f1b_is_inferred_and_its_uncertainty_said():
+    timeline = stagescope.read(*paths("1F1B"))
+    order = timeline.spans.filter(pl.col("rank") == 1).filter(pl.col("kind").is_in(["forward", "backward"]))
+    letters = "".join(
+        kind[0].upper() + str(n) for kind, n in order.sort("start_ns").select("kind", "microbatch").rows()
+    )
+    assert letters == "F0F1F2B0F3B1F4B2F5B3F6B4F7B5B6B7"
+    assert timeline.ranks["pp"].to_list() == [0, 1, 2, 3]
+    assert len(said(timeline, "info")) == 4
+    assert "inferred from operators, flows and transfers, their edges within" in said(timeline, "info")[0]
+
+
+def test_1f1b_is_told_by_its_transfers_alone_where_the_trace_holds_nothing_else():
+    timeline = stagescope.read(TRACES.parent / "kineto_transfers")
+    jobs = timeline.spans.filter(pl.col("kind").is_in(["forward", "backward"])).sort("start_ns")
+    for step in range(2):
+        for rank, expected in order("1f1b", ranks=4, microbatches=8).items():
+            own = jobs.filter((pl.col("step") == step) & (pl.col("rank") == rank))
+            labels = [label(*job) for job in own.select("kind", "stage", "microbatch").iter_rows()]
+            assert labels == [str(job) for job in expected]
+    messages = match_messages(timeline.spans)
+    assert messages.height == 2 * 8 * 2 * 3
+    assert (messages["recv_end_ns"] >= messages["send_start_ns"]).all()
+    assert all("the order of transfers, which is that of 1F1B" in text for text in said(timeline, "info"))
+
+
+def test_what_transfers_alone_tell_is_what_the_recorder_saw_within_the_stated_error(tmp_path):
+    for rank, path in enumerate(paths("1F1B")):
+        trace = load(path)
+        trace["traceEvents"] = [
+            one for one in trace["traceEvents"]
+            if one.get("cat") == "user_annotation" or one["name"].startswith("c10d::")
+        ]  # fmt: skip
+        save(tmp_path / f"rank{rank}.json", trace)
+    recorded = pl.read_csv(TRACES / "1F1B" / "recorded.txt")
+    found = compared(recorded, {rank: read_rank(tmp_path / f"rank{rank}.json") for rank in range(4)})
+    assert found.height == 4 * 16
+    assert found.select("start_off_ns", "end_off_ns").null_count().row(0) == (0, 0)
+    # The machine was busy in this run: four jobs are 0.6 to 0.9 ms from a transfer that followed at once.
+    assert unsure(found).height <= 0.1 * found.height
+    middle = found.filter(
+        pl.col("rank").is_in([1, 2])
+    )  # a transfer stands before and behind each of their jobs
+    assert middle["start_off_ns"].median() < CLOSE_NS
+    assert middle["end_off_ns"].median() < 3 * CLOSE_NS
+
+
+def test_an_overlapped_pair_is_two_jobs_one_after_the_other():
+    spans = stagescope.read(*paths("DualPipeV")).spans.filter(pl.col("pair").is_not_null())
+    pairs = spans.group_by("rank", "pair").agg(pl.col("kind").cast(pl.String).sort_by("start_ns"), pl.len())
+    assert pairs.height > 10
+    assert pairs["kind"].to_list() == [["forward", "backward"]] * pairs.height
+    overlap = spans.sort("start_ns").group_by("rank", "pair").agg(pl.first("end_ns"), pl.last("start_ns"))
+    assert (overlap["end_ns"] <= overlap["start_ns"]).all()
+
+
+def test_the_commands_read_a_directory_without_a_flag(capsys):
+    assert main(["show", str(TRACES / "GPipe"), "--ascii"]) == 0
+    assert capsys.readouterr().out.startswith("Pipeline, 4 ranks, 8 micro-batches, step 0, bubble ")
+
+
+def test_many_traces_are_read_in_processes_of_their_own(monkeypatch):
+    seen = []
+    monkeypatch.setattr(parallel, "LARGE_BYTES", 1)
+    monkeypatch.setattr(parallel, "_cores", lambda: 2)
+    there = READER.read(paths("GPipe"), ReadOptions(on_read=seen.append))
+    assert sorted(seen) == paths("GPipe")
+    monkeypatch.setattr(parallel, "_cores", lambda: 1)
+    assert READER.read(paths("GPipe"), ReadOptions()).spans.equals(there.spans)
+
+
+def test_a_trace_that_is_cut_off_gives_what_stands_before_the_cut(tmp_path):
+    whole = [load(path) for path in paths("GPipe")]
+    for rank, trace in enumerate(whole):
+        text = json.dumps(trace)
+        save(tmp_path / f"rank{rank}.json", text[: len(text) // 2] if rank == 2 else text)
+    timeline = stagescope.read(tmp_path)
+    assert timeline.is_partial
+    assert ["cut off" in text for text in said(timeline, "error")] == [True]
+    assert (
+        0
+        < timeline.spans.filter(pl.col("rank") == 2).height
+        < timeline.spans.filter(pl.col("rank") == 1).height
+    )
+
+
+def test_an_empty_object_and_values_that_are_no_numbers_cost_no_job(tmp_path):
+    for rank, path in enumerate(paths("GPipe")):
+        trace = load(path)
+        trace["traceEvents"][5:5] = [{}, {"ph": "X", "cat": "cpu_op", "args": {"flops": float("nan")}}]
+        save(tmp_path / f"rank{rank}.json", trace)
+    assert stagescope.read(tmp_path).spans.height == stagescope.read(*paths("GPipe")).spans.height
+
+
+def test_a_missing_rank_is_said_and_the_rest_is_shown():
+    timeline = stagescope.read(*paths("ZBVZeroBubble")[:3])
+    assert said(timeline, "error") == ["no recording of rank 3: the run declared 4 ranks"]
+
+
+def test_ranks_of_two_runs_are_not_mixed(tmp_path):
+    for rank, path in enumerate(paths("GPipe")[:3]):
+        save(tmp_path / f"rank{rank}.json", load(path))
+    other = load(paths("1F1B")[3])
+    with pytest.raises(InputError, match="it was recorded at another time"):
+        stagescope.read(*sorted(tmp_path.iterdir()), save(tmp_path / "rank3.json", other))
+    other["distributedInfo"]["world_size"] = 8
+    with pytest.raises(InputError, match="its run had 8 ranks, not 4"):
+        stagescope.read(*sorted(tmp_path.iterdir()), save(tmp_path / "rank3.json", other))
+    with pytest.raises(InputError, match="two recordings of rank 3"):
+        stagescope.read(paths("1F1B")[3], paths("GPipe")[3])
+
+
+def test_a_trace_without_a_pipeline_says_what_to_record(tmp_path):
+    trace = load(paths("GPipe")[0])
+    trace["traceEvents"] = [
+        one for one in trace["traceEvents"] if one.get("cat") == "cpu_op" and "c10d" not in one["name"]
+    ]
+    with pytest.raises(
+        InputError, match=r"no pipeline job in .*: nothing in it is called like PP:1F0"
+    ) as error:
+        stagescope.read(save(tmp_path / "rank0.json", trace))
+    assert "record_function" in error.value.hint
+    assert "stagescope run --also kineto" in error.value.hint
+
+
+def test_the_line_that_is_advised_makes_the_next_trace_readable(tmp_path):
+    trace = load(paths("GPipe")[0])
+    renamed = {"Forward": "F0.", "Backward": "B0."}
+    for one in trace["traceEvents"]:
+        word, _, number = one["name"].partition(" ")
+        one["name"] = renamed[word] + number if word in renamed else one["name"]
+    jobs = stagescope.read(save(tmp_path / "rank0.json", trace)).spans
+    assert jobs.filter(pl.col("kind") == "forward")["microbatch"].to_list() == list(range(8))
+
+
+def test_a_pickle_and_a_file_of_torch_save_are_refused_and_never_loaded(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "loaded"),)
+
+    for name, content in (
+        ("rank0.json", pickle.dumps(Bomb())),
+        ("rank1.json", b"PK\x03\x04archive/data.pkl"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="is not a recording or a trace that stagescope knows"):
+            stagescope.read(path)
+    assert not (tmp_path / "loaded").exists()
+
+
+def test_traces_without_a_rank_are_numbered_and_that_is_said(tmp_path):
+    for number, path in enumerate(paths("GPipe")):
+        trace = load(path)
+        del trace["distributedInfo"]
+        save(tmp_path / f"trace_{'abcd'[number]}.json", trace)
+    timeline = stagescope.read(tmp_path)
+    assert timeline.ranks["rank"].to_list() == [0, 1, 2, 3]
+    assert any("tell no rank" in text for text in said(timeline, "warning"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_run_recorded_by_both_at_once_gives_the_same_jobs(tmp_path, schedule):
+    script = Path(__file__).parent / "profiled_training.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = recording_environment(tmp_path / "own", steps=None, run=schedule, inherited=environment)
+    done = run_ranks([str(script), schedule, str(tmp_path / "traces")], environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    recorded = stagescope.read(tmp_path / "own", align=False).spans.filter(pl.col("step") >= 1)
+    traces = {rank: read_rank(tmp_path / "traces" / f"rank{rank}.json") for rank in range(4)}
+    found = compared(recorded, traces)
+    assert found.select("start_off_ns", "end_off_ns").null_count().row(0) == (0, 0)
+    # An edge lies between two stamps of the profiler, however long the rank waited for a processor in between. So a
+    # job is within 50 us of itself in a step in which the system left its rank alone, and each time within what is
+    # stated of it; where the machine is not busy with other tests, also by the median of the eight steps.
+    assert unsure(found).height <= (0.01 if schedule == "1F1B" else 0) * found.height
+    off_ns = pl.max_horizontal("start_off_ns", "end_off_ns")
+    best = found.group_by(JOB).agg(off_ns.min().alias("off_ns"))["off_ns"]
+    middle = found.group_by(JOB).agg(pl.median("start_off_ns", "end_off_ns")).select(off_ns).to_series()
+    least = 0.85 if schedule == "1F1B" else 0.95
+    assert (best <= CLOSE_NS).mean() >= least
+    assert found["start_off_ns"].median() < CLOSE_NS
+    assert found["end_off_ns"].median() < CLOSE_NS
+    close = (middle <= CLOSE_NS).mean()
+    if close < least:
+        pytest.skip(
+            f"the machine was too busy: {close:.0%} of the jobs within 50 us by the median of their steps"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1F1B", "GPipe", "Interleaved1F1B"])
+def test_the_first_step_evaluations_and_accumulated_gradients_are_told_as_the_recorder_saw_them(
+    tmp_path, schedule
+):
+    script = Path(__file__).parent / "evaluated_training.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = recording_environment(tmp_path / "own", steps=None, run=schedule, inherited=environment)
+    done = run_ranks([str(script), schedule, str(tmp_path / "traces")], environment, ranks=3)
+    assert done.returncode == 0, done.stderr[-3000:]
+    recorded, told = (stagescope.read(tmp_path / name, align=False).spans for name in ("own", "traces"))
+    evaluated = recorded.filter(pl.col("step").is_null())
+    assert not set(evaluated["kind"]) & {"backward", "backward_input", "backward_weight", "grad_reduce"}
+    assert labels_of(told) == labels_of(recorded)
+    assert messages_of(told) == messages_of(recorded)
+
+
+def labels_of(spans):
+    """Return the jobs of each step and rank, in the order in which they ran."""
+    jobs = spans.filter(pl.col("kind").is_in(["forward", "backward"]) & pl.col("step").is_not_null())
+    ordered = jobs.sort("start_ns").select("step", "rank", "kind", "stage", "microbatch").rows()
+    return {
+        place: [label(*job[2:]) for job in ordered if job[:2] == place]
+        for place in {job[:2] for job in ordered}
+    }
+
+
+def messages_of(spans):
+    """Return the transfers of the steps, whatever their times."""
+    transfers = spans.filter(
+        pl.col("kind").cast(pl.String).str.contains("send_|recv_") & pl.col("step").is_not_null()
+    )
+    return sorted(transfers.select("step", "rank", "kind", "stage", "microbatch").rows())

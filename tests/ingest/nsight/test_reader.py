@@ -1,0 +1,124 @@
+"""Reports of Nsight Systems through the commands: whole runs, and wrong ones."""
+
+import sqlite3
+from contextlib import closing
+
+import polars as pl
+import pytest
+
+import stagescope
+from drawing import timeline_from_text
+from nsight_reports import ENGINE, EPOCH_NS, Planted, write_report
+from stagescope.cli import main
+from stagescope.ingest.ascend import reader as ascend
+from stagescope.ingest.nsight.reader import READER
+from stagescope.vocabulary.errors import InputError
+
+DRAWING = """
+F0 F1 .  B0 .  B1
+.  F0 B0 F1 B1 .
+"""
+LATE_NS = 700_000
+"""How long after its launch a kernel runs: longer than any range, so that ranges themselves tell nothing."""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a directory with one report per rank of a drawn timeline, as the device ran it."""
+    drawn = timeline_from_text(DRAWING)
+    for rank in (0, 1):
+        planted = Planted()
+        for row in drawn.spans.filter(pl.col("rank") == rank).iter_rows(named=True):
+            start, end = row["start_ns"], row["end_ns"]
+            letter = "F" if row["kind"] == "forward" else "B"
+            planted.range(f"{letter}{row['stage']}.{row['microbatch']} step 0", start, end)
+            tid = 1 if letter == "F" else ENGINE
+            middle = (start + end) // 2
+            planted.kernel(start + 1, start + LATE_NS, middle + LATE_NS, tid=tid)
+            planted.kernel(end - 1, middle + LATE_NS, end + LATE_NS, tid=tid)
+        write_report(tmp_path / f"rank{rank}.sqlite", planted)
+    return tmp_path, drawn
+
+
+def test_a_drawn_run_comes_back_as_the_device_ran_it(run):
+    folder, drawn = run
+    columns = ["rank", "kind", "stage", "microbatch", "start_ns", "end_ns"]
+    shift = LATE_NS + EPOCH_NS
+    wanted = drawn.spans.with_columns(pl.col("start_ns", "end_ns") + shift).select(columns)
+    assert stagescope.read(folder, align=False).spans.select(columns).equals(wanted)
+
+
+def test_the_commands_read_a_directory_without_a_flag(run, capsys):
+    assert main(["show", str(run[0]), "--ascii"]) == 0
+    assert "Pipeline, 2 ranks, 2 micro-batches, step 0, bubble" in capsys.readouterr().out
+
+
+def test_a_report_without_ranges_says_what_to_record(tmp_path):
+    planted = Planted()
+    planted.kernel(10, 100, 200)
+    path = write_report(tmp_path / "rank0.sqlite", planted, drop=["DROP TABLE NVTX_EVENTS"])
+    with pytest.raises(InputError, match="it has no NVTX range") as error:
+        stagescope.read(path)
+    assert "nsys profile -t cuda,nvtx" in error.value.hint
+    assert "--also nvtx" in error.value.hint
+
+
+def test_a_report_that_is_cut_off_gives_what_can_be_read(run):
+    folder, _ = run
+    path = folder / "rank1.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        rows = [(9, 10, 0, 1, 7, 10**6 + n, 0, 1, 1, None) for n in range(20_000)]
+        database.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
+        )
+        database.commit()
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    timeline = stagescope.read(folder)
+    assert timeline.is_partial
+    errors = timeline.diagnostics.filter(pl.col("severity") == "error")["message"].to_list()
+    assert any("it is cut off" in text for text in errors)
+    assert any("cannot be read to its end" in text for text in errors)
+
+
+def test_a_report_with_nothing_readable_before_the_cut_says_so(run):
+    path = run[0] / "rank1.sqlite"
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(InputError, match=r"no pipeline job in what can be read of it: .* it is cut off"):
+        stagescope.read(path)
+
+
+def test_values_that_are_no_numbers_cost_their_row(run):
+    with closing(sqlite3.connect(run[0] / "rank1.sqlite")) as database:
+        database.execute("UPDATE NVTX_EVENTS SET start = 'soon' WHERE text LIKE 'B1.0%'")
+        database.commit()
+    timeline = stagescope.read(run[0])
+    assert timeline.spans.filter(pl.col("rank") == 1)["microbatch"].to_list() == [0, 1, 1]
+    assert "has 1 ranges without a name or a start" in " ".join(timeline.diagnostics["message"])
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"\xff" * 2000])
+def test_a_file_that_is_no_database_is_one_sentence(tmp_path, content):
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"rank0\.sqlite"):
+        stagescope.read(path)
+
+
+def test_a_report_that_somebody_writes_is_one_sentence(run, monkeypatch):
+    monkeypatch.setattr("stagescope.ingest.database.BUSY_SECONDS", 0.01)
+    with closing(sqlite3.connect(run[0] / "rank0.sqlite")) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(InputError, match="locked"):
+            stagescope.read(run[0] / "rank0.sqlite")
+
+
+def test_databases_of_others_are_left_alone(tmp_path, run):
+    path = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE COMMUNICATION_OP (opName INTEGER)")
+    head = path.read_bytes()[:4096]
+    assert not READER.recognizes(path, head)
+    report = run[0] / "rank0.sqlite"
+    head = report.read_bytes()[:4096]
+    assert [reader.recognizes(report, head) for reader in (READER, ascend.READER)] == [True, False]

@@ -1,0 +1,181 @@
+"""Spans tables from CSV and Parquet."""
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from drawing import timeline_from_text
+from stagescope.ingest.table.reader import CSV, PARQUET
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.errors import InputError, TableError
+
+MINIMAL = "rank,lane,kind,start_ns,end_ns\n1,compute,forward,0,5\n0,compute,backward,5,15\n"
+
+
+def rows(timeline, *columns):
+    return timeline.spans.select(columns).rows()
+
+
+def said(timeline) -> list[Diagnostic]:
+    return [Diagnostic(**row) for row in timeline.diagnostics.to_dicts()]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name: str, text: str | bytes):
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("reader", [CSV, PARQUET], ids=lambda reader: reader.name)
+def test_what_was_written_is_read_again(reader, tmp_path):
+    drawn = timeline_from_text("F0 F1 B0 - B1\n. F0 - B0 -", step=3).spans
+    path = tmp_path / f"spans{reader.patterns[0][1:]}"
+    (drawn.write_csv if reader is CSV else drawn.write_parquet)(path)
+    timeline = reader.read([path])
+    assert_frame_equal(timeline.spans, drawn)
+    assert timeline.steps.rows() == [(3, 0, 0, 5_000), (3, 1, 1_000, 5_000)]
+    assert timeline.ranks.select("rank", "source").rows() == [(0, str(path)), (1, str(path))]
+    assert timeline.diagnostics.is_empty()
+
+
+def test_nullable_columns_may_be_absent_and_unknown_ones_are_ignored(write):
+    text = MINIMAL.replace("end_ns\n", "end_ns,color\n").replace("5\n", "5,red\n")
+    timeline = CSV.read([write("a.csv", text)])
+    assert rows(timeline, "rank", "kind", "stage", "name") == [
+        (0, "backward", None, None),
+        (1, "forward", None, None),
+    ]
+
+
+def test_a_table_without_steps_is_step_0_and_says_so(write):
+    path = write("a.csv", MINIMAL)
+    timeline = CSV.read([path])
+    assert timeline.spans["step"].to_list() == [0, 0]
+    assert said(timeline) == [
+        Diagnostic("info", "no span names its step; all are taken as step 0", str(path))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rank,lane\n0,compute\n", "table spans lacks the column(s) kind, start_ns, end_ns"),
+        (MINIMAL.replace("5,15", "5,1.5"), "table spans, column end_ns: expected Int64 in ns, found '1.5'"),
+        (
+            MINIMAL.replace("0,compute", "many,compute"),
+            "table spans, column rank: expected Int32, found 'many'",
+        ),
+        (
+            MINIMAL.replace("0,compute", "0,gpu"),
+            "table spans, column lane: expected one of compute, comm, host, found 'gpu'",
+        ),
+    ],
+    ids=["columns", "time", "rank", "lane"],
+)
+def test_a_table_of_something_else_is_refused_by_name(write, text, message):
+    path = write("a.csv", text)
+    with pytest.raises(TableError) as refused:
+        CSV.read([path])
+    assert str(refused.value) == f"{path}: {message}"
+
+
+def test_a_parquet_file_of_something_else_is_refused_by_name(tmp_path):
+    path = tmp_path / "loss.parquet"
+    pl.DataFrame({"epoch": [1], "loss": [0.5]}).write_parquet(path)
+    with pytest.raises(TableError) as refused:
+        PARQUET.read([path])
+    assert str(refused.value) == f"{path}: table spans lacks the column(s) rank, lane, kind, start_ns, end_ns"
+
+
+def test_a_parquet_file_cut_short_is_damaged(tmp_path):
+    path = tmp_path / "spans.parquet"
+    timeline_from_text("F0 B0").spans.write_parquet(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"spans\.parquet: not a readable table: "):
+        PARQUET.read([path])
+
+
+@pytest.mark.parametrize(
+    "text", ["rank,lane,kind,start_ns,end_ns\n", "rank,lane,kind,start_ns,end_ns\n0,compute,,1,2\n"]
+)
+def test_a_table_without_usable_rows_is_refused(write, text):
+    path = write("a.csv", text)
+    with pytest.raises(InputError) as refused:
+        CSV.read([path])
+    assert str(refused.value) == f"{path}: the spans table has no usable row"
+
+
+def test_rows_without_required_values_are_left_out_and_counted(write):
+    path = write(
+        "a.csv",
+        MINIMAL.replace("lane,", "step,lane,").replace(",compute", ",0,compute") + ",0,host,other,,\n",
+    )
+    timeline = CSV.read([path])
+    assert timeline.spans.height == 2
+    assert said(timeline) == [
+        Diagnostic(
+            "error",
+            "rows without a value in rank, lane, kind, start_ns, end_ns; they were left out",
+            str(path),
+        )
+    ]
+
+
+def test_several_tables_are_one_timeline(write):
+    one = write("a.csv", MINIMAL)
+    other = write("b.csv", MINIMAL.replace("1,compute", "3,compute").replace("0,compute", "2,compute"))
+    timeline = CSV.read([other, one])
+    assert timeline.spans["rank"].to_list() == [0, 1, 2, 3]
+    assert timeline.ranks["source"].to_list() == [str(one), str(one), str(other), str(other)]
+
+
+def test_two_tables_of_one_rank_are_refused(write):
+    one, other = write("a.csv", MINIMAL), write("b.csv", MINIMAL)
+    with pytest.raises(InputError) as refused:
+        CSV.read([one, other])
+    assert str(refused.value) == f"two recordings of rank 0: {one} and {other}"
+
+
+def test_a_table_of_something_else_beside_a_good_one_is_an_error_in_diagnostics(write):
+    other, good = write("loss.csv", "epoch,loss\n1,0.5\n"), write("spans.csv", MINIMAL)
+    timeline = CSV.read([other, good])
+    assert timeline.spans.height == 2
+    assert timeline.is_partial
+    assert said(timeline)[0] == Diagnostic(
+        "error",
+        f"not read: {other}: table spans lacks the column(s) rank, lane, kind, start_ns, end_ns",
+        str(other),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "is_csv"),
+    [
+        ("spans.csv", b"rank,lane,kind", True),
+        ("spans.txt", b'"rank","lane"', True),
+        ("spans", b"\xef\xbb\xbfrank,lane", True),
+        ("windows.csv", b"start_ns\r\n", True),
+        ("loss.csv", b"epoch,loss\n", True),
+        ("loss.txt", b"epoch,loss\n", False),
+        ("letter.txt", b"Dear ranks, ", False),
+        ("trace.csv", b'{"traceEvents": []}', False),
+        ("zeros.csv", b"rank,\0\0\0", False),
+        ("empty.csv", b"", False),
+        ("spans.csv", b"PAR1\x15\x04\x15", False),
+    ],
+)
+def test_a_csv_is_recognized_by_its_header(tmp_path, name, head, is_csv):
+    assert CSV.recognizes(tmp_path / name, head) is is_csv
+
+
+def test_a_byte_order_mark_does_not_hide_the_first_column(write):
+    assert CSV.read([write("a.csv", b"\xef\xbb\xbf" + MINIMAL.encode())]).spans.height == 2
+
+
+def test_text_that_is_no_utf8_is_damaged(write):
+    with pytest.raises(InputError, match="not a readable table"):
+        CSV.read([write("a.csv", MINIMAL.encode() + b"0,compute,\xff\xfe,1,2\n")])

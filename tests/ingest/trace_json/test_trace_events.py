@@ -1,0 +1,128 @@
+"""Chrome traces as streams: whole, cut, damaged, hostile."""
+
+import gzip
+import json
+
+import msgspec
+import pytest
+import zstandard
+
+from stagescope.ingest.trace_json import trace_events
+from stagescope.ingest.trace_json.trace_events import EventStream
+from stagescope.vocabulary.errors import InputError
+
+
+class Event(msgspec.Struct):
+    name: str = ""
+    ts: float = 0.0
+    args: dict = {}
+
+
+EVENTS = [
+    {"name": f"e{n}", "ts": n, "args": {"text": '}, {"ph"', "list": [{"a": 1}, {"b": 2}]}} for n in range(200)
+]
+
+
+@pytest.fixture
+def stream(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_events, "PIECE_BYTES", 512)
+
+    def read(content, name="trace.json"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        found = EventStream(path, msgspec.json.Decoder(list[Event]))
+        return found, [event.name for piece in found.pieces() for event in piece]
+
+    return read
+
+
+def names(count):
+    return [f"e{n}" for n in range(count)]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_pieces_give_all_events_and_the_facts_around_them(stream, indent, pack):
+    text = json.dumps({"schemaVersion": 1, "traceEvents": EVENTS, "baseTimeNanoseconds": 7}, indent=indent)
+    found, read = stream(pack(text.encode()))
+    assert read == names(200)
+    assert found.facts == {"schemaVersion": 1, "baseTimeNanoseconds": 7}
+    assert found.diagnostics() == []
+
+
+def test_the_array_form_is_read_with_and_without_its_end(stream):
+    text = json.dumps(EVENTS)
+    for content in (text, text[:-1], text[:-1] + ",\n"):
+        found, read = stream(content)
+        assert (read, found.diagnostics()) == (names(200), [])
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_cut_anywhere_gives_the_events_before_it_and_says_so(stream, pack):
+    text = json.dumps({"traceEvents": EVENTS}).encode()
+    for cut in range(200, len(text) - 3, 997):
+        packed = pack(text[:cut])
+        found, read = stream(packed[:-12] if pack is gzip.compress else packed)
+        assert read == names(len(read))
+        (error,) = found.diagnostics()
+        assert (error.severity, "is cut off" in error.message) == ("error", True)
+
+
+def test_an_event_that_is_no_json_costs_itself_alone(stream):
+    bad = [
+        '{"name": "x", "ts": 1e400}',
+        '{"name": "x", "ts": NaN}',
+        '{"name": "x", "ts": "soon"}',
+        '{"name" "x"}',
+    ]
+    texts = [json.dumps(event) for event in EVENTS]
+    for place, one in zip((0, 50, 100, 199), bad, strict=True):
+        texts.insert(place, one)
+    found, read = stream('{"traceEvents": [' + ", ".join(texts) + "]}")
+    assert read == names(200)
+    (error,) = found.diagnostics()
+    assert (error.severity, error.count) == ("error", 4)
+
+
+def test_values_that_are_no_numbers_do_no_harm_where_nobody_needs_them(stream):
+    found, read = stream(
+        '{"traceEvents": [{"name": "e0", "args": {"x": NaN, "y": -Infinity}}, {}, {"name": "e1"}]}'
+    )
+    assert (read, found.diagnostics()) == (["e0", "", "e1"], [])
+
+
+def test_a_depth_of_a_hundred_thousand_costs_one_event(stream):
+    deep = '{"name": "deep", "args": ' + '{"a":' * 100_000 + "1" + "}" * 100_001
+    found, read = stream('{"traceEvents": [{"name": "e0"}, ' + deep + ', {"name": "e1"}]}')
+    assert read == names(2)
+    assert [row.count for row in found.diagnostics()] == [1]
+
+
+def test_a_string_without_end_is_passed_over_in_bounded_memory(stream, monkeypatch):
+    monkeypatch.setattr(trace_events, "MOST_EVENT_BYTES", 4096)
+    giant = json.dumps({"name": "x" * 100_000})
+    found, read = stream('{"traceEvents": [{"name": "e0"}, ' + giant + ', {"name": "e1"}, {"name": "e2"}]}')
+    assert read[0] == "e0"
+    assert read[-1] == "e2"
+    (error,) = found.diagnostics()
+    assert (error.severity, "larger than" in error.message) == ("error", True)
+
+
+def test_a_gzip_bomb_is_left_before_it_fills_the_machine(stream, monkeypatch):
+    monkeypatch.setattr(trace_events, "FREE_BYTES", 1 << 16)
+    monkeypatch.setattr(trace_events, "PIECE_BYTES", 1 << 16)
+    bomb = gzip.compress(b'{"traceEvents": [{"name": "e0"}, ' + b" " * (1 << 25))
+    found, _ = stream(bomb)
+    (error,) = found.diagnostics()
+    assert f"more than {trace_events.MOST_RATIO} times its size" in error.message
+    assert found._read_bytes < (1 << 16) + trace_events.MOST_RATIO * len(bomb) + (1 << 18)
+
+
+def test_a_file_without_a_list_of_events_is_refused(stream):
+    with pytest.raises(InputError, match="no list of events"):
+        stream('{"schemaVersion": 1}')
+
+
+def test_an_empty_list_is_no_error(stream):
+    found, read = stream('{"traceEvents": []}')
+    assert (read, found.diagnostics()) == ([], [])

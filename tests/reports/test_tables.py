@@ -1,0 +1,84 @@
+from textwrap import dedent
+
+from drawing import timeline_from_text
+from stagescope.analysis.report import BubbleFigures, RankFigures, Report, StepFigures, build_report
+from stagescope.model import empty_timeline
+from stagescope.reports.tables import figures_table, percent_text
+from synthetic import Shape, pipeline_timeline
+
+
+def report(ranks: int, steps: int, machine: str = "node-a", *, in_totals: bool = True) -> Report:
+    window_ns, fraction = 4_000_000, 0.25
+    rank_times_ns = (3_000_000, 1_000_000, 500_000, 200_000)
+    return Report(
+        tuple(
+            StepFigures(step, 0, window_ns, window_ns, fraction, in_totals or step > 0)
+            for step in range(steps)
+        ),
+        tuple(
+            RankFigures(rank, machine, (rank, rank + ranks), *rank_times_ns, window_ns, fraction)
+            for rank in range(ranks)
+        ),
+        BubbleFigures(fraction, dict.fromkeys(range(ranks), fraction), "window", tuple(range(steps))),
+        (),
+    )
+
+
+def test_the_tables_of_a_small_run() -> None:
+    assert "\n" + figures_table(report(2, 2, in_totals=False)) + "\n" == dedent("""
+        step    length  bubble
+           0  4.000 ms  25.0 %  not in totals
+           1  4.000 ms  25.0 %
+
+        rank  stages      busy      idle  bubble  receive wait  send wait  machine
+           0  0, 2    3.000 ms  1.000 ms  25.0 %      500.0 µs   200.0 µs  node-a
+           1  1, 3    3.000 ms  1.000 ms  25.0 %      500.0 µs   200.0 µs  node-a
+         all          6.000 ms  2.000 ms  25.0 %      1.000 ms   400.0 µs
+        """)
+
+
+def test_figures_are_those_of_the_report() -> None:
+    table = figures_table(build_report(timeline_from_text("F0 F1 . . B0 - B1 -\n. F0 F1 B0 - B1 - .")))
+    assert "   0  8.000 µs  25.0 %" in table
+    assert " all          12.00 µs  4.000 µs  25.0 %          0 ns       0 ns" in table
+
+
+def test_one_rank_needs_no_sum() -> None:
+    assert "all" not in figures_table(report(1, 1))
+
+
+def test_of_many_steps_and_ranks_some_are_shown_and_the_others_counted() -> None:
+    lines = figures_table(report(100, 50)).splitlines()
+    assert lines[11] == "... 30 steps not shown"
+    assert lines[10].split()[0] == "9"
+    assert lines[12].split()[0] == "40"
+    assert lines[-1] == "60 ranks not shown"
+
+
+def test_a_report_without_figures_says_so() -> None:
+    table = figures_table(build_report(empty_timeline()))
+    assert table.splitlines() == ["no steps to measure", "", "no ranks to measure"]
+
+
+def test_no_line_is_wider_than_asked_for() -> None:
+    table = figures_table(report(2, 2, machine="机" * 60), width=80)
+    assert max(len(line.encode("utf-16-le")) // 2 for line in table.splitlines()) <= 80
+
+
+def test_machine_names_cannot_write_to_the_terminal() -> None:
+    assert "\x1b" not in figures_table(report(1, 1, machine="\x1b[31mred\nline"))
+
+
+def test_ascii_alone_is_ascii() -> None:
+    run = build_report(pipeline_timeline(Shape(ranks=2, microbatches=2)))
+    assert figures_table(run, ascii_only=True).isascii()
+    assert figures_table(report(1, 1, machine="knoten-ä"), ascii_only=True).isascii()
+
+
+def test_a_fraction_is_shown_as_percent() -> None:
+    assert [percent_text(fraction) for fraction in (0.0, 3 / 11, 1.0, None)] == [
+        "0.0 %",
+        "27.3 %",
+        "100.0 %",
+        "-",
+    ]

@@ -1,0 +1,291 @@
+import io
+from itertools import pairwise
+from textwrap import dedent
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from drawing import timeline_from_text
+from machines import on_machines
+from stagescope.exporters.pictures.step_chart import APART
+from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
+from stagescope.model.validate import conform
+from stagescope.reports.terminal import MOST_RANKS, draw_step, evenly_chosen
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import BY_NAME, KINDS
+from stagescope.vocabulary.palette import SWATCHES
+from synthetic import Shape, pipeline_timeline
+
+TWO_CELLS_PER_SLOT = 39  # 17 slots, and 5 characters of label
+DRAWN = """
+    F0 F1 F2 F3 .  .  B0 -  .  B1 -  .  B2 -  .  B3 -
+    .  F0 F1 F2 B0 -  F3 B1 -  B2 -  B3 -  .  .  .  .
+"""
+SPAN = {"lane": "compute", "kind": "forward", "step": 0, "stage": 0, "microbatch": 0}
+
+
+def chart(timeline: Timeline, **options: object) -> str:
+    return "\n" + draw_step(timeline, **options).plain + "\n"
+
+
+def picture(text: str) -> str:
+    return dedent(text)
+
+
+def spans(*rows: dict[str, object]) -> Timeline:
+    frame = pl.DataFrame([{"rank": 0, **SPAN, **row} for row in rows], infer_schema_length=None)
+    return empty_timeline().with_spans(conform(frame, SPANS))
+
+
+def row(text: Text, number: int = 1) -> Text:
+    """Return one line of a chart with its styles; line 0 is the title."""
+    return text.split("\n")[number]
+
+
+def color_at(line: Text, place: int) -> str | None:
+    """Return what fills most of a character: the background, or the ink of a full block."""
+    style = next((span.style for span in line.spans if span.start <= place < span.end), None)
+    color = style and (style.color if line.plain[place] == "█" else style.bgcolor)
+    return color.get_truecolor().hex if color else None
+
+
+def test_without_color_every_block_begins_with_its_letter() -> None:
+    drawn = chart(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT, color=False)
+    assert drawn == picture("""
+        Pipeline · 2 ranks · 4 micro-batches ·…
+           0 F0F1F2F3    B0──  B1──  B2──  B3──
+           1   F0F1F2B0──F3B1──B2──B3──
+        rank └───────────────────┴─────────────
+             0 µs               10
+        F forward  B backward
+        """)
+
+
+def test_ascii_alone_draws_the_same_chart() -> None:
+    drawn = chart(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT, color=False, ascii_only=True)
+    assert drawn == picture("""
+        Pipeline, 2 ranks, 4 micro-batches, ...
+           0 F0F1F2F3    B0--  B1--  B2--  B3--
+           1   F0F1F2B0--F3B1--B2--B3--
+        rank +-------------------+-------------
+             0 us               10
+        F forward  B backward
+        """)
+    assert drawn.isascii()
+
+
+def test_with_color_the_blocks_are_filled_and_numbered() -> None:
+    drawn = chart(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT)
+    assert drawn.splitlines()[2:4] == [
+        "   0 0█1█2█3█    █0██  █1██  █2██  █3██",
+        "   1   0█1█2██0██3██1███2███3██",
+    ]
+
+
+def test_a_boundary_inside_a_character_is_seen() -> None:
+    timeline = spans({"start_ns": 0, "end_ns": 2_500}, {"rank": 1, "start_ns": 3_500, "end_ns": 27_000})
+    drawn = draw_step(timeline, width=32).plain.splitlines()
+    assert drawn[1] == "   0 0█▌"
+    assert drawn[2].startswith("   1    ▐██")
+
+
+def test_colors_are_those_of_the_kinds() -> None:
+    line = row(draw_step(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT))
+    assert color_at(line, 5) == color_at(line, 6) == SWATCHES["forward"].color
+    assert color_at(line, 17) == color_at(line, 20) == SWATCHES["backward"].color
+    assert color_at(line, 14) is None
+
+
+def test_touching_jobs_of_one_kind_differ_in_shade() -> None:
+    line = row(draw_step(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT))
+    assert color_at(line, 6) != color_at(line, 8)
+
+
+def test_chunks_differ_in_shade() -> None:
+    timeline = spans(
+        {"chunk": 0, "start_ns": 0, "end_ns": 5_000},
+        {"chunk": 1, "start_ns": 5_000, "end_ns": 10_000},
+    )
+    text = draw_step(timeline)
+    assert color_at(row(text), 6) != color_at(row(text), 60)
+    assert "dark to light: chunks 0 to 1" in text.plain
+
+
+def test_without_color_there_is_no_style_at_all() -> None:
+    text = draw_step(timeline_from_text(DRAWN), color=False)
+    assert (text.spans, text.style) == ([], "")
+
+
+def test_waits_are_dots_and_other_idle_time_is_blank() -> None:
+    timeline = pipeline_timeline(Shape(ranks=2, microbatches=2, steps=1))
+    assert chart(timeline, width=45, color=False) == picture("""
+        Pipeline · 2 ranks · 2 micro-batches · step …
+           0 F0──F1──··········B0──────····B1──────O─
+           1 ·····F0──B0──────F1──B1──────O─
+        rank └───────────────────┴───────────────────
+             0 ms                5
+        F forward  B backward  O optimizer
+        · waits for a transfer
+        """)
+
+
+def test_jobs_that_overlap_stand_on_lines_of_their_own() -> None:
+    timeline = spans(
+        {"start_ns": 0, "end_ns": 5_000},
+        {"kind": "backward", "microbatch": 1, "pair": 1, "start_ns": 5_000, "end_ns": 15_000},
+        {"microbatch": 2, "pair": 1, "start_ns": 5_000, "end_ns": 15_000},
+        {"kind": "backward", "microbatch": 2, "start_ns": 15_000, "end_ns": 27_000},
+    )
+    lines = draw_step(timeline, width=32, color=False).plain.splitlines()
+    assert lines[1:3] == [
+        "   0 F0───F2────────B2──────────",
+        "          B1────────",
+    ]
+
+
+def test_what_runs_beside_a_job_stands_below_it() -> None:
+    timeline = spans(
+        {"start_ns": 0, "end_ns": 27_000},
+        {"kind": "grad_reduce", "lane": "comm", "microbatch": None, "start_ns": 9_000, "end_ns": 18_000},
+    )
+    assert draw_step(timeline, width=32, color=False).plain.splitlines()[1:3] == [
+        "   0 F0─────────────────────────",
+        "              G────────",
+    ]
+
+
+def test_what_mostly_follows_a_job_stands_beside_it() -> None:
+    timeline = spans(
+        {"start_ns": 0, "end_ns": 12_000},
+        {"kind": "grad_reduce", "lane": "comm", "microbatch": None, "start_ns": 10_000, "end_ns": 27_000},
+    )
+    assert draw_step(timeline, width=32, color=False).plain.splitlines()[1:3] == [
+        "   0 F0──────────G──────────────",
+        "rank └─────────┴─────────┴──────",
+    ]
+
+
+def test_of_many_ranks_evenly_chosen_ones_are_drawn_and_the_others_counted() -> None:
+    lines = draw_step(timeline_from_text("F0 B0\n" * 100), color=False).plain.splitlines()
+    ranks = [int(line.split()[0]) for line in lines[1 : MOST_RANKS + 1]]
+    assert (ranks[0], ranks[-1], len(set(ranks))) == (0, 99, MOST_RANKS)
+    assert {b - a for a, b in pairwise(ranks)} == {2, 3}
+    assert "60 ranks not shown" in lines
+
+
+def test_blocks_narrower_than_a_character_are_counted() -> None:
+    drawn = draw_step(timeline_from_text(" ".join(f"F{m}" for m in range(300))), color=False).plain
+    assert "300 blocks narrower than a character" in drawn
+
+
+def test_more_overlapping_jobs_than_lines_are_counted() -> None:
+    rows = [{"microbatch": m, "start_ns": 0, "end_ns": 1_000} for m in range(5)]
+    assert "2 overlapping blocks not shown" in draw_step(spans(*rows)).plain
+
+
+def test_a_timeline_without_jobs_says_so() -> None:
+    assert "no jobs recorded" in draw_step(empty_timeline()).plain
+
+
+def test_a_step_that_was_not_recorded_is_an_error() -> None:
+    with pytest.raises(InputError, match="step 3 was not recorded"):
+        draw_step(timeline_from_text(DRAWN), 3)
+
+
+def test_a_hostile_schedule_name_neither_breaks_the_line_nor_reaches_the_terminal() -> None:
+    timeline = timeline_from_text(DRAWN)
+    ranks = timeline.ranks.with_columns(pl.lit("\x1b[2J\n混合パイプライン" * 9).alias("schedule"))
+    hostile = Timeline(timeline.spans, ranks, timeline.steps, timeline.clocks, timeline.diagnostics)
+    title = draw_step(hostile, width=40).plain.splitlines()[0]
+    assert "\x1b" not in title
+    assert cell_len(title) <= 40
+
+
+def test_evenly_chosen_keeps_all_of_few_and_both_ends_of_many() -> None:
+    assert evenly_chosen(3, 40) == [0, 1, 2]
+    assert evenly_chosen(9, 3) == [0, 4, 8]
+    assert evenly_chosen(0, 40) == []
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> Timeline:
+    """Anything a recording may hold: up to 4-digit ranks, overlaps, points, every kind."""
+    ranks = draw(st.lists(st.integers(0, 9_999), min_size=1, max_size=4, unique=True))
+    rows = draw(
+        st.lists(
+            st.fixed_dictionaries(
+                {
+                    "rank": st.sampled_from(ranks),
+                    "kind": st.sampled_from([kind.name for kind in KINDS]),
+                    "stage": st.none() | st.integers(0, 3),
+                    "chunk": st.none() | st.integers(0, 3),
+                    "microbatch": st.none() | st.integers(0, 2_000),
+                    "start_ns": st.integers(0, 100_000),
+                    "duration_ns": st.integers(0, 40_000),
+                }
+            ),
+            max_size=25,
+        )
+    )
+    for each in rows:
+        waits = (each["start_ns"], each["start_ns"] + each["duration_ns"] // 2)
+        each.update(
+            lane=BY_NAME[each["kind"]].lane, step=0, end_ns=each["start_ns"] + each.pop("duration_ns")
+        )
+        each.update(zip(("wait_start_ns", "wait_end_ns"), waits, strict=True))
+    timeline = empty_timeline()
+    table = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS) if rows else timeline.spans
+    known = conform(pl.DataFrame({"rank": ranks}), RANKS)
+    return Timeline(table, known, timeline.steps, timeline.clocks, timeline.diagnostics)
+
+
+@settings(max_examples=40, deadline=None)
+@given(timeline=timelines(), width=st.integers(32, 100), ascii_only=st.booleans(), color=st.booleans())
+def test_no_line_is_ever_wider_than_asked_for(
+    *, timeline: Timeline, width: int, ascii_only: bool, color: bool
+) -> None:
+    text = draw_step(timeline, width=width, ascii_only=ascii_only, color=color)
+    lines = text.plain.split("\n")
+    assert max(map(cell_len, lines)) <= width
+    assert not ascii_only or text.plain.isascii()
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system="truecolor")
+    console.print(text)
+    assert console.file.getvalue().count("\n") == len(lines)
+
+
+@settings(max_examples=40, deadline=None)
+@given(timelines())
+def test_no_letter_stands_for_a_kind_that_did_not_run(timeline: Timeline) -> None:
+    lines = draw_step(timeline, color=False).plain.split("\n")
+    present = {BY_NAME[kind].letter for kind in timeline.spans["kind"].unique()}
+    rows = [line[5:] for line in lines[1:] if line[:5].strip().isdigit()]
+    assert {character for line in rows for character in line if character.isalpha()} <= present
+
+
+def test_machines_that_are_not_on_one_clock_are_drawn_below_rules_that_name_them() -> None:
+    timeline = timeline_from_text("F0 B0\nF0 B0\nF0 B0")
+    timeline = on_machines(
+        timeline, {0: "node-a", 1: "node-b", 2: "node-a"}, {"node-a": (0, 0), "node-b": None}
+    )
+    lines = chart(timeline, width=90, ascii_only=True).strip().splitlines()
+    assert [line.split()[0] for line in lines[1:6]] == ["--", "0", "2", "--", "1"]
+    assert lines[1] == f"-- node-a: {APART} ".ljust(90, "-")
+    assert lines[4] == f"-- node-b: {APART} ".ljust(90, "-")
+    assert "bubble" not in lines[0]
+    assert lines[-1].startswith("0 is the start of the step on each clock")
+    assert all(len(line) <= 40 for line in chart(timeline, width=40).splitlines())
+
+
+def test_a_section_without_a_row_that_is_shown_has_no_rule() -> None:
+    count = 3 * MOST_RANKS
+    machines = dict.fromkeys(range(count), "node") | {3: "hidden", 5: "last"}
+    timeline = timeline_from_text("\n".join(["F0 B0"] * count))
+    drawn = chart(on_machines(timeline, machines, {"node": (0, 0)}), width=100)
+    assert f"node: {APART}" in drawn
+    assert f"last: {APART}" in drawn
+    assert "hidden" not in drawn

@@ -1,0 +1,89 @@
+"""The page about recognition says what the code does."""
+
+import doctest
+import re
+from itertools import product
+
+import pytest
+
+from places import DOCS
+from stagescope.schedules import order, recognize
+from stagescope.schedules.recognition.candidates import VARIANTS
+from stagescope.schedules.recognition.comparison import LARGE
+from stagescope.schedules.recognition.lines import write_line
+from stagescope.schedules.recognition.recognizer import FARTHEST, MOST_MISSING, NARROWEST
+from stagescope.schedules.recognition.result import SAME_ORDER, WEIGHTS_UNSEEN
+
+PAGE = (DOCS / "recognition.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `(.+?)` \| `(.+?)` \| (\d) \| (seen|not seen) \| (.+?) \|$", re.MULTILINE)
+ROWS = ROW.findall(PAGE)
+SIZES = list(product(range(2, 7), range(2, 15)))
+
+
+def build(label, ranks, microbatches, chunks):
+    """Return the order of a schedule, with an option of its own where the label names one."""
+    name, _, option = label.partition(" ")
+    options = next((each for each in VARIANTS.get(name, ()) if option in each), {}) if option else {}
+    if name == "interleaved" and chunks == 1:
+        options = {"group_size": microbatches} if microbatches >= ranks else {}
+    return order(name, ranks=ranks, microbatches=microbatches, chunks=chunks, **options)
+
+
+def valid_sizes(label):
+    name = label.partition(" ")[0]
+    sizes = {"dualpipev": [(p, m) for p, m in SIZES if m >= 2 * p]}
+    whole = [(p, m) for p, m in SIZES if m % max(1, m // p) == 0 and m % (m // max(1, m // p)) == 0]
+    return sizes.get(name, whole if name.startswith("interleaved") else SIZES)
+
+
+def test_the_table_is_read():
+    assert len(ROWS) == PAGE.count("| seen |") + PAGE.count("| not seen |") > 15
+
+
+@pytest.mark.parametrize(("first", "second", "chunks", "weights", "condition"), ROWS)
+def test_two_schedules_are_one_order_exactly_where_the_table_says_so(
+    first, second, chunks, weights, condition
+):
+    seen = set()
+    for p, m in sorted(set(valid_sizes(first)) & set(valid_sizes(second))):
+        one, other = (build(label, p, m, int(chunks)) for label in (first, second))
+        equal = all(
+            write_line(one[rank], weights=weights == "seen")
+            == write_line(other[rank], weights=weights == "seen")
+            for rank in one
+        )
+        stated = condition == "always" or eval(condition, {"min": min, "p": p, "m": m})  # noqa: S307  # our own table
+        assert equal == stated, (p, m)
+        seen.add(equal)
+    assert True in seen
+
+
+def test_recognition_reports_no_other_pair_for_orders_in_the_middle_of_the_sizes():
+    named = {frozenset(label.partition(" ")[0] for label in row[:2]) for row in ROWS}
+    together = {"1f1b", "zb-h1", "zb-1p", "interleaved-zb"}, {"eager-1f1b", "interleaved", "zb-h2"}
+    for name in (
+        "gpipe",
+        "1f1b",
+        "eager-1f1b",
+        "zb-h1",
+        "zb-h2",
+        "zb-2p",
+        "v-half",
+        "dualpipev",
+        "looped-bfs",
+    ):
+        found = recognize(order(name, ranks=4, microbatches=12))
+        assert {each.reason for each in found.indistinct} <= {SAME_ORDER, WEIGHTS_UNSEEN}
+        for other in found.alternatives:
+            pair = {found.name, other}
+            assert frozenset(pair) in named or any(pair <= alike for alike in together)
+
+
+def test_the_limits_are_those_of_the_code():
+    assert re.findall(r"\| (0\.\d+) \|", PAGE) == [str(FARTHEST), str(NARROWEST), str(MOST_MISSING)]
+    assert f"{LARGE // 1000} 000 jobs" in PAGE
+
+
+def test_the_examples_on_the_page_run():
+    parsed = doctest.DocTestParser().get_doctest(PAGE, {}, "recognition.md", None, 0)
+    assert doctest.DocTestRunner().run(parsed) == (0, 5)

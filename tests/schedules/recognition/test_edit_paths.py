@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagescope.schedules.recognition.edit_paths import EditPaths, Pair, find_paths
+
+ROWS = st.text("FB", max_size=12)
+
+
+def paths(seen, order, most_edits=99):
+    return find_paths(lambda i, j: seen[i] == order[j], (len(seen), len(order)), most_edits)
+
+
+@pytest.mark.parametrize(
+    ("seen", "order", "edits"),
+    [("", "", 0), ("", "FB", 2), ("FB", "", 2), ("FBF", "FBF", 0), ("FF", "BB", 4)],
+)
+def test_the_edits_of_small_rows_are_known(seen, order, edits):
+    assert paths(seen, order).edits == edits
+
+
+def test_a_job_of_several_like_ones_may_be_each_of_them():
+    found = paths("FF", "FFF")
+    assert found.pairs(0) == [Pair(0, 0), Pair(0, 1)]
+    assert not found.may_be_extra(0)
+
+
+def test_a_job_of_several_like_ones_may_be_the_extra_one():
+    found = paths("FF", "F")
+    assert [found.may_be_extra(i) for i in range(2)] == [True, True]
+    assert found.pairs(1) == [Pair(1, 0)]
+
+
+def test_more_edits_than_allowed_are_no_path():
+    assert paths("FFFFFF", "BBBBBB", most_edits=11) is None
+    assert paths("FFFFFF", "BBBBBB", most_edits=12).edits == 12
+    assert paths("F", "FFFF", most_edits=2) is None
+
+
+def test_the_band_grows_until_it_holds_paths_that_stray_far():
+    seen, order = "F" * 40 + "B" * 40, "B" * 40 + "F" * 40
+    assert paths(seen, order).edits == 80
+
+
+@given(ROWS, ROWS)
+def test_a_wider_band_has_no_other_paths(seen, order):
+    found = paths(seen, order)
+    wide = EditPaths(lambda i, j: seen[i] == order[j], (len(seen), len(order)), 30)
+    assert wide.edits == found.edits
+    for i in range(len(seen)):
+        assert wide.pairs(i) == found.pairs(i)
+        assert wide.may_be_extra(i) == found.may_be_extra(i)
+
+
+@given(ROWS, ROWS)
+def test_edits_are_the_same_from_either_end(seen, order):
+    found = paths(seen, order)
+    assert found.edits_before(Pair(len(seen), len(order))) == found.edits

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagescope import schedules
+from stagescope.schedules.recognition.matching import Mark, match
+
+SORTS = st.lists(st.sampled_from("FB"), max_size=9).map("".join)
+
+
+class Times(NamedTuple):
+    """Clues of one rank that does its jobs one after the other, each of its usual length."""
+
+    starts_ns: list[int]
+    ends_ns: list[int]
+    usual_ns: list[int]
+    margin_ns: int = 5
+
+    def unexplained_ns(self, seen, place, first_lost):
+        free_ns = self.ends_ns[seen - 1] if seen else 0
+        ready_ns = free_ns + sum(self.usual_ns[first_lost:place])
+        return abs(self.starts_ns[seen] - ready_ns) if seen < len(self.starts_ns) else 0
+
+
+def marks(word):
+    return [Mark(letter) for letter in word]
+
+
+def rows(action):
+    """Return the mark of an action, as a rank shows it that numbers its forwards alone."""
+    return Mark(action.kind, action.stage, action.microbatch)
+
+
+def places(word, order, **words):
+    return match(marks(word), marks(order), most_edits=9, **words).places
+
+
+def test_equal_rows_are_matched_one_to_one():
+    found = match(marks("FFBFB"), marks("FFBFB"), most_edits=0)
+    assert (found.places, found.edits) == ((0, 1, 2, 3, 4), 0)
+
+
+def test_a_lost_job_shifts_no_other():
+    assert places("FBFFBFB", "FBFBFBFB") == (0, 1, 2, 4, 5, 6, 7)
+
+
+def test_an_extra_job_is_named_and_shifts_no_other():
+    found = match(marks("FBWFB"), marks("FBFB"), most_edits=2)
+    assert (found.places, found.extra) == ((0, 1, None, 2, 3), (2,))
+
+
+def test_of_like_neighbours_without_a_number_none_is_named_where_one_is_lost():
+    found = match(marks("FFFBFB"), marks("FFFFBFB"), most_edits=2)
+    assert found.places == (None, None, None, 4, 5, 6)
+    assert (found.ambiguous, found.edits, len(found.lost)) == ((0, 1, 2), 1, 1)
+
+
+def test_numbers_tell_which_of_like_neighbours_is_lost():
+    order = [Mark("F", 0, j) for j in range(4)]
+    assert match([Mark("F", microbatch=j) for j in (0, 2, 3)], order, most_edits=1).places == (0, 2, 3)
+
+
+def test_one_number_among_jobs_without_any_bounds_the_doubt():
+    order = [Mark("F", 0, j) for j in range(5)]
+    found = match([Mark("F"), Mark("F", microbatch=2), Mark("F"), Mark("F")], order, most_edits=1)
+    assert found.places == (None, 2, 3, 4)
+
+
+def test_a_job_is_never_matched_against_what_it_says():
+    found = match([Mark("F", microbatch=7)], [Mark("F", 0, 0)], most_edits=2)
+    assert (found.places, found.extra, found.lost) == ((None,), (0,), (0,))
+
+
+def test_a_chunk_that_is_said_counts_as_a_number_does():
+    order = [Mark("B", chunk, 0) for chunk in (1, 0, 1, 0)]
+    assert match([Mark("B", 0), Mark("B", 1), Mark("B")], order, most_edits=1).places == (1, 2, 3)
+
+
+def test_a_row_too_far_from_its_order_is_not_forced():
+    assert match(marks("FFFF"), marks("BBBB"), most_edits=7) is None
+    assert match(marks("F"), marks("FFFF"), most_edits=2) is None
+
+
+def test_the_gap_that_a_lost_job_leaves_tells_which_one_it_was():
+    times = Times([0, 20, 30], [10, 30, 40], [10] * 4)
+    found = match(marks("FFF"), marks("FFFF"), most_edits=1, clues=times)
+    assert (found.places, found.lost, found.ambiguous) == ((0, 2, 3), (1,), ())
+
+
+def test_times_that_fit_several_ways_leave_the_jobs_unnamed():
+    times = Times([0, 15, 30], [10, 25, 40], [10] * 4)
+    found = match(marks("FFF"), marks("FFFF"), most_edits=1, clues=times)
+    assert found.places == (0, None, None)
+
+
+def test_times_never_overrule_the_fewest_edits():
+    times = Times([0, 500], [10, 510], [10] * 4)
+    assert places("FB", "FB", clues=times) == (0, 1)
+    assert places("FBF", "FBFB", clues=Times([0, 9, 700], [1, 2, 3], [10] * 4)) == (0, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "dualpipev"])
+@pytest.mark.parametrize("seed", range(5))
+def test_numbered_jobs_are_all_found_again_whatever_is_lost_or_added(name, seed):
+    dice = random.Random(seed)  # noqa: S311  # no secret
+    for actions in schedules.order(name, ranks=4, microbatches=40).values():
+        order = [rows(action) for action in actions]
+        kept = [place for place in range(len(order)) if dice.random() > 0.05]
+        seen = [order[place] for place in kept]
+        stray = dice.randrange(len(seen))
+        seen.insert(stray, Mark("X"))
+        found = match(seen, order, most_edits=len(order) // 5)
+        assert found.extra == (stray,)
+        assert [place for at, place in enumerate(found.places) if at != stray] == kept
+        assert found.lost == tuple(sorted(set(range(len(order))) - set(kept)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_jobs_without_a_number_are_named_rightly_or_not_at_all(seed):
+    dice = random.Random(seed)  # noqa: S311  # no secret
+    for actions in schedules.order("1f1b", ranks=4, microbatches=20).values():
+        order = [Mark(action.kind) for action in actions]
+        lost = dice.randrange(len(order))
+        truth = [place for place in range(len(order)) if place != lost]
+        found = match([order[place] for place in truth], order, most_edits=4)
+        assert all(place in (None, true) for place, true in zip(found.places, truth, strict=True))
+
+
+def test_two_thousand_actions_with_losses_are_matched():
+    order = [Mark("F", 0, j // 2) if j % 2 == 0 else Mark("B", 0) for j in range(2000)]
+    lost = {3, 500, 1001, 1500, 1999}
+    seen = [mark for place, mark in enumerate(order) if place not in lost]
+    assert set(match(seen, order, most_edits=400).lost) == lost
+
+
+@given(SORTS, SORTS)
+def test_the_edits_are_the_fewest_there_are(seen, order):
+    @cache
+    def fewest(i, j):
+        if i == len(seen) or j == len(order):
+            return len(seen) - i + len(order) - j
+        best = 1 + min(fewest(i + 1, j), fewest(i, j + 1))
+        return min(best, fewest(i + 1, j + 1)) if seen[i] == order[j] else best
+
+    found = match(marks(seen), marks(order), most_edits=len(seen) + len(order))
+    assert found.edits == fewest(0, 0)
+
+
+@given(SORTS, SORTS)
+def test_a_place_is_given_only_where_every_way_with_the_fewest_edits_has_it(seen, order):
+    @cache
+    def ways(i, j):
+        """Return the fewest edits from here on and every set of places that has as few."""
+        if i == len(seen):
+            return len(order) - j, {()}
+        found = [(1 + ways(i + 1, j)[0], {(None, *rest) for rest in ways(i + 1, j)[1]})]
+        if j < len(order):
+            found.append((1 + ways(i, j + 1)[0], ways(i, j + 1)[1]))
+            if seen[i] == order[j]:
+                found.append((ways(i + 1, j + 1)[0], {(j, *rest) for rest in ways(i + 1, j + 1)[1]}))
+        fewest = min(edits for edits, _ in found)
+        return fewest, set().union(*(rest for edits, rest in found if edits == fewest))
+
+    found = match(marks(seen), marks(order), most_edits=len(seen) + len(order))
+    columns = list(zip(*ways(0, 0)[1], strict=True))
+    assert list(found.places) == [each[0] if len(set(each)) == 1 else None for each in columns]
+    assert list(found.ambiguous) == [at for at, each in enumerate(columns) if len(set(each)) > 1]
+    assert len(found.lost) - len(found.extra) >= len(order) - len(seen)

@@ -1,0 +1,330 @@
+# ruff: noqa: S311  # chance that can be repeated, no secrets
+"""A planted schedule is recovered: from all of its order, from most of it, under other names of the ranks."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from golden_orders import golden_cases
+from stagescope.schedules import NAMES, SCHEDULES, order, parse_action, recognize
+from stagescope.schedules.costs import Costs
+from stagescope.schedules.recognition.candidates import VARIANTS
+from stagescope.schedules.recognition.result import LOST
+from stagescope.vocabulary.errors import ScheduleError
+
+GOLDEN_NAMES = {
+    "chimera": "chimera",
+    "deepseek_dualpipe": "dualpipe",
+    "deepseek_dualpipev": "dualpipev",
+    "eager_1f1b": "eager-1f1b",
+    "gpipe_lifo": "gpipe",
+    "msprof_dualpipev": "dualpipev",
+    "sailsg_v1f1b": "1f1b-v",
+    "sailsg_v_half": "v-half",
+    "sailsg_v_min": "v-min",
+    "sailsg_zb1p_mem_p": "zb-1p",
+    "sailsg_zb2p_mem_2p": "zb-2p",
+    "sailsg_zbv_greedy_zb": "zb-v",
+    "torch_1f1b_executed": "1f1b",
+    "torch_dualpipev": "dualpipev",
+    "torch_gpipe": "gpipe",
+    "torch_gpipe_executed": "gpipe",
+    "torch_interleaved_1f1b": "interleaved",
+    "torch_interleaved_zb1p": "interleaved-zb",
+    "torch_looped_bfs": "looped-bfs",
+    "torch_zbh1": "zb-h1",
+    "torch_zbv": "zb-v",
+    "victarry_1f1b_batch_overlap": "1f1b-overlap",
+    "zb_h2": "zb-h2",
+}
+SEARCHED_ALIKE = {"zb-1p", "zb-2p"}
+"""With few micro-batches, or of others' orders, these are the same as a fixed schedule."""
+
+SIZES = [
+    (ranks, microbatches, chunks)
+    for ranks in range(1, 9)
+    for microbatches in range(1, 25)
+    for chunks in (1, 2, 3)
+]
+
+
+def shapes(sizes):
+    """Yield every schedule that exists in one of the sizes, with each of its options."""
+    for ranks, microbatches, chunks in sizes:
+        for schedule in SCHEDULES:
+            groups = (
+                [{"group_size": n} for n in range(1, microbatches + 1)] if schedule.name in GROUPED else []
+            )
+            for options in (
+                *VARIANTS.get(schedule.name, ({},)),
+                *random.Random(microbatches).sample(groups, len(groups) // 8),
+            ):
+                try:
+                    yield schedule, schedule.shape(ranks, microbatches, chunks, options)
+                except ScheduleError:  # noqa: PERF203  # each size is tried on its own
+                    continue
+
+
+GROUPED = ("interleaved", "interleaved-overlap")
+
+
+def without(orders, share, seed):
+    """Return the orders without a random share of their actions."""
+    chance = random.Random(seed)
+    return {rank: [each for each in actions if chance.random() >= share] for rank, actions in orders.items()}
+
+
+def found_sizes(found):
+    return found.parameters[:3]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_schedule_is_recovered_with_its_parameters(seed):
+    """A sample of all sizes to 8 ranks and 24 micro-batches; docs/recognition.md tells of the whole."""
+    for schedule, shape in shapes(random.Random(seed).sample(SIZES, 10)):
+        found = recognize(schedule.build(shape))
+        assert schedule.name in (found.name, *found.alternatives), (schedule.name, shape)
+        assert found.known
+        assert found.distance == found.missing_fraction == 0
+        assert found.faults == ()
+        assert found_sizes(found) == (shape.ranks, shape.microbatches, shape.chunks)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_name_is_never_wrong_where_spans_are_lost(seed):
+    for schedule, shape in shapes(random.Random(100 + seed).sample(SIZES, 8)):
+        found = recognize(without(schedule.build(shape), 0.02, seed))
+        assert schedule.name in (found.name, *found.alternatives) or not found.known, (schedule.name, shape)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_of_usual_size_keeps_its_name_where_spans_are_lost(name):
+    found = recognize(without(order(name, ranks=4, microbatches=16), 0.02, seed=1))
+    assert name in (found.name, *found.alternatives)
+    assert found.known
+    assert 0 < found.missing_fraction < 0.05
+    assert "of the jobs are missing" in found.evidence
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_orders_of_reference_implementations_have_their_names(name):
+    expected = GOLDEN_NAMES[name]
+    for ranks, microbatches, words in golden_cases(name):
+        found = recognize(words)
+        if expected in SEARCHED_ALIKE or (ranks, microbatches) == (2, 2) or microbatches < ranks:
+            assert expected in (found.name, *found.alternatives)
+        else:
+            assert found.name == expected
+        assert found_sizes(found)[:2] == (ranks, microbatches)
+
+
+def test_orders_of_megatron_have_their_names_and_group_sizes():
+    for ranks, microbatches, words in golden_cases("megatron_1f1b_vpp"):
+        found = recognize(words)
+        paired = any("+" in word for row in words.values() for word in row)
+        expected = "1f1b" if found.parameters.chunks == 1 else "interleaved"
+        assert found.name == (f"{expected}-overlap" if paired else expected)
+        if (ranks, microbatches) == (4, 14):
+            assert found.parameters.options == {"group_size": 5}
+
+
+def test_the_defective_list_of_torch_is_unknown_and_its_defect_named():
+    for ranks, microbatches, words in golden_cases("torch_1f1b"):
+        found = recognize(words)
+        last = ranks - 1
+        assert (found.name, found.nearest) == ("unknown", "1f1b")
+        assert found.faults == (
+            f"rank {last} counts F{last} from 1 to {microbatches}, not from 0 to {microbatches - 1}",
+        )
+        assert found.faults[0] in found.evidence
+
+
+def test_fused_backwards_leave_the_skeletons_apart_and_their_variants_together():
+    fused = {
+        rank: [str(each).replace("I", "B") for each in actions if each.kind != "W"]
+        for rank, actions in order("zb-h1", ranks=4, microbatches=12).items()
+    }
+    found = recognize(fused)
+    assert found.name == "1f1b"
+    assert set(found.alternatives) == {"zb-h1", "zb-1p", "interleaved-zb"}
+    assert found.margin > 0.1
+    assert "differs only in where weight gradients run" in found.evidence
+
+
+def test_whole_backwards_and_their_halves_side_by_side_are_the_same():
+    halves = {
+        rank: [half for each in actions for half in (
+            [f"I{each.stage}.{each.microbatch}", f"W{each.stage}.{each.microbatch}"] if each.kind == "B" else [each])]
+        for rank, actions in order("1f1b", ranks=4, microbatches=8).items()
+    }  # fmt: skip
+    found = recognize(halves)
+    assert (found.name, found.distance, found.alternatives) == ("1f1b", 0, ())
+
+
+def test_pairs_that_were_not_seen_leave_an_overlapped_schedule_its_name():
+    single = {
+        rank: [job for each in actions for job in each.jobs]
+        for rank, actions in order("dualpipev", ranks=4, microbatches=10).items()
+    }
+    assert recognize(single).name == "dualpipev"
+
+
+def test_a_pair_may_be_written_backward_first():
+    turned = {
+        rank: ["+".join(str(each).split("+")[::-1]) for each in actions]
+        for rank, actions in order("dualpipe", ranks=4, microbatches=12).items()
+    }
+    found = recognize(turned)
+    assert (found.name, found.distance) == ("dualpipe", 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=st.sampled_from(NAMES), labels=st.permutations(range(4)), offset=st.integers(0, 64))
+def test_names_and_sequence_of_the_ranks_change_nothing(name, labels, offset):
+    orders = order(name, ranks=4, microbatches=8)
+    relabeled = {
+        labels[rank] + offset: orders[rank] for rank in sorted(orders, key=lambda rank: labels[rank])
+    }
+    assert recognize(relabeled) == recognize(orders)
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=st.sampled_from(NAMES), seed=st.integers(0, 2**16))
+def test_words_and_actions_are_the_same_evidence_and_the_recovered_parameters_build_the_order(name, seed):
+    ranks = random.Random(seed).choice((2, 4, 6))
+    orders = order(name, ranks=ranks, microbatches=2 * ranks)
+    found = recognize({rank: [str(each) for each in actions] for rank, actions in orders.items()})
+    assert found == recognize(orders)
+    rebuilt = order(found.name, ranks=found.parameters.ranks, microbatches=found.parameters.microbatches,
+                    chunks=found.parameters.chunks, **found.parameters.options)  # fmt: skip
+    assert recognize(rebuilt) == found
+
+
+@settings(max_examples=30, deadline=None)
+@given(name=st.sampled_from(NAMES), seed=st.integers(0, 2**16))
+def test_a_shuffled_order_is_unknown_and_cannot_run(name, seed):
+    orders = order(name, ranks=4, microbatches=8)
+    chance = random.Random(seed)
+    found = recognize({rank: chance.sample(actions, len(actions)) for rank, actions in orders.items()})
+    assert not found.known
+    assert found.nearest in NAMES
+    assert found.distance > 0.3
+    assert "deadlocks" in found.faults[0]
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "interleaved", "v-half"])
+def test_a_random_order_that_could_run_is_unknown(name):
+    random_one = run_at_random(order(name, ranks=4, microbatches=8), random.Random(5))
+    found = recognize(random_one)
+    assert not found.known
+    assert found.faults == ()
+
+
+def run_at_random(orders, chance):
+    """Return an order of the same jobs in which none waits for itself."""
+    rows = {rank: [job for each in actions for job in each.jobs] for rank, actions in orders.items()}
+    stages = 1 + max(job.stage for row in rows.values() for job in row)
+    done, run = set(), {rank: [] for rank in rows}
+    while any(rows.values()):
+        ready = [(rank, job) for rank, row in rows.items() for job in row if needs(job, stages) <= done]
+        rank, job = chance.choice(ready)
+        rows[rank].remove(job)
+        run[rank].append(job)
+        done.add(("B" if job.kind == "I" else job.kind, job.stage, job.microbatch))
+    return run
+
+
+def needs(job, stages):
+    _, stage, microbatch = job[:3]
+    if job.kind == "F":
+        return {("F", stage - 1, microbatch)} if stage else set()
+    if job.kind == "W":
+        return {("B", stage, microbatch)}
+    return {("F", stage, microbatch)} | ({("B", stage + 1, microbatch)} if stage + 1 < stages else set())
+
+
+def test_one_exchanged_job_leaves_the_name_and_is_counted():
+    orders = order("1f1b", ranks=4, microbatches=16)
+    orders[1][6:8] = orders[1][7:5:-1]
+    found = recognize(orders)
+    assert found.name == "1f1b"
+    assert found.distance == 1 / 128
+    assert "though 0.8% of the jobs stand elsewhere" in found.evidence
+
+
+def test_what_only_missing_jobs_would_tell_apart_is_unknown():
+    orders = {0: ["F0.0", "F0.1", "B0.0", "B0.1"], 1: ["F1.0", "B1.0", "B1.1"]}
+    found = recognize(orders)
+    assert not found.known
+    assert {found.nearest, *found.alternatives} >= {"gpipe", "1f1b"}
+    assert LOST in {each.reason for each in found.indistinct}
+    assert found.faults == ("the order is faulty: rank 1, F1.1: is missing",)
+
+
+def test_a_missing_rank_is_missing_jobs():
+    orders = order("1f1b", ranks=16, microbatches=20)
+    del orders[3]
+    found = recognize(orders)
+    assert (found.name, found.parameters.ranks, found.missing_fraction) == ("1f1b", 16, 1 / 16)
+    few = order("1f1b", ranks=4, microbatches=20)
+    del few[1]
+    found = recognize(few)
+    assert (found.name, found.nearest, found.distance) == ("unknown", "1f1b", 0)
+    assert "1 rank missing; 25.0% of the jobs are missing" in found.evidence
+
+
+def test_jobs_that_run_twice_are_misplaced_and_named():
+    orders = order("1f1b", ranks=4, microbatches=16)
+    orders[2].append(parse_action("F2.3"))
+    found = recognize(orders)
+    assert (found.name, found.distance) == ("1f1b", 1 / 129)
+    assert found.faults == ("rank 2 runs F2.3 2 times",)
+
+
+@pytest.mark.parametrize("name", ["zb-1p", "zb-2p", "zb-v"])
+def test_orders_searched_for_other_costs_are_recognized_by_their_traits(name):
+    stages = 8 if name == "zb-v" else 4
+    costs = Costs(
+        forward=[100 + 7 * (stage % 3) for stage in range(stages)],
+        backward_input=[120 - 5 * (stage % 4) for stage in range(stages)],
+        backward_weight=[70 + 9 * (stage % 2) for stage in range(stages)],
+        hop=11,
+    )
+    found = recognize(order(name, ranks=4, microbatches=20, costs=costs))
+    assert name in (found.name, *found.alternatives)
+    assert found.known
+    if name != "zb-1p":
+        assert (found.name, found.parameters.options) == (name, {})
+        assert found.distance > 0
+        assert f"{name} for costs that are not known" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("orders", "sentence"),
+    [
+        ({}, "no rank ran any job"),
+        ({0: [], 1: []}, "no rank ran any job"),
+        ({0: ["F0.0", "B0.0"], 1: ["F0.1", "B0.1"]},
+         "stages are placed as in no known schedule: rank 0 has 0; rank 1 has 0"),
+    ],
+)  # fmt: skip
+def test_orders_without_a_pipeline_are_unknown_and_say_why(orders, sentence):
+    found = recognize(orders)
+    assert (found.name, found.nearest, found.parameters) == ("unknown", "", None)
+    assert found.evidence == sentence
+
+
+def test_a_word_that_is_no_action_is_refused():
+    with pytest.raises(ScheduleError, match=r"'G0\.0' is no action"):
+        recognize({0: ["F0.0", "G0.0"]})
+
+
+def test_a_large_order_is_compared_with_searches_only_where_nothing_else_fits(monkeypatch):
+    searched = order("v-half", ranks=8, microbatches=24)
+    monkeypatch.setattr("stagescope.schedules.recognition.comparison.LARGE", 100)
+    assert recognize(searched).name == "v-half"
+    fixed = recognize(order("zb-v", ranks=8, microbatches=24))
+    assert fixed.name == "zb-v"
+    assert fixed.alternatives == ()

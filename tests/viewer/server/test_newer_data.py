@@ -1,0 +1,174 @@
+"""A page of the local server while its run goes on: newer data are offered, never taken, and what is gone is said."""
+
+import time
+from functools import partial
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from consumers import CHROMIUM_OPTIONS
+from programs import require_program
+from recordings import encode, recording_frames, span_record
+from running_server import PATIENCE_S, resting, run_of, serving
+from stagescope import api as workflow
+from stagescope.viewer.server import live as live_module
+from stagescope.viewer.server.app import ASSETS
+from stagescope.viewer.server.launch import lead_file
+from stagescope.viewer.server.live import LiveRun, Opener
+from stagescope.viewer.tiles import links as links_module
+from synthetic import Shape, pipeline_timeline
+
+pytestmark = pytest.mark.slow
+
+TIMELINE = pipeline_timeline(Shape(ranks=2, microbatches=4, steps=2))
+OFFER = "New data: reload"
+JOB_NS, STEP_NS = 1_000_000, 10_000_000
+LOOK_NOW = "() => document.dispatchEvent(new Event('visibilitychange'))"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=str(require_program("chromium")), headless=True, args=CHROMIUM_OPTIONS
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Return a function that opens the page of a server; at the end no page may have had an error of its own."""
+    pages = []
+
+    def open_page(visitor):
+        page = browser.new_context(viewport={"width": 1200, "height": 700}).new_page()
+        page.errors = []
+        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        page.goto(lead_file(visitor.link).as_uri())
+        page.wait_for_function("() => window.stagescopeViewer && document.querySelector('canvas')")
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.context.close()
+        assert page.errors == []
+
+
+def record_steps(folder, count):
+    """Write what two ranks have recorded after so many steps, and not yet ended."""
+    for rank in range(2):
+        spans = []
+        for step in range(count):
+            began_ns = step * STEP_NS
+            for place, kind in enumerate(("forward", "backward")):
+                start_ns = began_ns + JOB_NS * (rank if kind == "forward" else 4 - rank)
+                facts = {"step": step, "stage": rank, "microbatch": 0, "chunk": 0}
+                spans.append(span_record(kind, start_ns, start_ns + JOB_NS + place, **facts))
+        frames = recording_frames(spans, end=False, rank=rank, world_size=2, parallel={})
+        (folder / f"rank-{rank:05}.sscope").write_bytes(encode(frames))
+
+
+def growing(folder):
+    """Return the run in a folder, as `stagescope open` looks at it."""
+    stamp = workflow.view_stamp(folder)
+    return LiveRun(
+        Opener(partial(workflow.view_stamp, folder), partial(workflow.view_run, folder)),
+        workflow.view_run(folder),
+        stamp,
+    )
+
+
+def ask_until(page, condition):
+    """Let the page ask for newer data until `condition` holds on it."""
+    until = time.monotonic() + PATIENCE_S
+    while not page.evaluate(condition):
+        assert time.monotonic() < until
+        page.evaluate(LOOK_NOW)
+        page.wait_for_timeout(100)
+
+
+def test_a_directory_that_is_being_written_is_offered_anew_and_shown_when_asked_for(
+    visit, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(live_module, "LEAST_PAUSE_S", 0.0)
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    record_steps(folder, 2)
+    with serving(growing(folder), ASSETS) as visitor:
+        page = visit(visitor)
+        page.evaluate(LOOK_NOW)
+        page.wait_for_timeout(300)
+        assert not page.get_by_role("button", name=OFFER).is_visible()
+        page.evaluate("() => window.stagescopeViewer.setRange({start: 0, end: 5e6, rows: [0, 1]})")
+        page.evaluate("() => window.stagescopeViewer.select(1)")
+        page.wait_for_function("() => location.hash.includes('span=1')")
+        address = page.url
+        record_steps(folder, 5)
+        ask_until(page, "() => window.stagescopeViewer.freshness.value.hasNewer")
+        button = page.get_by_role("button", name=OFFER)
+        assert button.is_visible()
+        assert page.locator(".newer").get_attribute("aria-live") == "polite"
+        page.wait_for_timeout(500)
+        assert page.url == address
+        assert page.evaluate("() => window.stagescopeViewer.meta.span_count") == 8
+        button.click()
+        page.wait_for_function("() => window.stagescopeViewer?.meta.span_count === 20")
+        assert page.evaluate("() => window.stagescopeViewer.range.value") == {
+            "start": 0,
+            "end": 5e6,
+            "rows": [0, 1],
+        }
+        assert page.evaluate("() => window.stagescopeViewer.selected.value") is None  # another span by now
+        assert not page.get_by_role("button", name=OFFER).is_visible()
+
+
+def test_files_that_cannot_be_read_any_more_are_said(visit, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(live_module, "LEAST_PAUSE_S", 0.0)
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    record_steps(folder, 2)
+    with serving(growing(folder), ASSETS) as visitor:
+        page = visit(visitor)
+        for path in folder.iterdir():
+            path.unlink()
+        ask_until(page, "() => window.stagescopeViewer.freshness.value.problem")
+        assert "cannot be read" in page.locator(".newer").inner_text()
+
+
+def test_a_page_whose_version_is_gone_offers_to_reload(visit, tmp_path):
+    live = resting(run_of(TIMELINE, tmp_path / "run"))
+    with serving(live, ASSETS) as visitor:
+        page = visit(visitor)
+        versions = dict(live._versions)
+        live._versions.clear()
+        page.evaluate("() => window.stagescopeViewer.select(3)")
+        page.wait_for_function("() => window.stagescopeViewer.freshness.value.hasNewer")
+        assert "no longer has the data" in page.locator(".newer").inner_text()
+        assert page.get_by_role("button", name=OFFER).is_visible()
+        live._versions.update(versions)
+        page.get_by_role("button", name=OFFER).click()
+        page.wait_for_function("() => window.stagescopeViewer?.freshness.value.hasNewer === false")
+
+
+def test_links_that_are_too_many_leave_the_block_selected(visit, tmp_path, monkeypatch):
+    monkeypatch.setattr(links_module, "MOST_PAIRS", 0)
+    with serving(resting(run_of(TIMELINE, tmp_path / "run")), ASSETS) as visitor:
+        page = visit(visitor)
+        job = page.evaluate(
+            "async () => (await window.stagescopeViewer.source.search('kind:B stage:0')).at(0)"
+        )
+        page.evaluate("(id) => window.stagescopeViewer.select(id)", job["id"])
+        page.evaluate("(span) => window.stagescopeViewer.hoverOver(span)", job)
+        assert page.evaluate("() => window.stagescopeViewer.selected.value.id") == job["id"]
+        assert "too many" in page.locator("[role=status]").inner_text()
+
+
+def test_a_server_that_was_ended_is_said(visit, tmp_path):
+    with serving(resting(run_of(TIMELINE, tmp_path / "run")), ASSETS) as visitor:
+        page = visit(visitor)
+    ask_until(page, "() => window.stagescopeViewer.freshness.value.problem")
+    assert "does not answer" in page.locator(".newer").inner_text()

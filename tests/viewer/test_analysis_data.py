@@ -1,0 +1,126 @@
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from drawing import timeline_from_text
+from machines import on_machines
+from stagescope.analysis import build_explained_report, groundwork
+from stagescope.api import simulate
+from stagescope.model import empty_timeline
+from stagescope.model.bubbles import step_bubbles
+from stagescope.model.pipelines import find_pipelines
+from stagescope.schedules import Costs, order
+from stagescope.viewer.analysis_data import gather_extras, gather_layers
+from synthetic import Shape, pipeline_timeline
+
+RUN = pipeline_timeline(Shape(ranks=4, microbatches=8, steps=3))
+
+
+def test_idle_time_by_cause_is_that_of_the_bubble_but_for_what_waits_for_nothing():
+    extras = gather_extras(RUN)
+    gaps = extras.gaps.with_columns(long=pl.col("end_ns") - pl.col("start_ns"))
+    idle = step_bubbles(RUN.spans, find_pipelines(RUN.spans, RUN.ranks))
+    first = gaps.filter(pl.col("rank") == 0).group_by("step").agg(pl.sum("long")).sort("step")
+    of_rank = idle.filter(pl.col("rank") == 0).sort("step")
+    assert (
+        first["long"].to_list() == of_rank["idle_ns"].to_list()
+    )  # rank 0 ends each step: no idle time after it
+    assert set(gaps["cause"]) <= {
+        "waits for compute",
+        "transfer",
+        "launch",
+        "transfer or launch",
+        "other work",
+        "not known",
+    }
+
+
+def test_every_gap_that_waits_for_a_job_names_one_of_another_rank():
+    gaps = gather_extras(RUN).gaps.drop_nulls("waits_for")
+    kinds = RUN.spans[gaps["waits_for"].to_list()]
+    assert set(kinds["kind"]) == {"forward", "backward"}
+    assert (kinds["rank"] != gaps["rank"]).all()
+
+
+def test_the_verdict_is_that_of_the_report():
+    verdict = gather_extras(RUN).objects["verdict"]
+    expected = build_explained_report(RUN).verdict
+    assert verdict == {"why": expected.why, "win": expected.win, "findings": list(expected.findings)}
+    assert "4 stages x 8 micro-batches" in verdict["why"]
+
+
+@pytest.mark.parametrize(
+    "name", ["find_operations", "find_replay_basis", "find_idle_gaps", "build_ledger", "lay_ideal"]
+)
+def test_what_several_results_rest_on_is_computed_once(name, monkeypatch):
+    asked = []
+    found = getattr(groundwork, name)
+    monkeypatch.setattr(groundwork, name, lambda *given: asked.append(name) or found(*given))
+    gather_extras(RUN)
+    assert asked == [name]
+
+
+def test_pipelines_that_are_not_on_one_clock_are_left_out_and_the_others_name_the_right_spans():
+    text = "F0.0 . . B0.0\n. F1.0 B1.0 ."
+    both = timeline_from_text(f"{text}\n{text}")
+    coordinates = {"dp": [0, 0, 1, 1], "pp": [0, 1, 0, 1], "tp": [0] * 4, "cp": [0] * 4}
+    placed = [pl.Series(column, values, pl.Int32) for column, values in coordinates.items()]
+    replicas = replace(both, ranks=both.ranks.with_columns(placed))
+    machines = {0: "a", 1: "c", 2: "a", 3: "b"}
+    extras = gather_extras(on_machines(replicas, machines, {"a": (0, 0), "b": (-5, 5), "c": None}))
+    assert set(extras.gaps["rank"]) == {2, 3}
+    waits = extras.gaps.drop_nulls("waits_for").sort("start_ns")
+    waited = both.spans[waits["waits_for"].to_list()].select("rank", "kind").rows()
+    assert waited == [(2, "forward"), (3, "backward")]
+    path = both.spans[extras.critical_path["row"].to_list()]
+    assert set(path["rank"]) == {2, 3}
+    assert path["start_ns"].is_sorted()
+
+
+def test_where_no_pipeline_is_on_one_clock_the_verdict_says_so_and_nothing_else_is_known():
+    two = timeline_from_text("F0 . . B0\n. F0 B0 .")
+    extras = gather_extras(on_machines(two, {0: "a", 1: "b"}, {"a": (0, 0), "b": None}))
+    assert (extras.gaps, extras.critical_path, extras.ideal) == (None, None, None)
+    assert list(extras.objects) == ["verdict"]
+    assert "machines of no pipeline are on one clock" in extras.objects["verdict"]["why"]
+
+
+def test_the_ledger_adds_up_to_the_time_of_the_steps():
+    ledger = gather_extras(RUN).objects["ledger"]
+    assert sum(part["ns"] for part in ledger["parts"]) == ledger["total_ns"]
+    assert all(part["meaning"] for part in ledger["parts"])
+
+
+def test_the_ideal_is_the_same_jobs_and_ends_no_later():
+    ideal = gather_extras(RUN).ideal
+    jobs = RUN.spans.filter(pl.col("kind").is_in(["forward", "backward"]))
+    key = ["rank", "kind", "step", "stage", "microbatch"]
+    assert ideal.select(key).sort(key).equals(jobs.select(key).sort(key))
+    lasts = ideal.group_by("step").agg(pl.max("end_ns")).sort("step")["end_ns"]
+    assert (lasts <= jobs.group_by("step").agg(pl.max("end_ns")).sort("step")["end_ns"]).all()
+
+
+def test_a_run_without_spans_has_nothing_to_say():
+    extras = gather_extras(empty_timeline())
+    assert (extras.gaps, extras.critical_path, extras.ideal, dict(extras.objects)) == (None, None, None, {})
+
+
+def test_one_rank_has_no_gap_that_waits_for_another():
+    extras = gather_extras(timeline_from_text("F0 B0 . F1 B1"))
+    assert extras.gaps["waits_for"].null_count() == extras.gaps.height
+
+
+def test_the_layers_of_a_picture_are_those_of_its_step_in_the_viewer():
+    layers, extras = gather_layers(RUN, 2), gather_extras(RUN)
+    assert layers.gaps.equals(extras.gaps.filter(pl.col("step") == 2))
+    in_step = RUN.spans.with_row_index("row").filter(pl.col("step") == 2)["row"].implode()
+    path = extras.critical_path.filter(pl.col("row").is_in(in_step))
+    assert layers.critical_path["row"].to_list() == path["row"].to_list()
+
+
+def test_a_picture_of_theory_has_no_layers():
+    step = simulate(order("1f1b", ranks=2, microbatches=4), Costs(forward=10, backward=20))
+    layers = gather_layers(step.timeline)
+    assert (layers.gaps, layers.critical_path) == (None, None)
+    assert gather_layers(empty_timeline()).gaps is None

@@ -1,0 +1,118 @@
+import os
+import stat
+import time
+
+import pytest
+
+from stagescope.viewer.tiles import cache
+from stagescope.viewer.tiles.cache import cache_folder, content_key, keep, stamp_files
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "cache"
+
+
+def fill(folder):
+    (folder / "spans").write_bytes(b"x" * 100)
+
+
+def test_what_was_made_once_is_found_again(root):
+    made = []
+
+    def make(folder):
+        made.append(folder)
+        fill(folder)
+
+    first, second = (keep("a-1", make, root) for _ in range(2))
+    assert first == second == root / "a-1"
+    assert len(made) == 1
+    assert (first / "spans").exists()
+
+
+def test_whatever_stops_the_making_leaves_nothing(root):
+    def make(folder):
+        fill(folder)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep("a-1", make, root)
+    assert list(root.iterdir()) == []
+
+
+def test_the_folder_is_for_its_owner_alone(root):
+    keep("a-1", fill, root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert stat.S_IMODE((root / "a-1").stat().st_mode) == 0o700
+
+
+def test_of_the_same_input_only_the_newest_is_kept(root):
+    for key in ("a-1", "b-1", "a-2"):
+        keep(key, fill, root)
+    assert {path.name for path in root.iterdir()} == {"a-2", "b-1"}
+
+
+def test_another_process_that_was_faster_is_no_error(root):
+    def make(folder):
+        fill(folder)
+        keep("a-1", fill, root)
+
+    assert keep("a-1", make, root) == root / "a-1"
+    assert [path.name for path in root.iterdir()] == ["a-1"]
+
+
+def test_what_was_not_used_for_longest_makes_room(root, monkeypatch):
+    monkeypatch.setattr(cache, "MOST_BYTES", 250)
+    for number, key in enumerate(("a-1", "b-1")):
+        os.utime(keep(key, fill, root), (number, number))
+    os.utime(keep("a-1", fill, root))
+    keep("c-1", fill, root)
+    assert {path.name for path in root.iterdir()} == {"a-1", "c-1"}
+
+
+def test_what_an_ended_process_left_unfinished_is_removed(root):
+    root.mkdir()
+    ended, running = root / f"{cache.UNFINISHED}999999999-x", root / f"{cache.UNFINISHED}{os.getpid()}-x"
+    for folder in (ended, running):
+        folder.mkdir()
+    keep("a-1", fill, root)
+    assert {path.name for path in root.iterdir()} == {"a-1", running.name}
+
+
+def test_names_change_with_what_is_read_and_how(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"a" * 10_000)
+    other.write_bytes(b"a" * 10_000)
+    key = content_key([one], "told")
+    assert content_key([one], "told") == key
+    assert content_key([one], "otherwise") != key
+    assert content_key([other], "told") != key
+    before = one.stat()
+    one.write_bytes(b"a" * 9_999 + b"b")
+    os.utime(one, ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed = content_key([one], "told")
+    assert changed != key
+    assert changed.partition("-")[0] == key.partition("-")[0]
+
+
+def test_a_stamp_changes_when_a_file_is_written_to_comes_or_goes(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"a")
+    stamp = stamp_files([one])
+    assert stamp_files([one]) == stamp
+    other.write_bytes(b"")
+    assert stamp_files([one, other]) != stamp
+    one.write_bytes(b"ab")
+    assert stamp_files([one]) != stamp
+    longer = stamp_files([one])
+    os.utime(one, ns=(time.time_ns(), time.time_ns() + 10))
+    assert stamp_files([one]) != longer
+
+
+def test_the_cache_is_where_the_user_wants_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "stagescope" / "levels"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for value in ("", "relative/path"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert cache_folder() == tmp_path / "home" / ".cache" / "stagescope" / "levels"
