@@ -3,7 +3,7 @@
     python benchmarks/align_mixtures.py [--count 600] [--first 500000] [--harsh]
 
 Each mixture is drawn from its seed: schedule, machines, replicas, steps, drift and wander, false, lost and mismatched
-messages, links that are missing or used one way, asymmetry, jobs without messages, and in six of ten a clock that is
+messages, links that are missing or used one way, asymmetry, actions without messages, and in six of ten a clock that is
 set by 50 us to 50 ms. `--harsh`: always one that is set, one to three steps, mostly false stamps. A clock that is set
 at a moment that no right observations enclose, both ways between its machine and some other, is not set: that is
 what docs/clocks.md assumes. A row is printed for each mixture with stamps out of their interval, and a line of totals.
@@ -65,7 +65,7 @@ def draw(seed: int, *, harsh: bool) -> Plan:
         "mismatched": one_of(0.0, 0.0, 0.01),
         "lost": one_of(0.0, 0.0, 0.01, 0.05),
         "asymmetry_ns": one_of(0, 0, 0, 20_000, 40_000),
-        "jobs_only": bool(rng.random() < 0.15),
+        "actions_only": bool(rng.random() < 0.15),
         "steps": one_of(1, 1, 2, 3) if harsh else one_of(1, 1, 2, 2, 3, 4, 5, 6, 8),
     }
     link = int(rng.integers(plan.ranks - 1))

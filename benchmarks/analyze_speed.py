@@ -2,7 +2,7 @@
 
     python benchmarks/analyze_speed.py
 
-The limits are 40 CPU seconds and 3 GB for 512 ranks x 100 steps x 128 jobs, 6.5 million spans. The second row adds
+The limits are 40 CPU seconds and 3 GB for 512 ranks x 100 steps x 128 actions, 6.5 million spans. The second row adds
 what a recorded run has besides: a send and a receive for every message, three times as many spans altogether. Every
 run is made in one process and explained in another one, whose memory at most is the figure; `loaded` is what it holds
 before it begins: the timeline itself.

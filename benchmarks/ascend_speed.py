@@ -43,7 +43,7 @@ def main() -> None:
         runs = [measure([sys.executable, "-c", READ, directory]) for _ in range(ROUNDS)]
         seconds, memory_mb = (statistics.median(column) for column in zip(*runs, strict=True))
         print(
-            f"{SHAPE.world_size} ranks, {size_gb:.1f} GB, {truth.jobs.height} jobs, "
+            f"{SHAPE.world_size} ranks, {size_gb:.1f} GB, {truth.actions.height} actions, "
             f"{truth.transfers.height} transfers: "
             f"{seconds:.1f} CPU s (at most {LIMIT_CPU_SECONDS:.0f} wanted), {memory_mb:.0f} MB (at most {LIMIT_MB})"
         )

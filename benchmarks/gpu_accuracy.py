@@ -1,10 +1,10 @@
-"""How well the recorder times jobs on a GPU, against CUPTI, and what it costs there. `make gpu-check` runs this.
+"""How well the recorder times actions on a GPU, against CUPTI, and what it costs there. `make gpu-check` runs this.
 
 Needs torch and a GPU, and nothing else: PYTHONPATH=src python benchmarks/gpu_accuracy.py [--seconds S]. Prints a table
 and exits with 0 if every goal is met, 1 if not; without a GPU it says so in one sentence and exits with 0.
 
-Each job is a few matrix products on the current stream. It is recorded as the hooks do it and at the same time by
-torch.profiler, whose CUPTI times of the job's kernels are the truth: from the start of the first to the end of the
+Each action is a few matrix products on the current stream. It is recorded as the hooks do it and at the same time by
+torch.profiler, whose CUPTI times of the action's kernels are the truth: from the start of the first to the end of the
 last. docs/accuracy.md tells the method.
 """
 
@@ -25,9 +25,9 @@ from stagescope.record import format as fmt
 from stagescope.record import session
 
 SIZE = 8192
-JOBS = 16
+ACTIONS = 16
 SPACERS = 4
-"""Products before the first job of a step, so that the host is ahead and no job waits for its own launch."""
+"""Products before the first action of a step, so that the host is ahead and no action waits for its own launch."""
 PAUSE_S = 0.1
 SPANS = 200
 ROUNDS = 40
@@ -36,14 +36,14 @@ GOALS = {"median error": 5.0, "p99 error": 20.0, "step time": 0.1}
 
 
 class Interval(NamedTuple):
-    """A job, in nanoseconds since the Unix epoch."""
+    """A action, in nanoseconds since the Unix epoch."""
 
     start_ns: int
     end_ns: int
 
 
-def recorded_jobs(path: Path) -> tuple[dict[int, Interval], list[int]]:
-    """Return the jobs of a recording by their micro-batch, and the errors that it states for them, in ns."""
+def recorded_actions(path: Path) -> tuple[dict[int, Interval], list[int]]:
+    """Return the actions of a recording by their micro-batch, and the errors that it states for them, in ns."""
     spans, anchors, errors_ns = [], [], []
     for frame in fmt.scan_frames(path.read_bytes()):
         if isinstance(frame, fmt.Gap):
@@ -58,16 +58,16 @@ def recorded_jobs(path: Path) -> tuple[dict[int, Interval], list[int]]:
     offset_ns = realtime_ns - monotonic_ns
     names = [name for name, _ in fmt.SPAN_FIELDS]
     fields = [dict(zip(names, span, strict=False)) for span in spans]
-    jobs = {
+    actions = {
         span["microbatch"]: Interval(span["start_ns"] + offset_ns, span["end_ns"] + offset_ns)
         for span in fields
         if span["kind"] == FORWARD
     }
-    return jobs, errors_ns[1:]
+    return actions, errors_ns[1:]
 
 
-def cupti_jobs(trace: dict) -> dict[int, Interval]:
-    """Return the jobs of a Kineto trace by the number in their annotation, from their first kernel to their last.
+def cupti_actions(trace: dict) -> dict[int, Interval]:
+    """Return the actions of a Kineto trace by the number in their annotation, from their first kernel to their last.
 
     A kernel belongs to the annotation in which it was launched: both carry one correlation id.
     """
@@ -80,22 +80,22 @@ def cupti_jobs(trace: dict) -> dict[int, Interval]:
         if event.get("cat") in ("cuda_runtime", "cuda_driver")
         and event.get("args", {}).get("correlation") in kernels
     ]
-    jobs = {}
+    actions = {}
     for event in events:
-        if event.get("cat") != "user_annotation" or not event["name"].startswith("job "):
+        if event.get("cat") != "user_annotation" or not event["name"].startswith("action "):
             continue
         own = [kernel for ts, kernel in launches if event["ts"] <= ts <= event["ts"] + event["dur"]]
         if own:
             start_us = min(kernel["ts"] for kernel in own)
             end_us = max(kernel["ts"] + kernel["dur"] for kernel in own)
-            jobs[int(event["name"].removeprefix("job "))] = Interval(
+            actions[int(event["name"].removeprefix("action "))] = Interval(
                 base_ns + round(start_us * 1000), base_ns + round(end_us * 1000)
             )
-    return jobs
+    return actions
 
 
 class Work:
-    """Matrix products on the GPU, as jobs of steps."""
+    """Matrix products on the GPU, as actions of steps."""
 
     def __init__(self, torch) -> None:
         self.torch = torch
@@ -110,28 +110,28 @@ class Work:
             self.torch.mm(self.matrix, self.matrix, out=self.out)
 
     def step(self, first: int = 0, *, annotate: bool = False) -> None:
-        """Run one step of jobs, recorded if a recorder runs."""
+        """Run one step of actions, recorded if a recorder runs."""
         recorder = session.recorder
         start_ns = recorder.begin_step() if recorder else 0
         self.products(SPACERS)
-        for job in range(first, first + JOBS):
+        for action in range(first, first + ACTIONS):
             if annotate:
-                with self.torch.profiler.record_function(f"job {job}"):
-                    self.job(recorder, job)
+                with self.torch.profiler.record_function(f"action {action}"):
+                    self.action(recorder, action)
             else:
-                self.job(recorder, job)
+                self.action(recorder, action)
         if recorder:
             recorder.end_step(start_ns)
         self.torch.cuda.synchronize()
 
-    def job(self, recorder, job: int) -> None:
-        """Run one job as the hooks run it."""
+    def action(self, recorder, action: int) -> None:
+        """Run one action as the hooks run it."""
         if recorder is None:
-            self.products(1 + job % 3)
+            self.products(1 + action % 3)
             return
         token = recorder.timer.begin()
-        self.products(1 + job % 3)
-        recorder.timer.end(token, FORWARD, 0, job)
+        self.products(1 + action % 3)
+        recorder.timer.end(token, FORWARD, 0, action)
 
 
 def measure_errors(torch, seconds: float) -> dict[str, list[float]]:
@@ -139,26 +139,30 @@ def measure_errors(torch, seconds: float) -> dict[str, list[float]]:
     work = Work(torch)
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with tempfile.TemporaryDirectory() as name:
-        directory, jobs = Path(name), 0
+        directory, actions = Path(name), 0
         with torch.profiler.profile(activities=activities) as profiler:
             work.step(10**6)
             record.start(directory / "recording")
             give_up_s = time.monotonic() + seconds
             while time.monotonic() < give_up_s:
-                work.step(jobs, annotate=True)
-                jobs += JOBS
+                work.step(actions, annotate=True)
+                actions += ACTIONS
                 time.sleep(PAUSE_S)
             record.stop()
         profiler.export_chrome_trace(str(directory / "trace.json"))
         (path,) = (directory / "recording").rglob("*.sscope")
-        recorded, stated_ns = recorded_jobs(path)
-        truth = cupti_jobs(json.loads((directory / "trace.json").read_text(encoding="utf-8")))
-    return {"jobs": [float(jobs)], **compare(recorded, truth), "stated": [one / 1e3 for one in stated_ns]}
+        recorded, stated_ns = recorded_actions(path)
+        truth = cupti_actions(json.loads((directory / "trace.json").read_text(encoding="utf-8")))
+    return {
+        "actions": [float(actions)],
+        **compare(recorded, truth),
+        "stated": [one / 1e3 for one in stated_ns],
+    }
 
 
 def compare(recorded: dict[int, Interval], truth: dict[int, Interval]) -> dict[str, list[float]]:
-    """Return signed differences in microseconds for the jobs that both know."""
-    both = [(recorded[job], truth[job]) for job in sorted(recorded.keys() & truth.keys())]
+    """Return signed differences in microseconds for the actions that both know."""
+    both = [(recorded[action], truth[action]) for action in sorted(recorded.keys() & truth.keys())]
     return {
         "start": [(one.start_ns - true.start_ns) / 1e3 for one, true in both],
         "end": [(one.end_ns - true.end_ns) / 1e3 for one, true in both],
@@ -175,9 +179,9 @@ def host_cost_us(torch) -> list[float]:
         costs = []
         for _ in range(ROUNDS):
             begun_ns = time.perf_counter_ns()
-            for job in range(SPANS):
+            for action in range(SPANS):
                 token = timer.begin()
-                timer.end(token, FORWARD, 0, job)
+                timer.end(token, FORWARD, 0, action)
             costs.append((time.perf_counter_ns() - begun_ns) / SPANS / 1e3)
             torch.cuda.synchronize()
             timer.harvest()
@@ -211,7 +215,7 @@ def quantile(values: list[float], fraction: float) -> float:
 
 def print_errors(title: str, errors: dict[str, list[float]]) -> tuple[float, float]:
     """Print one table; return median and p99 of all starts and ends."""
-    print(f"\n{title}: {len(errors['start'])} of {errors['jobs'][0]:.0f} jobs compared")
+    print(f"\n{title}: {len(errors['start'])} of {errors['actions'][0]:.0f} actions compared")
     print(f"{'':20}{'median us':>10}{'p99 us':>10}{'mean signed us':>16}")
     for name in ("start", "end", "duration"):
         sizes = [abs(one) for one in errors[name]]

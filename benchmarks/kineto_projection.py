@@ -1,14 +1,14 @@
-"""Whether jobs of real torch.profiler traces lie where their kernels ran: the reader against a plain projection.
+"""Whether actions of real torch.profiler traces lie where their kernels ran: the reader against a plain projection.
 
     python benchmarks/kineto_projection.py TRACE.json[.gz]...
 
 Traces of pipelines on GPUs are not public, but traces of other trainings are. In a copy of each, an annotation like
 those of a pipeline's forwards (`F0.0`, `F0.1` ...) is put around the outermost operators of the thread that launched
 most, up to 1,000 that launched a kernel; everything else stays as the real program left it. Beside the reader, plain
-Python takes for each of them the launches inside it, on any thread, their kernels by correlation id but those of NCCL,
-and the first start and the last end. A line per trace says how many jobs were compared, how many differ by a nanosecond
-or more, and how far the device was behind the host: the median time from the end of an operator to the end of its last
-kernel.
+Python takes for each of them the launches inside it, on any thread, their kernels by correlation id but those of
+NCCL, and the first start and the last end. A line per trace says how many actions were compared, how many differ by a
+nanosecond or more, and how far the device was behind the host: the median time from the end of an operator to the end
+of its last kernel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stagescope.ingest.kineto.tables import KERNELS, LAUNCHES
 Event = dict[str, Any]
 Interval = tuple[int, int]
 
-MOST_JOBS = 1000
+MOST_ACTIONS = 1000
 
 
 def main() -> None:
@@ -39,37 +39,37 @@ def main() -> None:
     parser.add_argument("traces", nargs="+", type=Path)
     for path in parser.parse_args().traces:
         trace = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
-        jobs, behind_ns = plant_jobs(trace)
-        found = read_jobs(trace) if jobs else {}
-        differ = sum(found.get(number) != job for number, job in enumerate(jobs))
-        behind_us = median(behind_ns) / 1000 if jobs else 0.0
+        actions, behind_ns = plant_actions(trace)
+        found = read_actions(trace) if actions else {}
+        differ = sum(found.get(number) != action for number, action in enumerate(actions))
+        behind_us = median(behind_ns) / 1000 if actions else 0.0
         print(
-            f"{path.name}: {len(jobs)} jobs compared, {differ} differ, {behind_us:.1f} us behind the host (median)"
+            f"{path.name}: {len(actions)} actions compared, {differ} differ, {behind_us:.1f} us behind the host (median)"
         )
 
 
-def plant_jobs(trace: Event) -> tuple[list[Interval], list[int]]:
-    """Add annotations to a trace; return when their jobs ran on the device, and how far that ended behind the host."""
+def plant_actions(trace: Event) -> tuple[list[Interval], list[int]]:
+    """Add annotations to a trace; return when their actions ran on the device, and how far that ended behind the host."""
     base_ns = trace.get("baseTimeNanoseconds", 0)
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     kernels = _kernels(events)
     launches = sorted((e["ts"], _correlation(e), e["tid"]) for e in events if e.get("cat") in LAUNCHES)
-    jobs: list[Interval] = []
+    actions: list[Interval] = []
     behind_ns: list[int] = []
     for operator in _outermost(events, Counter(thread for *_, thread in launches)):
         start_us, end_us = operator["ts"], operator["ts"] + operator["dur"]
         first = bisect_left(launches, start_us, key=lambda launch: launch[0])
         last = bisect_right(launches, end_us, key=lambda launch: launch[0])
         ran = [kernel for _, number, _ in launches[first:last] for kernel in kernels[number]]
-        if not ran or len(jobs) == MOST_JOBS:
+        if not ran or len(actions) == MOST_ACTIONS:
             continue
-        annotation = {"cat": "user_annotation", "name": f"F0.{len(jobs)}"}
+        annotation = {"cat": "user_annotation", "name": f"F0.{len(actions)}"}
         trace["traceEvents"].append(
             {key: operator[key] for key in ("ph", "pid", "tid", "ts", "dur")} | annotation
         )
-        jobs.append((base_ns + min(start for start, _ in ran), base_ns + max(end for _, end in ran)))
-        behind_ns.append(jobs[-1][1] - base_ns - _nanoseconds(end_us))
-    return jobs, behind_ns
+        actions.append((base_ns + min(start for start, _ in ran), base_ns + max(end for _, end in ran)))
+        behind_ns.append(actions[-1][1] - base_ns - _nanoseconds(end_us))
+    return actions, behind_ns
 
 
 def _outermost(events: list[Event], launched: Counter[Any]) -> list[Event]:
@@ -104,13 +104,13 @@ def _correlation(event: Event) -> int:
     return int(event.get("args", {}).get("correlation", -1))
 
 
-def read_jobs(trace: Event) -> dict[int, Interval]:
+def read_actions(trace: Event) -> dict[int, Interval]:
     """Return start and end of the forwards that stagescope reads from a trace, by micro-batch."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rank0.json"
         path.write_text(json.dumps(trace))
-        jobs = workflow.read(path).spans.filter(kind="forward").select("microbatch", "start_ns", "end_ns")
-    return {microbatch: (start_ns, end_ns) for microbatch, start_ns, end_ns in jobs.iter_rows()}
+        actions = workflow.read(path).spans.filter(kind="forward").select("microbatch", "start_ns", "end_ns")
+    return {microbatch: (start_ns, end_ns) for microbatch, start_ns, end_ns in actions.iter_rows()}
 
 
 if __name__ == "__main__":

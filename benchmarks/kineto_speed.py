@@ -25,7 +25,7 @@ READ = """
 import sys
 from pathlib import Path
 from stagescope.ingest.kineto.rank_trace import read_rank
-print(read_rank(Path(sys.argv[1])).jobs.height)
+print(read_rank(Path(sys.argv[1])).actions.height)
 """
 DECODE = """
 import sys

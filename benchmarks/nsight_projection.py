@@ -1,13 +1,13 @@
-"""Whether jobs of real Nsight reports lie where their kernels ran: the reader against a projection row by row.
+"""Whether actions of real Nsight reports lie where their kernels ran: the reader against a projection row by row.
 
     python benchmarks/nsight_projection.py REPORT.sqlite...
 
 Real reports of pipelines are not public, but reports of other trainings and programs are. In a copy of each, the
 outermost NVTX ranges that launched a kernel, up to 1,000, are renamed to forwards (`F0.0`, `F0.1` ...): ranges,
 launches and kernels stay those of the real program. Beside the reader, plain Python takes for each range the launches
-inside it on its thread, their kernels by correlation id and process but those of NCCL, and the first start and the last
-end. A line per report says how many jobs were compared, how many differ by a nanosecond or more, and how far the device
-was behind the host: the median time from the end of a range to the end of its last kernel.
+inside it on its thread, their kernels by correlation id and process but those of NCCL, and the first start and the
+last end. A line per report says how many actions were compared, how many differ by a nanosecond or more, and how far
+the device was behind the host: the median time from the end of a range to the end of its last kernel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KERNELS = """SELECT k.globalPid, k.correlationId, k.start, k.end, s.value FROM C
 SESSION = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
 
 
-class Job(NamedTuple):
+class Action(NamedTuple):
     """A renamed range: when its host ended it, and from its first kernel's start to its last one's end."""
 
     host_end_ns: int
@@ -52,18 +52,22 @@ def main() -> None:
     for report in parser.parse_args().reports:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(shutil.copy(report, folder))
-            jobs = plant_jobs(copy)
-            found = read_jobs(copy) if jobs else {}
-        differ = sum(found.get(number) != (job.start_ns, job.end_ns) for number, job in enumerate(jobs))
-        behind_us = median(job.end_ns - job.host_end_ns for job in jobs) / 1000 if jobs else 0.0
+            actions = plant_actions(copy)
+            found = read_actions(copy) if actions else {}
+        differ = sum(
+            found.get(number) != (action.start_ns, action.end_ns) for number, action in enumerate(actions)
+        )
+        behind_us = (
+            median(action.end_ns - action.host_end_ns for action in actions) / 1000 if actions else 0.0
+        )
         print(
-            f"{report.name}: {len(jobs)} jobs compared, {differ} differ, {behind_us:.1f} us behind the host (median)"
+            f"{report.name}: {len(actions)} actions compared, {differ} differ, {behind_us:.1f} us behind the host (median)"
         )
 
 
-def plant_jobs(report: Path) -> list[Job]:
+def plant_actions(report: Path) -> list[Action]:
     """Rename ranges of a report to forwards of stage 0; return what they should be read as, by micro-batch."""
-    jobs: list[Job] = []
+    actions: list[Action] = []
     with closing(sqlite3.connect(report)) as database, database:
         (epoch_ns,) = database.execute(SESSION).fetchone()
         kernels, launches = _kernels(database), _launches(database)
@@ -71,14 +75,14 @@ def plant_jobs(report: Path) -> list[Job]:
         for row, start_ns, end_ns, thread in database.execute(RANGES).fetchall():
             own = _within(launches[thread], start_ns, end_ns)
             ran = [kernels[key] for number in own if (key := (thread & ~THREAD_BITS, number)) in kernels]
-            if not ran or start_ns < done_ns.get(thread, 0) or len(jobs) == MOST_RANGES:
+            if not ran or start_ns < done_ns.get(thread, 0) or len(actions) == MOST_RANGES:
                 continue
             done_ns[thread] = end_ns
-            name = f"F0.{len(jobs)}"
+            name = f"F0.{len(actions)}"
             database.execute("UPDATE NVTX_EVENTS SET text = ?, textId = NULL WHERE rowid = ?", (name, row))
             first_ns, last_ns = min(start for start, _ in ran), max(end for _, end in ran)
-            jobs.append(Job(*(epoch_ns + moment for moment in (end_ns, first_ns, last_ns))))
-    return jobs
+            actions.append(Action(*(epoch_ns + moment for moment in (end_ns, first_ns, last_ns))))
+    return actions
 
 
 def _kernels(database: sqlite3.Connection) -> dict[tuple[int, int], tuple[int, int]]:
@@ -106,11 +110,11 @@ def _within(launches: list[tuple[int, int]], start_ns: int, end_ns: int) -> list
     return [number for _, number in launches[first:last]]
 
 
-def read_jobs(report: Path) -> dict[int, tuple[int, int]]:
+def read_actions(report: Path) -> dict[int, tuple[int, int]]:
     """Return start and end of the forwards that stagescope reads from a report, by micro-batch."""
     spans = workflow.read(report).spans
-    jobs = spans.filter(kind="forward").select("microbatch", "start_ns", "end_ns")
-    return {microbatch: (start_ns, end_ns) for microbatch, start_ns, end_ns in jobs.iter_rows()}
+    actions = spans.filter(kind="forward").select("microbatch", "start_ns", "end_ns")
+    return {microbatch: (start_ns, end_ns) for microbatch, start_ns, end_ns in actions.iter_rows()}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What it costs to read a report of Nsight Systems with 5 million kernels: CPU seconds and memory of a process.
 
-The report is planted: ranges of a pipeline's jobs, a launch and a kernel every few microseconds, with the columns that
-nsys exports. Beside it runs a loop over the same rows in sqlite3 alone, which is the least that Python can do.
+The report is planted: ranges of a pipeline's actions, a launch and a kernel every few microseconds, with the columns
+that nsys exports. Beside it runs a loop over the same rows in sqlite3 alone, which is the least that Python can do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from nsight_reports import GEMM, LAUNCH, SCHEMA, STRINGS, thread
 
 KERNELS = int(os.environ.get("STAGESCOPE_NSIGHT_KERNELS", "5000000"))
-KERNELS_PER_JOB = 1000
+KERNELS_PER_ACTION = 1000
 MICROBATCHES = 8
 ROUNDS = 3
 LIMIT_SECONDS = 15
@@ -67,11 +67,11 @@ def write_report(path: Path) -> None:
 
 
 def ranges() -> Iterator[tuple[int, int, str, int]]:
-    for job in range(KERNELS // KERNELS_PER_JOB):
-        start_ns = job * KERNELS_PER_JOB * 10_000
-        step, place = divmod(job, 2 * MICROBATCHES)
+    for action in range(KERNELS // KERNELS_PER_ACTION):
+        start_ns = action * KERNELS_PER_ACTION * 10_000
+        step, place = divmod(action, 2 * MICROBATCHES)
         name = f"{'FB'[place % 2]}0.{place // 2} step {step}"
-        yield start_ns, start_ns + KERNELS_PER_JOB * 10_000 - 1, name, thread(100)
+        yield start_ns, start_ns + KERNELS_PER_ACTION * 10_000 - 1, name, thread(100)
 
 
 def launches() -> Iterator[tuple[int, int, int, int, int]]:

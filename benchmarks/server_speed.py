@@ -1,6 +1,6 @@
 """How long the local server takes for a large run: its levels, the first picture in a browser, and every zoom.
 
-    python benchmarks/server_speed.py            1,000 ranks x 100 steps x 64 jobs, 6.4 million spans
+    python benchmarks/server_speed.py            1,000 ranks x 100 steps x 64 actions, 6.4 million spans
     python benchmarks/server_speed.py 10000      64 million; needs 2 GB for the table and 6 GB for the levels on disk
 
 The table is 1F1B by rule, written a few ranks at a time. `stagescope open` runs as a user starts it, with an empty
@@ -52,12 +52,12 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def spans_of(ranks: range) -> pl.DataFrame:
-    """Return 1F1B on pipelines of STAGES ranks: 64 jobs per step, with durations that vary."""
+    """Return 1F1B on pipelines of STAGES ranks: 64 actions per step, with durations that vary."""
     random = np.random.default_rng(ranks.start)
-    jobs = 2 * MICROBATCHES
-    rank = np.repeat(np.array(ranks), STEPS * jobs)
-    step = np.tile(np.repeat(np.arange(STEPS), jobs), len(ranks))
-    place = np.tile(np.arange(jobs), len(ranks) * STEPS)
+    actions = 2 * MICROBATCHES
+    rank = np.repeat(np.array(ranks), STEPS * actions)
+    step = np.tile(np.repeat(np.arange(STEPS), actions), len(ranks))
+    place = np.tile(np.arange(actions), len(ranks) * STEPS)
     stage = rank % STAGES
     warmup = STAGES - 1 - stage
     # After the warm-up, forwards and backwards take turns until the forwards are used up.
@@ -66,7 +66,7 @@ def spans_of(ranks: range) -> pl.DataFrame:
     forwards = np.where(steady < 0, place, np.minimum(warmup + (steady + 1) // 2, MICROBATCHES))
     microbatch = np.where(is_forward, forwards, place - forwards)
     length = np.where(is_forward, FORWARD_NS, BACKWARD_NS) * random.uniform(0.9, 1.3, len(rank))
-    offset = np.cumsum(length.reshape(-1, jobs), axis=1) - length.reshape(-1, jobs)
+    offset = np.cumsum(length.reshape(-1, actions), axis=1) - length.reshape(-1, actions)
     start = (step * STEP_NS + stage * FORWARD_NS + offset.ravel()).astype(
         np.int64
     ) + 1_763_600_000_000_000_000
@@ -198,7 +198,7 @@ def wait_for_tiles(page: Page) -> None:
 
 
 def time_zooms(page: Page) -> None:
-    """Print the median and the slowest of zooming from the whole run to single jobs, and back."""
+    """Print the median and the slowest of zooming from the whole run to single actions, and back."""
     seconds = []
     page.keyboard.press("0")
     wait_for_tiles(page)

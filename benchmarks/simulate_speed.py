@@ -31,16 +31,16 @@ QUEUEING = Costs(
 
 def main() -> None:
     """Print one row per piece of work."""
-    jobs = order("interleaved", ranks=64, microbatches=512, chunks=4)
-    step = simulate(jobs, COSTS)
-    print(f"{sum(map(len, jobs.values())):,} actions")
+    actions = order("interleaved", ranks=64, microbatches=512, chunks=4)
+    step = simulate(actions, COSTS)
+    print(f"{sum(map(len, actions.values())):,} actions")
     print(f"{'':28}{'CPU s':>8}{'limit':>8}")
     rows: list[tuple[str, Callable[[], object], float | None]] = [
-        ("simulate", lambda: simulate(jobs, COSTS), SIMULATE_LIMIT),
-        ("simulate, queueing links", lambda: simulate(jobs, QUEUEING), SIMULATE_LIMIT),
-        ("simulate, list of actions", lambda: simulate(jobs, COSTS).actions, SIMULATE_LIMIT),
-        ("lower bound", lambda: lower_bound(jobs, COSTS), None),
-        ("peak memory", lambda: peak_in_flight(jobs), None),
+        ("simulate", lambda: simulate(actions, COSTS), SIMULATE_LIMIT),
+        ("simulate, queueing links", lambda: simulate(actions, QUEUEING), SIMULATE_LIMIT),
+        ("simulate, list of actions", lambda: simulate(actions, COSTS).actions, SIMULATE_LIMIT),
+        ("lower bound", lambda: lower_bound(actions, COSTS), None),
+        ("peak memory", lambda: peak_in_flight(actions), None),
         ("memory over time", lambda: in_flight(step), None),
         ("transfers", lambda: sum(1 for _ in step.transfers()), None),
     ]

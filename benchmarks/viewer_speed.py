@@ -90,7 +90,7 @@ def big_timeline(span_count: int) -> Timeline:
 
 
 def _shifted(spans: pl.DataFrame, step: int, by_ns: int, random: np.random.Generator) -> pl.DataFrame:
-    """Return one more step; jobs end up to 5 % early, by whole nanoseconds, as real ones differ."""
+    """Return one more step; actions end up to 5 % early, by whole nanoseconds, as real ones differ."""
     early = pl.Series(random.uniform(0.0, 0.05, spans.height))
     end_ns = pl.col("end_ns") - ((pl.col("end_ns") - pl.col("start_ns")) * early).cast(pl.Int64)
     times = ["start_ns", "wait_start_ns", "wait_end_ns"]
@@ -135,7 +135,7 @@ def main() -> None:
         seconds = time.process_time() - began
         print(
             f"{timeline.spans.height} spans: {written.size_bytes / 1e6:.2f} MB with all that analysis found "
-            f"({0 if extras.gaps is None else extras.gaps.height} gaps), "
+            f"({0 if extras.idle is None else extras.idle.height} gaps), "
             f"analyzed in {analyzed:.1f} CPU s, written in {seconds:.1f}"
         )
         browser = playwright.chromium.launch(

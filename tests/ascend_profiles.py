@@ -128,14 +128,14 @@ class Cluster:
 class Truth(NamedTuple):
     """What ran: in the times of each rank's database, and in the words of model/tables.py.
 
-    jobs       rank, step, kind, stage, chunk, microbatch, pair, message, start_ns, end_ns (an overlapped mark is two
+    actions     rank, step, kind, stage, chunk, microbatch, pair, message, start_ns, end_ns (an overlapped mark is two
                rows of one pair; the backward of the logits is of kind loss)
     transfers  rank, step, kind, stage, microbatch, peer, name (of the op), message (the same number at both
                ends), start_ns, end_ns
     databases  rank -> its file
     """
 
-    jobs: pl.DataFrame
+    actions: pl.DataFrame
     transfers: pl.DataFrame
     databases: dict[int, Path]
 
@@ -169,7 +169,7 @@ def write_cluster(directory: Path, cluster: Cluster) -> Truth:
         for rank in range(cluster.world_size):
             pp, replica = divmod(rank, cluster.width)
             origin_ns = began_ns + replica * REPLICA_LAG_NS + _skew_ns(cluster, rank)
-            for job, mark in _jobs(cluster, simulation, pp):
+            for job, mark in _actions(cluster, simulation, pp):
                 jobs += [{**each, "rank": rank, "step": step, **_moved(mark, origin_ns)} for each in job]
                 marks[rank].append(_Mark(mark["message"], step, **_moved(mark, origin_ns)))
         ends += _message_ends(cluster, simulation, step, began_ns)
@@ -186,10 +186,10 @@ def write_cluster(directory: Path, cluster: Cluster) -> Truth:
         shutil.copyfile(template, path)
         transfers += _write_rank(path, cluster, rank, (marks[rank], own, bounds))
     template.unlink()
-    return Truth(_frame(jobs, JOBS), _frame(transfers, TRANSFERS), databases)
+    return Truth(_frame(jobs, ACTIONS), _frame(transfers, TRANSFERS), databases)
 
 
-JOBS = {
+ACTIONS = {
     "rank": pl.Int32, "step": pl.Int32, "kind": pl.String, "stage": pl.Int32, "chunk": pl.Int32, "microbatch": pl.Int32,
     "pair": pl.Int32, "message": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64,
 }  # fmt: skip
@@ -254,7 +254,7 @@ def _moved(times: dict[str, Any], origin_ns: int) -> dict[str, int]:
     return {"start_ns": times["start_ns"] + origin_ns, "end_ns": times["end_ns"] + origin_ns}
 
 
-def _jobs(
+def _actions(
     cluster: Cluster, simulation: Simulation, pp: int
 ) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
     """Yield the marks of one pipeline rank: the truth rows that each stands for, and the mark."""
@@ -264,11 +264,11 @@ def _jobs(
     for number, (action, (began_ns, end_ns)) in enumerate(zip(simulation.order[pp], times, strict=True)):
         start_ns = began_ns
         has_logits = cluster.schedule == "dualpipev" and any(
-            j.stage == last and j.kind in "BI" for j in action.jobs
+            j.stage == last and j.kind in "BI" for j in action.parts
         )
         if has_logits:
             cut_ns = start_ns + (end_ns - start_ns) // 10
-            of = next(job for job in action.jobs if job.stage == last and job.kind in "BI")
+            of = next(job for job in action.parts if job.stage == last and job.kind in "BI")
             truth = {"kind": "loss", "stage": last, "chunk": stages.index(last), "microbatch": of.microbatch}
             text = str({"name": "backward_step"})
             yield (
@@ -280,7 +280,7 @@ def _jobs(
         rows = [
             {"kind": _KINDS[job.kind], "stage": job.stage, "chunk": stages.index(job.stage), "message": text,
              "microbatch": job.microbatch, "pair": number if action.partner else None}
-            for job in action.jobs
+            for job in action.parts
         ]  # fmt: skip
         yield rows, {"message": text, "start_ns": start_ns, "end_ns": end_ns}
 
@@ -294,7 +294,7 @@ def _message(cluster: Cluster, action: Action, stages: tuple[int, ...]) -> str:
     suffix = "_with_model_graph" if of_v else ""
     if action.kind == "W":
         return str({"name": "WeightGradStore.pop"})
-    forward = next((job for job in action.jobs if job.kind == "F"), None)
+    forward = next((job for job in action.parts if job.kind == "F"), None)
     if forward is None:
         return str({"name": f"backward_step{suffix}"})
     said: dict[str, object] = {
@@ -319,7 +319,7 @@ def _message_ends(cluster: Cluster, simulation: Simulation, step: int, began_ns:
     for pp, actions in simulation.order.items():
         before_ns = 0
         for action, end_ns in zip(actions, simulation.ends_ns[pp], strict=True):
-            free_ns |= {(_DIRECTIONS[job.kind], job.stage, job.microbatch): before_ns for job in action.jobs}
+            free_ns |= {(_DIRECTIONS[job.kind], job.stage, job.microbatch): before_ns for job in action.parts}
             before_ns = end_ns
     rows = []
     for number, sent in enumerate(simulation.transfers()):

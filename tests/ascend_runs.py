@@ -7,8 +7,8 @@ import ast
 import polars as pl
 
 from ascend_profiles import write_cluster
-from stagescope.ingest.ascend.naming import name_jobs
-from stagescope.ingest.ascend.pipeline_info import RAW_JOBS, PipelineInfo
+from stagescope.ingest.ascend.naming import name_actions
+from stagescope.ingest.ascend.pipeline_info import RAW_ACTIONS, PipelineInfo
 from stagescope.model import RANKS, SPANS
 from stagescope.model.validate import conform
 
@@ -29,7 +29,7 @@ class MarkedRun:
 
     def __init__(self, directory, cluster):
         self.cluster = cluster
-        self.truth = write_cluster(directory, cluster).jobs
+        self.truth = write_cluster(directory, cluster).actions
         said = [ast.literal_eval(text) for text in self.truth["message"]]
         self.raw = (
             self.truth.with_columns(
@@ -39,7 +39,7 @@ class MarkedRun:
                 said_chunk=pl.Series([each.get("model_chunk_id") for each in said], dtype=pl.Int32),
             )
             .unique(["rank", "start_ns"], keep="first", maintain_order=True)
-            .select(*RAW_JOBS)
+            .select(*RAW_ACTIONS)
         )
 
     def without(self, rank, *indices, step=0):
@@ -61,7 +61,7 @@ class MarkedRun:
             cp=0,
             clock=pl.lit(clock),
         )
-        spans, notes = name_jobs(self.raw if raw is None else raw, conform(ranks, RANKS), declared)
+        spans, notes = name_actions(self.raw if raw is None else raw, conform(ranks, RANKS), declared)
         conform(spans, SPANS)
         return spans, notes
 

@@ -22,7 +22,7 @@ def timeline_of_truth(cluster: Cluster, truth: Truth) -> Timeline:
         schedule=pl.lit(cluster.schedule),
         source=pl.Series([str(truth.databases[rank]) for rank in range(cluster.world_size)]),
     )
-    jobs = truth.jobs.with_columns(lane=pl.lit("compute"), name=pl.lit("mark"))
+    actions = truth.actions.with_columns(lane=pl.lit("compute"), name=pl.lit("mark"))
     transfers = truth.transfers.drop("message").with_columns(lane=pl.lit("comm"))
-    spans = pl.concat([jobs.drop("message"), transfers], how="diagonal_relaxed")
+    spans = pl.concat([actions.drop("message"), transfers], how="diagonal_relaxed")
     return replace(empty_timeline(), spans=conform(spans, SPANS), ranks=conform(ranks, RANKS))

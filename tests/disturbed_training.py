@@ -1,8 +1,8 @@
 """A 1F1B training of sleeps on four processes, one of which is disturbed: the truth for analyses of a real run.
 
 Usage: fork_ranks.py 4 disturbed_training.py HOW, with HOW one of nothing, stage, link, step, noise. `stage` makes the
-jobs of rank 2 two and a half times as long; `link` holds back what rank 1 sends to rank 2; `step` lets
-rank 1 sleep once in step 6; `noise` makes a third of the jobs of rank 3 three times as long.
+actions of rank 2 two and a half times as long; `link` holds back what rank 1 sends to rank 2; `step` lets
+rank 1 sleep once in step 6; `noise` makes a third of the actions of rank 3 three times as long.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ LONG_SECONDS = 2.0
 
 
 class Work:
-    """How long the jobs of this rank sleep."""
+    """How long the actions of this rank sleep."""
 
     def __init__(self, how, rank):
         self.how, self.rank = how, rank
         self.step = 0
-        self.jobs = 0
+        self.actions = 0
         self.random = random.Random(7)  # noqa: S311 - the same disturbances in every run
 
     def sleep(self):
-        self.jobs += 1
+        self.actions += 1
         seconds = SECONDS
         if self.how == "stage" and self.rank == 2:
             seconds *= 2.5
         if self.how == "noise" and self.rank == 3 and self.random.random() < 1 / 3:
             seconds *= 3
-        if self.how == "step" and self.rank == 1 and self.step == LONG_STEP and self.jobs == MICROBATCHES:
+        if self.how == "step" and self.rank == 1 and self.step == LONG_STEP and self.actions == MICROBATCHES:
             seconds += LONG_SECONDS
         time.sleep(seconds)
 
@@ -111,7 +111,7 @@ def main():
     schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.MSELoss())
     batch = torch.randn(MICROBATCHES, WIDTH)
     for step in range(STEPS):
-        work.step, work.jobs = step, 0
+        work.step, work.actions = step, 0
         inputs = (batch,) if stage.is_first else ()
         schedule.step(*inputs, **({"target": torch.zeros_like(batch)} if stage.is_last else {}))
         dist.barrier()

@@ -1,7 +1,7 @@
 """Timelines drawn as text, so that a test reads like the paper's figure.
 
 One line per rank, one word per slot of `cell_ns`: ``F0`` is micro-batch 0 forward on the stage of that line,
-``-`` continues the job before it, ``.`` is idle. ``F0`` may carry a stage of its own, ``F2.0``.
+``-`` continues the action before it, ``.`` is idle. ``F0`` may carry a stage of its own, ``F2.0``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BY_LETTER = {kind.letter: kind for kind in KINDS}
 
 
 def timeline_from_text(text: str, *, cell_ns: int = 1_000, step: int = 0, origin_ns: int = 0) -> Timeline:
-    """Return the Timeline that `text` draws, with one stage per rank unless a job names its stage."""
+    """Return the Timeline that `text` draws, with one stage per rank unless a action names its stage."""
     rows: list[dict[str, object]] = []
     lines = [line.split() for line in map(str.strip, text.splitlines()) if line]
     for rank, words in enumerate(lines):
@@ -44,7 +44,7 @@ def timeline_from_text(text: str, *, cell_ns: int = 1_000, step: int = 0, origin
 
 
 def timeline_to_text(timeline: Timeline, *, cell_ns: int = 1_000) -> str:
-    """Return a Timeline as a drawing; jobs carry their stage where it is not the rank."""
+    """Return a Timeline as a drawing; actions carry their stage where it is not the rank."""
     origin_ns = timeline.spans["start_ns"].min()
     width = (timeline.spans["end_ns"].max() - origin_ns) // cell_ns
     lines = []

@@ -24,10 +24,10 @@ def schedule_run(
         for rank, row in order(name, ranks=ranks, microbatches=microbatches).items()
     }
 
-    def job_ns(job, _rank):
+    def action_ns(job, _rank):
         return round(LASTING_NS[job.kind] * (slower or {}).get(job.stage, 1))
 
-    return run(words, job_ns, steps=3, **options)
+    return run(words, action_ns, steps=3, **options)
 
 
 def explained(**options) -> Report:

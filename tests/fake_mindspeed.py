@@ -83,7 +83,7 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
 
     module.WeightGradStore = WeightGradStore
 
-    def job_of(chunk, current_microbatch):
+    def action_of(chunk, current_microbatch):
         stage = rank if chunk == 0 else 2 * ranks - 1 - rank
         return f"{stage}.{current_microbatch - chunk * microbatches}"
 
@@ -108,7 +108,7 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
         current_microbatch=None,
         extra_block_kwargs=None,
     ):
-        job = job_of(model_chunk_id, current_microbatch)
+        job = action_of(model_chunk_id, current_microbatch)
         output, graph = Tensor(f"output of {job}"), Graph(job)
         if extra_block_kwargs is None:
             done.append(f"F{job}")
@@ -135,7 +135,7 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
         is_first_microbatch=False,
         current_microbatch=None,
     ):
-        job = job_of(model_chunk_id, current_microbatch)
+        job = action_of(model_chunk_id, current_microbatch)
         done.append(f"F{job}")
         output = Tensor()
         output.graph = Graph(job)
@@ -230,7 +230,7 @@ class _Run:
                 self.module.WeightGradStore.pop_single()
             else:
                 self.backward(action, is_split=action.kind == "I")
-                follows = after is not None and after.kind == "W" and after.jobs[0][1:3] == action[1:3]
+                follows = after is not None and after.kind == "W" and after.parts[0][1:3] == action[1:3]
                 if action.kind == "I" and not follows:
                     self.module.WeightGradStore.flush_chunk_grad()
         for _ in range(empty_pops):

@@ -15,7 +15,7 @@ from scratch import scratch_directory
 from stagescope import api as workflow
 from stagescope.model.messages import match_messages
 from stagescope.schedules.recognition.recognizer import recognize
-from stagescope.vocabulary.kinds import BY_CODE, PIPELINE_JOBS, STEP_CODE, TRANSFERS, label
+from stagescope.vocabulary.kinds import ACTION_KINDS, BY_CODE, STEP_CODE, TRANSFERS, label
 from trainings import RANKS, TESTS, Training
 
 PACKAGES = {"megatron": peers.MEGATRON, "deepspeed": peers.DEEPSPEED}
@@ -67,28 +67,28 @@ def timeline_of(framework: str, *arguments: str):
     return workflow.read(train(framework, *arguments).directory)
 
 
-def jobs_of(timeline, rank):
-    chosen = (pl.col("rank") == rank) & pl.col("kind").is_in(PIPELINE_JOBS)
+def actions_of(timeline, rank):
+    chosen = (pl.col("rank") == rank) & pl.col("kind").is_in(ACTION_KINDS)
     return timeline.spans.filter(chosen).sort("start_ns")
 
 
 def assert_recorded_as_executed(training, timeline):
-    """Each job is recorded once, around the work that the model itself noted, in the order in which it did it."""
+    """Each action is recorded once, around the work that the model itself noted, in the order in which it did it."""
     offset_ns = timeline.clocks["offset_ns"][0]
     for rank in range(RANKS):
-        jobs = jobs_of(timeline, rank).rows(named=True)
-        done = [(job["kind"], job["stage"], job["microbatch"]) for job in jobs]
+        actions = actions_of(timeline, rank).rows(named=True)
+        done = [(action["kind"], action["stage"], action["microbatch"]) for action in actions]
         assert done == [tuple(entry[:3]) for entry in training.log[rank]]
-        for job, (*_, start_ns, end_ns) in zip(jobs, training.log[rank], strict=True):
-            assert job["start_ns"] <= start_ns + offset_ns
-            assert end_ns + offset_ns <= job["end_ns"]
+        for action, (*_, start_ns, end_ns) in zip(actions, training.log[rank], strict=True):
+            assert action["start_ns"] <= start_ns + offset_ns
+            assert end_ns + offset_ns <= action["end_ns"]
 
 
 def recognized(timeline, step):
     orders = {
         rank: [
-            label(job["kind"], job["stage"], job["microbatch"])
-            for job in jobs_of(timeline, rank).filter(pl.col("step") == step).iter_rows(named=True)
+            label(action["kind"], action["stage"], action["microbatch"])
+            for action in actions_of(timeline, rank).filter(pl.col("step") == step).iter_rows(named=True)
         ]
         for rank in range(RANKS)
     }
@@ -96,14 +96,17 @@ def recognized(timeline, step):
 
 
 def violated_dependencies(timeline):
-    """Return the jobs that began before what they need had ended, evaluations included."""
-    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
-    last = jobs["stage"].max()
+    """Return the actions that began before what they need had ended, evaluations included."""
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+    last = actions["stage"].max()
     times = {
-        (job["step"], job["kind"], job["stage"], job["microbatch"]): (job["start_ns"], job["end_ns"])
-        for job in jobs.iter_rows(named=True)
+        (action["step"], action["kind"], action["stage"], action["microbatch"]): (
+            action["start_ns"],
+            action["end_ns"],
+        )
+        for action in actions.iter_rows(named=True)
     }
-    assert len(times) == jobs.height
+    assert len(times) == actions.height
     violated = []
     for (step, kind, stage, microbatch), (start_ns, _) in times.items():
         if kind == "forward":
@@ -132,9 +135,9 @@ def assert_every_send_has_its_receive(timeline, *, size_bytes, stages, microbatc
 
 
 def assert_received_before_used(timeline):
-    """A received tensor's job begins after the receive has ended."""
-    starts = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS)).select(
-        "rank", "step", "stage", "microbatch", pl.col("kind").cast(pl.String), job_start_ns="start_ns"
+    """A received tensor's action begins after the receive has ended."""
+    starts = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS)).select(
+        "rank", "step", "stage", "microbatch", pl.col("kind").cast(pl.String), action_start_ns="start_ns"
     )
     receives = timeline.spans.filter(pl.col("kind").cast(pl.String).str.starts_with("recv_")).with_columns(
         kind=pl.col("kind").cast(pl.String).str.strip_prefix("recv_")
@@ -142,7 +145,7 @@ def assert_received_before_used(timeline):
     keys = ["rank", "step", "stage", "microbatch", "kind"]
     used = receives.join(starts, on=keys, how="inner", nulls_equal=True)
     assert used.height == receives.height
-    assert (used["job_start_ns"] >= used["end_ns"]).all()
+    assert (used["action_start_ns"] >= used["end_ns"]).all()
 
 
 def counts_by_step(timeline, kind):

@@ -17,11 +17,11 @@ UNIT_NS = 1_000_000_000
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 
 
-def run_rows(order, job_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, start_ns=0):
-    """Return the spans of one step; `job_ns` is a function of a job and its rank."""
+def run_rows(order, action_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, start_ns=0):
+    """Return the spans of one step; `action_ns` is a function of a job and its rank."""
     todo = {rank: [parse_action(text) for text in row] for rank, row in order.items()}
-    holder = {str(job): rank for rank, row in todo.items() for action in row for job in action.jobs}
-    last = max(job.stage for row in todo.values() for action in row for job in action.jobs)
+    holder = {str(job): rank for rank, row in todo.items() for action in row for job in action.parts}
+    last = max(job.stage for row in todo.values() for action in row for job in action.parts)
     free_ns, end_ns, rows = dict.fromkeys(todo, start_ns), {}, []
     while any(todo.values()):
         before = len(rows)
@@ -30,11 +30,11 @@ def run_rows(order, job_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, start_n
                 action = actions.pop(0)
                 arrivals = {name: end_ns[name] + hop_ns * (holder[name] != rank) for name in needed}
                 begin_ns = max([free_ns[rank], *arrivals.values()]) + gap_ns
-                free_ns[rank] = begin_ns + max(job_ns(job, rank) for job in action.jobs)
-                for job in action.jobs:
+                free_ns[rank] = begin_ns + max(action_ns(job, rank) for job in action.parts)
+                for job in action.parts:
                     end_ns[str(job)] = free_ns[rank]
                     common = {"rank": first_rank + rank, "step": step, "microbatch": job.microbatch}
-                    pair = {"pair": len(rows)} if action.partner and job == action.jobs[0] else {}
+                    pair = {"pair": len(rows)} if action.partner and job == action.parts[0] else {}
                     pair = {"pair": rows[-1]["pair"]} if action.partner and not pair else pair
                     rows.append(
                         {**common, "stage": job.stage, "lane": "compute", "kind": KINDS[job.kind],
@@ -44,11 +44,11 @@ def run_rows(order, job_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, start_n
     return rows + (_transfers(rows, holder, hop_ns, first_rank) if hop_ns else [])
 
 
-def run(order, job_ns, *, steps=1, **options):
+def run(order, action_ns, *, steps=1, **options):
     """Return the Timeline of so many equal steps of one pipeline."""
     rows, start_ns = [], 0
     for step in range(steps):
-        rows += run_rows(order, job_ns, step=step, start_ns=start_ns, **options)
+        rows += run_rows(order, action_ns, step=step, start_ns=start_ns, **options)
         start_ns = max(row["end_ns"] for row in rows) + 1_000
     return timeline_of(rows, 1 + max(row["rank"] for row in rows))
 
@@ -61,12 +61,12 @@ def example_timeline(
     rows = []
     for number, scale in enumerate(scales):
 
-        def job_ns(job, rank, scale=scale):
+        def action_ns(job, rank, scale=scale):
             return round(EXAMPLE["durations"][str(job)] * UNIT_NS / scale.get(str(rank), 1))
 
         rows += run_rows(
             order,
-            job_ns,
+            action_ns,
             hop_ns=round(EXAMPLE["comm"] * UNIT_NS),
             gap_ns=round(gap * UNIT_NS),
             first_rank=4 * number,
@@ -77,7 +77,7 @@ def example_timeline(
 def _needs(action, last, holder):
     """Return the names of the jobs whose results an action needs."""
     needed = set()
-    for job in action.jobs:
+    for job in action.parts:
         backward = "I" if f"I{job.stage}.{job.microbatch}" in holder else "B"
         if job.kind == "F" and job.stage:
             needed.add(f"F{job.stage - 1}.{job.microbatch}")
@@ -88,7 +88,7 @@ def _needs(action, last, holder):
             if job.stage < last:
                 above = "I" if f"I{job.stage + 1}.{job.microbatch}" in holder else backward
                 needed.add(f"{above}{job.stage + 1}.{job.microbatch}")
-    return needed - {str(job) for job in action.jobs}
+    return needed - {str(job) for job in action.parts}
 
 
 def _transfers(rows, holder, hop_ns, first_rank):

@@ -34,9 +34,9 @@ def record_machines(directory: Path, plan: Plan = ALIGNED) -> Planted:
 def record_strangers(directory: Path, host: str = "node") -> None:
     """Write recordings of two machines between which nothing is cause and effect: each runs stages 0 and 1 alone."""
     timeline = plant(ALIGNED).timeline
-    jobs = timeline.spans.filter(pl.col("lane") == "compute")
+    actions = timeline.spans.filter(pl.col("lane") == "compute")
     renamed = timeline.ranks.with_columns(pl.col("machine").str.replace("node", host, literal=True))
-    alone = jobs.with_columns(stage=pl.col("rank") % 2)
+    alone = actions.with_columns(stage=pl.col("rank") % 2)
     write_machines(directory, replace(timeline, ranks=renamed).with_spans(alone))
 
 

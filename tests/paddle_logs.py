@@ -107,7 +107,7 @@ def simulated_jobs(run: PaddleRun) -> tuple[list[list[Job]], int]:
     ranks: list[list[Job]] = [[] for _ in order]
     stages = {rank: sorted({job.stage for job in _jobs(row)}) for rank, row in order.items()}
     for action, rank, start_us, end_us in simulation.actions:
-        for job in action.jobs:
+        for job in action.parts:
             chunk = stages[rank].index(job.stage)
             suffix = str(chunk) if len(stages[rank]) > 1 else ""
             one = Job(
@@ -121,7 +121,7 @@ def simulated_jobs(run: PaddleRun) -> tuple[list[list[Job]], int]:
 
 def _jobs(actions: Sequence[schedules.Action]) -> Iterator[schedules.Action]:
     for action in actions:
-        yield from action.jobs
+        yield from action.parts
 
 
 def _with_transfers(job: Job, suffix: str, run: PaddleRun) -> Iterator[Job]:

@@ -57,7 +57,7 @@ class Plan:
     mismatched: float = 0.0
     missing_links: tuple[tuple[int, int], ...] = ()
     one_way_links: tuple[tuple[int, int], ...] = ()
-    jobs_only: bool = False
+    actions_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _corrupted(
 def _kept(frame: pl.DataFrame, plan: Plan, rng: np.random.Generator) -> pl.DataFrame:
     """Return the spans that were recorded: without lost ones, and with some named after a wrong micro-batch."""
     is_transfer = pl.col("kind").str.contains("send|recv")
-    if plan.jobs_only:
+    if plan.actions_only:
         frame = frame.filter(~is_transfer)
     if plan.lost:
         frame = frame.filter(~(is_transfer & pl.Series(rng.random(len(frame)) < plan.lost)))
@@ -236,7 +236,7 @@ class _Step:
 
 def _run_step(step: _Step, rows: list[dict[str, Any]], free_ns: list[float]) -> None:
     owner = (
-        {job.stage: rank for rank, actions in step.actions.items() for a in actions for job in a.jobs}
+        {job.stage: rank for rank, actions in step.actions.items() for a in actions for job in a.parts}
         if step.plan.schedule not in ("dualpipe", "chimera")
         else {}
     )
@@ -256,10 +256,10 @@ def _run_action(step: _Step, what: Any, sent: Any, out: Any) -> bool:
     rank, action, owner, last = what
     rows, free_ns = out
     me = step.first_rank + rank
-    inputs = [_input(job, last) for job in action.jobs]
+    inputs = [_input(job, last) for job in action.parts]
     if any(need and need not in sent for need in inputs):
         return False
-    for job, need in zip(action.jobs, inputs, strict=True):
+    for job, need in zip(action.parts, inputs, strict=True):
         if need and sent[need][1] != rank:
             arrival_ns, source = sent[need]
             start_ns = free_ns[me]
@@ -284,9 +284,9 @@ def _run_action(step: _Step, what: Any, sent: Any, out: Any) -> bool:
             free_ns[me] = max(free_ns[me], sent[need][0])
     start_ns = free_ns[me] + step.rng.uniform(500, 1500)
     costs = {"F": FORWARD_NS, "B": BACKWARD_NS, "I": BACKWARD_NS // 2, "W": WEIGHT_NS}
-    end_ns = start_ns + sum(costs[job.kind] for job in action.jobs) * step.rng.uniform(0.95, 1.05)
+    end_ns = start_ns + sum(costs[job.kind] for job in action.parts) * step.rng.uniform(0.95, 1.05)
     free_ns[me] = end_ns
-    for job in action.jobs:
+    for job in action.parts:
         rows.append(
             {
                 "rank": me,

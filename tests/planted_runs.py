@@ -1,4 +1,4 @@
-"""Runs of 1F1B pipelines in which every job and message takes a time that is known: what analyses have to recover.
+"""Runs of 1F1B pipelines in which every action and message takes a time that is known: what analyses have to recover.
 
 `random_times` gives the times, a test changes some of them, and `run` puts them on a timeline by the rules of the
 schedule: rank = pipeline * stages + stage, each step begins when the one before has ended everywhere.
@@ -21,13 +21,13 @@ KINDS = ("forward", "backward")
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a run is, how long its jobs and messages usually take, and how much that varies."""
+    """How large a run is, how long its actions and messages usually take, and how much that varies."""
 
     pipelines: int = 2
     stages: int = 4
     microbatches: int = 8
     steps: int = 20
-    job_ns: tuple[int, int] = (10_000_000, 20_000_000)
+    action_ns: tuple[int, int] = (10_000_000, 20_000_000)
     message_ns: int = 200_000
     noise: float = 0.02
     step_noise: float = 0.0
@@ -35,10 +35,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Times:
-    """Times in ns: of jobs as kind x pipeline x step x stage x micro-batch, of messages by the stage that receives."""
+    """Times in ns: of actions as kind x pipeline x step x stage x micro-batch, of messages by the stage that receives."""
 
     shape: Shape
-    job_ns: np.ndarray
+    action_ns: np.ndarray
     message_ns: np.ndarray
     machines: list[str] | None = None
     reduces: bool = False
@@ -46,14 +46,14 @@ class Times:
 
 
 def random_times(shape: Shape, seed: int = 0) -> Times:
-    """Return times that vary by chance: jobs log-normally, whole steps of a pipeline too, messages above a floor."""
+    """Return times that vary by chance: actions log-normally, whole steps of a pipeline too, messages above a floor."""
     rng = np.random.default_rng(seed)
     size = (2, shape.pipelines, shape.steps, shape.stages, shape.microbatches)
-    usual = np.array(shape.job_ns).reshape(2, 1, 1, 1, 1)
+    usual = np.array(shape.action_ns).reshape(2, 1, 1, 1, 1)
     whole = rng.normal(0, 1, (1, shape.pipelines, shape.steps, 1, 1)) * shape.step_noise
-    jobs = usual * np.exp(rng.normal(0, 1, size) * shape.noise + whole)
+    actions = usual * np.exp(rng.normal(0, 1, size) * shape.noise + whole)
     messages = shape.message_ns * (0.9 + rng.exponential(0.1, size))
-    return Times(shape, np.rint(jobs), np.rint(messages))
+    return Times(shape, np.rint(actions), np.rint(messages))
 
 
 def orders(shape: Shape) -> list[list[tuple[int, int]]]:
@@ -71,7 +71,7 @@ def orders(shape: Shape) -> list[list[tuple[int, int]]]:
 def run(times: Times) -> Timeline:
     """Return the timeline that the times give."""
     shape = times.shape
-    start, end, free = (np.zeros(times.job_ns.shape, dtype=np.int64) for _ in range(3))
+    start, end, free = (np.zeros(times.action_ns.shape, dtype=np.int64) for _ in range(3))
     _place(times, start, end, free)
     length = end.max(axis=(0, 1, 3, 4)) + PAUSE_NS
     reduced = end.max(axis=(0, 4))  # pipeline x step x stage: where a rank enters the reduction
@@ -80,7 +80,7 @@ def run(times: Times) -> Timeline:
     begin = ORIGIN_NS + np.concatenate([[0], np.cumsum(length)[:-1]])
     base = begin.reshape(1, 1, -1, 1, 1)
     frames = [
-        _jobs(shape, start + base, end + base),
+        _actions(shape, start + base, end + base),
         *_messages(times, start + base, end + base, free + base),
     ]
     if times.reduces:
@@ -118,7 +118,7 @@ def run(times: Times) -> Timeline:
 
 
 def _place(times: Times, start: np.ndarray, end: np.ndarray, free: np.ndarray) -> None:
-    """Fill in when each job starts and ends, and when its rank was free for it."""
+    """Fill in when each action starts and ends, and when its rank was free for it."""
     shape = times.shape
     todo = orders(shape)
     now = [np.zeros((shape.pipelines, shape.steps), dtype=np.int64) for _ in range(shape.stages)]
@@ -139,7 +139,7 @@ def _place(times: Times, start: np.ndarray, end: np.ndarray, free: np.ndarray) -
                         ready, end[kind, :, :, source, m] + times.message_ns[own].astype(np.int64)
                     )
                 start[own] = ready
-                now[stage] = end[own] = ready + times.job_ns[own].astype(np.int64)
+                now[stage] = end[own] = ready + times.action_ns[own].astype(np.int64)
                 done.add((kind, stage, m))
 
 
@@ -150,7 +150,7 @@ def _index(shape: Shape, mask: np.ndarray | None = None) -> dict[str, np.ndarray
     return {name: values if mask is None else values[mask] for name, values in found.items()}
 
 
-def _jobs(shape: Shape, start: np.ndarray, end: np.ndarray) -> pl.DataFrame:
+def _actions(shape: Shape, start: np.ndarray, end: np.ndarray) -> pl.DataFrame:
     frame = pl.DataFrame({**_index(shape), "start_ns": start.ravel(), "end_ns": end.ravel()})
     return frame.select(
         (pl.col("pipeline") * shape.stages + pl.col("stage")).alias("rank"),
@@ -173,7 +173,7 @@ def _kind(form: str) -> pl.Expr:
 
 
 def _messages(times: Times, start: np.ndarray, end: np.ndarray, free: np.ndarray) -> list[pl.DataFrame]:
-    """Return receives, asked for when their rank is free, and sends, issued when the job is done."""
+    """Return receives, asked for when their rank is free, and sends, issued when the action is done."""
     shape = times.shape
     every = _index(shape)
     source = every["stage"] + np.where(every["number"] == 0, -1, 1)

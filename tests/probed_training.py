@@ -26,12 +26,12 @@ V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 class ProbeWeight(torch.autograd.Function):
     @staticmethod
     def forward(ctx, weight, stage, microbatch):
-        ctx.job = (stage, microbatch)
+        ctx.action = (stage, microbatch)
         return weight.view_as(weight)
 
     @staticmethod
     def backward(ctx, grad):
-        log_work("weight gradient", *ctx.job)
+        log_work("weight gradient", *ctx.action)
         return grad, None, None
 
 

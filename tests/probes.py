@@ -17,7 +17,7 @@ LOG: list[tuple[str, int, int, int, int]] = []
 
 
 def log_work(kind: str, stage: int, microbatch: int) -> None:
-    """Do work that takes a while, and note what of which job it was."""
+    """Do work that takes a while, and note what of which action it was."""
     start_ns = time.monotonic_ns()
     time.sleep(SECONDS)
     LOG.append((kind, stage, microbatch, start_ns, time.monotonic_ns()))
@@ -28,13 +28,13 @@ class ProbeOutput(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, value, stage, microbatch, backward="backward"):
-        ctx.job = (backward, stage, microbatch)
+        ctx.action = (backward, stage, microbatch)
         log_work("forward", stage, microbatch)
         return value.clone()
 
     @staticmethod
     def backward(ctx, grad):
-        log_work(*ctx.job)
+        log_work(*ctx.action)
         return grad, None, None, None
 
 

@@ -1,8 +1,8 @@
 """Random timelines for properties: wild ones, whose times obey nothing, and lawful ones, simulated with random costs.
 
-A wild timeline has what the real world adds: jobs that overlap or have no length, jobs of no known stage, a job
-recorded twice, ranks without any job, effects before their causes, compute that is no pipeline job, transfers of
-which one end is lost.
+A wild timeline has what the real world adds: actions that overlap or have no length, actions of no known stage, a
+action recorded twice, ranks without any action, effects before their causes, compute that is no pipeline action,
+transfers of which one end is lost.
 """
 
 from __future__ import annotations
@@ -79,6 +79,6 @@ def one_f_one_b(stages: int, microbatches: int) -> dict[int, list[str]]:
         warm_up = min(stages - 1 - rank, microbatches)
         forwards = [f"F{rank}.{microbatch}" for microbatch in range(microbatches)]
         backwards = [f"B{rank}.{microbatch}" for microbatch in range(microbatches)]
-        steady = [job for pair in zip(forwards[warm_up:], backwards, strict=False) for job in pair]
+        steady = [action for pair in zip(forwards[warm_up:], backwards, strict=False) for action in pair]
         orders[rank] = [*forwards[:warm_up], *steady, *backwards[microbatches - warm_up :]]
     return orders

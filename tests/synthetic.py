@@ -28,7 +28,7 @@ class Shape:
     origin_ns: int = EPOCH_NS
 
 
-def job_order(rank: int, shape: Shape) -> list[tuple[str, int]]:
+def action_order(rank: int, shape: Shape) -> list[tuple[str, int]]:
     """Return the 1F1B order of one rank as (kind, micro-batch)."""
     warmup = min(shape.ranks - 1 - rank, shape.microbatches)
     order = [("forward", m) for m in range(warmup)]
@@ -43,9 +43,9 @@ def message_count(shape: Shape) -> int:
 
 
 def pipeline_timeline(shape: Shape) -> Timeline:
-    """Return a 1F1B run: jobs, sends and receives with their waits, one optimizer job per step, and steps.
+    """Return a 1F1B run: actions, sends and receives with their waits, one optimizer action per step, and steps.
 
-    Receives are posted when the rank has finished the job before, sends take `ISSUE_NS`, and data arrive
+    Receives are posted when the rank has finished the action before, sends take `ISSUE_NS`, and data arrive
     `TRANSFER_NS` after the send was issued.
     """
     rows: list[dict[str, object]] = []
@@ -70,19 +70,19 @@ def pipeline_timeline(shape: Shape) -> Timeline:
 
 
 def _run_step(rows: list[dict[str, object]], free_ns: list[int], step: int, shape: Shape) -> None:
-    """Run every rank's jobs in order as soon as their data are there."""
-    todo = {rank: job_order(rank, shape) for rank in range(shape.ranks)}
+    """Run every rank's actions in order as soon as their data are there."""
+    todo = {rank: action_order(rank, shape) for rank in range(shape.ranks)}
     sent_ns: dict[tuple[str, int, int], int] = {}
     while any(todo.values()):
-        for rank, jobs in todo.items():
-            while jobs:
-                kind, microbatch = jobs[0]
+        for rank, actions in todo.items():
+            while actions:
+                kind, microbatch = actions[0]
                 away = -1 if kind == "forward" else 1
                 source = rank + away
                 has_source = 0 <= source < shape.ranks
                 if has_source and (kind, source, microbatch) not in sent_ns:
                     break
-                jobs.pop(0)
+                actions.pop(0)
                 common = {"rank": rank, "step": step, "stage": rank, "chunk": 0, "microbatch": microbatch}
                 start_ns = free_ns[rank]
                 if has_source:
@@ -154,7 +154,7 @@ def _edge_rows() -> list[dict[str, Any]]:
     compute = {"rank": 5, "lane": "compute", "step": 0, "stage": 5}
     bounds = [(0, 100), (100, 200), (200, 200), (200, 200), (200, 50_000), (49_999, 90_000), (90_000, 90_000),
               (95_000, 94_000), (95_000, 95_001), (95_001, 95_002)]  # fmt: skip
-    jobs = [
+    actions = [
         {**compute, "kind": "backward_input" if number % 2 else "backward_weight", "microbatch": number,
          "start_ns": start_ns, "end_ns": end_ns}
         for number, (start_ns, end_ns) in enumerate(bounds)
@@ -165,7 +165,7 @@ def _edge_rows() -> list[dict[str, Any]]:
          "wait_start_ns": 60_000, "wait_end_ns": 70_000 + number}
         for number in range(3)
     ]  # fmt: skip
-    return jobs + receives
+    return actions + receives
 
 
 def _named_rows() -> list[dict[str, Any]]:

@@ -141,7 +141,7 @@ def test_rows_and_ids_are_those_of_the_peer_where_it_is_right(plant, compare, sh
     assert charts.ours == charts.theirs
     right = true_pairs(truth.transfers)
     assert pairs(charts.our_ids) == right
-    # Both jobs of an overlapped pair send to the same neighbor at the same time: there, counting is not enough.
+    # Both actions of an overlapped pair send to the same neighbor at the same time: there, counting is not enough.
     if pairs(charts.their_ids) == right:
         assert charts.our_ids == charts.their_ids
     else:
@@ -151,7 +151,7 @@ def test_rows_and_ids_are_those_of_the_peer_where_it_is_right(plant, compare, sh
 
 def test_a_lost_mark_costs_one_name_where_the_peer_loses_the_step(plant, compare):
     truth = plant(**V)
-    before = truth.jobs.filter(pl.col("rank") == 1)["start_ns"].unique().sort()
+    before = truth.actions.filter(pl.col("rank") == 1)["start_ns"].unique().sort()
     lose_mark(truth.databases[1], 5)
     charts = compare(truth)
     assert sum(name == "" for name, *_ in charts.theirs[1]) == 27
@@ -165,7 +165,7 @@ def test_a_lost_mark_costs_one_name_where_the_peer_loses_the_step(plant, compare
 
 def test_an_extra_mark_is_told_apart_where_the_peer_loses_the_step(plant, compare):
     truth = plant(**V, steps=1)
-    last = truth.jobs.filter(pl.col("rank") == 3)["end_ns"].max()
+    last = truth.actions.filter(pl.col("rank") == 3)["end_ns"].max()
     add_mark(truth.databases[3], "{'name': 'WeightGradStore.pop'}", last + 10, last + 20)
     charts = compare(truth)
     assert {name for name, *_ in charts.theirs[3]} == {""}

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.graph.binding_constraints import Bonds, find_bonds
+from stagescope.analysis.graph.actions import Actions, find_actions
+from stagescope.analysis.graph.binding_constraints import Bonds, find_binding_constraints
 from stagescope.analysis.graph.critical_path import find_critical_path
 from stagescope.analysis.graph.latest_inputs import find_latest_inputs
-from stagescope.analysis.graph.operations import Operations, find_operations
 from stagescope.analysis.graph.replay import plan_replay
 from stagescope.analysis.graph.slack import measure_slack
 from stagescope.analysis.graph.transfer_lags import find_transfer_lags
-from stagescope.analysis.idle.intervals import find_idle_gaps
+from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.model import SPANS
@@ -50,8 +50,8 @@ def busy_of(timeline: Timeline) -> pl.DataFrame:
     return unite(timeline.spans.filter(pl.col("lane") == "compute"))
 
 
-def bonds_of(operations: Operations) -> Bonds:
-    return find_bonds(operations, plan_replay(operations), find_transfer_lags(operations).lag_ns)
+def bonds_of(actions: Actions) -> Bonds:
+    return find_binding_constraints(actions, plan_replay(actions), find_transfer_lags(actions).lag_ns)
 
 
 def phases_of(timeline: Timeline) -> pl.DataFrame:
@@ -59,23 +59,23 @@ def phases_of(timeline: Timeline) -> pl.DataFrame:
 
 
 def overlap_of(timeline: Timeline) -> pl.DataFrame:
-    operations = find_operations(timeline)
-    return measure_overlap(timeline.spans, bubbles_of(timeline), busy_of(timeline), operations)
+    actions = find_actions(timeline)
+    return measure_overlap(timeline.spans, bubbles_of(timeline), busy_of(timeline), actions)
 
 
 def gaps_of(timeline: Timeline) -> pl.DataFrame:
-    operations = find_operations(timeline)
-    inputs = find_latest_inputs(operations)
-    return find_idle_gaps(bubbles_of(timeline), busy_of(timeline), operations, inputs)
+    actions = find_actions(timeline)
+    inputs = find_latest_inputs(actions)
+    return find_idle_intervals(bubbles_of(timeline), busy_of(timeline), actions, inputs)
 
 
 def path_of(timeline: Timeline) -> pl.DataFrame:
-    operations = find_operations(timeline)
-    inputs = find_latest_inputs(operations)
-    return find_critical_path(operations, bonds_of(operations), inputs, busy_of(timeline))
+    actions = find_actions(timeline)
+    inputs = find_latest_inputs(actions)
+    return find_critical_path(actions, bonds_of(actions), inputs, busy_of(timeline))
 
 
 def slack_of(timeline: Timeline) -> pl.DataFrame:
-    """Return the slack of every operation beside what it is."""
-    operations = find_operations(timeline)
-    return operations.ops.join(measure_slack(operations, bonds_of(operations)), on=["op", "row"])
+    """Return the slack of every action beside what it is."""
+    actions = find_actions(timeline)
+    return actions.ops.join(measure_slack(actions, bonds_of(actions)), on=["op", "row"])

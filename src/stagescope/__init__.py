@@ -5,7 +5,7 @@
 >>> report = stagescope.analyze(timeline)           # doctest: +SKIP
 >>> stagescope.export(timeline, "today.pftrace")    # doctest: +SKIP
 
-Everything is imported when it is first used: a training job that records must not pay for the analysis.
+Everything is imported when it is first used: a training run that records must not pay for the analysis.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagescope import __version__
 from stagescope.analysis import build_explained_report, build_report
 from stagescope.analysis.completeness.comparable import only_comparable
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.what_if import predict_steps
 from stagescope.analysis.statistics.comparison import compare_totals
 from stagescope.clocks import align_clocks
@@ -133,7 +133,7 @@ def read_paddle_logs(
     """Return the Timeline of Paddle's worker logs in a directory, those of some devices or all.
 
     With `multi_machine`, every directory in `log_dir` that holds logs is a machine. Raises InputError where there
-    are no logs, or no job line in any.
+    are no logs, or no action line in any.
     """
     logs = find_worker_logs(Path(log_dir), devices, multi_machine=multi_machine)
     options = options or ReadOptions()
@@ -342,10 +342,10 @@ def what_if(timeline: Timeline, assumptions: Sequence[Assumption]) -> WhatIf:
     >>> what_if(empty_timeline(), []).table.height
     0
     """
-    operations = find_operations(only_comparable(timeline))
+    actions = find_actions(only_comparable(timeline))
     steps = [step.step for step in build_report(timeline).steps if step.in_totals]
-    predicted = predict_steps(operations, assumptions, steps)
-    return predicted._replace(diagnostics=(*operations.diagnostics, *predicted.diagnostics))
+    predicted = predict_steps(actions, assumptions, steps)
+    return predicted._replace(diagnostics=(*actions.diagnostics, *predicted.diagnostics))
 
 
 def write(

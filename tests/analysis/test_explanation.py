@@ -5,21 +5,21 @@ import pytest
 from drawing import timeline_from_text
 from explained_runs import explained, schedule_run
 from stagescope.analysis import build_explained_report
-from stagescope.analysis.idle.ledger import CAUSES
 from stagescope.model import SPANS, empty_timeline
 from stagescope.model.validate import conform
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 
 def test_a_schedule_run_as_it_should_be_idles_by_its_own_bubble_alone():
     fractions = explained().explanation.idle_fractions()
     assert fractions["schedule_bubble_ns"] == fractions["idle_ns"] == pytest.approx(3 / 11)
-    assert [fractions[name] for name in CAUSES[1:]] == [0, 0, 0, 0, 0]
+    assert [fractions[name] for name in CAUSE_COLUMNS[1:]] == [0, 0, 0, 0, 0]
 
 
 def test_the_causes_of_every_rank_and_of_the_run_sum_to_its_idle_time():
     report = explained(slower={1: 1.2}, hop_ns=500_000, gap_ns=30_000)
     idle = report.explanation.idle
-    assert (idle.select(CAUSES).sum_horizontal() == idle["idle_ns"]).all()
+    assert (idle.select(CAUSE_COLUMNS).sum_horizontal() == idle["idle_ns"]).all()
     by_rank = idle.drop_nulls("rank")
     assert by_rank["idle_ns"].to_list() == [rank.idle_ns for rank in report.ranks]
     assert idle["idle_ns"][-1] == by_rank["idle_ns"].sum()
@@ -53,10 +53,10 @@ def test_the_order_of_the_rows_changes_nothing():
     shuffled = timeline.with_spans(conform(spans, SPANS))
     first, second = (build_explained_report(each).explanation for each in (timeline, shuffled))
     assert first.idle.equals(second.idle)
-    assert first.wins.equals(second.wins)
+    assert first.improvements.equals(second.improvements)
 
 
-def test_of_a_timeline_without_jobs_nothing_is_explained():
+def test_of_a_timeline_without_actions_nothing_is_explained():
     report = build_explained_report(empty_timeline())
     assert report.explanation.idle_fractions() == {}
-    assert report.explanation.wins.is_empty()
+    assert report.explanation.improvements.is_empty()

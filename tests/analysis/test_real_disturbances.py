@@ -39,13 +39,13 @@ def claims(how, *columns):
     return found.filter("is_claimed").select(columns).rows()
 
 
-def test_a_slow_stage_is_the_only_finding_about_jobs():
+def test_a_slow_stage_is_the_only_finding_about_actions():
     found = find_stragglers(recorded("stage")).table.filter(
         pl.col("is_claimed") & (pl.col("subject") != "link")
     )
     (row,) = found.to_dicts()
     assert (row["finding"], row["stage"], row["rank"]) == ("imbalance or slow device", 2, 2)
-    assert 1.1 < row["excess_fraction"] < 1.6  # 1.5 was planted, in the part of a job that sleeps
+    assert 1.1 < row["excess_fraction"] < 1.6  # 1.5 was planted, in the part of a action that sleeps
     assert row["fast_fraction"] > 1.1
 
 
@@ -77,8 +77,8 @@ def test_an_undisturbed_training_has_no_straggler():
 def test_comparing_with_the_undisturbed_run_names_the_slow_stage():
     table = compare_totals(recorded("nothing"), recorded("stage")).table.filter("is_claimed")
     assert (table["subject"][0], table["difference_ns"][0] > 0) == ("step", True)
-    jobs = table.filter(pl.col("subject") == "jobs").sort("difference_ns", descending=True)
-    assert set(jobs["stage"][:2]) == {2}
+    actions = table.filter(pl.col("subject") == "action_count").sort("difference_ns", descending=True)
+    assert set(actions["stage"][:2]) == {2}
     # 8 micro-batches, each 9 ms longer; what else keeps the machine busy adds to it.
-    assert jobs["difference_ns"][0] > 0.7 * 72e6
-    assert jobs["low_ns"][0] < 1.2 * 72e6
+    assert actions["difference_ns"][0] > 0.7 * 72e6
+    assert actions["low_ns"][0] < 1.2 * 72e6

@@ -121,12 +121,12 @@ def test_what_was_wrong_stands_in_the_report_errors_first():
     assert [row.message for row in report.diagnostics] == ["b", "d", "c", "a"]
 
 
-def test_a_timeline_without_jobs_gives_a_report_without_figures():
+def test_a_timeline_without_actions_gives_a_report_without_figures():
     report = build_report(empty_timeline())
     assert (report.steps, report.ranks, report.bubble.fraction, report.microbatches) == ((), (), None, None)
 
 
-def test_jobs_without_length_have_no_bubble():
+def test_actions_without_length_have_no_bubble():
     instant = timeline_from_text("F0").spans.with_columns(end_ns="start_ns")
     report = build_report(timeline_from_text("F0").with_spans(instant))
     assert (report.steps[0].bubble_fraction, report.bubble.fraction) == (0.0, 0.0)
@@ -150,12 +150,12 @@ def shape(report: Report) -> list[tuple]:
 @st.composite
 def timelines(draw) -> Timeline:
     ranks = draw(st.integers(1, 4))
-    jobs = st.tuples(st.integers(0, 3), st.integers(0, ranks - 1), st.integers(0, 60), st.integers(0, 20))
+    actions = st.tuples(st.integers(0, 3), st.integers(0, ranks - 1), st.integers(0, 60), st.integers(0, 20))
     rows = [
         {"rank": rank, "lane": "compute", "kind": kind, "step": step, "stage": rank, "microbatch": 0,
          "start_ns": step * 50 + start, "end_ns": step * 50 + start + length}
         for kind in ("forward", "backward")
-        for step, rank, start, length in draw(st.lists(jobs, min_size=1, max_size=12))
+        for step, rank, start, length in draw(st.lists(actions, min_size=1, max_size=12))
     ]  # fmt: skip
     table = conform(pl.DataFrame({"rank": range(ranks)}), RANKS)
     bare = empty_timeline()

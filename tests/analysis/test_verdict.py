@@ -26,14 +26,16 @@ def points(sentence):
 def test_a_textbook_run_is_told_in_the_words_of_the_textbook():
     verdict = explained().verdict
     assert verdict.why == "1f1b, 4 stages x 8 micro-batches, 27 % idle: 27 points are the schedule's own."
-    assert verdict.win.startswith("Largest win: schedule ")
-    assert str(verdict) == f"{verdict.why} {verdict.win}"
+    assert verdict.improvement.startswith("Largest win: schedule ")
+    assert str(verdict) == f"{verdict.why} {verdict.improvement}"
 
 
 def test_a_simulation_with_relative_costs_is_told_in_units_of_cost():
-    jobs = order("1f1b", ranks=4, microbatches=8)
-    step = workflow.simulate(jobs, Costs(forward=COST_UNIT_NS, backward=2 * COST_UNIT_NS), in_cost_units=True)
-    win = workflow.analyze(step.timeline).verdict.win
+    actions = order("1f1b", ranks=4, microbatches=8)
+    step = workflow.simulate(
+        actions, Costs(forward=COST_UNIT_NS, backward=2 * COST_UNIT_NS), in_cost_units=True
+    )
+    win = workflow.analyze(step.timeline).verdict.improvement
     assert re.search(r"from 33 to about [\d.]+ units of cost a step, ", win)
 
 
@@ -62,7 +64,7 @@ def test_a_cause_that_saves_idle_time_is_taken_off():
         jitter_ns=pl.lit(-30_000_000), stage_imbalance_ns=pl.col("stage_imbalance_ns") + 30_000_000
     )
     verdict = give_verdict(report, replace(report.explanation, idle=shifted))
-    assert re.search(r", less [12] for uneven jobs\.$", verdict.why)
+    assert re.search(r", less [12] for uneven actions\.$", verdict.why)
     assert sum(points(verdict.why)) == int(re.search(r"(\d+) % idle", verdict.why)[1])
 
 
@@ -84,23 +86,23 @@ def with_schedule(name):
 
 def test_what_wins_by_more_memory_is_not_the_largest_win():
     report = explained()
-    best = report.explanation.wins.filter(~pl.col("needs_more_memory")).row(0, named=True)
-    assert best["assumption"] in report.verdict.win
+    best = report.explanation.improvements.filter(~pl.col("needs_more_memory")).row(0, named=True)
+    assert best["assumption"] in report.verdict.improvement
 
 
 def test_a_slow_replica_is_a_finding_with_its_witnesses():
     times = random_times(Shape(steps=8), seed=3)
-    times.job_ns[:, 1, :, 2, :] *= 1.2
+    times.action_ns[:, 1, :, 2, :] *= 1.2
     findings = build_explained_report(run(times)).verdict.findings
     assert any(
-        re.match(r"Rank 6 is slower than .* by 1\d\.\d to 2\d\.\d % \(95 % interval, \d+ witnesses\)\.", each)
+        re.match(r"Rank 6 is slower than .* by 1\d\.\d to 2\d\.\d % \(95 % CI, n = \d+\)\.", each)
         for each in findings
     )
 
 
 def test_a_long_step_is_a_finding():
     times = random_times(Shape(steps=12), seed=4)
-    times.job_ns[:, 0, 7, 1, :] *= 2
+    times.action_ns[:, 0, 7, 1, :] *= 2
     findings = build_explained_report(run(times)).verdict.findings
     assert any(each.startswith("Step 7 took ") and "rank 1" in each for each in findings)
 
@@ -108,24 +110,25 @@ def test_a_long_step_is_a_finding():
 def test_at_most_five_findings_are_told():
     times = random_times(Shape(pipelines=4, steps=8), seed=5)
     for pipeline in range(1, 4):
-        times.job_ns[:, pipeline, :, :2, :] *= 1 + 0.1 * pipeline
+        times.action_ns[:, pipeline, :, :2, :] *= 1 + 0.1 * pipeline
     assert len(build_explained_report(run(times)).verdict.findings) <= 5
 
 
 def test_a_straggler_without_peers_is_called_either():
     row = {
         "subject": "stage", "stage": 3, "finding": "imbalance or slow device", "compared_with": "the other stages",
-        "low_fraction": 0.1, "high_fraction": 0.2, "witnesses": 12, "rank": None, "machine": None, "peer": None,
+        "low_fraction": 0.1, "high_fraction": 0.2, "sample_count": 12, "rank": None, "machine": None, "peer": None,
     }  # fmt: skip
     assert straggler_sentence(row) == (
         "Stage 3 takes longer (more work, or a slower device: nothing runs the same stage) than the other stages, "
-        "by 10.0 to 20.0 % (95 % interval, 12 witnesses)."
+        "by 10.0 to 20.0 % (95 % CI, n = 12)."
     )
 
 
-def test_without_jobs_there_is_nothing_to_say():
+def test_without_actions_there_is_nothing_to_say():
     verdict = build_explained_report(empty_timeline()).verdict
     assert (
-        verdict.why == "No step with a forward or backward job was recorded, so there is nothing to explain."
+        verdict.why
+        == "No step with a forward or backward action was recorded, so there is nothing to explain."
     )
-    assert verdict.win == ""
+    assert verdict.improvement == ""

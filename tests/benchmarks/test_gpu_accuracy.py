@@ -1,4 +1,4 @@
-"""The parts of the benchmark that need no GPU: reading both recordings of a job, and saying that there is none."""
+"""The parts of the benchmark that need no GPU: reading both recordings of a action, and saying that there is none."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def event(category, ts, dur, name="", **args):
     return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "args": args}
 
 
-def test_a_job_lasts_from_the_first_to_the_last_kernel_that_was_launched_in_it(benchmark):
+def test_a_action_lasts_from_the_first_to_the_last_kernel_that_was_launched_in_it(benchmark):
     trace = {
         "baseTimeNanoseconds": 1_000_000,
         "traceEvents": [
             {"ph": "M", "name": "process_name"},
-            event("user_annotation", 10, 5, "job 3"),
-            event("user_annotation", 20, 5, "job 4"),
-            event("user_annotation", 30, 5, "job 5"),
+            event("user_annotation", 10, 5, "action 3"),
+            event("user_annotation", 20, 5, "action 4"),
+            event("user_annotation", 30, 5, "action 5"),
             event("user_annotation", 30, 5, "Optimizer.step"),
             event("cuda_runtime", 11, 1, correlation=1),
             event("cuda_runtime", 14, 1, correlation=2),
@@ -53,16 +53,16 @@ def test_a_job_lasts_from_the_first_to_the_last_kernel_that_was_launched_in_it(b
             event("kernel", 300, 10, correlation=3),
         ],
     }
-    assert benchmark.cupti_jobs(trace) == {3: (1_100_000, 1_200_500), 4: (1_300_000, 1_310_000)}
+    assert benchmark.cupti_actions(trace) == {3: (1_100_000, 1_200_500), 4: (1_300_000, 1_310_000)}
 
 
-def test_recorded_jobs_are_brought_to_the_wall_clock(benchmark, tmp_path):
+def test_recorded_actions_are_brought_to_the_wall_clock(benchmark, tmp_path):
     frames = recording_frames([span_record("forward", 100, 200, microbatch=7), span_record("loss", 1, 2)])
     anchors = fmt.DEVICE_ANCHOR.pack(0, 0, 8_000, 0) + fmt.DEVICE_ANCHOR.pack(9, 9, 8_000, 4_500)
     frames.insert(3, (fmt.DEVICE_CLOCK, anchors))
     (tmp_path / "a.sscope").write_bytes(encode(frames))
-    jobs, errors_ns = benchmark.recorded_jobs(tmp_path / "a.sscope")
-    assert jobs == {7: (1_000_100, 1_000_200)}
+    actions, errors_ns = benchmark.recorded_actions(tmp_path / "a.sscope")
+    assert actions == {7: (1_000_100, 1_000_200)}
     assert errors_ns == [4_500]
 
 
@@ -75,17 +75,17 @@ def test_a_recording_of_a_device_agrees_with_the_truth_that_is_planted_there(
     record.start(tmp_path)
     anchor = read_anchor()
     offset_ns = anchor.realtime_ns - anchor.monotonic_ns
-    for job in range(20):
+    for action in range(20):
         token = session.recorder.timer.begin()
         begin_ns = device.last_ns
         device.work(100_000)
-        session.recorder.timer.end(token, benchmark.FORWARD, 0, job)
-        truth[job] = benchmark.Interval(begin_ns + offset_ns, device.last_ns + offset_ns)
+        session.recorder.timer.end(token, benchmark.FORWARD, 0, action)
+        truth[action] = benchmark.Interval(begin_ns + offset_ns, device.last_ns + offset_ns)
     time.sleep(0.01)
     record.stop()
     (path,) = tmp_path.rglob("*.sscope")
-    jobs, stated_ns = benchmark.recorded_jobs(path)
-    errors = benchmark.compare(jobs, truth)
+    actions, stated_ns = benchmark.recorded_actions(path)
+    errors = benchmark.compare(actions, truth)
     assert len(errors["start"]) == 20
     limit_us = (max(stated_ns) + anchor.width_ns) / 1e3 + 20  # both have read the wall clock
     assert max(map(abs, errors["start"] + errors["end"])) < limit_us
@@ -93,7 +93,7 @@ def test_a_recording_of_a_device_agrees_with_the_truth_that_is_planted_there(
 
 def test_figures_are_printed_for_starts_ends_and_durations(benchmark, capsys):
     errors = {
-        "jobs": [3.0],
+        "actions": [3.0],
         "start": [1.0, -2.0, 9.0],
         "end": [1.0] * 3,
         "duration": [0.0] * 3,
@@ -101,7 +101,7 @@ def test_figures_are_printed_for_starts_ends_and_durations(benchmark, capsys):
     }
     assert benchmark.print_errors("one process", errors) == (1.0, 9.0)
     told = capsys.readouterr().out.splitlines()
-    assert told[1] == "one process: 3 of 3 jobs compared"
+    assert told[1] == "one process: 3 of 3 actions compared"
     assert told[3].split() == ["start", "2.00", "9.00", "2.67"]
 
 

@@ -77,7 +77,7 @@ class ViewerPage:
         self.settle()
 
     def id(self, kind: str, stage: int, microbatch: int, step: int = 1) -> int:
-        """Return the id of a job; step 1 is the one that is in view at first."""
+        """Return the id of a action; step 1 is the one that is in view at first."""
         return int(self.page.evaluate(ID, [kind, stage, microbatch, step]))
 
     def spot(self, span_id: int) -> dict[str, float]:

@@ -17,7 +17,7 @@ HOSTILE = "</script><img src=x onerror=\"window.hacked=1\"><svg onload='window.h
 
 @pytest.fixture(scope="module")
 def faster(run):
-    """The same run with backward jobs of stage 1 half as long."""
+    """The same run with backward actions of stage 1 half as long."""
     is_changed = (pl.col("kind") == "backward") & (pl.col("stage") == 1)
     half = (pl.col("start_ns") + pl.col("end_ns")) // 2
     return run.with_spans(run.spans.with_columns(end_ns=pl.when(is_changed).then(half).otherwise("end_ns")))
@@ -52,7 +52,7 @@ def open_other(shown, path):
 
 
 def color_of(shown, kind, stage, part=0.2):
-    """Return the color of a job of micro-batch 4 at a part of its row's height: 0.2 its own, 0.85 the other run's."""
+    """Return the color of a action of micro-batch 4 at a part of its row's height: 0.2 its own, 0.85 the other run's."""
     at = shown.spot(shown.id(kind, stage, 4))
     height = shown.of("rows.value.placed[0].height")
     found = shown.page.evaluate(
@@ -63,17 +63,17 @@ def color_of(shown, kind, stage, part=0.2):
     return tuple(found)
 
 
-def test_jobs_that_took_longer_are_red_and_others_gray(shown, run, faster_page):
+def test_actions_that_took_longer_are_red_and_others_gray(shown, run, faster_page):
     open_other(shown, faster_page)
     comparison = shown.of("comparison.value.matched")
-    jobs = run.spans.filter(pl.col("kind").is_in(["forward", "backward"])).height
-    assert (comparison, shown.of("comparison.value.unmatched")) == (jobs, 0)
+    actions = run.spans.filter(pl.col("kind").is_in(["forward", "backward"])).height
+    assert (comparison, shown.of("comparison.value.unmatched")) == (actions, 0)
     for kind, stage, color in [("backward", 1, RED), ("forward", 1, GRAY), ("backward", 2, GRAY)]:
         assert color_of(shown, kind, stage) == color, (kind, stage)
     page = shown.page
     page.locator("summary", has_text="Compare").click()
     facts = shown.facts("Compare")
-    assert facts["jobs matched"] == str(jobs)
+    assert facts["actions matched"] == str(actions)
     page.get_by_role("button", name="End the comparison").click()
     assert shown.of("comparison.value") is None
 
@@ -97,8 +97,8 @@ def words_of(shown):
 
 def test_a_page_of_two_runs_opens_compared_and_says_what_changed(open_page, pair_page, run, faster):
     shown = open_page(pair_page)
-    jobs = run.spans.filter(pl.col("kind").is_in(["forward", "backward"])).height
-    assert (shown.of("comparison.value.matched"), shown.of("comparison.value.unmatched")) == (jobs, 0)
+    actions = run.spans.filter(pl.col("kind").is_in(["forward", "backward"])).height
+    assert (shown.of("comparison.value.matched"), shown.of("comparison.value.unmatched")) == (actions, 0)
     assert (color_of(shown, "backward", 1), color_of(shown, "backward", 2)) == (RED, GRAY)
     assert (
         color_of(shown, "backward", 1, part=0.85) == BACKWARD
@@ -109,7 +109,7 @@ def test_a_page_of_two_runs_opens_compared_and_says_what_changed(open_page, pair
     assert words_of(shown).startswith("What changed")
     for sentence in comparison_sentences(said):
         assert sentence in words_of(shown)
-    assert shown.facts("Compare")["jobs matched"] == str(jobs)
+    assert shown.facts("Compare")["actions matched"] == str(actions)
     assert shown.page.locator(".legend").inner_text().count("slower than in the other run") == 1
 
 
@@ -187,7 +187,7 @@ def test_runs_with_nothing_in_common_say_so(open_page, make_pair, run):
     other = run.with_spans(run.spans.filter(pl.col("kind") == "optimizer").with_columns(step=None))
     shown = open_page(make_pair("nothing", other, run))
     assert "The runs have nothing in common that could be compared." in words_of(shown)
-    assert shown.facts("Compare")["jobs matched"] == "0"
+    assert shown.facts("Compare")["actions matched"] == "0"
 
 
 def test_axe_finds_no_serious_barrier_in_a_page_of_two_runs(open_page, pair_page, axe):

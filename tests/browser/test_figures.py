@@ -43,7 +43,7 @@ def test_the_first_panel_is_the_verdict_of_the_report(shown, run):
     first = shown.page.locator("details.section").first
     first.locator(".verdict").wait_for()
     assert first.locator("h2").inner_text() == "Why"
-    assert first.locator("p").all_inner_texts() == [verdict.why, verdict.win]
+    assert first.locator("p").all_inner_texts() == [verdict.why, verdict.improvement]
     assert first.locator("li").all_inner_texts() == list(verdict.findings)
     assert shown.page.locator("h1").inner_text() == shown.of("meta.title")
 
@@ -70,9 +70,9 @@ def test_figures_of_a_selection_equal_those_of_the_spans_table(shown, run, rows)
         spans.drop_nulls("wait_start_ns"), base_ns + start, base_ns + end, "wait_start_ns", "wait_end_ns"
     )
     assert got["wait_ns"] == union_ns(waits)
-    gaps = inside(gather_extras(run).gaps.filter(pl.col("rank").is_in(rows)), base_ns + start, base_ns + end)
-    causes = gaps.group_by("cause").agg(pl.sum("long"))
-    assert {one["cause"]: one["sum_ns"] for one in got["causes"]} == dict(causes.iter_rows())
+    idle = inside(gather_extras(run).idle.filter(pl.col("rank").is_in(rows)), base_ns + start, base_ns + end)
+    causes = idle.group_by("waiting_for").agg(pl.sum("long"))
+    assert {one["waiting_for"]: one["sum_ns"] for one in got["waits"]} == dict(causes.iter_rows())
 
 
 def test_the_panel_shows_the_figures_of_the_selection(shown):
@@ -92,9 +92,9 @@ def test_the_panel_shows_the_figures_of_the_selection(shown):
 def test_details_equal_the_row_of_the_table(shown, run, table):
     base_ns = run.spans["start_ns"].min()
     for kind, stage, microbatch in [("forward", 0, 0), ("backward", 3, 7), ("backward", 1, 4)]:
-        job = shown.id(kind, stage, microbatch)
-        shown.click(job)
-        row = table.row(job, named=True)
+        action = shown.id(kind, stage, microbatch)
+        shown.click(action)
+        row = table.row(action, named=True)
         source = run.spans.row(row["source_row"], named=True)
         facts = shown.facts("Selected block")
         assert facts["kind"].startswith(kind)
@@ -114,13 +114,13 @@ def test_details_equal_the_row_of_the_table(shown, run, table):
 
 
 def test_details_say_what_was_waited_for_and_lead_there(shown, run):
-    job = shown.id("backward", 0, 0)
-    shown.click(job)
-    gaps = gather_extras(run).gaps
+    action = shown.id("backward", 0, 0)
+    shown.click(action)
+    idle = gather_extras(run).idle
     start_ns = run.spans["start_ns"].min() + shown.of("selected.value.start")
-    last = gaps.filter((pl.col("rank") == 0) & (pl.col("end_ns") == start_ns)).row(0, named=True)
+    last = idle.filter((pl.col("rank") == 0) & (pl.col("end_ns") == start_ns)).row(0, named=True)
     waits = shown.page.locator("dl.facts > div", has=shown.page.locator("dt", has_text="waited"))
-    assert last["cause"] in waits.first.inner_text()
+    assert last["waiting_for"] in waits.first.inner_text()
     link = waits.locator("button.link", has_text="backward, stage 1, micro-batch 0, rank 1").first
     link.click()
     shown.page.wait_for_function(f"() => {shown.js_selected()} === {shown.id('backward', 1, 0)}")

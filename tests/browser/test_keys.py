@@ -31,7 +31,7 @@ MOVES = {
 FLAGS = {
     "c": "critical",
     "r": "arrows",
-    "g": "gaps",
+    "g": "idle",
     "e": "clocks",
     "x": "waits",
     "b": "comm",

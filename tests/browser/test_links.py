@@ -28,27 +28,27 @@ PHASES = {"forward": "F", "backward": "B"}
 
 
 def links(shown, which):
-    """Return links as ((kind, stage), (kind, stage)) from the giving to the needing job."""
+    """Return links as ((kind, stage), (kind, stage)) from the giving to the needing action."""
     found = shown.of(f"{which}.value")
     names = {kind["code"]: PHASES.get(kind["name"], kind["name"]) for kind in shown.of("meta.kinds")}
-    jobs = {span["id"]: (names[span["kind"]], span["stage"]) for span in found["spans"]}
-    return {(jobs[one], jobs[other]) for one, other in found["links"]}
+    actions = {span["id"]: (names[span["kind"]], span["stage"]) for span in found["spans"]}
+    return {(actions[one], actions[other]) for one, other in found["links"]}
 
 
-def test_hovering_draws_one_hop_to_the_jobs_that_need_each_other(shown):
+def test_hovering_draws_one_hop_to_the_actions_that_need_each_other(shown):
     at = shown.spot(shown.id("backward", 2, 3))
     shown.page.mouse.move(at["x"], at["y"])
     shown.page.wait_for_function("() => window.stagescopeViewer.hoverLinks.value")
     shown.settle()
     assert links(shown, "hoverLinks") == {(("B", 3), ("B", 2)), (("B", 2), ("B", 1))}
-    for job, edge in [(shown.id("backward", 1, 3), "left"), (shown.id("backward", 2, 3), "left")]:
-        place = shown.spot(job)
-        assert shown.page.evaluate(INK, [place[edge] - 3, _middle(shown, job)]) > 3  # the arrow's head
+    for action, edge in [(shown.id("backward", 1, 3), "left"), (shown.id("backward", 2, 3), "left")]:
+        place = shown.spot(action)
+        assert shown.page.evaluate(INK, [place[edge] - 3, _middle(shown, action)]) > 3  # the arrow's head
 
 
-def _middle(shown, job):
+def _middle(shown, action):
     """Return the height at which an arrow meets a block: the middle of its row."""
-    row = shown.of(f"source.spans.row[{job}]")
+    row = shown.of(f"source.spans.row[{action}]")
     return shown.page.evaluate(
         """(row) => {
             const v = window.stagescopeViewer, placed = v.rows.value.placed.find((one) => one.row === row);
@@ -70,10 +70,10 @@ def test_arrows_survive_pinning_and_end_with_hiding(shown):
     shown.click(shown.id("forward", 1, 4))
     shown.press("p")
     assert len(links(shown, "chain")) == 7
-    job = shown.id("forward", 2, 4)
-    assert shown.page.evaluate(INK, [shown.spot(job)["left"] - 3, _middle(shown, job)]) > 3
+    action = shown.id("forward", 2, 4)
+    assert shown.page.evaluate(INK, [shown.spot(action)["left"] - 3, _middle(shown, action)]) > 3
     shown.press("r")
-    assert shown.page.evaluate(INK, [shown.spot(job)["left"] - 3, _middle(shown, job)]) <= 3
+    assert shown.page.evaluate(INK, [shown.spot(action)["left"] - 3, _middle(shown, action)]) <= 3
 
 
 def test_a_link_restores_all_that_is_on_the_screen(open_page, run_page):

@@ -15,8 +15,8 @@ ALLOWED_FRACTION = 0.01
 STATES = {
     "light": ("", {}),
     "dark": ("", {"color_scheme": "dark"}),
-    "analyzed": ("ideal=under&with=arrows.critical.gaps.clocks.comm", {}),
-    "chosen": ("group=machine&span=SPAN&range=45000000-62000000@1-2&with=arrows.gaps.table", {}),
+    "analyzed": ("ideal=under&with=arrows.critical.idle.clocks.comm", {}),
+    "chosen": ("group=machine&span=SPAN&range=45000000-62000000@1-2&with=arrows.idle.table", {}),
 }
 OVERFLOW = """() => [...document.querySelectorAll('.app, .header, .main, .side')].filter(
     (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.className)"""
@@ -92,7 +92,7 @@ def test_nothing_is_cut_off_in_a_small_window_or_with_large_type(open_page, run_
 AXE_STATES = [
     ("", "light", ["", "?", "Control+k"]),
     ("", "dark", ["", "?", "Control+k"]),
-    ("group=machine&with=arrows.table.gaps&ideal=under", "light", [""]),
+    ("group=machine&with=arrows.table.idle&ideal=under", "light", [""]),
     ("pitch=120&with=nothing&hide=1&q=stag:3", "dark", [""]),
 ]
 

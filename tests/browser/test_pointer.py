@@ -97,9 +97,9 @@ def test_dragging_with_shift_selects_the_rows_and_the_time_that_it_spans(shown):
 
 
 def test_a_click_selects_a_block_and_a_click_beside_it_none(shown):
-    job = shown.id("backward", 2, 5)
-    shown.click(job)
-    assert shown.of("selected.value.id") == job
+    action = shown.id("backward", 2, 5)
+    shown.click(action)
+    assert shown.of("selected.value.id") == action
     box = shown.page.locator(".canvas-box canvas").bounding_box()
     shown.page.mouse.click(box["x"] + 300, box["y"] + box["height"] - 5)
     shown.settle()
@@ -107,8 +107,8 @@ def test_a_click_selects_a_block_and_a_click_beside_it_none(shown):
 
 
 def test_a_double_click_zooms_to_the_block(shown):
-    job = shown.id("backward", 2, 5)
-    at = shown.spot(job)
+    action = shown.id("backward", 2, 5)
+    at = shown.spot(action)
     shown.page.mouse.dblclick(at["x"], at["y"])
     shown.settle()
     assert length(shown) == pytest.approx(5 * shown.of("selected.value.duration"), rel=0.3)

@@ -100,7 +100,7 @@ def test_damaged_data_are_not_drawn(open_page, run_page, tmp_path):
 
 def test_a_damaged_extra_leaves_the_picture(open_page, run_page, tmp_path):
     text = text_of(run_page)
-    start = text.index(">", text.index('id="stagescope-gaps"')) + 1
+    start = text.index(">", text.index('id="stagescope-idle"')) + 1
     path = tmp_path / "extra.html"
     path.write_text(text[: start + 20] + "A" * 60 + text[start + 80 :], encoding="utf-8")
     shown = open_page(path, may_complain=True)

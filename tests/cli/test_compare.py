@@ -15,7 +15,7 @@ from stagescope.cli import main
 @pytest.fixture
 def runs(tmp_path):
     after = random_times(Shape(pipelines=1), 2)
-    after.job_ns[1, :, :, 2] *= 1.1
+    after.action_ns[1, :, :, 2] *= 1.1
     for name, times in (("before", random_times(Shape(pipelines=1), 1)), ("after", after)):
         run(times).spans.write_parquet(tmp_path / f"{name}.parquet")
     return str(tmp_path / "before.parquet"), str(tmp_path / "after.parquet")

@@ -52,7 +52,7 @@ def test_copies_with_the_chart_lie_beside_the_profiles_and_each_rank_is_named(cl
     assert (code, err) == (0, "")
     for rank, path in databases.items():
         assert names(copy_of(path, tmp_path)).count("FP") == 2
-        assert f"rank {rank}: 4 jobs, 4 paired operations: {copy_of(path, tmp_path)}" in out
+        assert f"rank {rank}: 4 actions, 4 paired operations: {copy_of(path, tmp_path)}" in out
         assert ask(path, "SELECT name FROM sqlite_master WHERE name = 'StepTaskInfo'") == []
     assert f"wrote 2 ranks to {tmp_path / 'profiles_pp_chart'}" in out
 
@@ -142,7 +142,7 @@ def test_a_lost_mark_leaves_the_other_names_and_the_exit_code_says_that_data_are
     code, out, err = call()
     assert code == 1
     assert names(copy_of(databases[0], tmp_path)) == whole[:3] + whole[4:]
-    assert "marks of jobs that dualpipev has are missing" in out
+    assert "marks of actions that dualpipev has are missing" in out
     assert "partial data" in err
 
 

@@ -88,7 +88,7 @@ def test_partial_data_are_shown_said_first_and_make_the_exit_code_1(partial, cap
     assert out.splitlines()[-1] == f"error: spans that end before they start; they were left out [{where}]"
 
 
-def test_a_table_without_jobs_says_so_and_fails_nothing(tmp_path, capsys):
+def test_a_table_without_actions_says_so_and_fails_nothing(tmp_path, capsys):
     path = tmp_path / "host.csv"
     path.write_text("rank,lane,kind,start_ns,end_ns\n0,host,other,0,5\n")
     assert main(["show", str(path)]) == 0

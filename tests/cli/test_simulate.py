@@ -71,7 +71,7 @@ def test_a_simulation_can_be_read_again(tmp_path):
     out = tmp_path / "step.parquet"
     assert main([*DUALPIPEV, "-o", str(out)]) == 0
     jobs = sum(
-        len(action.jobs)
+        len(action.parts)
         for actions in order("dualpipev", ranks=4, microbatches=10).values()
         for action in actions
     )
@@ -227,7 +227,7 @@ def test_mistakes_in_what_is_given_exit_with_1(call, said, capsys):
     assert said in capsys.readouterr().err
 
 
-JOBS = (
+ACTIONS = (
     "select count(*) from slice where name glob 'forward [0-9]*' or name glob 'backward [0-9]*' "
     "or name glob 'dgrad [0-9]*' or name glob 'wgrad [0-9]*'"
 )
@@ -239,7 +239,7 @@ def test_trace_processor_loads_a_simulation(suffix, tmp_path):
     out, table = tmp_path / f"step.{suffix}", tmp_path / "step.csv"
     for path in (out, table):
         assert main([*DUALPIPEV, "--hop", "0.2", "--cost", "F=1,B=2,O=1", "-o", str(path)]) == 0
-    length, jobs = query_trace(out, "select max(ts + dur) - min(ts) from slice where dur > 0", JOBS)
+    length, jobs = query_trace(out, "select max(ts + dur) - min(ts) from slice where dur > 0", ACTIONS)
     spans = pl.read_csv(table)
     assert int(length[0][0]) == spans["end_ns"].max() - spans["start_ns"].min()
     computed = spans.filter(pl.col("microbatch").is_not_null() & (pl.col("lane") == "compute"))

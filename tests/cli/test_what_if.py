@@ -16,7 +16,7 @@ def spans(tmp_path):
     """Four stages, the third 30 % slower, with transfers and launch gaps."""
     timeline = run(
         one_f_one_b(4, 8),
-        lambda job, rank: (10 if job.kind == "F" else 20) * MS * (1.3 if rank == 2 else 1),
+        lambda action, rank: (10 if action.kind == "F" else 20) * MS * (1.3 if rank == 2 else 1),
         hop_ns=MS // 2,
         gap_ns=MS // 10,
         steps=2,
@@ -116,7 +116,7 @@ def test_what_was_not_measured_is_a_question_mark_with_the_reason(spans, capsys)
     assert main(["what-if", spans, "--faster", "stage=9:10%"]) == 1
     lines = printed(capsys)
     assert lines[3].split() == [*["stage", "9", "10", "%", "faster"], "?", "?", "?", "replay"]
-    assert lines[5] == "  stage 9 10 % faster: no job that counts is of that stage, rank or kind"
+    assert lines[5] == "  stage 9 10 % faster: no action that counts is of that stage, rank or kind"
 
 
 def test_nothing_recorded_is_said(tmp_path, capsys):

@@ -83,7 +83,7 @@ def _sooner(timeline):
     ("plan", "said"),
     [
         (Plan(steps=2), "messages of the run"),
-        (Plan(steps=2, jobs_only=True), "order of the run's jobs"),
+        (Plan(steps=2, actions_only=True), "order of the run's jobs"),
         (Plan(steps=2, ranks=2, replicas=2), "messages of the run and reductions of the run"),
     ],
 )

@@ -220,7 +220,7 @@ MIXTURES = {
         asymmetry_ns=40_000,
         corrupt=0.05,
         missing_links=((3, 4),),
-        jobs_only=True,
+        actions_only=True,
     ),
     "a false stamp excludes what a step excludes too, and nothing tells that it is false": Plan(
         schedule="gpipe",

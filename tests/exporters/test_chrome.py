@@ -24,7 +24,7 @@ def events(trace, phase):
     return [event for event in trace["traceEvents"] if event["ph"] == phase]
 
 
-def test_job_is_a_complete_event_with_color_and_arguments(path):
+def test_action_is_a_complete_event_with_color_and_arguments(path):
     trace = written_trace(timeline_from_text("F0 B0", cell_ns=1_001, origin_ns=EPOCH_NS), path)
     assert events(trace, "X")[1:] == [
         {

@@ -60,7 +60,7 @@ def test_rank_with_several_stages_lists_them_and_one_without_spans_is_there_too(
     ]
 
 
-def test_jobs_that_overlap_get_lanes_of_their_own():
+def test_actions_that_overlap_get_lanes_of_their_own():
     names = lay_out(awkward_timeline()).track_names
     assert [name.split(" / ")[1] for name in names if name.startswith("rank 4")][:2] == [
         "compute 1",
@@ -128,8 +128,8 @@ def test_steps_come_from_the_spans_where_none_were_recorded():
 def test_span_that_ends_before_it_starts_is_drawn_with_no_length_and_counted():
     timeline = timeline_from_text("F0 B0")
     layout = lay_out(timeline.with_spans(timeline.spans.with_columns(end_ns=pl.col("start_ns") - 5)))
-    jobs = layout.slices.filter(pl.col("kind").is_not_null())
-    assert jobs.select("start_ns", "end_ns").rows() == [(0, 0), (1_000, 1_000)]
+    actions = layout.slices.filter(pl.col("kind").is_not_null())
+    assert actions.select("start_ns", "end_ns").rows() == [(0, 0), (1_000, 1_000)]
     assert [(found.rank, found.count) for found in layout.diagnostics] == [(0, 2)]
 
 

@@ -33,7 +33,7 @@ def test_what_was_read_elsewhere_is_the_same_in_the_order_of_the_files(monkeypat
     assert [trace.path for trace in there] == paths
     for one, other in zip(here, there, strict=True):
         assert one.facts == other.facts
-        assert one.jobs.equals(other.jobs)
+        assert one.actions.equals(other.actions)
 
 
 def test_small_traces_are_read_here(monkeypatch, paths):
@@ -45,7 +45,7 @@ def test_small_traces_are_read_here(monkeypatch, paths):
 def test_a_pattern_is_known_elsewhere(monkeypatch, tmp_path):
     paths = [write_trace(tmp_path / f"rank{n}.json", [mark("-fwd-3", 0, 9)], rank=n) for n in (0, 1)]
     found, _ = read(monkeypatch, paths, 2, "-{kind}-{microbatch}")
-    assert [trace.jobs["microbatch"].to_list() for trace in found] == [[3], [3]]
+    assert [trace.actions["microbatch"].to_list() for trace in found] == [[3], [3]]
 
 
 def test_reports_of_nsight_are_read_elsewhere_too(monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ from stagescope.model.simulated import is_in_cost_units, is_simulated
 from stagescope.schedules.catalog import SCHEDULES, order
 from stagescope.schedules.costs import Costs
 from stagescope.schedules.simulator import simulate
-from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
+from stagescope.vocabulary.kinds import ACTION_KINDS, label
 
 UNIT = Costs(forward=1_000, backward=2_000)
 
@@ -37,7 +37,7 @@ def test_the_step_is_the_papers_figure() -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.name)
 def test_every_action_is_there_with_its_times(schedule) -> None:
     step = simulate(order(schedule.name, ranks=4, microbatches=8), Costs(forward=1_000, hop=50))
-    spans = timeline_of_simulation(step).spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    spans = timeline_of_simulation(step).spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     found = {
         (row["rank"], label(row["kind"], row["stage"], row["microbatch"]), row["start_ns"], row["end_ns"])
         for row in spans.iter_rows(named=True)
@@ -45,7 +45,7 @@ def test_every_action_is_there_with_its_times(schedule) -> None:
     assert found == {
         (timed.rank, str(job), timed.start_ns, timed.end_ns)
         for timed in step.actions
-        for job in timed.action.jobs
+        for job in timed.action.parts
     }
     assert spans.height == len(found)
 
@@ -57,7 +57,7 @@ def test_it_is_a_whole_timeline_that_the_analysis_takes() -> None:
     assert report.diagnostics == ()
 
 
-def test_the_jobs_of_a_pair_share_an_id_and_their_times() -> None:
+def test_the_actions_of_a_pair_share_an_id_and_their_times() -> None:
     spans = simulated("dualpipev", ranks=2, microbatches=4).spans.filter(pl.col("pair").is_not_null())
     pairs = spans.group_by("pair").agg(
         pl.len(), pl.col("start_ns", "end_ns", "rank").n_unique(), pl.col("kind").cast(pl.String).sort()
@@ -90,7 +90,7 @@ def test_a_receive_waits_from_when_its_rank_was_free() -> None:
     ]
 
 
-def test_waits_are_exactly_the_idle_time_before_received_jobs() -> None:
+def test_waits_are_exactly_the_idle_time_before_received_actions() -> None:
     step = simulate(order("1f1b", ranks=4, microbatches=8), Costs(forward=1_000, backward=2_000, hop=300))
     spans = timeline_of_simulation(step).spans
     waited = spans.group_by("rank").agg(

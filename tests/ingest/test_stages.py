@@ -44,7 +44,7 @@ def without_stages(timeline: Timeline, *, shift_ns: dict[int, int] | None = None
     return replace(timeline, spans=spans, ranks=conform(ranks, RANKS))
 
 
-def jobs(timeline: Timeline) -> pl.DataFrame:
+def actions(timeline: Timeline) -> pl.DataFrame:
     return timeline.spans.select("rank", "kind", "stage", "microbatch", "chunk").sort(pl.all())
 
 
@@ -53,7 +53,7 @@ def jobs(timeline: Timeline) -> pl.DataFrame:
 def test_stages_are_recovered_from_the_arrival_of_the_first_microbatch(name, chunks, ranks):
     truth = planted(name, ranks, chunks)
     placed = place_stages(without_stages(truth), Layout())
-    assert jobs(placed).equals(jobs(truth))
+    assert actions(placed).equals(actions(truth))
     assert placed.ranks["pp"].to_list() == list(range(ranks))
     [note] = placed.diagnostics.rows(named=True)
     assert note["severity"] == "info"
@@ -66,7 +66,7 @@ def test_stages_are_recovered_from_the_arrival_of_the_first_microbatch(name, chu
 def test_stages_are_recovered_on_clocks_that_are_far_apart(name, chunks, shifts):
     truth = planted(name, 4, chunks)
     placed = place_stages(without_stages(truth, shift_ns=dict(enumerate(shifts))), Layout())
-    assert jobs(placed).equals(jobs(truth))
+    assert actions(placed).equals(actions(truth))
     assert "the machines' clocks are not aligned" in placed.diagnostics["message"][0]
 
 
@@ -78,7 +78,7 @@ def test_ranks_may_be_numbered_in_any_order(order):
         truth, spans=truth.spans.with_columns(number), ranks=truth.ranks.with_columns(number).sort("rank")
     )
     placed = place_stages(without_stages(renumbered), Layout())
-    assert jobs(placed).equals(jobs(renumbered))
+    assert actions(placed).equals(actions(renumbered))
 
 
 def replicas(late_ns: int) -> Timeline:
@@ -103,7 +103,7 @@ def test_replicas_that_run_apart_are_never_taken_for_more_stages(late_ns):
     assert "say how many with --pp" in placed.diagnostics["message"][0]
 
 
-@pytest.mark.parametrize("absent", ["its jobs", "its row"])
+@pytest.mark.parametrize("absent", ["its actions", "its row"])
 def test_where_a_rank_is_missing_the_places_of_the_others_are_not_guessed(absent):
     bare = without_stages(planted("1f1b", 4, 1))
     partial = bare.with_spans(bare.spans.filter(pl.col("rank") != 1))

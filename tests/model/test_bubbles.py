@@ -35,7 +35,7 @@ def test_an_overlapped_pair_is_busy_once():
     assert bubbles(pair).select("window_ns", "busy_ns", "idle_ns").rows() == [(30, 30, 0)]
 
 
-def test_the_window_ends_with_the_last_job_and_not_with_the_optimizer():
+def test_the_window_ends_with_the_last_action_and_not_with_the_optimizer():
     spans = timeline_from_text("F0 B0\nF0 B0", cell_ns=10).spans
     longer = added(
         spans, {"rank": 0, "lane": "compute", "kind": "optimizer", "step": 0, "start_ns": 20, "end_ns": 90}

@@ -54,7 +54,7 @@ def test_a_gradient_reduction_joins_no_pipelines():
     assert pipelines(spans) == {0: 0, 1: 0, 2: 2, 3: 2}
 
 
-def test_a_timeline_without_jobs_has_no_pipelines():
+def test_a_timeline_without_actions_has_no_pipelines():
     assert find_pipelines(empty_timeline().spans).is_empty()
 
 

@@ -34,7 +34,11 @@ def small_file() -> tuple[bytes, list[int]]:
 
 
 def facts(item: Frame | Gap) -> tuple:
-    return (item.sequence, item.type, bytes(item.payload)) if isinstance(item, Frame) else ("gap", item.torn)
+    return (
+        (item.sequence, item.type, bytes(item.payload))
+        if isinstance(item, Frame)
+        else ("gap", item.truncated)
+    )
 
 
 def test_a_frame_is_laid_out_as_documented():
@@ -116,7 +120,7 @@ def test_garbage_between_frames_is_skipped(garbage):
 def test_a_tail_of_zeros_is_a_gap_but_no_torn_frame():
     data, _ = small_file()
     items = list(scan_frames(data + b"\0" * 4096))
-    assert items[-1] == Gap(len(data), 4096, torn=False)
+    assert items[-1] == Gap(len(data), 4096, truncated=False)
 
 
 def test_a_length_beyond_the_limit_is_no_frame_even_with_a_right_checksum():

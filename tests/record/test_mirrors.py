@@ -74,12 +74,12 @@ def test_an_unknown_profiler_is_an_error_that_names_it(text, wrong):
     )
 
 
-def test_jobs_are_named_as_the_field_writes_them(recorder, nvtx):
+def test_actions_are_named_as_the_field_writes_them(recorder, nvtx):
     recorder.mirror = Mirrors(recorder, ("nvtx",))
     recorder.begin_step(2)
     runs = Runs(recorder)
-    assert runs.job(FORWARD, Place(1, 3), lambda: list(nvtx.open)) == ["F1.3 step 2"]
-    runs.job(OPTIMIZER, Place(), lambda: None)
+    assert runs.action(FORWARD, Place(1, 3), lambda: list(nvtx.open)) == ["F1.3 step 2"]
+    runs.action(OPTIMIZER, Place(), lambda: None)
     runs.pair(Place(0, 5), Place(3, 1), lambda: None)
     assert nvtx.opened == ["F1.3 step 2", "optimizer step 2", "F0.5 step 2", "B3.1 step 2"]
     assert nvtx.open == []
@@ -100,15 +100,15 @@ def test_what_is_not_known_is_left_out_of_a_name(recorder, kind, stage, microbat
 
 def test_several_profilers_get_the_same_ranges(recorder, nvtx, mstx):
     recorder.mirror = Mirrors(recorder, ("nvtx", "mstx"))
-    Runs(recorder).job(FORWARD, Place(0, 0), lambda: None)
+    Runs(recorder).action(FORWARD, Place(0, 0), lambda: None)
     assert nvtx.opened == mstx.opened == ["F0.0"]
     assert nvtx.open == mstx.open == []
 
 
-def test_an_exception_in_a_job_closes_its_range(recorder, nvtx):
+def test_an_exception_in_a_action_closes_its_range(recorder, nvtx):
     recorder.mirror = Mirrors(recorder, ("nvtx",))
     with pytest.raises(ZeroDivisionError):
-        Runs(recorder).job(FORWARD, Place(0, 0), lambda: 1 / 0)
+        Runs(recorder).action(FORWARD, Place(0, 0), lambda: 1 / 0)
     assert nvtx.opened == ["F0.0"]
     assert nvtx.open == []
 
@@ -118,7 +118,7 @@ def test_a_missing_library_is_said_once_and_the_others_go_on(recorder, nvtx, cap
     recorder.mirror = Mirrors(recorder, ("mstx", "nvtx"))
     runs = Runs(recorder)
     for number in range(3):
-        runs.job(FORWARD, Place(0, number), lambda: None)
+        runs.action(FORWARD, Place(0, number), lambda: None)
     assert (
         capsys.readouterr().err
         == "stagescope: no mstx ranges are written: the training has not imported torch_npu\n"
@@ -133,14 +133,14 @@ def test_a_library_that_fails_is_let_be(recorder, capsys):
 
     sys.modules["torch"].cuda.nvtx.range_push = fail
     recorder.mirror = Mirrors(recorder, ("nvtx",))
-    assert [Runs(recorder).job(FORWARD, Place(0, 0), lambda: 7) for _ in range(2)] == [7, 7]
+    assert [Runs(recorder).action(FORWARD, Place(0, 0), lambda: 7) for _ in range(2)] == [7, 7]
     assert capsys.readouterr().err.count("NVTX functions not installed") == 1
 
 
 def test_outside_the_wanted_steps_nothing_is_shown(recorder, nvtx):
     recorder.mirror = Mirrors(recorder, ("nvtx",))
     recorder.enabled = False
-    Runs(recorder).job(FORWARD, Place(0, 0), lambda: None)
+    Runs(recorder).action(FORWARD, Place(0, 0), lambda: None)
     assert nvtx.opened == []
 
 
@@ -199,7 +199,7 @@ print(json.dumps([name for name in names if name.split()[0] in ("F7.9", "F0.0", 
 
 
 @pytest.mark.slow
-def test_kineto_shows_the_jobs_of_a_real_training(tmp_path):
+def test_kineto_shows_the_actions_of_a_real_training(tmp_path):
     done = run_child(
         KINETO,
         tmp_path / "own",

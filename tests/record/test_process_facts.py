@@ -26,7 +26,7 @@ LAUNCHERS = {
         {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "2"},
         {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "1"},
     ),
-    "torchrun within a larger Slurm job": (
+    "torchrun within a larger Slurm action": (
         {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "SLURM_NNODES": "4"},
         {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8", "SLURM_NNODES": "4"},
     ),

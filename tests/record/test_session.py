@@ -103,7 +103,7 @@ def test_without_a_word_the_directory_is_below_the_current_one(tmp_path, monkeyp
     assert len(contents_in(tmp_path / "stagescope-recording")) == 1
 
 
-def test_a_job_that_changes_its_directory_records_where_it_began(tmp_path, monkeypatch):
+def test_a_action_that_changes_its_directory_records_where_it_began(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     record.start("runs")
@@ -113,7 +113,7 @@ def test_a_job_that_changes_its_directory_records_where_it_began(tmp_path, monke
     assert len(contents_in(tmp_path / "runs")) == 1
 
 
-def test_a_job_whose_directory_was_deleted_can_start(tmp_path):
+def test_a_action_whose_directory_was_deleted_can_start(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     done = run_child(

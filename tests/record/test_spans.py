@@ -184,13 +184,13 @@ class DeviceTimer:
     device = "a device"
 
     def __init__(self):
-        self.jobs = []
+        self.actions = []
 
     def begin(self):
         return "token"
 
-    def end(self, *job):
-        self.jobs.append(job)
+    def end(self, *action):
+        self.actions.append(action)
 
     def begin_step(self):
         spans.time_on_device()
@@ -206,7 +206,7 @@ def device_timer(monkeypatch):
     return session.recorder.timer
 
 
-def test_jobs_are_timed_on_the_device_once_there_is_one_and_all_else_on_the_host(tmp_path, device_timer):
+def test_actions_are_timed_on_the_device_once_there_is_one_and_all_else_on_the_host(tmp_path, device_timer):
     for microbatch in range(3):  # the first one finds the device
         with record.span("forward", microbatch=microbatch, stage=1):
             pass
@@ -215,7 +215,7 @@ def test_jobs_are_timed_on_the_device_once_there_is_one_and_all_else_on_the_host
     with record.span("send_forward", microbatch=0, peer=3), record.span("loading"):
         pass
     name = session.recorder.name_id("big")
-    assert device_timer.jobs == [
+    assert device_timer.actions == [
         ("token", FORWARD, 1, 1, NONE, 0),
         ("token", FORWARD, 1, 2, NONE, 0),
         ("token", BY_NAME["backward"].code, 1, 0, 2, name),
@@ -229,7 +229,7 @@ def test_spans_that_are_not_wanted_are_not_timed_on_the_device(device_timer):
     session.recorder.switch(on=False)
     with record.span("forward", microbatch=1, stage=1):
         pass
-    assert device_timer.jobs == []
+    assert device_timer.actions == []
 
 
 @pytest.mark.parametrize("make", [spans.Span, spans.CarefulSpan])

@@ -1,4 +1,4 @@
-"""Jobs are timed on the host until there is a device, and on the device from then on."""
+"""Actions are timed on the host until there is a device, and on the device from then on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stagescope import record
 from stagescope.record import devices
 from stagescope.record.clock import now_ns
 from stagescope.record.recorder import Recorder
-from stagescope.vocabulary.kinds import BY_NAME, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME
 from trainings import TESTS
 
 FORWARD = BY_NAME["forward"].code
@@ -41,12 +41,12 @@ def device(monkeypatch):
     return device
 
 
-def job(recorder, microbatch, **fields):
+def action(recorder, microbatch, **fields):
     token = recorder.timer.begin()
     recorder.timer.end(token, FORWARD, 0, microbatch, **fields)
 
 
-def test_every_field_of_a_job_is_recorded(recorder, tmp_path):
+def test_every_field_of_a_action_is_recorded(recorder, tmp_path):
     recorder.begin_step(7)
     before_ns = now_ns()
     token = recorder.timer.begin()
@@ -70,9 +70,9 @@ def test_on_a_host_clock_moments_are_known_at_once(recorder):
     assert told == [(1, 2)]
 
 
-def test_a_device_that_is_there_at_the_first_job_times_it(recorder, device, tmp_path):
+def test_a_device_that_is_there_at_the_first_action_times_it(recorder, device, tmp_path):
     before_ns = now_ns()
-    job(recorder, 0)
+    action(recorder, 0)
     after_ns = now_ns()
     time.sleep(0.01)
     recorder.stop("test")
@@ -84,7 +84,7 @@ def test_a_device_that_is_there_at_the_first_job_times_it(recorder, device, tmp_
     assert device.records == 2
 
 
-def test_the_first_job_may_be_begun_and_ended_in_one_line(recorder, device, tmp_path):
+def test_the_first_action_may_be_begun_and_ended_in_one_line(recorder, device, tmp_path):
     recorder.timer.end(recorder.timer.begin(), FORWARD, 0, 3)
     time.sleep(0.01)
     recorder.stop("test")
@@ -92,19 +92,19 @@ def test_the_first_job_may_be_begun_and_ended_in_one_line(recorder, device, tmp_
     assert only_contents(tmp_path).spans["microbatch"].tolist() == [3]
 
 
-def test_a_job_that_ends_and_never_began_is_counted(recorder, tmp_path):
+def test_a_action_that_ends_and_never_began_is_counted(recorder, tmp_path):
     recorder.timer.end(None, FORWARD)
     recorder.stop("test")
     assert only_contents(tmp_path).dropped_spans == 1
 
 
 def test_a_device_that_comes_later_is_used_from_the_next_step_on(recorder, monkeypatch, tmp_path):
-    job(recorder, 0)
+    action(recorder, 0)
     device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0)
     monkeypatch.setattr(devices, "find_device", lambda told: device)
-    job(recorder, 1)
+    action(recorder, 1)
     recorder.begin_step()
-    job(recorder, 2)
+    action(recorder, 2)
     time.sleep(0.01)
     recorder.stop("test")
     assert device.records == 2
@@ -112,11 +112,11 @@ def test_a_device_that_comes_later_is_used_from_the_next_step_on(recorder, monke
 
 
 def test_where_the_framework_computes_wins_over_what_is_initialized(recorder, device, tmp_path):
-    job(recorder, 0)
+    action(recorder, 0)
     recorder.timer.tensors_are_on("cpu")
-    job(recorder, 1)
+    action(recorder, 1)
     recorder.begin_step()
-    job(recorder, 2)
+    action(recorder, 2)
     recorder.stop("test")
     assert device.records == 2
     contents = only_contents(tmp_path)
@@ -129,10 +129,10 @@ def test_a_device_that_cannot_be_looked_for_costs_one_sentence(recorder, monkeyp
         raise AttributeError("torch has no cuda")
 
     monkeypatch.setattr(devices, "find_device", broken)
-    job(recorder, 0)
+    action(recorder, 0)
     for _ in range(3):
         recorder.begin_step()
-        job(recorder, 1)
+        action(recorder, 1)
     recorder.stop("test")
     assert capsys.readouterr().err.count("cannot time on the device") == 1
     assert len(only_contents(tmp_path).spans) == 4
@@ -151,10 +151,10 @@ def test_spans_marked_by_hand_are_timed_on_the_device_from_the_second_one_on(dev
 
 
 @pytest.mark.usefixtures("device")
-def test_jobs_are_harvested_at_the_end_of_a_step_and_keep_their_own(recorder, tmp_path):
+def test_actions_are_harvested_at_the_end_of_a_step_and_keep_their_own(recorder, tmp_path):
     for _ in range(3):
         start_ns = recorder.begin_step()
-        job(recorder, 0)
+        action(recorder, 0)
         recorder.end_step(start_ns)
     time.sleep(0.01)
     recorder.stop("test")
@@ -164,7 +164,7 @@ def test_jobs_are_harvested_at_the_end_of_a_step_and_keep_their_own(recorder, tm
 
 def test_stopping_counts_what_the_device_has_not_done(recorder, device, tmp_path, monkeypatch):
     monkeypatch.setattr("stagescope.record.devices.device_timer.FINISH_TIMEOUT_S", 0.02)
-    job(recorder, 0)
+    action(recorder, 0)
     device.hung = True
     recorder.stop("test")
     contents = only_contents(tmp_path)
@@ -174,9 +174,9 @@ def test_stopping_counts_what_the_device_has_not_done(recorder, device, tmp_path
 
 @pytest.mark.usefixtures("device")
 def test_a_stopped_recorder_is_asked_in_vain_and_without_harm(recorder):
-    job(recorder, 0)
+    action(recorder, 0)
     recorder.stop("test")
-    job(recorder, 1)
+    action(recorder, 1)
     recorder.timer.harvest()
     recorder.stop("again")
     assert threading.active_count() == 1
@@ -190,10 +190,10 @@ from stagescope.record.recorder import Recorder
 device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0)
 devices.find_device = lambda told: device
 recorder = Recorder(sys.argv[1])
-def job(microbatch):
+def action(microbatch):
     token = recorder.timer.begin()
     recorder.timer.end(token, 1, 0, microbatch)
-job(0)
+action(0)
 time.sleep(0.01)
 """
 
@@ -209,7 +209,7 @@ def test_a_forked_child_has_no_events_of_its_parent(tmp_path):
 if os.fork() == 0:
     assert recorder.timer.device is None
     devices.find_device = lambda told: None
-    job(1)
+    action(1)
     recorder.stop("child")
     os._exit(0)
 os.wait()
@@ -260,8 +260,8 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("custom", [[], ["custom"]], ids=["plain", "custom"])
-def test_a_real_pipeline_on_a_fake_device_has_the_jobs_that_it_has_on_the_host(tmp_path, custom):
-    jobs = {}
+def test_a_real_pipeline_on_a_fake_device_has_the_actions_that_it_has_on_the_host(tmp_path, custom):
+    actions = {}
     for script in ("one_process_training.py", "fake_device_training.py"):
         out = tmp_path / script
         done = subprocess.run(
@@ -276,6 +276,6 @@ def test_a_real_pipeline_on_a_fake_device_has_the_jobs_that_it_has_on_the_host(t
         assert json.loads(done.stdout.splitlines()[-1])["same_after_stop"] is True
         timeline = workflow.read(out)
         assert not timeline.is_partial
-        spans = timeline.spans.filter(pl.col("kind").is_in([*PIPELINE_JOBS, "loss", "optimizer"]))
-        jobs[script] = spans.select("kind", "step", "stage", "chunk", "microbatch", "pair").rows()
-    assert jobs["one_process_training.py"] == jobs["fake_device_training.py"]
+        spans = timeline.spans.filter(pl.col("kind").is_in([*ACTION_KINDS, "loss", "optimizer"]))
+        actions[script] = spans.select("kind", "step", "stage", "chunk", "microbatch", "pair").rows()
+    assert actions["one_process_training.py"] == actions["fake_device_training.py"]

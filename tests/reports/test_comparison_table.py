@@ -10,7 +10,7 @@ SHAPE = Shape(pipelines=1)
 
 def slower():
     after = random_times(SHAPE, 2)
-    after.job_ns[1, :, :, 2] *= 1.1
+    after.action_ns[1, :, :, 2] *= 1.1
     return compare_runs(run(random_times(SHAPE, 1)), run(after))
 
 
@@ -43,9 +43,9 @@ def test_the_tables_show_all_parts_and_the_claimed_places():
     blank = lines.index("")
     assert [line[:19] for line in lines[blank + 2 : blank + 4]] == [
         "backward of stage 2",
-        "jobs of rank 2     ",
+        "actions of rank 2     ",
     ]
-    assert lines[-1].endswith("further comparisons of jobs, ranks and links are not claimed.")
+    assert lines[-1].endswith("further comparisons of actions, ranks and links are not claimed.")
 
 
 def test_markdown_tables_have_as_many_cells_in_every_line():

@@ -45,6 +45,6 @@ def test_of_many_stages_the_rest_is_counted():
 
 
 def test_without_steps_one_sentence_says_so():
-    assert "No step with a forward or backward job was recorded" in report_markdown(
+    assert "No step with a forward or backward action was recorded" in report_markdown(
         build_explained_report(empty_timeline())
     )

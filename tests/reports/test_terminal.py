@@ -101,7 +101,7 @@ def test_colors_are_those_of_the_kinds() -> None:
     assert color_at(line, 14) is None
 
 
-def test_touching_jobs_of_one_kind_differ_in_shade() -> None:
+def test_touching_actions_of_one_kind_differ_in_shade() -> None:
     line = row(draw_step(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT))
     assert color_at(line, 6) != color_at(line, 8)
 
@@ -134,7 +134,7 @@ def test_waits_are_dots_and_other_idle_time_is_blank() -> None:
         """)
 
 
-def test_jobs_that_overlap_stand_on_lines_of_their_own() -> None:
+def test_actions_that_overlap_stand_on_lines_of_their_own() -> None:
     timeline = spans(
         {"start_ns": 0, "end_ns": 5_000},
         {"kind": "backward", "microbatch": 1, "pair": 1, "start_ns": 5_000, "end_ns": 15_000},
@@ -148,7 +148,7 @@ def test_jobs_that_overlap_stand_on_lines_of_their_own() -> None:
     ]
 
 
-def test_what_runs_beside_a_job_stands_below_it() -> None:
+def test_what_runs_beside_a_action_stands_below_it() -> None:
     timeline = spans(
         {"start_ns": 0, "end_ns": 27_000},
         {"kind": "grad_reduce", "lane": "comm", "microbatch": None, "start_ns": 9_000, "end_ns": 18_000},
@@ -159,7 +159,7 @@ def test_what_runs_beside_a_job_stands_below_it() -> None:
     ]
 
 
-def test_what_mostly_follows_a_job_stands_beside_it() -> None:
+def test_what_mostly_follows_a_action_stands_beside_it() -> None:
     timeline = spans(
         {"start_ns": 0, "end_ns": 12_000},
         {"kind": "grad_reduce", "lane": "comm", "microbatch": None, "start_ns": 10_000, "end_ns": 27_000},
@@ -183,13 +183,13 @@ def test_blocks_narrower_than_a_character_are_counted() -> None:
     assert "300 blocks narrower than a character" in drawn
 
 
-def test_more_overlapping_jobs_than_lines_are_counted() -> None:
+def test_more_overlapping_actions_than_lines_are_counted() -> None:
     rows = [{"microbatch": m, "start_ns": 0, "end_ns": 1_000} for m in range(5)]
     assert "2 overlapping blocks not shown" in draw_step(spans(*rows)).plain
 
 
-def test_a_timeline_without_jobs_says_so() -> None:
-    assert "no jobs recorded" in draw_step(empty_timeline()).plain
+def test_a_timeline_without_actions_says_so() -> None:
+    assert "no actions recorded" in draw_step(empty_timeline()).plain
 
 
 def test_a_step_that_was_not_recorded_is_an_error() -> None:

@@ -61,5 +61,5 @@ def test_several_steps_are_named_as_ranges():
 
 def test_without_steps_there_is_no_bubble_to_speak_of():
     assert bubble_sentence(build_report(empty_timeline())).startswith(
-        "No step with a forward or backward job"
+        "No step with a forward or backward action"
     )

@@ -74,7 +74,7 @@ def test_an_order_without_actions_needs_no_time():
     assert lower_bound({}).makespan_ns == 0
 
 
-def test_a_job_without_a_cost_is_named():
+def test_a_action_without_a_cost_is_named():
     with pytest.raises(ScheduleError, match=r"no cost for F0\.1\+B0\.0"):
         lower_bound(drawn("F0.0 F0.1+B0.0"), Costs(forward={(0, 0): 1}, backward=1))
 
@@ -103,7 +103,7 @@ per_stage = st.lists(nanoseconds, min_size=8, max_size=8)
 def test_no_simulated_step_is_shorter_than_the_bound(name, data):
     ranks, microbatches = data.draw(st.sampled_from([(2, 4), (4, 8)]))
     jobs = order(name, ranks=ranks, microbatches=microbatches)
-    stages = 1 + max(job.stage for actions in jobs.values() for action in actions for job in action.jobs)
+    stages = 1 + max(job.stage for actions in jobs.values() for action in actions for job in action.parts)
     names = (
         "forward",
         "backward_input",
@@ -123,7 +123,7 @@ def test_no_simulated_step_is_shorter_than_the_bound(name, data):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_permutation_of_the_jobs_beats_the_bound(data):
+def test_no_permutation_of_the_actions_beats_the_bound(data):
     jobs = order("1f1b", ranks=3, microbatches=3)
     bound = lower_bound(jobs, Costs(forward=[3, 1, 2], backward=[4, 2, 7], hop=1))
     shuffled = {rank: data.draw(st.permutations(actions)) for rank, actions in jobs.items()}

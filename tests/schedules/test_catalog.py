@@ -58,12 +58,12 @@ def test_an_order_has_the_actions_of_every_rank():
 @by_schedule
 @examples
 @given(**sizes)
-def test_every_job_stands_once_and_none_waits_for_itself(schedule, **drawn):
+def test_every_action_stands_once_and_none_waits_for_itself(schedule, **drawn):
     shape, built = build(schedule, **drawn)
     validate(built)
     stages = stage_count(schedule.placement, shape.ranks, shape.chunks)
     forwards = {
-        job[1:3] for actions in built.values() for each in actions for job in each.jobs if job.kind == "F"
+        job[1:3] for actions in built.values() for each in actions for job in each.parts if job.kind == "F"
     }
     assert forwards == {(stage, each) for stage in range(stages) for each in range(shape.microbatches)}
 
@@ -71,11 +71,11 @@ def test_every_job_stands_once_and_none_waits_for_itself(schedule, **drawn):
 @by_schedule
 @examples
 @given(**sizes)
-def test_every_job_runs_where_the_placement_says(schedule, **drawn):
+def test_every_action_runs_where_the_placement_says(schedule, **drawn):
     shape, built = build(schedule, **drawn)
     directions = (0, 1) if schedule.placement == "bidirectional" else (0,)
     for rank, actions in built.items():
-        for job in (job for action in actions for job in action.jobs):
+        for job in (job for action in actions for job in action.parts):
             possible = {rank_of(schedule.placement, shape.ranks, job.stage, each) for each in directions}
             assert rank in possible
 

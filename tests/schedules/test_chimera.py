@@ -20,8 +20,8 @@ def test_opposite_ranks_mirror_each_other():
     built = order("chimera", ranks=6, microbatches=12)
     for rank in range(6):
         mirrored = [
-            job._replace(microbatch=(job.microbatch // 6) * 6 + (job.microbatch + 3) % 6)
-            for job in built[rank]
+            action._replace(microbatch=(action.microbatch // 6) * 6 + (action.microbatch + 3) % 6)
+            for action in built[rank]
         ]
         assert mirrored == built[5 - rank]
 

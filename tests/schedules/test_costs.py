@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagescope.schedules.costs import Costs, job_costs, link_costs
+from stagescope.schedules.costs import Costs, action_costs, link_costs
 from stagescope.vocabulary.errors import ScheduleError
 
 
 def parts(costs, stages=1, microbatches=1):
     """Return full, input and weight backward of the first stage and micro-batch."""
-    jobs = job_costs(costs, stages, microbatches)
-    return jobs.backward[0], jobs.backward_input[0], jobs.backward_weight[0]
+    actions = action_costs(costs, stages, microbatches)
+    return actions.backward[0], actions.backward_input[0], actions.backward_weight[0]
 
 
 def test_the_defaults_are_the_unit_costs():
-    assert job_costs(Costs(), 1, 1)[:4] == ([1], [2], [1], [1])
+    assert action_costs(Costs(), 1, 1)[:4] == ([1], [2], [1], [1])
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,20 @@ def test_derived_parts_add_up_to_the_full_backward(forward, of_input, of_weight,
 
 
 def test_costs_may_differ_by_stage():
-    jobs = job_costs(Costs(forward=[1, 2], backward_weight=[3, 4]), stages=2, microbatches=2)
-    assert jobs.forward == [1, 1, 2, 2]
-    assert jobs.backward == [4, 4, 6, 6]
+    actions = action_costs(Costs(forward=[1, 2], backward_weight=[3, 4]), stages=2, microbatches=2)
+    assert actions.forward == [1, 1, 2, 2]
+    assert actions.backward == [4, 4, 6, 6]
 
 
 def test_costs_may_differ_by_micro_batch_and_are_derived_for_each():
-    jobs = job_costs(Costs(forward=5, backward={(0, 0): 9}, backward_input={(0, 1): 6}), 1, 2)
-    assert jobs.backward == [9, 11]
-    assert jobs.backward_input == [5, 6]
-    assert jobs.backward_weight == [4, 5]
+    actions = action_costs(Costs(forward=5, backward={(0, 0): 9}, backward_input={(0, 1): 6}), 1, 2)
+    assert actions.backward == [9, 11]
+    assert actions.backward_input == [5, 6]
+    assert actions.backward_weight == [4, 5]
 
 
 def test_a_micro_batch_without_an_entry_has_no_cost():
-    assert job_costs(Costs(forward={(0, 1): 3}), 1, 2).forward == [None, 3]
+    assert action_costs(Costs(forward={(0, 1): 3}), 1, 2).forward == [None, 3]
 
 
 def test_numbers_of_other_libraries_become_plain_integers():
@@ -90,13 +90,13 @@ def test_wrong_costs_are_refused(wrong, sentence):
 
 def test_costs_for_another_number_of_stages_are_refused():
     with pytest.raises(ScheduleError, match="cost forward: 3 values for 2 stages"):
-        job_costs(Costs(forward=[1, 2, 3]), 2, 1)
+        action_costs(Costs(forward=[1, 2, 3]), 2, 1)
 
 
 def test_a_part_of_the_backward_costs_no_more_than_the_whole():
     expected = "cost backward_weight: expected at most the full backward of stage 1, 5 ns, found 6"
     with pytest.raises(ScheduleError) as caught:
-        job_costs(Costs(backward=[6, 5], backward_weight=6), 2, 3)
+        action_costs(Costs(backward=[6, 5], backward_weight=6), 2, 3)
     assert str(caught.value) == expected
 
 

@@ -11,22 +11,24 @@ def line(actions):
 def test_dualpipev_is_half_of_a_dualpipe_folded(ranks, microbatches):
     whole = order("dualpipe", ranks=2 * ranks, microbatches=2 * microbatches)
 
-    def fold(job):
-        return job._replace(
-            microbatch=job.microbatch % microbatches, partner=job.partner and fold(job.partner)
+    def fold(action):
+        return action._replace(
+            microbatch=action.microbatch % microbatches, partner=action.partner and fold(action.partner)
         )
 
-    half = {rank: [fold(job) for job in whole[rank]] for rank in range(ranks)}
+    half = {rank: [fold(action) for action in whole[rank]] for rank in range(ranks)}
     assert half == order("dualpipev", ranks=ranks, microbatches=microbatches)
 
 
 def test_opposite_ranks_of_dualpipe_mirror_each_other():
     built = order("dualpipe", ranks=6, microbatches=14)
 
-    def mirror(job):
-        return job._replace(microbatch=(job.microbatch + 7) % 14, partner=job.partner and mirror(job.partner))
+    def mirror(action):
+        return action._replace(
+            microbatch=(action.microbatch + 7) % 14, partner=action.partner and mirror(action.partner)
+        )
 
-    assert all([mirror(job) for job in built[rank]] == built[5 - rank] for rank in range(6))
+    assert all([mirror(action) for action in built[rank]] == built[5 - rank] for rank in range(6))
 
 
 def test_the_innermost_rank_leaves_its_first_pair_apart():
@@ -45,8 +47,12 @@ def test_the_cooldown_may_run_whole_backwards():
     for rank in range(4):
         assert line(whole[rank]).count("W") == 3 - rank
         unsplit = [
-            job._replace(kind="B") if job.kind == "I" else job for job in split[rank] if job.kind != "W"
+            action._replace(kind="B") if action.kind == "I" else action
+            for action in split[rank]
+            if action.kind != "W"
         ]
         assert [
-            job._replace(kind="B") if job.kind == "I" else job for job in whole[rank] if job.kind != "W"
+            action._replace(kind="B") if action.kind == "I" else action
+            for action in whole[rank]
+            if action.kind != "W"
         ] == unsplit

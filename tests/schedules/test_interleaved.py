@@ -52,7 +52,7 @@ def test_overlapped_turns_are_pairs_after_one_forward_more():
     for rank in range(4):
         first_pair = next(place for place, action in enumerate(paired[rank]) if action.partner)
         assert first_pair == [job.kind for job in plain[rank]].index("B")
-        flat = [job for action in paired[rank] for job in action.jobs]
+        flat = [job for action in paired[rank] for job in action.parts]
         assert [job for job in flat if job.kind == "B"] == [job for job in plain[rank] if job.kind == "B"]
 
 

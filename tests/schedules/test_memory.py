@@ -51,23 +51,23 @@ def test_sizes_for_another_number_of_stages_are_refused():
 
 def test_zb_h1_keeps_what_its_paper_says():
     # arXiv 2401.10241, table 2, with i counted from 0: (p - i) M_B + i M_W
-    jobs = order("zb-h1", ranks=4, microbatches=8)
+    actions = order("zb-h1", ranks=4, microbatches=8)
     sizes = ActivationSizes(activation=10, held_for_weight=4)
-    assert peak_in_flight(jobs, sizes) == {rank: (4 - rank) * 10 + rank * 4 for rank in range(4)}
+    assert peak_in_flight(actions, sizes) == {rank: (4 - rank) * 10 + rank * 4 for rank in range(4)}
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(st.integers(1, 9), st.integers(1, 9))
-def test_peaks_follow_from_the_order_whatever_the_jobs_cost(name, forward, backward):
-    jobs = order(name, ranks=2, microbatches=4)
-    levels = in_flight(simulate(jobs, Costs(forward=forward, backward=backward, hop=3)))
+def test_peaks_follow_from_the_order_whatever_the_actions_cost(name, forward, backward):
+    actions = order(name, ranks=2, microbatches=4)
+    levels = in_flight(simulate(actions, Costs(forward=forward, backward=backward, hop=3)))
     assert {rank: max(level.in_flight for level in over_time) for rank, over_time in levels.items()} == (
-        peak_in_flight(jobs)
+        peak_in_flight(actions)
     )
     assert all(over_time[-1].in_flight == 0 for over_time in levels.values())
 
 
-def test_a_rank_without_jobs_keeps_nothing():
-    jobs = {**rank_of("F0.0 B0.0"), 1: []}
-    assert peak_in_flight(jobs)[1] == 0
-    assert in_flight(simulate(jobs))[1] == [Level(0, 0)]
+def test_a_rank_without_actions_keeps_nothing():
+    actions = {**rank_of("F0.0 B0.0"), 1: []}
+    assert peak_in_flight(actions)[1] == 0
+    assert in_flight(simulate(actions))[1] == [Level(0, 0)]

@@ -22,7 +22,7 @@ def test_order_is_that_of_the_reference(ranks, microbatches, expected):
 
 @settings(max_examples=60, deadline=None)
 @given(**sizes)
-def test_every_job_stands_once_and_none_waits_for_itself(ranks, microbatches):
+def test_every_action_stands_once_and_none_waits_for_itself(ranks, microbatches):
     order = built(ranks, microbatches)
     validate(order)
     assert sum(map(len, order.values())) == 2 * 2 * ranks * microbatches

@@ -25,7 +25,7 @@ def test_every_schedule_comes_back_from_both_notations(schedule, name: str, tmp_
     assert not found.skipped
 
 
-def test_torch_rows_are_ranks_and_what_is_no_job_is_left_out_and_counted() -> None:
+def test_torch_rows_are_ranks_and_what_is_no_action_is_left_out_and_counted() -> None:
     found = parse_order(TORCH)
     assert words(found.order) == {
         0: ["F0.0", "F0.1", "B0.0", "F0.2+B0.1", "B0.2"],
@@ -36,7 +36,7 @@ def test_torch_rows_are_ranks_and_what_is_no_job_is_left_out_and_counted() -> No
     }  # fmt: skip
 
 
-def test_a_torch_row_without_a_job_is_a_rank_without_jobs() -> None:
+def test_a_torch_row_without_a_action_is_a_rank_without_actions() -> None:
     assert words(parse_order("0F0,0B0\n\n1F0,1B0\n\n").order) == {
         0: ["F0.0", "B0.0"],
         1: [],

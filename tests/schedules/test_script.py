@@ -10,7 +10,7 @@ def line(*lines, chunks=V):
     return " ".join(map(str, perform(lines, chunks)))
 
 
-def test_jobs_of_one_kind_and_chunk_take_the_microbatches_in_order():
+def test_actions_of_one_kind_and_chunk_take_the_microbatches_in_order():
     assert line((2, "F0 F1"), (1, "F0 B1")) == "F1.0 F6.0 F1.1 F6.1 F1.2 B6.0"
 
 

@@ -10,7 +10,7 @@ def shape(costs, microbatches=3):
     return Shape(2, microbatches, 1, {"costs": costs})
 
 
-def test_without_costs_every_job_costs_one_and_messages_nothing():
+def test_without_costs_every_action_costs_one_and_messages_nothing():
     assert stage_costs(shape(None), 2) == StageCosts([1, 1], [1, 1], [1, 1], [0, 0])
 
 

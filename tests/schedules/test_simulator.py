@@ -52,7 +52,7 @@ def slow_but_plain(jobs, costs):
 
     `costs` are per kind and one hop; a pair costs the sum of its jobs.
     """
-    rank_of = {job: rank for rank, actions in jobs.items() for action in actions for job in action.jobs}
+    rank_of = {job: rank for rank, actions in jobs.items() for action in actions for job in action.parts}
     ends = dict.fromkeys(rank_of, 0)
     times = {}
     while True:
@@ -61,7 +61,7 @@ def slow_but_plain(jobs, costs):
             free = 0
             for action in actions:
                 ready = [free]
-                for kind, stage, microbatch, _ in action.jobs:
+                for kind, stage, microbatch, _ in action.parts:
                     for other, offset in {"F": [("F", -1)], "W": [("I", 0)]}.get(
                         kind, [("F", 0), ("B", 1), ("I", 1)]
                     ):
@@ -69,9 +69,9 @@ def slow_but_plain(jobs, costs):
                         if source in ends:
                             ready.append(ends[source] + (costs["hop"] if rank_of[source] != rank else 0))
                 start = max(ready)
-                free = start + sum(costs[job.kind] for job in action.jobs)
+                free = start + sum(costs[job.kind] for job in action.parts)
                 times[rank, str(action)] = (start, free)
-                ends.update(dict.fromkeys(action.jobs, free))
+                ends.update(dict.fromkeys(action.parts, free))
         if ends == before:
             return times
 
@@ -142,7 +142,7 @@ def test_a_message_says_who_sent_what_to_whom():
     assert told == [("F0.0", 0, 1, 1, 6), ("I1.0", 1, 0, 8, 13)]
 
 
-def test_a_job_may_cost_something_else_for_every_micro_batch():
+def test_a_action_may_cost_something_else_for_every_micro_batch():
     step = simulate(drawn("F0.0 F0.1"), Costs(forward={(0, 0): 7, (0, 1): 2}))
     assert [each.end_ns for each in step.actions] == [7, 9]
 
@@ -207,7 +207,7 @@ def test_an_order_that_cannot_run_is_refused_with_the_reason(jobs, sentence):
     assert str(caught.value) == sentence
 
 
-def test_a_job_without_a_cost_is_named():
+def test_a_action_without_a_cost_is_named():
     with pytest.raises(ScheduleError, match=r"no cost for F0\.1"):
         simulate(drawn("F0.0 F0.1"), Costs(forward={(0, 0): 1}))
     with pytest.raises(ScheduleError, match=r"no cost for F0\.1\+B0\.0"):

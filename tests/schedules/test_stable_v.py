@@ -29,7 +29,7 @@ def test_v_min_is_the_order_of_the_reference(ranks, microbatches, expected):
 @pytest.mark.parametrize("schedule", [V_HALF, V_MIN], ids=["v-half", "v-min"])
 @settings(max_examples=40, deadline=None)
 @given(**sizes)
-def test_every_job_stands_once_and_none_waits_for_itself(schedule, ranks, microbatches):
+def test_every_action_stands_once_and_none_waits_for_itself(schedule, ranks, microbatches):
     order = built(schedule, ranks, microbatches)
     validate(order)
     assert sum(map(len, order.values())) == 3 * 2 * ranks * microbatches

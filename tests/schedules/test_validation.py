@@ -48,10 +48,10 @@ def test_the_first_fault_is_named(lines, first_fault):
     assert fault(*lines) == f"the order is faulty: {first_fault}"
 
 
-def test_a_missing_job_is_looked_for_where_the_rest_of_its_microbatch_runs():
+def test_a_missing_action_is_looked_for_where_the_rest_of_its_microbatch_runs():
     """With two replicas a stage is on two ranks."""
     two = order("dualpipe", ranks=2, microbatches=4)
-    two[0] = [job for job in two[0] if str(job) != "F0.1"]
+    two[0] = [action for action in two[0] if str(action) != "F0.1"]
     with pytest.raises(ScheduleError, match=r"rank 0, F0\.1: is missing"):
         validate(two)
 
@@ -59,7 +59,7 @@ def test_a_missing_job_is_looked_for_where_the_rest_of_its_microbatch_runs():
 def test_a_deadlock_is_named_with_its_circle():
     text = fault("B0.0 F0.0", "F1.0 B1.0")
     assert text.startswith("the order deadlocks: ")
-    assert all(job in text for job in ("B0.0", "F0.0"))
+    assert all(action in text for action in ("B0.0", "F0.0"))
 
 
 def test_a_pair_that_waits_for_its_own_other_half_is_a_deadlock():

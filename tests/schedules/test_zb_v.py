@@ -5,7 +5,7 @@ from stagescope.schedules.simulator import simulate
 
 def test_every_rank_runs_two_p_forwards_before_its_first_backward():
     for actions in order("zb-v", ranks=4, microbatches=12).values():
-        assert [job.kind for job in actions].index("I") == 2 * 4
+        assert [action.kind for action in actions].index("I") == 2 * 4
 
 
 def test_no_rank_waits_inside_its_own_span_at_equal_costs():
@@ -22,4 +22,4 @@ def test_memory_is_that_of_1f1b_and_the_same_on_every_rank():
 
 def test_microbatches_that_do_not_exist_are_left_out_of_the_layout():
     short, full = order("zb-v", ranks=3, microbatches=2), order("zb-v", ranks=3, microbatches=5)
-    assert short == {rank: [job for job in full[rank] if job.microbatch < 2] for rank in range(3)}
+    assert short == {rank: [action for action in full[rank] if action.microbatch < 2] for rank in range(3)}

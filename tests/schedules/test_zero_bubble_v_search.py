@@ -43,7 +43,7 @@ def test_few_micro_batches_leave_fewer_holes_than_in_the_fixed_order():
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_no_rank_waits_between_its_jobs_at_unit_costs_and_enough_micro_batches(ranks):
+def test_no_rank_waits_between_its_actions_at_unit_costs_and_enough_micro_batches(ranks):
     step = simulate(at_unit_costs(ranks, 2 * ranks))
     assert step.own_span_bubble_fraction == 0
 
@@ -58,5 +58,5 @@ def test_a_single_rank_sends_no_messages():
     assert searched(Shape(1, 3, 2, {"costs": Costs(hop=50)})) == at_unit_costs(1, 3)
 
 
-def test_without_costs_all_jobs_cost_the_same():
+def test_without_costs_all_actions_cost_the_same():
     assert searched(Shape(3, 7, 2)) == at_unit_costs(3, 7)

@@ -19,39 +19,39 @@ RUN = pipeline_timeline(Shape(ranks=4, microbatches=8, steps=3))
 
 def test_idle_time_by_cause_is_that_of_the_bubble_but_for_what_waits_for_nothing():
     extras = gather_extras(RUN)
-    gaps = extras.gaps.with_columns(long=pl.col("end_ns") - pl.col("start_ns"))
+    idle = extras.idle.with_columns(long=pl.col("end_ns") - pl.col("start_ns"))
     idle = step_bubbles(RUN.spans, find_pipelines(RUN.spans, RUN.ranks))
-    first = gaps.filter(pl.col("rank") == 0).group_by("step").agg(pl.sum("long")).sort("step")
+    first = idle.filter(pl.col("rank") == 0).group_by("step").agg(pl.sum("long")).sort("step")
     of_rank = idle.filter(pl.col("rank") == 0).sort("step")
     assert (
         first["long"].to_list() == of_rank["idle_ns"].to_list()
     )  # rank 0 ends each step: no idle time after it
-    assert set(gaps["cause"]) <= {
-        "waits for compute",
+    assert set(idle["waiting_for"]) <= {
+        "compute",
         "transfer",
         "launch",
         "transfer or launch",
         "other work",
-        "not known",
+        "unknown",
     }
 
 
-def test_every_gap_that_waits_for_a_job_names_one_of_another_rank():
-    gaps = gather_extras(RUN).gaps.drop_nulls("waits_for")
-    kinds = RUN.spans[gaps["waits_for"].to_list()]
+def test_every_gap_that_waits_for_a_action_names_one_of_another_rank():
+    idle = gather_extras(RUN).idle.drop_nulls("waits_for")
+    kinds = RUN.spans[idle["waits_for"].to_list()]
     assert set(kinds["kind"]) == {"forward", "backward"}
-    assert (kinds["rank"] != gaps["rank"]).all()
+    assert (kinds["rank"] != idle["rank"]).all()
 
 
 def test_the_verdict_is_that_of_the_report():
     verdict = gather_extras(RUN).objects["verdict"]
     expected = build_explained_report(RUN).verdict
-    assert verdict == {"why": expected.why, "win": expected.win, "findings": list(expected.findings)}
+    assert verdict == {"why": expected.why, "improvement": expected.win, "findings": list(expected.findings)}
     assert "4 stages x 8 micro-batches" in verdict["why"]
 
 
 @pytest.mark.parametrize(
-    "name", ["find_operations", "find_replay_basis", "find_idle_gaps", "build_ledger", "lay_ideal"]
+    "name", ["find_actions", "find_replay_basis", "find_idle_intervals", "build_ledger", "lay_ideal"]
 )
 def test_what_several_results_rest_on_is_computed_once(name, monkeypatch):
     asked = []
@@ -69,8 +69,8 @@ def test_pipelines_that_are_not_on_one_clock_are_left_out_and_the_others_name_th
     replicas = replace(both, ranks=both.ranks.with_columns(placed))
     machines = {0: "a", 1: "c", 2: "a", 3: "b"}
     extras = gather_extras(on_machines(replicas, machines, {"a": (0, 0), "b": (-5, 5), "c": None}))
-    assert set(extras.gaps["rank"]) == {2, 3}
-    waits = extras.gaps.drop_nulls("waits_for").sort("start_ns")
+    assert set(extras.idle["rank"]) == {2, 3}
+    waits = extras.idle.drop_nulls("waits_for").sort("start_ns")
     waited = both.spans[waits["waits_for"].to_list()].select("rank", "kind").rows()
     assert waited == [(2, "forward"), (3, "backward")]
     path = both.spans[extras.critical_path["row"].to_list()]
@@ -81,7 +81,7 @@ def test_pipelines_that_are_not_on_one_clock_are_left_out_and_the_others_name_th
 def test_where_no_pipeline_is_on_one_clock_the_verdict_says_so_and_nothing_else_is_known():
     two = timeline_from_text("F0 . . B0\n. F0 B0 .")
     extras = gather_extras(on_machines(two, {0: "a", 1: "b"}, {"a": (0, 0), "b": None}))
-    assert (extras.gaps, extras.critical_path, extras.ideal) == (None, None, None)
+    assert (extras.idle, extras.critical_path, extras.ideal) == (None, None, None)
     assert list(extras.objects) == ["verdict"]
     assert "machines of no pipeline are on one clock" in extras.objects["verdict"]["why"]
 
@@ -92,28 +92,28 @@ def test_the_ledger_adds_up_to_the_time_of_the_steps():
     assert all(part["meaning"] for part in ledger["parts"])
 
 
-def test_the_ideal_is_the_same_jobs_and_ends_no_later():
+def test_the_ideal_is_the_same_actions_and_ends_no_later():
     ideal = gather_extras(RUN).ideal
-    jobs = RUN.spans.filter(pl.col("kind").is_in(["forward", "backward"]))
+    actions = RUN.spans.filter(pl.col("kind").is_in(["forward", "backward"]))
     key = ["rank", "kind", "step", "stage", "microbatch"]
-    assert ideal.select(key).sort(key).equals(jobs.select(key).sort(key))
+    assert ideal.select(key).sort(key).equals(actions.select(key).sort(key))
     lasts = ideal.group_by("step").agg(pl.max("end_ns")).sort("step")["end_ns"]
-    assert (lasts <= jobs.group_by("step").agg(pl.max("end_ns")).sort("step")["end_ns"]).all()
+    assert (lasts <= actions.group_by("step").agg(pl.max("end_ns")).sort("step")["end_ns"]).all()
 
 
 def test_a_run_without_spans_has_nothing_to_say():
     extras = gather_extras(empty_timeline())
-    assert (extras.gaps, extras.critical_path, extras.ideal, dict(extras.objects)) == (None, None, None, {})
+    assert (extras.idle, extras.critical_path, extras.ideal, dict(extras.objects)) == (None, None, None, {})
 
 
 def test_one_rank_has_no_gap_that_waits_for_another():
     extras = gather_extras(timeline_from_text("F0 B0 . F1 B1"))
-    assert extras.gaps["waits_for"].null_count() == extras.gaps.height
+    assert extras.idle["waits_for"].null_count() == extras.idle.height
 
 
 def test_the_layers_of_a_picture_are_those_of_its_step_in_the_viewer():
     layers, extras = gather_layers(RUN, 2), gather_extras(RUN)
-    assert layers.gaps.equals(extras.gaps.filter(pl.col("step") == 2))
+    assert layers.idle.equals(extras.idle.filter(pl.col("step") == 2))
     in_step = RUN.spans.with_row_index("row").filter(pl.col("step") == 2)["row"].implode()
     path = extras.critical_path.filter(pl.col("row").is_in(in_step))
     assert layers.critical_path["row"].to_list() == path["row"].to_list()
@@ -122,5 +122,5 @@ def test_the_layers_of_a_picture_are_those_of_its_step_in_the_viewer():
 def test_a_picture_of_theory_has_no_layers():
     step = simulate(order("1f1b", ranks=2, microbatches=4), Costs(forward=10, backward=20))
     layers = gather_layers(step.timeline)
-    assert (layers.gaps, layers.critical_path) == (None, None)
-    assert gather_layers(empty_timeline()).gaps is None
+    assert (layers.idle, layers.critical_path) == (None, None)
+    assert gather_layers(empty_timeline()).idle is None

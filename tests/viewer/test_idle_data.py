@@ -3,7 +3,7 @@ import polars as pl
 import planted_runs
 from column_blobs import read_blob
 from stagescope.viewer.analysis_data import gather_extras
-from stagescope.viewer.idle_data import encode_gaps, encode_gaps_beside, viewer_gaps
+from stagescope.viewer.idle_data import encode_idle, encode_idle_beside, viewer_idle
 from stagescope.viewer.run_data import shown_ranks
 from stagescope.viewer.span_data import viewer_spans
 from synthetic import Shape, pipeline_timeline
@@ -11,7 +11,7 @@ from synthetic import Shape, pipeline_timeline
 RUN = pipeline_timeline(Shape(ranks=4, microbatches=8, steps=3))
 BASE_NS = RUN.spans["start_ns"].min()
 SPANS = viewer_spans(RUN.spans, shown_ranks(RUN))
-GAPS = viewer_gaps(gather_extras(RUN).gaps, SPANS, shown_ranks(RUN))
+GAPS = viewer_idle(gather_extras(RUN).idle, SPANS, shown_ranks(RUN))
 
 
 def starts_told_by_spans(blob, spans):
@@ -34,33 +34,33 @@ def test_pieces_are_sorted_and_name_the_span_that_they_wait_for():
     waiting = GAPS.drop_nulls("waits_for")
     assert waiting.height > 0
     ends = (SPANS["start"] + SPANS["duration"])[waiting["waits_for"].to_list()]
-    of_compute = waiting.with_columns(ends=ends).filter(pl.col("cause") == "waits for compute")
+    of_compute = waiting.with_columns(ends=ends).filter(pl.col("waiting_for") == "compute")
     assert (of_compute["start"] + of_compute["duration"] == of_compute["ends"]).all()
 
 
 def test_starts_told_by_spans_are_the_same():
-    plain, beside = encode_gaps(GAPS, BASE_NS), encode_gaps_beside(GAPS, SPANS, BASE_NS)
+    plain, beside = encode_idle(GAPS, BASE_NS), encode_idle_beside(GAPS, SPANS, BASE_NS)
     columns, facts = read_blob(plain)
     assert columns["start"] == GAPS["start"].to_list()
     assert facts["origin"] == GAPS["start"].min() - BASE_NS
     expected = (GAPS["start"] - BASE_NS).to_list()
     assert starts_told_by_spans(beside, SPANS) == expected
     rest = read_blob(beside)[0]
-    for name in ("row", "duration", "step", "cause", "waits_for"):
+    for name in ("row", "duration", "step", "waiting_for", "waits_for"):
         assert rest[name] == columns[name] == GAPS[name].to_list()
 
 
 def test_starts_told_by_spans_take_less_room_where_times_are_as_uneven_as_real_ones():
     run = planted_runs.run(planted_runs.random_times(planted_runs.Shape()))
     spans = viewer_spans(run.spans, shown_ranks(run))
-    gaps = viewer_gaps(gather_extras(run).gaps, spans, shown_ranks(run))
+    idle = viewer_idle(gather_extras(run).idle, spans, shown_ranks(run))
     base_ns = run.spans["start_ns"].min()
-    assert len(encode_gaps_beside(gaps, spans, base_ns)) < 0.8 * len(encode_gaps(gaps, base_ns))
+    assert len(encode_idle_beside(idle, spans, base_ns)) < 0.8 * len(encode_idle(idle, base_ns))
 
 
 def test_pieces_that_overlap_keep_their_starts():
     overlapping = GAPS.head(2).with_columns(
         row=pl.lit(0, pl.Int32), start=pl.Series([BASE_NS + 3, BASE_NS + 5]), duration=pl.lit(10, pl.Int64)
     )
-    blob = encode_gaps_beside(overlapping, SPANS, BASE_NS)
-    assert blob == encode_gaps(overlapping, BASE_NS)
+    blob = encode_idle_beside(overlapping, SPANS, BASE_NS)
+    assert blob == encode_idle(overlapping, BASE_NS)

@@ -81,13 +81,13 @@ def test_what_analysis_found_is_told_in_rows_and_ids_of_the_viewer():
     row = DRAWN.spans.with_row_index().filter((pl.col("rank") == 1) & (pl.col("kind") == "backward"))[
         "index"
     ][0]
-    gaps = pl.DataFrame(
+    idle = pl.DataFrame(
         {
             "rank": [1],
             "step": [0],
             "start_ns": [10**18],
             "end_ns": [10**18 + 1000],
-            "cause": ["transfer"],
+            "waiting_for": ["transfer"],
             "waits_for": [row],
             "text": [None],
         },
@@ -95,15 +95,15 @@ def test_what_analysis_found_is_told_in_rows_and_ids_of_the_viewer():
     )
     path = pl.DataFrame({"row": [row], "slack_ns": [0]})
     extras = AnalysisLayers(
-        gaps=gaps, critical_path=path, ideal=DRAWN.spans, objects={"ledger": {"parts": []}}
+        idle=idle, critical_path=path, ideal=DRAWN.spans, objects={"ledger": {"parts": []}}
     )
     data = viewer_data(DRAWN, extras)
-    assert data.meta["sections"] == ["heat", "gaps", "critical_path", "ideal", "ledger"]
+    assert data.meta["sections"] == ["heat", "idle", "critical_path", "ideal", "ledger"]
     spans, _ = read_blob(data.tables["spans"])
     (span,) = read_blob(data.tables["critical_path"])[0]["span"]
     assert (spans["row"][span], spans["start"][span]) == (1, DRAWN.spans["start_ns"][row])
-    gap, _ = read_blob(data.tables["gaps"])
-    assert (gap["row"], gap["duration"], gap["cause"], gap["waits_for"]) == (
+    gap, _ = read_blob(data.tables["idle"])
+    assert (gap["row"], gap["duration"], gap["waiting_for"], gap["waits_for"]) == (
         [1],
         [1000],
         ["transfer"],

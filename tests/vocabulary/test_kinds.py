@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from stagescope.vocabulary.kinds import (
+    ACTION_KINDS,
     BY_CODE,
     BY_NAME,
     KIND_NAMES,
     KINDS,
     LANE_CODES,
     LANES,
-    PIPELINE_JOBS,
     RECEIVES,
     SENDS,
     STEP_CODE,
@@ -58,11 +58,11 @@ def test_kinds_are_found_by_name_and_by_code():
 
 
 def test_the_named_groups_are_kinds():
-    assert {*PIPELINE_JOBS, *SENDS, *RECEIVES} <= set(KIND_NAMES)
+    assert {*ACTION_KINDS, *SENDS, *RECEIVES} <= set(KIND_NAMES)
 
 
 @pytest.mark.parametrize(
-    ("job", "expected"),
+    ("action", "expected"),
     [
         (("forward", 0, 3), "F0.3"),
         (("backward_input", 1, 2), "I1.2"),
@@ -70,5 +70,5 @@ def test_the_named_groups_are_kinds():
         (("loss", 3, None), "L"),
     ],
 )
-def test_a_job_is_written_in_the_fields_notation(job, expected):
-    assert label(*job) == expected
+def test_a_action_is_written_in_the_fields_notation(action, expected):
+    assert label(*action) == expected

@@ -2,7 +2,7 @@ from itertools import combinations
 
 import pytest
 
-from stagescope.vocabulary.kinds import KIND_NAMES, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, KIND_NAMES
 from stagescope.vocabulary.palette import (
     INK,
     PAPER,
@@ -28,12 +28,12 @@ def test_every_kind_has_a_color() -> None:
     assert tuple(SWATCHES) == KIND_NAMES
 
 
-def test_the_jobs_of_a_pipeline_differ_in_texture() -> None:
-    assert len({SWATCHES[kind].texture for kind in PIPELINE_JOBS}) == len(PIPELINE_JOBS)
+def test_the_actions_of_a_pipeline_differ_in_texture() -> None:
+    assert len({SWATCHES[kind].texture for kind in ACTION_KINDS}) == len(ACTION_KINDS)
 
 
-@pytest.mark.parametrize(("one", "other"), list(combinations(PIPELINE_JOBS, 2)))
-def test_the_jobs_of_a_pipeline_stay_apart_for_an_eye_without_red_and_green(one: str, other: str) -> None:
+@pytest.mark.parametrize(("one", "other"), list(combinations(ACTION_KINDS, 2)))
+def test_the_actions_of_a_pipeline_stay_apart_for_an_eye_without_red_and_green(one: str, other: str) -> None:
     a, b = (without_red_green(SWATCHES[kind].color) for kind in (one, other))
     assert max(abs(x - y) for x, y in zip(a, b, strict=True)) > TOLD_APART
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.idle.ledger import CAUSES
 from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
-from stagescope.analysis.prediction.improvements import find_wins
+from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.statistics.replicas import find_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs, measure_stage_work
 from stagescope.analysis.statistics.step_trend import find_step_trends
 from stagescope.analysis.statistics.stragglers import find_stragglers
 from stagescope.model.messages import match_messages
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Explanation:
 
     `ledger` (analysis/idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `ideal` (the schedule that ran),
     `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`,
-    `replicas`, and `wins` (WINS, the largest gain first).
+    `replicas`, and `improvements` (IMPROVEMENTS, the largest gain first).
     """
 
     ledger: Ledger
@@ -51,28 +51,28 @@ class Explanation:
     stragglers: Stragglers
     trends: StepTrends
     replicas: Replicas
-    wins: pl.DataFrame
+    improvements: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
 
     def idle_fractions(self) -> dict[str, float]:
-        """Return what part of the window is idle, in all (idle_ns) and for each of CAUSES; {} without a window."""
+        """Return what part of the window is idle, in all (idle_ns) and for each of CAUSE_COLUMNS; {} without a window."""
         if self.idle.is_empty():
             return {}
         total = self.idle.row(-1, named=True)
         window_ns = total["window_ns"]
-        return {name: total[name] / window_ns for name in ("idle_ns", *CAUSES)} if window_ns else {}
+        return {name: total[name] / window_ns for name in ("idle_ns", *CAUSE_COLUMNS)} if window_ns else {}
 
 
 def explain(groundwork: Groundwork, steps: Collection[int]) -> Explanation:
     """Return what explains the time of `steps`: those in the totals.
 
-    Never raises: of a timeline without jobs all tables are empty.
+    Never raises: of a timeline without actions all tables are empty.
     """
     timeline, (pipelines, bubbles, _) = groundwork.timeline, groundwork.windows
     chosen = pl.col("step").is_in(list(steps))
     # Of transfers only messages are asked for from here on: without them far less is copied.
     counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
-    operations, busy = groundwork.operations, groundwork.busy
+    actions, busy = groundwork.actions, groundwork.busy
     ledger, ideal = groundwork.ledger, groundwork.ideal
     messages = match_messages(timeline.spans).filter(chosen)
     windows = bubbles.filter(chosen)
@@ -80,8 +80,8 @@ def explain(groundwork: Groundwork, steps: Collection[int]) -> Explanation:
     trends = find_step_trends(counted, pipelines, messages)
     replicas = find_replicas(counted, pipelines)
     # Before the critical path, whose inputs are kept: both together would be the most memory that a report takes.
-    wins = find_wins(operations, stragglers.table, ideal.schedule, steps, groundwork.basis)
-    found = (operations, ledger, ideal, stragglers, trends, replicas)
+    improvements = find_improvements(actions, stragglers.table, ideal.schedule, steps, groundwork.basis)
+    found = (actions, ledger, ideal, stragglers, trends, replicas)
     return Explanation(
         ledger=replace(ledger, steps=ledger.steps.filter(chosen), ranks=ledger.ranks.filter(chosen)),
         idle=share_idle(windows, ledger.ranks),
@@ -89,11 +89,11 @@ def explain(groundwork: Groundwork, steps: Collection[int]) -> Explanation:
         phases=cut_phases(counted.spans, windows, busy),
         stage_costs=measure_stage_costs(counted.spans),
         stage_work=measure_stage_work(counted.spans),
-        overlap=measure_overlap(timeline.spans, windows, busy, operations),
+        overlap=measure_overlap(timeline.spans, windows, busy, actions),
         critical_path=groundwork.critical_path.filter(chosen),
         stragglers=stragglers,
         trends=trends,
         replicas=replicas,
-        wins=wins,
+        improvements=improvements,
         diagnostics=tuple(dict.fromkeys(each for one in found for each in one.diagnostics)),
     )

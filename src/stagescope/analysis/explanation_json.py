@@ -39,7 +39,7 @@ def explanation_json(explanation: Explanation, declared: str | None = None) -> d
         "trends": explanation.trends.trends.to_dicts(),
         "outlier_steps": explanation.trends.outliers.to_dicts(),
         "replicas": explanation.replicas.table.to_dicts(),
-        "wins": explanation.wins.to_dicts(),
+        "improvements": explanation.improvements.to_dicts(),
     }
 
 
@@ -56,7 +56,7 @@ def _schedule(ideal: Ideal, declared: str | None) -> dict[str, object]:
 
 
 def _stages(explanation: Explanation) -> list[dict[str, Any]]:
-    """Return one object per stage: its work per micro-batch, and the spread of its jobs by kind."""
+    """Return one object per stage: its work per micro-batch, and the spread of its actions by kind."""
     of_all_ranks = explanation.stage_costs.filter(pl.col("rank").is_null()).drop("rank")
     costs = {
         stage: [{name: value for name, value in row.items() if name != "stage"} for row in rows.to_dicts()]

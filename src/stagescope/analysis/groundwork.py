@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.graph.binding_constraints import find_bonds
+from stagescope.analysis.graph.actions import Actions, find_actions
+from stagescope.analysis.graph.binding_constraints import find_binding_constraints
 from stagescope.analysis.graph.critical_path import find_critical_path
 from stagescope.analysis.graph.latest_inputs import LatestInputs, find_latest_inputs
-from stagescope.analysis.graph.operations import Operations, find_operations
 from stagescope.analysis.graph.replay_basis import ReplayBasis, find_replay_basis
-from stagescope.analysis.idle.intervals import find_idle_gaps
+from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.prediction.ideal import Ideal, lay_ideal
 from stagescope.model.coverage import unite
@@ -35,9 +35,9 @@ class Groundwork:
     windows: Windows
 
     @cached_property
-    def operations(self) -> Operations:
-        """What find_operations returns."""
-        return find_operations(self.timeline, self.windows.pipelines)
+    def actions(self) -> Actions:
+        """What find_actions returns."""
+        return find_actions(self.timeline, self.windows.pipelines)
 
     @cached_property
     def busy(self) -> pl.DataFrame:
@@ -48,33 +48,33 @@ class Groundwork:
     @cached_property
     def basis(self) -> ReplayBasis:
         """What find_replay_basis returns."""
-        return find_replay_basis(self.operations)
+        return find_replay_basis(self.actions)
 
     @cached_property
     def inputs(self) -> LatestInputs:
         """What find_latest_inputs returns."""
-        return find_latest_inputs(self.operations)
+        return find_latest_inputs(self.actions)
 
     @cached_property
     def ledger(self) -> Ledger:
         """What build_ledger returns, for all steps."""
-        return build_ledger(self.operations, self.basis)
+        return build_ledger(self.actions, self.basis)
 
     @cached_property
     def ideal(self) -> Ideal:
         """What lay_ideal returns, under the schedule that the run declared if all ranks declared the same."""
-        return lay_ideal(self.operations, _only(self.timeline.ranks["schedule"]))
+        return lay_ideal(self.actions, _only(self.timeline.ranks["schedule"]))
 
     @cached_property
     def critical_path(self) -> pl.DataFrame:
         """What find_critical_path returns."""
-        bonds = find_bonds(self.operations, self.basis.plan, self.basis.lag_ns)
-        return find_critical_path(self.operations, bonds, self.inputs, self.busy)
+        binding_constraints = find_binding_constraints(self.actions, self.basis.plan, self.basis.lag_ns)
+        return find_critical_path(self.actions, binding_constraints, self.inputs, self.busy)
 
     @cached_property
-    def idle_gaps(self) -> pl.DataFrame:
-        """What find_idle_gaps returns."""
-        return find_idle_gaps(self.windows.bubbles, self.busy, self.operations, self.inputs)
+    def idle_intervals(self) -> pl.DataFrame:
+        """What find_idle_intervals returns."""
+        return find_idle_intervals(self.windows.bubbles, self.busy, self.actions, self.inputs)
 
 
 def _only(values: pl.Series) -> str | None:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.completeness.comparable import apart_diagnostics, ranks_apart
-from stagescope.analysis.completeness.incomplete_steps import find_torn_steps, torn_diagnostics
+from stagescope.analysis.completeness.incomplete_steps import (
+    find_incomplete_steps,
+    incomplete_step_diagnostics,
+)
 from stagescope.analysis.completeness.missing_data import errors_first, find_gaps
 from stagescope.model.bubbles import DENOMINATOR, step_bubbles
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_in_cost_units
-from stagescope.vocabulary.kinds import PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from stagescope.analysis.explanation import Explanation
@@ -102,8 +105,8 @@ def build_report(timeline: Timeline) -> Report:
 
     Every step is listed; the totals leave out step 0 when it is the first of three or more and took more than
     1.25 times the median of the others, because connections are set up and shapes inferred in it; a
-    diagnostic says so then. They leave out steps of which a rank lost jobs too, as long as there are others.
-    Never raises: a timeline without pipeline jobs gives a report without steps.
+    diagnostic says so then. They leave out steps of which a rank lost actions too, as long as there are others.
+    Never raises: a timeline without pipeline actions gives a report without steps.
     """
     return report_figures(timeline, measure_windows(timeline))
 
@@ -128,16 +131,21 @@ def report_figures(timeline: Timeline, windows: Windows) -> Report:
     """Return what build_report does, where the windows are known."""
     pipelines, bubbles, apart = windows
     per_step = _per_step(bubbles)
-    torn = find_torn_steps(timeline.spans, pipelines) & set(per_step["step"])
-    leaves_torn = len(torn) < per_step.height
-    whole = ~pl.col("step").is_in(list(torn)) if torn and leaves_torn else pl.lit(value=True)
+    incomplete = find_incomplete_steps(timeline.spans, pipelines) & set(per_step["step"])
+    leaves_incomplete = len(incomplete) < per_step.height
+    whole = (
+        ~pl.col("step").is_in(list(incomplete)) if incomplete and leaves_incomplete else pl.lit(value=True)
+    )
     set_up = _set_up_in_first_step(per_step.filter(whole))
     in_totals = whole & (pl.col("step") != 0) if set_up else whole
     steps = tuple(
         StepFigures(**row) for row in per_step.with_columns(in_totals=in_totals).iter_rows(named=True)
     )
     ranks = _per_rank(timeline, bubbles.filter(in_totals))
-    gaps = [*find_gaps(timeline, bubbles, pipelines), *torn_diagnostics(torn, left_out=leaves_torn)]
+    gaps = [
+        *find_gaps(timeline, bubbles, pipelines),
+        *incomplete_step_diagnostics(incomplete, left_out=leaves_incomplete),
+    ]
     found = [*gaps, *apart_diagnostics(apart), *set_up]
     said = timeline.with_diagnostics(found).diagnostics
     return Report(
@@ -167,7 +175,7 @@ def _per_step(bubbles: pl.DataFrame) -> pl.DataFrame:
 
 def _per_rank(timeline: Timeline, counted: pl.DataFrame) -> tuple[RankFigures, ...]:
     stages = (
-        timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+        timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
         .group_by("rank")
         .agg(pl.col("stage").drop_nulls().unique().sort().alias("stages"))
     )
@@ -216,9 +224,9 @@ def _set_up_in_first_step(per_step: pl.DataFrame) -> list[Diagnostic]:
 
 def _microbatches(spans: pl.DataFrame, pipelines: pl.DataFrame) -> int | None:
     """Return the micro-batches per step of a pipeline, None where the counts differ."""
-    jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS) & pl.col("step").is_not_null())
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
     counts = (
-        jobs.join(pipelines, on="rank")
+        actions.join(pipelines, on="rank")
         .group_by("step", "pipeline")
         .agg(pl.col("microbatch").drop_nulls().n_unique())
     )["microbatch"].unique()

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.idle.ledger import CAUSES
 from stagescope.analysis.idle.shares import whole_percents
 from stagescope.model.simulated import simulated_time_text
+from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 
@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.report import Report
-
-CAUSE_WORDS = {
-    "schedule_bubble_ns": "the schedule's own",
-    "stage_imbalance_ns": "unequal stages",
-    "straggler_ns": "slower replicas",
-    "jitter_ns": "uneven jobs",
-    "comm_exposed_ns": "transfers",
-    "unexplained_ns": "launch gaps and all else",
-}
-"""What each cause is called, in a sentence and beside a bar."""
 
 UNEVEN_FRACTION = 0.02
 """By how much more than the others a stage must cost to be named as what makes them unequal."""
@@ -38,11 +28,11 @@ class Verdict(NamedTuple):
     """`why` says how much is idle and why, `win` what would help most; `findings` are what else is sure."""
 
     why: str
-    win: str
+    improvement: str
     findings: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.why} {self.win}"
+        return f"{self.why} {self.improvement}"
 
 
 def give_verdict(report: Report, explanation: Explanation) -> Verdict:
@@ -53,7 +43,7 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     why = f"{_what_ran(report, explanation)}, {100 * fraction:.0f} % idle{_causes(explanation)}."
     return Verdict(
         why,
-        _win(explanation, in_cost_units=report.in_cost_units),
+        _largest_improvement(explanation, in_cost_units=report.in_cost_units),
         tuple(_findings(explanation))[:MOST_FINDINGS],
     )
 
@@ -62,7 +52,7 @@ def nothing_measured(report: Report) -> str:
     """Return why a report has no bubble, as a clause."""
     if report.apart:
         return "The machines of no pipeline are on one clock"
-    return "No step with a forward or backward job was recorded"
+    return "No step with a forward or backward action was recorded"
 
 
 def _what_ran(report: Report, explanation: Explanation) -> str:
@@ -82,7 +72,7 @@ def _causes(explanation: Explanation) -> str:
     fractions = explanation.idle_fractions()
     if not fractions:
         return ""
-    points = zip(whole_percents([fractions[name] for name in CAUSES]), CAUSES, strict=True)
+    points = zip(whole_percents([fractions[name] for name in CAUSE_COLUMNS]), CAUSE_COLUMNS, strict=True)
     named = sorted(((point, name) for point, name in points if point), reverse=True, key=lambda each: each[0])
     if not named:
         return ""
@@ -96,15 +86,15 @@ def _part(points: int, cause: str, explanation: Explanation) -> str:
     """Return one of the further parts; a negative one is idle time that its cause saves."""
     if points > 0:
         return f"{points} {_come(points, cause, explanation)}"
-    return f"less {-points} for {'work besides' if cause == 'unexplained_ns' else CAUSE_WORDS[cause]}"
+    return f"less {-points} for {'work besides' if cause == 'unattributed_ns' else BY_COLUMN[cause].label}"
 
 
 def _come(points: int, cause: str, explanation: Explanation) -> str:
     """Return where percent points come from, in words that follow their number."""
     one = abs(points) == 1
     if cause == "schedule_bubble_ns":
-        return f"{'is' if one else 'are'} the schedule's own"
-    source = CAUSE_WORDS[cause]
+        return f"{'is' if one else 'are'} schedule bubble"
+    source = BY_COLUMN[cause].label
     if cause == "stage_imbalance_ns":
         source = _slowest_stage(explanation) or source
     return f"{'comes' if one else 'come'} from {source}"
@@ -123,9 +113,9 @@ def _slowest_stage(explanation: Explanation) -> str | None:
     return f"stage {worst['stage']} taking {100 * more:.0f} % longer than the others"
 
 
-def _win(explanation: Explanation, *, in_cost_units: bool) -> str:
+def _largest_improvement(explanation: Explanation, *, in_cost_units: bool) -> str:
     """Return the largest gain that costs no memory, and how large it is."""
-    free = explanation.wins.filter(~pl.col("needs_more_memory"))
+    free = explanation.improvements.filter(~pl.col("needs_more_memory"))
     if free.is_empty():
         return "Nothing that was tried would make the step shorter."
     best = free.row(0, named=True)
@@ -177,7 +167,7 @@ def straggler_sentence(row: dict[str, object]) -> str:
     }[str(finding)]
     return (
         f"{who} {does} than {row['compared_with']}, by {low:.1f} to {high:.1f} % "
-        f"(95 % interval, {row['witnesses']} witnesses)."
+        f"(95 % CI, n = {row['sample_count']})."
     )
 
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.errors import UsageError
-from stagescope.vocabulary.kinds import PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from stagescope.analysis.prediction.what_if import Slower
@@ -39,7 +39,7 @@ def parse_change(option: str, text: str) -> Slower:
             part is None
             or name is None
             or name in where
-            or (part["kind"] or PIPELINE_JOBS[0]) not in PIPELINE_JOBS
+            or (part["kind"] or ACTION_KINDS[0]) not in ACTION_KINDS
         ):
             raise UsageError.change_malformed(option, text)
         where[name] = part["kind"] or int(part["value"])

@@ -111,13 +111,13 @@ def launch_command(script: Path, options: list[str]) -> list[str]:
 
 
 def theory_sentence(schedule: str, microbatches: int) -> str:
-    """Return what part of the demo's bubble its schedule makes by itself: all jobs alike, transfers for nothing."""
+    """Return what part of the demo's bubble its schedule makes by itself: all actions alike, transfers for nothing."""
     from stagescope import schedules
     from stagescope.reports.tables import percent_text
 
     chunks = 2 if schedule in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble") else None
-    jobs = schedules.order(THEORY[schedule], ranks=RANKS, microbatches=microbatches, chunks=chunks)
-    ideal = schedules.simulate(jobs, schedules.Costs(forward=1, backward_input=1, backward_weight=1))
+    actions = schedules.order(THEORY[schedule], ranks=RANKS, microbatches=microbatches, chunks=chunks)
+    ideal = schedules.simulate(actions, schedules.Costs(forward=1, backward_input=1, backward_weight=1))
     return (
         f"The schedule alone would make it {percent_text(ideal.bubble_fraction)}: so much {schedule} idles on {RANKS} "
         f"ranks with {microbatches} micro-batches even if transfers took no time."

@@ -7,6 +7,7 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from stagescope.vocabulary.causes import CAUSES
 from stagescope.vocabulary.durations import UNITS_NS, duration_text
 from stagescope.vocabulary.errors import UsageError
 
@@ -34,9 +35,9 @@ class Quantity(NamedTuple):
     is_time: bool = False
 
 
-def _cause(name: str) -> Callable[[Report], float | None]:
+def _cause(column: str) -> Callable[[Report], float | None]:
     def fraction(report: Report) -> float | None:
-        return report.explanation.idle_fractions().get(f"{name}_ns") if report.explanation else None
+        return report.explanation.idle_fractions().get(column) if report.explanation else None
 
     return fraction
 
@@ -55,12 +56,9 @@ QUANTITIES: dict[str, Quantity] = {
         "the same of the rank that has most of it",
         lambda report: max(report.bubble.per_rank.values(), default=None),
     ),
-    "schedule_bubble": Quantity("part of the windows idle by the schedule itself", _cause("schedule_bubble")),
-    "stage_imbalance": Quantity("the same by unequal stages", _cause("stage_imbalance")),
-    "straggler": Quantity("the same by ranks slower than their replicas", _cause("straggler")),
-    "jitter": Quantity("the same by uneven jobs", _cause("jitter")),
-    "comm_exposed": Quantity("the same by transfers", _cause("comm_exposed")),
-    "unexplained": Quantity("the same by launch gaps and all else", _cause("unexplained")),
+    **{
+        cause.name: Quantity(f"share of the windows: {cause.label}", _cause(cause.column)) for cause in CAUSES
+    },
     "step": Quantity("median length of a step, such as 120ms", _step(median), is_time=True),
     "longest_step": Quantity("length of the longest step", _step(max), is_time=True),
 }

@@ -56,7 +56,7 @@ COPY_SUFFIX = "_pp_chart"
     type=click.Choice(["plain", "numbered"]),
     default="plain",
     show_default=True,
-    help="Jobs of a schedule without overlap: FP and BP, or F3 and B3 with the micro-batch.",
+    help="Actions of a schedule without overlap: FP and BP, or F3 and B3 with the micro-batch.",
 )
 @reading_options
 def command(
@@ -129,7 +129,7 @@ def _say_written(written: WrittenRank) -> None:
     """Print a line for a rank that is done, while the others are still to come."""
     unnamed = f", {written.unnamed} of them without a number" if written.unnamed else ""
     click.echo(
-        f"rank {written.rank}: {written.marks} jobs{unnamed}, {written.paired} paired operations: {written.path}"
+        f"rank {written.rank}: {written.marks} actions{unnamed}, {written.paired} paired operations: {written.path}"
     )
 
 

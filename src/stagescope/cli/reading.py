@@ -61,7 +61,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
     pattern = click.option(
         "--pattern",
         metavar="TEXT",
-        help="How a trace calls its jobs, such as '{kind}_{microbatch}', where it is not known here.",
+        help="How a trace calls its actions, such as '{kind}_{microbatch}', where it is not known here.",
     )
     added: list[Callable[..., Any]] = [*sizes, order, schedule, microbatches, pattern]
     for option in reversed(added):

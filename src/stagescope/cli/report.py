@@ -73,8 +73,8 @@ class Wanted:
 def command(paths: tuple[Path, ...], options: ReadOptions, *, align: bool, **wanted: Any) -> int:
     """Say where the time of a run went, and what would win it back.
 
-    The verdict, the idle time by cause, the stages, and what else is sure. Idle is what no job covers in a
-    step's window, which reaches from the first start to the last end of any forward or backward job in the pipeline.
+    The verdict, the idle time by cause, the stages, and what else is sure. Idle is what no action covers in a
+    step's window, which reaches from the first start to the last end of any forward or backward action in the pipeline.
     """
     from stagescope import api as workflow
 

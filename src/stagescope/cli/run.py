@@ -50,7 +50,7 @@ RECORDED = "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed 
 @click.option(
     "--also",
     metavar="LIST",
-    help="Show the recorded jobs in other profilers as well, while those run: nvtx, mstx, kineto.",
+    help="Show the recorded actions in other profilers as well, while those run: nvtx, mstx, kineto.",
 )
 @click.option("--force", is_flag=True, help="Replace the recordings in DIR.")
 @click.option("--join", is_flag=True, help="Record into DIR together with other nodes of the same run.")
@@ -120,6 +120,6 @@ def _say_what_came(directory: Path, recordings: set[Path], ended: Ended) -> None
         click.echo(f"  look at it with: stagescope show {directory}", err=True)
     else:
         click.echo(
-            "stagescope: nothing was recorded: no process finished a job of a pipeline schedule", err=True
+            "stagescope: nothing was recorded: no process finished a action of a pipeline schedule", err=True
         )
         click.echo(f"  recorded are: {RECORDED}, and spans marked by hand", err=True)

@@ -91,7 +91,7 @@ NARROWEST = 40
 def command(**words: Any) -> int:
     """Simulate a schedule: picture, figures, comparison.
 
-    SCHEDULE is a name of --list. The step is exact: no noise, every job as soon as its rank is free and its
+    SCHEDULE is a name of --list. The step is exact: no noise, every action as soon as its rank is free and its
     inputs are there.
     """
     call = Call(**words)
@@ -150,8 +150,8 @@ def _show(call: Call, given: GivenCosts) -> int:
 
     if call.memory_limit is not None:
         raise UsageError.only_with("--memory-limit", "--compare")
-    name, jobs = _order(call, given)
-    step = workflow.simulate(jobs, given.costs, schedule=name, in_cost_units=given.in_cost_units)
+    name, actions = _order(call, given)
+    step = workflow.simulate(actions, given.costs, schedule=name, in_cost_units=given.in_cost_units)
     if call.output is not None:
         _write(call, step)
     else:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--faster",
     metavar="WHAT:N%",
     multiple=True,
-    help="Jobs of stage=S, rank=R or kind=K take N % less time; without WHAT all of them.",
+    help="Actions of stage=S, rank=R or kind=K take N % less time; without WHAT all of them.",
 )
 @click.option("--slower", metavar="WHAT:N%", multiple=True, help="The same, N % more time.")
 @click.option("--balanced", is_flag=True, help="Every stage costs the mean over the stages.")
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "schedules",
     metavar="NAME",
     multiple=True,
-    help="The jobs run in another order (stagescope simulate --list names them).",
+    help="The actions run in another order (stagescope simulate --list names them).",
 )
 @click.option("--together", is_flag=True, help="Also predict all of it at once, once for every schedule.")
 @json_options("the predictions")
@@ -133,7 +133,7 @@ def _print(predicted: WhatIf) -> None:
     from stagescope.vocabulary.durations import duration_text
 
     if predicted.table.is_empty() or not predicted.table["measured_step_ns"][0]:
-        click.echo("No step with a forward or backward job was recorded, so there is nothing to predict.")
+        click.echo("No step with a forward or backward action was recorded, so there is nothing to predict.")
         return
     measured = duration_text(round(predicted.table["measured_step_ns"][0]))
     text = "\n".join(

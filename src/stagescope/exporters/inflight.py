@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 COUNTER_NAME = "micro-batches in flight"
-_JOB = ["rank", "step", "stage", "microbatch"]
+_ACTION = ["rank", "step", "stage", "microbatch"]
 
 
 def count_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
@@ -13,16 +13,18 @@ def count_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
 
     A micro-batch counts once per stage, from the start of its first forward to the end of its B or W (the
     last of them; an I alone keeps it in flight, because the weight gradient still holds its activations).
-    Jobs without a forward in `spans` do not count, so the counter never falls below zero.
+    Actions without a forward in `spans` do not count, so the counter never falls below zero.
     """
-    jobs = spans.filter(pl.col("microbatch").is_not_null())
-    begins = jobs.filter(pl.col("kind") == "forward").group_by(_JOB).agg(time_ns=pl.col("start_ns").min())
+    actions = spans.filter(pl.col("microbatch").is_not_null())
+    begins = (
+        actions.filter(pl.col("kind") == "forward").group_by(_ACTION).agg(time_ns=pl.col("start_ns").min())
+    )
     ends = (
-        jobs.filter(pl.col("kind").is_in(["backward", "backward_weight"]))
-        .group_by(_JOB)
+        actions.filter(pl.col("kind").is_in(["backward", "backward_weight"]))
+        .group_by(_ACTION)
         .agg(end_ns=pl.col("end_ns").max())
     )
-    closed = begins.join(ends, on=_JOB, nulls_equal=True)
+    closed = begins.join(ends, on=_ACTION, nulls_equal=True)
     changes = pl.concat(
         [
             begins.select("rank", "time_ns", change=pl.lit(1)),

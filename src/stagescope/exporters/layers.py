@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 class AnalysisLayers:
     """What analysis gives to the viewer, each part optional.
 
-    `gaps` has rank, step, start_ns, end_ns, cause, waits_for (row of the spans table, null) and text; `critical_path`
+    `idle` has rank, step, start_ns, end_ns, cause, waits_for (row of the spans table, null) and text; `critical_path`
     row (of the spans table) and slack_ns, in order of time; `ideal` is a spans table, the schedule as it would run
     without the run's troubles, on the run's clock. `objects` are JSON by name: verdict, ledger, comparison.
     """
 
-    gaps: pl.DataFrame | None = None
+    idle: pl.DataFrame | None = None
     critical_path: pl.DataFrame | None = None
     ideal: pl.DataFrame | None = None
     objects: Mapping[str, Any] = field(default_factory=dict)

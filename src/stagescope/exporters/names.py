@@ -55,9 +55,9 @@ def look_of(*, cname: bool) -> pl.Expr:
     """Return each slice's word, or catapult's color name, by `kind` (null: a step) and `is_wait`."""
     kind = pl.col("kind").cast(pl.String)
     index = 1 if cname else 0
-    jobs = kind.replace_strict({name: look[index] for name, look in LOOKS.items()}, default=STEP[index])
+    actions = kind.replace_strict({name: look[index] for name, look in LOOKS.items()}, default=STEP[index])
     waits = kind.replace_strict({name: look[index] for name, look in WAITS.items()}, default=STEP[index])
-    return pl.when(pl.col("is_wait")).then(waits).otherwise(jobs)
+    return pl.when(pl.col("is_wait")).then(waits).otherwise(actions)
 
 
 def title() -> pl.Expr:

@@ -2,7 +2,7 @@
 
     Step                                     one slice per training step, first start to last end
     rank 3 (node-b, stages 3, 7)             one group per rank
-      compute                                jobs; "compute 1", "compute 2" where jobs really overlap
+      compute                                actions; "compute 1", "compute 2" where actions really overlap
       receive wait, send wait                when the host was blocked on a transfer
       send, receive                          one slice per operation, concurrent ones on lanes of their own
       collective, host                       other transfers; what the host did
@@ -122,7 +122,7 @@ def lay_out(timeline: Timeline) -> Layout:
     )
     common = pl.col("rank").is_in(groups[0].ranks if groups else ())
     steps = _step_slices(timeline.steps.filter(common), spans.filter(common))
-    drawn = pl.concat([steps, _job_slices(spans, messages), waits], how="diagonal")
+    drawn = pl.concat([steps, _action_slices(spans, messages), waits], how="diagonal")
     lanes = assign_lanes(drawn.with_columns(_track_group().alias("group")), "group")
     if lanes.trimmed_count:
         diagnostics.append(
@@ -182,7 +182,7 @@ def _count_by_rank(rows: pl.DataFrame, message: str) -> list[Diagnostic]:
     return [Diagnostic("warning", message, rank=rank, count=count) for rank, count in counts]
 
 
-def _job_slices(spans: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
+def _action_slices(spans: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     """Return one slice per span, receives from when their data were sent."""
     start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     sent_ns = start_ns.copy()
@@ -281,9 +281,9 @@ def _on_tracks(slices: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
 
 def _flows(slices: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     """Return the slices that each message joins, in order of sending."""
-    jobs = slices.select("row", slice=pl.int_range(pl.len())).filter(pl.col("row").is_not_null())
-    slice_of_row = np.empty(len(jobs), np.int64)
-    slice_of_row[jobs["row"].to_numpy()] = jobs["slice"].to_numpy()
+    actions = slices.select("row", slice=pl.int_range(pl.len())).filter(pl.col("row").is_not_null())
+    slice_of_row = np.empty(len(actions), np.int64)
+    slice_of_row[actions["row"].to_numpy()] = actions["slice"].to_numpy()
     return pl.DataFrame({end: slice_of_row[messages[f"{end}_row"].to_numpy()] for end in ("send", "recv")})
 
 

@@ -33,7 +33,7 @@ class Arrival(NamedTuple):
 
 def infer_coordinates(timeline: Timeline) -> Arrival | None:
     """Return the pipeline coordinate of every rank that ran micro-batch 0; None where the evidence is not clear."""
-    first = _first_jobs(timeline)
+    first = _first_actions(timeline)
     ranks = first["rank"].unique()
     if ranks.is_empty():
         return None
@@ -43,7 +43,7 @@ def infer_coordinates(timeline: Timeline) -> Arrival | None:
     return _by_arrival(first)
 
 
-def _first_jobs(timeline: Timeline) -> pl.DataFrame:
+def _first_actions(timeline: Timeline) -> pl.DataFrame:
     """Return per step and rank the forward and the backward of micro-batch 0 on the rank's first chunk."""
     spans = timeline.spans.filter(
         (pl.col("microbatch") == 0) & (pl.col("chunk").fill_null(0) == 0) & pl.col("step").is_not_null()

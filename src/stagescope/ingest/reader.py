@@ -22,7 +22,7 @@ class ReadOptions:
     """What the caller knows about a run and its files may not say.
 
     `layout` says how the ranks form pipelines, `schedule` and `microbatches` (per step and pipeline) what they
-    ran, `pattern` how a trace calls its jobs (ingest/annotations/name_pattern.py). `on_read` is
+    ran, `pattern` how a trace calls its actions (ingest/annotations/name_pattern.py). `on_read` is
     called with each file when it has been read, so that long work can be watched.
     """
 

@@ -87,7 +87,7 @@ def _ranks_table(ranks: list[int], schedule: str | None, clock: str) -> pl.DataF
 
 
 def _spans(simulation: Simulation) -> pl.DataFrame:
-    jobs = _frame(_job_rows(simulation), COLUMNS)
+    jobs = _frame(_action_rows(simulation), COLUMNS)
     chunks = (
         jobs.group_by("rank", "stage")
         .agg(first=pl.min("microbatch"))
@@ -115,7 +115,7 @@ def _frame(rows: Iterable[Row], columns: dict[str, Any]) -> pl.DataFrame:
     )
 
 
-def _job_rows(simulation: Simulation) -> Iterator[Row]:
+def _action_rows(simulation: Simulation) -> Iterator[Row]:
     """Yield every job, an overlapped pair as two with one pair id."""
     pairs = 0
     for rank, actions in simulation.order.items():
@@ -163,7 +163,7 @@ def _free_before(simulation: Simulation) -> dict[tuple[str, int, int], int]:
     for rank, actions in simulation.order.items():
         before_ns = 0
         for action, end_ns in zip(actions, simulation.ends_ns[rank], strict=True):
-            jobs = action.jobs
+            jobs = action.parts
             free |= {
                 (DIRECTIONS[job.kind], job.stage, job.microbatch): before_ns
                 for job in jobs

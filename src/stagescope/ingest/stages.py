@@ -1,7 +1,7 @@
 """Where stages come from: the file, else the caller, else the way of micro-batch 0.
 
 A rank's coordinates are those that its file states; where none does, those of the layout that the caller gives; else
-they are inferred and said so. A job's stage follows from its rank's pipeline coordinate and its model chunk, by the
+they are inferred and said so. A action's stage follows from its rank's pipeline coordinate and its model chunk, by the
 placement of the schedule.
 """
 
@@ -16,7 +16,7 @@ from stagescope.ingest.arrival import infer_coordinates
 from stagescope.ingest.layout import coordinates
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.schedules.catalog import NAMES, find_schedule
-from stagescope.vocabulary.kinds import PIPELINE_JOBS, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.parallel import DIMENSIONS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stagescope.ingest.layout import Layout
     from stagescope.model import Timeline
 
-PLACED = (*PIPELINE_JOBS, *TRANSFERS, "loss")
+PLACED = (*ACTION_KINDS, *TRANSFERS, "loss")
 """The kinds that belong to a stage."""
 
 FOLDED_FRACTION = 0.5
@@ -50,7 +50,7 @@ def _with_coordinates(timeline: Timeline, layout: Layout) -> Timeline:
         given = coordinates(ranks["rank"].to_list(), layout, _world_size(ranks))
         return _merged(timeline, given).with_diagnostics(_contradictions(ranks, given))
     unplaced = timeline.spans.filter(
-        pl.col("stage").is_null() & pl.col("microbatch").is_not_null() & pl.col("kind").is_in(PIPELINE_JOBS)
+        pl.col("stage").is_null() & pl.col("microbatch").is_not_null() & pl.col("kind").is_in(ACTION_KINDS)
     )
     if unplaced.is_empty() or ranks["pp"].null_count() < ranks.height:
         return timeline
@@ -72,10 +72,10 @@ def _world_size(ranks: pl.DataFrame) -> int:
 
 
 def _all_took_part(timeline: Timeline) -> bool:
-    """Tell whether every rank of the run has jobs here: where some are missing, the others' places are not known."""
-    with_jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))["rank"].n_unique()
+    """Tell whether every rank of the run has actions here: where some are missing, the others' places are not known."""
+    with_actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))["rank"].n_unique()
     declared = timeline.ranks["world_size"].max()
-    return with_jobs == timeline.ranks.height and (declared is None or declared == with_jobs)
+    return with_actions == timeline.ranks.height and (declared is None or declared == with_actions)
 
 
 def _merged(timeline: Timeline, found: pl.DataFrame) -> Timeline:

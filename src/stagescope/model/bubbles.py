@@ -1,6 +1,6 @@
 """The bubble: what part of its pipeline's window a rank spent without computing.
 
-Per pipeline and step the window reaches from the first start to the last end of any forward or backward job
+Per pipeline and step the window reaches from the first start to the last end of any forward or backward action
 on any of its ranks. A rank is busy where a compute span of it runs (the union, so that an overlapped pair
 counts once), idle elsewhere in the window, and bubble fraction = idle / window. The other fractions in use
 divide by the ideal or the busy time (Megatron-LM, arXiv 2104.04473, section 2.2: (p-1)/m) or by a rank's own
@@ -13,18 +13,18 @@ from __future__ import annotations
 import polars as pl
 
 from stagescope.model.coverage import covered_ns, unite
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, RECEIVES, SENDS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, RECEIVES, SENDS
 
-DENOMINATOR = "window: first start to last end of the pipeline's forward and backward jobs, per step"
+DENOMINATOR = "window: first start to last end of the pipeline's forward and backward actions, per step"
 
 
 def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per step and rank with a pipeline job in it, sorted by step and rank.
+    """Return one row per step and rank with a pipeline action in it, sorted by step and rank.
 
     Columns: step, rank, pipeline, window_start_ns, window_end_ns, window_ns, busy_ns, idle_ns,
     receive_wait_ns and send_wait_ns (the union of the times in which the host was blocked on a receive or on a
     send, inside the window; a send blocks until its receiver takes part).
-    Pipeline jobs on the compute lane make the windows: jobs of which only the launch by the host is known do not
+    Pipeline actions on the compute lane make the windows: actions of which only the launch by the host is known do not
     tell when a device was idle. `pipelines` is what find_pipelines returns. Spans count by their time, whatever step
     they name: a rank that already computes for the next step is not idle.
     """
@@ -58,12 +58,12 @@ def _waits(spans: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
 
 def _windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     """Return step, rank, pipeline and the pipeline's window in that step."""
-    # A job whose device time is not known is on the host lane: its rank would seem idle all the time.
+    # A action whose device time is not known is on the host lane: its rank would seem idle all the time.
     on_device = (pl.col("lane") == COMPUTE) & pl.col("step").is_not_null()
-    is_job = pl.col("kind").is_in(PIPELINE_JOBS) & on_device
+    is_action = pl.col("kind").is_in(ACTION_KINDS) & on_device
     return (
         spans.lazy()
-        .filter(is_job)
+        .filter(is_action)
         .group_by("step", "rank")
         .agg(pl.min("start_ns"), pl.max("end_ns"))
         .collect()

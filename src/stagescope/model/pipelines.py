@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.vocabulary.kinds import PIPELINE_JOBS, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
 
 def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Return one row per rank that ran a pipeline job: rank, pipeline (its smallest recorded rank).
+    """Return one row per rank that ran a pipeline action: rank, pipeline (its smallest recorded rank).
 
     Ranks that pass activations or gradients to each other, directly or through other ranks, recorded or not,
     are one pipeline: data-parallel replicas exchange nothing of the kind. Where no transfer names its peer,
@@ -21,8 +21,8 @@ def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl
     without any coordinates all ranks are.
     """
     is_edge = pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null()
-    ran_job = pl.col("rank").filter(pl.col("kind").is_in(PIPELINE_JOBS))
-    numbers = spans.select(ran_job.unique().sort())["rank"].to_list()
+    ran_action = pl.col("rank").filter(pl.col("kind").is_in(ACTION_KINDS))
+    numbers = spans.select(ran_action.unique().sort())["rank"].to_list()
     edges = spans.lazy().filter(is_edge).select("rank", "peer").unique().sort("rank", "peer").collect()
     if edges.is_empty():
         replica = _replicas(ranks)

@@ -69,7 +69,7 @@ SPANS = Table(
         Column("stage", pl.Int32, "", "GLOBAL (virtual) stage, 0 to S-1.", nullable=True),
         Column("chunk", pl.Int32, "", "Local model chunk on this rank, 0 for the first.", nullable=True),
         Column("microbatch", pl.Int32, "", "Micro-batch of the step, from 0.", nullable=True),
-        Column("pair", pl.Int32, "", "Shared by the two jobs of an overlapped pair.", nullable=True),
+        Column("pair", pl.Int32, "", "Shared by the two actions of an overlapped pair.", nullable=True),
         Column("peer", pl.Int32, "", "Global rank at the other end of a transfer.", nullable=True),
         Column("bytes", pl.Int64, "B", "Size of the transfer.", nullable=True),
         Column("start_ns", pl.Int64, "ns", "Start; of a transfer: when it was issued."),

@@ -1,4 +1,4 @@
-"""The recorder inside a training job: which job of which micro-batch ran when, at a microsecond a span.
+"""The recorder inside a training run: which action of which micro-batch ran when, at a microsecond a span.
 
     import stagescope.record as record
 
@@ -10,9 +10,9 @@
 Standard library only. Nothing here raises into the training or waits for the disk.
 """
 
-from stagescope.record.jobs import job
+from stagescope.record.actions import action
 from stagescope.record.ranges import job_schedule_profiler_range
 from stagescope.record.session import start, stop
 from stagescope.record.spans import profile_range, span
 
-__all__ = ["job", "job_schedule_profiler_range", "profile_range", "span", "start", "stop"]
+__all__ = ["action", "job_schedule_profiler_range", "profile_range", "span", "start", "stop"]

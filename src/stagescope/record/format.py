@@ -90,7 +90,7 @@ class Gap(NamedTuple):
 
     offset: int
     size_bytes: int
-    torn: bool
+    truncated: bool
 
 
 def encode_frame(sequence: int, frame_type: int, payload: bytes) -> bytes:
@@ -109,7 +109,7 @@ def scan_frames(data: bytes) -> Iterator[Frame | Gap]:
     """Yield the intact frames of a recording in file order, and a Gap for every stretch between them.
 
     Never raises: any sequence of bytes is a row of frames and gaps. A gap that reaches the end of the file
-    and begins like a frame is `torn`: what a process leaves behind that was killed while it wrote.
+    and begins like a frame is `truncated`: what a process leaves behind that was killed while it wrote.
     """
     view = memoryview(data)
     position = 0
@@ -117,7 +117,9 @@ def scan_frames(data: bytes) -> Iterator[Frame | Gap]:
         frame = _frame_at(view, position)
         if frame is None:
             following = _next_frame(data, view, position + 1)
-            yield Gap(position, following - position, following == len(view) and _may_be_torn(view, position))
+            yield Gap(
+                position, following - position, following == len(view) and _may_be_truncated(view, position)
+            )
             position = following
             continue
         yield frame
@@ -147,7 +149,7 @@ def _next_frame(data: bytes, view: memoryview, position: int) -> int:
     return len(view)
 
 
-def _may_be_torn(view: memoryview, position: int) -> bool:
+def _may_be_truncated(view: memoryview, position: int) -> bool:
     """Tell whether the rest of the file reads like the beginning of one frame that was cut short."""
     rest = view[position:]
     if len(rest) < HEAD.size:

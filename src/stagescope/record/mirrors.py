@@ -1,6 +1,6 @@
-"""The recorded jobs once more as ranges of other profilers: NVTX for Nsight, mstx for MindStudio, Kineto for torch.
+"""The recorded actions once more as ranges of other profilers: NVTX for Nsight, mstx for MindStudio, Kineto for torch.
 
-``stagescope run --also nvtx,kineto`` shows each job in those tools under the name that it has here, such as
+``stagescope run --also nvtx,kineto`` shows each action in those tools under the name that it has here, such as
 ``F1.3 step 2``. A mirror costs what its profiler asks for a range; without the option there is none, and the recorder
 pays for one comparison. A library is looked for only among what the training has imported.
 """
@@ -98,7 +98,7 @@ def parse_profilers(text: str) -> tuple[str, ...]:
 
 
 def install(names: tuple[str, ...], recorder: Recorder, patches: Patches) -> None:
-    """Have the jobs, and the spans that are marked by hand, shown in these profilers as well."""
+    """Have the actions, and the spans that are marked by hand, shown in these profilers as well."""
     from stagescope.record import spans  # imports this part of itself
 
     mirrors = recorder.mirror = Mirrors(recorder, names)
@@ -129,7 +129,7 @@ class Mirrors:
         self._open = threading.local()
 
     def open(self, kind: int, stage: int = NONE, microbatch: int = NONE, name: str = "") -> None:
-        """Open the range of a job; a job that is neither of a stage nor of a micro-batch is named by its kind."""
+        """Open the range of a action; a action that is neither of a stage nor of a micro-batch is named by its kind."""
         text = self.name_of(kind, stage, microbatch, name)
         opened = []
         for profiler_name, profiler in list(self._profilers.items()):
@@ -167,11 +167,11 @@ class Mirrors:
             self.close()
 
     def around(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Callable[[], Any]:
-        """Return `call` with the ranges of a job around it."""
+        """Return `call` with the ranges of a action around it."""
         return lambda: self.run(kind, stage, microbatch, call)
 
     def name_of(self, kind: int, stage: int, microbatch: int, name: str = "") -> str:
-        """Return what a job is called in the other profilers, such as ``F1.3 step 2``."""
+        """Return what a action is called in the other profilers, such as ``F1.3 step 2``."""
         text = name or _label(kind, stage, microbatch)
         return text if self._recorder.step == NONE else f"{text} step {self._recorder.step}"
 

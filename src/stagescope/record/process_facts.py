@@ -1,4 +1,4 @@
-"""What a process knows of itself and of its place in a job before any framework has spoken."""
+"""What a process knows of itself and of its place in a action before any framework has spoken."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def process_facts(began_ns: int) -> dict[str, object]:
 def machine_directory(directory: str) -> str:
     """Return where this machine's processes write: below `directory` under the machine's name if there are several.
 
-    A file system that all of them share then has no directory that every rank of a large job creates files in.
+    A file system that all of them share then has no directory that every rank of a large action creates files in.
     """
     if not _several_machines():
         return directory
@@ -51,7 +51,7 @@ def machine_directory(directory: str) -> str:
 
 
 def _several_machines() -> bool:
-    """Return whether the launcher says that the job runs on more than one machine."""
+    """Return whether the launcher says that the action runs on more than one machine."""
     for here, everywhere in _HERE_AND_EVERYWHERE:
         own, all_ = _number(here), _number(everywhere)
         if own is not None and all_ is not None:

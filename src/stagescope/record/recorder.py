@@ -221,7 +221,7 @@ class Recorder:
         return self._had_spans
 
     def new_pair(self) -> int:
-        """Return a number for two jobs that overlap."""
+        """Return a number for two actions that overlap."""
         self.last_pair += 1
         return self.last_pair
 
@@ -297,7 +297,7 @@ class Recorder:
         self.local.buffer = buffer
         self.local.end = ThreadEnd(buffer)
         if not self._stopped:
-            self.timer.begin_step()  # a script that only marks spans by hand never begins a step or a job
+            self.timer.begin_step()  # a script that only marks spans by hand never begins a step or a action
         return buffer
 
     def _start_writer(self) -> None:

@@ -131,7 +131,7 @@ def _follow() -> None:
 
 
 def _absolute(directory: str) -> str:
-    """Return the path as it has to be spelled once the job has changed its directory."""
+    """Return the path as it has to be spelled once the action has changed its directory."""
     try:
         return os.path.abspath(directory)  # pathlib costs import time in every process
     except FileNotFoundError:  # the current directory has been deleted

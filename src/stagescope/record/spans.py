@@ -101,7 +101,7 @@ class Span:
 
 
 class CarefulSpan(Span):
-    """The same for whatever a span can be: with details, or a job on a device that has a clock of its own."""
+    """The same for whatever a span can be: with details, or a action on a device that has a clock of its own."""
 
     __slots__ = ("details", "token")
 
@@ -132,7 +132,7 @@ DETAILED: type[CarefulSpan] = CarefulSpan
 
 
 def time_on_device() -> None:
-    """Have spans of the compute lane timed as the jobs of the frameworks are."""
+    """Have spans of the compute lane timed as the actions of the frameworks are."""
     global PLAIN  # noqa: PLW0603  # an attribute of something else would cost each span 20 ns
     if PLAIN is Span:
         PLAIN = CarefulSpan

@@ -1,7 +1,8 @@
 """The clock of the compute lane: the host's, or that of the device which does the work.
 
-A job is timed where it runs. On a host clock a moment is the number of nanoseconds that it is; on a device it is
-an event on the stream, whose time is known later, so the job is recorded later. Whoever times a job need not know:
+A action is timed where it runs. On a host clock a moment is the number of nanoseconds that it is; on a device it is
+an event on the stream, whose time is known later, so the action is recorded later. Whoever times a action need not
+know:
 
     token = recorder.timer.begin()
     ...
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Timer:
-    """Times the jobs of one process; never raises and never waits for a device.
+    """Times the actions of one process; never raises and never waits for a device.
 
-    `begin()` returns a moment, `end(token, kind, ...)` records the job that began at `token` and ends now. The two
+    `begin()` returns a moment, `end(token, kind, ...)` records the action that began at `token` and ends now. The two
     are attributes that change when a device is found, so that a host clock costs nothing but itself: look them up
-    again for each job. `resolve(function, *moments)` calls `function` with these moments in nanoseconds of
+    again for each action. `resolve(function, *moments)` calls `function` with these moments in nanoseconds of
     the host clock once they are known, which on a host clock is at once.
     """
 
@@ -42,7 +43,7 @@ class Timer:
         self.begin: Callable[[], Any]
         self.end: Callable[..., None]
         self.resolve: Callable[..., None]
-        self._wait_for_first_job()
+        self._wait_for_first_action()
 
     def tensors_are_on(self, device: str) -> None:
         """Say where the framework computes, such as ``cpu`` or ``cuda:1``: no other clock will do then."""
@@ -57,11 +58,11 @@ class Timer:
         except Exception as error:  # noqa: BLE001  # an unknown build of a framework must not stop the training
             self._use_host()
             self._recorder.warn(
-                f"cannot time on the device, so that jobs show when they were launched: {error!r}"
+                f"cannot time on the device, so that actions show when they were launched: {error!r}"
             )
 
     def _choose(self) -> None:
-        from stagescope.record.devices import find_device  # needed from the first job on only
+        from stagescope.record.devices import find_device  # needed from the first action on only
 
         found = find_device(self._told)
         if found is not None and self.device is not None and found.name == self.device.name:
@@ -75,12 +76,12 @@ class Timer:
         self._use_device(DeviceTimer(self._recorder, found))
 
     def begin_step(self) -> None:
-        """Look for a device again: the training may have begun to use one after its first jobs."""
+        """Look for a device again: the training may have begun to use one after its first actions."""
         if self.device is None and self._told is None:
             self.look_for_device()
 
     def harvest(self) -> None:
-        """Record the jobs that the device has done by now."""
+        """Record the actions that the device has done by now."""
         if self.device is not None:
             self.device.harvest()
 
@@ -92,9 +93,9 @@ class Timer:
     def restart_in_child(self) -> None:
         """Forget the parent's device in a forked child, which cannot use it."""
         self._told = None
-        self._wait_for_first_job()
+        self._wait_for_first_action()
 
-    def _wait_for_first_job(self) -> None:
+    def _wait_for_first_action(self) -> None:
         self._use_host()
         self.begin = self._begin_first
         self.end = self._end_first
@@ -122,7 +123,7 @@ class Timer:
         return self.begin()
 
     def _end_first(self, *arguments: Any, **keywords: Any) -> None:
-        """Hand on to what the first job has chosen; reached by whoever looked `end` up before that."""
+        """Hand on to what the first action has chosen; reached by whoever looked `end` up before that."""
         if self.end == self._end_first:
             self._use_host()
         self.end(*arguments, **keywords)

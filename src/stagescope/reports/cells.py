@@ -89,7 +89,7 @@ def owners(line: Line, cell_count: int) -> Integers:
 def dominant(share: Floats, kind_of_look: Integers, whole: float) -> Integers:
     """Return the look of what took most of each bin: first the kind with most of it, then its largest look.
 
-    `share` has one plane per look; IDLE wins where no kind took as much as idleness did of the `whole` bin.
+    `share` has one plane per look; IDLE improvements where no kind took as much as idleness did of the `whole` bin.
     """
     if not len(share):
         return np.full(share.shape[1:], IDLE)

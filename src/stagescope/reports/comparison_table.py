@@ -44,11 +44,11 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
 
 
 def _where(rows: list[Row], step: Row) -> list[str]:
-    """Return which jobs or link changed most, in the direction of the step."""
+    """Return which actions or link changed most, in the direction of the step."""
     same_way = [
         row
         for row in rows
-        if row["subject"] in ("jobs", "link")
+        if row["subject"] in ("actions", "link")
         and row["is_claimed"]
         and row["difference_ns"] * step["difference_ns"] > 0
     ]
@@ -77,7 +77,7 @@ def comparison_tables(comparison: Comparison, *, markdown: bool = False) -> str:
 
 def _rest(unclaimed: int, hidden: int) -> str:
     more = f"{hidden} more differences not shown. " if hidden else ""
-    return f"{more}{unclaimed} further comparisons of jobs, ranks and links are not claimed."
+    return f"{more}{unclaimed} further comparisons of actions, ranks and links are not claimed."
 
 
 def _table(head: tuple[str, ...], rows: Iterable[Row], *, markdown: bool) -> list[str]:
@@ -103,10 +103,10 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _name(row: Row) -> str:
     """Return what a row is about in words."""
     kind = str(row["kind"]).replace("_", " ")
-    if row["subject"] == "jobs":
+    if row["subject"] == "actions":
         return f"{kind} of stage {row['stage']}"
     if row["subject"] == "rank":
-        return f"jobs of rank {row['rank']}"
+        return f"actions of rank {row['rank']}"
     if row["subject"] == "link":
         return f"{kind} messages from rank {row['rank']} to {row['peer']}"
     return str(row["part"] or "whole step").replace("_", " ")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stagescope.analysis.idle.ledger import CAUSES
-from stagescope.analysis.verdict import CAUSE_WORDS
 from stagescope.reports.aligned import aligned
 from stagescope.reports.tables import percent_text
+from stagescope.vocabulary.causes import CAUSES
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def ledger_bars(explanation: Explanation, *, width: int = 80, ascii_only: bool =
         return []
     total = explanation.idle.row(-1, named=True)
     steps = explanation.ledger.ranks.select("step", "rank").n_unique() or 1
-    names = {**{name: CAUSE_WORDS[name] for name in CAUSES}, "idle_ns": "idle in all"}
+    names = {**{cause.column: cause.label for cause in CAUSES}, "idle_ns": "total idle"}
     rows = [
         (word, percent_text(fractions[name]), duration_text(total[name] // steps))
         for name, word in names.items()

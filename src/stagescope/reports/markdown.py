@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stagescope.analysis.idle.ledger import CAUSES
-from stagescope.analysis.verdict import CAUSE_WORDS
 from stagescope.reports.stage_table import to_mean_text
 from stagescope.reports.tables import percent_text
 from stagescope.reports.text import bubble_sentence
+from stagescope.vocabulary.causes import CAUSES
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 
@@ -46,7 +45,7 @@ def _causes(explanation: Explanation) -> Iterator[str]:
     if not total["window_ns"]:
         return
     steps = explanation.ledger.ranks.select("step", "rank").n_unique() or 1
-    names = {**{name: CAUSE_WORDS[name] for name in CAUSES}, "idle_ns": "**idle in all**"}
+    names = {**{cause.column: cause.label for cause in CAUSES}, "idle_ns": "**total idle**"}
     rows = [
         (word, percent_text(total[name] / total["window_ns"]), duration_text(total[name] // steps))
         for name, word in names.items()

@@ -37,7 +37,7 @@ MOST_LINES_PER_RANK = 3
 LEAST_WIDTH = 32
 CELLS_PER_TICK = 9
 DARKER_FRACTION = 0.16
-"""Every other micro-batch is this much darker, so that touching jobs of one kind can be told apart."""
+"""Every other micro-batch is this much darker, so that touching actions of one kind can be told apart."""
 
 BLOCK_CHARACTERS = " ▏▎▍▌▋▊▉█"
 RIGHT_CHARACTERS = "██▐▐▐▐▕▕ "
@@ -120,7 +120,7 @@ def draw_step(
     """Return the chart of `step`, or of the typical step if none is named; no line is wider than `width`.
 
     With color, blocks are drawn to an eighth of a character and show micro-batch numbers; without, or with
-    ASCII alone, every block begins with the letter of its kind. Jobs of one rank that overlap stand on lines
+    ASCII alone, every block begins with the letter of its kind. Actions of one rank that overlap stand on lines
     of their own. Widths below 32 are drawn as 32. Raises InputError when the step was not recorded.
     """
     screen = Screen(chart_step(timeline, step), max(width, LEAST_WIDTH), ascii_only, color)
@@ -180,20 +180,20 @@ def _shown(screen: Screen, text: str) -> str:
 
 
 def _lines_of_row(blocks: pl.DataFrame) -> list[pl.DataFrame]:
-    """Return a rank's blocks by line: one line per lane, one below for what runs beside the jobs.
+    """Return a rank's blocks by line: one line per lane, one below for what runs beside the actions.
 
-    What runs beside a job for less than half of its time stands among the jobs, without that part.
+    What runs beside a action for less than half of its time stands among the actions, without that part.
     """
-    jobs, strips = blocks.filter(~pl.col("strip")), blocks.filter("strip")
-    reach_ns = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(jobs["end_ns"].to_numpy())])
-    next_ns = np.append(jobs["start_ns"].to_numpy(), np.iinfo(np.int64).max)
-    before = np.searchsorted(jobs["start_ns"], strips["start_ns"], side="right")
+    actions, strips = blocks.filter(~pl.col("strip")), blocks.filter("strip")
+    reach_ns = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(actions["end_ns"].to_numpy())])
+    next_ns = np.append(actions["start_ns"].to_numpy(), np.iinfo(np.int64).max)
+    before = np.searchsorted(actions["start_ns"], strips["start_ns"], side="right")
     free = strips.with_columns(
         pl.max_horizontal("start_ns", pl.Series(reach_ns[before])).alias("start_ns"),
         pl.min_horizontal("end_ns", pl.Series(next_ns[before])).alias("end_ns"),
     )
     fits = 2 * (free["end_ns"] - free["start_ns"]) >= strips["end_ns"] - strips["start_ns"]
-    among = pl.concat([jobs, free.filter(fits)]).sort("start_ns")
+    among = pl.concat([actions, free.filter(fits)]).sort("start_ns")
     lanes = [among.filter(pl.col("lane") == lane) for lane in range(MOST_LINES_PER_RANK)]
     below = [frame for frame in (*lanes[1:], strips.filter(~fits)) if frame.height]
     return [lanes[0], *below]
@@ -335,7 +335,7 @@ def _notes(screen: Screen, rows: list[int]) -> Iterator[str]:
     """Yield what the chart cannot show."""
     chart = screen.chart
     if chart.blocks.is_empty():
-        yield "no jobs recorded"
+        yield "no actions recorded"
     if chart.sections:
         yield "0 is the start of the step on each clock; only times on one clock can be compared"
     hidden = len(chart.ranks) - len(rows)

@@ -38,7 +38,7 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
     if verdict is None or explanation is None or not report.ranks:
         yield from textwrap.wrap(bubble_sentence(report), width)
         return
-    for sentence in (verdict.why, verdict.win):
+    for sentence in (verdict.why, verdict.improvement):
         yield from textwrap.wrap(sentence, width)
     yield ""
     denominator = f"Fractions divide by the {report.bubble.denominator}."

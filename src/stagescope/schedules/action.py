@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KINDS = ("F", "B", "I", "W")
-_JOB = re.compile(r"([FBIW])(\d+)\.(\d+)")
+_ACTION = re.compile(r"([FBIW])(\d+)\.(\d+)")
 
 
 class Action(NamedTuple):
@@ -34,7 +34,7 @@ class Action(NamedTuple):
         return own if self.partner is None else f"{own}+{self.partner}"
 
     @property
-    def jobs(self) -> tuple[Action, ...]:
+    def parts(self) -> tuple[Action, ...]:
         """The one or two jobs of this action, each without partner."""
         if self.partner is None:
             return (self,)
@@ -56,7 +56,7 @@ def parse_action(text: str) -> Action:
     >>> parse_action("F0.3+B3.1").partner
     Action(kind='B', stage=3, microbatch=1, partner=None)
     """
-    jobs = [_JOB.fullmatch(part.strip()) for part in text.split("+")]
+    jobs = [_ACTION.fullmatch(part.strip()) for part in text.split("+")]
     found = [Action(job[1], int(job[2]), int(job[3])) for job in jobs if job]
     if len(found) != len(jobs) or len(found) > 2:  # noqa: PLR2004  # a pair is two
         raise ScheduleError.not_an_action(text)

@@ -1,4 +1,4 @@
-"""Which rank runs which job: the index that simulation and bounds look things up in."""
+"""Which rank runs which action: the index that simulation and bounds look things up in."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 NOBODY = -1
 
 
-class JobIndex(NamedTuple):
-    """Where the jobs of an order run; the job of stage s and micro-batch j stands at s * microbatches + j.
+class ActionIndex(NamedTuple):
+    """Where the actions of an order run; the action of stage s and micro-batch j stands at s * microbatches + j.
 
     `backward` covers full backwards and input-gradient backwards, which produce the gradient that the stage
     below waits for. `weight` covers full backwards and weight-gradient backwards.
@@ -28,28 +28,28 @@ class JobIndex(NamedTuple):
     backward: list[int]
     weight: list[int]
 
-    def job(self, kind: str, cell: int) -> Action:
-        """Return the job of a cell."""
+    def action(self, kind: str, cell: int) -> Action:
+        """Return the action of a cell."""
         return Action(kind, *divmod(cell, self.microbatches))
 
 
-def index_jobs(order: Order) -> JobIndex:
-    """Return which rank runs which job, NOBODY where none does; raises ScheduleError for a job that runs twice."""
+def index_actions(order: Order) -> ActionIndex:
+    """Return which rank runs which action, NOBODY where none does; raises ScheduleError for a action that runs twice."""
     stages, microbatches = _extent(order)
     forward, backward, weight = ([NOBODY] * (stages * microbatches) for _ in range(3))
-    index = JobIndex(stages, microbatches, forward, backward, weight)
+    index = ActionIndex(stages, microbatches, forward, backward, weight)
     tables = {"F": (forward,), "B": (backward, weight), "I": (backward,), "W": (weight,)}
-    for rank, kind, stage, microbatch in jobs_of(order):
+    for rank, kind, stage, microbatch in actions_of(order):
         cell = stage * microbatches + microbatch
         for table in tables[kind]:
             if table[cell] != NOBODY:
-                raise ScheduleError.repeated_job(str(index.job(kind, cell)), (table[cell], rank))
+                raise ScheduleError.repeated_action(str(index.action(kind, cell)), (table[cell], rank))
             table[cell] = rank
     return index
 
 
-def jobs_of(order: Order) -> Iterator[tuple[int, str, int, int]]:
-    """Yield rank, kind, stage and micro-batch of every job, rank by rank in program order."""
+def actions_of(order: Order) -> Iterator[tuple[int, str, int, int]]:
+    """Yield rank, kind, stage and micro-batch of every action, rank by rank in program order."""
     for rank, actions in order.items():
         for kind, stage, microbatch, partner in actions:
             yield rank, kind, stage, microbatch
@@ -60,7 +60,7 @@ def jobs_of(order: Order) -> Iterator[tuple[int, str, int, int]]:
 def _extent(order: Order) -> tuple[int, int]:
     """Return one more than the last stage and one more than the last micro-batch."""
     stages = microbatches = 0
-    for _, _, stage, microbatch in jobs_of(order):
+    for _, _, stage, microbatch in actions_of(order):
         if stage >= stages:
             stages = stage + 1
         if microbatch >= microbatches:

@@ -26,14 +26,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.schedules.action_index import NOBODY, index_jobs
-from stagescope.schedules.costs import Costs, job_costs, link_costs, per_stage
+from stagescope.schedules.action_index import NOBODY, index_actions
+from stagescope.schedules.costs import Costs, action_costs, link_costs, per_stage
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
     from stagescope.schedules.action import Action, Order
-    from stagescope.schedules.action_index import JobIndex
-    from stagescope.schedules.costs import Cells, JobCosts
+    from stagescope.schedules.action_index import ActionIndex
+    from stagescope.schedules.costs import ActionCosts, Cells
 
 UNIT_COSTS = Costs()
 
@@ -84,8 +84,8 @@ def lower_bound(order: Order, costs: Costs = UNIT_COSTS) -> LowerBound:
     >>> lower_bound(order).makespan_ns, lower_bound(order).reason, lower_bound(order).balanced_ns
     (15, 'rank 1', 12)
     """
-    index = index_jobs(order)
-    lasting = _durations(order, job_costs(costs, index.stages, index.microbatches), index.microbatches)
+    index = index_actions(order)
+    lasting = _durations(order, action_costs(costs, index.stages, index.microbatches), index.microbatches)
     chains = _Chains(index, lasting, link_costs(costs, index.stages).least_ns)
     optimizer_ns = _optimizer_ns(order, costs, index.stages)
     joint_ns = max(optimizer_ns.values(), default=0) if costs.optimizer_barrier else 0
@@ -115,7 +115,7 @@ class _Durations(NamedTuple):
     weight: list[int]
 
 
-def _durations(order: Order, costs: JobCosts, width: int) -> _Durations:
+def _durations(order: Order, costs: ActionCosts, width: int) -> _Durations:
     """Return how long every job of an order lasts; the two of a pair last as long as the pair."""
     cells = len(costs.forward)
     lasting = _Durations([0] * cells, [0] * cells, [0] * cells)
@@ -127,7 +127,7 @@ def _durations(order: Order, costs: JobCosts, width: int) -> _Durations:
     }
     for actions in order.values():
         for action in actions:
-            jobs = action.jobs
+            jobs = action.parts
             places = [job.stage * width + job.microbatch for job in jobs]
             given = [tables[job.kind][0][cell] for job, cell in zip(jobs, places, strict=True)]
             together = costs.overlapped[places[0]] if action.partner else None
@@ -150,7 +150,7 @@ def _optimizer_ns(order: Order, costs: Costs, stages: int) -> dict[int, int]:
     return {
         rank: sum(
             cost_ns[stage]
-            for stage in {job.stage for action in actions for job in action.jobs if job.kind in "BW"}
+            for stage in {job.stage for action in actions for job in action.parts if job.kind in "BW"}
         )
         for rank, actions in order.items()
     }
@@ -159,7 +159,7 @@ def _optimizer_ns(order: Order, costs: Costs, stages: int) -> dict[int, int]:
 class _Chains:
     """The longest chains before and after every job, job by job along the model: no order is needed for it."""
 
-    def __init__(self, index: JobIndex, lasting: _Durations, message_ns: list[int]) -> None:
+    def __init__(self, index: ActionIndex, lasting: _Durations, message_ns: list[int]) -> None:
         self.index = index
         self.lasting = lasting
         self.message_ns = message_ns
@@ -174,7 +174,7 @@ class _Chains:
     def around(self, action: Action) -> tuple[int, int, int]:
         """Return head, cost and tail of an action in nanoseconds."""
         heads, tails, cost_ns = [], [], 0
-        for kind, stage, microbatch, _ in action.jobs:
+        for kind, stage, microbatch, _ in action.parts:
             cell = stage * self.index.microbatches + microbatch
             if kind == "F":
                 heads.append(self.before_forward[cell])

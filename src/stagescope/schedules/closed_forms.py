@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.schedules.costs import Costs, job_costs
+from stagescope.schedules.costs import Costs, action_costs
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def letters(
     )
     if not all(cost is None or isinstance(cost, int) for cost in given):
         raise ScheduleError.uneven_costs()
-    forward, backward, of_input, of_weight, pair = (cells[0] or 0 for cells in job_costs(costs, 1, 1))
+    forward, backward, of_input, of_weight, pair = (cells[0] or 0 for cells in action_costs(costs, 1, 1))
     hop = costs.hop if isinstance(costs.hop, int) else 0
     if costs.overlapped is None:
         pair = forward + backward

@@ -1,6 +1,6 @@
-"""What the jobs of a schedule cost, in whole nanoseconds.
+"""What the actions of a schedule cost, in whole nanoseconds.
 
-`Costs` is what a caller says. `job_costs` and `link_costs` turn it into flat lists, one value per
+`Costs` is what a caller says. `action_costs` and `link_costs` turn it into flat lists, one value per
 (stage, micro-batch) and one per pair of neighboring stages, which is what the simulator reads.
 """
 
@@ -16,7 +16,7 @@ from stagescope.vocabulary.errors import ScheduleError
 NANOSECONDS = 1_000_000_000
 
 Amount = int | Sequence[int] | Mapping[tuple[int, int], int]
-"""One number for all jobs, one per stage, or one per (stage, micro-batch)."""
+"""One number for all actions, one per stage, or one per (stage, micro-batch)."""
 
 PerStage = int | Sequence[int]
 """One number for all stages, or one per stage."""
@@ -24,12 +24,12 @@ PerStage = int | Sequence[int]
 Cells = list[int | None]
 """One value per (stage, micro-batch), stage by stage; None where nothing is known."""
 
-JOBS = ("forward", "backward", "backward_input", "backward_weight", "overlapped")
+ACTIONS = ("forward", "backward", "backward_input", "backward_weight", "overlapped")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Costs of jobs, messages and the end of a step. The defaults are the unit costs F = I = W = 1, B = 2.
+    """Costs of actions, messages and the end of a step. The defaults are the unit costs F = I = W = 1, B = 2.
 
     Times are nanoseconds. `forward`, `backward` (full), `backward_input`, `backward_weight` and `overlapped`
     are an Amount, the others one number or one per stage; a stage is a chunk, so a rank with two chunks pays
@@ -42,8 +42,8 @@ class Costs:
       nanosecond goes to the input gradient;
     * all three are taken as given: a fused backward may be cheaper than its parts.
 
-    overlapped       one cost for an overlapped pair, looked up at its first job; without it a pair costs the
-                     sum of its two jobs
+    overlapped       one cost for an overlapped pair, looked up at its first action; without it a pair costs the
+                     sum of its two actions
     hop              latency of a message between a stage and the next one, in either direction, where they
                      lie on different ranks; the last stage's is not used
     message_bytes    bytes of such a message (the activation going down, its gradient going up)
@@ -52,7 +52,7 @@ class Costs:
     blocking         the sender computes nothing until its message has arrived
     grad_reduce      reduction of the gradients of one stage, which starts when the stage's last gradient is
                      complete on all ranks that hold it; it overlaps with computing, two on one rank queue
-    optimizer        optimizer step of one stage, after all jobs and reductions of its rank
+    optimizer        optimizer step of one stage, after all actions and reductions of its rank
     optimizer_barrier  the optimizer waits for all ranks (global gradient norm; arXiv 2401.10241, section 4)
 
     Raises ScheduleError for anything but whole numbers from 0 on, and for a bandwidth without message_bytes.
@@ -85,7 +85,7 @@ def _checked(name: str, amount: Amount) -> Amount:
     """Return an amount in plain integers: numbers of other libraries are slow to add, and may overflow."""
     least = 1 if name == "bandwidth" else 0
     if isinstance(amount, Mapping):
-        if name not in JOBS:
+        if name not in ACTIONS:
             raise ScheduleError.wrong_cost(name, amount, "one whole number or one per stage")
         return {key: _whole(name, value, least) for key, value in amount.items()}
     if isinstance(amount, (int, str)) or not hasattr(amount, "__len__"):
@@ -103,8 +103,8 @@ def _whole(name: str, value: object, least: int) -> int:
     return number
 
 
-class JobCosts(NamedTuple):
-    """The cost of every job; stage s and micro-batch j stand at s * microbatches + j."""
+class ActionCosts(NamedTuple):
+    """The cost of every action; stage s and micro-batch j stand at s * microbatches + j."""
 
     forward: Cells
     backward: Cells
@@ -113,19 +113,19 @@ class JobCosts(NamedTuple):
     overlapped: Cells
 
 
-def job_costs(costs: Costs, stages: int, microbatches: int) -> JobCosts:
-    """Return the cost of every job of an order with so many stages and micro-batches, derived where missing.
+def action_costs(costs: Costs, stages: int, microbatches: int) -> ActionCosts:
+    """Return the cost of every action of an order with so many stages and micro-batches, derived where missing.
 
     A cell is None where the costs give none for that micro-batch. Raises ScheduleError where they are given
     for another number of stages, or where a part of the backward costs more than the whole.
     """
-    given = [getattr(costs, name) for name in JOBS]
+    given = [getattr(costs, name) for name in ACTIONS]
     if any(isinstance(amount, Mapping) for amount in given):
         return _derived(
-            [_cells(*named, stages, microbatches) for named in zip(JOBS, given, strict=True)], microbatches
+            [_cells(*named, stages, microbatches) for named in zip(ACTIONS, given, strict=True)], microbatches
         )
-    of_stages = _derived([_cells(*named, stages, 1) for named in zip(JOBS, given, strict=True)], 1)
-    return JobCosts(*([cell for cell in cells for _ in range(microbatches)] for cells in of_stages))
+    of_stages = _derived([_cells(*named, stages, 1) for named in zip(ACTIONS, given, strict=True)], 1)
+    return ActionCosts(*([cell for cell in cells for _ in range(microbatches)] for cells in of_stages))
 
 
 def _cells(name: str, amount: Amount | None, stages: int, width: int) -> Cells:
@@ -145,7 +145,7 @@ def per_stage(name: str, amount: PerStage, stages: int) -> list[int]:
     return list(amount)
 
 
-def _derived(given: list[Cells], width: int) -> JobCosts:
+def _derived(given: list[Cells], width: int) -> ActionCosts:
     forward, backward, backward_input, backward_weight, overlapped = given
     if backward.count(None) + backward_input.count(None) + backward_weight.count(None):
         wholes = [
@@ -153,7 +153,7 @@ def _derived(given: list[Cells], width: int) -> JobCosts:
             for cell, cells in enumerate(zip(forward, backward, backward_input, backward_weight, strict=True))
         ]
         backward, backward_input, backward_weight = (list(column) for column in zip(*wholes, strict=True))
-    return JobCosts(forward, backward, backward_input, backward_weight, overlapped)
+    return ActionCosts(forward, backward, backward_input, backward_weight, overlapped)
 
 
 def _completed(
@@ -188,7 +188,7 @@ class LinkCosts(NamedTuple):
 
     @property
     def least_ns(self) -> list[int]:
-        """From the end of a job to the arrival of its message, when nothing is in the way."""
+        """From the end of a action to the arrival of its message, when nothing is in the way."""
         return [hop + wire for hop, wire in zip(self.hop_ns, self.wire_ns, strict=True)]
 
 

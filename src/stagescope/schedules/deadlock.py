@@ -21,7 +21,7 @@ def stuck(order: Order, done: Mapping[int, int]) -> ScheduleError:
         job: (rank, position)
         for rank, actions in order.items()
         for position, action in enumerate(actions)
-        for job in action.jobs
+        for job in action.parts
     }
     last_stage = max(job.stage for job in places)
     heads = {rank: (rank, done[rank]) for rank, actions in order.items() if done[rank] < len(actions)}
@@ -41,7 +41,7 @@ def stuck(order: Order, done: Mapping[int, int]) -> ScheduleError:
 def _producers(action: Action, last_stage: int) -> list[tuple[Action, ...]]:
     """Return what an action waits for; of each group of jobs one is enough."""
     needed: list[tuple[Action, ...]] = []
-    for kind, stage, microbatch, _ in action.jobs:
+    for kind, stage, microbatch, _ in action.parts:
         if kind == "F" and stage > 0:
             needed.append((Action("F", stage - 1, microbatch),))
         elif kind == "W":

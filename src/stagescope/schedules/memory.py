@@ -88,7 +88,7 @@ def _levels(added: Iterable[tuple[int, int]]) -> Iterator[Level]:
 def _changes_by_kind(order: Order, sizes: ActivationSizes) -> dict[str, list[int]]:
     """Return per kind and stage what a job adds to the memory; what it gives back is negative."""
     stages = 1 + max(
-        (job.stage for actions in order.values() for action in actions for job in action.jobs), default=0
+        (job.stage for actions in order.values() for action in actions for job in action.parts), default=0
     )
     activation = per_stage("activation", sizes.activation, stages)
     held = activation

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stagescope.schedules.action import Order
 
 _OURS = re.compile(r"[FBIW]\d+\.\d+")
-_TORCH_JOB = re.compile(r"(\d+)([FBIW])(\d+)")
+_TORCH_ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 _TORCH_PAIR = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _TORCH_OTHER = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)\d*")
 
@@ -139,7 +139,7 @@ def _cells(line: str) -> Iterable[str]:
 
 def _torch_action(word: str) -> Action | None:
     pair = _TORCH_PAIR.fullmatch(word)
-    jobs = [_TORCH_JOB.fullmatch(part.strip()) for part in (pair.groups() if pair else (word,))]
+    jobs = [_TORCH_ACTION.fullmatch(part.strip()) for part in (pair.groups() if pair else (word,))]
     found = [Action(job[2], int(job[1]), int(job[3])) for job in jobs if job]
     if len(found) < len(jobs):
         return None
@@ -147,5 +147,5 @@ def _torch_action(word: str) -> Action | None:
 
 
 def _torch_cell(action: Action) -> str:
-    jobs = [f"{job.stage}{job.kind}{job.microbatch}" for job in action.jobs]
+    jobs = [f"{job.stage}{job.kind}{job.microbatch}" for job in action.parts]
     return jobs[0] if len(jobs) == 1 else f"({';'.join(jobs)})OVERLAP_F_B"

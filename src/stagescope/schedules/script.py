@@ -1,6 +1,6 @@
-"""One rank's jobs from a script in the papers' notation: ``(3, "I1 W1 F1")`` is three times I1 W1 F1.
+"""One rank's actions from a script in the papers' notation: ``(3, "I1 W1 F1")`` is three times I1 W1 F1.
 
-The digit is the rank's chunk, not the stage; jobs of one kind and chunk take the micro-batches in order, so
+The digit is the rank's chunk, not the stage; actions of one kind and chunk take the micro-batches in order, so
 the script needs no numbers. ``F0+B1`` is an overlapped pair, and a ``W`` without a chunk is the oldest
 weight gradient that is still to be computed.
 """
@@ -24,7 +24,7 @@ class Chunk(NamedTuple):
 
 
 def perform(script: Iterable[tuple[int, str]], chunks: Sequence[Chunk]) -> list[Action]:
-    """Return the jobs that a script stands for; `chunks` are the rank's chunks 0 and 1.
+    """Return the actions that a script stands for; `chunks` are the rank's chunks 0 and 1.
 
     >>> script = [(2, "F0"), (1, "F1+B0"), (1, "I0 W")]
     >>> " ".join(map(str, perform(script, [Chunk(stage=0), Chunk(stage=3)])))
@@ -46,23 +46,23 @@ class _Cast:
     def play(self, word: str) -> Action:
         """Return the action of one word of the script."""
         first, _, second = word.partition("+")
-        job = self._job(first)
-        return job._replace(partner=self._job(second)) if second else job
+        action = self._action(first)
+        return action._replace(partner=self._action(second)) if second else action
 
-    def _job(self, word: str) -> Action:
+    def _action(self, word: str) -> Action:
         if word == "W":
             return self._waiting.popleft()
         kind, chunk = word[0], int(word[1:])
         if kind == "W":
             return self._oldest_of(self._chunks[chunk].stage)
         counts = self._forwards if kind == "F" else self._backwards
-        job = Action(kind, self._chunks[chunk].stage, counts[chunk])
+        action = Action(kind, self._chunks[chunk].stage, counts[chunk])
         counts[chunk] += 1
         if kind == "I":
-            self._waiting.append(job._replace(kind="W"))
-        return job
+            self._waiting.append(action._replace(kind="W"))
+        return action
 
     def _oldest_of(self, stage: int) -> Action:
-        job = next(each for each in self._waiting if each.stage == stage)
-        self._waiting.remove(job)
-        return job
+        action = next(each for each in self._waiting if each.stage == stage)
+        self._waiting.remove(action)
+        return action

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stagescope.schedules.action import Action, Order
-    from stagescope.schedules.action_index import JobIndex
+    from stagescope.schedules.action_index import ActionIndex
     from stagescope.schedules.costs import Costs
 
 
@@ -65,7 +65,7 @@ class Simulation:
 
     order: Order
     costs: Costs
-    index: JobIndex
+    index: ActionIndex
     starts_ns: dict[int, list[int]]
     ends_ns: dict[int, list[int]]
     reductions: tuple[Reduction, ...]
@@ -144,7 +144,7 @@ class Simulation:
         down = 1, index.forward, self.activation_arrivals_ns
         up = -1, index.backward, self.gradient_arrivals_ns
         for timed in self.actions:
-            for job in timed.action.jobs:
+            for job in timed.action.parts:
                 direction, consumers, arrivals_ns = down if job.kind == "F" else up
                 cell = (job.stage + direction) * width + job.microbatch
                 if (

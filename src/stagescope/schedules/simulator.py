@@ -14,8 +14,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from stagescope.schedules.action import read_actions
-from stagescope.schedules.action_index import NOBODY, index_jobs
-from stagescope.schedules.costs import Costs, job_costs, link_costs
+from stagescope.schedules.action_index import NOBODY, index_actions
+from stagescope.schedules.costs import Costs, action_costs, link_costs
 from stagescope.schedules.deadlock import stuck
 from stagescope.schedules.simulation import Simulation
 from stagescope.schedules.step_end import gradients_complete, reduce_gradients, step_optimizers
@@ -70,7 +70,7 @@ class _Engine:
 
     def __init__(self, order: Order, costs: Costs) -> None:
         self.order = order
-        self.index = index_jobs(order)
+        self.index = index_actions(order)
         self.width = self.index.microbatches
         self.cells = cells = self.index.stages * self.width
         self.times_ns = [MISSING] * (4 * cells)
@@ -82,7 +82,7 @@ class _Engine:
         self.link_free_ns: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[int, int] = {}
         self.runnable = list(reversed(order))
-        jobs = job_costs(costs, self.index.stages, self.width)
+        jobs = action_costs(costs, self.index.stages, self.width)
         self.cost_ns = {
             "F": jobs.forward,
             "B": jobs.backward,
@@ -144,7 +144,7 @@ class _Engine:
         return ready_ns if ready_ns > free_ns else free_ns  # noqa: FURB136  # runs per action; max() costs twice as much
 
     def _pair_ns(self, pair: Action) -> int | None:
-        first, second = pair.jobs
+        first, second = pair.parts
         together_ns = self.overlapped_ns[first.stage * self.width + first.microbatch]
         if together_ns is not None:
             return together_ns

@@ -1,4 +1,4 @@
-"""What ends a step after its jobs: the reductions of the gradients and the optimizer."""
+"""What ends a step after its actions: the reductions of the gradients and the optimizer."""
 
 from __future__ import annotations
 

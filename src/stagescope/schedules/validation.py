@@ -25,15 +25,15 @@ def validate(order: Order) -> None:
     the other form of the same backward (B beside I or W); else for a deadlock, with its cycle. The numbers of
     stages and micro-batches are taken from the largest ones that occur.
     """
-    place = _place_jobs(order)
+    place = _place_actions(order)
     _check_complete(place)
     simulate(order)
 
 
-def _place_jobs(order: Order) -> Place:
+def _place_actions(order: Order) -> Place:
     place: Place = {}
     for rank, actions in order.items():
-        for job in (job for action in actions for job in action.jobs):
+        for job in (job for action in actions for job in action.parts):
             if job in place:
                 where = f"stands on rank {place[job]} already" if place[job] != rank else "stands twice"
                 raise ScheduleError.faulty(rank, str(job), where)

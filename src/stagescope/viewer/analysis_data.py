@@ -10,7 +10,7 @@ import polars as pl
 from stagescope.analysis.completeness.comparable import without
 from stagescope.analysis.explained_report import study_run
 from stagescope.analysis.groundwork import Groundwork
-from stagescope.analysis.idle.ledger import CAUSES, DENOMINATOR, LEDGER
+from stagescope.analysis.idle.ledger import DENOMINATOR, LEDGER
 from stagescope.analysis.report import measure_windows
 from stagescope.exporters.layers import AnalysisLayers
 from stagescope.exporters.pictures.step_chart import typical_step
@@ -18,24 +18,24 @@ from stagescope.model.simulated import is_simulated
 from stagescope.model.tables import SPANS
 from stagescope.model.validate import conform
 from stagescope.reports.comparison_table import comparison_sentences
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.analysis import Report
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.prediction.ideal import Ideal
     from stagescope.analysis.statistics.comparison import Comparison
     from stagescope.model import Timeline
 
-WAITS_FOR_COMPUTE = "waits for compute"
-LEDGER_PARTS = ("ideal_work_ns", *CAUSES)
-GAP_CAUSES: dict[str, tuple[str, ...]] = {
-    "comm_exposed_ns": ("transfer",),
-    "unexplained_ns": ("launch", "other work", "not known"),
+LEDGER_PARTS = ("ideal_work_ns", *CAUSE_COLUMNS)
+WAITS_OF_CAUSE: dict[str, tuple[str, ...]] = {
+    "exposed_communication_ns": ("transfer",),
+    "unattributed_ns": ("launch", "other_work", "unknown"),
 }
-"""Parts of the ledger whose time stands in idle gaps of causes of their own, which the picture can single out."""
+"""Parts of the ledger whose time stands in idle intervals of their own, which the picture can single out."""
 
 
 def gather_extras(timeline: Timeline) -> AnalysisLayers:
@@ -49,14 +49,14 @@ def gather_extras(timeline: Timeline) -> AnalysisLayers:
         return AnalysisLayers()
     report, groundwork = study_run(timeline)
     verdict = {"verdict": _verdict(report)}
-    if report.explanation is None or groundwork.operations.ops.is_empty():
+    if report.explanation is None or groundwork.actions.ops.is_empty():
         return AnalysisLayers(objects=verdict)
     row = _rows_kept(timeline, report.apart)
     ideal = None if is_simulated(timeline) else groundwork.ideal
     return AnalysisLayers(
-        gaps=_gaps(groundwork.idle_gaps, row),
+        idle=_idle(groundwork.idle_intervals, row),
         critical_path=_path(groundwork, row),
-        ideal=None if ideal is None else _ideal_spans(groundwork.operations, ideal),
+        ideal=None if ideal is None else _ideal_spans(groundwork.actions, ideal),
         objects={**verdict, "ledger": _ledger(report.explanation.ledger.steps)},
     )
 
@@ -83,16 +83,20 @@ def gather_layers(timeline: Timeline, step: int | None = None) -> AnalysisLayers
     shown = timeline.only_step(step)
     windows = measure_windows(shown)
     groundwork = Groundwork(without(shown, windows.apart), windows)
-    if groundwork.operations.ops.is_empty():
+    if groundwork.actions.ops.is_empty():
         return AnalysisLayers()
     is_kept = (pl.col("step") == step) & ~pl.col("rank").is_in(windows.apart)
     kept = timeline.spans.select(is_kept.fill_null(value=False)).to_series().arg_true()
-    return AnalysisLayers(gaps=_gaps(groundwork.idle_gaps, kept), critical_path=_path(groundwork, kept))
+    return AnalysisLayers(idle=_idle(groundwork.idle_intervals, kept), critical_path=_path(groundwork, kept))
 
 
 def _verdict(report: Report) -> dict[str, Any]:
     said = report.verdict
-    return {} if said is None else {"why": said.why, "win": said.win, "findings": list(said.findings)}
+    return (
+        {}
+        if said is None
+        else {"why": said.why, "improvement": said.improvement, "findings": list(said.findings)}
+    )
 
 
 def _rows_kept(timeline: Timeline, apart: Sequence[int]) -> pl.Series | None:
@@ -106,30 +110,30 @@ def _row(measured: pl.Expr, kept: pl.Series | None) -> pl.Expr:
 
 
 def _path(groundwork: Groundwork, kept: pl.Series | None) -> pl.DataFrame:
-    """Return the jobs of the critical paths as rows of the timeline."""
-    jobs = groundwork.critical_path.filter(pl.col("part") == "compute")
-    return jobs.select(_row(pl.col("row"), kept).alias("row"), pl.lit(0, pl.Int64).alias("slack_ns"))
+    """Return the actions of the critical paths as rows of the timeline."""
+    on_path = groundwork.critical_path.filter(pl.col("part") == "compute")
+    return on_path.select(_row(pl.col("row"), kept).alias("row"), pl.lit(0, pl.Int64).alias("slack_ns"))
 
 
-def _gaps(gaps: pl.DataFrame, kept: pl.Series | None) -> pl.DataFrame:
-    """Return the pieces of all idle gaps; a gap after a rank's last job is no wait and stays blank."""
-    return gaps.filter(pl.col("cause").cast(pl.String) != "done").select(
+def _idle(idle: pl.DataFrame, kept: pl.Series | None) -> pl.DataFrame:
+    """Return the pieces of all idle intervals; one after a rank's last action is no wait and stays blank."""
+    return idle.filter(pl.col("waiting_for").cast(pl.String) != "nothing").select(
         "rank",
         "step",
         "start_ns",
         "end_ns",
-        pl.col("cause").cast(pl.String).replace("wait_compute", WAITS_FOR_COMPUTE).str.replace_all("_", " "),
+        pl.col("waiting_for").cast(pl.String),
         _row(pl.col("waits_for_row"), kept).alias("waits_for"),
         pl.lit(None, pl.String).alias("text"),
     )
 
 
-def _ideal_spans(operations: Operations, ideal: Ideal) -> pl.DataFrame | None:
-    """Return the ideal's operations as spans, None where the schedule is not known."""
-    laid = ideal.operations.filter(pl.col("ideal_start_ns").is_not_null())
+def _ideal_spans(actions: Actions, ideal: Ideal) -> pl.DataFrame | None:
+    """Return the ideal's actions as spans, None where the schedule is not known."""
+    laid = ideal.actions.filter(pl.col("ideal_start_ns").is_not_null())
     if laid.is_empty():
         return None
-    facts = operations.ops.select("op", "rank", "kind", "step", "stage", "chunk", "microbatch")
+    facts = actions.ops.select("op", "rank", "kind", "step", "stage", "chunk", "microbatch")
     spans = laid.join(facts, on="op").select(
         "rank",
         pl.lit(COMPUTE).alias("lane"),
@@ -148,7 +152,7 @@ def _ledger(steps: pl.DataFrame) -> dict[str, Any]:
             "name": name.removesuffix("_ns"),
             "ns": totals[name],
             "meaning": meanings[name],
-            "causes": list(GAP_CAUSES.get(name, ())),
+            "waits": list(WAITS_OF_CAUSE.get(name, ())),
         }
         for name in LEDGER_PARTS
     ]

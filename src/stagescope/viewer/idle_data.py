@@ -14,40 +14,40 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def viewer_gaps(gaps: pl.DataFrame, spans: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
+def viewer_idle(idle: pl.DataFrame, spans: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
     """Return row, start (absolute, in ns), duration, step, cause, waits_for (id of a span) and text, sorted.
 
-    `gaps` is that of `AnalysisLayers`, `spans` what `viewer_spans` returns; gaps of ranks without a row are left out.
+    `idle` is that of `AnalysisLayers`, `spans` what `viewer_spans` returns; idle of ranks without a row are left out.
     """
     ids = spans.select(pl.col("source_row").cast(pl.Int64), pl.int_range(pl.len()).alias("waits_for_id"))
-    named = gaps.filter(pl.col("rank").is_in(ranks)).with_columns(pl.col("waits_for").cast(pl.Int64))
+    named = idle.filter(pl.col("rank").is_in(ranks)).with_columns(pl.col("waits_for").cast(pl.Int64))
     joined = named.join(ids, left_on="waits_for", right_on="source_row", how="left")
     return joined.sort("rank", "start_ns").select(
         pl.col("rank").replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int32).alias("row"),
         pl.col("start_ns").alias("start"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
         "step",
-        pl.col("cause").cast(pl.String),
+        pl.col("waiting_for").cast(pl.String),
         pl.col("waits_for_id").alias("waits_for"),
         pl.col("text").cast(pl.String),
     )
 
 
-def encode_gaps(gaps: pl.DataFrame, base_ns: int) -> bytes:
-    """Return the column blob of what `viewer_gaps` returned, with starts."""
-    return encode_intervals(gaps, base_ns)
+def encode_idle(idle: pl.DataFrame, base_ns: int) -> bytes:
+    """Return the column blob of what `viewer_idle` returned, with starts."""
+    return encode_intervals(idle, base_ns)
 
 
-def encode_gaps_beside(gaps: pl.DataFrame, spans: pl.DataFrame, base_ns: int) -> bytes:
+def encode_idle_beside(idle: pl.DataFrame, spans: pl.DataFrame, base_ns: int) -> bytes:
     """Return the column blob for a reader that holds all spans: `after` and `lead` stand for the start.
 
-    Nearly every piece begins where a job or another piece ends, so that the blob is a third smaller.
+    Nearly every piece begins where a action or another piece ends, so that the blob is a third smaller.
     """
     ended = spans.with_row_index("after").filter(pl.col("lane") == LANE_CODES[COMPUTE])
     ends = ended.select(
         "row", (pl.col("start") + pl.col("duration")).alias("start"), pl.col("after").cast(pl.Int64)
     )
-    found = gaps.join(
+    found = idle.join(
         ends.unique(["row", "start"], keep="last"), on=["row", "start"], how="left", maintain_order="left"
     )
     end_before = (pl.col("start") + pl.col("duration")).shift(1).over("row").fill_null(base_ns)
@@ -59,5 +59,5 @@ def encode_gaps_beside(gaps: pl.DataFrame, spans: pl.DataFrame, base_ns: int) ->
         lead=lead.otherwise(0), after=pl.when(pl.col("start") != end_before).then("after")
     )
     if timed.filter(pl.col("lead") < 0).height:
-        return encode_gaps(gaps, base_ns)
+        return encode_idle(idle, base_ns)
     return encode_columns(timed.drop("start"))

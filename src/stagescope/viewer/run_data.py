@@ -19,10 +19,10 @@ from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_in_cost_units
 from stagescope.viewer.columns import encode_columns
-from stagescope.viewer.idle_data import encode_gaps, encode_gaps_beside, viewer_gaps
+from stagescope.viewer.idle_data import encode_idle, encode_idle_beside, viewer_idle
 from stagescope.viewer.span_data import encode_spans, viewer_spans
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.kinds import KINDS, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, KINDS
 from stagescope.vocabulary.palette import SWATCHES
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def beside_spans(
 ) -> ViewerData:
     """Return all of viewer_data but the table `spans`; `spans` are those of the timeline as `viewer_spans` has them.
 
-    `in_page` says that whoever reads it holds all spans: gaps may then be told by the spans that they follow.
+    `in_page` says that whoever reads it holds all spans: idle may then be told by the spans that they follow.
     """
     extras = extras or AnalysisLayers()
     ranks = shown_ranks(timeline)
@@ -117,9 +117,9 @@ def viewer_meta(timeline: Timeline, bubbles: pl.DataFrame, ranks: list[int]) -> 
 
 def _title(timeline: Timeline, ranks: list[int], bubbles: pl.DataFrame) -> str:
     schedules = timeline.ranks["schedule"].drop_nulls().unique().sort().to_list()
-    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     facts = [", ".join(schedules)[:60] or "Pipeline", counted(len(ranks), "rank")]
-    if microbatches := jobs["microbatch"].drop_nulls().n_unique():
+    if microbatches := actions["microbatch"].drop_nulls().n_unique():
         facts.append(counted(microbatches, "micro-batch", "micro-batches"))
     if steps := bubbles["step"].n_unique():
         facts.append(counted(steps, "step"))
@@ -132,8 +132,8 @@ def _kinds(spans: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _ranks(timeline: Timeline, ranks: list[int]) -> dict[str, Any]:
-    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
-    stages = jobs.group_by("rank").agg(pl.col("stage").drop_nulls().unique().sort().alias("stages"))
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+    stages = actions.group_by("rank").agg(pl.col("stage").drop_nulls().unique().sort().alias("stages"))
     rows = (
         pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int32})
         .join(timeline.ranks.unique("rank", keep="first"), on="rank", how="left", maintain_order="left")
@@ -202,26 +202,28 @@ def _sections(timeline: Timeline, spans: pl.DataFrame, bubbles: pl.DataFrame) ->
 
 
 def stage_heat(spans: pl.DataFrame, bubbles: pl.DataFrame) -> pl.DataFrame:
-    """Return per step and stage: job_ns, job_count, wait_ns (host blocked on its transfers) and idle_ns.
+    """Return per step and stage: action_ns, action_count, wait_ns (host blocked on its transfers) and idle_ns.
 
     `idle_ns` is that of the ranks that hold the stage; a rank with several stages counts for each of them.
     """
     known = spans.filter(pl.col("step").is_not_null() & pl.col("stage").is_not_null())
-    is_job = pl.col("kind").is_in(PIPELINE_JOBS)
+    is_action = pl.col("kind").is_in(ACTION_KINDS)
     wait_ns = (pl.col("wait_end_ns") - pl.col("wait_start_ns")).clip(0)
     sums = known.group_by("step", "stage").agg(
-        (pl.col("end_ns") - pl.col("start_ns")).clip(0).filter(is_job).sum().alias("job_ns"),
+        (pl.col("end_ns") - pl.col("start_ns")).clip(0).filter(is_action).sum().alias("action_ns"),
         wait_ns.sum().alias("wait_ns"),
-        is_job.sum().cast(pl.Int64).alias("job_count"),
+        is_action.sum().cast(pl.Int64).alias("action_count"),
     )
-    holders = known.filter(is_job).select("step", "stage", "rank").unique()
+    holders = known.filter(is_action).select("step", "stage", "rank").unique()
     idle = (
         holders.join(bubbles.select("step", "rank", "idle_ns"), on=["step", "rank"])
         .group_by("step", "stage")
         .agg(pl.sum("idle_ns"))
     )
-    rows = sums.filter(pl.col("job_count") > 0).join(idle, on=["step", "stage"], how="left")
-    return rows.select("step", "stage", "job_ns", "wait_ns", "idle_ns", "job_count").sort("step", "stage")
+    rows = sums.filter(pl.col("action_count") > 0).join(idle, on=["step", "stage"], how="left")
+    return rows.select("step", "stage", "action_ns", "wait_ns", "idle_ns", "action_count").sort(
+        "step", "stage"
+    )
 
 
 def _extra_sections(
@@ -229,9 +231,9 @@ def _extra_sections(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the tables that analysis gave, with rows and span ids of the viewer."""
     ids = spans.select(pl.col("source_row").cast(pl.Int64), pl.int_range(pl.len()).alias("id"))
-    if extras.gaps is not None and extras.gaps.height:
-        gaps = viewer_gaps(extras.gaps, spans, ranks)
-        yield "gaps", encode_gaps_beside(gaps, spans, base_ns) if in_page else encode_gaps(gaps, base_ns)
+    if extras.idle is not None and extras.idle.height:
+        idle = viewer_idle(extras.idle, spans, ranks)
+        yield "idle", encode_idle_beside(idle, spans, base_ns) if in_page else encode_idle(idle, base_ns)
     if extras.critical_path is not None and extras.critical_path.height:
         path = extras.critical_path.with_columns(pl.col("row").cast(pl.Int64))
         path = path.join(ids, left_on="row", right_on="source_row", how="inner", maintain_order="left")

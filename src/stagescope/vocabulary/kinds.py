@@ -46,12 +46,12 @@ KIND_NAMES: tuple[str, ...] = tuple(kind.name for kind in KINDS)
 STEP_CODE = 0
 """Code of a step marker in a recording; it becomes a row of the steps table, not a span."""
 
-PIPELINE_JOBS: tuple[str, ...] = ("forward", "backward", "backward_input", "backward_weight")
+ACTION_KINDS: tuple[str, ...] = ("forward", "backward", "backward_input", "backward_weight")
 """The kinds that a pipeline schedule orders; the bubble is measured between the first and the last."""
 
-BACKWARDS: tuple[str, ...] = PIPELINE_JOBS[1:]
-FED_JOBS: tuple[str, ...] = PIPELINE_JOBS[:3]
-"""The jobs that may receive and send: a stage keeps its weight gradients."""
+BACKWARDS: tuple[str, ...] = ACTION_KINDS[1:]
+EXCHANGING_KINDS: tuple[str, ...] = ACTION_KINDS[:3]
+"""The actions that may receive and send: a stage keeps its weight gradients."""
 
 SENDS: tuple[str, ...] = ("send_forward", "send_backward")
 RECEIVES: tuple[str, ...] = ("recv_forward", "recv_backward")
@@ -59,7 +59,7 @@ TRANSFERS: tuple[str, ...] = (*SENDS, *RECEIVES)
 
 
 def label(kind: str, stage: int | None, microbatch: int | None) -> str:
-    """Return a job in the field's notation, such as ``F0.3``: stage 0, micro-batch 3.
+    """Return a action in the field's notation, such as ``F0.3``: stage 0, micro-batch 3.
 
     >>> label("backward_weight", 1, 2)
     'W1.2'

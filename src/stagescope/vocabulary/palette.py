@@ -37,13 +37,13 @@ SWATCHES: dict[str, Swatch] = {
 }
 """Color and texture of every kind of span."""
 
-CAUSE_SWATCHES: dict[str, Swatch] = {
-    "waits for compute": Swatch("#56b4e9", "rising"),
+WAIT_SWATCHES: dict[str, Swatch] = {
+    "compute": Swatch("#56b4e9", "rising"),
     "transfer": Swatch("#d55e00", "falling"),
     "launch": Swatch("#e69f00", "cross"),
-    "other work": Swatch("#cc79a7", "dots"),
-    "transfer or launch": Swatch("#009e73", "bars"),
-    "not known": Swatch("#8a8f98", "rising"),
+    "other_work": Swatch("#cc79a7", "dots"),
+    "transfer_or_launch": Swatch("#009e73", "bars"),
+    "unknown": Swatch("#8a8f98", "rising"),
 }
 """Color and hatch of every cause of idle time, as in web/src/layout/colors.ts."""
 
@@ -51,9 +51,9 @@ LIGHTEST_CHUNK_FRACTION = 0.55
 """How far the last of a rank's chunks is mixed towards white; the first has the full color."""
 
 
-def cause_swatch(cause: str) -> Swatch:
+def wait_swatch(cause: str) -> Swatch:
     """Return how idle time of a cause looks; one that no analysis here gives looks as if it were not known."""
-    return CAUSE_SWATCHES.get(cause, CAUSE_SWATCHES["not known"])
+    return WAIT_SWATCHES.get(cause, WAIT_SWATCHES["unknown"])
 
 
 def chunk_color(kind: str, chunk: int, chunk_count: int) -> str:

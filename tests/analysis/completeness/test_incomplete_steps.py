@@ -7,19 +7,22 @@ from drawing import timeline_from_text
 from explained_runs import schedule_run
 from stagescope import api as workflow
 from stagescope.analysis import build_report
-from stagescope.analysis.completeness.incomplete_steps import find_torn_steps, torn_diagnostics
+from stagescope.analysis.completeness.incomplete_steps import (
+    find_incomplete_steps,
+    incomplete_step_diagnostics,
+)
 from stagescope.model.pipelines import find_pipelines
 from stagescope.schedules import NAMES, Costs, order
 
 
-def torn(timeline):
-    return find_torn_steps(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
+def incomplete(timeline):
+    return find_incomplete_steps(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
 
 
-def cut(timeline, rank, step, jobs):
-    """Return a timeline of which the last jobs of a rank in a step, and all later ones, are lost."""
+def cut(timeline, rank, step, actions):
+    """Return a timeline of which the last actions of a rank in a step, and all later ones, are lost."""
     own = timeline.spans.filter((pl.col("rank") == rank) & (pl.col("step") == step)).sort("start_ns")
-    end_ns = own["start_ns"][-jobs]
+    end_ns = own["start_ns"][-actions]
     return timeline.with_spans(
         timeline.spans.filter((pl.col("rank") != rank) | (pl.col("start_ns") < end_ns))
     )
@@ -28,16 +31,16 @@ def cut(timeline, rank, step, jobs):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_schedule_looks_torn(name):
     run = workflow.simulate(order(name, ranks=4, microbatches=8), Costs())
-    assert torn(run.timeline) == set()
+    assert incomplete(run.timeline) == set()
 
 
 def test_a_file_that_was_cut_tears_its_last_step():
-    assert torn(cut(schedule_run(), rank=0, step=1, jobs=5)) == {1}
+    assert incomplete(cut(schedule_run(), rank=0, step=1, actions=5)) == {1}
 
 
 def test_a_torn_step_is_listed_and_not_counted():
     whole = build_report(schedule_run())
-    report = build_report(cut(schedule_run(), rank=0, step=2, jobs=5))
+    report = build_report(cut(schedule_run(), rank=0, step=2, actions=5))
     assert [step.in_totals for step in report.steps] == [True, True, False]
     assert report.bubble.fraction == whole.bubble.fraction
     said = [row for row in report.diagnostics if "missing in step 2: listed" in row.message]
@@ -51,8 +54,8 @@ def test_where_every_step_is_torn_they_are_counted_and_it_is_said():
 
 
 def test_stages_without_backwards_tear_nothing():
-    assert torn(timeline_from_text("F0 F1 . . .\n. F0 F1 B0 B1")) == set()
+    assert incomplete(timeline_from_text("F0 F1 . . .\n. F0 F1 B0 B1")) == set()
 
 
 def test_nothing_is_said_where_all_is_there():
-    assert torn_diagnostics(set(), left_out=True) == []
+    assert incomplete_step_diagnostics(set(), left_out=True) == []

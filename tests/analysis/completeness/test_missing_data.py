@@ -8,11 +8,11 @@ from stagescope.analysis.completeness.missing_data import errors_first
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 
 
-def test_a_rank_without_jobs_is_left_out_and_said():
+def test_a_rank_without_actions_is_left_out_and_said():
     report = build_report(timeline_from_text("F0 B0\n. .\n. ."))
     assert [rank.rank for rank in report.ranks] == [0]
     assert report.diagnostics == (
-        Diagnostic("warning", "no forward or backward job of rank 1-2; not in the figures", count=2),
+        Diagnostic("warning", "no forward or backward action of rank 1-2; not in the figures", count=2),
     )
 
 
@@ -23,17 +23,17 @@ def test_a_rank_that_lacks_a_step_is_not_called_idle_there():
     assert report.bubble.fraction == 0.0
     assert report.diagnostics == (
         Diagnostic(
-            "warning", "no forward or backward job in step 1-2, 5; not counted there", rank=1, count=3
+            "warning", "no forward or backward action in step 1-2, 5; not counted there", rank=1, count=3
         ),
     )
 
 
-def test_jobs_without_a_step_are_counted():
+def test_actions_without_a_step_are_counted():
     timeline = timeline_from_text("F0 F1 B0 B1")
     stepless = timeline.spans.with_columns(step=pl.when(pl.col("microbatch") == 0).then("step"))
     report = build_report(timeline.with_spans(stepless))
     assert report.diagnostics == (
-        Diagnostic("warning", "forward or backward jobs belong to no step; they have no window", count=2),
+        Diagnostic("warning", "forward or backward actions belong to no step; they have no window", count=2),
     )
 
 

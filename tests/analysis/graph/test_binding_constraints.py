@@ -1,25 +1,25 @@
-"""What bound every operation."""
+"""What bound every action."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
 from random_pipelines import lawful_timelines, wild_timelines
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.vocabulary.kinds import label
 from waiting import added, bonds_of, message
 
 
 def bound_by(timeline) -> dict[str, str | None]:
-    """Return per job the job that bound it."""
-    operations = find_operations(timeline)
-    bonds = bonds_of(operations)
-    names = [label(*job) for job in operations.ops.select("kind", "stage", "microbatch").rows()]
-    in_order = [*(names[op] for op in bonds.plan.order), None]
-    return {in_order[place]: in_order[source] for place, source in enumerate(bonds.bound)}
+    """Return per action the action that bound it."""
+    actions = find_actions(timeline)
+    binding_constraints = bonds_of(actions)
+    names = [label(*action) for action in actions.ops.select("kind", "stage", "microbatch").rows()]
+    in_order = [*(names[op] for op in binding_constraints.plan.order), None]
+    return {in_order[place]: in_order[source] for place, source in enumerate(binding_constraints.bound)}
 
 
-def test_what_came_last_bound_the_operation():
+def test_what_came_last_bound_the_action():
     assert bound_by(timeline_from_text("F0 F1 .\n.  F0 F1")) == {
         "F0.0": None,
         "F0.1": "F0.0",
@@ -41,17 +41,19 @@ def test_a_message_that_was_noticed_late_does_not():
 
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(wild_timelines(), lawful_timelines()))
-def test_no_operation_starts_before_what_bound_it_allows(timeline):
-    bonds = bonds_of(find_operations(timeline))
-    count = len(bonds.bound)
-    assert (bonds.ready_ns <= bonds.start_ns[:count]).all()
-    for source, lag_ns in bonds.bonds:
+def test_no_action_starts_before_what_bound_it_allows(timeline):
+    binding_constraints = bonds_of(find_actions(timeline))
+    count = len(binding_constraints.bound)
+    assert (binding_constraints.ready_ns <= binding_constraints.start_ns[:count]).all()
+    for source, lag_ns in binding_constraints.binding_constraints:
         bound = source < count
-        assert (bonds.end_ns[source] + lag_ns <= bonds.ready_ns)[bound].all()
+        assert (binding_constraints.end_ns[source] + lag_ns <= binding_constraints.ready_ns)[bound].all()
 
 
 @settings(max_examples=40, deadline=None)
 @given(lawful_timelines())
-def test_a_simulated_operation_starts_when_nothing_binds_it_any_more(timeline):
-    bonds = bonds_of(find_operations(timeline))
-    assert (bonds.ready_ns == bonds.start_ns[: len(bonds.bound)]).all()
+def test_a_simulated_action_starts_when_nothing_binds_it_any_more(timeline):
+    binding_constraints = bonds_of(find_actions(timeline))
+    assert (
+        binding_constraints.ready_ns == binding_constraints.start_ns[: len(binding_constraints.bound)]
+    ).all()

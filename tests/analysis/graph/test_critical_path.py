@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from drawing import timeline_from_text
 from golden_orders import golden_cases
 from random_pipelines import lawful_timelines, wild_timelines
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.critical_path import CRITICAL_PATH
-from stagescope.analysis.graph.operations import find_operations
 from stagescope.ingest.simulation import timeline_of_simulation
 from stagescope.model import empty_timeline
 from stagescope.schedules import simulate
@@ -19,7 +19,7 @@ from waiting import added, message, path_of, slack_of
 
 
 def parts(path: pl.DataFrame) -> list[tuple]:
-    """Return the parts as they would be read out: job or wait, rank, and bounds."""
+    """Return the parts as they would be read out: action or wait, rank, and bounds."""
     return [
         (
             label(row["kind"], row["stage"], row["microbatch"]) if row["part"] == "compute" else row["part"],
@@ -31,7 +31,7 @@ def parts(path: pl.DataFrame) -> list[tuple]:
     ]
 
 
-def jobs(text: str) -> list[str]:
+def actions_on_path(text: str) -> list[str]:
     path = path_of(timeline_from_text(text, cell_ns=10))
     return [name for name, *_ in parts(path) if name[0].isupper()]
 
@@ -67,7 +67,7 @@ def jobs(text: str) -> list[str]:
     ids=["one rank", "through the last stage", "along the first stage", "along a slow stage"],
 )
 def test_known_paths_are_found(text, expected):
-    assert jobs(text) == expected
+    assert actions_on_path(text) == expected
 
 
 def test_waits_on_the_path_are_transfers_launches_and_other_work():
@@ -120,9 +120,9 @@ def test_without_a_recorded_arrival_a_wait_is_transfer_or_launch():
 
 
 def test_a_chain_that_begins_later_than_its_step_says_what_it_does_not_know():
-    # The forward on rank 0 that the last job needs was lost.
+    # The forward on rank 0 that the last action needs was lost.
     found = parts(path_of(timeline_from_text("F7 .  .  .\n.  .  F0 B0", cell_ns=10)))
-    assert found == [("not_known", 1, 0, 20), ("F1.0", 1, 20, 30), ("B1.0", 1, 30, 40)]
+    assert found == [("unknown", 1, 0, 20), ("F1.0", 1, 20, 30), ("B1.0", 1, 30, 40)]
 
 
 def test_an_effect_before_its_cause_cuts_the_cause_short():
@@ -144,7 +144,7 @@ def test_every_pipeline_and_step_has_a_path_of_its_own():
     ]
 
 
-def test_a_timeline_without_jobs_has_no_path():
+def test_a_timeline_without_actions_has_no_path():
     path = path_of(empty_timeline())
     assert path.is_empty()
     assert dict(path.schema) == dict(CRITICAL_PATH.schema)
@@ -153,7 +153,7 @@ def test_a_timeline_without_jobs_has_no_path():
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(wild_timelines(), lawful_timelines()))
 def test_the_parts_reach_without_a_break_from_the_first_start_to_the_last_end(timeline):
-    ops, path = find_operations(timeline).ops, path_of(timeline)
+    ops, path = find_actions(timeline).ops, path_of(timeline)
     assert dict(path.schema) == dict(CRITICAL_PATH.schema)
     bounds = [pl.min("start_ns"), pl.max("end_ns")]
     key = ["pipeline", "step"]
@@ -175,7 +175,9 @@ def test_the_parts_reach_without_a_break_from_the_first_start_to_the_last_end(ti
         "victarry_1f1b_batch_overlap",
     ],
 )
-def test_orders_of_reference_implementations_have_paths_of_jobs_and_transfers_as_long_as_the_step(reference):
+def test_orders_of_reference_implementations_have_paths_of_actions_and_transfers_as_long_as_the_step(
+    reference,
+):
     *_, order = golden_cases(reference)[0]
     step = simulate(order, Costs(forward=10, backward_input=13, backward_weight=7, overlapped=25, hop=2))
     timeline = timeline_of_simulation(step)
@@ -188,7 +190,7 @@ def test_orders_of_reference_implementations_have_paths_of_jobs_and_transfers_as
 
 @settings(max_examples=25, deadline=None)
 @given(lawful_timelines())
-def test_a_simulated_path_holds_jobs_and_transfers_only(timeline):
+def test_a_simulated_path_holds_actions_and_transfers_only(timeline):
     assert set(path_of(timeline)["part"].cast(pl.String)) <= {"compute", "transfer"}
 
 
@@ -197,7 +199,7 @@ def test_a_simulated_path_holds_jobs_and_transfers_only(timeline):
 def test_scaling_time_keeps_every_path(timeline, factor):
     times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
     scaled = path_of(timeline.with_spans(timeline.spans.with_columns(times * factor)))
-    operations = ["pipeline", "step", "op"]
+    actions = ["pipeline", "step", "op"]
     computes = pl.col("part") == "compute"
-    before = path_of(timeline).filter(computes).select(operations)
-    assert scaled.filter(computes).select(operations).equals(before)
+    before = path_of(timeline).filter(computes).select(actions)
+    assert scaled.filter(computes).select(actions).equals(before)

@@ -8,17 +8,17 @@ from stagescope.vocabulary.kinds import label
 COLUMNS = ["pipeline", "step", "rank", "kind", "stage", "microbatch"]
 
 
-def jobs_of(text, **columns):
-    jobs = timeline_from_text(text).spans.with_columns(pipeline=pl.lit(0, pl.Int32), **columns)
-    return jobs.select(*COLUMNS, "start_ns", "end_ns")
+def actions_of(text, **columns):
+    actions = timeline_from_text(text).spans.with_columns(pipeline=pl.lit(0, pl.Int32), **columns)
+    return actions.select(*COLUMNS, "start_ns", "end_ns")
 
 
-def found(jobs, transfers=None):
+def found(actions, transfers=None):
     """Return the needs as names, and the diagnostics."""
-    dependencies = find_dependencies(jobs, jobs.clear() if transfers is None else transfers)
-    names = [label(*row) for row in jobs.select("kind", "stage", "microbatch").iter_rows()]
-    rows = dependencies.rows.select("job", "needs", "direction").iter_rows()
-    return {(names[job], names[need], way) for job, need, way in rows}, dependencies.diagnostics
+    dependencies = find_dependencies(actions, actions.clear() if transfers is None else transfers)
+    names = [label(*row) for row in actions.select("kind", "stage", "microbatch").iter_rows()]
+    rows = dependencies.rows.select("action", "needs", "direction").iter_rows()
+    return {(names[action], names[need], way) for action, need, way in rows}, dependencies.diagnostics
 
 
 @pytest.mark.parametrize(
@@ -32,31 +32,33 @@ def found(jobs, transfers=None):
     ],
 )  # fmt: skip
 def test_needs_are_those_of_the_field(text, needs):
-    assert found(jobs_of(text)) == (needs, ())
+    assert found(actions_of(text)) == (needs, ())
 
 
 def test_pipelines_and_steps_need_nothing_of_each_other():
-    jobs = jobs_of("F0\n. F0")
+    actions = actions_of("F0\n. F0")
     for name in ("pipeline", "step"):
-        apart = jobs.with_columns(pl.Series(name, [0, 1], dtype=pl.Int32))
+        apart = actions.with_columns(pl.Series(name, [0, 1], dtype=pl.Int32))
         needs, said = found(apart)
         assert needs == set()
         assert [row.count for row in said] == [1]  # F1.0 has no producer in its pipeline and step
 
 
-def test_a_job_that_ran_twice_is_counted_and_needed_by_nobody():
-    needs, (doubled,) = found(jobs_of("F0 F0 B0\n. . ."))
+def test_a_action_that_ran_twice_is_counted_and_needed_by_nobody():
+    needs, (doubled,) = found(actions_of("F0 F0 B0\n. . ."))
     assert needs == set()
-    assert doubled.message.startswith("jobs stand more than once in a step (first: F0.0 of step 0, rank 0)")
+    assert doubled.message.startswith(
+        "actions stand more than once in a step (first: F0.0 of step 0, rank 0)"
+    )
     assert doubled.count == 2
 
 
-def test_a_missing_producer_is_counted_by_the_jobs_that_need_it():
-    needs, (missing,) = found(jobs_of(". .\n. F0 F1 B0 B1").filter(pl.col("stage") == 1))
+def test_a_missing_producer_is_counted_by_the_actions_that_need_it():
+    needs, (missing,) = found(actions_of(". .\n. F0 F1 B0 B1").filter(pl.col("stage") == 1))
     assert needs == {("B1.0", "F1.0", "own"), ("B1.1", "F1.1", "own")}
     assert (
         missing.message
-        == "jobs need the result of a job that was not recorded (first: F1.0 of step 0, rank 1)"
+        == "actions need the result of a action that was not recorded (first: F1.0 of step 0, rank 1)"
     )
     assert missing.count == 2
 
@@ -69,9 +71,9 @@ def transfer(kind, rank, start_ns, end_ns, stage=None):
 
 
 def times(text, rows):
-    jobs = jobs_of(text)
-    transfers = pl.DataFrame(rows, schema=jobs.schema)
-    return find_dependencies(jobs, transfers).rows.select("sent_ns", "arrived_ns").rows()
+    actions = actions_of(text)
+    transfers = pl.DataFrame(rows, schema=actions.schema)
+    return find_dependencies(actions, transfers).rows.select("sent_ns", "arrived_ns").rows()
 
 
 def test_of_several_tensors_the_first_send_and_the_last_arrival_count():
@@ -95,11 +97,11 @@ def test_transfers_of_other_stages_or_ranks_say_nothing():
 
 
 def test_a_result_that_stays_on_its_rank_has_no_times():
-    jobs = jobs_of("F0.0 F1.0")
-    transfers = pl.DataFrame([transfer("recv_forward", 0, 0, 5, stage=1)], schema=jobs.schema)
-    row = find_dependencies(jobs, transfers).rows.row(0, named=True)
+    actions = actions_of("F0.0 F1.0")
+    transfers = pl.DataFrame([transfer("recv_forward", 0, 0, 5, stage=1)], schema=actions.schema)
+    row = find_dependencies(actions, transfers).rows.row(0, named=True)
     assert (row["is_remote"], row["direction"], row["arrived_ns"]) == (False, "forward", None)
 
 
-def test_no_jobs_need_nothing():
-    assert found(jobs_of("F0").clear()) == (set(), ())
+def test_no_actions_need_nothing():
+    assert found(actions_of("F0").clear()) == (set(), ())

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 
 from drawing import timeline_from_text
 from random_pipelines import wild_timelines
-from stagescope.analysis.graph.latest_inputs import NEVER_NS, NO_OPERATION, find_latest_inputs
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.graph.latest_inputs import NEVER_NS, NO_ACTION, find_latest_inputs
 from waiting import added, message
 
 PIPELINE = """
@@ -15,12 +15,12 @@ F0 .  .  .  B0
 
 
 def inputs_of(timeline) -> dict[tuple[int, str], tuple]:
-    """Return per rank and kind what the operation needed last: rank of its producer, made, there, timed, lost."""
-    operations = find_operations(timeline)
-    rank, kind = operations.ops["rank"].to_list(), operations.ops["kind"].to_list()
-    rows = zip(*(column.tolist() for column in find_latest_inputs(operations)), strict=True)
+    """Return per rank and kind what the action needed last: rank of its producer, made, there, timed, lost."""
+    actions = find_actions(timeline)
+    rank, kind = actions.ops["rank"].to_list(), actions.ops["kind"].to_list()
+    rows = zip(*(column.tolist() for column in find_latest_inputs(actions)), strict=True)
     return {
-        (rank[op], kind[op]): (rank[producer] if producer >= 0 else NO_OPERATION, *facts)
+        (rank[op], kind[op]): (rank[producer] if producer >= 0 else NO_ACTION, *facts)
         for op, (producer, *facts) in enumerate(rows)
     }
 
@@ -28,7 +28,7 @@ def inputs_of(timeline) -> dict[tuple[int, str], tuple]:
 def test_the_input_that_was_there_last_is_the_latest():
     timeline = added(timeline_from_text(PIPELINE, cell_ns=10), *message(1, 0, 0, 30, 36))
     assert inputs_of(timeline) == {
-        (0, "forward"): (NO_OPERATION, NEVER_NS, NEVER_NS, True, False),
+        (0, "forward"): (NO_ACTION, NEVER_NS, NEVER_NS, True, False),
         (0, "backward"): (1, 30, 36, True, False),
         (1, "forward"): (0, 10, 10, False, False),
         (1, "backward"): (1, 20, 20, True, False),
@@ -42,16 +42,16 @@ def test_an_arrival_before_its_producer_has_ended_counts_from_that_end():
 
 def test_an_input_that_must_have_been_and_was_not_recorded_is_lost():
     timeline = timeline_from_text("F1 . . .\n. F0 B0 .", cell_ns=10)
-    assert inputs_of(timeline)[1, "forward"] == (NO_OPERATION, NEVER_NS, NEVER_NS, True, True)
+    assert inputs_of(timeline)[1, "forward"] == (NO_ACTION, NEVER_NS, NEVER_NS, True, True)
     assert inputs_of(timeline)[1, "backward"][-1] is False
 
 
 @settings(max_examples=40, deadline=None)
 @given(wild_timelines())
 def test_no_other_input_was_there_later(timeline):
-    operations = find_operations(timeline)
-    latest = find_latest_inputs(operations)
-    ends_ns = operations.ops["end_ns"].to_list()
-    for op, needs, _, _, _, arrived_ns in operations.needs.rows():
+    actions = find_actions(timeline)
+    latest = find_latest_inputs(actions)
+    ends_ns = actions.ops["end_ns"].to_list()
+    for op, needs, _, _, _, arrived_ns in actions.needs.rows():
         assert max(ends_ns[needs], arrived_ns or ends_ns[needs]) <= latest.there_ns[op]
-        assert latest.producer[op] != NO_OPERATION
+        assert latest.producer[op] != NO_ACTION

@@ -1,16 +1,16 @@
 from drawing import timeline_from_text
 from gapped_runs import run
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.measured_order import measured_order
-from stagescope.analysis.graph.operations import find_operations
 
 
-def written(operations, step=0, pipeline=0):
-    return {rank: list(map(str, row)) for rank, row in measured_order(operations, pipeline, step).items()}
+def written(actions, step=0, pipeline=0):
+    return {rank: list(map(str, row)) for rank, row in measured_order(actions, pipeline, step).items()}
 
 
 def test_the_order_is_that_of_the_starts_in_the_notation_of_the_theory():
-    operations = find_operations(timeline_from_text("F0 F1 . . B0 B1\n. F0 F1 I0 I1 W0 W1", step=3))
-    assert written(operations, step=3) == {
+    actions = find_actions(timeline_from_text("F0 F1 . . B0 B1\n. F0 F1 I0 I1 W0 W1", step=3))
+    assert written(actions, step=3) == {
         0: ["F0.0", "F0.1", "B0.0", "B0.1"],
         1: ["F1.0", "F1.1", "I1.0", "I1.1", "W1.0", "W1.1"],
     }
@@ -21,9 +21,9 @@ def test_a_pair_is_one_action():
         0: ["F0.0", "F0.1", "F0.2+B0.0", "B0.1", "B0.2"],
         1: ["F1.0", "B1.0", "F1.1", "B1.1", "F1.2", "B1.2"],
     }
-    assert written(find_operations(run(order, lambda job, rank: 10))) == order
+    assert written(find_actions(run(order, lambda action, rank: 10))) == order
 
 
 def test_a_step_or_pipeline_that_was_not_recorded_has_no_order():
-    operations = find_operations(timeline_from_text("F0 B0"))
-    assert written(operations, step=1) == written(operations, pipeline=1) == {}
+    actions = find_actions(timeline_from_text("F0 B0"))
+    assert written(actions, step=1) == written(actions, pipeline=1) == {}

@@ -10,7 +10,7 @@ from drawing import timeline_from_text
 from gapped_runs import run
 from random_pipelines import lawful_timelines, one_f_one_b, timeline_of, wild_timelines
 from stagescope import schedules
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.replay import plan_replay, ready_times, replay
 from stagescope.analysis.graph.transfer_lags import find_transfer_lags
 from stagescope.ingest.simulation import timeline_of_simulation
@@ -22,14 +22,14 @@ SHAPES = {
 }  # fmt: skip
 
 
-def replayed(operations, duration_ns=None, lag_ns=None):
+def replayed(actions, duration_ns=None, lag_ns=None):
     duration_ns = (
-        operations.ops.select(pl.col("end_ns") - pl.col("start_ns")).to_series().to_numpy()
+        actions.ops.select(pl.col("end_ns") - pl.col("start_ns")).to_series().to_numpy()
         if duration_ns is None
         else duration_ns
     )
-    lag_ns = find_transfer_lags(operations).lag_ns if lag_ns is None else lag_ns
-    return replay(plan_replay(operations), duration_ns, lag_ns)
+    lag_ns = find_transfer_lags(actions).lag_ns if lag_ns is None else lag_ns
+    return replay(plan_replay(actions), duration_ns, lag_ns)
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name in schedules.NAMES])
@@ -38,15 +38,15 @@ def test_a_simulated_step_is_replayed_to_the_nanosecond(name):
     order = schedules.order(name, ranks=ranks, microbatches=microbatches)
     costs = schedules.Costs(forward=1_000, backward_input=1_300, backward_weight=700, hop=90)
     simulation = schedules.simulate(order, costs)
-    operations = find_operations(timeline_of_simulation(simulation))
-    assert replayed(operations).tolist() == operations.ops["end_ns"].to_list()
+    actions = find_actions(timeline_of_simulation(simulation))
+    assert replayed(actions).tolist() == actions.ops["end_ns"].to_list()
 
 
 @settings(deadline=None, max_examples=25)
 @given(lawful_timelines(), st.integers(0, 2**32))
 def test_changed_costs_are_replayed_as_they_are_simulated(timeline, seed):
-    operations = find_operations(timeline)
-    ops = operations.ops
+    actions = find_actions(timeline)
+    ops = actions.ops
     duration_ns = np.random.default_rng(seed).integers(0, 50, ops.height)
     cost = {
         kind: {
@@ -62,8 +62,8 @@ def test_changed_costs_are_replayed_as_they_are_simulated(timeline, seed):
     costs = schedules.Costs(**cost, hop=5)
     simulation = schedules.simulate(one_f_one_b(stages, microbatches), costs)
     ends = {(a.rank, str(a)): a.end_ns for a in simulation.actions}
-    lag_ns = np.where(operations.needs["is_remote"], 5, 0)
-    found = replayed(operations, duration_ns, lag_ns)
+    lag_ns = np.where(actions.needs["is_remote"], 5, 0)
+    found = replayed(actions, duration_ns, lag_ns)
     letters = {"forward": "F", "backward": "B"}
     expected = [
         ends[rank, f"{letters[kind]}{stage}.{m}"]
@@ -76,51 +76,50 @@ def test_steps_that_differ_in_order_are_replayed_side_by_side():
     one = timeline_from_text("F0 F1 . . B0 B1\n. F0 F1 B0 B1", step=0)
     two = timeline_from_text("F0 F1 . B0 . B1\n. F0 B0 F1 B1", step=1, origin_ns=50_000)
     together = one.with_spans(pl.concat([one.spans, two.spans]).sort("rank", "start_ns"))
-    operations = find_operations(together)
-    ends = pl.DataFrame({"step": operations.ops["step"], "end_ns": replayed(operations)})
+    actions = find_actions(together)
+    ends = pl.DataFrame({"step": actions.ops["step"], "end_ns": replayed(actions)})
     for step, alone in ((0, one), (1, two)):
         assert (
-            ends.filter(pl.col("step") == step)["end_ns"].to_list()
-            == replayed(find_operations(alone)).tolist()
+            ends.filter(pl.col("step") == step)["end_ns"].to_list() == replayed(find_actions(alone)).tolist()
         )
 
 
 def test_fractions_of_a_nanosecond_are_kept():
-    operations = find_operations(timeline_from_text("F0 F1 F2"))
-    ends = replay(plan_replay(operations), np.full(3, 0.5), np.zeros(0, dtype=np.int64))
+    actions = find_actions(timeline_from_text("F0 F1 F2"))
+    ends = replay(plan_replay(actions), np.full(3, 0.5), np.zeros(0, dtype=np.int64))
     assert ends.tolist() == [0.5, 1.0, 1.5]
 
 
 def test_longer_transfers_never_make_a_step_shorter():
-    operations = find_operations(run(one_f_one_b(3, 5), lambda job, rank: 10 + rank, hop_ns=4))
-    lag_ns = find_transfer_lags(operations).lag_ns
-    makespans = [replayed(operations, lag_ns=lag_ns * factor).max() for factor in (0, 1, 2, 3)]
+    actions = find_actions(run(one_f_one_b(3, 5), lambda action, rank: 10 + rank, hop_ns=4))
+    lag_ns = find_transfer_lags(actions).lag_ns
+    makespans = [replayed(actions, lag_ns=lag_ns * factor).max() for factor in (0, 1, 2, 3)]
     assert makespans == sorted(makespans)
 
 
 def test_needs_in_a_circle_are_cut_and_said():
     # Each rank ran its backward of one micro-batch before the forward that the other rank's needs: no run does that.
-    operations = find_operations(timeline_from_text("B0 F0\nB0 F0"))
-    plan = plan_replay(operations)
+    actions = find_actions(timeline_from_text("B0 F0\nB0 F0"))
+    plan = plan_replay(actions)
     assert [row.count for row in plan.diagnostics] == [2]
     assert sorted(plan.order.tolist()) == [0, 1, 2, 3]
-    assert replayed(operations).max() > 0
+    assert replayed(actions).max() > 0
 
 
 def test_a_circle_of_which_all_began_at_once_is_cut_too():
     row = {"lane": "compute", "step": 0, "microbatch": 0, "start_ns": 7, "end_ns": 7}
-    jobs = [(0, 0, "backward"), (0, 0, "forward"), (1, 1, "backward"), (1, 1, "forward")]
-    rows = [{**row, "rank": rank, "stage": stage, "kind": kind} for rank, stage, kind in jobs]
-    operations = find_operations(timeline_of(rows, 2))
-    plan = plan_replay(operations)
+    rows_of = [(0, 0, "backward"), (0, 0, "forward"), (1, 1, "backward"), (1, 1, "forward")]
+    rows = [{**row, "rank": rank, "stage": stage, "kind": kind} for rank, stage, kind in rows_of]
+    actions = find_actions(timeline_of(rows, 2))
+    plan = plan_replay(actions)
     assert sorted(plan.order.tolist()) == [0, 1, 2, 3]
-    assert replayed(operations).tolist() == [0, 0, 0, 0]
+    assert replayed(actions).tolist() == [0, 0, 0, 0]
 
 
-def test_a_circle_in_operations_that_are_not_sorted_by_time_is_cut_as_well():
-    operations = find_operations(timeline_from_text("B0 F0 . .\n. . B0 F0"))
+def test_a_circle_in_actions_that_are_not_sorted_by_time_is_cut_as_well():
+    actions = find_actions(timeline_from_text("B0 F0 . .\n. . B0 F0"))
     # Starts that say the opposite of the places: nothing that goes backwards in time is in the circle.
-    lying = replace(operations, ops=operations.ops.with_columns(start_ns=-pl.col("start_ns")))
+    lying = replace(actions, ops=actions.ops.with_columns(start_ns=-pl.col("start_ns")))
     plan = plan_replay(lying)
     assert sorted(plan.order.tolist()) == [0, 1, 2, 3]
     assert len(plan.diagnostics) == 1
@@ -129,10 +128,10 @@ def test_a_circle_in_operations_that_are_not_sorted_by_time_is_cut_as_well():
 @settings(deadline=None, max_examples=60)
 @given(wild_timelines())
 def test_wild_timelines_are_replayed_in_an_order_that_keeps_every_rank(timeline):
-    operations = find_operations(timeline)
-    plan = plan_replay(operations)
-    assert sorted(plan.order.tolist()) == list(range(operations.ops.height))
-    ends = operations.ops.select("pipeline", "step", "rank").with_columns(end_ns=replayed(operations))
+    actions = find_actions(timeline)
+    plan = plan_replay(actions)
+    assert sorted(plan.order.tolist()) == list(range(actions.ops.height))
+    ends = actions.ops.select("pipeline", "step", "rank").with_columns(end_ns=replayed(actions))
     groups = ends.group_by("pipeline", "step", "rank", maintain_order=True).agg(
         sorted=pl.col("end_ns").diff().drop_nulls().min().fill_null(0) >= 0
     )
@@ -141,13 +140,13 @@ def test_wild_timelines_are_replayed_in_an_order_that_keeps_every_rank(timeline)
 
 def test_ready_times_are_when_rank_and_inputs_are_there():
     order = {0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}
-    operations = find_operations(run(order, lambda job, rank: 100, hop_ns=7, gap_ns=3))
+    actions = find_actions(run(order, lambda action, rank: 100, hop_ns=7, gap_ns=3))
     ready_ns = ready_times(
-        plan_replay(operations), operations.ops["end_ns"].to_numpy(), find_transfer_lags(operations).lag_ns
+        plan_replay(actions), actions.ops["end_ns"].to_numpy(), find_transfer_lags(actions).lag_ns
     )
-    gaps = operations.ops["start_ns"].to_numpy() - ready_ns
+    gaps = actions.ops["start_ns"].to_numpy() - ready_ns
     assert gaps[1:].tolist() == [3, 3, 3]
 
 
 def test_nothing_is_replayed_to_nothing():
-    assert replayed(find_operations(empty_timeline())).tolist() == []
+    assert replayed(find_actions(empty_timeline())).tolist() == []

@@ -1,4 +1,4 @@
-"""How much later every job could have ended."""
+"""How much later every action could have ended."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drawing import timeline_from_text
 from random_pipelines import lawful_timelines, one_f_one_b, wild_timelines
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.slack import SLACK, measure_slack
 from stagescope.ingest.simulation import timeline_of_simulation
 from stagescope.model import empty_timeline
@@ -57,7 +57,7 @@ def test_a_receive_that_was_posted_late_takes_no_more_slack_than_others_on_its_l
     assert slacks(late)["F0.1"] == 40 - 22
 
 
-def test_what_runs_after_the_last_job_of_others_has_slack_to_the_end_of_the_step():
+def test_what_runs_after_the_last_action_of_others_has_slack_to_the_end_of_the_step():
     assert slacks(timeline_from_text("F0 .  . .\nF1 F2 F3 F4", cell_ns=10)) == {
         "F0.0": 30,
         "F1.1": 0,
@@ -67,9 +67,9 @@ def test_what_runs_after_the_last_job_of_others_has_slack_to_the_end_of_the_step
     }
 
 
-def test_a_timeline_without_jobs_has_no_slack():
-    operations = find_operations(empty_timeline())
-    found = measure_slack(operations, bonds_of(operations))
+def test_a_timeline_without_actions_has_no_slack():
+    actions = find_actions(empty_timeline())
+    found = measure_slack(actions, bonds_of(actions))
     assert found.is_empty()
     assert dict(found.schema) == dict(SLACK.schema)
 
@@ -85,7 +85,7 @@ def test_slack_is_never_negative_and_nothing_on_the_path(timeline):
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> tuple[dict[int, list[str]], Costs]:
-    """Return an order and the cost of every single job."""
+    """Return an order and the cost of every single action."""
     stages, microbatches = draw(st.integers(1, 4)), draw(st.integers(1, 5))
     cells = [(stage, microbatch) for stage in range(stages) for microbatch in range(microbatches)]
     forward, backward = ({cell: draw(st.integers(1, 30)) for cell in cells} for _ in range(2))
@@ -96,19 +96,19 @@ def pipelines(draw: st.DrawFn) -> tuple[dict[int, list[str]], Costs]:
 
 @settings(max_examples=30, deadline=None)
 @given(pipelines(), st.randoms(use_true_random=False))
-def test_a_job_that_takes_longer_by_its_slack_moves_no_end_and_by_one_more_it_does(pipeline, random):
+def test_a_action_that_takes_longer_by_its_slack_moves_no_end_and_by_one_more_it_does(pipeline, random):
     order, costs = pipeline
     step = simulate(order, costs)
-    job = random.choice(slack_of(timeline_of_simulation(step)).rows(named=True))
+    action = random.choice(slack_of(timeline_of_simulation(step)).rows(named=True))
 
     def makespan_ns(longer_ns: int) -> int:
-        cell, kind = (job["stage"], job["microbatch"]), job["kind"]
+        cell, kind = (action["stage"], action["microbatch"]), action["kind"]
         amounts = getattr(costs, kind)
         longer = {**amounts, cell: amounts[cell] + longer_ns}
         return simulate(order, replace(costs, **{kind: longer})).makespan_ns
 
-    assert makespan_ns(job["slack_ns"]) == step.makespan_ns
-    assert makespan_ns(job["slack_ns"] + 1) == step.makespan_ns + 1
+    assert makespan_ns(action["slack_ns"]) == step.makespan_ns
+    assert makespan_ns(action["slack_ns"] + 1) == step.makespan_ns + 1
 
 
 @settings(max_examples=15, deadline=None)

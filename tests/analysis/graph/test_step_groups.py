@@ -3,24 +3,24 @@ import numpy as np
 from drawing import timeline_from_text
 from gapped_runs import run
 from random_pipelines import one_f_one_b
-from stagescope.analysis.graph.operations import find_operations
-from stagescope.analysis.graph.step_groups import group_operations
+from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.model import empty_timeline
 
 
 def grouped(timeline):
-    ops = find_operations(timeline).ops
-    return ops, group_operations(ops)
+    ops = find_actions(timeline).ops
+    return ops, group_actions(ops)
 
 
-def test_steps_and_ranks_are_the_stretches_of_the_sorted_operations():
-    ops, groups = grouped(run(one_f_one_b(2, 3), lambda job, rank: 10 + rank, steps=2))
+def test_steps_and_ranks_are_the_stretches_of_the_sorted_actions():
+    ops, groups = grouped(run(one_f_one_b(2, 3), lambda action, rank: 10 + rank, steps=2))
     assert groups.steps.rows() == [(0, 0, 2), (0, 1, 2)]
     assert groups.ranks.rows() == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)]
     assert groups.first_of_step.tolist() == [0, 12]
     assert groups.first_of_rank.tolist() == [0, 6, 12, 18]
     assert groups.step_of_rank.tolist() == [0, 0, 1, 1]
-    assert groups.step_of_operation().tolist() == ops["step"].to_list()
+    assert groups.step_of_action().tolist() == ops["step"].to_list()
 
 
 def test_the_window_is_from_first_start_to_last_end_of_all_ranks():
@@ -40,4 +40,4 @@ def test_work_is_summed_by_rank_and_its_mean_is_over_the_ranks_of_the_step():
 def test_nothing_is_grouped_to_nothing():
     ops, groups = grouped(empty_timeline())
     assert groups.steps.is_empty()
-    assert groups.window_ns(ops).tolist() == groups.step_of_operation().tolist() == []
+    assert groups.window_ns(ops).tolist() == groups.step_of_action().tolist() == []

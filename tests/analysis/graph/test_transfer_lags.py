@@ -4,43 +4,43 @@ from hypothesis import given, settings
 from drawing import timeline_from_text
 from gapped_runs import run
 from random_pipelines import lawful_timelines, one_f_one_b, timeline_of
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.transfer_lags import find_transfer_lags
 from stagescope.analysis.idle.ledger import build_ledger
 from stagescope.model import empty_timeline
 
 
-def lags(operations):
+def lags(actions):
     """Return (receiver's stage, micro-batch, direction) and lag of every need that was transferred."""
-    at = operations.ops.select("stage", "microbatch")[operations.needs["op"]]
-    found = at.with_columns(operations.needs["direction"], operations.needs["is_remote"])
-    found = found.with_columns(lag_ns=find_transfer_lags(operations).lag_ns).filter("is_remote")
+    at = actions.ops.select("stage", "microbatch")[actions.needs["op"]]
+    found = at.with_columns(actions.needs["direction"], actions.needs["is_remote"])
+    found = found.with_columns(lag_ns=find_transfer_lags(actions).lag_ns).filter("is_remote")
     return {(stage, m, str(way)): lag for stage, m, way, _, lag in found.iter_rows()}
 
 
 @settings(deadline=None, max_examples=25)
 @given(lawful_timelines())
 def test_a_hop_that_takes_the_same_everywhere_is_recovered(timeline):
-    operations = find_operations(timeline)
+    actions = find_actions(timeline)
     received = timeline.spans.filter(pl.col("kind").is_in(("recv_forward", "recv_backward")))
     hop_ns = (received["end_ns"] - received["start_ns"]).min() or 0
-    assert set(lags(operations).values()) <= {hop_ns}
+    assert set(lags(actions).values()) <= {hop_ns}
 
 
 def receiver_that_looks_late():
     """A receiver that stands idle for micro-batch 0 and 2 and is busy with its own work when 1 comes."""
 
-    def job(rank, kind, microbatch, start_ns, end_ns):
+    def action(rank, kind, microbatch, start_ns, end_ns):
         return {"rank": rank, "stage": rank, "lane": "compute", "kind": kind, "step": 0,
                 "microbatch": microbatch, "start_ns": start_ns, "end_ns": end_ns}  # fmt: skip
 
     def receive(microbatch, start_ns, end_ns):
-        return {**job(1, "recv_forward", microbatch, start_ns, end_ns), "lane": "comm", "peer": 0}
+        return {**action(1, "recv_forward", microbatch, start_ns, end_ns), "lane": "comm", "peer": 0}
 
     return timeline_of(
         [
-            *(job(0, "forward", m, 100 * m, 100 * m + 100) for m in range(3)),
-            *(job(1, "forward", m, start, end) for m, start, end in ((0, 107, 250), (1, 250, 290), (2, 309, 400))),
+            *(action(0, "forward", m, 100 * m, 100 * m + 100) for m in range(3)),
+            *(action(1, "forward", m, start, end) for m, start, end in ((0, 107, 250), (1, 250, 290), (2, 309, 400))),
             receive(0, 0, 107),
             receive(1, 107, 250),
             receive(2, 290, 309),
@@ -50,7 +50,7 @@ def receiver_that_looks_late():
 
 
 def test_what_lay_unread_counts_as_long_as_the_link_usually_takes():
-    assert lags(find_operations(receiver_that_looks_late())) == {
+    assert lags(find_actions(receiver_that_looks_late())) == {
         (1, 0, "forward"): 7,
         (
             1,
@@ -69,40 +69,40 @@ def test_an_arrival_before_its_cause_takes_no_time():
         .otherwise("end_ns")
         .alias("end_ns")
     )
-    assert set(lags(find_operations(timeline.with_spans(early))).values()) == {0}
+    assert set(lags(find_actions(timeline.with_spans(early))).values()) == {0}
 
 
 def test_transfers_that_were_not_recorded_take_no_time_and_are_counted():
-    found = find_transfer_lags(find_operations(timeline_from_text("F0 . . B0\n. F0 B0 .")))
+    found = find_transfer_lags(find_actions(timeline_from_text("F0 . . B0\n. F0 B0 .")))
     assert found.lag_ns.tolist() == [0, 0, 0, 0]
     assert [row.count for row in found.diagnostics] == [2]
 
 
 def test_a_link_that_was_slow_once_is_slow_once_for_a_receiver_that_waited():
-    operations = find_operations(run(one_f_one_b(2, 3), lambda job, rank: 10, hop_ns=4))
-    assert set(lags(operations).values()) == {4}
-    assert find_transfer_lags(operations).diagnostics == ()
+    actions = find_actions(run(one_f_one_b(2, 3), lambda action, rank: 10, hop_ns=4))
+    assert set(lags(actions).values()) == {4}
+    assert find_transfer_lags(actions).diagnostics == ()
 
 
 def test_nothing_has_no_lags():
-    assert find_transfer_lags(find_operations(empty_timeline())).lag_ns.tolist() == []
+    assert find_transfer_lags(find_actions(empty_timeline())).lag_ns.tolist() == []
 
 
-def test_what_an_overlapped_job_passes_on_before_its_pair_ends_has_a_negative_lag():
-    def job(rank, kind, microbatch, start_ns, end_ns):
+def test_what_an_overlapped_action_passes_on_before_its_pair_ends_has_a_negative_lag():
+    def action(rank, kind, microbatch, start_ns, end_ns):
         return {"rank": rank, "stage": rank, "lane": "compute", "kind": kind, "step": 0,
                 "microbatch": microbatch, "start_ns": start_ns, "end_ns": end_ns}  # fmt: skip
 
     timeline = timeline_of(
         [
-            job(0, "forward", 0, 0, 10),
-            job(1, "forward", 0, 10, 20),
-            job(1, "backward", 0, 20, 30),
-            {**job(0, "forward", 1, 30, 50), "pair": 1},
-            {**job(0, "backward", 0, 30, 50), "pair": 1},
-            job(1, "forward", 1, 41, 51),
+            action(0, "forward", 0, 0, 10),
+            action(1, "forward", 0, 10, 20),
+            action(1, "backward", 0, 20, 30),
+            {**action(0, "forward", 1, 30, 50), "pair": 1},
+            {**action(0, "backward", 0, 30, 50), "pair": 1},
+            action(1, "forward", 1, 41, 51),
         ],
         2,
     )
-    assert lags(find_operations(timeline))[1, 1, "forward"] == 41 - 50
-    assert build_ledger(find_operations(timeline)).steps["unexplained_ns"].to_list() == [0]
+    assert lags(find_actions(timeline))[1, 1, "forward"] == 41 - 50
+    assert build_ledger(find_actions(timeline)).steps["unattributed_ns"].to_list() == [0]

@@ -6,20 +6,22 @@ from hypothesis import given, settings
 from drawing import timeline_from_text
 from gapped_runs import example_timeline, run, run_rows
 from random_pipelines import lawful_timelines, one_f_one_b, timeline_of
-from stagescope.analysis.graph.operations import find_operations
-from stagescope.analysis.idle.action_classes import find_job_classes
+from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.idle.action_classes import find_action_classes
 from stagescope.model import empty_timeline
 
 
 def classes_of(timeline):
-    operations = find_operations(timeline)
-    duration_ns = (operations.ops["end_ns"] - operations.ops["start_ns"]).to_numpy()
-    return operations, duration_ns, find_job_classes(operations, duration_ns)
+    actions = find_actions(timeline)
+    duration_ns = (actions.ops["end_ns"] - actions.ops["start_ns"]).to_numpy()
+    return actions, duration_ns, find_action_classes(actions, duration_ns)
 
 
 def test_a_class_is_a_rank_a_stage_and_a_kind_in_one_step():
     _, _, classes = classes_of(timeline_from_text("F0 F1 - B0\nF0 - - B0"))
-    table = classes.table.select("rank", "stage", "kind", "jobs", "mean_ns", "peers", "peer_ns").rows()
+    table = classes.table.select(
+        "rank", "stage", "kind", "action_count", "mean_ns", "peers", "peer_ns"
+    ).rows()
     assert table == [
         (0, 0, "forward", 2, 1500.0, 1, 1500.0),
         (0, 0, "backward", 1, 1000.0, 1, 1000.0),
@@ -33,8 +35,8 @@ def test_a_class_is_a_rank_a_stage_and_a_kind_in_one_step():
 @settings(deadline=None, max_examples=25)
 @given(lawful_timelines())
 def test_means_keep_the_work_of_every_rank_and_means_over_stages_that_of_the_step(timeline):
-    operations, duration_ns, classes = classes_of(timeline)
-    rank = operations.ops["rank"].to_numpy()
+    actions, duration_ns, classes = classes_of(timeline)
+    rank = actions.ops["rank"].to_numpy()
     of_ranks = [np.bincount(rank, weights=cost) for cost in (duration_ns, classes.costs_ns("mean_ns"))]
     assert of_ranks[0] == pytest.approx(of_ranks[1])
     assert classes.costs_ns("stage_ns").sum() == pytest.approx(duration_ns.sum())
@@ -50,17 +52,17 @@ def test_the_same_work_of_other_pipelines_has_their_median():
 
 def test_the_two_ranks_that_hold_a_stage_in_a_bidirectional_schedule_are_no_peers():
     order = {0: ["F0.0", "F1.1"], 1: ["F1.0", "F0.1"]}
-    _, _, classes = classes_of(run(order, lambda job, rank: 10 + rank))
+    _, _, classes = classes_of(run(order, lambda action, rank: 10 + rank))
     assert classes.table["peers"].to_list() == [1, 1, 1, 1]
     assert classes.table["mean_ns"].to_list() == [10, 10, 11, 11]
 
 
-def test_pairs_are_classes_of_their_own_by_both_their_jobs():
+def test_pairs_are_classes_of_their_own_by_both_their_actions():
     order = {
         0: ["F0.0", "F0.1", "F0.2+B0.0", "B0.1", "B0.2"],
         1: ["F1.0", "B1.0", "F1.1", "B1.1", "F1.2", "B1.2"],
     }
-    operations, _, classes = classes_of(run(order, lambda job, rank: 10))
+    actions, _, classes = classes_of(run(order, lambda action, rank: 10))
     pair = classes.table.filter(pl.col("partner_kind").is_not_null()).row(0, named=True)
     assert (pair["rank"], pair["stage"], pair["kind"], pair["partner_stage"], pair["partner_kind"]) == (
         0,
@@ -69,9 +71,9 @@ def test_pairs_are_classes_of_their_own_by_both_their_jobs():
         0,
         "backward",
     )
-    assert pair["jobs"] == 1
-    ranks = classes.table["rank"].to_numpy()[classes.of_operation]
-    assert ranks.tolist() == operations.ops["rank"].to_list()
+    assert pair["action_count"] == 1
+    ranks = classes.table["rank"].to_numpy()[classes.of_action]
+    assert ranks.tolist() == actions.ops["rank"].to_list()
 
 
 def test_steps_have_classes_of_their_own():
@@ -79,7 +81,7 @@ def test_steps_have_classes_of_their_own():
         row
         for step in range(2)
         for row in run_rows(
-            one_f_one_b(2, 2), lambda job, rank, step=step: 10 + step, step=step, start_ns=step * 1_000
+            one_f_one_b(2, 2), lambda action, rank, step=step: 10 + step, step=step, start_ns=step * 1_000
         )
     ]
     _, _, classes = classes_of(timeline_of(rows, 2))

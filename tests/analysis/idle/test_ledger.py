@@ -5,24 +5,27 @@ from hypothesis import given, settings
 from drawing import timeline_from_text
 from gapped_runs import EXAMPLE, UNIT_NS, example_timeline, run
 from random_pipelines import lawful_timelines, one_f_one_b, wild_timelines
-from stagescope.analysis.graph.operations import find_operations
-from stagescope.analysis.idle.ledger import CAUSES, IDLE_LEDGER, LEDGER, build_ledger, sum_ledger
+from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.idle.ledger import IDLE_LEDGER, LEDGER, build_ledger, sum_ledger
 from stagescope.model import empty_timeline
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
-PARTS = ["ideal_work_ns", *CAUSES]
+PARTS = ["ideal_work_ns", *CAUSE_COLUMNS]
+NAMES_IN_EXAMPLE = {"comm_exposed": "exposed_communication", "unexplained": "unattributed"}
 
 
 def ledger_of(timeline):
-    return build_ledger(find_operations(timeline))
+    return build_ledger(find_actions(timeline))
 
 
 def test_the_worked_example_comes_out_to_the_printed_digits():
     row = ledger_of(example_timeline()).steps.row(0, named=True)
-    # The example's step begins a launch gap before the first job; a window begins with it.
+    # The example's step begins a launch gap before the first action; a window begins with it.
     gap = EXAMPLE["host_gap_per_op"]
-    wall, idle = EXAMPLE["wall_ledger"], EXAMPLE["idle_ledger"]
+    wall = {NAMES_IN_EXAMPLE.get(name, name): value for name, value in EXAMPLE["wall_ledger"].items()}
+    idle = EXAMPLE["idle_ledger"]
     printed = {name: round(row[f"{name}_ns"] / UNIT_NS, 6) for name in wall}
-    assert printed == pytest.approx({**wall, "unexplained": wall["unexplained"] - gap}, abs=1.1e-6)
+    assert printed == pytest.approx({**wall, "unattributed": wall["unattributed"] - gap}, abs=1.1e-6)
     assert row["window_ns"] == round((EXAMPLE["T_measured"] - gap) * UNIT_NS)
     assert row["busy_ns"] == round(EXAMPLE["mean_work"] * UNIT_NS)
     assert round(row["straggler_idle_ns"] / UNIT_NS, 6) == pytest.approx(idle["straggler_idle"], abs=1.1e-6)
@@ -45,34 +48,34 @@ def test_parts_sum_to_the_window_and_to_the_idle_time_to_the_nanosecond(timeline
     assert steps.schema == LEDGER.schema
     assert ranks.schema == IDLE_LEDGER.schema
     assert steps.select(pl.sum_horizontal(PARTS) == pl.col("window_ns")).to_series().all()
-    assert ranks.select(pl.sum_horizontal(CAUSES) == pl.col("idle_ns")).to_series().all()
+    assert ranks.select(pl.sum_horizontal(CAUSE_COLUMNS) == pl.col("idle_ns")).to_series().all()
     assert ranks.select(pl.col("busy_ns") + pl.col("idle_ns") == pl.col("window_ns")).to_series().all()
-    idle = [name for name in CAUSES if name != "straggler_ns"]
+    idle = [name for name in CAUSE_COLUMNS if name != "straggler_ns"]
     mean_idle = pl.sum_horizontal(*idle, "straggler_idle_ns")
     assert steps.select(mean_idle == pl.col("window_ns") - pl.col("busy_ns")).to_series().all()
-    assert (steps["comm_exposed_ns"] >= 0).all()
+    assert (steps["exposed_communication_ns"] >= 0).all()
 
 
 @settings(deadline=None, max_examples=25)
 @given(lawful_timelines())
 def test_the_mean_over_the_ranks_is_the_idle_ledger_of_the_step(timeline):
     ledger = ledger_of(timeline)
-    means = ledger.ranks.group_by("pipeline", "step").agg(pl.mean(CAUSES)).row(0, named=True)
+    means = ledger.ranks.group_by("pipeline", "step").agg(pl.mean(CAUSE_COLUMNS)).row(0, named=True)
     step = ledger.steps.row(0, named=True) | {"straggler_ns": ledger.steps["straggler_idle_ns"][0]}
     # What stages cost on average is rounded once per rank, and the mean of the work once per step.
-    assert {name: means[name] for name in CAUSES} == pytest.approx(
-        {name: step[name] for name in CAUSES}, abs=2
+    assert {name: means[name] for name in CAUSE_COLUMNS} == pytest.approx(
+        {name: step[name] for name in CAUSE_COLUMNS}, abs=2
     )
 
 
 @settings(deadline=None, max_examples=25)
 @given(lawful_timelines())
 def test_nothing_is_unexplained_in_a_run_that_obeys_the_rules(timeline):
-    assert ledger_of(timeline).steps["unexplained_ns"].to_list() == [0]
+    assert ledger_of(timeline).steps["unattributed_ns"].to_list() == [0]
 
 
 def test_equal_stages_without_transfers_leave_the_schedule_bubble_alone():
-    timeline = run(one_f_one_b(4, 8), lambda job, rank: 10 if job.kind == "F" else 20)
+    timeline = run(one_f_one_b(4, 8), lambda action, rank: 10 if action.kind == "F" else 20)
     row = ledger_of(timeline).steps.row(0, named=True)
     assert {name: row[name] for name in PARTS if row[name]} == {
         "ideal_work_ns": 240,
@@ -81,16 +84,16 @@ def test_equal_stages_without_transfers_leave_the_schedule_bubble_alone():
 
 
 def test_a_planted_imbalance_is_stage_imbalance():
-    def job_ns(job, rank):
-        return (10 if job.kind == "F" else 20) * (2 if rank == 2 else 1)
+    def action_ns(action, rank):
+        return (10 if action.kind == "F" else 20) * (2 if rank == 2 else 1)
 
-    ledger = ledger_of(run(one_f_one_b(4, 8), job_ns))
+    ledger = ledger_of(run(one_f_one_b(4, 8), action_ns))
     row = ledger.steps.row(0, named=True)
     assert row["ideal_work_ns"] == 300
     # Four stages of 37.5 instead: (8 + 3) * 37.5. Rank 2 starts after 20, waits 10 for its first B, and 40 follow.
     assert row["schedule_bubble_ns"] == pytest.approx(3 * 37.5, abs=1)
     assert row["stage_imbalance_ns"] == pytest.approx(20 + 10 + 8 * 60 + 40 - 11 * 37.5, abs=1)
-    assert row["straggler_ns"] == row["jitter_ns"] == row["unexplained_ns"] == 0
+    assert row["straggler_ns"] == row["jitter_ns"] == row["unattributed_ns"] == 0
     slow = ledger.ranks.filter(pl.col("rank") == 2)["stage_imbalance_ns"][0]
     others = ledger.ranks.filter(pl.col("rank") != 2)["stage_imbalance_ns"]
     assert slow < 0 < others.min()
@@ -108,19 +111,21 @@ def test_a_slow_device_is_a_straggler_once_there_are_replicas():
 
 def test_launch_gaps_are_unexplained_and_transfers_exposed():
     order = {0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}
-    row = ledger_of(run(order, lambda job, rank: 100, hop_ns=7, gap_ns=3)).steps.row(0, named=True)
+    row = ledger_of(run(order, lambda action, rank: 100, hop_ns=7, gap_ns=3)).steps.row(0, named=True)
     assert row["window_ns"] == 4 * 100 + 2 * 7 + 3 * 3
-    assert row["comm_exposed_ns"] == 14
-    assert row["unexplained_ns"] == 9
+    assert row["exposed_communication_ns"] == 14
+    assert row["unattributed_ns"] == 9
 
 
-def test_a_single_long_job_is_jitter():
-    def job_ns(job, _rank):
-        return 100 if str(job) == "F1.1" else 20 if job.kind == "F" else 40
+def test_a_single_long_action_is_jitter():
+    def action_ns(action, _rank):
+        return 100 if str(action) == "F1.1" else 20 if action.kind == "F" else 40
 
-    row = ledger_of(run({0: ["F0.0", "F0.1", "B0.0", "B0.1"], 1: ["F1.0", "B1.0", "F1.1", "B1.1"]}, job_ns))
+    row = ledger_of(
+        run({0: ["F0.0", "F0.1", "B0.0", "B0.1"], 1: ["F1.0", "B1.0", "F1.1", "B1.1"]}, action_ns)
+    )
     row = row.steps.row(0, named=True)
-    # Mean F on rank 1 is 60: its four jobs still follow each other without a gap, from 20 until B0.1.
+    # Mean F on rank 1 is 60: its four actions still follow each other without a gap, from 20 until B0.1.
     assert row["window_ns"] == 20 + 20 + 40 + 100 + 40 + 40
     assert row["jitter_ns"] == row["window_ns"] - (20 + 60 + 40 + 60 + 40 + 40)
 
@@ -146,16 +151,16 @@ def test_twice_as_long_is_twice_as_much(timeline):
 
 def test_sums_over_steps_and_ranks_keep_their_sum():
     ledger = ledger_of(
-        run(one_f_one_b(2, 3), lambda job, rank: 10 + rank + job.microbatch, steps=3, hop_ns=2)
+        run(one_f_one_b(2, 3), lambda action, rank: 10 + rank + action.microbatch, steps=3, hop_ns=2)
     )
     whole = sum_ledger(ledger.steps).row(0, named=True)
     assert sum(whole[name] for name in PARTS) == whole["window_ns"] == ledger.steps["window_ns"].sum()
     of_ranks = sum_ledger(ledger.ranks, ["rank"])
     assert of_ranks["rank"].to_list() == [0, 1]
-    assert of_ranks.select(pl.sum_horizontal(CAUSES) == pl.col("idle_ns")).to_series().all()
+    assert of_ranks.select(pl.sum_horizontal(CAUSE_COLUMNS) == pl.col("idle_ns")).to_series().all()
 
 
-def test_no_operations_give_empty_ledgers():
+def test_no_actions_give_empty_ledgers():
     ledger = ledger_of(empty_timeline())
     assert ledger.steps.is_empty()
     assert ledger.ranks.is_empty()
@@ -165,5 +170,5 @@ def test_no_operations_give_empty_ledgers():
 def test_transfers_that_were_not_recorded_are_said_and_stay_unexplained():
     timeline = timeline_from_text("F0 . . . B0 -\n. . F0 B0 - .".replace("B0 - .", "B0"))
     ledger = ledger_of(timeline)
-    assert ledger.steps["unexplained_ns"].to_list() == [1000]
+    assert ledger.steps["unattributed_ns"].to_list() == [1000]
     assert [row.count for row in ledger.diagnostics if "no recorded transfer" in row.message] == [2]

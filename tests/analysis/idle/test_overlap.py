@@ -29,7 +29,7 @@ def test_a_receive_that_waits_for_its_sender_to_compute_is_no_communication():
     assert found["receive_wait_ns"].to_list() == [25]
 
 
-def test_a_message_whose_send_was_lost_begins_at_the_end_of_its_job():
+def test_a_message_whose_send_was_lost_begins_at_the_end_of_its_action():
     drawn = timeline_from_text("F0 .  .\n.  .  F0", cell_ns=10)
     _, receive = message(0, 1, 0, 12, 17)
     assert overlap_of(added(drawn, receive)).select("rank", "transfer_ns").rows() == [(0, 0), (1, 7)]
@@ -59,7 +59,7 @@ def test_a_reduction_counts_until_the_next_step_begins():
     ]
 
 
-def test_a_timeline_without_jobs_has_no_overlap():
+def test_a_timeline_without_actions_has_no_overlap():
     found = overlap_of(empty_timeline())
     assert found.is_empty()
     assert dict(found.schema) == dict(OVERLAP.schema)

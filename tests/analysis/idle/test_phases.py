@@ -74,7 +74,7 @@ def test_a_rank_without_a_forward_has_no_steady_phase():
     ]
 
 
-def test_a_timeline_without_jobs_has_no_phases_of():
+def test_a_timeline_without_actions_has_no_phases_of():
     found = phases_of(empty_timeline())
     assert found.is_empty()
     assert dict(found.schema) == dict(STEP_PHASES.schema)

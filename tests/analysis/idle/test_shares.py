@@ -4,8 +4,8 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagescope.analysis.idle.ledger import CAUSES
 from stagescope.analysis.idle.shares import IDLE_SHARES, share_idle, whole_percents
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 
 def bubbles(*rows):
@@ -16,7 +16,7 @@ def bubbles(*rows):
 
 
 def ledger(*rows):
-    names = ("step", "rank", *CAUSES)
+    names = ("step", "rank", *CAUSE_COLUMNS)
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int32), orient="row")
 
 
@@ -34,7 +34,7 @@ def test_rows_are_ranks_pipelines_and_the_run():
 def test_what_the_ledger_does_not_know_is_unexplained():
     windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 30))
     shares = share_idle(windows, ledger((0, 0, 4, 0, 0, 0, 0, 0)))
-    assert shares["unexplained_ns"].to_list() == [6, 30, 36, 36]
+    assert shares["unattributed_ns"].to_list() == [6, 30, 36, 36]
 
 
 @given(st.lists(st.floats(-0.2, 1), min_size=1, max_size=6))

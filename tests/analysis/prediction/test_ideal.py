@@ -5,7 +5,7 @@ from drawing import timeline_from_text
 from gapped_runs import run
 from random_pipelines import one_f_one_b
 from stagescope import schedules
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.ideal import IDEAL, ORDER_DISTANCE, lay_ideal
 from stagescope.ingest.simulation import timeline_of_simulation
 from stagescope.model import empty_timeline
@@ -14,30 +14,30 @@ UNIT = {"F": 10, "B": 20}
 
 
 def ideal_of(timeline, declared=None):
-    operations = find_operations(timeline)
-    return operations, lay_ideal(operations, declared)
+    actions = find_actions(timeline)
+    return actions, lay_ideal(actions, declared)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipev"])
 def test_a_run_without_delays_is_its_own_ideal(name):
     order = schedules.order(name, ranks=4, microbatches=8)
     costs = schedules.Costs(forward=1_000, backward_input=1_000, backward_weight=1_000)
-    operations, ideal = ideal_of(timeline_of_simulation(schedules.simulate(order, costs)), name)
+    actions, ideal = ideal_of(timeline_of_simulation(schedules.simulate(order, costs)), name)
     assert (ideal.source, ideal.agrees_with(name)) == ("recognized", True)
-    assert ideal.operations["late_ns"].unique().to_list() == [0]
-    assert ideal.operations["ideal_end_ns"].to_list() == operations.ops["end_ns"].to_list()
-    assert ideal.operations["ideal_place"].to_list() == operations.ops["place"].to_list()
+    assert ideal.actions["late_ns"].unique().to_list() == [0]
+    assert ideal.actions["ideal_end_ns"].to_list() == actions.ops["end_ns"].to_list()
+    assert ideal.actions["ideal_place"].to_list() == actions.ops["place"].to_list()
     assert ideal.ranks["distance_fraction"].unique().to_list() == [0.0]
-    assert ideal.makespan_ns == operations.ops["end_ns"].max() - operations.ops["start_ns"].min()
+    assert ideal.makespan_ns == actions.ops["end_ns"].max() - actions.ops["start_ns"].min()
 
 
 def test_a_planted_delay_is_how_late_what_follows_is():
-    timeline = run(one_f_one_b(2, 3), lambda job, rank: UNIT[job.kind], hop_ns=4)
-    operations, ideal = ideal_of(timeline)
+    timeline = run(one_f_one_b(2, 3), lambda action, rank: UNIT[action.kind], hop_ns=4)
+    actions, ideal = ideal_of(timeline)
     late = dict(
         zip(
-            operations.ops.select("kind", "stage", "microbatch").rows(),
-            ideal.operations["late_ns"],
+            actions.ops.select("kind", "stage", "microbatch").rows(),
+            ideal.actions["late_ns"],
             strict=True,
         )
     )
@@ -45,24 +45,24 @@ def test_a_planted_delay_is_how_late_what_follows_is():
     assert late["forward", 1, 0] == 4
     assert late["backward", 0, 0] == 8
     assert ideal.makespan_ns == 3 * 30 + 30
-    assert ideal.operations.schema == IDEAL.schema
+    assert ideal.actions.schema == IDEAL.schema
     assert ideal.ranks.schema == ORDER_DISTANCE.schema
 
 
 def test_every_step_begins_with_its_ideal():
-    operations, ideal = ideal_of(run(one_f_one_b(2, 3), lambda job, rank: UNIT[job.kind], steps=3))
-    first = ideal.operations.group_by(operations.ops["step"]).agg(pl.min("ideal_start_ns"))
+    actions, ideal = ideal_of(run(one_f_one_b(2, 3), lambda action, rank: UNIT[action.kind], steps=3))
+    first = ideal.actions.group_by(actions.ops["step"]).agg(pl.min("ideal_start_ns"))
     assert first["ideal_start_ns"].n_unique() == 3
-    assert ideal.operations["late_ns"].max() == 0
+    assert ideal.actions["late_ns"].max() == 0
 
 
 def test_stages_that_cost_differently_are_equal_in_the_ideal():
-    _, ideal = ideal_of(run(one_f_one_b(2, 3), lambda job, rank: UNIT[job.kind] * (1 + 2 * rank)))
+    _, ideal = ideal_of(run(one_f_one_b(2, 3), lambda action, rank: UNIT[action.kind] * (1 + 2 * rank)))
     assert ideal.makespan_ns == 2 * (3 * 30 + 30)
 
 
-def test_an_operation_that_was_overtaken_is_counted_on_its_rank():
-    timeline = run(one_f_one_b(4, 16), lambda job, rank: UNIT[job.kind])
+def test_an_action_that_was_overtaken_is_counted_on_its_rank():
+    timeline = run(one_f_one_b(4, 16), lambda action, rank: UNIT[action.kind])
     swapped = timeline.spans.with_columns(
         microbatch=pl.when(
             (pl.col("rank") == 0) & (pl.col("kind") == "forward") & pl.col("microbatch").is_in([0, 1])
@@ -71,7 +71,7 @@ def test_an_operation_that_was_overtaken_is_counted_on_its_rank():
         .otherwise("microbatch")
     )
     _, ideal = ideal_of(timeline.with_spans(swapped), "1F1B")
-    assert ideal.ranks.select("operations", "overtaken", "unscheduled").rows() == [
+    assert ideal.ranks.select("actions", "overtaken", "unscheduled").rows() == [
         (32, 1, 0), (32, 0, 0), (32, 0, 0), (32, 0, 0)
     ]  # fmt: skip
     assert ideal.ranks["distance_fraction"][0] == 1 / 32
@@ -86,7 +86,7 @@ def nobodys_order():
 
 
 def test_what_is_not_recognized_has_the_declared_schedule_in_any_spelling():
-    timeline = run(nobodys_order(), lambda job, rank: UNIT[job.kind])
+    timeline = run(nobodys_order(), lambda action, rank: UNIT[action.kind])
     _, ideal = ideal_of(timeline, "FThenB")
     assert (ideal.schedule, ideal.source, ideal.alternatives) == ("gpipe", "declared", ())
     assert ideal.agrees_with("GPipe")
@@ -95,9 +95,9 @@ def test_what_is_not_recognized_has_the_declared_schedule_in_any_spelling():
 
 @pytest.mark.parametrize("declared", [None, "", "none", "my own"])
 def test_without_a_known_schedule_there_is_no_ideal_and_a_reason(declared):
-    _, ideal = ideal_of(run(nobodys_order(), lambda job, rank: UNIT[job.kind]), declared)
+    _, ideal = ideal_of(run(nobodys_order(), lambda action, rank: UNIT[action.kind]), declared)
     assert (ideal.schedule, ideal.source, ideal.makespan_ns) == (None, None, None)
-    assert ideal.operations.is_empty()
+    assert ideal.actions.is_empty()
     assert [row.severity for row in ideal.diagnostics] == ["info"]
     assert not ideal.agrees_with(declared)
     assert not ideal.agrees_with("1f1b")
@@ -105,7 +105,7 @@ def test_without_a_known_schedule_there_is_no_ideal_and_a_reason(declared):
 
 def test_a_declared_schedule_that_cannot_be_told_from_the_recognized_one_agrees_with_it():
     # With full backwards ZB-H1 is 1F1B: they differ in where weight gradients run, which is not seen here.
-    _, ideal = ideal_of(run(one_f_one_b(4, 8), lambda job, rank: UNIT[job.kind]))
+    _, ideal = ideal_of(run(one_f_one_b(4, 8), lambda action, rank: UNIT[action.kind]))
     assert ideal.schedule == "1f1b"
     assert "zb-h1" in ideal.alternatives
     assert ideal.agrees_with("ZBH1")
@@ -114,23 +114,23 @@ def test_a_declared_schedule_that_cannot_be_told_from_the_recognized_one_agrees_
     assert not ideal.agrees_with(None)
 
 
-def test_jobs_that_the_schedule_does_not_have_are_counted_on_their_rank():
-    timeline = run(one_f_one_b(2, 8), lambda job, rank: UNIT[job.kind], steps=2)
+def test_actions_that_the_schedule_does_not_have_are_counted_on_their_rank():
+    timeline = run(one_f_one_b(2, 8), lambda action, rank: UNIT[action.kind], steps=2)
     strange = (pl.col("step") == 1) & (pl.col("microbatch") == 7)
     spans = timeline.spans.with_columns(microbatch=pl.when(strange).then(99).otherwise("microbatch"))
     _, ideal = ideal_of(timeline.with_spans(spans))
     assert [row.count for row in ideal.diagnostics] == [4]
-    assert ideal.operations["late_ns"].null_count() == 4
+    assert ideal.actions["late_ns"].null_count() == 4
     assert ideal.ranks.select("step", "rank", "unscheduled", "distance_fraction").rows() == [
         (0, 0, 0, 0.0), (0, 1, 0, 0.0), (1, 0, 2, 0.125), (1, 1, 2, 0.125)
     ]  # fmt: skip
 
 
-def test_no_operations_have_no_ideal():
+def test_no_actions_have_no_ideal():
     _, ideal = ideal_of(empty_timeline(), "1f1b")
     assert (ideal.schedule, ideal.diagnostics) == (None, ())
 
 
 def test_a_single_rank_is_laid_too():
     _, ideal = ideal_of(timeline_from_text("F0 B0 . F1 B1"))
-    assert ideal.operations["late_ns"].to_list() == [0, 0, 1000, 1000]
+    assert ideal.actions["late_ns"].to_list() == [0, 0, 1000, 1000]

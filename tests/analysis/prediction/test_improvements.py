@@ -4,15 +4,15 @@ import polars as pl
 import pytest
 
 from explained_runs import explained, schedule_run
-from stagescope.analysis.graph.operations import find_operations
-from stagescope.analysis.prediction.improvements import WINS, find_wins
+from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.prediction.improvements import IMPROVEMENTS, find_improvements
 from stagescope.schedules import Costs, order, simulate
 
 
-def wins(timeline, schedule="1f1b", stragglers=None):
+def improvements(timeline, schedule="1f1b", stragglers=None):
     nothing = pl.DataFrame(schema={"is_claimed": pl.Boolean, "finding": pl.String, "subject": pl.String})
-    return find_wins(
-        find_operations(timeline), nothing if stragglers is None else stragglers, schedule, (0, 1, 2)
+    return find_improvements(
+        find_actions(timeline), nothing if stragglers is None else stragglers, schedule, (0, 1, 2)
     )
 
 
@@ -21,11 +21,11 @@ def assumptions(table):
 
 
 def test_the_columns_are_those_declared():
-    assert wins(schedule_run()).schema == WINS.schema
+    assert improvements(schedule_run()).schema == IMPROVEMENTS.schema
 
 
 def test_equal_stages_win_what_the_slow_one_costs_beyond_the_mean():
-    table = wins(schedule_run(slower={2: 1.4}))
+    table = improvements(schedule_run(slower={2: 1.4}))
     balanced = table.row(by_predicate=pl.col("assumption") == "all stages equal", named=True)
     # 11 slots of 30 ms at the mean of 1, 1, 1.4, 1
     assert balanced["predicted_step_ns"] == pytest.approx(11 * 33_000_000)
@@ -33,14 +33,14 @@ def test_equal_stages_win_what_the_slow_one_costs_beyond_the_mean():
 
 
 def test_the_schedule_that_ran_and_what_wins_nothing_are_not_named():
-    named = assumptions(wins(schedule_run()))
+    named = assumptions(improvements(schedule_run()))
     assert "schedule 1f1b" not in named
     assert "all stages equal" not in named
     assert "transfers take no time" not in named
 
 
 def test_another_schedule_wins_what_its_simulation_says():
-    table = wins(schedule_run(), "1f1b")
+    table = improvements(schedule_run(), "1f1b")
     costs = Costs(forward=10_000_000, backward_input=10_000_000, backward_weight=10_000_000)
     split = simulate(order("zb-h1", ranks=4, microbatches=8), costs).makespan_ns
     row = table.row(by_predicate=pl.col("assumption") == "schedule zb-h1", named=True)
@@ -49,17 +49,17 @@ def test_another_schedule_wins_what_its_simulation_says():
 
 
 def test_more_memory_is_said_of_schedules_that_need_it():
-    table = wins(schedule_run("gpipe", microbatches=8), "gpipe")
+    table = improvements(schedule_run("gpipe", microbatches=8), "gpipe")
     of_gpipe = dict(table.select("assumption", "needs_more_memory").iter_rows())
     assert of_gpipe["schedule zb-h1"] is False
-    of_1f1b = wins(schedule_run(microbatches=8))
+    of_1f1b = improvements(schedule_run(microbatches=8))
     more = of_1f1b.filter("needs_more_memory")
     assert "schedule zb-h2" in assumptions(more)
     assert (more.filter(assumption="schedule zb-h2")["activations_to_measured"] > 1.5).all()
 
 
 def test_a_bidirectional_schedule_holds_every_stage_twice():
-    table = wins(schedule_run(microbatches=8))
+    table = improvements(schedule_run(microbatches=8))
     held = dict(table.select("assumption", "needs_more_memory").iter_rows())
     assert held["schedule dualpipe"] is held["schedule chimera"] is True
 
@@ -69,17 +69,17 @@ def test_a_straggler_as_fast_as_its_peers_is_asked_about():
         {"is_claimed": [True, False], "finding": ["slow", "slow"], "subject": ["rank", "rank"], "rank": [2, 1],
          "stage": [2, 1], "excess_fraction": [0.5, 0.5]}
     )  # fmt: skip
-    named = assumptions(wins(schedule_run(slower={2: 1.5}), stragglers=found))
+    named = assumptions(improvements(schedule_run(slower={2: 1.5}), stragglers=found))
     assert "rank 2 33.3 % faster" in named
     assert not any(text.startswith("rank 1 ") for text in named)
 
 
 def test_the_largest_gain_is_first():
-    gains = explained(slower={1: 1.5}).explanation.wins["gain_ns"]
+    gains = explained(slower={1: 1.5}).explanation.improvements["gain_ns"]
     assert gains.to_list() == sorted(gains, reverse=True)
     assert len(gains) > 1
 
 
-def test_without_jobs_there_is_nothing_to_win():
+def test_without_actions_there_is_nothing_to_win():
     timeline = schedule_run()
-    assert wins(timeline.with_spans(timeline.spans.clear())).is_empty()
+    assert improvements(timeline.with_spans(timeline.spans.clear())).is_empty()

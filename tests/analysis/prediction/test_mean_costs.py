@@ -3,7 +3,7 @@ import pytest
 
 from gapped_runs import run
 from random_pipelines import one_f_one_b
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.transfer_lags import find_transfer_lags
 from stagescope.analysis.prediction.mean_costs import (
     HALVED,
@@ -23,19 +23,19 @@ SPLIT = MeanCosts(
 
 
 def measured(timeline, is_counted=None, gap_ns=0.0):
-    operations = find_operations(timeline)
-    ops = operations.ops
+    actions = find_actions(timeline)
+    ops = actions.ops
     columns = ops.select(
         duration_ns=(pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64),
         gap_ns=pl.lit(gap_ns),
         is_counted=pl.lit(value=True) if is_counted is None else is_counted,
     )
-    return find_mean_costs(operations, columns, pl.Series(find_transfer_lags(operations).lag_ns))
+    return find_mean_costs(actions, columns, pl.Series(find_transfer_lags(actions).lag_ns))
 
 
 def test_means_are_by_kind_and_stage_and_hops_by_link():
     mean = measured(
-        run(one_f_one_b(3, 4), lambda job, rank: 10 * (rank + 1) + job.microbatch, hop_ns=7), gap_ns=3.0
+        run(one_f_one_b(3, 4), lambda action, rank: 10 * (rank + 1) + action.microbatch, hop_ns=7), gap_ns=3.0
     )
     assert mean.stages == 3
     assert mean.lasting_ns["F"] == mean.lasting_ns["B"] == {0: 11.5, 1: 21.5, 2: 31.5}
@@ -43,8 +43,8 @@ def test_means_are_by_kind_and_stage_and_hops_by_link():
     assert mean.hop_ns == {0: 7.0, 1: 7.0}
 
 
-def test_only_operations_that_are_counted_count():
-    timeline = run(one_f_one_b(2, 2), lambda job, rank: 10 + 100 * job.microbatch)
+def test_only_actions_that_are_counted_count():
+    timeline = run(one_f_one_b(2, 2), lambda action, rank: 10 + 100 * action.microbatch)
     assert measured(timeline, pl.col("microbatch") == 0).lasting_ns["F"] == {0: 10.0, 1: 10.0}
 
 
@@ -53,7 +53,7 @@ def test_pairs_cost_for_themselves():
         0: ["F0.0", "F0.1", "F0.2+B0.0", "B0.1", "B0.2"],
         1: ["F1.0", "B1.0", "F1.1", "B1.1", "F1.2", "B1.2"],
     }
-    mean = measured(run(order, lambda job, rank: 10 if job.kind == "F" else 25))
+    mean = measured(run(order, lambda action, rank: 10 if action.kind == "F" else 25))
     assert mean.lasting_ns[PAIR] == {0: 25.0}
     assert mean.of(PAIR) is None  # stage 1 had none
     assert mean.of("F") == [10.0, 10.0]
@@ -91,7 +91,7 @@ def test_measured_pairs_are_used_where_the_stages_stay():
     assert fitted.conditions == ()
 
 
-def test_the_launch_gap_belongs_to_every_job():
+def test_the_launch_gap_belongs_to_every_action():
     late = MeanCosts(1, {"F": {0: 10.0}}, 2.0, {})
     assert fit_costs(late, 1, {"F"}).costs == Costs(forward=[12], hop=[0])
 

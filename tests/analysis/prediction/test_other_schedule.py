@@ -45,10 +45,10 @@ def test_an_order_that_cannot_be_simulated_has_no_saving_but_a_reason():
     assert saving.note.startswith("the measured order cannot be simulated: ")
 
 
-def test_jobs_that_were_not_measured_have_no_saving():
+def test_actions_that_were_not_measured_have_no_saving():
     forwards = MeanCosts(4, {"F": dict.fromkeys(range(4), 10.0)}, 0.0, {})
     saving = simulate_saving(order("1f1b"), forwards, forwards, "gpipe")
-    assert saving == (None, "the costs of some of its jobs were not measured", "")
+    assert saving == (None, "the costs of some of its actions were not measured", "")
 
 
 def test_an_order_has_as_many_chunks_as_the_stages_make_where_it_can():

@@ -10,8 +10,8 @@ import pytest
 
 from scratch import scratch_directory
 from stagescope import api as workflow
-from stagescope.analysis.graph.operations import find_operations
-from stagescope.analysis.graph.step_groups import group_operations
+from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.ledger import build_ledger
 from stagescope.analysis.prediction.what_if import OtherSchedule, Slower, predict_steps
 from stagescope.record.launch import recording_environment
@@ -31,7 +31,7 @@ ATTEMPTS, DISTURBED = 3, 0.03
 
 
 def record(schedule, milliseconds):
-    """Return the operations of a training of sleeps, and its shortest steps; the first sets up connections."""
+    """Return the actions of a training of sleeps, and its shortest steps; the first sets up connections."""
     directory = scratch_directory("what-if") / "recording"
     environment = recording_environment(
         directory, steps=None, run=schedule, inherited={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -39,11 +39,11 @@ def record(schedule, milliseconds):
     script = [str(TESTS / "sleeping_training.py"), schedule, str(STEPS), str(MICROBATCHES)]
     done = run_ranks([*script, *map(str, milliseconds)], environment, ranks=RANKS)
     assert done.returncode == 0, done.stderr[-3000:]
-    operations = find_operations(workflow.read(directory))
-    groups = group_operations(operations.ops)
-    lasting = zip(groups.window_ns(operations.ops).tolist(), groups.steps["step"].to_list(), strict=True)
+    actions = find_actions(workflow.read(directory))
+    groups = group_actions(actions.ops)
+    lasting = zip(groups.window_ns(actions.ops).tolist(), groups.steps["step"].to_list(), strict=True)
     quiet = [step for _, step in sorted(each for each in lasting if each[1] > 0)]
-    return operations, quiet[:QUIET_STEPS]
+    return actions, quiet[:QUIET_STEPS]
 
 
 @cache
@@ -55,11 +55,11 @@ def recorded(schedule, milliseconds):
     planted_ns = sum(milliseconds) * 1e6 * 3 * MICROBATCHES / RANKS
     found = []
     for _ in range(ATTEMPTS):
-        operations, quiet = record(schedule, milliseconds)
-        steps = build_ledger(operations).steps.filter(pl.col("step").is_in(quiet))
+        actions, quiet = record(schedule, milliseconds)
+        steps = build_ledger(actions).steps.filter(pl.col("step").is_in(quiet))
         longer = steps["busy_ns"].mean() / planted_ns - 1
-        unexplained = steps["unexplained_ns"].abs().sum() / steps["window_ns"].sum()
-        found.append((operations, quiet, longer + unexplained))
+        unattributed = steps["unattributed_ns"].abs().sum() / steps["window_ns"].sum()
+        found.append((actions, quiet, longer + unattributed))
         if found[-1][-1] < DISTURBED:
             break
     return min(found, key=lambda each: each[-1])
@@ -67,22 +67,22 @@ def recorded(schedule, milliseconds):
 
 def undisturbed(run):
     """Return a recording; a machine so busy that sleeps are late says nothing about a prediction."""
-    operations, quiet, disturbed = recorded(*run)
+    actions, quiet, disturbed = recorded(*run)
     if disturbed >= DISTURBED:
         pytest.skip(
             f"the machine was too busy: {100 * disturbed:.1f} % of a step were its own in every attempt"
         )
-    return operations, quiet
+    return actions, quiet
 
 
 def predicted_ns(run, *changes):
-    operations, steps = undisturbed(run)
-    return predict_steps(operations, [changes], steps).table["predicted_step_ns"][0]
+    actions, steps = undisturbed(run)
+    return predict_steps(actions, [changes], steps).table["predicted_step_ns"][0]
 
 
 def measured_ns(run):
-    operations, steps = undisturbed(run)
-    return predict_steps(operations, [()], steps).table["measured_step_ns"][0]
+    actions, steps = undisturbed(run)
+    return predict_steps(actions, [()], steps).table["measured_step_ns"][0]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_changed_run_takes_as_long_as_predicted(before, change, after):
     ("schedule", "milliseconds"), [("1F1B", EQUAL), ("1F1B", UNEQUAL), ("InterleavedZeroBubble", HALVES)]
 )
 def test_a_replay_of_what_was_measured_leaves_little_unexplained(schedule, milliseconds):
-    operations, quiet, _ = recorded(schedule, milliseconds)
-    steps = build_ledger(operations).steps.filter(pl.col("step").is_in(quiet))
-    unexplained = sum(steps["unexplained_ns"].abs()) / sum(steps["window_ns"])
-    assert unexplained < CLOSE
+    actions, quiet, _ = recorded(schedule, milliseconds)
+    steps = build_ledger(actions).steps.filter(pl.col("step").is_in(quiet))
+    unattributed = sum(steps["unattributed_ns"].abs()) / sum(steps["window_ns"])
+    assert unattributed < CLOSE

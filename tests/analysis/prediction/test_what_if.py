@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from drawing import timeline_from_text
 from gapped_runs import example_timeline, run
 from random_pipelines import lawful_timelines, one_f_one_b, wild_timelines
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.mean_costs import HALVED
 from stagescope.analysis.prediction.what_if import (
     WHAT_IF,
@@ -22,12 +22,12 @@ MS = 1_000_000
 ORDER = one_f_one_b(4, 8)
 
 
-def unit(job, _rank):
-    return (10 if job.kind == "F" else 20) * MS
+def unit(action, _rank):
+    return (10 if action.kind == "F" else 20) * MS
 
 
 def predict(timeline, *changes, steps=None):
-    return predict_steps(find_operations(timeline), [changes], steps).table.row(0, named=True)
+    return predict_steps(find_actions(timeline), [changes], steps).table.row(0, named=True)
 
 
 @pytest.mark.parametrize(
@@ -55,18 +55,21 @@ def test_no_change_changes_nothing(timeline):
 @pytest.mark.parametrize(
     ("change", "factor"),
     [
-        (Slower(0.5, stage=2), lambda job, rank: 1.5 if job.stage == 2 else 1),
-        (Slower(-0.5, stage=2), lambda job, rank: 0.5 if job.stage == 2 else 1),
-        (Slower(0.3, rank=1), lambda job, rank: 1.3 if rank == 1 else 1),
-        (Slower(1.0, kind="backward"), lambda job, rank: 2 if job.kind == "B" else 1),
-        (Slower(0.2), lambda job, rank: 1.2),
-        (Slower(0.4, stage=0, kind="forward"), lambda job, rank: 1.4 if str(job).startswith("F0") else 1),
+        (Slower(0.5, stage=2), lambda action, rank: 1.5 if action.stage == 2 else 1),
+        (Slower(-0.5, stage=2), lambda action, rank: 0.5 if action.stage == 2 else 1),
+        (Slower(0.3, rank=1), lambda action, rank: 1.3 if rank == 1 else 1),
+        (Slower(1.0, kind="backward"), lambda action, rank: 2 if action.kind == "B" else 1),
+        (Slower(0.2), lambda action, rank: 1.2),
+        (
+            Slower(0.4, stage=0, kind="forward"),
+            lambda action, rank: 1.4 if str(action).startswith("F0") else 1,
+        ),
     ],
 )
 def test_a_changed_run_takes_exactly_as_long_as_predicted(change, factor):
     options = {"hop_ns": 3 * MS, "gap_ns": MS, "steps": 2}
     before = run(ORDER, unit, **options)
-    after = run(ORDER, lambda job, rank: round(unit(job, rank) * factor(job, rank)), **options)
+    after = run(ORDER, lambda action, rank: round(unit(action, rank) * factor(action, rank)), **options)
     really_ns = predict(after)["measured_step_ns"]
     row = predict(before, change)
     assert row["predicted_step_ns"] == pytest.approx(really_ns)
@@ -83,8 +86,8 @@ def test_transfers_without_time_leave_the_launch_gaps():
 
 
 def test_balanced_stages_cost_their_mean():
-    def unequal(job, rank):
-        return unit(job, rank) * (2 if rank == 2 else 1)
+    def unequal(action, rank):
+        return unit(action, rank) * (2 if rank == 2 else 1)
 
     row = predict(run(ORDER, unequal), Balanced())
     assert row["predicted_step_ns"] == pytest.approx(11 * 37.5 * MS)
@@ -98,7 +101,7 @@ def test_changes_that_hold_together_are_made_together():
     assert row["assumption"] == "everything 50 % slower; transfers take no time"
 
 
-def test_a_pair_changes_by_half_where_one_of_its_jobs_is_concerned():
+def test_a_pair_changes_by_half_where_one_of_its_actions_is_concerned():
     timeline = run({0: ["F0.0", "F0.1+B0.0", "B0.1"]}, unit)
     assert predict(timeline, Slower(1.0, kind="forward"))["gain_ns"] == -(10 + 20 / 2) * MS
     assert predict(timeline, Slower(1.0, kind="backward"))["gain_ns"] == -(20 / 2 + 20) * MS
@@ -176,12 +179,12 @@ def test_a_shift_of_all_clocks_changes_no_prediction(timeline):
         timeline.spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") + 10**15)
     )
     asked = [(Balanced(),), (NoCommunication(),), (Slower(0.25, stage=0),)]
-    tables = [predict_steps(find_operations(each), asked).table for each in (timeline, moved)]
+    tables = [predict_steps(find_actions(each), asked).table for each in (timeline, moved)]
     assert tables[0].equals(tables[1])
 
 
 def test_nothing_asked_and_nothing_measured_is_an_empty_table():
-    asked = predict_steps(find_operations(empty_timeline()), [])
+    asked = predict_steps(find_actions(empty_timeline()), [])
     assert dict(asked.table.schema) == dict(WHAT_IF.schema)
     row = predict(empty_timeline(), Balanced())
     assert (row["measured_step_ns"], row["gain_fraction"]) == (0, None)
@@ -190,6 +193,6 @@ def test_nothing_asked_and_nothing_measured_is_an_empty_table():
 def test_a_change_that_concerns_nothing_is_no_prediction():
     row = predict(run(ORDER, unit), Slower(-0.1, stage=9))
     assert row["predicted_step_ns"] is None
-    assert row["note"] == "no job that counts is of that stage, rank or kind"
+    assert row["note"] == "no action that counts is of that stage, rank or kind"
     nothing = predict(empty_timeline(), Slower(0.5, rank=1))
     assert nothing["predicted_step_ns"] is None

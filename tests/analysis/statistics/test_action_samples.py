@@ -1,30 +1,30 @@
-"""Samples of job durations."""
+"""Samples of action durations."""
 
 import pytest
 
 from drawing import timeline_from_text
 from planted_runs import Shape, random_times, run
-from stagescope.analysis.statistics.action_samples import sample_jobs
+from stagescope.analysis.statistics.action_samples import sample_actions
 from stagescope.model import empty_timeline
 
 TEXT = "F0 F1 - - B0 - B1 -"
 
 
 def test_a_sample_is_the_median_over_the_micro_batches():
-    table = sample_jobs(timeline_from_text(TEXT).spans).table
+    table = sample_actions(timeline_from_text(TEXT).spans).table
     rows = {row["kind"]: row for row in table.iter_rows(named=True)}
     assert rows["forward"]["median_ns"] == 2_000  # of 1 and 3 cells
     assert rows["forward"]["spread_ns"] == 1_000
     assert rows["forward"]["total_ns"] == 4_000
-    assert (rows["backward"]["median_ns"], rows["backward"]["jobs"]) == (2_000, 2)
+    assert (rows["backward"]["median_ns"], rows["backward"]["action_count"]) == (2_000, 2)
 
 
 @pytest.mark.parametrize(
     ("steps", "microbatches", "parts"), [(20, 8, 1), (4, 64, 1), (2, 16, 4), (1, 64, 8), (1, 3, 1)]
 )
-def test_few_steps_are_cut_into_parts_of_four_jobs_or_more(steps, microbatches, parts):
+def test_few_steps_are_cut_into_parts_of_four_actions_or_more(steps, microbatches, parts):
     timeline = run(random_times(Shape(1, 2, microbatches, steps)))
-    samples = sample_jobs(timeline.spans)
+    samples = sample_actions(timeline.spans)
     assert samples.sampling.parts == parts
     assert samples.sampling.count == steps * parts
     assert samples.table["sample"].unique().sort().to_list() == list(range(steps * parts))
@@ -35,19 +35,19 @@ def test_what_has_no_place_or_no_length_is_counted():
     spans = timeline.spans
     stepless = spans.with_columns(step=None)
     lengthless = spans.with_columns(end_ns="start_ns")
-    both = sample_jobs(spans.vstack(stepless.cast(spans.schema)).vstack(lengthless)).diagnostics
+    both = sample_actions(spans.vstack(stepless.cast(spans.schema)).vstack(lengthless)).diagnostics
     assert [(one.count, "step" in one.message) for one in both] == [(4, True), (4, False)]
 
 
-def test_jobs_of_a_pair_are_a_class_of_their_own():
+def test_actions_of_a_pair_are_a_class_of_their_own():
     spans = timeline_from_text("F0 F1 B0 B1").spans.with_columns(pair=None).cast({"pair": int})
     spans = spans.with_columns(pair=spans["microbatch"].replace({0: None}))
-    table = sample_jobs(
+    table = sample_actions(
         timeline_from_text("F0").spans.clear().vstack(spans.cast(timeline_from_text("F0").spans.schema))
     ).table
     assert sorted(table["is_pair"].to_list()) == [False, False, True, True]
 
 
 def test_nothing_gives_no_samples():
-    samples = sample_jobs(empty_timeline().spans)
+    samples = sample_actions(empty_timeline().spans)
     assert (samples.table.height, samples.sampling.count) == (0, 0)

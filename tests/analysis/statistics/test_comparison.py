@@ -19,14 +19,14 @@ def claimed(before, after):
 
 def test_a_slower_stage_is_recovered_in_the_step_its_part_and_its_place():
     after = random_times(SHAPE, 2)
-    after.job_ns[1, :, :, 2] *= 1.1
+    after.action_ns[1, :, :, 2] *= 1.1
     found = claimed(random_times(SHAPE, 1), after)
     parts = found.filter(pl.col("subject") == "part")["part"].to_list()
     assert parts[0] == "stage_imbalance"
-    (jobs,) = found.filter(pl.col("subject") == "jobs").to_dicts()
-    assert (jobs["stage"], jobs["kind"]) == (2, "backward")
-    assert jobs["difference_ns"] == pytest.approx(8 * 2e6, rel=0.1)
-    assert jobs["low_ns"] < jobs["difference_ns"] < jobs["high_ns"]
+    (actions,) = found.filter(pl.col("subject") == "actions").to_dicts()
+    assert (actions["stage"], actions["kind"]) == (2, "backward")
+    assert actions["difference_ns"] == pytest.approx(8 * 2e6, rel=0.1)
+    assert actions["low_ns"] < actions["difference_ns"] < actions["high_ns"]
     (rank,) = found.filter(pl.col("subject") == "rank").to_dicts()
     assert (rank["rank"], rank["difference_ns"]) == (2, pytest.approx(8 * 2e6, rel=0.1))
     assert found["subject"][0] == "step"
@@ -39,8 +39,8 @@ def test_a_slower_link_is_recovered():
     (link,) = found.filter(pl.col("subject") == "link").to_dicts()
     assert (link["rank"], link["peer"], link["kind"]) == (1, 2, "forward")
     assert link["after_ns"] / link["before_ns"] == pytest.approx(20, rel=0.1)
-    assert found.filter(pl.col("subject") == "part")["part"][0] == "comm_exposed"
-    assert found.filter(pl.col("subject") == "jobs").is_empty()
+    assert found.filter(pl.col("subject") == "part")["part"][0] == "exposed_communication"
+    assert found.filter(pl.col("subject") == "actions").is_empty()
 
 
 def test_turning_the_runs_around_turns_the_signs_around():
@@ -73,7 +73,7 @@ def test_parts_add_up_to_the_difference_of_the_step():
 def test_one_step_each_gives_no_interval_and_no_claim():
     one = replace_steps(SHAPE, 1)
     after = random_times(one, 2)
-    after.job_ns[:] *= 2
+    after.action_ns[:] *= 2
     found = compare_runs(run(random_times(one, 1)), run(after)).table
     assert found["low_ns"].null_count() == found.height
     assert not found["is_claimed"].any()
@@ -81,8 +81,8 @@ def test_one_step_each_gives_no_interval_and_no_claim():
 
 def test_other_micro_batches_compare_where_they_are_shared_and_say_so():
     found = compare_runs(run(random_times(SHAPE)), run(random_times(replace(SHAPE, microbatches=4))))
-    jobs = found.table.filter(pl.col("subject") == "jobs")
-    assert jobs["before_ns"].to_list() == pytest.approx(jobs["after_ns"].to_list(), rel=0.02)
+    actions = found.table.filter(pl.col("subject") == "actions")
+    assert actions["before_ns"].to_list() == pytest.approx(actions["after_ns"].to_list(), rel=0.02)
     assert any("micro-batches 0-7 and 0-3" in one.message for one in found.diagnostics)
 
 
@@ -104,7 +104,7 @@ def test_other_schedules_and_kinds_are_said():
 
 def test_a_set_up_step_is_left_out_and_named():
     times = random_times(SHAPE)
-    times.job_ns[:, :, 0] *= 3
+    times.action_ns[:, :, 0] *= 3
     found = compare_totals(run(times), run(random_times(SHAPE, 2)))
     assert found.table["steps_before"][0] == 19
     assert found.diagnostics[0].message == "first run: step 0 is not in the totals; left out"

@@ -58,7 +58,7 @@ def test_recorded_reductions_tell_the_wait_less_what_was_computed_meanwhile():
 @pytest.mark.parametrize("reduces", [False, True])
 def test_a_slow_replica_is_last_and_costs_the_others_what_it_is_late(reduces):
     times = random_times(Shape(pipelines=3))
-    times.job_ns[:, 2] *= 1.1
+    times.action_ns[:, 2] *= 1.1
     found = find_replicas(run(replace(times, reduces=reduces)))
     assert found.table["is_claimed"].to_list() == [False, False, True]
     assert found.table["last_count"].to_list() == [0, 0, 20]

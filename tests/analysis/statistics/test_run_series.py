@@ -4,13 +4,13 @@ import polars as pl
 import pytest
 
 from planted_runs import Shape, random_times, run
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.ledger import build_ledger
 from stagescope.analysis.statistics.run_series import (
-    JOB,
+    ACTION,
     KEY,
-    find_jobs,
-    job_series,
+    action_series,
+    find_action_costs,
     link_series,
     rank_series,
     step_series,
@@ -20,7 +20,7 @@ SHAPE = Shape(pipelines=2, stages=2, steps=3)
 
 
 def test_the_parts_sum_to_the_step():
-    series = step_series(build_ledger(find_operations(run(random_times(SHAPE)))).steps)
+    series = step_series(build_ledger(find_actions(run(random_times(SHAPE)))).steps)
     whole = series.filter(pl.col("subject") == "step").sort("step")["value_ns"]
     parts = (
         series.filter(pl.col("subject") == "part")
@@ -32,24 +32,28 @@ def test_the_parts_sum_to_the_step():
     assert list(series.columns) == [*KEY, "step", "value_ns", "doubt_ns"]
 
 
-def test_jobs_are_means_over_replicas_and_ranks_are_their_own():
+def test_actions_are_means_over_replicas_and_ranks_are_their_own():
     times = random_times(SHAPE)
-    jobs = find_jobs(run(times))
-    shared = jobs.select(JOB).unique()
+    actions = find_action_costs(run(times))
+    shared = actions.select(ACTION).unique()
     of_stage = (
-        job_series(jobs, shared).filter((pl.col("stage") == 1) & (pl.col("kind") == "forward")).sort("step")
+        action_series(actions, shared)
+        .filter((pl.col("stage") == 1) & (pl.col("kind") == "forward"))
+        .sort("step")
     )
-    assert of_stage["value_ns"].to_list() == pytest.approx(times.job_ns[0, :, :, 1].sum(axis=-1).mean(axis=0))
-    of_rank = rank_series(jobs, shared).filter(pl.col("rank") == 3).sort("step")
-    assert of_rank["value_ns"].to_list() == pytest.approx(times.job_ns[:, 1, :, 1].sum(axis=(0, 2)))
+    assert of_stage["value_ns"].to_list() == pytest.approx(
+        times.action_ns[0, :, :, 1].sum(axis=-1).mean(axis=0)
+    )
+    of_rank = rank_series(actions, shared).filter(pl.col("rank") == 3).sort("step")
+    assert of_rank["value_ns"].to_list() == pytest.approx(times.action_ns[:, 1, :, 1].sum(axis=(0, 2)))
 
 
-def test_jobs_that_are_not_shared_do_not_count():
-    jobs = find_jobs(run(random_times(SHAPE)))
-    shared = jobs.select(JOB).unique().filter(pl.col("microbatch") < 4)
+def test_actions_that_are_not_shared_do_not_count():
+    actions = find_action_costs(run(random_times(SHAPE)))
+    shared = actions.select(ACTION).unique().filter(pl.col("microbatch") < 4)
     assert (
-        rank_series(jobs, shared)["value_ns"].sum()
-        == jobs.filter(pl.col("microbatch") < 4)["duration_ns"].sum()
+        rank_series(actions, shared)["value_ns"].sum()
+        == actions.filter(pl.col("microbatch") < 4)["duration_ns"].sum()
     )
 
 

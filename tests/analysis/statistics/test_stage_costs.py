@@ -1,4 +1,4 @@
-"""What jobs cost, per stage and rank."""
+"""What actions cost, per stage and rank."""
 
 import polars as pl
 from hypothesis import given, settings
@@ -17,8 +17,8 @@ from stagescope.model import empty_timeline
 from stagescope.model.pipelines import find_pipelines
 
 
-def jobs(lengths_ns: list[int], *, kind: str = "forward", **facts: int | None) -> list[dict]:
-    """Return jobs of these lengths, one micro-batch and one microsecond after the other."""
+def actions(lengths_ns: list[int], *, kind: str = "forward", **facts: int | None) -> list[dict]:
+    """Return actions of these lengths, one micro-batch and one microsecond after the other."""
     start = {"rank": 0, "stage": 0, "step": 0, "lane": "compute", "kind": kind, **facts}
     return [
         {**start, "microbatch": number, "start_ns": 1_000 * number, "end_ns": 1_000 * number + length_ns}
@@ -32,7 +32,7 @@ def rank_work(timeline) -> pl.DataFrame:
 
 def test_percentiles_are_durations_that_occurred():
     lengths_ns = [*range(1, 100), 301]
-    costs = measure_stage_costs(timeline_of(jobs(lengths_ns), 1).spans)
+    costs = measure_stage_costs(timeline_of(actions(lengths_ns), 1).spans)
     assert costs.select(STAGE_COSTS.names[5:]).row(0, named=True) == {
         "count": 100,
         "total_ns": 5251,
@@ -48,7 +48,7 @@ def test_percentiles_are_durations_that_occurred():
 
 
 def test_ranks_that_share_a_stage_are_listed_each_and_together():
-    rows = jobs([10, 20]) + jobs([40], rank=1)
+    rows = actions([10, 20]) + actions([40], rank=1)
     costs = measure_stage_costs(timeline_of(rows, 2).spans)
     assert costs.select("rank", "count", "mean_ns", "max_ns").rows() == [
         (0, 2, 15, 20),
@@ -57,13 +57,13 @@ def test_ranks_that_share_a_stage_are_listed_each_and_together():
     ]
 
 
-def test_a_single_job_has_no_deviation():
-    assert measure_stage_costs(timeline_of(jobs([10]), 1).spans)["std_ns"].to_list() == [None, None]
+def test_a_single_action_has_no_deviation():
+    assert measure_stage_costs(timeline_of(actions([10]), 1).spans)["std_ns"].to_list() == [None, None]
 
 
 def test_halves_of_overlapped_pairs_are_listed_apart_with_the_whole_time():
-    pair = [*jobs([30], pair=7), *jobs([50], kind="backward", stage=1, pair=7)]
-    rows = jobs([10]) + [
+    pair = [*actions([30], pair=7), *actions([50], kind="backward", stage=1, pair=7)]
+    rows = actions([10]) + [
         {**row, "start_ns": row["start_ns"] + 100, "end_ns": row["end_ns"] + 100} for row in pair
     ]
     costs = measure_stage_costs(timeline_of(rows, 1).spans).filter(pl.col("rank") == 0)
@@ -75,14 +75,14 @@ def test_halves_of_overlapped_pairs_are_listed_apart_with_the_whole_time():
 
 
 def test_each_half_of_a_pair_is_charged_half_of_it():
-    pair = [*jobs([30], pair=7), *jobs([50], kind="backward", stage=1, pair=7)]
+    pair = [*actions([30], pair=7), *actions([50], kind="backward", stage=1, pair=7)]
     timeline = timeline_of(pair, 1)
     assert measure_stage_work(timeline.spans)["work_ns"].to_list() == [25, 25]
     assert rank_work(timeline)["work_ns"].to_list() == [50]
 
 
-def test_a_pair_id_that_only_one_job_has_makes_no_pair():
-    assert measure_stage_costs(timeline_of(jobs([10], pair=3), 1).spans)["is_pair"].to_list() == [
+def test_a_pair_id_that_only_one_action_has_makes_no_pair():
+    assert measure_stage_costs(timeline_of(actions([10], pair=3), 1).spans)["is_pair"].to_list() == [
         False,
         False,
     ]
@@ -90,10 +90,10 @@ def test_a_pair_id_that_only_one_job_has_makes_no_pair():
 
 def test_the_work_of_a_micro_batch_is_split_by_kind():
     rows = [
-        *jobs([10, 20]),
-        *jobs([40, 40], kind="backward_input"),
-        *jobs([6, 8], kind="backward_weight"),
-        *jobs([30, 34], stage=1, rank=1, kind="backward"),
+        *actions([10, 20]),
+        *actions([40, 40], kind="backward_input"),
+        *actions([6, 8], kind="backward_weight"),
+        *actions([30, 34], stage=1, rank=1, kind="backward"),
     ]
     work = measure_stage_work(timeline_of(rows, 2).spans)
     assert work.rows() == [(0, 2, 15, 40, 7, 62, 62 / 47), (1, 2, 0, 32, 0, 32, 32 / 47)]
@@ -112,19 +112,19 @@ def test_the_work_of_a_rank_is_that_of_all_its_stages_per_step():
 
 
 def test_weight_gradients_alone_make_no_work_per_micro_batch():
-    assert measure_stage_work(timeline_of(jobs([5], kind="backward_weight"), 1).spans).is_empty()
+    assert measure_stage_work(timeline_of(actions([5], kind="backward_weight"), 1).spans).is_empty()
 
 
 def test_work_without_length_has_no_ratio():
-    assert measure_stage_work(timeline_of(jobs([0]), 1).spans)["work_to_mean"].to_list() == [None]
+    assert measure_stage_work(timeline_of(actions([0]), 1).spans)["work_to_mean"].to_list() == [None]
 
 
-def test_jobs_on_the_host_lane_or_of_no_stage_do_not_count():
-    rows = jobs([10]) + jobs([90], lane="host") + jobs([90], stage=None) + jobs([90], kind="loss")
+def test_actions_on_the_host_lane_or_of_no_stage_do_not_count():
+    rows = actions([10]) + actions([90], lane="host") + actions([90], stage=None) + actions([90], kind="loss")
     assert measure_stage_costs(timeline_of(rows, 1).spans)["max_ns"].to_list() == [10, 10]
 
 
-def test_a_timeline_without_jobs_has_no_costs():
+def test_a_timeline_without_actions_has_no_costs():
     bare = empty_timeline()
     for found, table in (
         (measure_stage_costs(bare.spans), STAGE_COSTS),

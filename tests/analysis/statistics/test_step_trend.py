@@ -10,12 +10,12 @@ from stagescope.model import empty_timeline
 
 def causes(times):
     outliers = find_step_trends(run(times)).outliers
-    return outliers.select("pipeline", "step", "cause", "rank", "stage", "kind", "peer").rows()
+    return outliers.select("pipeline", "step", "location", "rank", "stage", "kind", "peer").rows()
 
 
 def test_a_planted_trend_is_recovered_with_its_size():
     times = random_times(Shape(pipelines=2))
-    times.job_ns[:, 1] *= 1 + 0.01 * np.arange(20).reshape(1, -1, 1, 1)
+    times.action_ns[:, 1] *= 1 + 0.01 * np.arange(20).reshape(1, -1, 1, 1)
     trends = find_step_trends(run(times)).trends
     assert trends["is_claimed"].to_list() == [False, True]
     assert trends["pipeline"].to_list() == [0, 4]
@@ -24,9 +24,9 @@ def test_a_planted_trend_is_recovered_with_its_size():
     assert trends["low_ns_per_step"][1] < trends["slope_ns_per_step"][1] < trends["high_ns_per_step"][1]
 
 
-def test_a_long_job_is_named():
+def test_a_long_action_is_named():
     times = random_times(Shape(pipelines=2))
-    times.job_ns[1, 1, 7, 2, 3] += 60e6
+    times.action_ns[1, 1, 7, 2, 3] += 60e6
     assert causes(times) == [(4, 7, "compute", 6, 2, "backward", None)]
 
 
@@ -38,11 +38,11 @@ def test_a_late_message_is_named_even_if_its_receiver_was_busy_when_it_was_sent(
 
 def test_a_step_in_which_all_ranks_were_slow_names_none():
     times = random_times(Shape(pipelines=1))
-    times.job_ns[:, :, 5] *= 1.2
+    times.action_ns[:, :, 5] *= 1.2
     assert causes(times) == [(0, 5, "all ranks", None, None, None, None)]
 
 
-def test_what_is_in_no_job_and_no_message_is_elsewhere():
+def test_what_is_in_no_action_and_no_message_is_elsewhere():
     timeline = run(random_times(Shape(pipelines=1)))
     late = timeline.spans["microbatch"].is_in([6, 7]) & (timeline.spans["step"] == 9)
     later = (
@@ -51,13 +51,13 @@ def test_what_is_in_no_job_and_no_message_is_elsewhere():
     )
     moved = timeline.with_spans(timeline.spans.with_columns(start_ns=later[0], end_ns=later[1]))
     (row,) = find_step_trends(moved).outliers.to_dicts()
-    assert (row["step"], row["cause"], row["rank"]) == (9, "elsewhere", None)
+    assert (row["step"], row["location"], row["rank"]) == (9, "elsewhere", None)
 
 
 def test_on_a_trend_a_step_is_measured_against_the_line():
     times = random_times(Shape(pipelines=1, steps=30))
-    times.job_ns[:, 0] *= 1 + 0.05 * np.arange(30).reshape(1, -1, 1, 1)
-    times.job_ns[1, 0, 4, 2, 3] += 200e6
+    times.action_ns[:, 0] *= 1 + 0.05 * np.arange(30).reshape(1, -1, 1, 1)
+    times.action_ns[1, 0, 4, 2, 3] += 200e6
     (row,) = find_step_trends(run(times)).outliers.to_dicts()
     assert (row["step"], row["rank"]) == (4, 2)
     assert row["usual_ns"] == pytest.approx(1.2 * 335e6, rel=0.05)

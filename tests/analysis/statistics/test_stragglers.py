@@ -23,7 +23,7 @@ def named(rows, *columns):
 
 
 def slowed(times: Times, where, factor) -> Times:
-    times.job_ns[where] *= factor
+    times.action_ns[where] *= factor
     return times
 
 
@@ -33,7 +33,11 @@ def test_a_slow_replica_is_recovered_with_its_size():
     assert (found["subject"], found["finding"], found["rank"], found["stage"]) == ("rank", "slow", 9, 1)
     assert found["excess_fraction"] == pytest.approx(0.10, abs=0.01)
     assert found["extra_ns_per_step"] == pytest.approx(0.10 * 8 * 30e6, rel=0.1)
-    assert (found["compared_with"], found["peers"], found["witnesses"]) == ("ranks of the same stage", 3, 320)
+    assert (found["compared_with"], found["peers"], found["sample_count"]) == (
+        "ranks of the same stage",
+        3,
+        320,
+    )
 
 
 def test_the_interval_holds_the_planted_size_as_often_as_stated():
@@ -57,7 +61,7 @@ def test_two_slow_replicas_of_four_do_not_hide_each_other():
 
 def test_the_kind_that_is_slow_is_told():
     times = random_times(Shape(pipelines=3))
-    times.job_ns[0, 1, :, 2] *= 1.3
+    times.action_ns[0, 1, :, 2] *= 1.3
     assert named(claims(times), "rank", "kind") == [(6, "forward")]
 
 
@@ -112,8 +116,8 @@ def test_clocks_that_may_be_off_keep_a_link_from_being_blamed():
 
 def test_a_noisy_rank_is_noisy_and_not_slow():
     times = random_times(Shape(pipelines=1))
-    disturbed = np.random.default_rng(5).random(times.job_ns[:, :, :, 3].shape) < 0.4
-    times.job_ns[:, :, :, 3][disturbed] *= 2
+    disturbed = np.random.default_rng(5).random(times.action_ns[:, :, :, 3].shape) < 0.4
+    times.action_ns[:, :, :, 3][disturbed] *= 2
     assert named(claims(times), "subject", "finding", "rank") == [("rank", "noisy", 3)]
 
 
@@ -124,7 +128,7 @@ def test_one_long_step_of_a_rank_makes_no_straggler():
 
 def test_steps_that_differ_as_a_whole_do_not_matter():
     times = random_times(Shape(pipelines=3, step_noise=0.3, steps=10))
-    times.job_ns[:, :, :, :] *= np.exp(np.random.default_rng(0).normal(0, 0.3, (1, 1, 10, 1, 1)))
+    times.action_ns[:, :, :, :] *= np.exp(np.random.default_rng(0).normal(0, 0.3, (1, 1, 10, 1, 1)))
     assert claims(times) == []
 
 

@@ -87,11 +87,11 @@ def test_copies_lie_as_the_profiles_do_and_these_stay_untouched(profiles, tmp_pa
 def test_the_table_has_the_times_of_the_device(profiles):
     given = profiles(steps=1)
     given.in_place()
-    jobs = given.truth.jobs.filter(pl.col("rank") == 1).sort("start_ns")
+    actions = given.truth.actions.filter(pl.col("rank") == 1).sort("start_ns")
     names = {"forward": ("FP", 0), "backward": ("BP", 1)}
     expected = [
         (names[kind][0], start_ns, end_ns, names[kind][1])
-        for kind, start_ns, end_ns in jobs.select("kind", "start_ns", "end_ns").iter_rows()
+        for kind, start_ns, end_ns in actions.select("kind", "start_ns", "end_ns").iter_rows()
     ]
     assert ask(given.databases[1], ROWS) == expected
 

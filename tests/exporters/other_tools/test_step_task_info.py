@@ -83,7 +83,7 @@ def test_weight_gradients_and_pairs_are_no_backwards_and_no_forwards(tmp_path):
     assert rows.height == step_task_rows(timeline).height
 
 
-def test_a_job_without_a_number_has_its_marks_name_and_the_type_of_no_phase(tmp_path):
+def test_a_action_without_a_number_has_its_marks_name_and_the_type_of_no_phase(tmp_path):
     timeline = timeline_of(tmp_path, schedule="dualpipev", pp=2, microbatches=4)
     unnamed = timeline.with_spans(
         timeline.spans.with_columns(

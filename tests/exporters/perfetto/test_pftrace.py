@@ -132,7 +132,7 @@ def arguments(packets):
     }
 
 
-def test_a_job_tells_its_step_stage_and_microbatch(path):
+def test_a_action_tells_its_step_stage_and_microbatch(path):
     found = arguments(packets_of(timeline_from_text("F3"), path))
     assert found["forward 3"] == {"step": 0, "stage": 0, "microbatch": 3}
 

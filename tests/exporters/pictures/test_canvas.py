@@ -21,7 +21,7 @@ def test_neighbors_touch_and_the_last_block_ends_at_the_right_edge() -> None:
     assert boxes[-1].x + boxes[-1].width == pytest.approx(plot.plot_width)
 
 
-def test_a_job_of_no_length_is_still_seen() -> None:
+def test_a_action_of_no_length_is_still_seen() -> None:
     timeline = timeline_from_text("F0 B0")
     timeline = timeline.with_spans(
         timeline.spans.with_columns(end_ns=pl.max_horizontal("start_ns", pl.col("end_ns") - 1_000))
@@ -36,7 +36,7 @@ def test_rows_get_lower_the_more_there_are() -> None:
     assert many.height < 64 * few.pitch
 
 
-def test_the_picture_grows_with_the_jobs_but_not_without_limit() -> None:
+def test_the_picture_grows_with_the_actions_but_not_without_limit() -> None:
     short, long, huge = (canvas(" ".join(f"F{m}" for m in range(count))) for count in (4, 80, 800))
     assert short.width < long.width < huge.width < 1800
 

@@ -13,7 +13,7 @@ from stagescope.exporters.pictures.drawing import draw_picture
 from stagescope.exporters.pictures.figure import Figure, Size, chart_figure
 from stagescope.exporters.pictures.step_chart import chart_step
 from stagescope.viewer.analysis_data import gather_layers
-from stagescope.vocabulary.palette import CAUSE_SWATCHES, cause_swatch
+from stagescope.vocabulary.palette import WAIT_SWATCHES, wait_swatch
 from synthetic import Shape, pipeline_timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -49,7 +49,7 @@ def test_the_hatched_time_of_every_row_is_its_idle_time():
     for row, (_, _, group) in enumerate(rows_of(svg)):
         paths = [path for path in group.iter(f"{SVG}path") if (path.get("class") or "").startswith("gap")]
         boxes = [box for path in paths for box in BOX.findall(path.get("d"))]
-        idle = chart.gaps.filter(row=row).select(pl.col("end_ns") - pl.col("start_ns")).to_series()
+        idle = chart.idle.filter(row=row).select(pl.col("end_ns") - pl.col("start_ns")).to_series()
         wide = [each * per_ns for each in idle if each * per_ns >= picture_layers.LEAST_GAP_WIDTH + 0.1]
         assert len(boxes) >= len(wide) > 0
         assert sum(float(width) for _, _, width, _ in boxes) == pytest.approx(
@@ -79,7 +79,7 @@ def test_a_path_is_not_joined_across_ranks_that_are_not_drawn():
     assert 0 < len(boxes) < len(whole)
     assert joints < len(boxes) - 1
     chart = chart_figure(TIMELINE, Figure(ranks=(0, 3), extras=EXTRAS))
-    assert set(chart.gaps["row"]) == {0, 1}
+    assert set(chart.idle["row"]) == {0, 1}
 
 
 def test_low_rows_are_tinted_instead_of_hatched():
@@ -114,14 +114,14 @@ def test_another_step_has_its_own_layers():
     svg = ET.fromstring(draw_picture(TIMELINE, Figure(2, extras=extras)).svg)
     boxes, _ = frames(svg)
     assert len(boxes) > 10
-    assert not gather_layers(TIMELINE, 2).gaps.filter(pl.col("step") != 2).height
+    assert not gather_layers(TIMELINE, 2).idle.filter(pl.col("step") != 2).height
 
 
 def test_a_cause_that_is_not_known_here_is_drawn_as_one_that_is_not_known():
-    gaps = EXTRAS.gaps.with_columns(cause=pl.lit("moon phase"))
-    svg = draw_picture(TIMELINE, Figure(extras=replace(EXTRAS, gaps=gaps))).svg
+    idle = EXTRAS.idle.with_columns(cause=pl.lit("moon phase"))
+    svg = draw_picture(TIMELINE, Figure(extras=replace(EXTRAS, idle=idle))).svg
     assert "idle: moon phase" in svg
-    assert cause_swatch("moon phase") == CAUSE_SWATCHES["not known"]
+    assert wait_swatch("moon phase") == WAIT_SWATCHES["unknown"]
 
 
 def test_causes_look_as_in_the_viewer():
@@ -131,11 +131,11 @@ def test_causes_look_as_in_the_viewer():
         for name in ("CAUSE_COLORS", "KNOWN_CAUSES")
     ]
     assert dict(zip(listed[1], listed[0], strict=True)) == {
-        cause: swatch.color for cause, swatch in CAUSE_SWATCHES.items()
+        cause: swatch.color for cause, swatch in WAIT_SWATCHES.items()
     }
     textures = (WEB / "draw" / "textures.ts").read_text(encoding="utf-8")
     hatches = re.findall(r'"([^"]+)"', re.search(r"HATCHES: Texture\[\] = \[(.*?)\]", textures)[1])
-    assert [swatch.texture for swatch in CAUSE_SWATCHES.values()] == [*hatches, hatches[0]]
+    assert [swatch.texture for swatch in WAIT_SWATCHES.values()] == [*hatches, hatches[0]]
     overlays = (WEB / "draw" / "overlays.ts").read_text(encoding="utf-8")
     assert (
         float(re.search(r"LEAST_HATCHED_HEIGHT = (\d+)", overlays)[1]) == picture_layers.LEAST_HATCHED_HEIGHT

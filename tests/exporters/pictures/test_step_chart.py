@@ -72,7 +72,7 @@ def test_times_count_from_the_start_of_the_step() -> None:
     assert chart.start_ns == 0
 
 
-def test_overlapping_jobs_share_the_row_with_the_forward_on_top() -> None:
+def test_overlapping_actions_share_the_row_with_the_forward_on_top() -> None:
     chart = chart_step(
         spans(
             {"kind": "backward", "pair": 1, "start_ns": 1_000, "end_ns": 3_000},
@@ -87,7 +87,7 @@ def test_overlapping_jobs_share_the_row_with_the_forward_on_top() -> None:
     ]
 
 
-def test_jobs_that_overlap_by_less_than_half_a_pixel_count_as_touching() -> None:
+def test_actions_that_overlap_by_less_than_half_a_pixel_count_as_touching() -> None:
     chart = chart_step(
         spans(
             {"start_ns": 0, "end_ns": 1_000_100},
@@ -97,12 +97,12 @@ def test_jobs_that_overlap_by_less_than_half_a_pixel_count_as_touching() -> None
     assert chart.blocks["lane_count"].to_list() == [1, 1]
 
 
-def test_three_jobs_at_once_have_three_lanes() -> None:
+def test_three_actions_at_once_have_three_lanes() -> None:
     rows = [{"microbatch": m, "start_ns": 0, "end_ns": 1_000} for m in range(3)]
     assert sorted(chart_step(spans(*rows)).blocks["lane"]) == [0, 1, 2]
 
 
-def test_a_reduction_beside_a_job_is_a_strip_and_one_after_it_is_not() -> None:
+def test_a_reduction_beside_a_action_is_a_strip_and_one_after_it_is_not() -> None:
     reduction = {"lane": "comm", "kind": "grad_reduce", "stage": None, "microbatch": None}
     chart = chart_step(
         spans(
@@ -205,7 +205,7 @@ def test_a_pair_that_ran_as_one_is_fused() -> None:
     assert chart.blocks.filter(~pl.col("fused")).height == 1
 
 
-def test_a_pair_whose_jobs_ran_one_after_the_other_stays_two_blocks() -> None:
+def test_a_pair_whose_actions_ran_one_after_the_other_stays_two_blocks() -> None:
     chart = chart_step(
         spans(
             {"pair": 1, "start_ns": 0, "end_ns": 1_000},
@@ -216,7 +216,7 @@ def test_a_pair_whose_jobs_ran_one_after_the_other_stays_two_blocks() -> None:
     assert chart.blocks["lane_count"].to_list() == [1, 1]
 
 
-def test_a_pair_whose_jobs_only_overlap_shows_each_where_it_ran() -> None:
+def test_a_pair_whose_actions_only_overlap_shows_each_where_it_ran() -> None:
     chart = chart_step(
         spans(
             {"pair": 1, "start_ns": 0, "end_ns": 2_000},

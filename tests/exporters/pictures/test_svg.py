@@ -51,7 +51,7 @@ def named(timeline: Timeline, name: str) -> Timeline:
     return Timeline(spans, ranks, timeline.steps, timeline.clocks, timeline.diagnostics)
 
 
-def test_every_job_is_a_block_that_says_what_it_is() -> None:
+def test_every_action_is_a_block_that_says_what_it_is() -> None:
     timeline = timeline_from_text(DRAWN, step=5)
     tips = block_tips(draw_picture(timeline).svg)
     assert len(tips) == timeline.spans.height
@@ -96,7 +96,7 @@ def test_waits_lie_behind_the_blocks() -> None:
     assert classes.index("wait") < classes.index("blocks")
 
 
-def test_overlapped_jobs_share_the_height_of_their_row() -> None:
+def test_overlapped_actions_share_the_height_of_their_row() -> None:
     timeline = timeline_from_text("F0 F1 -\nB5 B6 -")
     overlapped = timeline.with_spans(
         timeline.spans.with_columns(rank=pl.lit(0, pl.Int32), pair=pl.lit(1, pl.Int32))
@@ -166,9 +166,9 @@ def test_above_the_limit_there_is_one_path_per_kind_and_rank_and_the_description
     assert not block_tips(ET.tostring(root, encoding="unicode"))
 
 
-def test_a_timeline_without_jobs_is_a_picture_that_says_so() -> None:
+def test_a_timeline_without_actions_is_a_picture_that_says_so() -> None:
     root = parsed(draw_picture(empty_timeline()).svg)
-    assert "no jobs recorded" in [text.text for text in root.iter(f"{SVG}text")]
+    assert "no actions recorded" in [text.text for text in root.iter(f"{SVG}text")]
 
 
 def test_the_picture_follows_the_dark_mode_of_its_reader() -> None:

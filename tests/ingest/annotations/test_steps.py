@@ -13,8 +13,8 @@ from stagescope.ingest.annotations.steps import (
 NO_STEPS = pl.DataFrame(schema=STEPS_SCHEMA)
 
 
-def jobs(text):
-    """Return a job per word, 10 ns each, as ``F0`` or ``B1``; ``opt`` is the optimizer."""
+def actions(text):
+    """Return a action per word, 10 ns each, as ``F0`` or ``B1``; ``opt`` is the optimizer."""
     kinds = {"F": "forward", "B": "backward", "o": "optimizer"}
     rows = [
         (kinds[word[0]], 0, int(word[1:]) if word[1:].isdigit() else None, place * 10, place * 10 + 8)
@@ -31,7 +31,7 @@ def jobs(text):
 
 
 def steps(text, marked=NO_STEPS):
-    found = jobs(text)
+    found = actions(text)
     return with_steps(found, marked, step_openings(found))["step"].to_list()
 
 
@@ -39,7 +39,7 @@ def test_a_step_ends_with_its_optimizers():
     assert steps("F0 B0 opt opt F0 B0 opt") == [0, 0, 0, 0, 1, 1, 1]
 
 
-def test_without_an_optimizer_a_step_ends_before_a_job_that_it_has_had():
+def test_without_an_optimizer_a_step_ends_before_a_action_that_it_has_had():
     assert steps("F0 F1 B0 B1 F0 F1 B0 B1 F0") == [0, 0, 0, 0, 1, 1, 1, 1, 2]
 
 
@@ -56,19 +56,19 @@ def test_steps_of_the_profiler_count_and_what_lies_between_is_of_none():
     assert steps("F0 B0 F1 F0 B0 F0", marked) == [4, 4, None, 5, 5, None]
 
 
-def test_a_step_in_the_name_of_a_job_is_believed_before_all():
-    found = jobs("F0 B0").with_columns(step=pl.Series([7, None], dtype=pl.Int32))
+def test_a_step_in_the_name_of_a_action_is_believed_before_all():
+    found = actions("F0 B0").with_columns(step=pl.Series([7, None], dtype=pl.Int32))
     assert with_steps(found, NO_STEPS, [])["step"].to_list() == [7, 0]
 
 
-def test_without_jobs_there_are_no_steps():
+def test_without_actions_there_are_no_steps():
     assert steps("") == []
 
 
-def test_what_has_no_step_in_its_name_is_of_the_step_whose_jobs_end_next():
-    found = jobs("F0 B0 F0 B0").with_columns(
+def test_what_has_no_step_in_its_name_is_of_the_step_whose_actions_end_next():
+    found = actions("F0 B0 F0 B0").with_columns(
         step=pl.Series([7, 7, 8, 8], dtype=pl.Int32), mark_end_ns="end_ns"
     )
     transfers = pl.DataFrame({"start_ns": [-50, 12, 19, 99]})
     assert with_steps(transfers, named_steps(found), [])["step"].to_list() == [7, 7, 8, 8]
-    assert named_steps(jobs("F0 B0")).is_empty()
+    assert named_steps(actions("F0 B0")).is_empty()

@@ -1,15 +1,15 @@
-"""Places in the pipeline from the times of the first jobs."""
+"""Places in the pipeline from the times of the first actions."""
 
 import polars as pl
 
 from stagescope.ingest.ascend.arrivals import place_by_arrival
-from stagescope.ingest.ascend.pipeline_info import RAW_JOBS
+from stagescope.ingest.ascend.pipeline_info import RAW_ACTIONS
 
 
-def jobs(*rows):
+def actions(*rows):
     frame = pl.DataFrame(rows, schema=["rank", "step", "marker", "start_ns", "end_ns"], orient="row")
-    absent = [pl.lit(None).alias(name) for name in RAW_JOBS if name not in frame.columns]
-    return frame.with_columns(absent).select(pl.col(name).cast(dtype) for name, dtype in RAW_JOBS.items())
+    absent = [pl.lit(None).alias(name) for name in RAW_ACTIONS if name not in frame.columns]
+    return frame.with_columns(absent).select(pl.col(name).cast(dtype) for name, dtype in RAW_ACTIONS.items())
 
 
 def ranks(count, clock="c"):
@@ -18,18 +18,18 @@ def ranks(count, clock="c"):
 
 def test_ranks_stand_in_the_order_of_their_first_forwards():
     rows = [(rank, 0, "forward", start, start + 10) for rank, start in ((0, 20), (1, 0), (2, 10))]
-    places, (note,) = place_by_arrival(jobs(*rows), ranks(3))
+    places, (note,) = place_by_arrival(actions(*rows), ranks(3))
     assert dict(places.select("rank", "pp").iter_rows()) == {0: 2, 1: 0, 2: 1}
     assert note.severity == "info"
 
 
 def test_ranks_that_cannot_be_told_apart_stay_without_a_place():
     rows = [(0, 0, "forward", 0, 10), (1, 0, "forward", 0, 10), (2, 0, "forward", 20, 30)]
-    places, (note,) = place_by_arrival(jobs(*rows), ranks(3))
+    places, (note,) = place_by_arrival(actions(*rows), ranks(3))
     assert places["pp"].null_count() == 3
     assert (note.severity, note.count) == ("warning", 3)
 
 
 def test_a_rank_alone_is_a_pipeline_of_one():
-    places, notes = place_by_arrival(jobs((0, 0, "forward", 0, 10)), ranks(1))
+    places, notes = place_by_arrival(actions((0, 0, "forward", 0, 10)), ranks(1))
     assert (places["pp"].to_list(), notes) == ([0], [])

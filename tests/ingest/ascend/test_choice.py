@@ -73,7 +73,7 @@ def shape(dice):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_is_lost_no_job_gets_a_wrong_name(tmp_path, seed):
+def test_whatever_is_lost_no_action_gets_a_wrong_name(tmp_path, seed):
     dice = random.Random(seed)  # noqa: S311  # chance that can be repeated
     cluster = Cluster(transfers="none", steps=dice.randint(1, 3), numbered=dice.random() < 0.2, **shape(dice))
     planted = MarkedRun(tmp_path, cluster)

@@ -19,16 +19,16 @@ def observed(*start_ms, is_batch=False):
 
 def expected(*ready_ms, is_open=()):
     ready_ns = np.array(ready_ms) * MS
-    rows, job_ns = np.arange(len(ready_ns)), np.full(len(ready_ns), MS)
+    rows, action_ns = np.arange(len(ready_ns)), np.full(len(ready_ns), MS)
     needed_ns = ready_ns + 0.3 * MS
-    return Expected(rows, ready_ns, needed_ns, needed_ns - MS, job_ns, np.isin(rows, is_open))
+    return Expected(rows, ready_ns, needed_ns, needed_ns - MS, action_ns, np.isin(rows, is_open))
 
 
 def trusted(seen, due, partner, *, end=SEND, apart_ns=None):
     return are_trusted(end, seen, due, np.array(partner), apart_ns).tolist()
 
 
-def test_a_send_at_the_end_of_its_job_is_evident():
+def test_a_send_at_the_end_of_its_action_is_evident():
     assert trusted(observed(1, 7), expected(1, 4, 7), [0, 2]) == [True, True]
 
 
@@ -42,7 +42,7 @@ def test_a_late_send_is_not_trusted_where_one_is_missing():
     assert trusted(observed(1, 4.5), expected(1, 4, 7), [0, 1]) == [True, False]
 
 
-def test_a_message_of_unknown_jobs_holds_a_place_in_the_order():
+def test_a_message_of_unknown_actions_holds_a_place_in_the_order():
     assert trusted(observed(1, 4.5, 10), expected(1, 4, NAN, 10), [0, 1, 3]) == [True, False, True]
 
 
@@ -66,7 +66,7 @@ def test_a_receive_is_evident_by_how_long_the_data_took():
     assert trusted(observed(1, 4, 6.8), due, [0, 1, 2], end=RECEIVE, apart_ns=0.0)[:2] == [True, True]
 
 
-def test_a_receive_is_evident_by_the_job_that_waited_for_it():
+def test_a_receive_is_evident_by_the_action_that_waited_for_it():
     seen = observed(1.2, 7.2)
     assert trusted(seen, expected(1, 4, 7), [0, 2], end=RECEIVE) == [True, True]
     busy = expected(1, 4, 7)._replace(free_ns=expected(1, 4, 7).needed_ns)

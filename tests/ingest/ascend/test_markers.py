@@ -1,4 +1,4 @@
-"""What marks say, and which of them are jobs."""
+"""What marks say, and which of them are actions."""
 
 import polars as pl
 import pytest
@@ -15,7 +15,7 @@ from stagescope.ingest.ascend.markers import (
     with_steps,
     without_nested,
 )
-from stagescope.ingest.ascend.pipeline_info import RAW_JOBS
+from stagescope.ingest.ascend.pipeline_info import RAW_ACTIONS
 from stagescope.ingest.database import Database
 
 
@@ -42,7 +42,7 @@ from stagescope.ingest.database import Database
         ("{'name': 'forward_step', 'current_microbatch': True}", Said("forward", "forward_step")),
     ],
 )
-def test_a_message_says_its_job_and_numbers(text, said):
+def test_a_message_says_its_action_and_numbers(text, said):
     assert parse_message(text) == said
 
 
@@ -67,28 +67,28 @@ def path(tmp_path):
     return write_cluster(tmp_path, Cluster(pp=1, microbatches=2, steps=1, numbered=True)).databases[0]
 
 
-def test_jobs_have_the_times_of_their_tasks_and_what_their_marks_say(path):
-    jobs = marks(path)[0].jobs
-    assert jobs.columns == [*RAW_JOBS, "host_start_ns", "host_end_ns"]
-    assert sorted(jobs.select("marker", "message", "said_microbatch").rows(), key=str) == [
+def test_actions_have_the_times_of_their_tasks_and_what_their_marks_say(path):
+    actions = marks(path)[0].actions
+    assert actions.columns == [*RAW_ACTIONS, "host_start_ns", "host_end_ns"]
+    assert sorted(actions.select("marker", "message", "said_microbatch").rows(), key=str) == [
         ("backward", "backward_step", None),
         ("backward", "backward_step", None),
         ("forward", "forward_step", 0),
         ("forward", "forward_step", 1),
     ]
-    assert (jobs["host_start_ns"] < jobs["start_ns"]).all()
+    assert (actions["host_start_ns"] < actions["start_ns"]).all()
 
 
 def test_a_mark_with_two_tasks_lasts_from_the_first_to_the_last(path):
-    before = marks(path)[0].jobs.sort("start_ns").row(0, named=True)
+    before = marks(path)[0].actions.sort("start_ns").row(0, named=True)
     edit(
         path,
         "INSERT INTO TASK SELECT startNs - 5, startNs + 5, deviceId, connectionId, 1, globalPid, taskType, contextId, "
         "streamId, taskId, modelId FROM TASK ORDER BY startNs LIMIT 1",
     )
-    after = marks(path)[0].jobs.sort("start_ns").row(0, named=True)
+    after = marks(path)[0].actions.sort("start_ns").row(0, named=True)
     assert (after["start_ns"], after["end_ns"]) == (before["start_ns"] - 5, before["end_ns"])
-    assert marks(path)[0].jobs.height == 4
+    assert marks(path)[0].actions.height == 4
 
 
 def test_steps_are_read_where_there_are_any(path):
@@ -99,7 +99,7 @@ def test_steps_are_read_where_there_are_any(path):
     assert found.notes == []
 
 
-def jobs(*rows):
+def actions(*rows):
     columns = ("rank", "start_ns", "end_ns", "host_start_ns", "host_end_ns")
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row").with_columns(
         pl.col("rank").cast(pl.Int32)
@@ -108,26 +108,26 @@ def jobs(*rows):
 
 def test_inside_on_host_and_device_is_nested_whatever_stands_between():
     outer, inner, second = (0, 10, 50, 0, 40), (0, 12, 20, 2, 10), (0, 30, 50, 20, 40)
-    kept, nested = without_nested(jobs(inner, outer, second))
+    kept, nested = without_nested(actions(inner, outer, second))
     assert kept.rows() == [outer]
     assert nested.rows() == [inner, second]
 
 
 def test_what_runs_beside_on_another_stream_is_kept():
-    kept, nested = without_nested(jobs((0, 10, 50, 0, 5), (0, 12, 20, 6, 8)))
+    kept, nested = without_nested(actions((0, 10, 50, 0, 5), (0, 12, 20, 6, 8)))
     assert (kept.height, nested.height) == (2, 0)
 
 
 def test_other_ranks_nest_nothing():
-    kept, nested = without_nested(jobs((0, 10, 50, 0, 40), (1, 12, 20, 2, 10)))
+    kept, nested = without_nested(actions((0, 10, 50, 0, 40), (1, 12, 20, 2, 10)))
     assert (kept.height, nested.height) == (2, 0)
 
 
-def test_jobs_are_in_the_step_in_which_their_mark_began_on_the_host():
+def test_actions_are_in_the_step_in_which_their_mark_began_on_the_host():
     steps = pl.DataFrame(
         [(0, 7, 100, 200), (0, 8, 300, 400)],
         schema={"rank": pl.Int32, "step": pl.Int32, "host_start_ns": pl.Int64, "step_end_ns": pl.Int64},
         orient="row",
     )
     rows = [(0, 900, 910, host, host + 5) for host in (50, 100, 200, 250, 399, 500)] + [(1, 0, 1, 0, 1)]
-    assert with_steps(jobs(*rows), steps)["step"].to_list() == [None, 7, 7, None, 8, None, 0]
+    assert with_steps(actions(*rows), steps)["step"].to_list() == [None, 7, 7, None, 8, None, 0]

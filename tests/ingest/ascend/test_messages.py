@@ -1,4 +1,4 @@
-"""The messages that jobs must have exchanged."""
+"""The messages that actions must have exchanged."""
 
 import polars as pl
 import pytest
@@ -49,62 +49,62 @@ def test_messages_of_one_pair_stand_in_the_order_of_sending():
     assert set(first["direction"]) == {"forward"}
 
 
-def test_a_job_that_is_not_known_leaves_its_time_open():
-    jobs = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute")
+def test_a_action_that_is_not_known_leaves_its_time_open():
+    actions = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute")
     lost = (pl.col("rank") == 1) & (pl.col("kind") == "forward") & (pl.col("microbatch") == 2)
-    messages = expect_messages(jobs.filter(~lost), places(3))
-    assert messages.height == expect_messages(jobs, places(3)).height
+    messages = expect_messages(actions.filter(~lost), places(3))
+    assert messages.height == expect_messages(actions, places(3)).height
     open_ones = messages.filter(pl.col("ready_ns").is_null() | pl.col("needed_ns").is_null())
     assert open_ones.select("source", "target", "microbatch").rows() == [(0, 1, 2), (1, 2, 2)]
 
 
 def test_an_absent_rank_still_receives():
-    jobs = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute", pl.col("rank") != 2)
-    messages = expect_messages(jobs, places(3, absent=[2]))
+    actions = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute", pl.col("rank") != 2)
+    messages = expect_messages(actions, places(3, absent=[2]))
     assert messages.filter(target=2).height == 4
     assert messages.filter(source=2).height == 4
     assert not messages.filter(target=2)["shares_clock"].any()
 
 
 def test_what_an_absent_rank_sent_of_several_kinds_has_no_known_order():
-    jobs = spans_of("dualpipev", 4, 8).filter(pl.col("lane") == "compute", pl.col("rank") != 0)
-    messages = expect_messages(jobs, places(4, absent=[0]))
+    actions = spans_of("dualpipev", 4, 8).filter(pl.col("lane") == "compute", pl.col("rank") != 0)
+    messages = expect_messages(actions, places(4, absent=[0]))
     assert messages.filter(source=0).is_empty()
     assert not messages.filter(target=0).is_empty()
 
 
 def test_replicas_do_not_mix(tmp_path):
     truth = write_cluster(tmp_path, Cluster(dp=2, transfers="none"))
-    jobs = truth.jobs.with_columns(lane=pl.lit("compute"))
+    actions = truth.actions.with_columns(lane=pl.lit("compute"))
     coordinates = pl.DataFrame(
         [(rank, rank // 2, rank % 2, 0, 0, "c") for rank in range(8)],
         schema={**dict.fromkeys(("rank", "pp", "dp", "tp", "cp"), pl.Int32), "clock": pl.String},
         orient="row",
     )
-    messages = expect_messages(jobs, coordinates)
+    messages = expect_messages(actions, coordinates)
     assert messages.height == 2 * 2 * 3 * 8 * 2
     assert (messages["source"] % 2 == messages["target"] % 2).all()
 
 
-def test_a_job_that_stands_twice_is_no_evidence():
-    jobs = timeline_from_text("F0 F0 . B0\n. F0 B0 .").spans
-    messages = expect_messages(jobs, places(2))
+def test_a_action_that_stands_twice_is_no_evidence():
+    actions = timeline_from_text("F0 F0 . B0\n. F0 B0 .").spans
+    messages = expect_messages(actions, places(2))
     assert messages.filter(direction="forward")["ready_ns"].to_list() == [None]
 
 
-def test_a_message_of_two_unknown_jobs_is_expected_all_the_same():
-    jobs = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute")
+def test_a_message_of_two_unknown_actions_is_expected_all_the_same():
+    actions = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute")
     lost = (pl.col("kind") == "forward") & (pl.col("microbatch") == 2) & (pl.col("rank") < 2)
-    messages = expect_messages(jobs.filter(~lost), places(3)).filter(source=0, target=1)
+    messages = expect_messages(actions.filter(~lost), places(3)).filter(source=0, target=1)
     assert messages["microbatch"].to_list() == [0, 1, 2, 3]
     assert messages.select("ready_ns", "needed_ns").row(2) == (None, None)
     assert not messages["is_open"].any()
 
 
 def test_where_several_kinds_are_sent_a_message_without_its_sender_opens_the_places_around_it():
-    jobs = spans_of("interleaved", 2, 4, chunks=2).filter(pl.col("lane") == "compute")
+    actions = spans_of("interleaved", 2, 4, chunks=2).filter(pl.col("lane") == "compute")
     lost = (pl.col("kind") == "forward") & (pl.col("microbatch") == 1) & (pl.col("stage") == 0)
-    messages = expect_messages(jobs.filter(~lost), places(2)).filter(source=0, target=1)
+    messages = expect_messages(actions.filter(~lost), places(2)).filter(source=0, target=1)
     kind = messages.filter(direction="forward", to_stage=1)
     assert kind["microbatch"].to_list() == [0, 2, 3]
     assert kind["is_open"].to_list() == [True, True, False]

@@ -8,8 +8,8 @@ import pytest
 
 from ascend_profiles import Cluster
 from ascend_runs import UNSPLIT, MarkedRun
-from stagescope.ingest.ascend.naming import name_jobs
-from stagescope.ingest.ascend.pipeline_info import RAW_JOBS, PipelineInfo
+from stagescope.ingest.ascend.naming import name_actions
+from stagescope.ingest.ascend.pipeline_info import RAW_ACTIONS, PipelineInfo
 from stagescope.model import RANKS
 
 NAMED = ["rank", "step", "kind", "stage", "chunk", "microbatch", "start_ns", "end_ns"]
@@ -43,7 +43,7 @@ def run(tmp_path):
     ],
     ids=str,
 )
-def test_every_job_of_a_whole_run_gets_its_name(run, shape):
+def test_every_action_of_a_whole_run_gets_its_name(run, shape):
     planted = run(**shape)
     spans, notes = planted.name()
     assert in_order(spans).equals(in_order(planted.truth))
@@ -211,7 +211,7 @@ def test_ranks_that_ran_fewer_passes_are_warned_about_where_no_step_is_told(run)
     assert "between 2 and 3 passes" in by_text(notes, "warning")[0].message
 
 
-def test_jobs_outside_every_step_are_named_and_keep_no_step(run):
+def test_actions_outside_every_step_are_named_and_keep_no_step(run):
     planted = run(schedule="dualpipev", pp=4, microbatches=8, steps=3, options=UNSPLIT)
     raw = planted.raw.with_columns(step=pl.when(pl.col("step") != 1).then("step"))
     spans, notes = planted.name(raw)
@@ -278,6 +278,6 @@ def test_replicas_with_the_same_marks_are_named_alike(run):
     assert numbered.drop("replica").n_unique() == numbered.height // 4
 
 
-def test_no_job_gives_no_span():
-    spans, notes = name_jobs(pl.DataFrame(schema=RAW_JOBS), RANKS.empty(), PipelineInfo())
+def test_no_action_gives_no_span():
+    spans, notes = name_actions(pl.DataFrame(schema=RAW_ACTIONS), RANKS.empty(), PipelineInfo())
     assert (spans.height, notes) == (0, [])

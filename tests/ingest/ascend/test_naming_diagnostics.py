@@ -62,7 +62,7 @@ def test_steps_that_are_not_forced_count_with_all_their_marks():
     assert "more than 20%" in note.message
 
 
-def test_jobs_outside_every_step_are_said_where_steps_are_told():
+def test_actions_outside_every_step_are_said_where_steps_are_told():
     (note,) = said([(0, 0, marks(0)), (0, None, marks(0))])
     assert (note.severity, note.count) == ("info", 8)
     assert said([(0, None, marks(0))]) == []

@@ -7,44 +7,44 @@ from stagescope.ingest.ascend.pairing import pair_ends
 from stagescope.model import SPANS
 from stagescope.model.validate import conform
 
-JOB_NS = 1_000_000
+ACTION_NS = 1_000_000
 
 
 def run(count, *, apart_ns=0):
-    """Return jobs, ranks and transfers of a rank that sends `count` messages to another, with a job's time between."""
-    jobs, transfers = [], []
+    """Return actions, ranks and transfers of a rank that sends `count` messages to another, with a action's time between."""
+    actions, transfers = [], []
     for m in range(count):
-        start = 3 * m * JOB_NS + 77_000 * m * m % 400_000
+        start = 3 * m * ACTION_NS + 77_000 * m * m % 400_000
         for rank in (0, 1):
-            begin = start + rank * (JOB_NS + 100_000) + rank * apart_ns
-            jobs.append(
+            begin = start + rank * (ACTION_NS + 100_000) + rank * apart_ns
+            actions.append(
                 {"rank": rank, "lane": "compute", "kind": "forward", "step": 0, "stage": rank, "chunk": 0,
-                 "microbatch": m, "start_ns": begin, "end_ns": begin + JOB_NS}
+                 "microbatch": m, "start_ns": begin, "end_ns": begin + ACTION_NS}
             )  # fmt: skip
             transfers.append(
                 {"rank": rank, "name": f"op {m}", "way": ("send", "receive")[rank], "peer": 1 - rank, "tasks": 3,
-                 "start_ns": start + JOB_NS + rank * (apart_ns - 50_000),
-                 "end_ns": start + JOB_NS + 100_000 + rank * apart_ns}
+                 "start_ns": start + ACTION_NS + rank * (apart_ns - 50_000),
+                 "end_ns": start + ACTION_NS + 100_000 + rank * apart_ns}
             )  # fmt: skip
     clocks = ["a", "a"] if not apart_ns else ["a", "b"]
     ranks = pl.DataFrame({"rank": [0, 1], "pp": [0, 1], "dp": [0, 0], "tp": [0, 0], "cp": [0, 0]}).cast(
         pl.Int32
     )
     return (
-        conform(pl.DataFrame(jobs), SPANS),
+        conform(pl.DataFrame(actions), SPANS),
         ranks.with_columns(pl.Series("clock", clocks)),
         pl.DataFrame(transfers),
     )
 
 
-def pairs(jobs, ranks, transfers):
-    messages = expect_messages(jobs, ranks).with_row_index("message")
+def pairs(actions, ranks, transfers):
+    messages = expect_messages(actions, ranks).with_row_index("message")
     rows = (
         transfers.sort("rank", "start_ns")
         .with_row_index("row")
         .with_columns(pl.col("rank", "peer").cast(pl.Int32))
     )
-    found = pair_ends(rows, messages, jobs, ranks)
+    found = pair_ends(rows, messages, actions, ranks)
     named = found.join(rows, on="row").join(messages.select("message", "microbatch"), on="message")
     return sorted(named.select("rank", "name", "microbatch").rows())
 
@@ -59,28 +59,28 @@ def test_every_transfer_finds_its_message():
 
 def test_one_that_is_lost_on_either_side_shifts_no_other():
     for lost in [(0, 0), (0, 3), (1, 0), (1, 2), (1, 5)]:
-        jobs, ranks, transfers = run(6)
+        actions, ranks, transfers = run(6)
         kept = transfers.filter((pl.col("rank") != lost[0]) | (pl.col("name") != f"op {lost[1]}"))
-        assert pairs(jobs, ranks, kept) == right(6, {lost})
+        assert pairs(actions, ranks, kept) == right(6, {lost})
 
 
-def test_a_transfer_of_no_job_is_left_over():
-    jobs, ranks, transfers = run(6)
-    known = jobs.filter(pl.col("microbatch") != 3)
+def test_a_transfer_of_no_action_is_left_over():
+    actions, ranks, transfers = run(6)
+    known = actions.filter(pl.col("microbatch") != 3)
     assert pairs(known, ranks, transfers) == right(6, {(0, 3), (1, 3)})
 
 
 def test_clocks_that_are_far_apart_change_nothing():
-    jobs, ranks, transfers = run(6, apart_ns=10**12)
+    actions, ranks, transfers = run(6, apart_ns=10**12)
     kept = transfers.filter((pl.col("rank") != 1) | (pl.col("name") != "op 2"))
-    assert pairs(jobs, ranks, kept) == right(6, {(1, 2)})
+    assert pairs(actions, ranks, kept) == right(6, {(1, 2)})
 
 
-def test_a_transfer_without_a_peer_finds_it_by_the_job():
-    jobs, ranks, transfers = run(6)
-    assert pairs(jobs, ranks, transfers.with_columns(peer=pl.lit(None, pl.Int32))) == right(6)
+def test_a_transfer_without_a_peer_finds_it_by_the_action():
+    actions, ranks, transfers = run(6)
+    assert pairs(actions, ranks, transfers.with_columns(peer=pl.lit(None, pl.Int32))) == right(6)
 
 
 def test_a_batch_is_what_its_times_make_it():
-    jobs, ranks, transfers = run(6)
-    assert pairs(jobs, ranks, transfers.with_columns(way=pl.lit("batch"))) == right(6)
+    actions, ranks, transfers = run(6)
+    assert pairs(actions, ranks, transfers.with_columns(way=pl.lit("batch"))) == right(6)

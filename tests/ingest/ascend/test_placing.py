@@ -20,10 +20,10 @@ def test_a_word_is_what_a_mark_says():
 
 
 def test_groups_that_look_alike_have_equal_looks():
-    jobs = pl.DataFrame(
+    actions = pl.DataFrame(
         {"group": [0, 0, 1, 1], "pp": [0] * 4, "may_repeat": [False] * 4, "word": ["F::", "B::"] * 2}
     )
-    looks = find_looks(jobs)
+    looks = find_looks(actions)
     assert looks[0] == looks[1]
     assert len(set(looks.values())) == 1
 

@@ -20,12 +20,12 @@ def test_a_dualpipev_has_the_marks_that_pp_chart_expects(case):
 
 def test_the_loss_comes_right_before_each_backward_of_the_last_stage():
     row = Plan("dualpipev", 2, 4, 2, logits=LOGITS).rows()[0]
-    kinds = [due.jobs[0].kind for due in row]
+    kinds = [due.parts[0].kind for due in row]
     assert kinds.count("loss") == 4
     for at, due in enumerate(row):
-        if due.jobs[0].kind == "loss":
-            ends = [job for job in row[at + 1].jobs if job.kind != "forward"]
-            assert [(job.stage, job.microbatch) for job in ends] == [(3, due.jobs[0].microbatch)]
+        if due.parts[0].kind == "loss":
+            ends = [action for action in row[at + 1].parts if action.kind != "forward"]
+            assert [(action.stage, action.microbatch) for action in ends] == [(3, due.parts[0].microbatch)]
 
 
 def test_a_second_chunk_that_counts_on_says_the_numbers_from_m_on():
@@ -39,8 +39,8 @@ def test_a_second_chunk_that_counts_on_says_the_numbers_from_m_on():
 
 def test_an_overlapped_mark_says_the_number_of_its_forward():
     pairs = [due for due in Plan("dualpipev", 2, 4, 2).rows()[0] if due.mark.sort == "overlap"]
-    assert all(due.mark.microbatch == due.jobs[0].microbatch for due in pairs)
-    assert {due.jobs[0].kind for due in pairs} == {"forward"}
+    assert all(due.mark.microbatch == due.parts[0].microbatch for due in pairs)
+    assert {due.parts[0].kind for due in pairs} == {"forward"}
 
 
 def test_a_cool_down_with_marked_weight_gradients_has_more_of_them():
@@ -52,7 +52,7 @@ def test_a_cool_down_with_marked_weight_gradients_has_more_of_them():
 def test_chunks_are_numbered_by_the_way_through_the_model():
     for name, stages in (("interleaved", {(0, 1), (1, 3)}), ("dualpipev", {(0, 1), (1, 2)})):
         row = Plan(name, 2, 4, 2).rows()[1]
-        assert {(job.chunk, job.stage) for due in row for job in due.jobs} == stages
+        assert {(action.chunk, action.stage) for due in row for action in due.parts} == stages
 
 
 def test_sizes_that_a_schedule_cannot_have_make_no_plan():

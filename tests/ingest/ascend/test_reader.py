@@ -23,19 +23,19 @@ from stagescope.vocabulary.errors import InputError
 DUALPIPEV = {"schedule": "dualpipev", "microbatches": 10, "options": {"split_cooldown": False}}
 INTERLEAVED = {"schedule": "interleaved", "chunks": 2, "numbered": True}
 SHAPES = {"1f1b": {}, "interleaved": INTERLEAVED, "dualpipev": DUALPIPEV}
-JOB_COLUMNS = ["rank", "step", "kind", "stage", "microbatch", "start_ns", "end_ns"]
+ACTION_COLUMNS = ["rank", "step", "kind", "stage", "microbatch", "start_ns", "end_ns"]
 
 
 def read(truth, **options):
     return read_profiles(sorted(truth.databases.values()), ReadOptions(**options))
 
 
-def jobs_of(timeline):
+def actions_of(timeline):
     return _comparable(timeline.spans.filter(pl.col("lane") == "compute"))
 
 
-def _comparable(jobs):
-    return jobs.with_columns(pl.col("kind").cast(pl.String)).select(JOB_COLUMNS).sort(JOB_COLUMNS)
+def _comparable(actions):
+    return actions.with_columns(pl.col("kind").cast(pl.String)).select(ACTION_COLUMNS).sort(ACTION_COLUMNS)
 
 
 def said(timeline, severity=None):
@@ -65,10 +65,10 @@ def wrong_pairs(timeline, truth):
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("seed", range(2))
-def test_recovers_every_planted_job_and_transfer(tmp_path, shape, seed):
+def test_recovers_every_planted_action_and_transfer(tmp_path, shape, seed):
     truth = write_cluster(tmp_path, Cluster(**shape, dp=2, seed=seed))
     timeline = read(truth)
-    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
     assert wrong_transfers(timeline, truth).is_empty()
     assert named_transfers(timeline).height == truth.transfers.height
     assert wrong_pairs(timeline, truth) == []
@@ -102,7 +102,7 @@ def test_a_lost_receive_leaves_every_later_pair_right(tmp_path):
     timeline = read(truth)
     assert wrong_pairs(timeline, truth) == []
     assert match_messages(timeline.spans).height == truth.transfers.height // 2 - 1
-    text = "messages between jobs without a receive that is certainly theirs; nothing else was shifted"
+    text = "messages between actions without a receive that is certainly theirs; nothing else was shifted"
     assert (1, text, 1) in said(timeline, "warning")
 
 
@@ -179,48 +179,52 @@ def test_steps_are_those_of_the_profiler_in_device_time(tmp_path):
     for path in truth.databases.values():
         edit(path, "UPDATE STEP_TIME SET id = id + 40")
     timeline = read(truth)
-    borders = truth.jobs.group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
+    borders = truth.actions.group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
     expected = borders.with_columns(pl.col("step") + 40).sort("step", "rank")
     assert_frame_equal(timeline.steps.sort("step", "rank"), expected)
 
 
-def test_jobs_outside_every_step_are_kept_and_counted(tmp_path):
+def test_actions_outside_every_step_are_kept_and_counted(tmp_path):
     truth = write_cluster(tmp_path, Cluster(steps=3))
     for path in truth.databases.values():
         edit(path, "DELETE FROM STEP_TIME WHERE id = 1")
     timeline = read(truth)
-    assert jobs_of(timeline).height == truth.jobs.height
-    text = "jobs began outside every step of the profile (STEP_TIME); they are kept without its number"
+    assert actions_of(timeline).height == truth.actions.height
+    text = "actions began outside every step of the profile (STEP_TIME); they are kept without its number"
     assert [(rank, text, 16) for rank in range(4)] == [
         row for row in said(timeline, "warning") if row[1] == text
     ]
 
 
-def test_a_mark_of_something_else_is_no_job(tmp_path):
+def test_a_mark_of_something_else_is_no_action(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
-    start_ns = truth.jobs["start_ns"].min() - 500_000
+    start_ns = truth.actions["start_ns"].min() - 500_000
     add_mark(truth.databases[0], "dataloader fast-forward", start_ns, start_ns + 300_000)
     timeline = read(truth)
-    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
-    text = "marks that are no jobs of the pipeline were passed over: 'dataloader fast-forward'"
+    assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
+    text = "marks that are no actions of the pipeline were passed over: 'dataloader fast-forward'"
     assert said(timeline) == [(0, text, 1)]
 
 
 def test_a_mark_inside_another_is_left_out_and_counted(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
-    job = truth.jobs.filter(rank=2).row(3, named=True)
-    add_mark(truth.databases[2], "{'name': 'forward_step'}", job["start_ns"] + 1_000, job["end_ns"] - 1_000)
+    action = truth.actions.filter(rank=2).row(3, named=True)
+    add_mark(
+        truth.databases[2], "{'name': 'forward_step'}", action["start_ns"] + 1_000, action["end_ns"] - 1_000
+    )
     timeline = read(truth)
-    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
-    assert (2, "marks of jobs inside the mark of another job were left out", 1) in said(timeline, "info")
+    assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
+    assert (2, "marks of actions inside the mark of another action were left out", 1) in said(
+        timeline, "info"
+    )
 
 
 def test_a_mark_without_a_task_is_left_out_and_counted(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
     edit(truth.databases[1], "DELETE FROM TASK WHERE connectionId = 4000000003")
     timeline = read(truth)
-    assert jobs_of(timeline).height == truth.jobs.height - 1
-    assert (1, "marks of jobs have no task on the device and were left out", 1) in said(timeline, "error")
+    assert actions_of(timeline).height == truth.actions.height - 1
+    assert (1, "marks of actions have no task on the device and were left out", 1) in said(timeline, "error")
 
 
 def test_a_lost_mark_names_no_transfer_wrong(tmp_path):
@@ -262,20 +266,20 @@ def test_whatever_is_lost_together_names_no_transfer_wrong(tmp_path, seed):
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("pp", [2, 3, 4])
-def test_without_the_last_rank_of_the_pipeline_no_job_is_named_wrong(tmp_path, shape, pp):
+def test_without_the_last_rank_of_the_pipeline_no_action_is_named_wrong(tmp_path, shape, pp):
     sizes = {"microbatches": 2 * pp} if "chunks" in shape else {}
     truth = write_cluster(tmp_path, Cluster(**{**shape, **sizes}, pp=pp))
     truth.databases[pp - 1].write_bytes(b"")
     timeline = read(truth)
-    named = jobs_of(timeline).drop_nulls("microbatch")
-    assert named.join(_comparable(truth.jobs), on=JOB_COLUMNS, how="anti").is_empty()
+    named = actions_of(timeline).drop_nulls("microbatch")
+    assert named.join(_comparable(truth.actions), on=ACTION_COLUMNS, how="anti").is_empty()
     assert wrong_transfers(timeline, truth).is_empty()
 
 
 def test_context_parallel_ranks_have_their_stage(tmp_path):
     truth = write_cluster(tmp_path, Cluster(**DUALPIPEV, cp=2, dp=2))
     timeline = read(truth)
-    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
     assert timeline.ranks["pp"].to_list() == [rank // 4 for rank in range(16)]
     assert timeline.ranks["cp"].to_list() == [0, 1] * 8
 
@@ -285,7 +289,7 @@ def test_what_nobody_declares_is_inferred_and_said(tmp_path):
     for path in truth.databases.values():
         edit(path, "DELETE FROM META_DATA")
     timeline = read(truth)
-    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
     assert wrong_transfers(timeline, truth).is_empty()
     text = (
         "no profile says how the ranks form a pipeline; "
@@ -299,7 +303,7 @@ def test_a_layout_given_by_hand_goes_before_the_declared_one(tmp_path):
     for path in truth.databases.values():
         edit(path, "DELETE FROM META_DATA")
     timeline = read(truth, layout=Layout(pp=4), schedule="1f1b", microbatches=8)
-    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
     assert timeline.ranks["schedule"].to_list() == ["1f1b"] * 4
 
 
@@ -307,7 +311,7 @@ def test_an_empty_first_rank_hides_nothing_of_the_others(tmp_path):
     truth = write_cluster(tmp_path, Cluster(**DUALPIPEV))
     truth.databases[0].write_bytes(b"")
     timeline = read(truth)
-    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs.filter(pl.col("rank") > 0)))
+    assert_frame_equal(actions_of(timeline), _comparable(truth.actions.filter(pl.col("rank") > 0)))
     assert wrong_transfers(timeline, truth).is_empty()
     # What rank 0 sent is of two kinds, in an order that nobody recorded.
     of_others = truth.transfers.filter(pl.col("rank") > 0)
@@ -413,7 +417,7 @@ def test_profiles_are_found_without_a_flag_behind_links_and_beside_each_other(tm
     for rank in (2, 3):
         shutil.copyfile(truth.databases[rank], both / truth.databases[rank].name)
     timeline = read_inputs(find_inputs([tmp_path / "run"], Registry((READER,), ())))
-    assert_frame_equal(jobs_of(timeline), _comparable(truth.jobs))
+    assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
 
 
 def test_a_missing_rank_is_told_by_the_declared_sizes(tmp_path):

@@ -85,7 +85,7 @@ def test_an_unknown_schedule_is_a_warning_and_the_likely_ones_are_tried():
     assert [(note.severity, "'ripipe'" in note.message) for note in notes] == [("warning", True)]
 
 
-def test_a_number_that_the_jobs_contradict_is_a_warning_and_a_missing_one_an_info():
+def test_a_number_that_the_actions_contradict_is_a_warning_and_a_missing_one_an_info():
     plan = Plan("1f1b", 4, 8)
     assert list(check_declared(plan, WHOLE, PipelineInfo("1f1b", 8))) == []
     (missing,) = check_declared(plan, WHOLE, PipelineInfo("1f1b", None))

@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import polars as pl
 
-from stagescope.ingest.ascend.pipeline_info import RAW_JOBS
+from stagescope.ingest.ascend.pipeline_info import RAW_ACTIONS
 from stagescope.ingest.ascend.placing import Fitted
 from stagescope.ingest.ascend.plan import LOGITS, Plan
-from stagescope.ingest.ascend.spans import spans_of_jobs
+from stagescope.ingest.ascend.spans import spans_of_actions
 
 
-def jobs(*sorts, places=None):
+def actions(*sorts, places=None):
     rows = [
         {"rank": 0, "step": 0, "marker": sort if sort != LOGITS else "backward", "sort": sort, "message": f"mark {at}",
          "start_ns": at, "end_ns": at + 1, "group": 0, "pp": 0}
         for at, sort in enumerate(sorts)
     ]  # fmt: skip
-    schema = dict(RAW_JOBS) | {"sort": pl.String, "group": pl.Int64, "pp": pl.Int32}
+    schema = dict(RAW_ACTIONS) | {"sort": pl.String, "group": pl.Int64, "pp": pl.Int32}
     return pl.DataFrame(rows, schema=schema).with_columns(
         place=pl.Series(places or [None] * len(sorts), dtype=pl.Int32)
     )
@@ -25,19 +25,19 @@ def fitted(plan):
 
 
 def test_marks_of_unknown_place_are_what_they_are_called():
-    spans = spans_of_jobs(jobs("forward", "backward", LOGITS, "weight"), fitted(Plan("1f1b", 2, 4)))
+    spans = spans_of_actions(actions("forward", "backward", LOGITS, "weight"), fitted(Plan("1f1b", 2, 4)))
     assert spans["kind"].to_list() == ["forward", "backward", "loss", "backward_weight"]
     assert spans.select("stage", "chunk", "microbatch").null_count().row(0) == (4, 4, 4)
     assert spans["name"].to_list() == ["mark 0", "mark 1", "logits", "mark 3"]
 
 
 def test_a_backward_before_its_weight_gradient_is_an_input_gradient():
-    spans = spans_of_jobs(jobs("backward", "weight", "backward", "forward"), fitted(Plan("1f1b", 2, 4)))
+    spans = spans_of_actions(actions("backward", "weight", "backward", "forward"), fitted(Plan("1f1b", 2, 4)))
     assert spans["kind"].to_list() == ["backward_input", "backward_weight", "backward", "forward"]
 
 
 def test_an_overlapped_mark_of_unknown_place_is_a_pair_all_the_same():
-    spans = spans_of_jobs(jobs("overlap", "forward"), fitted(Plan("1f1b", 2, 4)))
+    spans = spans_of_actions(actions("overlap", "forward"), fitted(Plan("1f1b", 2, 4)))
     assert spans["kind"].to_list() == ["forward", "backward", "forward"]
     assert spans["pair"].to_list() == [0, 0, None]
 
@@ -45,14 +45,14 @@ def test_an_overlapped_mark_of_unknown_place_is_a_pair_all_the_same():
 def test_a_place_gives_kind_stage_chunk_and_micro_batch():
     plan = Plan("dualpipev", 2, 4, 2)
     row = plan.rows()[0]
-    at = next(place for place, due in enumerate(row) if len(due.jobs) > 1)
-    spans = spans_of_jobs(jobs("overlap", places=[at]), fitted(plan))
+    at = next(place for place, due in enumerate(row) if len(due.parts) > 1)
+    spans = spans_of_actions(actions("overlap", places=[at]), fitted(plan))
     found = spans.select("kind", "stage", "chunk", "microbatch").rows()
-    assert found == [tuple(job) for job in row[at].jobs]
+    assert found == [tuple(action) for action in row[at].parts]
     assert spans["lane"].unique().to_list() == ["compute"]
 
 
 def test_numbers_that_were_counted_are_kept():
-    counted = jobs("forward", "backward").with_columns(chunk=pl.lit(0), microbatch=pl.lit(5))
-    spans = spans_of_jobs(counted)
+    counted = actions("forward", "backward").with_columns(chunk=pl.lit(0), microbatch=pl.lit(5))
+    spans = spans_of_actions(counted)
     assert spans.select("chunk", "stage", "microbatch").rows() == [(0, None, 5)] * 2

@@ -13,7 +13,7 @@ MS = 1_000_000
 
 @pytest.fixture
 def run():
-    jobs = [
+    actions = [
         {"rank": rank, "lane": "compute", "kind": "forward", "step": 4, "stage": rank, "chunk": 0, "microbatch": 0,
          "start_ns": rank * 2 * MS, "end_ns": rank * 2 * MS + MS}
         for rank in (0, 1)
@@ -35,13 +35,13 @@ def run():
     raw = frame.select(
         *(pl.col(name).cast(dtype) for name, dtype in RAW_TRANSFERS.items()), pl.col("peer").cast(pl.Int32)
     )
-    return raw, conform(pl.DataFrame(jobs), SPANS), ranks
+    return raw, conform(pl.DataFrame(actions), SPANS), ranks
 
 
 COLUMNS = ("rank", "lane", "kind", "step", "stage", "chunk", "microbatch", "peer", "bytes", "name")
 
 
-def test_both_ends_bear_the_names_of_their_jobs(run):
+def test_both_ends_bear_the_names_of_their_actions(run):
     spans, notes = name_transfers(*run)
     assert spans.columns == SPANS.names
     assert spans.select(COLUMNS).rows() == [
@@ -51,26 +51,26 @@ def test_both_ends_bear_the_names_of_their_jobs(run):
     assert notes == []
 
 
-def test_a_transfer_of_no_job_is_shown_as_other_and_counted(run):
-    transfers, jobs, ranks = run
+def test_a_transfer_of_no_action_is_shown_as_other_and_counted(run):
+    transfers, actions, ranks = run
     more = transfers.filter(rank=0).with_columns(pl.col("start_ns", "end_ns") + 9 * MS, name=pl.lit("stray"))
-    spans, (note,) = name_transfers(pl.concat([transfers, more]), jobs, ranks)
+    spans, (note,) = name_transfers(pl.concat([transfers, more]), actions, ranks)
     row = spans.filter(name="stray").select(COLUMNS).row(0)
     assert row == (0, "comm", "other", None, None, None, None, 1, 8, "stray")
     assert (note.severity, note.rank, note.count) == ("warning", 0, 1)
 
 
 def test_a_lost_end_is_counted_on_the_rank_that_lost_it(run):
-    transfers, jobs, ranks = run
+    transfers, actions, ranks = run
     stray = transfers.filter(rank=1).with_columns(way=pl.lit("send"), name=pl.lit("stray"))
-    _, notes = name_transfers(pl.concat([transfers.filter(rank=0), stray]), jobs, ranks)
+    _, notes = name_transfers(pl.concat([transfers.filter(rank=0), stray]), actions, ranks)
     assert [(note.rank, note.message.split(" that is")[0]) for note in notes][-1] == (
         1,
-        "messages between jobs without a receive",
+        "messages between actions without a receive",
     )
 
 
 def test_a_rank_without_any_transfer_lost_none(run):
-    transfers, jobs, ranks = run
-    assert name_transfers(transfers.filter(rank=0), jobs, ranks)[1] == []
-    assert name_transfers(transfers.clear(), jobs, ranks)[0].is_empty()
+    transfers, actions, ranks = run
+    assert name_transfers(transfers.filter(rank=0), actions, ranks)[1] == []
+    assert name_transfers(transfers.clear(), actions, ranks)[0].is_empty()

@@ -21,11 +21,11 @@ F0 F1 .  B0 .  B1
 
 
 def events_of(timeline, name, *, paired=False):
-    """Return the jobs of a timeline as Chrome events."""
+    """Return the actions of a timeline as Chrome events."""
     events = []
     for span in timeline.spans.iter_rows(named=True):
         text = name.format(**span)
-        where = {"pid": span["rank"], "tid": 3, "cat": "job"}
+        where = {"pid": span["rank"], "tid": 3, "cat": "action"}
         start, end = span["start_ns"] / 1000, span["end_ns"] / 1000
         if paired:
             events += [{"ph": "B", "name": text, "ts": start, **where}, {"ph": "E", "ts": end, **where}]
@@ -44,7 +44,7 @@ def write(tmp_path):
     return write
 
 
-def jobs(timeline):
+def actions(timeline):
     rows = timeline.spans.select("rank", pl.col("kind").cast(pl.String), "microbatch", "start_ns", "end_ns")
     return sorted(rows.rows())
 
@@ -55,17 +55,17 @@ def test_a_drawn_timeline_comes_back_through_any_names_and_both_forms_of_events(
     drawn = timeline_from_text(DRAWING)
     path = write(events_of(drawn, name, paired=paired))
     read = READER.read([path], ReadOptions(pattern=name))
-    assert jobs(read) == jobs(drawn)
+    assert actions(read) == actions(drawn)
 
 
 def test_common_names_need_no_pattern_and_it_is_said_which_was_taken(write):
     drawn = timeline_from_text(DRAWING)
     read = stagescope.read(write(events_of(drawn, "{kind}_{microbatch}")))
-    assert jobs(read) == jobs(drawn)
-    assert "jobs are the slices called like {kind}_{microbatch}" in " ".join(read.diagnostics["message"])
+    assert actions(read) == actions(drawn)
+    assert "actions are the slices called like {kind}_{microbatch}" in " ".join(read.diagnostics["message"])
 
 
-def test_a_job_that_comes_again_is_of_the_next_step(write):
+def test_a_action_that_comes_again_is_of_the_next_step(write):
     first = timeline_from_text(DRAWING)
     second = timeline_from_text(DRAWING, origin_ns=100_000)
     events = events_of(first, "{kind} {microbatch}") + events_of(second, "{kind} {microbatch}")

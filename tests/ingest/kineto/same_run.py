@@ -1,4 +1,4 @@
-"""Hold the jobs that torch.profiler's traces tell against those that stagescope recorded in the same run."""
+"""Hold the actions that torch.profiler's traces tell against those that stagescope recorded in the same run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ KEY = ["rank", "kind", "stage", "microbatch", "occurrence"]
 
 
 def compared(recorded, traces):
-    """Return one row per job of a recording: start_off_ns, end_off_ns, error_ns (stated), null where one is missing.
+    """Return one row per action of a recording: start_off_ns, end_off_ns, error_ns (stated), null where one is missing.
 
     `recorded` is a table of spans, `traces` what read_rank returned, by rank.
     """
     told = pl.concat(
-        trace.jobs.with_columns(rank=pl.lit(rank, pl.Int32)) for rank, trace in traces.items()
+        trace.actions.with_columns(rank=pl.lit(rank, pl.Int32)) for rank, trace in traces.items()
     ).with_columns(stage=pl.coalesce("stage", "rank"))
     both = keyed(recorded).join(keyed(told), on=KEY, how="full", suffix="_told", coalesce=True)
     return both.with_columns(
@@ -25,7 +25,7 @@ def compared(recorded, traces):
 
 
 def keyed(spans):
-    jobs = spans.with_columns(pl.col("kind").cast(pl.String)).filter(pl.col("kind").is_in(COMPARED))
+    actions = spans.with_columns(pl.col("kind").cast(pl.String)).filter(pl.col("kind").is_in(COMPARED))
     occurrence = pl.int_range(pl.len()).over("rank", "kind", "stage", "microbatch")
     casts = [pl.col(name).cast(pl.Int32) for name in ("rank", "stage", "microbatch")]
-    return jobs.with_columns(casts).sort("start_ns").with_columns(occurrence=occurrence)
+    return actions.with_columns(casts).sort("start_ns").with_columns(occurrence=occurrence)

@@ -1,4 +1,4 @@
-"""Jobs and transfers as annotations name them."""
+"""Actions and transfers as annotations name them."""
 
 import pytest
 
@@ -15,19 +15,19 @@ def spans(tmp_path):
     return spans
 
 
-def test_the_wait_for_its_input_is_taken_out_of_a_job(spans):
+def test_the_wait_for_its_input_is_taken_out_of_a_action(spans):
     found = spans(
         mark("PP:1RECV_F0", 0, 10),
         mark("gloo:recv", 5, 500),
         mark("PP:1F0", 20, 1020),
         operator("aten::mm", 520, 1000),
     )
-    assert in_us(found.jobs, "stage", "microbatch") == [("forward", 510, 1010, 1, 0)]
+    assert in_us(found.actions, "stage", "microbatch") == [("forward", 510, 1010, 1, 0)]
     assert in_us(found.transfers, "stage", "microbatch") == [("recv_forward", 5, 500, 1, 0)]
-    assert found.jobs["edge_error_ns"].to_list() == [10_000]
+    assert found.actions["edge_error_ns"].to_list() == [10_000]
 
 
-def test_a_job_of_the_next_step_waits_for_the_receive_of_its_own_step(spans):
+def test_a_action_of_the_next_step_waits_for_the_receive_of_its_own_step(spans):
     events = []
     for since in (0, 10_000):
         events += [
@@ -36,7 +36,7 @@ def test_a_job_of_the_next_step_waits_for_the_receive_of_its_own_step(spans):
             mark("PP:1F0", since + 20, since + 1000),
             operator("aten::mm", since + 500, since + 1000),
         ]
-    assert in_us(spans(*events).jobs) == [("forward", 500, 1000), ("forward", 10_500, 11_000)]
+    assert in_us(spans(*events).actions) == [("forward", 500, 1000), ("forward", 10_500, 11_000)]
 
 
 def test_a_receive_that_was_over_before_takes_nothing_out(spans):
@@ -46,10 +46,10 @@ def test_a_receive_that_was_over_before_takes_nothing_out(spans):
         mark("PP:1F0", 20, 100),
         operator("aten::mm", 20, 100),
     )
-    assert in_us(found.jobs) == [("forward", 20, 100)]
+    assert in_us(found.actions) == [("forward", 20, 100)]
 
 
-def test_a_job_of_gpipe_lies_between_its_receive_and_its_send(spans):
+def test_a_action_of_gpipe_lies_between_its_receive_and_its_send(spans):
     found = spans(
         mark("Forward 3", 0, 1000),
         mark("gloo:recv", 5, 300),
@@ -57,7 +57,7 @@ def test_a_job_of_gpipe_lies_between_its_receive_and_its_send(spans):
         operator("c10d::send", 800, 900),
         mark("gloo:send", 850, 5000),
     )
-    assert in_us(found.jobs, "microbatch") == [("forward", 300, 800, 3)]
+    assert in_us(found.actions, "microbatch") == [("forward", 300, 800, 3)]
     assert in_us(found.transfers, "microbatch") == [
         ("recv_forward", 5, 300, 3),
         ("send_forward", 850, 5000, 3),
@@ -71,19 +71,19 @@ def test_an_overlapped_pair_is_cut_where_the_gradient_of_the_loss_is_made(spans)
         operator("aten::ones_like", 420, 430),
         backward_operator(500, 1000),
     )
-    assert [row[:1] + row[3:] for row in in_us(found.jobs, "stage", "microbatch")] == [
+    assert [row[:1] + row[3:] for row in in_us(found.actions, "stage", "microbatch")] == [
         ("forward", 0, 7), ("backward", 7, 3),
     ]  # fmt: skip
-    forward, backward = in_us(found.jobs)
+    forward, backward = in_us(found.actions)
     assert forward[2] == pytest.approx(410)
     assert 410 <= backward[1] <= 420
-    assert (found.unsplit, found.jobs["pair"].n_unique()) == (0, 1)
+    assert (found.unsplit, found.actions["pair"].n_unique()) == (0, 1)
 
 
-def test_a_pair_without_operators_is_two_jobs_at_the_same_time_and_counted(spans):
+def test_a_pair_without_operators_is_two_actions_at_the_same_time_and_counted(spans):
     found = spans(mark("PP:(0F7;7B3)OVERLAP_F_B", 0, 1000))
-    assert [row[0] for row in in_us(found.jobs)] == ["forward", "backward"]
-    assert found.jobs["end_ns"].n_unique() == 1
+    assert [row[0] for row in in_us(found.actions)] == ["forward", "backward"]
+    assert found.actions["end_ns"].n_unique() == 1
     assert found.unsplit == 1
 
 
@@ -94,15 +94,15 @@ def test_the_loss_in_the_forward_of_the_last_stage_is_a_span_of_its_own(spans):
         operator("aten::broadcast_tensors", 600, 610),
         operator("aten::mse_loss", 650, 990),
     )
-    assert in_us(found.jobs) == [("forward", 0, 600), ("loss", 600, 1000)]
+    assert in_us(found.actions) == [("forward", 0, 600), ("loss", 600, 1000)]
 
 
 def test_names_of_the_mirror_are_exact_and_replace_those_of_torch(spans):
     found = spans(mark("PP:1F0", 0, 100), mark("F1.0 step 7", 30, 90), operator("aten::mm", 50, 60))
-    assert in_us(found.jobs, "step") == [("forward", 30, 90, 7)]
-    assert found.jobs["edge_error_ns"].to_list() == [0]
+    assert in_us(found.actions, "step") == [("forward", 30, 90, 7)]
+    assert found.actions["edge_error_ns"].to_list() == [0]
 
 
-def test_names_of_a_pattern_are_jobs_too(spans):
+def test_names_of_a_pattern_are_actions_too(spans):
     found = spans(mark("fwd mb 4", 0, 100), pattern="{kind} mb {microbatch}")
-    assert in_us(found.jobs, "microbatch") == [("forward", 0, 100, 4)]
+    assert in_us(found.actions, "microbatch") == [("forward", 0, 100, 4)]

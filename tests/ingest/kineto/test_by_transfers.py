@@ -1,4 +1,4 @@
-"""Jobs of 1F1B by the order of transfers alone: planted traces without operators."""
+"""Actions of 1F1B by the order of transfers alone: planted traces without operators."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def receive(start_us, end_us):
 
 
 def ms(*letters, since=0):
-    """Return a transfer per letter: each job between them takes 10 ms, and no transfer any time."""
+    """Return a transfer per letter: each action between them takes 10 ms, and no transfer any time."""
     kinds = {"S": send, "R": receive}
     return [kinds[one]((since + at) * 10_000, (since + at) * 10_000) for at, one in enumerate(letters)]
 
@@ -41,10 +41,10 @@ MIDDLE = [
 """A middle rank of three, two micro-batches."""
 
 
-def test_a_job_lies_between_its_receive_and_its_send(inferred):
+def test_a_action_lies_between_its_receive_and_its_send(inferred):
     found = inferred(*MIDDLE)
-    assert in_us(found.jobs, "order")[0] == ("forward", 1_000 + BEHIND_US, 11_000 - BEFORE_US, 0)
-    assert in_us(found.jobs, "order")[2] == ("backward", 33_000 + BEHIND_US, 53_000 - BEFORE_US, 0)
+    assert in_us(found.actions, "order")[0] == ("forward", 1_000 + BEHIND_US, 11_000 - BEFORE_US, 0)
+    assert in_us(found.actions, "order")[2] == ("backward", 33_000 + BEHIND_US, 53_000 - BEFORE_US, 0)
     assert found.transfers["kind"].to_list() == [
         "recv_forward", "send_forward", "recv_forward", "send_forward", "recv_backward", "send_backward",
         "recv_backward", "send_backward",
@@ -53,43 +53,46 @@ def test_a_job_lies_between_its_receive_and_its_send(inferred):
     assert found.unmatched == 0
 
 
-def test_where_an_earlier_send_was_waited_for_a_job_takes_what_it_usually_does(inferred):
-    jobs = inferred(*MIDDLE).jobs
-    (_, start_us, end_us, _) = in_us(jobs, "order")[1]
+def test_where_an_earlier_send_was_waited_for_a_action_takes_what_it_usually_does(inferred):
+    actions = inferred(*MIDDLE).actions
+    (_, start_us, end_us, _) = in_us(actions, "order")[1]
     assert (start_us, end_us) == (12_000 + BEHIND_US, 22_000)
-    assert jobs["edge_error_ns"][1] == 9_000_000  # it may have lasted until the wait was over
+    assert actions["edge_error_ns"][1] == 9_000_000  # it may have lasted until the wait was over
 
 
-def test_two_jobs_without_a_transfer_between_share_the_time_and_the_whole_of_it_is_uncertain(inferred):
+def test_two_actions_without_a_transfer_between_share_the_time_and_the_whole_of_it_is_uncertain(inferred):
     last = [receive(0, 1_000), send(31_000, 31_100), receive(31_100, 40_000), send(70_000, 70_100)]
     found = inferred(*last, rank=2)
-    jobs = in_us(found.jobs, "order")
-    assert [job[0] for job in jobs] == ["forward", "backward"] * 2
+    actions = in_us(found.actions, "order")
+    assert [action[0] for action in actions] == ["forward", "backward"] * 2
     third = (30_000 - BEHIND_US - BEFORE_US) / 3
-    assert jobs[0][2] == jobs[1][1] == pytest.approx(1_000 + BEHIND_US + third, abs=1)
-    assert found.jobs["edge_error_ns"][0] == pytest.approx(2 * third * 1000, rel=1e-3)
+    assert actions[0][2] == actions[1][1] == pytest.approx(1_000 + BEHIND_US + third, abs=1)
+    assert found.actions["edge_error_ns"][0] == pytest.approx(2 * third * 1000, rel=1e-3)
 
 
-def test_the_first_rank_s_jobs_end_with_the_optimizer(inferred):
+def test_the_first_rank_s_actions_end_with_the_optimizer(inferred):
     first = [
         mark("Optimizer.zero_grad#SGD", 0, 100), send(10_100, 20_000), send(20_100, 60_000), receive(20_200, 61_000),
         receive(81_000, 90_000), mark("Optimizer.step#SGD.step", 115_000, 116_000),
     ]  # fmt: skip
-    jobs = in_us(inferred(*first, rank=0, groups=((0, 1),)).jobs, "order")
-    assert [job[0] for job in jobs] == ["forward", "forward", "backward", "backward"]
-    assert jobs[2][1:3] == (61_000 + BEHIND_US, 81_000 - BEFORE_US)
-    assert jobs[3][1:3] == (90_000 + BEHIND_US, 110_000)  # as long as the other: the rest is not a job's
+    actions = in_us(inferred(*first, rank=0, groups=((0, 1),)).actions, "order")
+    assert [action[0] for action in actions] == ["forward", "forward", "backward", "backward"]
+    assert actions[2][1:3] == (61_000 + BEHIND_US, 81_000 - BEFORE_US)
+    assert actions[3][1:3] == (
+        90_000 + BEHIND_US,
+        110_000,
+    )  # as long as the other: the rest is not a action's
 
 
 def test_transfers_in_another_order_tell_nothing_and_are_counted(inferred):
     gpipe = ms(*"RSRS", *"RSRS")  # on a rank of three, two forwards before any backward is a warm-up of 1F1B
-    assert inferred(*gpipe).jobs.height == 4
+    assert inferred(*gpipe).actions.height == 4
     eager = ms(
         *"RSRSRSRS", *"RSRSRSRS"
     )  # four forwards, then four backwards: not 1F1B's order, but its letters
-    assert inferred(*ms(*"RRSS", *"RSRS")).jobs.is_empty()
+    assert inferred(*ms(*"RRSS", *"RSRS")).actions.is_empty()
     assert inferred(*ms(*"RRSS", *"RSRS")).unmatched == 8
-    assert inferred(*eager, rank=0).jobs.is_empty()
+    assert inferred(*eager, rank=0).actions.is_empty()
 
 
 def test_a_step_that_is_not_whole_is_left_out_and_the_next_one_is_told(inferred):
@@ -97,17 +100,17 @@ def test_a_step_that_is_not_whole_is_left_out_and_the_next_one_is_told(inferred)
     optimizer = mark("Optimizer.step#SGD.step", 200_000, 201_000)
     found = inferred(*half, optimizer, *ms(*"RSRSRSRS", since=30))
     assert found.unmatched == 3
-    assert found.jobs["order"].to_list() == [0, 1, 0, 1]
+    assert found.actions["order"].to_list() == [0, 1, 0, 1]
 
 
 def test_of_several_process_groups_the_one_that_explains_the_order_is_the_pipeline(inferred):
     groups = ((0, 1, 2, 3, 4, 5, 6, 7), (1, 5), (0, 1))
     first_of_two = ms(*"SSR", "R")
-    assert inferred(*first_of_two, rank=1, groups=groups).jobs.height == 4
-    assert inferred(*first_of_two, rank=1, groups=((0, 1, 2),)).jobs.is_empty()
+    assert inferred(*first_of_two, rank=1, groups=groups).actions.height == 4
+    assert inferred(*first_of_two, rank=1, groups=((0, 1, 2),)).actions.is_empty()
 
 
 def test_without_a_rank_or_a_group_nothing_is_told(inferred):
-    assert inferred(*MIDDLE, rank=None).jobs.is_empty()
-    assert inferred(*MIDDLE, groups=((5, 6),)).jobs.is_empty()
-    assert inferred(mark("epoch", 0, 1)).jobs.is_empty()
+    assert inferred(*MIDDLE, rank=None).actions.is_empty()
+    assert inferred(*MIDDLE, groups=((5, 6),)).actions.is_empty()
+    assert inferred(mark("epoch", 0, 1)).actions.is_empty()

@@ -1,4 +1,4 @@
-"""Jobs as a GPU ran them: traces with planted kernels, fields as in libkineto/src/output_json.cpp."""
+"""Actions as a GPU ran them: traces with planted kernels, fields as in libkineto/src/output_json.cpp."""
 
 import json
 
@@ -65,13 +65,13 @@ def span(timeline, kind):
     return row
 
 
-def test_a_job_lasts_from_its_first_kernel_to_its_last(timeline):
+def test_a_action_lasts_from_its_first_kernel_to_its_last(timeline):
     forward = span(timeline, "forward")
     assert (forward["start_ns"] - BASE_NS, forward["end_ns"] - BASE_NS) == (100_500, 200_250)
     assert (forward["lane"], forward["stage"], forward["microbatch"]) == ("compute", 0, 0)
 
 
-def test_kernels_that_the_autograd_engine_or_a_graph_launched_are_of_the_job_that_waits_for_them(timeline):
+def test_kernels_that_the_autograd_engine_or_a_graph_launched_are_of_the_action_that_waits_for_them(timeline):
     backward = span(timeline, "backward")
     assert (backward["start_ns"] - BASE_NS, backward["end_ns"] - BASE_NS) == (400_000, 520_000)
 
@@ -82,7 +82,7 @@ def test_a_kernel_of_nccl_is_a_transfer_with_its_peer_and_size(timeline):
     assert (sent["peer"], sent["bytes"], sent["lane"]) == (1, 2000, "comm")
 
 
-def test_a_job_without_a_kernel_is_where_the_host_launched_it_and_is_counted(timeline):
+def test_a_action_without_a_kernel_is_where_the_host_launched_it_and_is_counted(timeline):
     assert span(timeline, "grad_reduce")["lane"] == "host"
     assert "no kernel" in " ".join(timeline.diagnostics["message"])
     assert timeline.ranks["device"].to_list() == ["NVIDIA H100 80GB HBM3"]

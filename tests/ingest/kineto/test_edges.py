@@ -1,4 +1,4 @@
-"""Edges of jobs between annotations and operators."""
+"""Edges of actions between annotations and operators."""
 
 import numpy as np
 import polars as pl
@@ -33,17 +33,19 @@ def edges(found, start, end, *, is_backward=False, sends_behind=None):
     st.sampled_from([None, False, True]),
     st.sampled_from([OTHER, CLOSING]),
 )
-def test_a_planted_job_lies_within_the_stated_error(times, is_backward, sends_behind, what):
-    """The job is wider than its operator, and the annotation wider than the job."""
+def test_a_planted_action_lies_within_the_stated_error(times, is_backward, sends_behind, what):
+    """The action is wider than its operator, and the annotation wider than the action."""
     before, ahead, length, behind, after = times
-    job_start, job_end = before, before + ahead + length + 1 + behind
-    found = operators((what, job_start + ahead, job_start + ahead + length + 1))
-    start, end, error = edges(found, 0, job_end + after, is_backward=is_backward, sends_behind=sends_behind)
-    assert max(abs(start - job_start), abs(end - job_end)) <= error
+    action_start, action_end = before, before + ahead + length + 1 + behind
+    found = operators((what, action_start + ahead, action_start + ahead + length + 1))
+    start, end, error = edges(
+        found, 0, action_end + after, is_backward=is_backward, sends_behind=sends_behind
+    )
+    assert max(abs(start - action_start), abs(end - action_end)) <= error
     assert start <= 2 * HALF_OF_START_NS
 
 
-def test_what_prepares_a_send_is_not_of_the_job():
+def test_what_prepares_a_send_is_not_of_the_action():
     for sends_behind, end in ((True, 54), (False, 60)):
         found = edges(operators((OTHER, 0, 30)), 0, 90, sends_behind=sends_behind)
         assert found == [0, end, max(90 - end, end - 30)]
@@ -56,12 +58,12 @@ def test_behind_the_operator_that_closes_a_backward_there_is_next_to_nothing():
         assert found == [0, end, max(91_000 - end, end - 41_000)]
 
 
-def test_the_longer_the_stretch_the_less_of_it_is_before_the_job():
+def test_the_longer_the_stretch_the_less_of_it_is_before_the_action():
     starts = [edges(operators((OTHER, at, at + 1)), 0, at + 1)[0] for at in (60_000, 200_000, 400_000, 10**7)]
     assert starts == [30_000, 50_000, 80_000, 100_000]
 
 
-def test_without_operators_a_job_is_somewhere_in_its_annotation():
+def test_without_operators_a_action_is_somewhere_in_its_annotation():
     assert edges(operators(), 5, 90) == [47, 90, 85]
 
 

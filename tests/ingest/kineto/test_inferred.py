@@ -1,4 +1,4 @@
-"""Jobs of a schedule that annotates nothing."""
+"""Actions of a schedule that annotates nothing."""
 
 import pytest
 
@@ -32,21 +32,21 @@ FLOWS = [*flow(1, 110, 510), *flow(2, 310, 810)]
 
 def test_flows_say_which_forward_a_backward_belongs_to(inferred):
     found = inferred(*FORWARDS, *BACKWARDS, operator("c10d::send", 1000, 1010), *FLOWS)
-    assert in_us(found.jobs, "order") == [
+    assert in_us(found.actions, "order") == [
         ("forward", 100, 200, 0), ("forward", 300, 400, 1), ("backward", 500, 700, 0), ("backward", 800, 1000, 1),
     ]  # fmt: skip
     assert found.unmatched == 0
-    assert found.jobs["edge_error_ns"].to_list() == [0, 0, 0, 0]
+    assert found.actions["edge_error_ns"].to_list() == [0, 0, 0, 0]
 
 
 def test_where_nothing_follows_the_end_is_uncertain_and_that_is_stated(inferred):
-    last = inferred(*FORWARDS, *BACKWARDS, *FLOWS).jobs.sort("start_ns")[-1]
+    last = inferred(*FORWARDS, *BACKWARDS, *FLOWS).actions.sort("start_ns")[-1]
     ((_, _, end_us),) = in_us(last)
     assert 1000 < end_us <= 1200
     assert last["edge_error_ns"][0] >= (end_us - 1000) * 1000
 
 
-def test_a_receive_feeds_the_job_behind_it_and_a_send_empties_the_one_before(inferred):
+def test_a_receive_feeds_the_action_behind_it_and_a_send_empties_the_one_before(inferred):
     found = inferred(*FORWARDS, *BACKWARDS, *FLOWS).transfers
     kinds = found.select("kind", "order").rows()
     assert kinds == [
@@ -57,20 +57,20 @@ def test_a_receive_feeds_the_job_behind_it_and_a_send_empties_the_one_before(inf
 def test_a_flow_that_comes_again_is_of_the_forward_before_the_backward(inferred):
     later = [{**one, "ts": one["ts"] + 10_000} for one in [*FORWARDS, *BACKWARDS, *FLOWS]]
     found = inferred(*FORWARDS, *BACKWARDS, *FLOWS, *later)
-    backwards = found.jobs.filter(found.jobs["kind"] == "backward").sort("start_ns")
+    backwards = found.actions.filter(found.actions["kind"] == "backward").sort("start_ns")
     assert backwards["order"].to_list() == [0, 1, 2, 3]
 
 
 def test_a_backward_of_no_forward_in_the_trace_is_counted(inferred):
     found = inferred(*FORWARDS, *BACKWARDS, *flow(1, 110, 510), *flow(2, 310, 320), *flow(3, -50, 810))
     assert found.unmatched == 1
-    assert len(found.jobs.filter(found.jobs["kind"] == "backward")) == 1
+    assert len(found.actions.filter(found.actions["kind"] == "backward")) == 1
 
 
-def test_splitting_the_batch_is_of_no_job(inferred):
+def test_splitting_the_batch_is_of_no_action(inferred):
     split = [operator("aten::tensor_split", 0, 40), operator("aten::slice", 10, 20)]
     found = inferred(*split, operator("aten::mm", 100, 200), *BACKWARDS, *flow(1, 110, 510))
-    (kind, start_us, _), *_ = in_us(found.jobs)
+    (kind, start_us, _), *_ = in_us(found.actions)
     assert (kind, start_us) == ("forward", 70)
 
 
@@ -82,15 +82,15 @@ def test_a_backward_begins_behind_its_loss(inferred):
         backward_operator(920, 1000),
         *flow(1, 50, 930),
     )
-    rows = {kind: (start, end) for kind, start, end in in_us(found.jobs)}
+    rows = {kind: (start, end) for kind, start, end in in_us(found.actions)}
     assert rows["loss"][1] == 150
     start_us = rows["backward"][0]
     assert 150 <= start_us <= 250
-    error_ns = found.jobs.filter(found.jobs["kind"] == "backward")["edge_error_ns"][0]
+    error_ns = found.actions.filter(found.actions["kind"] == "backward")["edge_error_ns"][0]
     assert error_ns >= 1000 * max(start_us - 150, 900 - start_us)
 
 
-def test_what_stands_before_the_splitting_of_the_batch_is_of_no_job(inferred):
+def test_what_stands_before_the_splitting_of_the_batch_is_of_no_action(inferred):
     """The training makes or loads its batch in operators that record no graph."""
     found = inferred(
         operator("aten::randn", -900, -600),
@@ -100,7 +100,7 @@ def test_what_stands_before_the_splitting_of_the_batch_is_of_no_job(inferred):
         *BACKWARDS,
         *flow(1, -190, 510),
     )
-    (kind, start_us, _), *_ = in_us(found.jobs)
+    (kind, start_us, _), *_ = in_us(found.actions)
     assert kind == "forward"
     assert -360 <= start_us <= -300
 
@@ -110,7 +110,7 @@ def test_a_split_of_the_model_s_own_is_in_its_forward(inferred):
     found = inferred(
         operator("aten::mm", 0, 100), split, operator("aten::mm", 150, 400), *BACKWARDS, *flow(1, 10, 510)
     )
-    (_, start_us, _), *_ = in_us(found.jobs)
+    (_, start_us, _), *_ = in_us(found.actions)
     assert start_us <= 0
 
 
@@ -127,7 +127,7 @@ def test_a_forward_whose_loss_no_name_tells_is_uncertain_as_a_whole(inferred):
         backward_operator(200, 300),
         *flow(1, 50, 210),
     )
-    forward, backward = found.jobs.sort("start_ns").to_dicts()
+    forward, backward = found.actions.sort("start_ns").to_dicts()
     assert forward["holds_loss"]
     assert not backward["holds_loss"]
     assert forward["edge_error_ns"] >= 70_000
@@ -135,7 +135,7 @@ def test_a_forward_whose_loss_no_name_tells_is_uncertain_as_a_whole(inferred):
 
 @pytest.mark.parametrize("pause_us", [1, 60, 300, 3000])
 def test_a_backward_begins_no_earlier_than_the_forward_before_it_ends(inferred, pause_us):
-    """A rank runs one job at a time: what is not known of either edge must not make them overlap."""
+    """A rank runs one action at a time: what is not known of either edge must not make them overlap."""
     began_us = 200 + pause_us
     found = inferred(
         mark("gloo:recv", -50, 0),
@@ -143,7 +143,7 @@ def test_a_backward_begins_no_earlier_than_the_forward_before_it_ends(inferred, 
         backward_operator(began_us, began_us + 100),
         *flow(1, 50, began_us + 10),
     )
-    forward, backward = found.jobs.sort("start_ns").to_dicts()
+    forward, backward = found.actions.sort("start_ns").to_dicts()
     assert forward["end_ns"] <= backward["start_ns"] <= backward["mark_start_ns"]
 
 
@@ -152,13 +152,13 @@ def test_what_the_schedule_does_behind_the_last_backward_is_not_of_it(inferred):
     found = inferred(
         *FORWARDS, *BACKWARDS, operator("aten::div_", 1040, 1050), operator("aten::div_", 1060, 1070), *FLOWS
     )
-    last = found.jobs.sort("start_ns")[-1]
+    last = found.actions.sort("start_ns")[-1]
     ((_, _, end_us),) = in_us(last)
     assert 1000 <= end_us <= 1040
     assert last["edge_error_ns"][0] >= 1000 * max(end_us - 1000, 1040 - end_us)
 
 
-def test_a_job_may_have_begun_as_early_as_the_one_before_it_ended(inferred):
+def test_a_action_may_have_begun_as_early_as_the_one_before_it_ended(inferred):
     """A first stage goes from a backward to the next forward without a transfer, or has to wait for a processor."""
     found = inferred(
         operator("aten::mm", 0, 100),
@@ -168,9 +168,11 @@ def test_a_job_may_have_begun_as_early_as_the_one_before_it_ended(inferred):
         *flow(1, 10, 510),
         *flow(2, 3010, 4010),
     )
-    (late,) = found.jobs.filter((found.jobs["order"] == 1) & (found.jobs["kind"] == "forward")).to_dicts()
+    (late,) = found.actions.filter(
+        (found.actions["order"] == 1) & (found.actions["kind"] == "forward")
+    ).to_dicts()
     assert late["edge_error_ns"] >= 2_000_000
 
 
 def test_without_flows_nothing_is_told(inferred):
-    assert inferred(*FORWARDS, *BACKWARDS).jobs.is_empty()
+    assert inferred(*FORWARDS, *BACKWARDS).actions.is_empty()

@@ -1,4 +1,4 @@
-"""Which transfers are of a job, and what is of the first exchange of shapes."""
+"""Which transfers are of a action, and what is of the first exchange of shapes."""
 
 import pytest
 
@@ -42,7 +42,7 @@ TRANSFERS = [
 ]  # fmt: skip
 
 
-def test_every_job_has_its_receive_and_its_send(inferred):
+def test_every_action_has_its_receive_and_its_send(inferred):
     found = inferred(*STEP)
     assert kinds(found) == TRANSFERS
     assert found.left_out == 0
@@ -51,14 +51,14 @@ def test_every_job_has_its_receive_and_its_send(inferred):
 @pytest.mark.parametrize(
     "between", [mark("Optimizer.step#SGD.step", 4300, 4400), operator("aten::tensor_split", 4300, 4310)]
 )
-def test_transfers_of_an_evaluation_are_of_no_job(inferred, between):
+def test_transfers_of_an_evaluation_are_of_no_action(inferred, between):
     """Its forwards record no graph that a backward would follow."""
     found = inferred(*STEP, between, *forward(5000), *forward(6000))
     assert kinds(found) == TRANSFERS
     assert found.left_out == 4
 
 
-def test_transfers_of_an_evaluation_before_the_step_are_of_no_job(inferred):
+def test_transfers_of_an_evaluation_before_the_step_are_of_no_action(inferred):
     found = inferred(*forward(-2000), *forward(-1000), *STEP)
     assert kinds(found) == TRANSFERS
     assert found.left_out == 4
@@ -72,7 +72,7 @@ def test_the_forward_and_backward_whose_results_are_sent_as_objects_are_of_no_st
     answer = [*receive(-2010), backward_operator(-1950, -1850), *made_again, *flow(7, -3000, -1900)]
     found = inferred(*first, *answer, *STEP)
     assert kinds(found) == [(kind, order + 1) for kind, order in TRANSFERS]
-    assert [kind for kind, *_ in in_us(found.jobs)] == ["forward", "forward", "backward", "backward"]
+    assert [kind for kind, *_ in in_us(found.actions)] == ["forward", "forward", "backward", "backward"]
     assert found.left_out == 6
 
 
@@ -82,7 +82,7 @@ def test_a_batch_that_workers_pack_is_in_no_exchange(inferred):
     assert kinds(found) == TRANSFERS
 
 
-def test_what_one_job_of_many_has_is_of_none_of_them(inferred):
+def test_what_one_action_of_many_has_is_of_none_of_them(inferred):
     """A first stage receives nothing for its forwards."""
     events = [*STEP, *forward(5000), *backward(5, 6000)]
     received = [1000, 1002, 2000, 2002, 5000, 5002]

@@ -7,7 +7,7 @@ import pytest
 
 from stagescope.ingest.kineto.facts import RankFacts
 from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
-from stagescope.ingest.kineto.rank_trace import JOB_SCHEMA, TRANSFER_SCHEMA, RankTrace
+from stagescope.ingest.kineto.rank_trace import ACTION_SCHEMA, TRANSFER_SCHEMA, RankTrace
 
 
 def table(rows, schema):
@@ -17,9 +17,9 @@ def table(rows, schema):
 def trace(rank, groups, *, stages=(), transfers=()):
     facts = RankFacts(rank, 4, "h", None, True, groups)
     stages = stages or (None,)
-    jobs = table([{"kind": "forward", "stage": stage, "microbatch": 0} for stage in stages], JOB_SCHEMA)
+    actions = table([{"kind": "forward", "stage": stage, "microbatch": 0} for stage in stages], ACTION_SCHEMA)
     moved = table([{"kind": kind, "stage": stages[0]} for kind in transfers], TRANSFER_SCHEMA)
-    return RankTrace(Path(f"rank{rank}.json"), facts, jobs, moved, pl.DataFrame(), False, [])
+    return RankTrace(Path(f"rank{rank}.json"), facts, actions, moved, pl.DataFrame(), False, [])
 
 
 def test_ranks_whose_stages_make_a_whole_pipeline_are_one():
@@ -46,7 +46,7 @@ def test_without_stages_the_transfers_tell_who_is_first_and_last_and_places_are_
     groups = pipeline_groups(traces)
     assert groups == dict.fromkeys(roles, (0, 1, 2))
     placed = with_places(1, traces[1], groups, traces)
-    assert placed.jobs["stage"].to_list() == [1]
+    assert placed.actions["stage"].to_list() == [1]
     assert placed.transfers.select("stage", "peer").rows() == [(1, 0), (1, 2)]
 
 

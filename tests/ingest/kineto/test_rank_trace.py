@@ -3,7 +3,7 @@
 import pytest
 
 from ingest.kineto.planted_traces import BASE_NS, backward_operator, flow, in_us, mark, operator, write_trace
-from stagescope.ingest.kineto.rank_trace import JOB_SCHEMA, TRANSFER_SCHEMA, read_rank
+from stagescope.ingest.kineto.rank_trace import ACTION_SCHEMA, TRANSFER_SCHEMA, read_rank
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def read(tmp_path):
     return read
 
 
-def test_an_annotated_trace_has_jobs_with_steps_and_the_waits_of_their_receives(read):
+def test_an_annotated_trace_has_actions_with_steps_and_the_waits_of_their_receives(read):
     found = read(
         mark("ProfilerStep#3", 0, 2000),
         mark("PP:1F0", 0, 100),
@@ -24,23 +24,25 @@ def test_an_annotated_trace_has_jobs_with_steps_and_the_waits_of_their_receives(
         mark("PP:1F1", 130, 400),
         operator("aten::mm", 300, 400),
     )
-    assert in_us(found.jobs, "stage", "microbatch", "step") == [
+    assert in_us(found.actions, "stage", "microbatch", "step") == [
         ("forward", 0, 100, 1, 0, 3), ("forward", 300, 400, 1, 1, 3),
     ]  # fmt: skip
     (wait,) = found.transfers.to_dicts()
     assert (wait["wait_start_ns"] - BASE_NS, wait["wait_end_ns"] - BASE_NS) == (115_000, 300_000)
     assert found.steps["step"].to_list() == [3]
     assert (found.inferred_from, found.diagnostics) == (None, [])
-    assert dict(found.jobs.schema) == {name: kind() for name, kind in JOB_SCHEMA.items()}
+    assert dict(found.actions.schema) == {name: kind() for name, kind in ACTION_SCHEMA.items()}
     assert dict(found.transfers.schema) == {name: kind() for name, kind in TRANSFER_SCHEMA.items()}
 
 
-def test_without_annotations_jobs_are_inferred_and_numbered_in_each_step(read):
+def test_without_annotations_actions_are_inferred_and_numbered_in_each_step(read):
     step = [operator("aten::mm", 0, 100), backward_operator(110, 200), *flow(1, 10, 120)]
     again = [{**one, "ts": one["ts"] + 1000} for one in step]
     optimizer = [mark("Optimizer.step#SGD.step", at, at + 10) for at in (300, 1300)]
     found = read(*step, *again, *optimizer)
-    rows = found.jobs.filter(found.jobs["kind"] != "optimizer").select("kind", "microbatch", "step").rows()
+    rows = (
+        found.actions.filter(found.actions["kind"] != "optimizer").select("kind", "microbatch", "step").rows()
+    )
     assert sorted(rows) == [("backward", 0, 0), ("backward", 0, 1), ("forward", 0, 0), ("forward", 0, 1)]
     assert found.inferred_from == "operators, flows and transfers"
 
@@ -53,7 +55,7 @@ def test_a_trace_that_begins_in_the_middle_of_a_step_says_so(read):
     assert "begins in the middle of a step" in said.message
 
 
-def test_a_trace_of_something_else_has_no_jobs(read):
+def test_a_trace_of_something_else_has_no_actions(read):
     found = read(operator("aten::mm", 0, 100), mark("epoch", 0, 100))
-    assert found.jobs.is_empty()
+    assert found.actions.is_empty()
     assert found.transfers.is_empty()

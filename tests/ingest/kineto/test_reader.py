@@ -27,7 +27,7 @@ from trainings import SCHEDULES, run_ranks
 TRACES = DATA / "kineto"
 KEPT = sorted(folder.name for folder in TRACES.iterdir() if folder.is_dir())
 CLOSE_NS = 50_000
-JOB = ["rank", "kind", "stage", "microbatch"]
+ACTION = ["rank", "kind", "stage", "microbatch"]
 
 
 def paths(schedule):
@@ -44,7 +44,7 @@ def save(path, trace):
 
 
 def unsure(found):
-    """Return the jobs whose edges are off by more than is stated of them, or than 50 us where less is stated."""
+    """Return the actions whose edges are off by more than is stated of them, or than 50 us where less is stated."""
     off_ns = pl.max_horizontal("start_off_ns", "end_off_ns")
     return found.filter(off_ns > pl.max_horizontal("error_ns", CLOSE_NS))
 
@@ -54,7 +54,7 @@ def said(timeline, severity):
 
 
 @pytest.mark.parametrize("schedule", KEPT)
-def test_a_real_trace_gives_the_jobs_that_the_recorder_saw_within_the_stated_error(schedule):
+def test_a_real_trace_gives_the_actions_that_the_recorder_saw_within_the_stated_error(schedule):
     recorded = pl.read_csv(TRACES / schedule / "recorded.txt")
     found = compared(recorded, {rank: read_rank(path) for rank, path in enumerate(paths(schedule))})
     assert (
@@ -70,7 +70,7 @@ def test_a_real_trace_gives_the_jobs_that_the_recorder_saw_within_the_stated_err
     assert found["end_off_ns"].median() < CLOSE_NS
 
 
-def test_an_annotated_job_does_not_contain_the_wait_for_its_input():
+def test_an_annotated_action_does_not_contain_the_wait_for_its_input():
     timeline = stagescope.read(*paths("ZBVZeroBubble"))
     waits = timeline.spans.filter((pl.col("kind") == "recv_forward") & (pl.col("stage") == 3))
     forwards = timeline.spans.filter((pl.col("kind") == "forward") & (pl.col("stage") == 3))
@@ -104,12 +104,12 @@ def test_1f1b_is_inferred_and_its_uncertainty_said():
 
 def test_1f1b_is_told_by_its_transfers_alone_where_the_trace_holds_nothing_else():
     timeline = stagescope.read(TRACES.parent / "kineto_transfers")
-    jobs = timeline.spans.filter(pl.col("kind").is_in(["forward", "backward"])).sort("start_ns")
+    actions = timeline.spans.filter(pl.col("kind").is_in(["forward", "backward"])).sort("start_ns")
     for step in range(2):
         for rank, expected in order("1f1b", ranks=4, microbatches=8).items():
-            own = jobs.filter((pl.col("step") == step) & (pl.col("rank") == rank))
-            labels = [label(*job) for job in own.select("kind", "stage", "microbatch").iter_rows()]
-            assert labels == [str(job) for job in expected]
+            own = actions.filter((pl.col("step") == step) & (pl.col("rank") == rank))
+            labels = [label(*action) for action in own.select("kind", "stage", "microbatch").iter_rows()]
+            assert labels == [str(action) for action in expected]
     messages = match_messages(timeline.spans)
     assert messages.height == 2 * 8 * 2 * 3
     assert (messages["recv_end_ns"] >= messages["send_start_ns"]).all()
@@ -128,16 +128,16 @@ def test_what_transfers_alone_tell_is_what_the_recorder_saw_within_the_stated_er
     found = compared(recorded, {rank: read_rank(tmp_path / f"rank{rank}.json") for rank in range(4)})
     assert found.height == 4 * 16
     assert found.select("start_off_ns", "end_off_ns").null_count().row(0) == (0, 0)
-    # The machine was busy in this run: four jobs are 0.6 to 0.9 ms from a transfer that followed at once.
+    # The machine was busy in this run: four actions are 0.6 to 0.9 ms from a transfer that followed at once.
     assert unsure(found).height <= 0.1 * found.height
     middle = found.filter(
         pl.col("rank").is_in([1, 2])
-    )  # a transfer stands before and behind each of their jobs
+    )  # a transfer stands before and behind each of their actions
     assert middle["start_off_ns"].median() < CLOSE_NS
     assert middle["end_off_ns"].median() < 3 * CLOSE_NS
 
 
-def test_an_overlapped_pair_is_two_jobs_one_after_the_other():
+def test_an_overlapped_pair_is_two_actions_one_after_the_other():
     spans = stagescope.read(*paths("DualPipeV")).spans.filter(pl.col("pair").is_not_null())
     pairs = spans.group_by("rank", "pair").agg(pl.col("kind").cast(pl.String).sort_by("start_ns"), pl.len())
     assert pairs.height > 10
@@ -176,7 +176,7 @@ def test_a_trace_that_is_cut_off_gives_what_stands_before_the_cut(tmp_path):
     )
 
 
-def test_an_empty_object_and_values_that_are_no_numbers_cost_no_job(tmp_path):
+def test_an_empty_object_and_values_that_are_no_numbers_cost_no_action(tmp_path):
     for rank, path in enumerate(paths("GPipe")):
         trace = load(path)
         trace["traceEvents"][5:5] = [{}, {"ph": "X", "cat": "cpu_op", "args": {"flops": float("nan")}}]
@@ -208,7 +208,7 @@ def test_a_trace_without_a_pipeline_says_what_to_record(tmp_path):
         one for one in trace["traceEvents"] if one.get("cat") == "cpu_op" and "c10d" not in one["name"]
     ]
     with pytest.raises(
-        InputError, match=r"no pipeline job in .*: nothing in it is called like PP:1F0"
+        InputError, match=r"no pipeline action in .*: nothing in it is called like PP:1F0"
     ) as error:
         stagescope.read(save(tmp_path / "rank0.json", trace))
     assert "record_function" in error.value.hint
@@ -221,8 +221,8 @@ def test_the_line_that_is_advised_makes_the_next_trace_readable(tmp_path):
     for one in trace["traceEvents"]:
         word, _, number = one["name"].partition(" ")
         one["name"] = renamed[word] + number if word in renamed else one["name"]
-    jobs = stagescope.read(save(tmp_path / "rank0.json", trace)).spans
-    assert jobs.filter(pl.col("kind") == "forward")["microbatch"].to_list() == list(range(8))
+    actions = stagescope.read(save(tmp_path / "rank0.json", trace)).spans
+    assert actions.filter(pl.col("kind") == "forward")["microbatch"].to_list() == list(range(8))
 
 
 def test_a_pickle_and_a_file_of_torch_save_are_refused_and_never_loaded(tmp_path):
@@ -253,7 +253,7 @@ def test_traces_without_a_rank_are_numbered_and_that_is_said(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_run_recorded_by_both_at_once_gives_the_same_jobs(tmp_path, schedule):
+def test_a_run_recorded_by_both_at_once_gives_the_same_actions(tmp_path, schedule):
     script = Path(__file__).parent / "profiled_training.py"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment = recording_environment(tmp_path / "own", steps=None, run=schedule, inherited=environment)
@@ -264,12 +264,12 @@ def test_a_run_recorded_by_both_at_once_gives_the_same_jobs(tmp_path, schedule):
     found = compared(recorded, traces)
     assert found.select("start_off_ns", "end_off_ns").null_count().row(0) == (0, 0)
     # An edge lies between two stamps of the profiler, however long the rank waited for a processor in between. So a
-    # job is within 50 us of itself in a step in which the system left its rank alone, and each time within what is
+    # action is within 50 us of itself in a step in which the system left its rank alone, and each time within what is
     # stated of it; where the machine is not busy with other tests, also by the median of the eight steps.
     assert unsure(found).height <= (0.01 if schedule == "1F1B" else 0) * found.height
     off_ns = pl.max_horizontal("start_off_ns", "end_off_ns")
-    best = found.group_by(JOB).agg(off_ns.min().alias("off_ns"))["off_ns"]
-    middle = found.group_by(JOB).agg(pl.median("start_off_ns", "end_off_ns")).select(off_ns).to_series()
+    best = found.group_by(ACTION).agg(off_ns.min().alias("off_ns"))["off_ns"]
+    middle = found.group_by(ACTION).agg(pl.median("start_off_ns", "end_off_ns")).select(off_ns).to_series()
     least = 0.85 if schedule == "1F1B" else 0.95
     assert (best <= CLOSE_NS).mean() >= least
     assert found["start_off_ns"].median() < CLOSE_NS
@@ -277,7 +277,7 @@ def test_a_run_recorded_by_both_at_once_gives_the_same_jobs(tmp_path, schedule):
     close = (middle <= CLOSE_NS).mean()
     if close < least:
         pytest.skip(
-            f"the machine was too busy: {close:.0%} of the jobs within 50 us by the median of their steps"
+            f"the machine was too busy: {close:.0%} of the actions within 50 us by the median of their steps"
         )
 
 
@@ -299,12 +299,12 @@ def test_the_first_step_evaluations_and_accumulated_gradients_are_told_as_the_re
 
 
 def labels_of(spans):
-    """Return the jobs of each step and rank, in the order in which they ran."""
-    jobs = spans.filter(pl.col("kind").is_in(["forward", "backward"]) & pl.col("step").is_not_null())
-    ordered = jobs.sort("start_ns").select("step", "rank", "kind", "stage", "microbatch").rows()
+    """Return the actions of each step and rank, in the order in which they ran."""
+    actions = spans.filter(pl.col("kind").is_in(["forward", "backward"]) & pl.col("step").is_not_null())
+    ordered = actions.sort("start_ns").select("step", "rank", "kind", "stage", "microbatch").rows()
     return {
-        place: [label(*job[2:]) for job in ordered if job[:2] == place]
-        for place in {job[:2] for job in ordered}
+        place: [label(*action[2:]) for action in ordered if action[:2] == place]
+        for place in {action[:2] for action in ordered}
     }
 
 

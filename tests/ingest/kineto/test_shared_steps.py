@@ -13,11 +13,11 @@ RANKS, MICROBATCHES, STEPS = 3, 4, 3
 GROUP = tuple(range(RANKS))
 
 
-def job_of(rank, job, since_us):
-    """Return the events of a job of 1 ms: its receive before its operators, its send behind them."""
+def action_of(rank, action, since_us):
+    """Return the events of a action of 1 ms: its receive before its operators, its send behind them."""
     upward, downward = rank > 0, rank < RANKS - 1
-    receives, sends = (upward, downward) if job.kind == "F" else (downward, upward)
-    make = (lambda *span: operator("aten::mm", *span)) if job.kind == "F" else backward_operator
+    receives, sends = (upward, downward) if action.kind == "F" else (downward, upward)
+    make = (lambda *span: operator("aten::mm", *span)) if action.kind == "F" else backward_operator
     return [
         *(
             [mark("gloo:recv", since_us, since_us + 10), operator("c10d::recv_", since_us, since_us + 5)]
@@ -38,10 +38,10 @@ def events_of(rank, *, optimizer=False):
     """Return the events of a 1F1B rank: three steps of four micro-batches."""
     events, begun_us, at_us = [], {}, 1000 * rank
     for step in range(STEPS):
-        for job in order("1f1b", ranks=RANKS, microbatches=MICROBATCHES)[rank]:
-            events += job_of(rank, job, at_us)
-            number, middle_us = 100 * step + job.microbatch, at_us + 500
-            if job.kind == "F":
+        for action in order("1f1b", ranks=RANKS, microbatches=MICROBATCHES)[rank]:
+            events += action_of(rank, action, at_us)
+            number, middle_us = 100 * step + action.microbatch, at_us + 500
+            if action.kind == "F":
                 begun_us[number] = middle_us
             else:
                 events += flow(number, begun_us[number], middle_us)
@@ -65,8 +65,8 @@ def write(tmp_path):
 
 def labels(timeline, step, rank):
     own = timeline.spans.filter((pl.col("step") == step) & (pl.col("rank") == rank)).sort("start_ns")
-    jobs = own.filter(pl.col("kind").is_in(["forward", "backward"]))
-    return [label(*job) for job in jobs.select("kind", "stage", "microbatch").iter_rows()]
+    actions = own.filter(pl.col("kind").is_in(["forward", "backward"]))
+    return [label(*action) for action in actions.select("kind", "stage", "microbatch").iter_rows()]
 
 
 def said(timeline):
@@ -79,7 +79,7 @@ def test_steps_are_told_by_optimizers_or_by_backwards_that_have_come(write, opti
     expected = order("1f1b", ranks=RANKS, microbatches=MICROBATCHES)
     for step in range(STEPS):
         for rank in GROUP:
-            assert labels(timeline, step, rank) == [str(job) for job in expected[rank]]
+            assert labels(timeline, step, rank) == [str(action) for action in expected[rank]]
     assert set(timeline.spans["step"]) == set(range(STEPS))
 
 
@@ -102,5 +102,5 @@ def test_transfers_alone_tell_the_steps_between_two_marks(write):
     timeline = stagescope.read(write(keep=is_no_operator, optimizer=True), align=False)
     expected = order("1f1b", ranks=RANKS, microbatches=MICROBATCHES)
     assert [labels(timeline, 1, rank) for rank in GROUP] == [
-        [str(job) for job in expected[rank]] for rank in GROUP
+        [str(action) for action in expected[rank]] for rank in GROUP
     ]

@@ -78,19 +78,21 @@ def test_a_trace_that_does_not_say_when_it_began_has_a_clock_of_its_own(trace):
     assert "does not say when its time began" in said(timeline, "warning")[0]
 
 
-def test_a_rank_without_a_job_is_an_error_beside_the_others(trace, tmp_path):
+def test_a_rank_without_a_action_is_an_error_beside_the_others(trace, tmp_path):
     empty = read_rank(write_trace(tmp_path / "e.json", [mark("epoch", 0, 1)], rank=1, ranks=(0, 1)))
     assert said(timeline_of_traces([trace(0), empty]), "error") == [
-        "no pipeline job in the trace: nothing is annotated, and no operators tell"
+        "no pipeline action in the trace: nothing is annotated, and no operators tell"
     ]
 
 
-def test_traces_without_any_job_say_what_to_record_or_what_is_wrong_with_them(tmp_path):
+def test_traces_without_any_action_say_what_to_record_or_what_is_wrong_with_them(tmp_path):
     path = write_trace(tmp_path / "rank0.json", [mark("epoch", 0, 1)])
     with pytest.raises(InputError, match="nothing in it is called like PP:1F0") as error:
         timeline_of_traces([read_rank(path)])
     assert "record_function(f'F{stage}.{microbatch}')" in error.value.hint
     text = path.read_text()
     path.write_text(text[: text.index('"ph"')], encoding="utf-8")
-    with pytest.raises(InputError, match="no pipeline job in what can be read of it: the trace is cut off"):
+    with pytest.raises(
+        InputError, match="no pipeline action in what can be read of it: the trace is cut off"
+    ):
         timeline_of_traces([read_rank(path)])

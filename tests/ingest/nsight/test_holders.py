@@ -9,9 +9,9 @@ from nsight_reports import thread
 from stagescope.ingest.nsight.holders import NOWHERE, Holders, Intervals
 
 
-def jobs(*rows):
+def actions(*rows):
     schema = {
-        "job": pl.Int64,
+        "action": pl.Int64,
         "thread": pl.Int64,
         "start_ns": pl.Int64,
         "end_ns": pl.Int64,
@@ -48,13 +48,13 @@ def test_the_innermost_interval_is_found(intervals, moments):
 
 
 def test_a_call_is_of_its_own_thread():
-    holders = Holders(jobs((0, thread(7, 1), 0, 100, False), (1, thread(7, 2), 0, 100, False)))
+    holders = Holders(actions((0, thread(7, 1), 0, 100, False), (1, thread(7, 2), 0, 100, False)))
     assert find(holders, (thread(7, 1), 50), (thread(7, 2), 50), (thread(7, 1), 150)) == [0, 1, NOWHERE]
 
 
 def test_a_thread_without_ranges_works_for_the_backward_of_its_process():
     holders = Holders(
-        jobs((0, thread(7), 0, 100, False), (1, thread(7), 200, 300, True), (2, thread(8), 0, 400, True))
+        actions((0, thread(7), 0, 100, False), (1, thread(7), 200, 300, True), (2, thread(8), 0, 400, True))
     )
     calls = [(thread(7, 9), 50), (thread(7, 9), 250), (thread(7, 9), 350), (thread(5, 9), 250)]
     assert find(holders, *calls) == [NOWHERE, 1, NOWHERE, NOWHERE]

@@ -18,7 +18,7 @@ def rows(trace, *columns):
     return trace.spans.select("kind", *columns).rows()
 
 
-def step_of_jobs(planted, at, names=("forward_step", "backward_step"), pid=100):
+def step_of_actions(planted, at, names=("forward_step", "backward_step"), pid=100):
     for place, name in enumerate(names):
         start = at + 100 * place
         planted.range(name, start, start + 50, pid=pid)
@@ -30,7 +30,7 @@ def test_names_without_numbers_are_counted_in_each_step(read):
     for step in (0, 1):
         at = 10_000 * step
         planted.range(f"iteration {step + 4}", at, at + 9000)
-        step_of_jobs(planted, at, ("forward_step", "forward_step", "backward_step", "backward_step"))
+        step_of_actions(planted, at, ("forward_step", "forward_step", "backward_step", "backward_step"))
     (trace,) = read(planted)
     assert rows(trace, "microbatch", "step") == [
         ("forward", 0, 4), ("forward", 1, 4), ("backward", 0, 4), ("backward", 1, 4),
@@ -40,10 +40,10 @@ def test_names_without_numbers_are_counted_in_each_step(read):
     assert trace.steps["step"].to_list() == [4, 5]
 
 
-def test_without_marks_of_steps_a_job_that_comes_again_is_of_the_next(read):
+def test_without_marks_of_steps_a_action_that_comes_again_is_of_the_next(read):
     planted = Planted()
     for at in (0, 10_000):
-        step_of_jobs(planted, at, ("forward_0", "backward_0"))
+        step_of_actions(planted, at, ("forward_0", "backward_0"))
     (trace,) = read(planted)
     assert [step for _, step in rows(trace, "step")] == [0, 0, 1, 1]
 
@@ -52,13 +52,13 @@ def test_processes_of_a_report_are_told_apart(read):
     planted = Planted()
     for pid in (101, 102):
         planted.last = 0
-        step_of_jobs(planted, 0, pid=pid)
+        step_of_actions(planted, 0, pid=pid)
     assert [(trace.device, trace.spans.height) for trace in read(planted)] == [(5, 2), (6, 2)]
 
 
 def test_a_transfer_has_the_direction_of_its_range_or_none(read):
     planted = Planted()
-    step_of_jobs(planted, 0, ("PP:1F0", "PP:1B0"))
+    step_of_actions(planted, 0, ("PP:1F0", "PP:1B0"))
     planted.range("PP:1SEND_F0", 300, 350)
     planted.kernel(310, 2000, 2500, name=SEND_RECV, stream=NCCL)
     planted.kernel(900, 3000, 3500, name=SEND_RECV, stream=NCCL)
@@ -70,34 +70,34 @@ def test_a_transfer_has_the_direction_of_its_range_or_none(read):
     assert ["launched in no range" in note.message for note in trace.diagnostics] == [True]
 
 
-def test_without_kernels_jobs_are_drawn_as_the_host_ran_them(read):
+def test_without_kernels_actions_are_drawn_as_the_host_ran_them(read):
     planted = Planted()
-    step_of_jobs(planted, 0)
+    step_of_actions(planted, 0)
     (trace,) = read(planted, drop=["DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL"])
     assert trace.spans.select("lane", "start_ns", "end_ns").rows() == [("host", 0, 50), ("host", 100, 150)]
     assert "nsys profile -t cuda,nvtx" in trace.diagnostics[0].message
 
 
-def test_a_job_without_a_kernel_is_counted(read):
+def test_a_action_without_a_kernel_is_counted(read):
     planted = Planted()
-    step_of_jobs(planted, 0)
+    step_of_actions(planted, 0)
     planted.range("backward_step", 300, 350)
     (trace,) = read(planted)
     assert trace.spans["lane"].to_list() == ["compute", "compute", "host"]
     assert [(note.severity, note.count) for note in trace.diagnostics] == [("warning", 1)]
 
 
-def test_names_of_a_pattern_are_jobs(read):
+def test_names_of_a_pattern_are_actions(read):
     planted = Planted()
-    step_of_jobs(planted, 0, ("mb7/bwd",))
+    step_of_actions(planted, 0, ("mb7/bwd",))
     (trace,) = read(planted, "mb{microbatch}/{kind}")
     assert rows(trace, "microbatch") == [("backward", 7)]
 
 
 @pytest.mark.parametrize("names", [(), ("epoch", "B2"), ("aten::mm, seq = 1",)])
-def test_a_report_whose_ranges_are_no_jobs_is_unmarked(read, names):
+def test_a_report_whose_ranges_are_no_actions_is_unmarked(read, names):
     planted = Planted()
-    step_of_jobs(planted, 0, names)
+    step_of_actions(planted, 0, names)
     found = read(planted)
     assert isinstance(found, Unmarked)
     assert (found.range_count, found.names, found.faults) == (len(names), list(names), [])

@@ -9,9 +9,9 @@ from stagescope.ingest.nsight.holders import NOWHERE, Holders
 from stagescope.ingest.nsight.projection import on_main_stream, project
 from stagescope.ingest.nsight.report import Report
 
-JOBS = pl.DataFrame(
+ACTIONS = pl.DataFrame(
     {
-        "job": [0, 1],
+        "action": [0, 1],
         "thread": [thread(100), thread(100)],
         "start_ns": [0, 200],
         "end_ns": [100, 300],
@@ -22,20 +22,20 @@ JOBS = pl.DataFrame(
 
 @pytest.fixture
 def projected(tmp_path):
-    def projected(planted, drop=(), jobs=JOBS):
+    def projected(planted, drop=(), actions=ACTIONS):
         with Report(write_report(tmp_path / "a.sqlite", planted, drop=drop)) as report:
-            return project(report, Holders(jobs))
+            return project(report, Holders(actions))
 
     return projected
 
 
 def spans(found, *, reduces=()):
-    kinds = pl.DataFrame({"job": [0, 1], "is_reduce": [n in reduces for n in (0, 1)]})
+    kinds = pl.DataFrame({"action": [0, 1], "is_reduce": [n in reduces for n in (0, 1)]})
     times, aside = on_main_stream(found.work, kinds)
-    return times.sort("job").select("job", "start_ns", "end_ns").rows(), aside
+    return times.sort("action").select("action", "start_ns", "end_ns").rows(), aside
 
 
-def test_a_job_lasts_from_its_first_kernel_to_its_last_wherever_it_was_launched(projected):
+def test_a_action_lasts_from_its_first_kernel_to_its_last_wherever_it_was_launched(projected):
     planted = Planted()
     planted.kernel(10, 1000, 1100)
     graph = planted.kernel(90, 1500, 1600)
@@ -45,7 +45,7 @@ def test_a_job_lasts_from_its_first_kernel_to_its_last_wherever_it_was_launched(
     assert spans(projected(planted)) == ([(0, 1000, 1800), (1, 2000, 2100)], 0)
 
 
-def test_kernels_on_other_streams_are_counted_and_do_not_stretch_a_job(projected):
+def test_kernels_on_other_streams_are_counted_and_do_not_stretch_a_action(projected):
     planted = Planted()
     planted.kernel(10, 1000, 1500)
     planted.kernel(20, 900, 950, stream=11)
@@ -68,7 +68,7 @@ def test_transfers_stand_apart_each_with_the_range_it_was_launched_in(projected)
     planted.kernel(10, 1000, 1500, name=SEND_RECV, stream=NCCL)
     planted.kernel(150, 2000, 2500, name=SEND_RECV, stream=NCCL)
     found = projected(planted)
-    assert found.transfers.select("job", "start_ns", "end_ns").rows() == [
+    assert found.transfers.select("action", "start_ns", "end_ns").rows() == [
         (0, 1000, 1500),
         (NOWHERE, 2000, 2500),
     ]
@@ -81,9 +81,12 @@ def test_the_same_correlation_ids_of_two_processes_are_kept_apart(projected):
     planted.last = 0
     planted.kernel(10, 5000, 5100, pid=200)
     both = pl.concat(
-        [JOBS.head(1), JOBS.head(1).with_columns(job=pl.lit(1, pl.Int64), thread=pl.lit(thread(200)))]
+        [
+            ACTIONS.head(1),
+            ACTIONS.head(1).with_columns(action=pl.lit(1, pl.Int64), thread=pl.lit(thread(200))),
+        ]
     )
-    assert spans(projected(planted, jobs=both))[0] == [(0, 1000, 1100), (1, 5000, 5100)]
+    assert spans(projected(planted, actions=both))[0] == [(0, 1000, 1100), (1, 5000, 5100)]
 
 
 def test_a_kernel_without_a_launch_is_counted(projected):
@@ -106,4 +109,4 @@ def test_without_kernels_or_launches_nothing_is_projected(projected, table):
     planted = Planted()
     planted.kernel(10, 1000, 1100)
     found = projected(planted, [f"DROP TABLE {table}"])
-    assert np.isin(found.work["job"].to_numpy(), [NOWHERE]).all()
+    assert np.isin(found.work["action"].to_numpy(), [NOWHERE]).all()

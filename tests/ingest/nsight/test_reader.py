@@ -84,7 +84,7 @@ def test_a_report_that_is_cut_off_gives_what_can_be_read(run):
 def test_a_report_with_nothing_readable_before_the_cut_says_so(run):
     path = run[0] / "rank1.sqlite"
     path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(InputError, match=r"no pipeline job in what can be read of it: .* it is cut off"):
+    with pytest.raises(InputError, match=r"no pipeline action in what can be read of it: .* it is cut off"):
         stagescope.read(path)
 
 

@@ -65,7 +65,7 @@ def test_names_without_numbers_and_a_session_without_a_time_are_said(report):
     assert "when its session began" in second
 
 
-def test_a_report_without_jobs_is_an_error_beside_others_and_alone(report):
+def test_a_report_without_actions_is_an_error_beside_others_and_alone(report):
     bare = report("rank1.sqlite", 1, names=("epoch",))
     timeline = timeline_of_reports([report("rank0.sqlite", 0), bare])
     assert ["no NVTX range" in text for text in said(timeline, "error")] == [True]

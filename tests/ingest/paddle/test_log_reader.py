@@ -498,7 +498,7 @@ def test_bursts_of_lines_may_be_in_any_order(tmp_path):
     ]
 
 
-def nvtx_lines(tmp_path, *, with_jobs: bool) -> None:
+def nvtx_lines(tmp_path, *, with_actions: bool) -> None:
     """Write two steps, 41 and 42, as ranges with their jobs in them, in the manner of October 2023."""
     lines = []
     for step in (41, 42):
@@ -508,14 +508,14 @@ def nvtx_lines(tmp_path, *, with_jobs: bool) -> None:
         lines += [
             f"{glog_prefix(at)}NVTX range {word}, time: {milliseconds(at + ms * 1000)}" for ms, word in words
         ]
-        if with_jobs:
+        if with_actions:
             lines.append(job_line("forward", 0, 0, at + 15_000, at + 30_000))
             lines.append(job_line("backward", 1, 0, at + 32_000, at + 58_000))
     (tmp_path / "workerlog.0").write_text("\n".join(lines))
 
 
 def test_steps_have_the_numbers_of_their_nvtx_ranges(tmp_path):
-    nvtx_lines(tmp_path, with_jobs=True)
+    nvtx_lines(tmp_path, with_actions=True)
     timeline = read(tmp_path)
     assert timeline.spans.select("step", "kind", "lane").rows() == [
         (step, kind, "compute") for step in (41, 42) for kind in ("forward", "backward")
@@ -524,7 +524,7 @@ def test_steps_have_the_numbers_of_their_nvtx_ranges(tmp_path):
 
 
 def test_ranges_of_jobs_stand_in_for_jobs_on_the_host_with_a_warning(tmp_path):
-    nvtx_lines(tmp_path, with_jobs=False)
+    nvtx_lines(tmp_path, with_actions=False)
     timeline = read(tmp_path)
     spans = timeline.spans.with_columns(ms=(pl.col("end_ns") - pl.col("start_ns")) // 1_000_000)
     assert spans.select("step", "kind", "lane", "microbatch", "ms").rows() == [

@@ -237,7 +237,7 @@ def test_one_trace_without_a_job_is_an_error_and_the_rest_is_read(write):
 def test_traces_without_any_job_say_what_is_missing(write):
     path = write([step(0, 0, 9.0)])
     with pytest.raises(
-        InputError, match=r"no pipeline job in .*: no event is called like forward-0\[39.575 ms\]"
+        InputError, match=r"no pipeline action in .*: no event is called like forward-0\[39.575 ms\]"
     ):
         read(path)
 

@@ -31,7 +31,7 @@ def drawn(tmp_path):
     return write_dumps(tmp_path / "pp_data", timeline_from_text(DRAWING, cell_ns=MS))
 
 
-def jobs(timeline):
+def actions(timeline):
     columns = ["rank", "stage", "chunk", "microbatch", "start_ns", "end_ns"]
     kept = timeline.spans.with_columns(pl.col("kind").cast(pl.String)).sort("rank", "start_ns", "kind")
     return kept.select("kind", *columns).rows()
@@ -64,7 +64,7 @@ def test_a_schedule_comes_back_with_its_stages_and_microbatches(tmp_path, schedu
     plan = planned(schedule, **options)
     read = stagescope.read(write_dumps(tmp_path / "pp_data", plan, numbered=numbered))
     wanted = plan.with_spans(plan.spans.filter(~pl.col("kind").cast(pl.String).is_in(["optimizer", "loss"])))
-    assert jobs(read) == jobs(wanted)
+    assert actions(read) == actions(wanted)
     assert read.ranks["pp"].to_list() == [0, 1, 2, 3]
 
 
@@ -140,7 +140,7 @@ def test_missing_ranks_and_iterations_are_errors_and_the_rest_is_shown(tmp_path)
     ]
 
 
-def test_values_that_are_no_times_cost_their_job_and_are_counted(drawn):
+def test_values_that_are_no_times_cost_their_action_and_are_counted(drawn):
     def spoil(content):
         content["1"]["fwd_end"][0] = float("nan")
         content["1"]["bwd_start"][0] = 1e300
@@ -153,7 +153,7 @@ def test_values_that_are_no_times_cost_their_job_and_are_counted(drawn):
     assert read.spans.filter(pl.col("rank") == 0).height == 1
 
 
-def test_a_job_that_ends_before_it_starts_is_left_out_and_counted(drawn):
+def test_a_action_that_ends_before_it_starts_is_left_out_and_counted(drawn):
     def turn(content):
         content["1"]["fwd_end"][0] = -5.0
 

@@ -234,11 +234,11 @@ def test_the_error_of_device_times_is_stated(tmp_path):
     (note,) = timeline.diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("info", 2)
     assert note["message"] == (
-        "jobs were timed on H200 and brought to the host's clock with an error of at most 5.2 us, 4.6 us in the median"
+        "actions were timed on H200 and brought to the host's clock with an error of at most 5.2 us, 4.6 us in the median"
     )
 
 
-def test_jobs_of_a_device_that_were_timed_on_the_host_are_told_as_launches(tmp_path):
+def test_actions_of_a_device_that_were_timed_on_the_host_are_told_as_launches(tmp_path):
     path = write_recording(tmp_path / "a.sscope", FIVE, device="cuda:0")
     (note,) = read_recordings([path]).diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("warning", 5)
@@ -253,7 +253,7 @@ def test_drops_of_a_device_say_what_may_have_been_wrong_there(tmp_path):
     path.write_bytes(encode(frames))
     (note,) = read_recordings([path]).diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("error", 3)
-    assert note["message"].endswith("or the device had not done the job or could not tell when")
+    assert note["message"].endswith("or the device had not done the action or could not tell when")
 
 
 def test_unknown_kinds_and_frames_are_kept_or_counted(tmp_path):

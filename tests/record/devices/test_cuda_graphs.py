@@ -1,4 +1,4 @@
-"""A captured graph records its jobs itself; what is lost between two replays is counted."""
+"""A captured graph records its actions itself; what is lost between two replays is counted."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Setting:
         cuda_graphs.instrument(self.module, self.notebook, self.patches)
         self.timer.end(self.timer.begin(), 9)
 
-    def capture(self, jobs):
+    def capture(self, actions):
         graph = self.module.CUDAGraph()
         graph.capture_begin()
-        for microbatch in range(jobs):
+        for microbatch in range(actions):
             token = self.timer.begin()
             self.timer.end(token, 1, 0, microbatch)
             if self.device.has_graph_events:
-                graph.events += [mark.event for mark in self.timer.graphs._current.jobs[-1][1:]]
+                graph.events += [mark.event for mark in self.timer.graphs._current.actions[-1][1:]]
         graph.capture_end()
         return graph
 
@@ -67,7 +67,7 @@ class Setting:
         return [span for span in self.notebook.spans if span["kind"] == 1]
 
 
-def test_every_replay_records_the_jobs_of_the_graph_in_its_own_step(clock):
+def test_every_replay_records_the_actions_of_the_graph_in_its_own_step(clock):
     setting = Setting(clock)
     graph = setting.capture(2)
     truths = []
@@ -107,7 +107,7 @@ def test_a_graph_that_is_never_replayed_records_nothing(clock):
     assert setting.notebook.dropped == 0
 
 
-def test_without_external_events_the_jobs_of_a_graph_are_counted(clock):
+def test_without_external_events_the_actions_of_a_graph_are_counted(clock):
     setting = Setting(clock, has_graph_events=False)
     graph = setting.capture(2)
     graph.replay()

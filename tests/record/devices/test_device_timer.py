@@ -1,4 +1,4 @@
-"""Jobs on a device with a planted clock: every recorded interval covers the truth within the stated error."""
+"""Actions on a device with a planted clock: every recorded interval covers the truth within the stated error."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def make_timer(clock, **planted):
     return DeviceTimer(notebook, device), notebook, device
 
 
-def run_job(timer, device, duration_ns, microbatch=0):
-    """Time a job; return when its two events happen in truth."""
+def run_action(timer, device, duration_ns, microbatch=0):
+    """Time a action; return when its two events happen in truth."""
     token = timer.begin()
     begin_ns = device.last_ns
     device.work(duration_ns)
@@ -47,22 +47,22 @@ planted_faults = st.fixed_dictionaries(
         "late_ns": st.integers(0, 100_000),
     }
 )
-steps_of_jobs = st.lists(
+steps_of_actions = st.lists(
     st.tuples(st.integers(0, 20 * S), st.lists(st.integers(0, 3 * S), min_size=1, max_size=6)), max_size=8
 )
 
 
-@given(planted_faults, steps_of_jobs)
+@given(planted_faults, steps_of_actions)
 def test_recovered_intervals_cover_the_truth_within_the_stated_error(planted, steps):
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = SimulatedTime(planted["seed"])
         use(clock, monkeypatch)
         timer, notebook, device = make_timer(clock, **planted)
         truths = []
-        for pause_ns, jobs in steps:
+        for pause_ns, actions in steps:
             clock.sleep(pause_ns)
-            for duration_ns in jobs:
-                truths.append(run_job(timer, device, duration_ns, len(truths)))
+            for duration_ns in actions:
+                truths.append(run_action(timer, device, duration_ns, len(truths)))
             timer.harvest()
         clock.sleep(200 * S)
         timer.finish()
@@ -76,7 +76,7 @@ def test_recovered_intervals_cover_the_truth_within_the_stated_error(planted, st
 def test_the_stated_error_is_a_few_microseconds_on_a_quick_device(clock):
     timer, notebook, device = make_timer(clock, drift_ppm=30.0, offset_ns=10**12)
     for _ in range(50):
-        run_job(timer, device, 200 * MS)
+        run_action(timer, device, 200 * MS)
         clock.sleep(210 * MS)
         timer.harvest()
     timer.finish()
@@ -88,7 +88,7 @@ def test_the_stated_error_is_a_few_microseconds_on_a_quick_device(clock):
 def test_the_device_clock_is_chained_from_anchor_to_anchor_in_whole_nanoseconds(clock):
     timer, notebook, device = make_timer(clock, tick_ns=1, drift_ppm=50.0)
     for _ in range(600):
-        run_job(timer, device, MS)
+        run_action(timer, device, MS)
         clock.sleep(S)
         timer.harvest()
     first, last = notebook.anchors[0], notebook.anchors[-1]
@@ -96,12 +96,12 @@ def test_the_device_clock_is_chained_from_anchor_to_anchor_in_whole_nanoseconds(
     assert (rate - 1) * 1e6 == pytest.approx(50.0, abs=0.1)  # one float32 over ten minutes would be 62 us off
 
 
-def test_no_job_waits_for_the_device(clock):
+def test_no_action_waits_for_the_device(clock):
     timer, notebook, device = make_timer(clock)
     timer.begin()
     before_ns = clock.ns
     for microbatch in range(20):
-        run_job(timer, device, 100 * MS, microbatch)
+        run_action(timer, device, 100 * MS, microbatch)
     timer.harvest()
     assert clock.ns - before_ns < 2 * MS
     assert notebook.spans == []
@@ -112,7 +112,7 @@ def test_no_job_waits_for_the_device(clock):
 
 def test_a_moment_after_the_last_anchor_waits_for_the_next_one(clock):
     timer, notebook, device = make_timer(clock)
-    run_job(timer, device, MS)
+    run_action(timer, device, MS)
     clock.sleep(10 * MS)
     timer.harvest()
     assert notebook.spans == []
@@ -121,11 +121,11 @@ def test_a_moment_after_the_last_anchor_waits_for_the_next_one(clock):
     assert len(notebook.spans) == 1
 
 
-def test_a_job_belongs_to_the_step_in_which_it_was_launched(clock):
+def test_a_action_belongs_to_the_step_in_which_it_was_launched(clock):
     timer, notebook, device = make_timer(clock)
     for step in range(3):
         notebook.step = step
-        run_job(timer, device, 5 * S)
+        run_action(timer, device, 5 * S)
     clock.sleep(20 * S)
     timer.harvest()
     timer.finish()
@@ -135,7 +135,7 @@ def test_a_job_belongs_to_the_step_in_which_it_was_launched(clock):
 def test_an_event_is_used_again_only_after_it_was_read(clock):
     timer, notebook, device = make_timer(clock)
     for microbatch in range(1_000):
-        run_job(timer, device, 10_000, microbatch)
+        run_action(timer, device, 10_000, microbatch)
         clock.sleep(20_000)
         if microbatch % 10 == 9:
             timer.harvest()
@@ -145,17 +145,17 @@ def test_an_event_is_used_again_only_after_it_was_read(clock):
     assert device.events_made < 300
 
 
-def test_a_job_that_raised_gives_its_event_back(clock):
+def test_a_action_that_raised_gives_its_event_back(clock):
     timer, _, device = make_timer(clock)
     for _ in range(100):
         timer.begin()
     assert device.events_made < 20
 
 
-def test_jobs_beyond_the_memory_are_counted(clock):
+def test_actions_beyond_the_memory_are_counted(clock):
     timer, notebook, device = make_timer(clock)
     for microbatch in range(MAX_WAITING + 7):
-        run_job(timer, device, 10 * S, microbatch)
+        run_action(timer, device, 10 * S, microbatch)
     assert notebook.dropped == 7
     device.hung = True
     timer.finish()
@@ -165,10 +165,10 @@ def test_jobs_beyond_the_memory_are_counted(clock):
 
 def test_a_device_that_hangs_is_waited_for_a_moment_and_no_longer(clock):
     timer, notebook, device = make_timer(clock)
-    done = run_job(timer, device, MS)
+    done = run_action(timer, device, MS)
     clock.sleep(S)
     timer.harvest()
-    run_job(timer, device, 1_000 * S)
+    run_action(timer, device, 1_000 * S)
     before_ns = clock.ns
     timer.finish()
     assert clock.ns - before_ns < 2 * S
@@ -178,9 +178,9 @@ def test_a_device_that_hangs_is_waited_for_a_moment_and_no_longer(clock):
 
 def test_what_is_done_at_the_end_is_recorded_even_behind_another_stream_that_hangs(clock):
     timer, notebook, device = make_timer(clock)
-    run_job(timer, device, 1_000 * S, 0)
+    run_action(timer, device, 1_000 * S, 0)
     device.free_ns = clock()
-    run_job(timer, device, MS, 1)
+    run_action(timer, device, MS, 1)
     clock.sleep(10 * MS)
     timer.finish()
     assert [span["microbatch"] for span in notebook.spans] == [1]
@@ -189,7 +189,7 @@ def test_what_is_done_at_the_end_is_recorded_even_behind_another_stream_that_han
 
 def test_a_driver_that_fails_costs_spans_and_one_sentence_and_is_let_be(clock):
     timer, notebook, device = make_timer(clock)
-    run_job(timer, device, MS)
+    run_action(timer, device, MS)
     device.error = RuntimeError("an illegal memory access was encountered")
     for _ in range(100):
         assert timer.begin() is UNMARKED
@@ -198,14 +198,14 @@ def test_a_driver_that_fails_costs_spans_and_one_sentence_and_is_let_be(clock):
     timer.finish()
     assert notebook.dropped == 101
     assert set(notebook.warnings) == {
-        "jobs on fake:0 could not be timed; they are dropped and counted: an illegal memory access was encountered"
+        "actions on fake:0 could not be timed; they are dropped and counted: an illegal memory access was encountered"
     }
     assert len(notebook.warnings) <= MAX_FAILURES + 3
 
 
 def test_nothing_is_asked_of_the_device_while_a_graph_is_captured(clock):
     timer, notebook, device = make_timer(clock, has_graph_events=False)
-    run_job(timer, device, MS)
+    run_action(timer, device, MS)
     clock.sleep(2 * S)
     device.capturing = True
     timer.end(timer.begin(), 1)
@@ -219,7 +219,7 @@ def test_nothing_is_asked_of_the_device_while_a_graph_is_captured(clock):
 
 def test_a_busy_device_gives_no_anchor_and_takes_no_time(clock):
     timer, notebook, device = make_timer(clock)
-    run_job(timer, device, MS)
+    run_action(timer, device, MS)
     device.latency_ns, device.random = 0, device.random
     device.late_ns = 10**9
     clock.sleep(2 * S)
@@ -231,7 +231,7 @@ def test_a_busy_device_gives_no_anchor_and_takes_no_time(clock):
 
 def test_a_wide_bracket_is_not_taken_while_there_is_a_recent_one(clock):
     timer, notebook, device = make_timer(clock)
-    run_job(timer, device, MS)
+    run_action(timer, device, MS)
     clock.sleep(2 * S)
     device.random.randint = lambda low, high: high
     device.late_ns = 100_000
@@ -243,11 +243,11 @@ def test_a_wide_bracket_is_not_taken_while_there_is_a_recent_one(clock):
     assert notebook.anchors[1][2] >= 100_000
 
 
-def test_a_job_long_after_the_last_one_is_measured_from_a_fresh_anchor(clock):
+def test_a_action_long_after_the_last_one_is_measured_from_a_fresh_anchor(clock):
     timer, notebook, device = make_timer(clock, tick_ns=1)
-    run_job(timer, device, MS)
+    run_action(timer, device, MS)
     clock.sleep(3_600 * S)
-    truth = run_job(timer, device, MS)
+    truth = run_action(timer, device, MS)
     clock.sleep(2 * S)
     timer.harvest()
     assert len(notebook.anchors) == 3

@@ -119,7 +119,7 @@ def test_a_stream_that_hands_nothing_to_another_thread_is_preferred_for_anchors(
     assert npu.calls == [("record", ("synchronous stream of", 1))]
 
 
-def test_a_job_on_another_device_is_refused(monkeypatch):
+def test_a_action_on_another_device_is_refused(monkeypatch):
     cuda = Streams()
     torch_with(monkeypatch, cuda=cuda)
     device = find_device(None)
@@ -209,7 +209,7 @@ def test_the_device_of_paddle_is_found_where_its_hook_tells_of_it(monkeypatch):
     assert device.elapsed_ms(event, device.new_event()) == 2.5
 
 
-def test_a_job_on_another_device_of_paddle_is_refused(monkeypatch):
+def test_a_action_on_another_device_of_paddle_is_refused(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     core = SimpleNamespace(is_cuda_graph_capturing=lambda: True)
     monkeypatch.setitem(sys.modules, "paddle", paddle_on("gpu:0", base=SimpleNamespace(core=core)))

@@ -19,7 +19,7 @@ from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.frameworks import colossalai
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
-from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
+from stagescope.vocabulary.kinds import ACTION_KINDS, label
 
 SOURCE = Path(stagescope.__file__).parents[1]
 NAMES = {
@@ -52,10 +52,13 @@ def train(directory, name, *, package=None, steps=2, stage=1):
 
 
 def order_of(timeline, step):
-    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS) & (pl.col("step") == step)).sort(
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("step") == step)).sort(
         "start_ns"
     )
-    return [label(job["kind"], job["stage"], job["microbatch"]) for job in jobs.iter_rows(named=True)]
+    return [
+        label(action["kind"], action["stage"], action["microbatch"])
+        for action in actions.iter_rows(named=True)
+    ]
 
 
 @pytest.mark.parametrize("stage", [0, 1, 3])

@@ -68,11 +68,16 @@ def test_every_send_meets_its_receive_with_the_same_size(chunks, name):
 @each
 def test_optimizer_and_reduction_are_recorded_once_a_step_and_an_evaluation_belongs_to_none(chunks, name):
     timeline = trainings.timeline_of("megatron", chunks)
-    jobs = 4 * 8 * int(chunks)
+    actions = 4 * 8 * int(chunks)
     for kind in ("optimizer", "grad_reduce"):
         assert trainings.counts_by_step(timeline, kind) == {0: 4, 1: 4, 2: 4}
-    assert trainings.counts_by_step(timeline, "forward") == {0: jobs, 1: jobs, 2: jobs, None: jobs}
-    assert trainings.counts_by_step(timeline, "backward") == {0: jobs, 1: jobs, 2: jobs}
+    assert trainings.counts_by_step(timeline, "forward") == {
+        0: actions,
+        1: actions,
+        2: actions,
+        None: actions,
+    }
+    assert trainings.counts_by_step(timeline, "backward") == {0: actions, 1: actions, 2: actions}
     assert name in timeline.ranks["schedule"].to_list()
 
 
@@ -168,16 +173,16 @@ def of_kinds(rows, *kinds):
 def test_the_head_s_1f1b_is_recorded_with_stage_micro_batch_and_step(head, spans):
     assert run(head.forward_backward_pipelining_without_interleaving) == ["loss"]
     assert run(head.forward_backward_pipelining_without_interleaving) == ["loss"]
-    jobs = of_kinds(spans("step", "stage", "microbatch", "chunk"), "forward", "backward", "step")
+    actions = of_kinds(spans("step", "stage", "microbatch", "chunk"), "forward", "backward", "step")
     once = [("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("backward", 1), ("backward", 2)]
-    assert jobs == [
+    assert actions == [
         entry
         for step in (0, 1)
         for entry in (*((kind, step, 1, number, 0) for kind, number in once), ("step", step, -1, -1, -1))
     ]
 
 
-def test_a_message_bears_the_job_that_made_it_or_takes_it(head, spans):
+def test_a_message_bears_the_action_that_made_it_or_takes_it(head, spans):
     run(head.forward_backward_pipelining_without_interleaving)
     rows = spans("stage", "microbatch", "peer", "bytes")
     kinds = ("send_forward", "recv_forward", "send_backward", "recv_backward")
@@ -188,7 +193,7 @@ def test_a_message_bears_the_job_that_made_it_or_takes_it(head, spans):
     )
 
 
-def test_an_evaluation_s_jobs_and_messages_belong_to_no_step(head, spans):
+def test_an_evaluation_s_actions_and_messages_belong_to_no_step(head, spans):
     run(head.forward_backward_pipelining_without_interleaving, forward_only=True)
     run(head.forward_backward_no_pipelining)
     rows = spans("step", "microbatch")
@@ -197,7 +202,7 @@ def test_an_evaluation_s_jobs_and_messages_belong_to_no_step(head, spans):
     assert of_kinds(rows, "step") == [("step", 0, -1)]
 
 
-def test_an_overlapped_pair_bears_one_number_and_sends_after_its_jobs(head, spans):
+def test_an_overlapped_pair_bears_one_number_and_sends_after_its_actions(head, spans):
     run(head.forward_backward_pipelining_with_interleaving, model=[MODEL, MODEL])
     rows = spans("stage", "microbatch", "pair", "start_ns", "end_ns", "wait_end_ns")
     first, forward = of_kinds(rows, "forward")

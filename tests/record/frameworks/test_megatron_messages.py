@@ -1,4 +1,4 @@
-"""A message from its issue to the wait for it and to its job, with stand-ins for tensors and handles."""
+"""A message from its issue to the wait for it and to its action, with stand-ins for tensors and handles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def issue(messages, handles, **tensors):
     return messages.watch_issue(lambda **_: handles)(**NOBODY | tensors, **PEERS)
 
 
-def test_a_send_bears_the_job_of_its_tensor(messages, recorded):
+def test_a_send_bears_the_action_of_its_tensor(messages, recorded):
     tensor = Tensor()
     tag(tensor, (5, 2, 1))
     (handle,) = issue(messages, [Work("send")], tensor_send_next=tensor)
@@ -54,7 +54,7 @@ def test_a_send_bears_the_job_of_its_tensor(messages, recorded):
     assert recorded(*FIELDS, "chunk") == [("send_forward", 5, 2, 6, 8, 1)]
 
 
-def test_a_receive_is_recorded_once_its_job_is_known(messages, recorded):
+def test_a_receive_is_recorded_once_its_action_is_known(messages, recorded):
     tensor = Tensor()
     handles = issue(messages, {"recv_prev": Work("receive")}, tensor_recv_prev=tensor)
     handles["recv_prev"].wait()
@@ -63,7 +63,7 @@ def test_a_receive_is_recorded_once_its_job_is_known(messages, recorded):
     assert recorded() == [("recv_forward", 3, 7, 4, 8)]
 
 
-def test_a_job_may_take_what_it_then_waits_for(messages, recorded):
+def test_a_action_may_take_what_it_then_waits_for(messages, recorded):
     tensor = Tensor()
     handles = issue(messages, {"recv_next": Work("receive")}, tensor_recv_next=tensor)
     messages.used_by(tensor, (3, 7, 0))

@@ -17,7 +17,7 @@ from stagescope.record.frameworks import mindspeed, mindspeed_transfers
 from stagescope.record.frameworks.runs import BACKWARD, Place, Runs
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
-from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
+from stagescope.vocabulary.kinds import ACTION_KINDS, label
 
 SHAPES = [(2, 4), (2, 6), (4, 8), (4, 11)]
 
@@ -58,7 +58,7 @@ def spans_of(timeline, rank, step):
 
 def order_of(timeline, rank, step):
     order, pairs = [], {}
-    kinds = pl.col("kind").is_in([*PIPELINE_JOBS, "loss"])
+    kinds = pl.col("kind").is_in([*ACTION_KINDS, "loss"])
     for job in spans_of(timeline, rank, step).filter(kinds).iter_rows(named=True):
         text = job["name"] or label(job["kind"], job["stage"], job["microbatch"])
         text = "logits" if job["kind"] == "loss" else text
@@ -94,7 +94,7 @@ def test_every_backward_of_the_last_stage_has_the_logits_before_it(tmp_path):
 
 
 @pytest.mark.parametrize("split_cooldown", [True, False])
-def test_a_pop_that_finds_nothing_is_no_job(tmp_path, split_cooldown):
+def test_a_pop_that_finds_nothing_is_no_action(tmp_path, split_cooldown):
     timeline, _ = train(tmp_path, (2, 4), split_cooldown=split_cooldown, empty_pops=3)
     expected = schedules.order("dualpipev", ranks=2, microbatches=4, split_cooldown=split_cooldown)
     for rank in range(2):
@@ -211,7 +211,7 @@ def npu(monkeypatch):
     return npu
 
 
-def test_while_the_npus_profiler_runs_jobs_are_marked_as_ascends_guide_says(tmp_path, npu):
+def test_while_the_npus_profiler_runs_actions_are_marked_as_ascends_guide_says(tmp_path, npu):
     module = fake_mindspeed.make(0, 2, microbatches=4)
     patches = Patches()
     recorder = Recorder(str(tmp_path))

@@ -22,7 +22,7 @@ from stagescope.record.frameworks import paddle_fleet
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
 from stagescope.schedules.recognition.recognizer import recognize
-from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
+from stagescope.vocabulary.kinds import ACTION_KINDS, label
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,9 +67,12 @@ def train(*, recorded: bool = True, steps: str | None = None) -> Training:
 
 
 def order_of(spans, rank, step):
-    chosen = (pl.col("rank") == rank) & (pl.col("step") == step) & pl.col("kind").is_in(PIPELINE_JOBS)
-    jobs = spans.filter(chosen).sort("start_ns")
-    return [label(job["kind"], job["stage"], job["microbatch"]) for job in jobs.iter_rows(named=True)]
+    chosen = (pl.col("rank") == rank) & (pl.col("step") == step) & pl.col("kind").is_in(ACTION_KINDS)
+    actions = spans.filter(chosen).sort("start_ns")
+    return [
+        label(action["kind"], action["stage"], action["microbatch"])
+        for action in actions.iter_rows(named=True)
+    ]
 
 
 @pytest.mark.slow
@@ -79,17 +82,17 @@ def test_recorded_order_is_what_the_model_itself_executed():
     assert timeline.diagnostics.is_empty()
     offset_ns = timeline.clocks["offset_ns"][0]
     for rank in range(RANKS):
-        jobs = timeline.spans.filter((pl.col("rank") == rank) & pl.col("kind").is_in(PIPELINE_JOBS)).sort(
+        actions = timeline.spans.filter((pl.col("rank") == rank) & pl.col("kind").is_in(ACTION_KINDS)).sort(
             "start_ns"
         )
         executed = training.told[rank]["log"]
-        assert len(executed) == jobs.height == (2 * STEPS + 1) * MICROBATCHES
-        for (kind, stage, microbatch, start_ns, end_ns), job in zip(
-            executed, jobs.iter_rows(named=True), strict=True
+        assert len(executed) == actions.height == (2 * STEPS + 1) * MICROBATCHES
+        for (kind, stage, microbatch, start_ns, end_ns), action in zip(
+            executed, actions.iter_rows(named=True), strict=True
         ):
-            assert (kind, stage, microbatch) == (job["kind"], job["stage"], job["microbatch"])
-            assert job["start_ns"] <= start_ns + offset_ns
-            assert end_ns + offset_ns <= job["end_ns"]
+            assert (kind, stage, microbatch) == (action["kind"], action["stage"], action["microbatch"])
+            assert action["start_ns"] <= start_ns + offset_ns
+            assert end_ns + offset_ns <= action["end_ns"]
 
 
 @pytest.mark.slow
@@ -98,8 +101,8 @@ def test_every_step_is_a_step_and_the_evaluation_is_none():
     assert sorted(timeline.steps.select("step", "rank").rows()) == [
         (s, r) for s in range(STEPS) for r in range(RANKS)
     ]
-    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
-    counts = jobs.group_by("step", "kind").len().sort("step", "kind", nulls_last=True).rows()
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+    counts = actions.group_by("step", "kind").len().sort("step", "kind", nulls_last=True).rows()
     each = RANKS * MICROBATCHES
     assert counts == [
         *((step, kind, each) for step in range(STEPS) for kind in ("forward", "backward")),
@@ -113,10 +116,10 @@ def test_no_dependency_is_violated_and_the_order_is_recognized():
     for step in range(STEPS):
         found = recognize({rank: order_of(spans, rank, step) for rank in range(RANKS)})
         assert (found.name, found.distance) == ("1f1b", 0)
-    jobs = spans.filter(pl.col("kind").is_in(PIPELINE_JOBS) & pl.col("step").is_not_null())
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
     when = {
         row[:4]: row[4:]
-        for row in jobs.select("step", "kind", "stage", "microbatch", "start_ns", "end_ns").rows()
+        for row in actions.select("step", "kind", "stage", "microbatch", "start_ns", "end_ns").rows()
     }
     for (step, kind, stage, microbatch), (start_ns, _) in when.items():
         if (kind, stage) == ("forward", 0):
@@ -185,9 +188,12 @@ def test_virtual_stages_are_told_apart_and_their_micro_batches_counted(tmp_path)
         stage_id=1, num_stages=3, accumulate_steps=6, chunks=2
     )
     timeline = record(tmp_path, pipelines, pipeline, steps=2)
-    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS) & (pl.col("step") == 1)).sort("start_ns")
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("step") == 1)).sort(
+        "start_ns"
+    )
     recorded = [
-        (job["kind"], job["chunk"], job["stage"], job["microbatch"]) for job in jobs.iter_rows(named=True)
+        (action["kind"], action["chunk"], action["stage"], action["microbatch"])
+        for action in actions.iter_rows(named=True)
     ]
     assert recorded == [(kind, chunk, chunk * 3 + 1, number) for kind, chunk, number in pipeline.done[-24:]]
     assert timeline.ranks.select("schedule", "pp", "dp", "tp").rows() == [("interleaved", 1, 1 * 4 + 3, 0)]
@@ -211,7 +217,7 @@ def test_without_hooks_the_steps_themselves_are_timed(tmp_path):
     pipeline = pipelines.PipelineParallel(stage_id=0, num_stages=2, accumulate_steps=4)
     timeline = record(tmp_path, pipelines, pipeline, evaluate=True)
     counts = timeline.spans.group_by("kind", "step").len().sort("step", "kind", nulls_last=True)
-    assert counts.filter(pl.col("kind").is_in(PIPELINE_JOBS)).rows() == [
+    assert counts.filter(pl.col("kind").is_in(ACTION_KINDS)).rows() == [
         ("forward", 0, 4),
         ("backward", 0, 4),
         ("forward", None, 4),

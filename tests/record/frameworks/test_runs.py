@@ -82,7 +82,7 @@ def test_the_outermost_call_is_the_step_across_frameworks(recorder, tmp_path):
 def test_an_evaluation_has_no_step_and_the_count_goes_on(recorder, tmp_path):
     runs = Runs(recorder)
     for run in (runs.step, runs.evaluation, runs.step):
-        run(lambda: runs.job(FORWARD, Place(0, 0), lambda: None))
+        run(lambda: runs.action(FORWARD, Place(0, 0), lambda: None))
     timeline = recorded(recorder, tmp_path)
     assert timeline.spans["step"].to_list() == [0, None, 1]
     assert timeline.steps["step"].to_list() == [0, 1]
@@ -106,16 +106,16 @@ def test_numbers_count_per_kind_and_chunk_and_begin_anew_with_each_run(recorder)
     assert [runs.step(numbers) for _ in range(2)] == [[0, 0, 1, 0]] * 2
 
 
-def test_a_job_is_recorded_where_it_belongs_and_returns_what_it_did(recorder, tmp_path):
+def test_a_action_is_recorded_where_it_belongs_and_returns_what_it_did(recorder, tmp_path):
     runs = Runs(recorder)
-    assert runs.job(BACKWARD, Place(3, 2, 1), lambda: "gradient", lambda: BACKWARD_INPUT) == "gradient"
+    assert runs.action(BACKWARD, Place(3, 2, 1), lambda: "gradient", lambda: BACKWARD_INPUT) == "gradient"
     with pytest.raises(ZeroDivisionError):
-        runs.job(FORWARD, UNKNOWN, lambda: 1 / 0)
+        runs.action(FORWARD, UNKNOWN, lambda: 1 / 0)
     rows = recorded(recorder, tmp_path).spans.select("kind", "stage", "microbatch", "chunk").rows()
     assert rows == [("backward_input", 3, 2, 1)]
 
 
-def test_a_pair_is_two_jobs_with_one_number_and_the_same_times(recorder, tmp_path):
+def test_a_pair_is_two_actions_with_one_number_and_the_same_times(recorder, tmp_path):
     runs = Runs(recorder)
     for number in range(2):
         assert runs.pair(Place(0, number), Place(1, number), lambda: "both") == "both"
@@ -127,7 +127,7 @@ def test_a_pair_is_two_jobs_with_one_number_and_the_same_times(recorder, tmp_pat
 
 def test_nothing_is_recorded_while_recording_is_off(recorder, tmp_path):
     runs = Runs(recorder)
-    runs.job(FORWARD, Place(0, 0), lambda: None)
+    runs.action(FORWARD, Place(0, 0), lambda: None)
     recorder.enabled = False
-    assert runs.job(FORWARD, Place(0, 1), lambda: 5) == runs.pair(Place(0, 2), Place(), lambda: 5) == 5
+    assert runs.action(FORWARD, Place(0, 1), lambda: 5) == runs.pair(Place(0, 2), Place(), lambda: 5) == 5
     assert recorded(recorder, tmp_path).spans["microbatch"].to_list() == [0]

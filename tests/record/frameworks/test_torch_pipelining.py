@@ -18,7 +18,7 @@ from stagescope.ingest.recording.frames import read_contents
 from stagescope.model.messages import match_messages
 from stagescope.record.launch import recording_environment
 from stagescope.schedules.recognition.recognizer import recognize
-from stagescope.vocabulary.kinds import PIPELINE_JOBS, label
+from stagescope.vocabulary.kinds import ACTION_KINDS, label
 from trainings import RANKS, SCHEDULES, TESTS, record_training, run_ranks
 
 pytestmark = pytest.mark.slow
@@ -36,15 +36,15 @@ def timeline_of(schedule):
     return workflow.read(record_training(schedule).directory)
 
 
-def jobs_of(timeline, rank, step):
-    chosen = (pl.col("rank") == rank) & (pl.col("step") == step) & pl.col("kind").is_in(PIPELINE_JOBS)
+def actions_of(timeline, rank, step):
+    chosen = (pl.col("rank") == rank) & (pl.col("step") == step) & pl.col("kind").is_in(ACTION_KINDS)
     return timeline.spans.filter(chosen).sort("start_ns")
 
 
 def order_of(timeline, rank, step):
     """The recorded order in the notation of the golden files: overlapped pairs joined by +."""
     order, pairs = [], {}
-    for job in jobs_of(timeline, rank, step).iter_rows(named=True):
+    for job in actions_of(timeline, rank, step).iter_rows(named=True):
         text = label(job["kind"], job["stage"], job["microbatch"])
         if job["pair"] is not None and job["pair"] in pairs:
             order[pairs[job["pair"]]] += f"+{text}"
@@ -89,7 +89,7 @@ def test_recorded_order_is_what_the_model_itself_executed(schedule):
     for rank in range(RANKS):
         begun = timeline.steps.filter((pl.col("rank") == rank) & (pl.col("step") == 1))["start_ns"][0]
         offset_ns = timeline.clocks["offset_ns"][0]
-        jobs = pl.concat([jobs_of(timeline, rank, 1), jobs_of(timeline, rank, 2)]).rows(named=True)
+        jobs = pl.concat([actions_of(timeline, rank, 1), actions_of(timeline, rank, 2)]).rows(named=True)
         truth = [entry for entry in training.log[rank] if entry[3] + offset_ns >= begun]
         held = 0
         for work, stage, microbatch, start_ns, end_ns in truth:
@@ -134,7 +134,7 @@ def test_the_recorded_schedule_is_recognized_by_its_order_alone(schedule):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_dependency_between_stages_is_violated(schedule):
-    spans = timeline_of(schedule).spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    spans = timeline_of(schedule).spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     last_stage = spans["stage"].max()
     done = {}
     for job in spans.iter_rows(named=True):
@@ -183,7 +183,7 @@ def test_loss_optimizer_and_gradient_reduction_are_recorded_once_each(schedule):
 
 
 def test_chunk_is_the_local_number_of_a_stage():
-    spans = timeline_of("ZBVZeroBubble").spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    spans = timeline_of("ZBVZeroBubble").spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     chunks = dict(spans.select("stage", "chunk").unique().iter_rows())
     assert chunks == {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 1}
 
@@ -226,7 +226,7 @@ def test_wrapping_is_undone_by_stop_and_evaluation_belongs_to_no_step(tmp_path):
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["same_after_stop"] is True
     timeline = workflow.read(tmp_path)
-    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    jobs = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     assert jobs.filter(pl.col("step").is_null())["kind"].unique().to_list() == ["forward"]
     assert jobs.filter(pl.col("step").is_null()).height == 2
     assert jobs["step"].drop_nulls().unique().sort().to_list() == [0, 1]
@@ -242,7 +242,7 @@ def test_custom_functions_and_overridden_stage_methods_are_caught_once(tmp_path)
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    jobs = workflow.read(tmp_path).spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    jobs = workflow.read(tmp_path).spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     counts = jobs.group_by("step", "kind", "stage", "microbatch").len()["len"]
     assert counts.unique().to_list() == [1]
     assert sorted(jobs["kind"].unique().to_list()) == ["backward", "forward"]

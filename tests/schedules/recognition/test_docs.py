@@ -81,7 +81,7 @@ def test_recognition_reports_no_other_pair_for_orders_in_the_middle_of_the_sizes
 
 def test_the_limits_are_those_of_the_code():
     assert re.findall(r"\| (0\.\d+) \|", PAGE) == [str(FARTHEST), str(NARROWEST), str(MOST_MISSING)]
-    assert f"{LARGE // 1000} 000 jobs" in PAGE
+    assert f"{LARGE // 1000} 000 actions" in PAGE
 
 
 def test_the_examples_on_the_page_run():

@@ -21,13 +21,13 @@ def test_the_edits_of_small_rows_are_known(seen, order, edits):
     assert paths(seen, order).edits == edits
 
 
-def test_a_job_of_several_like_ones_may_be_each_of_them():
+def test_a_action_of_several_like_ones_may_be_each_of_them():
     found = paths("FF", "FFF")
     assert found.pairs(0) == [Pair(0, 0), Pair(0, 1)]
     assert not found.may_be_extra(0)
 
 
-def test_a_job_of_several_like_ones_may_be_the_extra_one():
+def test_a_action_of_several_like_ones_may_be_the_extra_one():
     found = paths("FF", "F")
     assert [found.may_be_extra(i) for i in range(2)] == [True, True]
     assert found.pairs(1) == [Pair(1, 0)]

@@ -15,7 +15,7 @@ SORTS = st.lists(st.sampled_from("FB"), max_size=9).map("".join)
 
 
 class Times(NamedTuple):
-    """Clues of one rank that does its jobs one after the other, each of its usual length."""
+    """Clues of one rank that does its actions one after the other, each of its usual length."""
 
     starts_ns: list[int]
     ends_ns: list[int]
@@ -46,11 +46,11 @@ def test_equal_rows_are_matched_one_to_one():
     assert (found.places, found.edits) == ((0, 1, 2, 3, 4), 0)
 
 
-def test_a_lost_job_shifts_no_other():
+def test_a_lost_action_shifts_no_other():
     assert places("FBFFBFB", "FBFBFBFB") == (0, 1, 2, 4, 5, 6, 7)
 
 
-def test_an_extra_job_is_named_and_shifts_no_other():
+def test_an_extra_action_is_named_and_shifts_no_other():
     found = match(marks("FBWFB"), marks("FBFB"), most_edits=2)
     assert (found.places, found.extra) == ((0, 1, None, 2, 3), (2,))
 
@@ -66,13 +66,13 @@ def test_numbers_tell_which_of_like_neighbours_is_lost():
     assert match([Mark("F", microbatch=j) for j in (0, 2, 3)], order, most_edits=1).places == (0, 2, 3)
 
 
-def test_one_number_among_jobs_without_any_bounds_the_doubt():
+def test_one_number_among_actions_without_any_bounds_the_doubt():
     order = [Mark("F", 0, j) for j in range(5)]
     found = match([Mark("F"), Mark("F", microbatch=2), Mark("F"), Mark("F")], order, most_edits=1)
     assert found.places == (None, 2, 3, 4)
 
 
-def test_a_job_is_never_matched_against_what_it_says():
+def test_a_action_is_never_matched_against_what_it_says():
     found = match([Mark("F", microbatch=7)], [Mark("F", 0, 0)], most_edits=2)
     assert (found.places, found.extra, found.lost) == ((None,), (0,), (0,))
 
@@ -87,13 +87,13 @@ def test_a_row_too_far_from_its_order_is_not_forced():
     assert match(marks("F"), marks("FFFF"), most_edits=2) is None
 
 
-def test_the_gap_that_a_lost_job_leaves_tells_which_one_it_was():
+def test_the_gap_that_a_lost_action_leaves_tells_which_one_it_was():
     times = Times([0, 20, 30], [10, 30, 40], [10] * 4)
     found = match(marks("FFF"), marks("FFFF"), most_edits=1, clues=times)
     assert (found.places, found.lost, found.ambiguous) == ((0, 2, 3), (1,), ())
 
 
-def test_times_that_fit_several_ways_leave_the_jobs_unnamed():
+def test_times_that_fit_several_ways_leave_the_actions_unnamed():
     times = Times([0, 15, 30], [10, 25, 40], [10] * 4)
     found = match(marks("FFF"), marks("FFFF"), most_edits=1, clues=times)
     assert found.places == (0, None, None)
@@ -107,7 +107,7 @@ def test_times_never_overrule_the_fewest_edits():
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "dualpipev"])
 @pytest.mark.parametrize("seed", range(5))
-def test_numbered_jobs_are_all_found_again_whatever_is_lost_or_added(name, seed):
+def test_numbered_actions_are_all_found_again_whatever_is_lost_or_added(name, seed):
     dice = random.Random(seed)  # noqa: S311  # no secret
     for actions in schedules.order(name, ranks=4, microbatches=40).values():
         order = [rows(action) for action in actions]
@@ -122,7 +122,7 @@ def test_numbered_jobs_are_all_found_again_whatever_is_lost_or_added(name, seed)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_jobs_without_a_number_are_named_rightly_or_not_at_all(seed):
+def test_actions_without_a_number_are_named_rightly_or_not_at_all(seed):
     dice = random.Random(seed)  # noqa: S311  # no secret
     for actions in schedules.order("1f1b", ranks=4, microbatches=20).values():
         order = [Mark(action.kind) for action in actions]

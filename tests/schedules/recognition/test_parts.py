@@ -1,4 +1,4 @@
-"""What recognition is made of: jobs as numbers, places of ranks, candidates, traits of searches, sentences."""
+"""What recognition is made of: actions as numbers, places of ranks, candidates, traits of searches, sentences."""
 
 import doctest
 from importlib import import_module
@@ -16,10 +16,10 @@ from stagescope.schedules.recognition.evidence import FAULTS_SHOWN, group_sizes,
 from stagescope.schedules.recognition.lines import (
     F,
     I,
-    Job,
     Line,
+    NumberedAction,
     W,
-    job_of,
+    action_of,
     longest_rise,
     misplaced,
     number_of,
@@ -37,8 +37,8 @@ def arranged(orders):
 
 
 @given(kind=st.sampled_from([F, I, W]), stage=st.integers(0, 10**5), microbatch=st.integers(0, 10**6))
-def test_a_job_is_its_number(kind, stage, microbatch):
-    assert job_of(number_of(kind, stage, microbatch)) == Job(kind, stage, microbatch)
+def test_a_action_is_its_number(kind, stage, microbatch):
+    assert action_of(number_of(kind, stage, microbatch)) == NumberedAction(kind, stage, microbatch)
 
 
 @given(places=st.permutations(range(7)))
@@ -54,14 +54,14 @@ def test_the_longest_rise_is_what_is_left_when_the_fewest_are_taken_out(places):
     [
         ("F0.0 F0.1 B0.0 B0.1", "F0.0 F0.1 B0.0 B0.1", 0),
         ("F0.0 F0.1 B0.0 B0.1", "F0.0 F0.1 I0.0 W0.0 I0.1 W0.1", 0),
-        ("F0.0 F0.1 B0.1", "F0.0 B0.0 F0.1 B0.1", 0),  # a job that was not measured moves nothing
+        ("F0.0 F0.1 B0.1", "F0.0 B0.0 F0.1 B0.1", 0),  # a action that was not measured moves nothing
         ("F0.1 F0.0 B0.0 B0.1", "F0.0 F0.1 B0.0 B0.1", 1),
         ("F0.0 F0.1 B0.0 B0.1 B0.2", "F0.0 F0.1 B0.0 B0.1", 2),  # B is I and W
         ("F0.0 F0.1+B0.0 B0.1", "F0.0 F0.1 B0.0 B0.1", 1),
         ("F0.0 F0.1+B0.0 B0.1", "F0.0 F0.1+B0.0 B0.1", 0),
     ],
 )
-def test_misplaced_jobs_are_the_fewest_that_one_has_to_touch(measured, theory, count):
+def test_misplaced_actions_are_the_fewest_that_one_has_to_touch(measured, theory, count):
     assert misplaced(line(measured), line(theory), paired=True) == count
 
 
@@ -94,7 +94,7 @@ def test_the_place_of_a_missing_rank_is_kept():
 
 def test_the_direction_of_a_replica_is_known_without_its_first_micro_batch():
     orders = order("dualpipe", ranks=4, microbatches=8)
-    orders[0] = [each for each in orders[0] if all(job[1:3] != (0, 0) for job in each.jobs)]
+    orders[0] = [each for each in orders[0] if all(action[1:3] != (0, 0) for action in each.parts)]
     assert arranged(orders) == [("bidirectional", 2, (0, 1, 2, 3))]
 
 
@@ -144,21 +144,29 @@ def test_traits_tell_the_memory_limit_and_admit_when_they_cannot():
     )
     assert names_by_traits("linear", small) == ("zb-1p", "zb-2p")
     assert names_by_traits("linear", large) == ("zb-2p",)
-    assert names_by_traits("linear", [Line(row.jobs[::-1], {}) for row in large]) == ()
+    assert names_by_traits("linear", [Line(row.numbers[::-1], {}) for row in large]) == ()
     everything = [write_line(row, weights=True) for row in order("gpipe", ranks=4, microbatches=24).values()]
     assert names_by_traits("linear", everything) == ()
 
 
-def test_lost_jobs_widen_a_peak():
-    jobs = [Job(F, 0, 0), Job(F, 0, 1), Job(I, 0, 0), Job(I, 0, 1), Job(W, 0, 1)]
-    assert peak(jobs) == Peak(least=1, most=2)
+def test_lost_actions_widen_a_peak():
+    actions = [
+        NumberedAction(F, 0, 0),
+        NumberedAction(F, 0, 1),
+        NumberedAction(I, 0, 0),
+        NumberedAction(I, 0, 1),
+        NumberedAction(W, 0, 1),
+    ]
+    assert peak(actions) == Peak(least=1, most=2)
 
 
 def test_turns_are_only_counted_where_there_are_enough():
-    turns = [Job(kind, 0, i) for i in range(20) for kind in (F, I)]
+    turns = [NumberedAction(kind, 0, i) for i in range(20) for kind in (F, I)]
     assert takes_turns([turns])
     assert not takes_turns([turns[:20]])
-    assert not takes_turns([[Job(F, 0, i) for i in range(40)] + [Job(I, 0, i) for i in range(40)]])
+    assert not takes_turns(
+        [[NumberedAction(F, 0, i) for i in range(40)] + [NumberedAction(I, 0, i) for i in range(40)]]
+    )
 
 
 @pytest.mark.parametrize("name", ["lines", "search_traits", "recognizer"])

@@ -105,7 +105,7 @@ def test_a_run_of_usual_size_keeps_its_name_where_spans_are_lost(name):
     assert name in (found.name, *found.alternatives)
     assert found.known
     assert 0 < found.missing_fraction < 0.05
-    assert "of the jobs are missing" in found.evidence
+    assert "of the actions are missing" in found.evidence
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
@@ -165,7 +165,7 @@ def test_whole_backwards_and_their_halves_side_by_side_are_the_same():
 
 def test_pairs_that_were_not_seen_leave_an_overlapped_schedule_its_name():
     single = {
-        rank: [job for each in actions for job in each.jobs]
+        rank: [action for each in actions for action in each.parts]
         for rank, actions in order("dualpipev", ranks=4, microbatches=10).items()
     }
     assert recognize(single).name == "dualpipev"
@@ -223,38 +223,40 @@ def test_a_random_order_that_could_run_is_unknown(name):
 
 
 def run_at_random(orders, chance):
-    """Return an order of the same jobs in which none waits for itself."""
-    rows = {rank: [job for each in actions for job in each.jobs] for rank, actions in orders.items()}
-    stages = 1 + max(job.stage for row in rows.values() for job in row)
+    """Return an order of the same actions in which none waits for itself."""
+    rows = {rank: [action for each in actions for action in each.parts] for rank, actions in orders.items()}
+    stages = 1 + max(action.stage for row in rows.values() for action in row)
     done, run = set(), {rank: [] for rank in rows}
     while any(rows.values()):
-        ready = [(rank, job) for rank, row in rows.items() for job in row if needs(job, stages) <= done]
-        rank, job = chance.choice(ready)
-        rows[rank].remove(job)
-        run[rank].append(job)
-        done.add(("B" if job.kind == "I" else job.kind, job.stage, job.microbatch))
+        ready = [
+            (rank, action) for rank, row in rows.items() for action in row if needs(action, stages) <= done
+        ]
+        rank, action = chance.choice(ready)
+        rows[rank].remove(action)
+        run[rank].append(action)
+        done.add(("B" if action.kind == "I" else action.kind, action.stage, action.microbatch))
     return run
 
 
-def needs(job, stages):
-    _, stage, microbatch = job[:3]
-    if job.kind == "F":
+def needs(action, stages):
+    _, stage, microbatch = action[:3]
+    if action.kind == "F":
         return {("F", stage - 1, microbatch)} if stage else set()
-    if job.kind == "W":
+    if action.kind == "W":
         return {("B", stage, microbatch)}
     return {("F", stage, microbatch)} | ({("B", stage + 1, microbatch)} if stage + 1 < stages else set())
 
 
-def test_one_exchanged_job_leaves_the_name_and_is_counted():
+def test_one_exchanged_action_leaves_the_name_and_is_counted():
     orders = order("1f1b", ranks=4, microbatches=16)
     orders[1][6:8] = orders[1][7:5:-1]
     found = recognize(orders)
     assert found.name == "1f1b"
     assert found.distance == 1 / 128
-    assert "though 0.8% of the jobs stand elsewhere" in found.evidence
+    assert "though 0.8% of the actions stand elsewhere" in found.evidence
 
 
-def test_what_only_missing_jobs_would_tell_apart_is_unknown():
+def test_what_only_missing_actions_would_tell_apart_is_unknown():
     orders = {0: ["F0.0", "F0.1", "B0.0", "B0.1"], 1: ["F1.0", "B1.0", "B1.1"]}
     found = recognize(orders)
     assert not found.known
@@ -263,7 +265,7 @@ def test_what_only_missing_jobs_would_tell_apart_is_unknown():
     assert found.faults == ("the order is faulty: rank 1, F1.1: is missing",)
 
 
-def test_a_missing_rank_is_missing_jobs():
+def test_a_missing_rank_is_missing_actions():
     orders = order("1f1b", ranks=16, microbatches=20)
     del orders[3]
     found = recognize(orders)
@@ -272,10 +274,10 @@ def test_a_missing_rank_is_missing_jobs():
     del few[1]
     found = recognize(few)
     assert (found.name, found.nearest, found.distance) == ("unknown", "1f1b", 0)
-    assert "1 rank missing; 25.0% of the jobs are missing" in found.evidence
+    assert "1 rank missing; 25.0% of the actions are missing" in found.evidence
 
 
-def test_jobs_that_run_twice_are_misplaced_and_named():
+def test_actions_that_run_twice_are_misplaced_and_named():
     orders = order("1f1b", ranks=4, microbatches=16)
     orders[2].append(parse_action("F2.3"))
     found = recognize(orders)
@@ -304,8 +306,8 @@ def test_orders_searched_for_other_costs_are_recognized_by_their_traits(name):
 @pytest.mark.parametrize(
     ("orders", "sentence"),
     [
-        ({}, "no rank ran any job"),
-        ({0: [], 1: []}, "no rank ran any job"),
+        ({}, "no rank ran any action"),
+        ({0: [], 1: []}, "no rank ran any action"),
         ({0: ["F0.0", "B0.0"], 1: ["F0.1", "B0.1"]},
          "stages are placed as in no known schedule: rank 0 has 0; rank 1 has 0"),
     ],

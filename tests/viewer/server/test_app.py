@@ -63,7 +63,7 @@ def test_meta_is_that_of_a_page_and_what_only_a_server_has(known):
 def test_sections_are_those_of_a_page_but_for_gaps_that_need_no_spans_beside_them(known):
     spans = viewer_spans(TIMELINE.spans, shown_ranks(TIMELINE))
     page = beside_spans(TIMELINE, spans, gather_extras(TIMELINE))
-    assert {"heat", "messages", "gaps", "critical_path", "ideal", "ledger"} <= set(
+    assert {"heat", "messages", "idle", "critical_path", "ideal", "ledger"} <= set(
         known.json("meta")["sections"]
     )
     for name, blob in page.tables.items():

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 TIMELINE = pipeline_timeline(Shape(ranks=2, microbatches=4, steps=2))
 OFFER = "New data: reload"
-JOB_NS, STEP_NS = 1_000_000, 10_000_000
+ACTION_NS, STEP_NS = 1_000_000, 10_000_000
 LOOK_NOW = "() => document.dispatchEvent(new Event('visibilitychange'))"
 
 
@@ -63,9 +63,9 @@ def record_steps(folder, count):
         for step in range(count):
             began_ns = step * STEP_NS
             for place, kind in enumerate(("forward", "backward")):
-                start_ns = began_ns + JOB_NS * (rank if kind == "forward" else 4 - rank)
+                start_ns = began_ns + ACTION_NS * (rank if kind == "forward" else 4 - rank)
                 facts = {"step": step, "stage": rank, "microbatch": 0, "chunk": 0}
-                spans.append(span_record(kind, start_ns, start_ns + JOB_NS + place, **facts))
+                spans.append(span_record(kind, start_ns, start_ns + ACTION_NS + place, **facts))
         frames = recording_frames(spans, end=False, rank=rank, world_size=2, parallel={})
         (folder / f"rank-{rank:05}.sscope").write_bytes(encode(frames))
 
@@ -158,12 +158,12 @@ def test_links_that_are_too_many_leave_the_block_selected(visit, tmp_path, monke
     monkeypatch.setattr(links_module, "MOST_PAIRS", 0)
     with serving(resting(run_of(TIMELINE, tmp_path / "run")), ASSETS) as visitor:
         page = visit(visitor)
-        job = page.evaluate(
+        action = page.evaluate(
             "async () => (await window.stagescopeViewer.source.search('kind:B stage:0')).at(0)"
         )
-        page.evaluate("(id) => window.stagescopeViewer.select(id)", job["id"])
-        page.evaluate("(span) => window.stagescopeViewer.hoverOver(span)", job)
-        assert page.evaluate("() => window.stagescopeViewer.selected.value.id") == job["id"]
+        page.evaluate("(id) => window.stagescopeViewer.select(id)", action["id"])
+        page.evaluate("(span) => window.stagescopeViewer.hoverOver(span)", action)
+        assert page.evaluate("() => window.stagescopeViewer.selected.value.id") == action["id"]
         assert "too many" in page.locator("[role=status]").inner_text()
 
 

@@ -76,20 +76,20 @@ def test_every_figure_is_that_of_a_plain_loop(run, spans, start, length, rows):
 
 def test_reading_a_few_rows_at_a_time_changes_nothing(run, monkeypatch):
     part = Part(0, run.levels.shape.end + 1, np.arange(4))
-    whole = select_figures(run.levels, part, run.gaps)
+    whole = select_figures(run.levels, part, run.idle)
     monkeypatch.setattr(figures, "ROWS_AT_ONCE_SPANS", 1)
-    assert select_figures(run.levels, part, run.gaps) == whole
+    assert select_figures(run.levels, part, run.idle) == whole
 
 
 def test_the_causes_of_idle_time_are_those_of_the_gaps_cut_to_the_selection(run):
     start, end = 5_000_000, 25_000_000
-    found = select_figures(run.levels, Part(start, end, np.array([1, 2])), run.gaps)["causes"]
+    found = select_figures(run.levels, Part(start, end, np.array([1, 2])), run.idle)["waits"]
     wanted = {}
-    for row, begin, duration, cause in run.gaps.select("row", "start", "duration", "cause").iter_rows():
+    for row, begin, duration, cause in run.idle.select("row", "start", "duration", "waiting_for").iter_rows():
         inside = min(begin + duration, end) - max(begin, start)
         if row in (1, 2) and inside > 0:
             wanted[cause] = wanted.get(cause, 0) + inside
-    assert {one["cause"]: one["sum_ns"] for one in found} == wanted
+    assert {one["waiting_for"]: one["sum_ns"] for one in found} == wanted
     assert [one["sum_ns"] for one in found] == sorted(wanted.values(), reverse=True)
     assert len(wanted) > 1
 

@@ -33,7 +33,7 @@ def named(span):
 
 
 def id_of(run, name, step=0):
-    """Return the id of a job called as in the papers."""
+    """Return the id of a action called as in the papers."""
     spans = span_dicts(run.levels, np.arange(run.levels.shape.span_count))
     return next(number for number, span in enumerate(spans) if named(span) == name and span["step"] == step)
 
@@ -45,7 +45,7 @@ def linked(run, name, *, whole, step=0):
     return {(names[giver], names[taker]) for giver, taker in found["links"]}
 
 
-def test_one_hop_is_what_a_job_needs_and_what_needs_it(run):
+def test_one_hop_is_what_a_action_needs_and_what_needs_it(run):
     assert linked(run, "F1.0", whole=False) == {("F0.0", "F1.0"), ("F1.0", "F2.0")}
     assert linked(run, "F2.1", whole=False) == {("F1.1", "F2.1"), ("F2.1", "B2.1")}
     assert linked(run, "B0.1", whole=False) == {("B1.1", "B0.1")}
@@ -66,7 +66,7 @@ def test_a_weight_half_needs_its_input_half_and_a_chunk_the_one_before_it(tmp_pa
     assert linked(split, "I2.0", whole=False) == {("F2.0", "I2.0"), ("I2.0", "I1.0"), ("I2.0", "W2.0")}
 
 
-def test_what_is_no_job_of_a_micro_batch_stands_alone(tmp_path):
+def test_what_is_no_action_of_a_micro_batch_stands_alone(tmp_path):
     run = run_of(timeline_from_text("F0 B0 O0"), tmp_path / "run")
     found = find_links(run.levels, run.meta, 2, whole=True)
     assert (found["links"], [span["id"] for span in found["spans"]]) == ([], [2])
@@ -101,7 +101,7 @@ def test_a_step_that_is_too_large_is_not_guessed_at(run, monkeypatch):
         find_links(run.levels, run.meta, number, whole=True)
 
 
-def test_jobs_that_nothing_tells_apart_are_not_all_tied_to_each_other(run, monkeypatch):
+def test_actions_that_nothing_tells_apart_are_not_all_tied_to_each_other(run, monkeypatch):
     monkeypatch.setattr(links_module, "MOST_PAIRS", 4)
     with pytest.raises(TooManyError):
         find_links(run.levels, run.meta, id_of(run, "F1.1"), whole=False)

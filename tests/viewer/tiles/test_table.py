@@ -70,7 +70,7 @@ def test_progress_is_told_up_to_the_last_span(tmp_path):
 
 def test_names_of_all_parts_are_known(tmp_path):
     count = TIMELINE.spans.height
-    names = [f"job {number % 7}" if number % 3 else None for number in range(count)]
+    names = [f"action {number % 7}" if number % 3 else None for number in range(count)]
     named = TIMELINE.spans.with_columns(name=pl.Series(names))
     large = opened(named, tmp_path)
     columns, _ = read_blob(tile_blob(large.levels, 0, Part(0, large.levels.shape.end + 1, np.arange(5))))
@@ -101,7 +101,7 @@ LAST = pl.int_range(pl.len()) == pl.len() - 1
         "backwards",
         "rank comes again",
         "ends before its start",
-        "a job without step",
+        "a action without step",
         "null",
         "cut and swapped",
     ],

@@ -76,7 +76,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
       {isOpen && (
         <Side
           viewer={viewer} page={page} changes={extras.changes} verdict={extras.verdict} ledger={extras.ledger} idle={extras.idle}
-          waitedFor={(span) => waitedFor(viewer.meta, extras.layers.gaps, span)}
+          waitedFor={(span) => waitedFor(viewer.meta, extras.layers.idle, span)}
         />
       )}
       {viewer.dialog.value === "help" && <Help viewer={viewer} />}

@@ -24,7 +24,7 @@ export const NO_EXTRAS: Extras = { layers: NO_LAYERS, changes: null, verdict: nu
 
 export async function readExtras(source: Source): Promise<Extras> {
   const [changes, verdict, table, critical, ideal, ledger] = await Promise.all([
-    source.json("comparison"), source.json("verdict"), source.table("gaps"), source.table("critical_path"), source.table("ideal"),
+    source.json("comparison"), source.json("verdict"), source.table("idle"), source.table("critical_path"), source.table("ideal"),
     source.json("ledger"),
   ]);
   const path = critical ? critical.values("span").filter((_, i) => critical.values("slack_ns")[i] === 0) : new Float64Array(0);

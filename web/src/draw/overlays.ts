@@ -15,7 +15,7 @@ const MOST_ROW_GAP = 20;
 
 export function drawGaps(scene: Scene): void {
   const { gaps } = scene.layers;
-  if (!gaps || !scene.viewer.flags.value.has("gaps")) return;
+  if (!gaps || !scene.viewer.flags.value.has("idle")) return;
   const { pen, view } = scene;
   const filter = scene.viewer.causeFilter.value;
   const styles = gaps.causes.map((cause) => {

@@ -5,7 +5,7 @@ import type { Span } from "../model/source";
 import type { Spans } from "../model/spans";
 
 /** What the picture shows beside the blocks. */
-export type Flag = "arrows" | "waits" | "comm" | "host" | "gaps" | "clocks" | "critical" | "table";
+export type Flag = "arrows" | "waits" | "comm" | "host" | "idle" | "clocks" | "critical" | "table";
 
 export interface Point {
   row: number;

@@ -17,7 +17,7 @@ const MOST_UNDONE = 100;
 const SAME_MOVE_MS = 500;
 
 export type { Flag };
-export const FLAGS_AT_FIRST: Flag[] = ["arrows", "waits", "gaps"];
+export const FLAGS_AT_FIRST: Flag[] = ["arrows", "waits", "idle"];
 
 export interface Range {
   start: number;

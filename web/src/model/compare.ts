@@ -1,6 +1,6 @@
-/** Two runs side by side: the jobs of one matched with those of the other by step, stage, micro-batch, kind and rank. */
+/** Two runs side by side: the actions of one matched with those of the other by step, stage, micro-batch, kind and rank. */
 
-import { isJob, kindsByCode, type Meta } from "./meta";
+import { isAction, kindsByCode, type Meta } from "./meta";
 import type { Spans } from "./spans";
 
 export interface Comparison {
@@ -11,7 +11,7 @@ export interface Comparison {
   delta: Float64Array;
   matched: number;
   unmatched: number;
-  /** Sum of the matched jobs' durations in this run and in the other. */
+  /** Sum of the matched actions' durations in this run and in the other. */
   own_ns: number;
   other_ns: number;
 }
@@ -19,10 +19,10 @@ export interface Comparison {
 /** Return the comparison of `spans` with `other`, which is shifted so that its steps begin where the own ones do. */
 export function compareRuns(meta: Meta, spans: Spans, otherMeta: Meta, other: Spans): Comparison {
   const places = new Map<string, number>();
-  eachJob(otherMeta, other, (key, place) => void places.set(key, place));
+  eachAction(otherMeta, other, (key, place) => void places.set(key, place));
   const delta = new Float64Array(spans.count).fill(NaN);
   let [matched, unmatched, own, others] = [0, 0, 0, 0];
-  eachJob(meta, spans, (key, place) => {
+  eachAction(meta, spans, (key, place) => {
     const partner = places.get(key);
     if (partner === undefined) {
       unmatched++;
@@ -38,18 +38,18 @@ export function compareRuns(meta: Meta, spans: Spans, otherMeta: Meta, other: Sp
   return { title: otherMeta.title, meta: otherMeta, spans: other, delta, matched, unmatched, own_ns: own, other_ns: others };
 }
 
-function eachJob(meta: Meta, spans: Spans, visit: (key: string, place: number) => void): void {
+function eachAction(meta: Meta, spans: Spans, visit: (key: string, place: number) => void): void {
   const kinds = kindsByCode(meta.kinds);
   const columns = ["step", "stage", "microbatch"].map((name) => spans.table.ints(name));
   const counts = new Map<string, number>();
   for (let place = 0; place < spans.count; place++) {
     const kind = kinds[spans.kind[place]!];
-    if (!isJob(kind)) continue;
+    if (!isAction(kind)) continue;
     const rank = meta.ranks.rank[spans.row[place]!];
-    const job = `${kind!.name} ${rank} ${columns.map((column) => column[place]).join(" ")}`;
-    const occurrence = counts.get(job) ?? 0;
-    counts.set(job, occurrence + 1);
-    visit(`${job} ${occurrence}`, place);
+    const action = `${kind!.name} ${rank} ${columns.map((column) => column[place]).join(" ")}`;
+    const occurrence = counts.get(action) ?? 0;
+    counts.set(action, occurrence + 1);
+    visit(`${action} ${occurrence}`, place);
   }
 }
 

@@ -95,8 +95,8 @@ export class EmbeddedSource implements Source {
   }
 
   async select(start: number, end: number, rows: number[]): Promise<Selection> {
-    this.gaps ??= this.table("gaps").then((table) => table && new Gaps(table, this.spans));
-    return selectSpans(this.spans, await this.gaps, start, end, rows);
+    this.idle ??= this.table("idle").then((table) => table && new Gaps(table, this.spans));
+    return selectSpans(this.spans, await this.idle, start, end, rows);
   }
 
   async links(id: number, whole: boolean): Promise<Links> {

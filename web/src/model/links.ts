@@ -1,27 +1,27 @@
-/** Which job needs which: the dependencies that every pipeline schedule has (NOTATION: F stage.micro-batch).
+/** Which action needs which: the dependencies that every pipeline schedule has (NOTATION: F stage.micro-batch).
  *
  * F(s,m) needs F(s-1,m); the backward (or its input half) of (s,m) needs that of (s+1,m) and F(s,m); the weight half
- * needs the input half. Jobs belong together within one step and one pipeline; where several ranks run the same job
+ * needs the input half. Actions belong together within one step and one pipeline; where several ranks run the same action
  * (tensor parallelism), those of the same coordinates do.
  */
 
-import { isJob, kindsByCode, type Meta } from "./meta";
+import { isAction, kindsByCode, type Meta } from "./meta";
 import type { Links } from "./source";
 import type { Spans } from "./spans";
 
 type Phase = "F" | "B" | "W";
 
-interface Job {
+interface Action {
   place: number;
   row: number;
   phase: Phase;
   stage: number;
 }
 
-/** Return the jobs linked to a span: its neighbors, or the whole way of its micro-batch. Ids are those of `spans`. */
+/** Return the actions linked to a span: its neighbors, or the whole way of its micro-batch. Ids are those of `spans`. */
 export function findLinks(spans: Spans, meta: Meta, place: number, whole: boolean): Links {
-  const jobs = jobsOfMicrobatch(spans, meta, place);
-  const edges = jobs.flatMap((job) => needs(job, jobs, meta).map((other): [number, number] => [other.place, job.place]));
+  const actions = actionsOfMicrobatch(spans, meta, place);
+  const edges = actions.flatMap((action) => needs(action, actions, meta).map((other): [number, number] => [other.place, action.place]));
   const kept = whole ? edges : edges.filter(([from, to]) => from === place || to === place);
   const places = new Set([place, ...kept.flat()]);
   return {
@@ -30,23 +30,23 @@ export function findLinks(spans: Spans, meta: Meta, place: number, whole: boolea
   };
 }
 
-function jobsOfMicrobatch(spans: Spans, meta: Meta, place: number): Job[] {
+function actionsOfMicrobatch(spans: Spans, meta: Meta, place: number): Action[] {
   const kinds = kindsByCode(meta.kinds);
-  if (!isJob(kinds[spans.kind[place]!])) return [];
+  if (!isAction(kinds[spans.kind[place]!])) return [];
   const step = spans.table.ints("step");
   const stage = spans.table.ints("stage");
   const microbatch = spans.table.ints("microbatch");
   const { pipeline } = meta.ranks;
   const own = pipeline[spans.row[place]!];
   if (microbatch[place]! < 0 || stage[place]! < 0) return [];
-  const jobs: Job[] = [];
+  const actions: Action[] = [];
   for (let i = 0; i < spans.count; i++) {
     if (microbatch[i] !== microbatch[place] || step[i] !== step[place] || stage[i]! < 0) continue;
     const kind = kinds[spans.kind[i]!];
-    if (!isJob(kind) || pipeline[spans.row[i]!] !== own) continue;
-    jobs.push({ place: i, row: spans.row[i]!, phase: phaseOf(kind!.name), stage: stage[i]! });
+    if (!isAction(kind) || pipeline[spans.row[i]!] !== own) continue;
+    actions.push({ place: i, row: spans.row[i]!, phase: phaseOf(kind!.name), stage: stage[i]! });
   }
-  return jobs;
+  return actions;
 }
 
 function phaseOf(kind: string): Phase {
@@ -54,21 +54,21 @@ function phaseOf(kind: string): Phase {
   return kind === "backward_weight" ? "W" : "B";
 }
 
-function needs(job: Job, jobs: Job[], meta: Meta): Job[] {
-  const find = (phase: Phase, stage: number): Job[] =>
-    nearest(job, jobs.filter((other) => other.phase === phase && other.stage === stage), meta);
-  if (job.phase === "F") return find("F", job.stage - 1);
-  if (job.phase === "W") return find("B", job.stage);
-  const later = find("B", job.stage + 1);
-  return later.length ? later : find("F", job.stage);
+function needs(action: Action, actions: Action[], meta: Meta): Action[] {
+  const find = (phase: Phase, stage: number): Action[] =>
+    nearest(action, actions.filter((other) => other.phase === phase && other.stage === stage), meta);
+  if (action.phase === "F") return find("F", action.stage - 1);
+  if (action.phase === "W") return find("B", action.stage);
+  const later = find("B", action.stage + 1);
+  return later.length ? later : find("F", action.stage);
 }
 
-/** Of several ranks with the same job: the own one, else those of the same tensor- and context-parallel place. */
-function nearest(job: Job, others: Job[], meta: Meta): Job[] {
+/** Of several ranks with the same action: the own one, else those of the same tensor- and context-parallel place. */
+function nearest(action: Action, others: Action[], meta: Meta): Action[] {
   if (others.length <= 1) return others;
-  const same = others.filter((other) => other.row === job.row);
+  const same = others.filter((other) => other.row === action.row);
   if (same.length) return same;
   const { tp, cp } = meta.ranks;
-  const alike = others.filter((other) => tp[other.row] === tp[job.row] && cp[other.row] === cp[job.row]);
+  const alike = others.filter((other) => tp[other.row] === tp[action.row] && cp[other.row] === cp[action.row]);
   return alike.length ? alike : others;
 }

@@ -103,7 +103,7 @@ export const COMM = 1;
 export const HOST = 2;
 export const LANES = ["compute", "comm", "host"];
 
-const JOBS = new Set(["forward", "backward", "backward_input", "backward_weight"]);
+const ACTIONS = new Set(["forward", "backward", "backward_input", "backward_weight"]);
 
 /** Kinds by code; codes are small, so an array with holes will do. */
 export function kindsByCode(kinds: Kind[]): Kind[] {
@@ -113,6 +113,6 @@ export function kindsByCode(kinds: Kind[]): Kind[] {
 }
 
 /** Whether a schedule orders this kind. */
-export function isJob(kind: Kind | undefined): boolean {
-  return kind !== undefined && JOBS.has(kind.name);
+export function isAction(kind: Kind | undefined): boolean {
+  return kind !== undefined && ACTIONS.has(kind.name);
 }

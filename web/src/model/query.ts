@@ -1,6 +1,6 @@
 /** Search words such as `stage:3 mb:7 kind:B dur>5ms`: every word has to hold; a bare word is looked for in names. */
 
-import { isJob, LANES, type Kind, type Meta } from "./meta";
+import { isAction, LANES, type Kind, type Meta } from "./meta";
 import type { Spans } from "./spans";
 import { parseDuration } from "./time";
 
@@ -60,8 +60,8 @@ function compileWord(word: string, meta: Meta, spans: Spans): Match {
 }
 
 function bareWord(word: string, meta: Meta, spans: Spans): Match {
-  const label = /^([A-Za-z])(?:(\d+)\.)?(\d+)$/.exec(word); // F3 or F0.3, as the papers write a job
-  const kind = label && meta.kinds.find((one) => one.letter === label[1] && isJob(one));
+  const label = /^([A-Za-z])(?:(\d+)\.)?(\d+)$/.exec(word); // F3 or F0.3, as the papers write a action
+  const kind = label && meta.kinds.find((one) => one.letter === label[1] && isAction(one));
   if (!kind) {
     const kinds = meta.kinds.filter((one) => one.name === word).map((one) => one.code);
     const named = nameHas(word, spans);

@@ -104,7 +104,7 @@ export class ServerSource implements Source {
 
   async links(id: number, whole: boolean): Promise<Links> {
     const answer = await this.answer(`links?id=${id}&whole=${whole ? 1 : 0}`, TOO_MANY);
-    if (!answer.ok) throw new TooManyError("the jobs of this step are too many to say which needs which");
+    if (!answer.ok) throw new TooManyError("the actions of this step are too many to say which needs which");
     return (await answer.json()) as Links;
   }
 

@@ -70,7 +70,7 @@ export class TooManyError extends Error {}
 
 export interface Links {
   spans: Span[];
-  /** Ids: the job that gives, and the one that needs it. */
+  /** Ids: the action that gives, and the one that needs it. */
   links: [number, number][];
 }
 
@@ -105,7 +105,7 @@ export interface Source {
   details(id: number): Promise<Span | null>;
   search(query: string): Promise<Found>;
   select(start: number, end: number, rows: number[]): Promise<Selection>;
-  /** Throws TooManyError where the jobs of the step are too many to be told apart. */
+  /** Throws TooManyError where the actions of the step are too many to be told apart. */
   links(id: number, whole: boolean): Promise<Links>;
   table(name: string): Promise<Table | null>;
   json(name: string): Promise<unknown>;

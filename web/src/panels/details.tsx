@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import type { Viewer } from "../layout/viewer";
-import { isJob, LANES, type Clock, type Kind } from "../model/meta";
+import { isAction, LANES, type Clock, type Kind } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText, durationText, momentText } from "../model/time";
 import { Swatch } from "./legend";
@@ -23,7 +23,7 @@ export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (spa
   const kind = viewer.meta.kinds.find((one) => one.code === span.kind);
   return (
     <div>
-      <h3 class="job">
+      <h3 class="action">
         {kind && <Swatch kind={kind} shades={1} />}
         {heading(span, kind)}
       </h3>
@@ -55,7 +55,7 @@ function Cause({ viewer, id }: { viewer: Viewer; id: number }) {
 
 function heading(span: Span, kind: Kind | undefined): string {
   const name = kind?.name.replaceAll("_", " ") ?? "span";
-  return isJob(kind) && span.stage !== null && span.microbatch !== null ? `${name} ${kind!.letter}${span.stage}.${span.microbatch}` : name;
+  return isAction(kind) && span.stage !== null && span.microbatch !== null ? `${name} ${kind!.letter}${span.stage}.${span.microbatch}` : name;
 }
 
 function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, string][] {

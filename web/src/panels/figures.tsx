@@ -100,7 +100,7 @@ function barColor(part: LedgerPart): string {
 }
 
 const METRICS = [
-  ["job_ns", "work"],
+  ["action_ns", "work"],
   ["wait_ns", "host blocked"],
   ["idle_ns", "idle"],
 ] as const;
@@ -109,7 +109,7 @@ const MOST_STEPS = 12;
 /** Stages by steps, stronger for more; a click goes to the step. */
 export function HeatMap({ viewer }: { viewer: Viewer }) {
   const [table, setTable] = useState<Table | null>(null);
-  const [metric, setMetric] = useState<(typeof METRICS)[number][0]>("job_ns");
+  const [metric, setMetric] = useState<(typeof METRICS)[number][0]>("action_ns");
   useEffect(() => void viewer.source.table("heat").then(setTable, () => setTable(null)), [viewer]);
   if (!table) return null;
   const [steps, stages, values] = [table.ints("step"), table.ints("stage"), table.values(metric)];
@@ -173,7 +173,7 @@ export function ComparisonFigures({ viewer, onOpen }: { viewer: Viewer; onOpen: 
   if (!comparison)
     return (
       <div>
-        <p class="quiet">Lay another run under this one: blocks are colored by how much longer or shorter the same job took.</p>
+        <p class="quiet">Lay another run under this one: blocks are colored by how much longer or shorter the same action took.</p>
         {broughtOther(viewer) && <button type="button" onClick={() => void showOther(viewer, true)}>Show the comparison again</button>}
         <button type="button" onClick={onOpen}>Open another run's page …</button>
       </div>
@@ -183,7 +183,7 @@ export function ComparisonFigures({ viewer, onOpen }: { viewer: Viewer; onOpen: 
     <div>
       <dl class="facts">
         <div><dt>other run</dt><dd>{comparison.title}</dd></div>
-        <div><dt>jobs matched</dt><dd>{countText(comparison.matched)}</dd></div>
+        <div><dt>actions matched</dt><dd>{countText(comparison.matched)}</dd></div>
         <div><dt>without a partner</dt><dd>{countText(comparison.unmatched)}</dd></div>
         <div><dt>work of the matched</dt><dd>{durationText(comparison.own_ns)} here, {durationText(comparison.other_ns)} there{comparison.other_ns ? ` (${change > 0 ? "+" : ""}${percentText(change)})` : ""}</dd></div>
       </dl>

@@ -2,7 +2,7 @@
 
 import { causeColor, causePlace, chunkColor, contrast, textColor } from "../layout/colors";
 import type { Viewer } from "../layout/viewer";
-import { isJob, LANES, type Kind } from "../model/meta";
+import { isAction, LANES, type Kind } from "../model/meta";
 
 export function Legend({ viewer, chunkCount, causes }: { viewer: Viewer; chunkCount: number; causes: string[] }) {
   const flags = viewer.flags.value;
@@ -17,7 +17,7 @@ export function Legend({ viewer, chunkCount, causes }: { viewer: Viewer; chunkCo
             type="button" title={`${kind.meaning} Click to hide or show.`} aria-pressed={!viewer.hiddenKinds.value.has(kind.code)}
             onClick={() => viewer.toggleKind(kind.code)}
           >
-            <Swatch kind={kind} shades={isJob(kind) ? chunkCount : 1} />
+            <Swatch kind={kind} shades={isAction(kind) ? chunkCount : 1} />
             {kind.name.replaceAll("_", " ")}
           </button>
         </li>
@@ -30,7 +30,7 @@ export function Legend({ viewer, chunkCount, causes }: { viewer: Viewer; chunkCo
       {viewer.ideal.value !== "off" && viewer.meta.sections.includes("ideal") && !viewer.comparison.value && (
         <li class="note">{viewer.ideal.value === "under" ? "upper half: measured, lower half: ideal" : "dashed: ideal"}</li>
       )}
-      {flags.has("gaps") && causes.length > 0 && (
+      {flags.has("idle") && causes.length > 0 && (
         <li>
           <ul class="causes" aria-label="Causes of idle time">
             <li class="note">idle:</li>

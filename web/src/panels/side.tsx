@@ -57,7 +57,7 @@ const FLAGS: [Flag, string, string | null][] = [
   ["waits", "waits for transfers", null],
   ["comm", "transfers", null],
   ["host", "host spans", null],
-  ["gaps", "causes of idle time", "gaps"],
+  ["idle", "causes of idle time", "idle"],
   ["critical", "critical path", "critical_path"],
   ["clocks", "clock errors", null],
 ];

@@ -6,7 +6,7 @@ export function VerdictWords({ verdict }: { verdict: Verdict }) {
   return (
     <div class="verdict">
       <p>{verdict.why}</p>
-      {verdict.win && <p>{verdict.win}</p>}
+      {verdict.improvement && <p>{verdict.improvement}</p>}
       {verdict.findings.length > 0 && <ul>{verdict.findings.map((finding) => <li key={finding}>{finding}</li>)}</ul>}
     </div>
   );

@@ -4,7 +4,7 @@ import { compareRuns } from "../../src/model/compare";
 import { sourceOf } from "../blob";
 
 describe("two runs", () => {
-  it("are matched job by job, and the change is a fraction of the other's duration", () => {
+  it("are matched action by action, and the change is a fraction of the other's duration", () => {
     const own = sourceOf("F0 - B0 -");
     const other = sourceOf("F0 B0 - F1");
     const comparison = compareRuns(own.meta, own.spans, other.meta, other.spans);

@@ -28,7 +28,7 @@ describe("a query", () => {
 
   it("finds ranges and lists", () => expect(found("mb:0-1 stage:0,1 kind:F")).toHaveLength(4));
 
-  it("finds jobs as the papers write them", () => {
+  it("finds actions as the papers write them", () => {
     expect(found("F1.0")).toEqual(["F1.0"]);
     expect(found("B1")).toEqual(["B0.1", "B1.1"]);
   });

@@ -1,4 +1,4 @@
-"""What the figures cannot speak for: jobs, ranks and steps that were not recorded whole."""
+"""What the figures cannot speak for: actions, ranks and steps that were not recorded whole."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.kinds import PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def find_gaps(timeline: Timeline, bubbles: pl.DataFrame, pipelines: pl.DataFrame) -> list[Diagnostic]:
     """Return a warning for all that the figures leave out.
 
-    These are pipeline jobs without a step, recorded ranks without any pipeline job, and ranks without one in
+    These are pipeline actions without a step, recorded ranks without any pipeline action, and ranks without one in
     steps that the rest of their pipeline recorded: counting those as idle would make a bubble of lost data.
     """
-    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     return [
-        *_stepless(jobs),
-        *_jobless(set(timeline.ranks["rank"]) - set(jobs["rank"].unique())),
+        *_stepless(actions),
+        *_actionless(set(timeline.ranks["rank"]) - set(actions["rank"].unique())),
         *_absent(bubbles, pipelines),
     ]
 
@@ -34,19 +34,21 @@ def errors_first(diagnostics: pl.DataFrame) -> tuple[Diagnostic, ...]:
     return tuple(Diagnostic(**row) for row in ordered.iter_rows(named=True))
 
 
-def _stepless(jobs: pl.DataFrame) -> list[Diagnostic]:
-    count = jobs["step"].null_count()
+def _stepless(actions: pl.DataFrame) -> list[Diagnostic]:
+    count = actions["step"].null_count()
     if not count:
         return []
     return [
-        Diagnostic("warning", "forward or backward jobs belong to no step; they have no window", count=count)
+        Diagnostic(
+            "warning", "forward or backward actions belong to no step; they have no window", count=count
+        )
     ]
 
 
-def _jobless(ranks: set[int]) -> list[Diagnostic]:
+def _actionless(ranks: set[int]) -> list[Diagnostic]:
     if not ranks:
         return []
-    message = f"no forward or backward job of rank {compact_ranges(ranks)}; not in the figures"
+    message = f"no forward or backward action of rank {compact_ranges(ranks)}; not in the figures"
     return [Diagnostic("warning", message, count=len(ranks))]
 
 
@@ -59,7 +61,7 @@ def _absent(bubbles: pl.DataFrame, pipelines: pl.DataFrame) -> list[Diagnostic]:
     return [
         Diagnostic(
             "warning",
-            f"no forward or backward job in step {compact_ranges(steps)}; not counted there",
+            f"no forward or backward action in step {compact_ranges(steps)}; not counted there",
             rank=rank,
             count=len(steps),
         )

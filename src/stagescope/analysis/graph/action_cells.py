@@ -1,4 +1,4 @@
-"""Numbers for jobs, so that the job that another one needs is found by arithmetic and one look-up.
+"""Numbers for actions, so that the action that another one needs is found by arithmetic and one look-up.
 
 A cell is one (pipeline, step, stage, micro-batch). Joins on these four columns take minutes on a large run.
 """
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 NONE = -1
 DOUBLED = -2
-"""What a look-up answers: no job there, or more than one."""
+"""What a look-up answers: no action there, or more than one."""
 
 WIDEST_TABLE = 1 << 24
 """Values this far apart are searched for in a sorted list instead of a table."""
 
-CELLS_PER_JOB = 8
-"""So many cells per job may be kept as a table; ids that are spread wider are searched for."""
+CELLS_PER_ACTION = 8
+"""So many cells per action may be kept as a table; ids that are spread wider are searched for."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Cells:
         return moved
 
 
-def find_cells(jobs: pl.DataFrame) -> Cells:
-    """Return the cells of jobs, a frame with pipeline, step, stage and microbatch."""
+def find_cells(actions: pl.DataFrame) -> Cells:
+    """Return the cells of actions, a frame with pipeline, step, stage and microbatch."""
     return Cells(
         *(
-            jobs[name].unique().sort().to_numpy().astype(np.int64)
+            actions[name].unique().sort().to_numpy().astype(np.int64)
             for name in ("pipeline", "step", "stage", "microbatch")
         )
     )
@@ -105,21 +105,21 @@ def _places(known: Integers) -> Integers:
     return table
 
 
-class JobIndex:
-    """Which job runs a cell, among the jobs of one sort (all forwards, say)."""
+class ActionIndex:
+    """Which action runs a cell, among the actions of one sort (all forwards, say)."""
 
-    def __init__(self, cells: Integers, jobs: Integers, cell_count: int) -> None:
+    def __init__(self, cells: Integers, actions: Integers, cell_count: int) -> None:
         self._table: Integers | None = None
-        if cell_count <= CELLS_PER_JOB * len(cells) + WIDEST_TABLE:
+        if cell_count <= CELLS_PER_ACTION * len(cells) + WIDEST_TABLE:
             self._table = np.full(cell_count + 1, NONE, dtype=np.int64)  # the last one answers for cell NONE
-            self._table[cells] = jobs
-            self._table[cells[self._table[cells] != jobs]] = DOUBLED
+            self._table[cells] = actions
+            self._table[cells[self._table[cells] != actions]] = DOUBLED
         else:
             order = np.argsort(cells, kind="stable")
-            self._cells, self._jobs = cells[order], jobs[order]
+            self._cells, self._actions = cells[order], actions[order]
 
     def find(self, cells: Integers) -> Integers:
-        """Return the job of every cell, NONE where there is none and DOUBLED where there are several."""
+        """Return the action of every cell, NONE where there is none and DOUBLED where there are several."""
         if self._table is not None:
             found: Integers = self._table[cells]
             return found
@@ -127,5 +127,5 @@ class JobIndex:
             return np.full(len(cells), NONE, dtype=np.int64)
         first = np.searchsorted(self._cells, cells, side="left")
         count = np.searchsorted(self._cells, cells, side="right") - first
-        jobs = self._jobs[np.minimum(first, len(self._jobs) - 1)]
-        return np.where(count == 1, jobs, np.where(count == 0, NONE, DOUBLED))
+        actions = self._actions[np.minimum(first, len(self._actions) - 1)]
+        return np.where(count == 1, actions, np.where(count == 0, NONE, DOUBLED))

@@ -1,7 +1,7 @@
-"""What bound every operation: the one before it on its rank, or one of its inputs, whichever came last.
+"""What bound every action: the one before it on its rank, or one of its inputs, whichever came last.
 
 How long a result was on its way is what find_transfer_lags says, so that a receive that was posted late does not make
-its sender the one that bound. Operations of a rank that overlapped were not bound by each other's ends, but by the
+its sender the one that bound. Actions of a rank that overlapped were not bound by each other's ends, but by the
 same distance to them as measured; the same holds for effects that stand before their causes.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay import ReplayPlan
 
     Indices = NDArray[np.int32]
@@ -22,39 +22,39 @@ if TYPE_CHECKING:
 
 
 class Bond(NamedTuple):
-    """At most one bond per operation: whom it waits for, and how long after the end of that one it may start."""
+    """At most one binding_constraint per action: whom it waits for, and how long after the end of that one it may start."""
 
     source: Indices
     lag_ns: Integers
 
 
 class Bonds(NamedTuple):
-    """What bound each operation, all in the order of `plan`; a source of len(order) stands for none.
+    """What bound each action, all in the order of `plan`; a source of len(order) stands for none.
 
-    bonds               all of them: the one to the previous operation of the rank, and one for each need
-    bound               the one operation that bound it, the one on its own rank where two did
+    binding_constraints               all of them: the one to the previous action of the rank, and one for each need
+    bound               the one action that bound it, the one on its own rank where two did
     ready_ns            when nothing bound it any more; its start where nothing ever did
-    start_ns, end_ns    as measured, with one value more for no operation
+    start_ns, end_ns    as measured, with one value more for no action
     """
 
     plan: ReplayPlan
-    bonds: tuple[Bond, ...]
+    binding_constraints: tuple[Bond, ...]
     bound: Indices
     ready_ns: Integers
     start_ns: Integers
     end_ns: Integers
 
 
-def find_bonds(operations: Operations, plan: ReplayPlan, lag_ns: Integers) -> Bonds:
-    """Return what bound every operation; `plan` is what plan_replay, `lag_ns` what find_transfer_lags returns."""
-    ops, count = operations.ops, len(plan.order)
+def find_binding_constraints(actions: Actions, plan: ReplayPlan, lag_ns: Integers) -> Bonds:
+    """Return what bound every action; `plan` is what plan_replay, `lag_ns` what find_transfer_lags returns."""
+    ops, count = actions.ops, len(plan.order)
     start_ns, end_ns = (np.append(ops[name].to_numpy()[plan.order], 0) for name in ("start_ns", "end_ns"))
     lags = np.append(lag_ns, 0)
-    bonds = [Bond(plan.before, np.zeros(count, dtype=np.int64))]
-    bonds += [Bond(needs.producer, lags[needs.row]) for needs in plan.needs]
+    binding_constraints = [Bond(plan.before, np.zeros(count, dtype=np.int64))]
+    binding_constraints += [Bond(needs.producer, lags[needs.row]) for needs in plan.needs]
     bound = np.full(count, count, dtype=np.int32)
     ready_ns = np.full(count, np.iinfo(np.int64).min)
-    for source, lag in bonds:
+    for source, lag in binding_constraints:
         ended_ns = end_ns[source]
         np.minimum(lag, start_ns[:count] - ended_ns, out=lag)  # never more than was measured
         ended_ns += lag
@@ -63,4 +63,4 @@ def find_bonds(operations: Operations, plan: ReplayPlan, lag_ns: Integers) -> Bo
         ready_ns[binds] = ended_ns[binds]
     is_free = bound == count
     ready_ns[is_free] = start_ns[:count][is_free]
-    return Bonds(plan, tuple(bonds), bound, ready_ns, start_ns, end_ns)
+    return Bonds(plan, tuple(binding_constraints), bound, ready_ns, start_ns, end_ns)

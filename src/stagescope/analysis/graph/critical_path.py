@@ -1,6 +1,6 @@
-"""The chain of jobs and transfers that made each step as long as it was, and how much every other job could wait.
+"""The chain of actions and transfers that made each step as long as it was, and how much every other action could wait.
 
-An operation starts when the one before it on its rank has ended and its inputs are there; whichever came last bound
+An action starts when the one before it on its rank has ended and its inputs are there; whichever came last bound
 it (analysis/graph/binding_constraints.py). Followed back from the last end of the pipeline's step, the binding ones
 are the critical path: a chain without a break from the first start to the last end, whose parts add up to the step's
 length exactly. Of two that came at once, the one of the same rank is followed. Where a chain begins later than the
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.graph.latest_inputs import NO_OPERATION
+from stagescope.analysis.graph.latest_inputs import NO_ACTION
 from stagescope.analysis.idle.stretches import find_busy_stretches, find_idle_stretches
 from stagescope.model.tables import Column, KindType, Table
 
 if TYPE_CHECKING:
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.binding_constraints import Bonds
     from stagescope.analysis.graph.latest_inputs import LatestInputs
-    from stagescope.analysis.graph.operations import Operations
 
-PARTS = ("compute", "other_work", "transfer", "launch", "transfer_or_launch", "not_known")
+PARTS = ("compute", "other_work", "transfer", "launch", "transfer_or_launch", "unknown")
 COMPUTE, OTHER_WORK, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, NOT_KNOWN = range(len(PARTS))
 PartType = pl.Enum(list(PARTS))
 PART_NAMES = pl.Series(PARTS, dtype=PartType)
@@ -40,13 +40,13 @@ CRITICAL_PATH = Table(
             "part",
             PartType,
             "",
-            "compute: the operation itself; before it, transfer: its input was on its way, launch: all was there, "
+            "compute: the action itself; before it, transfer: its input was on its way, launch: all was there, "
             "transfer_or_launch: the arrival was not recorded, other_work: the rank computed something else, "
             "not_known: an input was not recorded.",
         ),
-        Column("rank", pl.Int32, "", "Rank of the operation; of a transfer, the receiver."),
+        Column("rank", pl.Int32, "", "Rank of the action; of a transfer, the receiver."),
         Column("from_rank", pl.Int32, "", "Sender of a transfer.", nullable=True),
-        Column("op", pl.UInt32, "", "The operation, or the one that starts after this part."),
+        Column("op", pl.UInt32, "", "The action, or the one that starts after this part."),
         Column("row", pl.UInt32, "", "Row of it in the timeline's spans."),
         Column("kind", KindType, "", "Kind of it."),
         Column("stage", pl.Int32, "", "Global stage of it."),
@@ -58,26 +58,26 @@ CRITICAL_PATH = Table(
 
 
 def find_critical_path(
-    operations: Operations, bonds: Bonds, inputs: LatestInputs, busy: pl.DataFrame
+    actions: Actions, binding_constraints: Bonds, inputs: LatestInputs, busy: pl.DataFrame
 ) -> pl.DataFrame:
     """Return the table CRITICAL_PATH, one path per pipeline and step.
 
-    `bonds` is what find_bonds, `inputs` what find_latest_inputs, `busy` what unite returns for all spans on the
-    compute lane. The parts reach from the first start to the last end of the pipeline's operations in the step.
+    `binding_constraints` is what find_binding_constraints, `inputs` what find_latest_inputs, `busy` what unite returns for all spans on the
+    compute lane. The parts reach from the first start to the last end of the pipeline's actions in the step.
     """
-    if operations.ops.is_empty():
+    if actions.ops.is_empty():
         return CRITICAL_PATH.empty()
-    parts = _parts_of(_walk(operations.ops, bonds), operations.ops, inputs, busy)
-    return _table(parts, operations.ops)
+    parts = _parts_of(_walk(actions.ops, binding_constraints), actions.ops, inputs, busy)
+    return _table(parts, actions.ops)
 
 
-def _walk(ops: pl.DataFrame, bonds: Bonds) -> pl.DataFrame:
-    """Return the operations of all paths, walked back from the last ends of all pipelines and steps at once.
+def _walk(ops: pl.DataFrame, binding_constraints: Bonds) -> pl.DataFrame:
+    """Return the actions of all paths, walked back from the last ends of all pipelines and steps at once.
 
     Columns: back (how many come after it), op, wait_start_ns (when what bound it had ended), start_ns, end_ns. Each
-    wait starts where the operation before it ends; the first one's where the step starts.
+    wait starts where the action before it ends; the first one's where the step starts.
     """
-    order = bonds.plan.order
+    order = binding_constraints.plan.order
     count = len(order)
     place = np.empty(count, dtype=np.int64)
     place[order] = np.arange(count)
@@ -88,11 +88,11 @@ def _walk(ops: pl.DataFrame, bonds: Bonds) -> pl.DataFrame:
     begin_ns = last["start_ns"].to_numpy()
     walked: list[pl.DataFrame] = []
     while len(at):
-        end_ns = np.minimum(bonds.end_ns[at], until_ns)
-        start_ns = np.minimum(bonds.start_ns[at], until_ns)
-        bound = bonds.bound[at]
+        end_ns = np.minimum(binding_constraints.end_ns[at], until_ns)
+        start_ns = np.minimum(binding_constraints.start_ns[at], until_ns)
+        bound = binding_constraints.bound[at]
         follows = bound < count
-        wait_start_ns = np.where(follows, np.minimum(bonds.end_ns[bound], start_ns), begin_ns)
+        wait_start_ns = np.where(follows, np.minimum(binding_constraints.end_ns[bound], start_ns), begin_ns)
         here = {"op": order[at].astype(np.int64), "wait_start_ns": wait_start_ns, "start_ns": start_ns}
         walked.append(pl.DataFrame({"back": np.full(len(at), len(walked)), **here, "end_ns": end_ns}))
         at, until_ns, begin_ns = bound[follows], start_ns[follows], begin_ns[follows]
@@ -109,7 +109,7 @@ def _parts_of(
     rest = np.where(inputs.is_timed[op], LAUNCH, TRANSFER_OR_LAUNCH)
     rest[inputs.is_lost[op]] = NOT_KNOWN
     told = walked.with_columns(there_ns=there_ns, rest=rest, producer=inputs.producer[op])
-    nobody = pl.lit(NO_OPERATION, pl.Int64)
+    nobody = pl.lit(NO_ACTION, pl.Int64)
     computes = _parts(told, "start_ns", "end_ns", pl.lit(COMPUTE), nobody)
     transfers = _parts(told, "wait_start_ns", "there_ns", pl.lit(TRANSFER), pl.col("producer"))
     rests = _parts(told, "there_ns", "start_ns", pl.col("rest"), nobody)
@@ -144,14 +144,14 @@ def _split_rests(rests: pl.DataFrame, ops: pl.DataFrame, busy: pl.DataFrame) -> 
 def _table(parts: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return parts as the declared table."""
     of_op = ops.select("pipeline", "step", "rank", "row", "kind", "stage", "microbatch")[parts["op"]]
-    # The operation itself comes after its waits, even where it has no length.
+    # The action itself comes after its waits, even where it has no length.
     is_wait = pl.col("part") != COMPUTE
     in_order = (
         pl.concat([parts, of_op], how="horizontal")
         .sort("pipeline", "step", "back", ~is_wait, "start_ns", descending=[False, False, True, False, False])
         .with_columns(place=pl.int_range(pl.len(), dtype=pl.UInt32).over("pipeline", "step"))
     )
-    sender = pl.when(pl.col("from_op") != NO_OPERATION).then("from_op")
+    sender = pl.when(pl.col("from_op") != NO_ACTION).then("from_op")
     senders = ops["rank"].gather(in_order.select(sender.cast(pl.UInt32)).to_series())
     return in_order.with_columns(
         part=PART_NAMES.gather(in_order["part"]), from_rank=senders, op=pl.col("op").cast(pl.UInt32)

@@ -1,4 +1,4 @@
-"""What every operation waited for last: of all that it needed, the input that was there latest."""
+"""What every action waited for last: of all that it needed, the input that was there latest."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import polars as pl
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
 
     Booleans = NDArray[np.bool_]
     Integers = NDArray[np.int64]
 
-NO_OPERATION = -1
+NO_ACTION = -1
 NEVER_NS = np.iinfo(np.int64).min
 """When an input was made and there that nobody needs: before everything."""
 
 
 class LatestInputs(NamedTuple):
-    """One value per operation, about the input that was there latest.
+    """One value per action, about the input that was there latest.
 
-    producer     operation that made it, NO_OPERATION where none was recorded or needed
+    producer     action that made it, NO_ACTION where none was recorded or needed
     made_ns      end of the producer
     there_ns     when it was there: the recorded arrival, or else the end of the producer; never before made_ns
     is_timed     whether there_ns is known: the arrival was recorded, or nothing had to travel
-    is_lost      whether the operation needed anything from a neighboring stage that was not recorded
+    is_lost      whether the action needed anything from a neighboring stage that was not recorded
     """
 
     producer: Integers
@@ -37,21 +37,21 @@ class LatestInputs(NamedTuple):
     is_lost: Booleans
 
 
-def find_latest_inputs(operations: Operations) -> LatestInputs:
-    """Return, for every operation, which of its inputs was there latest; of two at once, the one made later."""
-    needs = operations.needs
+def find_latest_inputs(actions: Actions) -> LatestInputs:
+    """Return, for every action, which of its inputs was there latest; of two at once, the one made later."""
+    needs = actions.needs
     op, producers = needs["op"].to_numpy(), needs["needs"].to_numpy()
-    made_ns = operations.ops["end_ns"].to_numpy()[producers]
+    made_ns = actions.ops["end_ns"].to_numpy()[producers]
     there_ns = np.maximum(needs["arrived_ns"].fill_null(NEVER_NS).to_numpy(), made_ns)
     latest = _choose_latest(op, there_ns, made_ns)
     chosen = op[latest]
-    count = operations.ops.height
+    count = actions.ops.height
     inputs = LatestInputs(
-        np.full(count, NO_OPERATION, dtype=np.int64),
+        np.full(count, NO_ACTION, dtype=np.int64),
         np.full(count, NEVER_NS),
         np.full(count, NEVER_NS),
         np.ones(count, dtype=np.bool_),
-        _lost(operations),
+        _lost(actions),
     )
     inputs.producer[chosen] = producers[latest]
     inputs.made_ns[chosen] = made_ns[latest]
@@ -62,22 +62,22 @@ def find_latest_inputs(operations: Operations) -> LatestInputs:
 
 
 def _choose_latest(op: NDArray[np.uint32], there_ns: Integers, made_ns: Integers) -> Integers:
-    """Return one row for every operation in `op`, which is sorted: that of the input that was there latest."""
+    """Return one row for every action in `op`, which is sorted: that of the input that was there latest."""
     first = np.flatnonzero(np.append(len(op) > 0, op[1:] != op[:-1]))
     counts = np.diff(np.append(first, len(op)))
     chosen: Integers = first.copy()
     for place in range(1, int(counts.max(initial=0))):
         having = np.flatnonzero(counts > place)
         rival, best = first[having] + place, chosen[having]
-        wins = there_ns[rival] > there_ns[best]
-        wins |= (there_ns[rival] == there_ns[best]) & (made_ns[rival] > made_ns[best])
-        chosen[having] = np.where(wins, rival, best)
+        improvements = there_ns[rival] > there_ns[best]
+        improvements |= (there_ns[rival] == there_ns[best]) & (made_ns[rival] > made_ns[best])
+        chosen[having] = np.where(improvements, rival, best)
     return chosen
 
 
-def _lost(operations: Operations) -> Booleans:
-    """Return which operations have fewer inputs from neighboring stages than their jobs need."""
-    ops, partners, needs = operations.ops, operations.partners, operations.needs
+def _lost(actions: Actions) -> Booleans:
+    """Return which actions have fewer inputs from neighboring stages than their actions need."""
+    ops, partners, needs = actions.ops, actions.partners, actions.needs
     last = pl.lit(pl.concat([ops["stage"], partners["stage"]]).max(), pl.Int32)
     is_forward, stage = pl.col("kind") == "forward", pl.col("stage")
     is_backward = pl.col("kind").is_in(("backward", "backward_input"))

@@ -1,4 +1,4 @@
-"""The order in which the ranks of one pipeline ran their jobs in one step, as the theory writes it."""
+"""The order in which the ranks of one pipeline ran their actions in one step, as the theory writes it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from stagescope.schedules.action import Action
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.schedules.action import Order
 
 
-def measured_order(operations: Operations, pipeline: int, step: int) -> Order:
+def measured_order(actions: Actions, pipeline: int, step: int) -> Order:
     """Return what every rank of a pipeline ran in a step, in the order of its starts; empty if nothing."""
-    ops = operations.ops.filter((pl.col("pipeline") == pipeline) & (pl.col("step") == step))
-    second = operations.partners.filter(pl.col("op").is_in(ops["op"].implode()))
+    ops = actions.ops.filter((pl.col("pipeline") == pipeline) & (pl.col("step") == step))
+    second = actions.partners.filter(pl.col("op").is_in(ops["op"].implode()))
     partners = {
         op: Action(BY_NAME[kind].letter, stage, microbatch)
         for op, kind, stage, microbatch in second.select("op", "kind", "stage", "microbatch").iter_rows()

@@ -1,7 +1,7 @@
-"""Replays: when every operation would end, in the measured order, had durations or transfers been others.
+"""Replays: when every action would end, in the measured order, had durations or transfers been others.
 
-Each operation starts as soon as the one before it on its rank has ended and all that it needs has arrived. All
-ranks are free at 0, so an end counts from the start of the step. Operations are run level by level: a level is
+Each action starts as soon as the one before it on its rank has ended and all that it needs has arrived. All
+ranks are free at 0, so an end counts from the start of the step. Actions are run level by level: a level is
 all that is ready at once, in every pipeline and step, so that the work is done by whole columns however the steps
 differ. (The what-if analysis of stragglers in arXiv 2505.05713 replays in the same way.)
 """
@@ -18,7 +18,7 @@ from stagescope.model.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
 
     Integers = NDArray[np.int64]
     Indices = NDArray[np.int32]
@@ -28,7 +28,7 @@ NONE = -1
 
 
 class Needs(NamedTuple):
-    """At most one need per operation, in the plan's order: where its producer is, and its row in `needs`."""
+    """At most one need per action, in the plan's order: where its producer is, and its row in `needs`."""
 
     producer: Indices
     row: Indices
@@ -36,11 +36,11 @@ class Needs(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """In which order operations can be replayed, and where each finds what it waits for.
+    """In which order actions can be replayed, and where each finds what it waits for.
 
-    `order` lists the operations level by level, `levels` where each level begins, and where the last ends.
-    `before` is the place in `order` of the previous operation of the same rank and step. There are as many
-    `needs` as the most that one operation has from elsewhere; what its own rank did before is no need.
+    `order` lists the actions level by level, `levels` where each level begins, and where the last ends.
+    `before` is the place in `order` of the previous action of the same rank and step. There are as many
+    `needs` as the most that one action has from elsewhere; what its own rank did before is no need.
     A place of len(order) stands for none.
     """
 
@@ -51,13 +51,13 @@ class ReplayPlan:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def plan_replay(operations: Operations) -> ReplayPlan:
-    """Return how the operations can be replayed.
+def plan_replay(actions: Actions) -> ReplayPlan:
+    """Return how the actions can be replayed.
 
     Needs that go in a circle, which no run can have done, are cut where time went backwards, and counted.
     """
-    edges = _needs_from_elsewhere(operations)
-    order, levels, cut = _sort_by_level(operations, edges)
+    edges = _needs_from_elsewhere(actions)
+    order, levels, cut = _sort_by_level(actions, edges)
     said: tuple[Diagnostic, ...] = ()
     if len(cut):
         message = "needs go in a circle with the order of the ranks; they are left out of replays"
@@ -68,7 +68,7 @@ def plan_replay(operations: Operations) -> ReplayPlan:
     place[order] = np.arange(count, dtype=np.int32)
     place[count] = count
     before = np.arange(-1, count - 1, dtype=np.int32)
-    before[operations.ops["place"].to_numpy() == 0] = count
+    before[actions.ops["place"].to_numpy() == 0] = count
     needs = []
     for consumer, producer, row in _one_each(edges):
         producers = np.full(count, count, dtype=np.int32)
@@ -80,9 +80,9 @@ def plan_replay(operations: Operations) -> ReplayPlan:
 
 
 def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
-    """Return when every operation ends, from the start of its step, in the unit and type of `duration_ns`.
+    """Return when every action ends, from the start of its step, in the unit and type of `duration_ns`.
 
-    `duration_ns` has a value per operation, `lag_ns` one per row of `needs`: what lies between the end of the
+    `duration_ns` has a value per action, `lag_ns` one per row of `needs`: what lies between the end of the
     producer and the arrival of its result.
     """
     count = len(plan.order)
@@ -95,13 +95,13 @@ def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
         for needs, lag in zip(plan.needs, lags, strict=True):
             np.maximum(ready, ends[needs.producer[level]] + lag[level], out=ready)
         np.add(ready, lasting[level], out=ends[level])
-    by_operation = np.empty_like(lasting)
-    by_operation[plan.order] = ends[:count]
-    return by_operation
+    by_action = np.empty_like(lasting)
+    by_action[plan.order] = ends[:count]
+    return by_action
 
 
 def ready_times(plan: ReplayPlan, end_ns: Integers, lag_ns: Integers) -> Integers:
-    """Return when every operation could have started, given when all of them ended, on one clock.
+    """Return when every action could have started, given when all of them ended, on one clock.
 
     Where nothing had to be waited for it is the smallest number there is.
     """
@@ -112,23 +112,23 @@ def ready_times(plan: ReplayPlan, end_ns: Integers, lag_ns: Integers) -> Integer
         has = needs.row != NONE
         arrived = ends[needs.producer[has]] + lag_ns[needs.row[has]]
         ready[has] = np.maximum(ready[has], arrived)
-    by_operation = np.empty_like(ready)
-    by_operation[plan.order] = ready
-    return by_operation
+    by_action = np.empty_like(ready)
+    by_action[plan.order] = ready
+    return by_action
 
 
 class _Edges(NamedTuple):
-    """Who needs what from elsewhere, as operations, and the row of `needs` that says so."""
+    """Who needs what from elsewhere, as actions, and the row of `needs` that says so."""
 
     consumer: Indices
     producer: Indices
     row: Indices
 
 
-def _needs_from_elsewhere(operations: Operations) -> _Edges:
+def _needs_from_elsewhere(actions: Actions) -> _Edges:
     """Return the needs that the order of a rank does not fulfil by itself."""
-    consumer, producer = (operations.needs[name].to_numpy() for name in ("op", "needs"))
-    here = ~operations.needs["is_remote"].to_numpy() & (producer < consumer)
+    consumer, producer = (actions.needs[name].to_numpy() for name in ("op", "needs"))
+    here = ~actions.needs["is_remote"].to_numpy() & (producer < consumer)
     rows = np.flatnonzero(~here)
     return _Edges(*(column.astype(np.int32) for column in (consumer[rows], producer[rows], rows)))
 
@@ -144,9 +144,9 @@ def _one_each(edges: _Edges) -> list[_Edges]:
     return parts
 
 
-def _sort_by_level(operations: Operations, edges: _Edges) -> tuple[Indices, Integers, Integers]:
-    """Return the operations level by level, the bounds of the levels, and which edges had to be cut."""
-    follows = operations.ops["place"].to_numpy() > 0
+def _sort_by_level(actions: Actions, edges: _Edges) -> tuple[Indices, Integers, Integers]:
+    """Return the actions level by level, the bounds of the levels, and which edges had to be cut."""
+    follows = actions.ops["place"].to_numpy() > 0
     next_on_rank = np.full(len(follows), NONE, dtype=np.int32)
     next_on_rank[:-1][follows[1:]] = np.flatnonzero(follows[1:]) + 1
     consumers = [next_on_rank, *_consumers(edges, len(follows))]
@@ -159,7 +159,7 @@ def _sort_by_level(operations: Operations, edges: _Edges) -> tuple[Indices, Inte
     done = 0
     while done < len(follows):
         if not len(ready):
-            left, ready = _cut_circles(operations, edges, left, waits_for)
+            left, ready = _cut_circles(actions, edges, left, waits_for)
             consumers = [next_on_rank, *_consumers(_Edges(*(column[left] for column in edges)), len(follows))]
         levels.append(ready)
         done += len(ready)
@@ -171,7 +171,7 @@ def _sort_by_level(operations: Operations, edges: _Edges) -> tuple[Indices, Inte
 
 
 def _consumers(edges: _Edges, count: int) -> list[Indices]:
-    """Return per operation who needs it, in as many columns as the most consumers that one has."""
+    """Return per action who needs it, in as many columns as the most consumers that one has."""
     columns = []
     consumer, producer = edges.consumer, edges.producer
     while len(consumer):
@@ -188,7 +188,7 @@ def _consumers(edges: _Edges, count: int) -> list[Indices]:
 
 
 def _next_level(ready: Indices, consumers: list[Indices], waits_for: Indices) -> Indices:
-    """Return the operations that waited for nothing but the given ones, counting those as done."""
+    """Return the actions that waited for nothing but the given ones, counting those as done."""
     freed = []
     for column in consumers:
         waiting = column[ready]
@@ -199,14 +199,14 @@ def _next_level(ready: Indices, consumers: list[Indices], waits_for: Indices) ->
 
 
 def _cut_circles(
-    operations: Operations, edges: _Edges, left: Integers, waits_for: Indices
+    actions: Actions, edges: _Edges, left: Integers, waits_for: Indices
 ) -> tuple[Integers, Indices]:
-    """Return which edges are left once circles among what is stuck are cut, and the operations that can run then.
+    """Return which edges are left once circles among what is stuck are cut, and the actions that can run then.
 
-    Cut is what goes backwards in time. Only if no operation is free after that, as where both ends started at the
+    Cut is what goes backwards in time. Only if no action is free after that, as where both ends started at the
     same moment, those that take no time are cut too, and last of all everything: a rank's own order has no circle.
     """
-    start_ns = operations.ops["start_ns"].to_numpy()
+    start_ns = actions.ops["start_ns"].to_numpy()
     consumer, producer = edges.consumer[left], edges.producer[left]
     stuck = (waits_for[consumer] > 0) & (waits_for[producer] > 0)
     backwards_ns = start_ns[producer] - start_ns[consumer]

@@ -1,4 +1,4 @@
-"""What every replay of measured operations rests on: their order of replay, and how long results travel."""
+"""What every replay of measured actions rests on: their order of replay, and how long results travel."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stagescope.analysis.graph.transfer_lags import find_transfer_lags
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay import ReplayPlan
     from stagescope.model.diagnostics import Diagnostic
 
 
 class ReplayBasis(NamedTuple):
-    """What plan_replay and find_transfer_lags return for the same operations, and what both could not tell."""
+    """What plan_replay and find_transfer_lags return for the same actions, and what both could not tell."""
 
     plan: ReplayPlan
     lag_ns: NDArray[np.int64]
@@ -26,11 +26,11 @@ class ReplayBasis(NamedTuple):
 
     @property
     def free_ns(self) -> NDArray[np.int64]:
-        """The lags if transfers took no time: what overlapped jobs pass on early is none."""
+        """The lags if transfers took no time: what overlapped actions pass on early is none."""
         return np.minimum(self.lag_ns, 0)
 
 
-def find_replay_basis(operations: Operations) -> ReplayBasis:
-    """Return the basis of all replays of these operations; it takes seconds for a large run, so it is made once."""
-    plan, lags = plan_replay(operations), find_transfer_lags(operations)
+def find_replay_basis(actions: Actions) -> ReplayBasis:
+    """Return the basis of all replays of these actions; it takes seconds for a large run, so it is made once."""
+    plan, lags = plan_replay(actions), find_transfer_lags(actions)
     return ReplayBasis(plan, lags.lag_ns, (*plan.diagnostics, *lags.diagnostics))

@@ -1,7 +1,7 @@
-"""How much later every operation could have ended without its step ending later.
+"""How much later every action could have ended without its step ending later.
 
 Durations and the order on every rank stay as measured, and so does what lies between the moment at which all was
-there and the start of an operation. What bound an operation is told in analysis/graph/binding_constraints.py.
+there and the start of an action. What bound an action is told in analysis/graph/binding_constraints.py.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from stagescope.model.tables import Column, Table
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.binding_constraints import Bonds
-    from stagescope.analysis.graph.operations import Operations
 
 SLACK = Table(
     "slack",
-    "one operation",
+    "one action",
     ("op",),
     (
-        Column("op", pl.UInt32, "", "Operation."),
+        Column("op", pl.UInt32, "", "Action."),
         Column("row", pl.UInt32, "", "Row of it in the timeline's spans."),
         Column(
             "slack_ns",
             pl.Int64,
             "ns",
-            "How much later it could have ended without the last operation of its pipeline's step ending later.",
+            "How much later it could have ended without the last action of its pipeline's step ending later.",
         ),
     ),
 )
 
 
-def measure_slack(operations: Operations, bonds: Bonds) -> pl.DataFrame:
-    """Return the table SLACK: one row per operation, 0 on every critical path (total float of the path method)."""
-    plan = bonds.plan
+def measure_slack(actions: Actions, binding_constraints: Bonds) -> pl.DataFrame:
+    """Return the table SLACK: one row per action, 0 on every critical path (total float of the path method)."""
+    plan = binding_constraints.plan
     count = len(plan.order)
-    latest_end_ns = np.append(_last_end_ns(operations.ops)[plan.order], 0)
-    # What an operation takes from the moment at which nothing binds it: it may have been launched late.
-    lasting_ns = bonds.end_ns[:count] - bonds.ready_ns
+    latest_end_ns = np.append(_last_end_ns(actions.ops)[plan.order], 0)
+    # What an action takes from the moment at which nothing binds it: it may have been launched late.
+    lasting_ns = binding_constraints.end_ns[:count] - binding_constraints.ready_ns
     for first, stop in zip(plan.levels[-2::-1].tolist(), plan.levels[:0:-1].tolist(), strict=True):
         level = slice(first, stop)
         ready_ns = latest_end_ns[level] - lasting_ns[level]
-        for source, lag_ns in bonds.bonds:
+        for source, lag_ns in binding_constraints.binding_constraints:
             np.minimum.at(latest_end_ns, source[level], ready_ns - lag_ns[level])
     slack_ns = np.empty(count, dtype=np.int64)
-    slack_ns[plan.order] = latest_end_ns[:count] - bonds.end_ns[:count]
-    return operations.ops.select("op", "row", slack_ns=pl.Series(slack_ns, dtype=pl.Int64))
+    slack_ns[plan.order] = latest_end_ns[:count] - binding_constraints.end_ns[:count]
+    return actions.ops.select("op", "row", slack_ns=pl.Series(slack_ns, dtype=pl.Int64))
 
 
 def _last_end_ns(ops: pl.DataFrame) -> NDArray[np.int64]:
-    """Return, for every operation, the last end of its pipeline's step; operations are sorted by these two."""
+    """Return, for every action, the last end of its pipeline's step; actions are sorted by these two."""
     if ops.is_empty():
         return np.empty(0, dtype=np.int64)
     pipeline, step = ops["pipeline"].to_numpy(), ops["step"].to_numpy()

@@ -1,4 +1,4 @@
-"""The operations step by step and rank by rank, as the stretches of rows that they are in the sorted table."""
+"""The actions step by step and rank by rank, as the stretches of rows that they are in the sorted table."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepGroups:
-    """Where each pipeline's step, and in it each rank, begins among the operations.
+    """Where each pipeline's step, and in it each rank, begins among the actions.
 
     `steps` has one row per pipeline and step (pipeline, step, ranks), `ranks` one per rank in it (pipeline, step,
-    rank); `step_of_rank` leads from the latter to the former. `operations` is how many there are.
+    rank); `step_of_rank` leads from the latter to the former. `actions` is how many there are.
     """
 
     steps: pl.DataFrame
@@ -28,14 +28,14 @@ class StepGroups:
     first_of_step: Integers
     first_of_rank: Integers
     step_of_rank: Integers
-    operations: int
+    actions: int
 
     def makespan_ns(self, end_ns: Times) -> Times:
         """Return the last of the ends in every step."""
         return _reduce(np.maximum, end_ns, self.first_of_step)
 
     def first_start_ns(self, ops: pl.DataFrame) -> Integers:
-        """Return when the first operation of every step started."""
+        """Return when the first action of every step started."""
         return _reduce(np.minimum, ops["start_ns"].to_numpy(), self.first_of_step).astype(np.int64)
 
     def window_ns(self, ops: pl.DataFrame) -> Integers:
@@ -54,14 +54,14 @@ class StepGroups:
         means: NDArray[np.float64] = sums / np.maximum(self.steps["ranks"].to_numpy(), 1)
         return means
 
-    def step_of_operation(self) -> Integers:
-        """Return the row of `steps` of every operation."""
-        lengths = np.diff([*self.first_of_step, self.operations])
+    def step_of_action(self) -> Integers:
+        """Return the row of `steps` of every action."""
+        lengths = np.diff([*self.first_of_step, self.actions])
         return np.repeat(np.arange(len(lengths)), lengths)
 
 
-def group_operations(ops: pl.DataFrame) -> StepGroups:
-    """Return the steps and ranks of an operations table, which is sorted by pipeline, step and rank."""
+def group_actions(ops: pl.DataFrame) -> StepGroups:
+    """Return the steps and ranks of an actions table, which is sorted by pipeline, step and rank."""
     first_of_rank = np.flatnonzero(ops["place"].to_numpy() == 0)
     ranks = ops.select(pl.col("pipeline", "step", "rank").gather(first_of_rank))
     pipeline, step = ranks["pipeline"].to_numpy(), ranks["step"].to_numpy()

@@ -6,7 +6,7 @@ long before it looked: that lag is only an upper limit, and the median of the ex
 is smaller, is taken instead. A link is (sender, receiver, direction); one without any exact lag has the smallest
 limit. So a transfer that was late only for a receiver that was busy when it began counts with the median.
 
-The first of two overlapped jobs may hand its result on before the pair ends, and the second may take its input after
+The first of two overlapped actions may hand its result on before the pair ends, and the second may take its input after
 the pair has begun. Such a need has a negative lag: it cannot have taken longer than from the end of one pair to the
 start of the other.
 """
@@ -23,7 +23,7 @@ from stagescope.model.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
 
     Integers = NDArray[np.int64]
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 class TransferLags(NamedTuple):
     """A lag per row of `needs`, and what could not be told.
 
-    It is 0 where nothing was transferred or no arrival recorded, and negative where overlapped jobs passed on a result
-    before both had ended.
+    It is 0 where nothing was transferred or no arrival recorded, and negative where overlapped actions passed on a
+    result before both had ended.
     """
 
     lag_ns: Integers
     diagnostics: tuple[Diagnostic, ...]
 
 
-def find_transfer_lags(operations: Operations) -> TransferLags:
+def find_transfer_lags(actions: Actions) -> TransferLags:
     """Return the lag of every need, and a diagnostic for those of which the arrival was not recorded."""
-    ops, needs = operations.ops, operations.needs
+    ops, needs = actions.ops, actions.needs
     lag_ns = np.zeros(needs.height, dtype=np.int64)
     arrived = needs["arrived_ns"]
     known = np.flatnonzero(arrived.is_not_null().to_numpy())

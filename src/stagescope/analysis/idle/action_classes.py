@@ -1,7 +1,7 @@
-"""Classes of comparable work: the operations of one rank and step that do the same on the same stage.
+"""Classes of comparable work: the actions of one rank and step that do the same on the same stage.
 
 A class is (pipeline, step, rank, stage, kind); an overlapped pair is of a class of its own, by the stages and kinds
-of both its jobs. What its operations cost on average, what the same work costs in the other pipelines, and what
+of both its actions. What its actions cost on average, what the same work costs in the other pipelines, and what
 the stages cost on average, are the three costs that the ledger compares.
 """
 
@@ -19,7 +19,7 @@ from stagescope.model.tables import KindType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
 
     Integers = NDArray[np.int64]
     Times = NDArray[np.float64] | NDArray[np.int64]
@@ -31,53 +31,53 @@ WORK = ["stage", "kind", "partner_stage", "partner_kind"]
 
 
 @dataclass(frozen=True)
-class JobClasses:
-    """One row per class in `table`, and in `of_operation` the row of every operation's class.
+class ActionClasses:
+    """One row per class in `table`, and in `of_action` the row of every action's class.
 
     Columns of `table`: pipeline, step, rank, stage, kind, partner_stage and partner_kind (null unless an overlapped
-    pair), jobs (how many operations), mean_ns, peers (in how many pipelines the same work was done in that step,
+    pair), action_count (how many actions), mean_ns, peers (in how many pipelines the same work was done in that step,
     this one included), peer_ns (median of their means; mean_ns where there is no other), stage_ns (mean peer_ns of
-    an operation of that kind over all stages of the pipeline, weighted by jobs so that it keeps their sum).
+    an action of that kind over all stages of the pipeline, weighted by action_count so that it keeps their sum).
     """
 
     table: pl.DataFrame
-    of_operation: Integers
+    of_action: Integers
 
     def costs_ns(self, name: str) -> NDArray[np.float64]:
-        """Return what one of the columns in nanoseconds says for every operation."""
-        costs: NDArray[np.float64] = self.table[name].to_numpy()[self.of_operation]
+        """Return what one of the columns in nanoseconds says for every action."""
+        costs: NDArray[np.float64] = self.table[name].to_numpy()[self.of_action]
         return costs
 
 
-def find_job_classes(operations: Operations, duration_ns: Times) -> JobClasses:
-    """Return the classes of the operations, with what they cost given how long each operation took."""
-    ops = operations.ops
-    works, work = _find_works(operations)
+def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
+    """Return the classes of the actions, with what they cost given how long each action took."""
+    ops = actions.ops
+    works, work = _find_works(actions)
     turn = np.cumsum(ops["place"].to_numpy() == 0) - 1  # one per pipeline, step and rank
     local, width = _number_within_ranks(ops["rank"].to_numpy(), work, works.height)
     key = turn * width + local
-    jobs = np.bincount(key)
-    present = np.flatnonzero(jobs)
-    number = np.zeros(len(jobs), dtype=np.int64)
+    counts = np.bincount(key)
+    present = np.flatnonzero(counts)
+    number = np.zeros(len(counts), dtype=np.int64)
     number[present] = np.arange(len(present))
-    of_operation = number[key]
+    of_action = number[key]
     example = np.zeros(len(present), dtype=np.int64)
-    example[of_operation] = np.arange(ops.height)
+    example[of_action] = np.arange(ops.height)
     sums_ns = np.bincount(key, weights=duration_ns)[present]
     table = pl.concat(
         [
             ops.select(*(pl.col(name).gather(example) for name in ("pipeline", "step", "rank"))),
             works.select(pl.all().gather(work[example])),
-            pl.DataFrame({"jobs": jobs[present], "mean_ns": sums_ns / jobs[present]}),
+            pl.DataFrame({"action_count": counts[present], "mean_ns": sums_ns / counts[present]}),
         ],
         how="horizontal",
     )
-    return JobClasses(_with_peers(table), of_operation)
+    return ActionClasses(_with_peers(table), of_action)
 
 
-def _find_works(operations: Operations) -> tuple[pl.DataFrame, Integers]:
-    """Return the works that there may be, and the row of every operation's; pairs are told apart by their partners."""
-    ops, kinds = operations.ops, KindType.categories
+def _find_works(actions: Actions) -> tuple[pl.DataFrame, Integers]:
+    """Return the works that there may be, and the row of every action's; pairs are told apart by their partners."""
+    ops, kinds = actions.ops, KindType.categories
     stages = ops["stage"].unique().sort()
     work = codes_of(ops["stage"].to_numpy(), stages.to_numpy().astype(np.int64)) * len(kinds)
     work += ops["kind"].to_physical().to_numpy()
@@ -87,7 +87,7 @@ def _find_works(operations: Operations) -> tuple[pl.DataFrame, Integers]:
             "kind": pl.Series(kinds.to_list() * len(stages), dtype=KindType),
         }
     ).with_columns(partner_stage=pl.lit(None, pl.Int32), partner_kind=pl.lit(None, KindType))
-    partners = operations.partners
+    partners = actions.partners
     if partners.is_empty():
         return alone, work
     paired = ops.select(pl.col("stage", "kind").gather(partners["op"])).with_columns(
@@ -100,7 +100,7 @@ def _find_works(operations: Operations) -> tuple[pl.DataFrame, Integers]:
 
 
 def _number_within_ranks(ranks: NDArray[np.int32], work: Integers, works: int) -> tuple[Integers, int]:
-    """Return the number of every operation's work among those of its rank, and how many a rank has at most.
+    """Return the number of every action's work among those of its rank, and how many a rank has at most.
 
     Few works are done by one rank, so that numbers of (step, rank, work) count through without large holes.
     """
@@ -124,8 +124,8 @@ def _with_peers(table: pl.DataFrame) -> pl.DataFrame:
         .with_columns(peers=pl.len().over(same_work), median_ns=pl.median("mean_ns").over(same_work))
         .with_columns(peer_ns=pl.when(enough).then("median_ns").otherwise("mean_ns"))
         .with_columns(
-            stage_ns=(pl.col("peer_ns") * pl.col("jobs")).sum().over(same_kind)
-            / pl.sum("jobs").over(same_kind)
+            stage_ns=(pl.col("peer_ns") * pl.col("action_count")).sum().over(same_kind)
+            / pl.sum("action_count").over(same_kind)
         )
         .drop("copy", "median_ns")
     )

@@ -2,22 +2,22 @@
 
 The measured order of every rank is replayed (`replay`) while one cause after the other is taken away:
 
-    T   the window: first start to last end of the operations of a pipeline in one step
+    T   the window: first start to last end of the actions of a pipeline in one step
     T4  measured durations, measured transfers, nothing else in the way
     T3  transfers take no time
-    T2  every operation takes the mean of its class: rank, stage and kind, in this step
+    T2  every action takes the mean of its class: rank, stage and kind, in this step
     T1  every class takes the median over the pipelines that do the same work in this step
     T0  every kind takes the mean over the stages
     W   the mean over the ranks of their work at the costs of T1, which is that at the costs of T0
 
     T = W  ideal work  +  (T0 - W) schedule bubble  +  (T1 - T0) stage imbalance  +  (T2 - T1) straggler
-        + (T3 - T2) jitter  +  (T4 - T3) exposed communication  +  (T - T4) unexplained
+        + (T3 - T2) jitter  +  (T4 - T3) exposed communication  +  (T - T4) unattributed
 
-Without transfers a replay is never longer, so that exposed communication is never negative. Jitter, imbalance
-and straggler can be: a step in which the long operations happened to lie where nobody waited is shorter than that of
+Without transfers a replay is never longer, so that exposed communication is never negative. Jitter, imbalance and
+straggler can be: a step in which the long actions happened to lie where nobody waited is shorter than that of
 means. Their sign is shown as it is. The order of removal matters, and this one is fixed. Unexplained is all that a
-replay does not have: launch gaps of the host, other work between two jobs, sends that block, transfers and jobs that
-were not recorded.
+replay does not have: launch gaps of the host, other work between two actions, sends that block, transfers and actions
+that were not recorded.
 
 The idle time of rank r is split the same way, each part less what that cause changes in the work of the rank:
 (T0 - w0) + (T1 - T0 - w1 + w0) + (T2 - T1 - w2 + w1) + ..., w being its work at the costs of a replay. So a slow
@@ -36,42 +36,24 @@ import polars as pl
 
 from stagescope.analysis.graph.replay import replay
 from stagescope.analysis.graph.replay_basis import find_replay_basis
-from stagescope.analysis.graph.step_groups import group_operations
-from stagescope.analysis.idle.action_classes import FEWEST_PEERS, find_job_classes
+from stagescope.analysis.graph.step_groups import group_actions
+from stagescope.analysis.idle.action_classes import FEWEST_PEERS, find_action_classes
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.graph.step_groups import StepGroups
 
     Integers = NDArray[np.int64]
 
-DENOMINATOR = "window: first start to last end of the pipeline's operations, per step"
-
-CAUSES = (
-    "schedule_bubble_ns",
-    "stage_imbalance_ns",
-    "straggler_ns",
-    "jitter_ns",
-    "comm_exposed_ns",
-    "unexplained_ns",
-)
-"""What, besides work, a step's time and a rank's idle time are made of."""
-
-_MEANINGS = (
-    "The order's own bubble, were all stages equal.",
-    "Stages cost differently.",
-    "Its ranks differ from those of the other pipelines.",
-    "Operations of one class differ within the step.",
-    "Transfers that somebody waited for.",
-    "Launch gaps, other work, and what was not recorded.",
-)
+DENOMINATOR = "window: first start to last end of the pipeline's actions, per step"
 
 LEDGER = Table(
     "ledger",
@@ -80,7 +62,7 @@ LEDGER = Table(
     (
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("step", pl.Int32, "", "Training step."),
-        Column("ranks", pl.UInt32, "", "Ranks of the pipeline with an operation in the step."),
+        Column("ranks", pl.UInt32, "", "Ranks of the pipeline with an action in the step."),
         Column(
             "peers",
             pl.UInt32,
@@ -88,10 +70,10 @@ LEDGER = Table(
             "Pipelines that stragglers were measured against, itself included; 1: none.",
         ),
         Column(
-            "window_ns", pl.Int64, "ns", "First start to last end of the operations: the denominator of all."
+            "window_ns", pl.Int64, "ns", "First start to last end of the actions: the denominator of all."
         ),
         Column("ideal_work_ns", pl.Int64, "ns", "Mean work of a rank at the costs of its peers."),
-        *(Column(name, pl.Int64, "ns", meaning) for name, meaning in zip(CAUSES, _MEANINGS, strict=True)),
+        *(Column(cause.column, pl.Int64, "ns", cause.meaning) for cause in CAUSES),
         Column(
             "busy_ns",
             pl.Int64,
@@ -111,9 +93,9 @@ IDLE_LEDGER = Table(
         Column("step", pl.Int32, "", "Training step."),
         Column("rank", pl.Int32, "", "Global rank."),
         Column("window_ns", pl.Int64, "ns", "Window of the pipeline: the denominator."),
-        Column("busy_ns", pl.Int64, "ns", "Sum of its operations."),
+        Column("busy_ns", pl.Int64, "ns", "Sum of its actions."),
         Column("idle_ns", pl.Int64, "ns", "window_ns less busy_ns."),
-        *(Column(name, pl.Int64, "ns", meaning) for name, meaning in zip(CAUSES, _MEANINGS, strict=True)),
+        *(Column(cause.column, pl.Int64, "ns", cause.meaning) for cause in CAUSES),
     ),
 )  # fmt: skip
 
@@ -127,18 +109,18 @@ class Ledger:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def build_ledger(operations: Operations, basis: ReplayBasis | None = None) -> Ledger:
+def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
     """Return where the time of every pipeline and step went, and the idle time of every rank.
 
-    `basis` is what find_replay_basis returns for these operations (it is asked when None is given).
+    `basis` is what find_replay_basis returns for these actions (it is asked when None is given).
     Stragglers are told from unequal stages only by the other pipelines of the same step: with a single one their
     part is 0, and a diagnostic says so. Needs without a recorded transfer count as taking no time.
     """
-    ops = operations.ops
+    ops = actions.ops
     duration_ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
-    groups = group_operations(ops)
-    basis = basis or find_replay_basis(operations)
-    classes = find_job_classes(operations, duration_ns)
+    groups = group_actions(ops)
+    basis = basis or find_replay_basis(actions)
+    classes = find_action_classes(actions, duration_ns)
     costs = [duration_ns, *(classes.costs_ns(name) for name in ("mean_ns", "peer_ns", "stage_ns"))]
     no_lag = basis.free_ns
     replays = [(duration_ns, basis.lag_ns), *((cost_ns, no_lag) for cost_ns in costs)]
@@ -185,7 +167,7 @@ def _with_causes(frame: pl.DataFrame, totals_ns: Sequence[Integers]) -> pl.DataF
     ]
     return frame.with_columns(
         pl.Series(name, part, dtype=pl.Int64)
-        for name, part in zip(CAUSES, [left, *reversed(removed)], strict=True)
+        for name, part in zip(CAUSE_COLUMNS, [left, *reversed(removed)], strict=True)
     )
 
 
@@ -193,7 +175,7 @@ def _idle_ledger(
     groups: StepGroups, spans_ns: Sequence[Integers], works_ns: Sequence[Integers]
 ) -> pl.DataFrame:
     """Return the idle time of every rank by cause: of each replay, what the rank does not work in it."""
-    # Measured durations are replayed without unexplained time, and without transfers: the same work thrice.
+    # Measured durations are replayed without unattributed time, and without transfers: the same work thrice.
     works_ns = [works_ns[0], works_ns[0], *works_ns]
     step = groups.step_of_rank
     idle_ns = [span_ns[step] - work_ns for span_ns, work_ns in zip(spans_ns, works_ns, strict=True)]

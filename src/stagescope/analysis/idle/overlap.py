@@ -1,6 +1,6 @@
 """How much of the communication was hidden behind computing, per step and rank.
 
-A message is under way from the moment at which its sender issued it (the end of the job that made it, where the
+A message is under way from the moment at which its sender issued it (the end of the action that made it, where the
 send was not recorded) to the moment at which its receiver knew that it was there. It counts for the receiver: while
 it is under way and the receiver computes, it is hidden; while the receiver computes nothing, it is exposed. What a
 receive waits before its sender has anything to send is no communication and in neither figure. A reduction of
@@ -17,7 +17,7 @@ from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
 
 OVERLAP = Table(
     "overlap",
@@ -29,7 +29,10 @@ OVERLAP = Table(
         Column("rank", pl.Int32, "", "Global rank: the receiver."),
         Column("window_ns", pl.Int64, "ns", "Length of the pipeline's window in this step."),
         Column(
-            "messages", pl.UInt32, "", "Messages that the rank's jobs of this step needed from other ranks."
+            "messages",
+            pl.UInt32,
+            "",
+            "Messages that the rank's actions of this step needed from other ranks.",
         ),
         Column(
             "timed_messages",
@@ -68,14 +71,14 @@ OVERLAP = Table(
 
 
 def measure_overlap(
-    spans: pl.DataFrame, bubbles: pl.DataFrame, busy: pl.DataFrame, operations: Operations
+    spans: pl.DataFrame, bubbles: pl.DataFrame, busy: pl.DataFrame, actions: Actions
 ) -> pl.DataFrame:
     """Return the table OVERLAP: one row per step and rank of `bubbles`, what step_bubbles returns.
 
-    `busy` is what unite returns for all spans on the compute lane, `operations` what find_operations returns. Like
+    `busy` is what unite returns for all spans on the compute lane, `actions` what find_actions returns. Like
     busy time, communication counts by its time, whatever step it names.
     """
-    messages = _messages(operations)
+    messages = _messages(actions)
     timed = messages.filter(pl.col("end_ns").is_not_null())
     reductions = spans.filter(pl.col("kind") == "grad_reduce")
     windows = bubbles.select("rank", "window_start_ns", "window_end_ns")
@@ -96,9 +99,9 @@ def measure_overlap(
     )
 
 
-def _messages(operations: Operations) -> pl.DataFrame:
+def _messages(actions: Actions) -> pl.DataFrame:
     """Return step and rank of every receiver with start_ns and end_ns of its message, the end null if unknown."""
-    ops, needs = operations.ops, operations.needs.filter("is_remote")
+    ops, needs = actions.ops, actions.needs.filter("is_remote")
     receiver = ops.select("step", "rank")[needs["op"]]
     made_ns = ops["end_ns"].gather(needs["needs"])
     return receiver.with_columns(start_ns=needs["sent_ns"].fill_null(made_ns), end_ns=needs["arrived_ns"])

@@ -1,9 +1,9 @@
 """The three phases of a step on each rank: warm-up fills the pipeline, cool-down drains it.
 
-On rank r let a be the start of its first backward job and b the end of its last forward job of the step. The
+On rank r let a be the start of its first backward action and b the end of its last forward action of the step. The
 warm-up lasts from the start of the pipeline's window to a, the steady phase from a to b, the cool-down from b
 to the end of the window. Where b is not after a (GPipe, few micro-batches) nothing is steady: warm-up to a,
-cool-down from a on. A backward job is a full one or the input-gradient half of a split one; the weight-gradient
+cool-down from a on. A backward action is a full one or the input-gradient half of a split one; the weight-gradient
 half can be put off at will and bounds no phase. Idle and busy time are those of `step_bubbles`, cut at a and b, so
 that the phases of a rank add up to its window, its busy and its idle time to the nanosecond.
 """
@@ -48,8 +48,8 @@ def cut_phases(spans: pl.DataFrame, bubbles: pl.DataFrame, busy: pl.DataFrame) -
     """Return the table STEP_PHASES: three rows per step and rank of `bubbles`, what step_bubbles returns.
 
     `busy` is what unite returns for all spans on the compute lane.
-    A rank without a backward job in the step (evaluation, or lost data) is in warm-up to the end of the window;
-    one without a forward job has no steady phase. Definition: the common reading of Megatron-LM's warm-up, 1F1B
+    A rank without a backward action in the step (evaluation, or lost data) is in warm-up to the end of the window;
+    one without a forward action has no steady phase. Definition: the common reading of Megatron-LM's warm-up, 1F1B
     and cool-down (megatron/core/pipeline_parallel/schedules.py), told from times instead of from counts.
     """
     phases = _phases(_windows_with_bounds(spans, bubbles))
@@ -68,12 +68,12 @@ def cut_phases(spans: pl.DataFrame, bubbles: pl.DataFrame, busy: pl.DataFrame) -
 def _windows_with_bounds(spans: pl.DataFrame, bubbles: pl.DataFrame) -> pl.DataFrame:
     """Return the window of each step and rank with its moments a and b, both inside the window."""
     kind = pl.col("kind")
-    jobs = spans.lazy().filter(
+    actions = spans.lazy().filter(
         (pl.col("lane") == COMPUTE)
         & pl.col("step").is_not_null()
         & ((kind == "forward") | kind.is_in(BACKWARDS))
     )
-    bounds = jobs.group_by("step", "rank").agg(
+    bounds = actions.group_by("step", "rank").agg(
         pl.col("start_ns").filter(kind != "forward").min().alias("first_backward_ns"),
         pl.col("end_ns").filter(kind == "forward").max().alias("last_forward_ns"),
     )

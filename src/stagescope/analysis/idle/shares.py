@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.idle.ledger import CAUSES
 from stagescope.model.tables import Column, Table
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,13 +28,13 @@ IDLE_SHARES = Table(
         Column("idle_ns", pl.Int64, "ns", "Part of it without a span on the compute lane."),
         *(
             Column(name, pl.Int64, "ns", f"Part of idle_ns: {name[:-3].replace('_', ' ')}.")
-            for name in CAUSES
+            for name in CAUSE_COLUMNS
         ),
     ),
 )
 """Times are summed over the steps in the totals. A negative part is idle time that its cause saves."""
 
-UNEXPLAINED = CAUSES[-1]
+UNATTRIBUTED = CAUSE_COLUMNS[-1]
 LEVELS: tuple[tuple[str, ...], ...] = (("pipeline", "rank"), ("pipeline",), ())
 
 
@@ -42,19 +42,19 @@ def share_idle(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame
     """Return the table IDLE_SHARES: of every rank, of every pipeline, and of the run, its last row.
 
     `bubbles` is what step_bubbles returns, `idle_ledger` the table IDLE_LEDGER; both of the steps in question. What
-    a rank computed besides its pipeline's jobs is busy time here and idle time in the ledger: that, and all of the
-    idle time of ranks that the ledger does not have, is made up for in unexplained_ns.
+    a rank computed besides its pipeline's actions is busy time here and idle time in the ledger: that, and all of the
+    idle time of ranks that the ledger does not have, is made up for in unattributed_ns.
     """
-    told = CAUSES[:-1]
+    told = CAUSE_COLUMNS[:-1]
     causes = idle_ledger.select("step", "rank", *told)
     rows = bubbles.join(causes, on=["step", "rank"], how="left").with_columns(pl.col(told).fill_null(0))
     rest = pl.col("idle_ns") - pl.sum_horizontal(told)
-    rows = rows.with_columns(rest.alias(UNEXPLAINED))
+    rows = rows.with_columns(rest.alias(UNATTRIBUTED))
     return pl.concat([_summed(rows, keys) for keys in LEVELS])
 
 
 def _summed(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    sums = [pl.col("window_ns", "idle_ns", *CAUSES).sum()]
+    sums = [pl.col("window_ns", "idle_ns", *CAUSE_COLUMNS).sum()]
     summed = rows.group_by(keys).agg(sums).sort(keys) if keys else rows.select(sums)
     missing = [pl.lit(None, pl.Int32).alias(name) for name in ("pipeline", "rank") if name not in keys]
     return summed.with_columns(missing).select(IDLE_SHARES.names)

@@ -1,11 +1,11 @@
-"""The window of every pipeline in every step: from its first pipeline job to its last, as the bubble has it."""
+"""The window of every pipeline in every step: from its first pipeline action to its last, as the bubble has it."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 STEP_WINDOWS = Table(
     "step_windows",
@@ -14,9 +14,9 @@ STEP_WINDOWS = Table(
     (
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("step", pl.Int32, "", "Training step."),
-        Column("ranks", pl.UInt32, "", "Ranks of the pipeline that ran a job."),
-        Column("start_ns", pl.Int64, "ns", "First start of a job."),
-        Column("end_ns", pl.Int64, "ns", "Last end of a job."),
+        Column("ranks", pl.UInt32, "", "Ranks of the pipeline that ran a action."),
+        Column("start_ns", pl.Int64, "ns", "First start of a action."),
+        Column("end_ns", pl.Int64, "ns", "Last end of a action."),
         Column("window_ns", pl.Int64, "ns", "From there to there."),
     ),
 )
@@ -24,10 +24,12 @@ STEP_WINDOWS = Table(
 
 def find_step_windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     """Return the table STEP_WINDOWS; `pipelines` is what find_pipelines returns."""
-    is_job = pl.col("kind").is_in(PIPELINE_JOBS) & (pl.col("lane") == COMPUTE) & pl.col("step").is_not_null()
+    is_action = (
+        pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE) & pl.col("step").is_not_null()
+    )
     return (
         spans.lazy()
-        .filter(is_job)
+        .filter(is_action)
         .group_by("rank", "step")
         .agg(pl.min("start_ns"), pl.max("end_ns"))
         .join(pipelines.lazy(), on="rank")

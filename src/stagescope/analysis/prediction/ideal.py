@@ -1,8 +1,8 @@
-"""The ideal laid under the measured: when every operation would have run in the run's schedule, were all stages equal.
+"""The ideal laid under the measured: when every action would have run in the run's schedule, were all stages equal.
 
 The schedule is the one that the measured order is recognized as, else the one that the run declared. It is simulated
 once, every kind at its mean measured cost over all stages, without transfers and launch gaps, and laid under
-every step so that both begin together. Late is what an operation started after its ideal start.
+every step so that both begin together. Late is what an action started after its ideal start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.measured_order import measured_order
-from stagescope.analysis.graph.step_groups import group_operations
+from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.prediction.mean_costs import PAIR, MeanCosts, fit_costs
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, KindType, Table
@@ -28,17 +28,17 @@ from stagescope.vocabulary.kinds import BY_NAME
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.schedules.action import Order
     from stagescope.schedules.recognition.result import Recognition
     from stagescope.schedules.simulation import Simulation
 
 IDEAL = Table(
     "ideal",
-    "one operation, and when it would have run in the ideal",
+    "one action, and when it would have run in the ideal",
     ("op",),
     (
-        Column("op", pl.UInt32, "", "Operation, a row of operations."),
+        Column("op", pl.UInt32, "", "Action, a row of actions."),
         Column("ideal_place", pl.UInt32, "", "Its place in the schedule's order of its rank.", nullable=True),
         Column(
             "ideal_start_ns",
@@ -60,10 +60,10 @@ ORDER_DISTANCE = Table(
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("step", pl.Int32, "", "Training step."),
         Column("rank", pl.Int32, "", "Global rank."),
-        Column("operations", pl.UInt32, "", "Its operations: the denominator."),
+        Column("actions", pl.UInt32, "", "Its actions: the denominator."),
         Column("overtaken", pl.UInt32, "", "Those that ran after one that the schedule has behind them."),
         Column("unscheduled", pl.UInt32, "", "Those that the schedule does not have."),
-        Column("distance_fraction", pl.Float64, "", "(overtaken + unscheduled) / operations."),
+        Column("distance_fraction", pl.Float64, "", "(overtaken + unscheduled) / actions."),
     ),
 )
 
@@ -81,7 +81,7 @@ class Ideal:
     source: str | None
     evidence: str
     makespan_ns: int | None
-    operations: pl.DataFrame
+    actions: pl.DataFrame
     ranks: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
     alternatives: tuple[str, ...] = ()
@@ -92,29 +92,29 @@ class Ideal:
         return name is not None and name in (self.schedule, *self.alternatives)
 
 
-def lay_ideal(operations: Operations, declared: str | None = None) -> Ideal:
-    """Return the ideal under the measured operations; `declared` is the schedule that the run named.
+def lay_ideal(actions: Actions, declared: str | None = None) -> Ideal:
+    """Return the ideal under the measured actions; `declared` is the schedule that the run named.
 
     The fullest step of a pipeline is recognized, the first of several, and stands for all of them.
     """
-    groups = group_operations(operations.ops)
-    sizes = np.bincount(groups.step_of_operation(), minlength=groups.steps.height)
+    groups = group_actions(actions.ops)
+    sizes = np.bincount(groups.step_of_action(), minlength=groups.steps.height)
     if not len(sizes):
-        return _nothing("no operations", ())
+        return _nothing("no actions", ())
     fullest = groups.steps.row(int(sizes.argmax()), named=True)
-    found = recognize(measured_order(operations, fullest["pipeline"], fullest["step"]))
+    found = recognize(measured_order(actions, fullest["pipeline"], fullest["step"]))
     known = _find_schedule(found, declared)
     if known is None:
         return _nothing(found.evidence, (Diagnostic("info", f"no ideal to compare with: {found.evidence}"),))
-    simulation = _simulate(operations, known.order)
+    simulation = _simulate(actions, known.order)
     if simulation is None:
         message = f"no ideal to compare with: not every job of {known.name} was measured"
         return _nothing(found.evidence, (Diagnostic("info", message),))
-    first_ns = groups.first_start_ns(operations.ops)[groups.step_of_operation()]
-    laid = _lay(operations, simulation, first_ns)
-    ranks = _order_distances(operations, laid)
+    first_ns = groups.first_start_ns(actions.ops)[groups.step_of_action()]
+    laid = _lay(actions, simulation, first_ns)
+    ranks = _order_distances(actions, laid)
     strange = int(laid["ideal_place"].null_count())
-    message = f"operations are not in {known.name}; they have no ideal"
+    message = f"actions are not in {known.name}; they have no ideal"
     said = (Diagnostic("warning", message, count=strange),) if strange else ()
     others = found.alternatives if found.known else ()
     return Ideal(known.name, known.source, found.evidence, simulation.makespan_ns, laid, ranks, said, others)
@@ -147,34 +147,34 @@ def _find_schedule(found: Recognition, declared: str | None) -> _Known | None:
         return None
 
 
-def _simulate(operations: Operations, ideal: Order) -> Simulation | None:
+def _simulate(actions: Actions, ideal: Order) -> Simulation | None:
     """Return the ideal at the mean measured cost of every kind, None where some kind was not measured."""
-    stages = int(operations.ops["stage"].max()) + 1  # type: ignore[arg-type]  # a column of whole numbers
+    stages = int(actions.ops["stage"].max()) + 1  # type: ignore[arg-type]  # a column of whole numbers
     lasting_ns = pl.col("end_ns") - pl.col("start_ns")
-    means = operations.ops.group_by("kind", "is_pair").agg(lasting_ns.mean())
+    means = actions.ops.group_by("kind", "is_pair").agg(lasting_ns.mean())
     equal = {
         PAIR if is_pair else BY_NAME[kind].letter: dict.fromkeys(range(stages), mean_ns)
         for kind, is_pair, mean_ns in means.iter_rows()
     }
-    actions = [action for row in ideal.values() for action in row]
-    letters = {job.kind for action in actions for job in action.jobs}
-    if any(action.partner for action in actions):
+    planned = [action for row in ideal.values() for action in row]
+    letters = {part.kind for action in planned for part in action.parts}
+    if any(action.partner for action in planned):
         letters.add(PAIR)
-    needed = 1 + max(job.stage for action in actions for job in action.jobs)
+    needed = 1 + max(part.stage for action in planned for part in action.parts)
     fitted = fit_costs(MeanCosts(stages, equal, 0.0, {}), needed, letters)
     return None if fitted is None else simulate(ideal, fitted.costs)
 
 
-def _lay(operations: Operations, simulation: Simulation, first_ns: NDArray[np.int64]) -> pl.DataFrame:
-    """Return when every operation would run; of a pair, its first job says which action it is."""
+def _lay(actions: Actions, simulation: Simulation, first_ns: NDArray[np.int64]) -> pl.DataFrame:
+    """Return when every action would run; of a pair, its first job says which action it is."""
     names = {kind.letter: kind.name for kind in BY_NAME.values()}
     rows = [
-        (names[job.kind], job.stage, job.microbatch, place, start_ns, end_ns)
-        for rank, actions in simulation.order.items()
+        (names[part.kind], part.stage, part.microbatch, place, start_ns, end_ns)
+        for rank, planned in simulation.order.items()
         for place, (action, start_ns, end_ns) in enumerate(
-            zip(actions, simulation.starts_ns[rank], simulation.ends_ns[rank], strict=True)
+            zip(planned, simulation.starts_ns[rank], simulation.ends_ns[rank], strict=True)
         )
-        for job in action.jobs
+        for part in action.parts
     ]
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "kind": KindType,
@@ -187,7 +187,7 @@ def _lay(operations: Operations, simulation: Simulation, first_ns: NDArray[np.in
     ideal = pl.DataFrame(rows, schema=schema, orient="row")
     window_start = pl.Series(first_ns)
     return (
-        operations.ops.select("op", "kind", "stage", "microbatch", "start_ns")
+        actions.ops.select("op", "kind", "stage", "microbatch", "start_ns")
         .join(ideal, on=["kind", "stage", "microbatch"], how="left", maintain_order="left")
         .with_columns(pl.col("ideal_start_ns", "ideal_end_ns") + window_start)
         .with_columns(late_ns=pl.col("start_ns") - pl.col("ideal_start_ns"))
@@ -195,15 +195,15 @@ def _lay(operations: Operations, simulation: Simulation, first_ns: NDArray[np.in
     )
 
 
-def _order_distances(operations: Operations, laid: pl.DataFrame) -> pl.DataFrame:
-    """Return per rank and step how many operations the schedule has elsewhere."""
+def _order_distances(actions: Actions, laid: pl.DataFrame) -> pl.DataFrame:
+    """Return per rank and step how many actions the schedule has elsewhere."""
     rank = ["pipeline", "step", "rank"]
     place = pl.col("ideal_place")
-    placed = operations.ops.select(rank).with_columns(laid["ideal_place"])
+    placed = actions.ops.select(rank).with_columns(laid["ideal_place"])
     counts = (
         placed.with_columns(overtaken=place < place.cum_max().shift(1).over(rank))
         .group_by(rank, maintain_order=True)
-        .agg(operations=pl.len(), overtaken=pl.col("overtaken").sum(), unscheduled=place.null_count())
+        .agg(actions=pl.len(), overtaken=pl.col("overtaken").sum(), unscheduled=place.null_count())
     )
     wrong = pl.col("overtaken") + pl.col("unscheduled")
-    return counts.with_columns(distance_fraction=wrong / pl.col("operations")).select(ORDER_DISTANCE.names)
+    return counts.with_columns(distance_fraction=wrong / pl.col("actions")).select(ORDER_DISTANCE.names)

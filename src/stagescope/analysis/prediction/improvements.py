@@ -17,7 +17,7 @@ from stagescope.analysis.prediction.what_if import (
     predict_steps,
 )
 from stagescope.model.tables import Column, Table
-from stagescope.schedules.action_index import index_jobs, jobs_of
+from stagescope.schedules.action_index import actions_of, index_actions
 from stagescope.schedules.catalog import NAMES
 from stagescope.schedules.memory import peak_in_flight
 from stagescope.vocabulary.errors import ScheduleError
@@ -25,13 +25,13 @@ from stagescope.vocabulary.errors import ScheduleError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.prediction.what_if import Assumption
     from stagescope.schedules.action import Order
 
-MOST_JOBS = 20_000
-"""Other schedules are simulated up to this many jobs in a step; beyond, that takes longer than all the rest."""
+MOST_ACTIONS = 20_000
+"""Other schedules are simulated up to this many actions in a step; beyond, that takes longer than all the rest."""
 
 MOST_STRAGGLERS = 3
 LEAST_GAIN_FRACTION = 0.005
@@ -39,8 +39,8 @@ LEAST_GAIN_FRACTION = 0.005
 
 LEAST_MORE_MEMORY = 1.001
 
-WINS = Table(
-    "wins",
+IMPROVEMENTS = Table(
+    "improvements",
     "one change that would make a step shorter by half a percent or more",
     (),
     (
@@ -61,37 +61,37 @@ WINS = Table(
 )
 
 
-def find_wins(
-    operations: Operations,
+def find_improvements(
+    actions: Actions,
     stragglers: pl.DataFrame,
     schedule: str | None,
     steps: Collection[int],
     basis: ReplayBasis | None = None,
 ) -> pl.DataFrame:
-    """Return the table WINS, the largest gain first.
+    """Return the table IMPROVEMENTS, the largest gain first.
 
     Asked are equal stages, transfers for nothing, each claimed straggler as fast as its peers, and the other
     schedules of the catalog that can have these sizes. `schedule` is the one that ran. What a change costs, such
     as another schedule's memory, is not part of the gain.
-    `basis` is what find_replay_basis returns for these operations (it is asked when None is given).
+    `basis` is what find_replay_basis returns for these actions (it is asked when None is given).
     """
-    counted = operations.ops.filter(pl.col("step").is_in(list(steps)))
+    counted = actions.ops.filter(pl.col("step").is_in(list(steps)))
     if counted.is_empty():
-        return WINS.empty()
+        return IMPROVEMENTS.empty()
     changes: list[Assumption] = [(Balanced(),), (NoCommunication(),)]
     changes += [(each,) for each in _as_fast_as_peers(stragglers)]
     memory = [1.0] * len(changes)
     more = [False] * len(changes)
-    for name, needs in _other_schedules(operations, counted, schedule):
+    for name, needs in _other_schedules(actions, counted, schedule):
         changes.append((OtherSchedule(name),))
         memory.append(needs.activations)
         more.append(needs.is_more)
-    every = predict_steps(operations, changes, steps, basis).table.with_columns(
+    every = predict_steps(actions, changes, steps, basis).table.with_columns(
         pl.Series("activations_to_measured", memory, pl.Float64),
         pl.Series("needs_more_memory", more, pl.Boolean),
     )
     worth = every.filter(pl.col("gain_fraction") >= LEAST_GAIN_FRACTION)
-    return worth.select(WINS.names).sort("gain_ns", descending=True, maintain_order=True)
+    return worth.select(IMPROVEMENTS.names).sort("gain_ns", descending=True, maintain_order=True)
 
 
 def _as_fast_as_peers(stragglers: pl.DataFrame) -> Iterator[Slower]:
@@ -112,18 +112,18 @@ class _Memory(NamedTuple):
 
 
 def _other_schedules(
-    operations: Operations, counted: pl.DataFrame, schedule: str | None
+    actions: Actions, counted: pl.DataFrame, schedule: str | None
 ) -> Iterator[tuple[str, _Memory]]:
     """Yield the schedules that these ranks and micro-batches can have, but for the one that ran.
 
-    The sizes are those of the first step that counts. Nothing where jobs of it stand twice, or are too many.
+    The sizes are those of the first step that counts. Nothing where actions of it stand twice, or are too many.
     """
     first = counted.row(0, named=True)
-    measured = measured_order(operations, first["pipeline"], first["step"])
-    if sum(map(len, measured.values())) > MOST_JOBS:
+    measured = measured_order(actions, first["pipeline"], first["step"])
+    if sum(map(len, measured.values())) > MOST_ACTIONS:
         return
     try:
-        size = index_jobs(measured)
+        size = index_actions(measured)
     except ScheduleError:
         return
     for name in NAMES:
@@ -144,10 +144,10 @@ def _compare_memory(order: Order, measured: Order) -> _Memory:
 
 def _activations(order: Order) -> float:
     """Return how many micro-batches' activations of a whole rank's share of the model the fullest rank holds."""
-    return max(peak_in_flight(order).values()) * len(order) / index_jobs(order).stages
+    return max(peak_in_flight(order).values()) * len(order) / index_actions(order).stages
 
 
 def _holds_stages_twice(order: Order) -> bool:
     """Tell whether some stage runs on two ranks: a bidirectional schedule, which holds every parameter twice."""
-    places = {(stage, rank) for rank, _, stage, _ in jobs_of(order)}
-    return len(places) > index_jobs(order).stages
+    places = {(stage, rank) for rank, _, stage, _ in actions_of(order)}
+    return len(places) > index_actions(order).stages

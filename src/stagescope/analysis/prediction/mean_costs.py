@@ -1,6 +1,6 @@
-"""What jobs and transfers cost on average, stage by stage, and what they would cost with more or fewer stages.
+"""What actions and transfers cost on average, stage by stage, and what they would cost with more or fewer stages.
 
-A job costs its mean duration and the mean launch gap before it. Where a schedule needs other jobs than were
+A action costs its mean duration and the mean launch gap before it. Where a schedule needs other actions than were
 measured, they are made of those: a full backward of its two halves, each half of half a full backward, stages that are
 cut of equal parts, stages that are joined of their sum. Every such step is told.
 """
@@ -18,21 +18,21 @@ from stagescope.vocabulary.kinds import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
 
 COST_NAMES = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 PAIR = "pair"
 
 HALVED = "if half of a full backward is its weight gradient"
 JOINED = "if a full backward takes as long as its two halves"
-SUMMED = "if an overlapped pair takes as long as its jobs one after the other"
+SUMMED = "if an overlapped pair takes as long as its actions one after the other"
 
 
 @dataclass(frozen=True)
 class MeanCosts:
-    """Mean durations per letter and stage (PAIR: of overlapped pairs, by their first job), in nanoseconds.
+    """Mean durations per letter and stage (PAIR: of overlapped pairs, by their first action), in nanoseconds.
 
-    `gap_ns` is the mean launch gap of all operations, `hop_ns` the mean transfer between each stage and the next,
+    `gap_ns` is the mean launch gap of all actions, `hop_ns` the mean transfer between each stage and the next,
     where one was measured. `stages` is how many the model was cut into.
     """
 
@@ -55,13 +55,13 @@ class FittedCosts:
     conditions: tuple[str, ...]
 
 
-def find_mean_costs(operations: Operations, columns: pl.DataFrame, lag_ns: pl.Series) -> MeanCosts:
-    """Return the mean costs of operations.
+def find_mean_costs(actions: Actions, columns: pl.DataFrame, lag_ns: pl.Series) -> MeanCosts:
+    """Return the mean costs of actions.
 
-    `columns` has duration_ns, gap_ns and is_counted for every operation, `lag_ns` a value per row of needs; only
-    operations that are counted count, and the transfers that they needed.
+    `columns` has duration_ns, gap_ns and is_counted for every action, `lag_ns` a value per row of needs; only
+    actions that are counted count, and the transfers that they needed.
     """
-    ops = pl.concat([operations.ops.select("kind", "is_pair", "stage"), columns], how="horizontal")
+    ops = pl.concat([actions.ops.select("kind", "is_pair", "stage"), columns], how="horizontal")
     stages = int(ops["stage"].max() or 0) + 1  # type: ignore[arg-type]  # a column of whole numbers
     counted = ops.filter("is_counted")
     lasting: dict[str, dict[int, float]] = {}
@@ -69,7 +69,7 @@ def find_mean_costs(operations: Operations, columns: pl.DataFrame, lag_ns: pl.Se
     for kind, is_pair, stage, mean_ns in means.iter_rows():
         lasting.setdefault(PAIR if is_pair else BY_NAME[kind].letter, {})[stage] = mean_ns
     remote = (
-        operations.needs.select("op", "direction", "is_remote")
+        actions.needs.select("op", "direction", "is_remote")
         .with_columns(lag_ns=lag_ns)
         .filter(pl.col("is_remote") & (pl.col("direction") != "own"))
     )
@@ -88,7 +88,7 @@ def find_mean_costs(operations: Operations, columns: pl.DataFrame, lag_ns: pl.Se
 def fit_costs(mean: MeanCosts, stages: int, letters: set[str]) -> FittedCosts | None:
     """Return the costs for an order with so many stages that has these letters, PAIR among them for pairs.
 
-    None where they cannot be made of what was measured: jobs of a stage that were not recorded, or stages that can
+    None where they cannot be made of what was measured: actions of a stage that were not recorded, or stages that can
     be neither cut nor joined evenly.
     """
     if max(stages, mean.stages) % min(stages, mean.stages):
@@ -113,7 +113,7 @@ def fit_costs(mean: MeanCosts, stages: int, letters: set[str]) -> FittedCosts | 
     usual_ns = sum(mean.hop_ns.values()) / len(mean.hop_ns) if mean.hop_ns else 0.0
     same = stages == mean.stages
     hop = [round(mean.hop_ns.get(link, usual_ns) if same else usual_ns) for link in range(stages)]
-    costs = Costs(**given, hop=hop)  # type: ignore[arg-type]  # the names are those of jobs
+    costs = Costs(**given, hop=hop)  # type: ignore[arg-type]  # the names are those of actions
     return FittedCosts(costs, tuple(dict.fromkeys(conditions)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.analysis.prediction.mean_costs import PAIR, fit_costs
-from stagescope.schedules.action_index import index_jobs
+from stagescope.schedules.action_index import index_actions
 from stagescope.schedules.catalog import find_schedule, order
 from stagescope.schedules.simulator import simulate
 from stagescope.vocabulary.errors import ScheduleError
@@ -36,7 +36,7 @@ def simulate_saving(measured: Order, before: MeanCosts, after: MeanCosts, name: 
     Raises ScheduleError for a schedule that does not exist, or not for these ranks and micro-batches.
     """
     try:
-        base = index_jobs(measured)
+        base = index_actions(measured)
         same_ns = _makespan_ns(measured, before)
     except ScheduleError as error:
         return Saving(None, f"the measured order cannot be simulated: {error}")
@@ -64,16 +64,16 @@ def other_order(name: str, *, ranks: int, microbatches: int, stages: int | None 
 
 def _is_shared(run: Order) -> bool:
     """Return whether some stage is held by several ranks, as in bidirectional schedules."""
-    held = [{job.stage for action in actions for job in action.jobs} for actions in run.values()]
+    held = [{job.stage for action in actions for job in action.parts} for actions in run.values()]
     return sum(map(len, held)) > len(set().union(*held))
 
 
 def _makespan_ns(run: Order, mean: MeanCosts) -> tuple[int, tuple[str, ...]] | None:
     """Return how long an order takes at these costs, and what was assumed for them."""
-    letters = {job.kind for actions in run.values() for action in actions for job in action.jobs}
+    letters = {job.kind for actions in run.values() for action in actions for job in action.parts}
     if any(action.partner for actions in run.values() for action in actions):
         letters.add(PAIR)
-    fitted = fit_costs(mean, index_jobs(run).stages, letters)
+    fitted = fit_costs(mean, index_actions(run).stages, letters)
     if fitted is None:
         return None
     return simulate(run, fitted.costs).makespan_ns, fitted.conditions

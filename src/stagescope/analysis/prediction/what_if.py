@@ -1,6 +1,6 @@
 """What if: how long a step would take if something about it were different.
 
-Changes of costs are replayed in the measured order. The launch gap of every operation (its start less the moment
+Changes of costs are replayed in the measured order. The launch gap of every action (its start less the moment
 at which it could have started) stays as it was, so that the replay without any change gives the measured step. What
 a change saves is the difference between the two replays. Another schedule cannot be replayed: it and the measured
 order are simulated with the same costs, and the difference of the two simulations is what it saves.
@@ -18,8 +18,8 @@ import polars as pl
 from stagescope.analysis.graph.measured_order import measured_order
 from stagescope.analysis.graph.replay import ready_times, replay
 from stagescope.analysis.graph.replay_basis import find_replay_basis
-from stagescope.analysis.graph.step_groups import group_operations
-from stagescope.analysis.idle.action_classes import find_job_classes
+from stagescope.analysis.graph.step_groups import group_actions
+from stagescope.analysis.idle.action_classes import find_action_classes
 from stagescope.analysis.prediction.mean_costs import find_mean_costs
 from stagescope.analysis.prediction.other_schedule import Saving, simulate_saving
 from stagescope.model.tables import Column, Table
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.operations import Operations
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay import ReplayPlan
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.graph.step_groups import StepGroups
@@ -74,7 +74,7 @@ WHAT_IF = Table(
 
 
 class Slower(NamedTuple):
-    """Operations take (1 + fraction) of their time: all, or those of one stage, rank or kind. Negative: faster.
+    """Actions take (1 + fraction) of their time: all, or those of one stage, rank or kind. Negative: faster.
 
     10 % faster is 10 % less time.
     """
@@ -109,7 +109,7 @@ class NoCommunication(NamedTuple):
 
 
 class OtherSchedule(NamedTuple):
-    """The jobs run in another order, with the measured mean costs of every stage."""
+    """The actions run in another order, with the measured mean costs of every stage."""
 
     name: str
 
@@ -130,20 +130,20 @@ class WhatIf(NamedTuple):
 
 
 def predict_steps(
-    operations: Operations,
+    actions: Actions,
     assumptions: Sequence[Assumption],
     steps: Collection[int] | None = None,
     basis: ReplayBasis | None = None,
 ) -> WhatIf:
     """Return how long the steps would take under each assumption, all steps counted unless `steps` says which.
 
-    `basis` is what find_replay_basis returns for these operations (it is asked when None is given).
+    `basis` is what find_replay_basis returns for these actions (it is asked when None is given).
     A prediction is null where it cannot be made, and the note says why. Raises ScheduleError for a schedule that
     does not exist, or not for as many ranks and micro-batches as were measured.
     """
-    basis = basis or find_replay_basis(operations)
-    measured = _measure(operations, basis, steps)
-    step_ns = measured.step_ns(measured.groups.window_ns(operations.ops))
+    basis = basis or find_replay_basis(actions)
+    measured = _measure(actions, basis, steps)
+    step_ns = measured.step_ns(measured.groups.window_ns(actions.ops))
     base_ns = measured.replayed_ns(measured.duration_ns, measured.lag_ns)
     rows = []
     for assumption in assumptions:
@@ -151,7 +151,7 @@ def predict_steps(
         schedules = [change.name for change in assumption if isinstance(change, OtherSchedule)]
         nowhere = [change for change in assumption if not measured.has(change)]
         if nowhere:
-            saving = Saving(None, "no job that counts is of that stage, rank or kind")
+            saving = Saving(None, "no action that counts is of that stage, rank or kind")
         elif schedules:
             saving = measured.simulated_saving(schedules[-1], duration_ns, lag_ns)
         else:
@@ -174,7 +174,7 @@ def predict_steps(
 class _Measured:
     """What was measured, in the form in which it is replayed; `counted` says which of the steps count."""
 
-    operations: Operations
+    actions: Actions
     plan: ReplayPlan
     groups: StepGroups
     counted: pl.Series
@@ -196,17 +196,17 @@ class _Measured:
         """Return whether a change concerns anything in the steps that count."""
         if not isinstance(change, Slower) or change == Slower(change.fraction):
             return True
-        counted = self.counted.to_numpy()[self.groups.step_of_operation()]
-        return bool(_share(self.operations, change)[counted].any())
+        counted = self.counted.to_numpy()[self.groups.step_of_action()]
+        return bool(_share(self.actions, change)[counted].any())
 
     def changed(self, assumption: Assumption) -> tuple[Floats, Floats | Integers]:
-        """Return how long operations and transfers take once the changes of an assumption are made, in turn."""
+        """Return how long actions and transfers take once the changes of an assumption are made, in turn."""
         duration_ns, lag_ns = self.duration_ns, self.lag_ns
         for change in assumption:
             if isinstance(change, Slower):
-                duration_ns = duration_ns * (1 + change.fraction * _share(self.operations, change))
+                duration_ns = duration_ns * (1 + change.fraction * _share(self.actions, change))
             elif isinstance(change, Balanced):
-                duration_ns = duration_ns * _balance(self.operations, duration_ns)
+                duration_ns = duration_ns * _balance(self.actions, duration_ns)
             elif isinstance(change, NoCommunication):
                 lag_ns = np.minimum(lag_ns, 0)
         return duration_ns, lag_ns
@@ -223,7 +223,7 @@ class _Measured:
     def order(self) -> Order:
         """The order of the first step that counts, which stands for all of them."""
         first = self.groups.steps.filter(self.counted).row(0, named=True)
-        return measured_order(self.operations, first["pipeline"], first["step"])
+        return measured_order(self.actions, first["pipeline"], first["step"])
 
     @cached_property
     def mean_costs(self) -> MeanCosts:
@@ -231,21 +231,21 @@ class _Measured:
         return self._mean_costs(self.duration_ns, self.lag_ns)
 
     def _mean_costs(self, duration_ns: Floats, lag_ns: Floats | Integers) -> MeanCosts:
-        is_counted = self.counted.to_numpy()[self.groups.step_of_operation()]
+        is_counted = self.counted.to_numpy()[self.groups.step_of_action()]
         columns = {"duration_ns": duration_ns, "gap_ns": self.gap_ns, "is_counted": is_counted}
-        return find_mean_costs(self.operations, pl.DataFrame(columns), pl.Series(lag_ns))
+        return find_mean_costs(self.actions, pl.DataFrame(columns), pl.Series(lag_ns))
 
 
-def _measure(operations: Operations, basis: ReplayBasis, steps: Collection[int] | None) -> _Measured:
-    ops = operations.ops
-    groups = group_operations(ops)
+def _measure(actions: Actions, basis: ReplayBasis, steps: Collection[int] | None) -> _Measured:
+    ops = actions.ops
+    groups = group_actions(ops)
     start_ns, end_ns = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-    first_ns = groups.first_start_ns(ops)[groups.step_of_operation()]
-    # Without anything before it an operation could have started with the step.
+    first_ns = groups.first_start_ns(ops)[groups.step_of_action()]
+    # Without anything before it an action could have started with the step.
     ready_ns = np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns)
     every = pl.Series([True]).new_from_index(0, groups.steps.height)
     return _Measured(
-        operations,
+        actions,
         basis.plan,
         groups,
         every if steps is None else groups.steps["step"].is_in(list(steps)),
@@ -255,11 +255,11 @@ def _measure(operations: Operations, basis: ReplayBasis, steps: Collection[int] 
     )
 
 
-def _share(operations: Operations, change: Slower) -> Floats:
-    """Return what share of every operation a change concerns: 1, 0, or half of a pair of which one job matches."""
-    ops = operations.ops
+def _share(actions: Actions, change: Slower) -> Floats:
+    """Return what share of every action a change concerns: 1, 0, or half of a pair of which one action matches."""
+    ops = actions.ops
     share: Floats = ops.select(_matches(change)).to_series().cast(pl.Float64).to_numpy().copy()
-    partners = operations.partners
+    partners = actions.partners
     if len(partners):
         at = partners["op"].to_numpy()
         second = partners.with_columns(rank=ops["rank"].gather(partners["op"]))
@@ -268,7 +268,7 @@ def _share(operations: Operations, change: Slower) -> Floats:
 
 
 def _matches(change: Slower) -> pl.Expr:
-    """Return whether a job is one that a change concerns."""
+    """Return whether a action is one that a change concerns."""
     asked = {
         name: value
         for name, value in (("stage", change.stage), ("rank", change.rank), ("kind", change.kind))
@@ -279,12 +279,12 @@ def _matches(change: Slower) -> pl.Expr:
     ).alias("matches")
 
 
-def _balance(operations: Operations, duration_ns: Floats) -> Floats:
-    """Return by what the duration of every operation is multiplied so that all stages cost the same."""
-    classes = find_job_classes(operations, duration_ns)
+def _balance(actions: Actions, duration_ns: Floats) -> Floats:
+    """Return by what the duration of every action is multiplied so that all stages cost the same."""
+    classes = find_action_classes(actions, duration_ns)
     same_kind = ["pipeline", "step", "kind", "partner_kind"]
-    mean_ns, jobs = pl.col("mean_ns"), pl.col("jobs")
-    over_stages_ns = (mean_ns * jobs).sum().over(same_kind) / jobs.sum().over(same_kind)
+    mean_ns, count = pl.col("mean_ns"), pl.col("action_count")
+    over_stages_ns = (mean_ns * count).sum().over(same_kind) / count.sum().over(same_kind)
     factor = pl.when(mean_ns > 0).then(over_stages_ns / mean_ns).otherwise(1.0)
-    factors: Floats = classes.table.select(factor).to_series().to_numpy()[classes.of_operation]
+    factors: Floats = classes.table.select(factor).to_series().to_numpy()[classes.of_action]
     return factors

@@ -1,8 +1,8 @@
-"""How long each rank took for its jobs, one sample per training step: what ranks and stages are compared by.
+"""How long each rank took for its actions, one sample per training step: what ranks and stages are compared by.
 
-A class of jobs are those of one stage, kind and pairing: a forward that shares its time with a backward is another
+A class of actions are those of one stage, kind and pairing: a forward that shares its time with a backward is another
 thing than one that has the rank for itself. Each sample is the median over the micro-batches of one class in one
-step, so that a single disturbed job changes nothing, and beside it how its jobs are spread.
+step, so that a single disturbed action changes nothing, and beside it how its actions are spread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,9 +25,9 @@ FEWEST_SAMPLES = 4
 """Fewer samples than this decide nothing."""
 
 WANTED_SAMPLES = 8
-FEWEST_JOBS_PER_SAMPLE = 4
+FEWEST_ACTIONS_PER_SAMPLE = 4
 FAST_QUANTILE = 0.2
-"""Where the fast end of a rank's jobs is looked for: a slow device is slow there too, a disturbed one is not."""
+"""Where the fast end of a rank's actions is looked for: a slow device is slow there too, a disturbed one is not."""
 
 CLASS = ["rank", "stage", "kind", "is_pair"]
 
@@ -36,7 +36,7 @@ CLASS = ["rank", "stage", "kind", "is_pair"]
 class Sampling:
     """How a run is cut into samples: steps, or where there are less than 4, parts of `parts` per step.
 
-    `steps` are those with a job in them. Parts of a step hold micro-batches in a row, 4 or more of them.
+    `steps` are those with a action in them. Parts of a step hold micro-batches in a row, 4 or more of them.
     """
 
     steps: tuple[int, ...]
@@ -64,16 +64,16 @@ def choose_sampling(steps: pl.Series, microbatches: int) -> Sampling:
     numbers = tuple(steps.drop_nulls().unique().sort().to_list())
     parts = 1
     if 0 < len(numbers) < FEWEST_SAMPLES:
-        parts = max(1, min(-(-WANTED_SAMPLES // len(numbers)), microbatches // FEWEST_JOBS_PER_SAMPLE))
+        parts = max(1, min(-(-WANTED_SAMPLES // len(numbers)), microbatches // FEWEST_ACTIONS_PER_SAMPLE))
     return Sampling(numbers, parts, max(microbatches, 1))
 
 
 @dataclass(frozen=True)
-class JobSamples:
-    """Samples of job durations, and what had to be left out of them.
+class ActionSamples:
+    """Samples of action durations, and what had to be left out of them.
 
-    `table` has a row per class of jobs and sample: rank, stage, kind, is_pair, sample, median_ns, fast_ns (the 20th
-    percentile), spread_ns (the mean absolute deviation from the median), jobs, total_ns.
+    `table` has a row per class of actions and sample: rank, stage, kind, is_pair, sample, median_ns, fast_ns (the 20th
+    percentile), spread_ns (the mean absolute deviation from the median), actions, total_ns.
     """
 
     table: pl.DataFrame
@@ -81,13 +81,13 @@ class JobSamples:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def sample_jobs(spans: pl.DataFrame) -> JobSamples:
-    """Return the samples of the pipeline jobs in `spans`.
+def sample_actions(spans: pl.DataFrame) -> ActionSamples:
+    """Return the samples of the pipeline actions in `spans`.
 
-    Only jobs on the compute lane count, whose step and stage are known and whose length is positive.
+    Only actions on the compute lane count, whose step and stage are known and whose length is positive.
     """
-    jobs = spans.lazy().filter(pl.col("kind").is_in(PIPELINE_JOBS) & (pl.col("lane") == COMPUTE))
-    jobs = jobs.select(
+    actions = spans.lazy().filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE))
+    actions = actions.select(
         "rank",
         "stage",
         "kind",
@@ -98,22 +98,22 @@ def sample_jobs(spans: pl.DataFrame) -> JobSamples:
     )
     placed = pl.col("step").is_not_null() & pl.col("stage").is_not_null()
     positive = pl.col("duration_ns") > 0
-    facts = jobs.select(
+    facts = actions.select(
         unplaced=(~placed).sum(),
         lengthless=(placed & ~positive).sum(),
         microbatches=(pl.col("microbatch").max() + 1).fill_null(1),
     ).collect()
-    jobs = jobs.filter(placed & positive)
-    sampling = choose_sampling(jobs.select("step").unique().collect()["step"], facts["microbatches"][0])
+    actions = actions.filter(placed & positive)
+    sampling = choose_sampling(actions.select("step").unique().collect()["step"], facts["microbatches"][0])
     duration = pl.col("duration_ns")
     table = (
-        jobs.with_columns(sample=sampling.expression())
+        actions.with_columns(sample=sampling.expression())
         .group_by(*CLASS, "sample")
         .agg(
             median_ns=duration.median(),
             fast_ns=duration.quantile(FAST_QUANTILE, "linear"),
             spread_ns=(duration - duration.median()).abs().mean(),
-            jobs=pl.len(),
+            action_count=pl.len(),
             total_ns=duration.sum(),
         )
         .sort(*CLASS, "sample")
@@ -123,14 +123,16 @@ def sample_jobs(spans: pl.DataFrame) -> JobSamples:
         *_left_out(facts["unplaced"][0], "belong to no step or no stage"),
         *_left_out(facts["lengthless"][0], "take no time"),
     )
-    return JobSamples(table, sampling, said)
+    return ActionSamples(table, sampling, said)
 
 
 def _left_out(count: int, why: str) -> list[Diagnostic]:
     if not count:
         return []
     return [
-        Diagnostic("info", f"forward or backward jobs {why}; not compared with those of others", count=count)
+        Diagnostic(
+            "info", f"forward or backward actions {why}; not compared with those of others", count=count
+        )
     ]
 
 

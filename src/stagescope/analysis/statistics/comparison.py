@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.graph.operations import find_operations
+from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.report import build_report
 from stagescope.analysis.statistics.estimates import Estimates, difference, discoveries, estimate_means
 from stagescope.analysis.statistics.run_series import (
-    JOB,
+    ACTION,
     KEY,
     SUBJECTS,
     SubjectType,
-    find_jobs,
-    job_series,
+    action_series,
+    find_action_costs,
     link_series,
     rank_series,
     step_series,
@@ -58,13 +58,13 @@ DEFAULT_LEAST = Least()
 
 DIFFERENCES = Table(
     "differences",
-    "one thing that both runs have: the step, a part of it, the jobs of a stage, a rank, a link",
+    "one thing that both runs have: the step, a part of it, the actions of a stage, a rank, a link",
     ("subject", "difference_ns"),
     (
         Column("subject", SubjectType, "", "What is compared."),
         Column("part", pl.String, "", "Part of the ledger.", nullable=True),
-        Column("stage", pl.Int32, "", "Stage of the jobs.", nullable=True),
-        Column("kind", pl.String, "", "Kind of the jobs; direction of a link.", nullable=True),
+        Column("stage", pl.Int32, "", "Stage of the actions.", nullable=True),
+        Column("kind", pl.String, "", "Kind of the actions; direction of a link.", nullable=True),
         Column("rank", pl.Int32, "", "The rank; of a link: the sender.", nullable=True),
         Column("peer", pl.Int32, "", "Of a link: the receiver.", nullable=True),
         Column("before_ns", pl.Float64, "ns", "Mean per step of the first run."),
@@ -112,20 +112,22 @@ def compare_runs(
 ) -> Comparison:
     """Return the differences of `after` from `before`, both timelines of the steps in question alone.
 
-    The step and the parts of its ledger (analysis/idle/ledger.py) are means over the pipelines. Jobs are matched by
+    The step and the parts of its ledger (analysis/idle/ledger.py) are means over the pipelines. Actions are matched by
     stage, kind and micro-batch, and only where both runs have as many stages; ranks and links where they hold the
     same stages. What cannot be matched is left out, and a diagnostic says so. Never raises.
     """
     runs = (before, after)
-    jobs = (find_jobs(before), find_jobs(after))
-    ledgers = [build_ledger(find_operations(run)) for run in runs]
+    actions = (find_action_costs(before), find_action_costs(after))
+    ledgers = [build_ledger(find_actions(run)) for run in runs]
     series = [[step_series(ledger.steps)] for ledger in ledgers]
-    said = [*_unlike(runs, jobs), *_of_each(ledgers)]
-    if _stage_count(jobs[0]) == _stage_count(jobs[1]):
-        shared = jobs[0].select(JOB).unique().join(jobs[1].select(JOB).unique(), on=JOB, how="semi")
-        placed = _placed_alike(jobs)
-        for one, run, own in zip(series, runs, jobs, strict=True):
-            one.append(job_series(own, shared))
+    said = [*_unlike(runs, actions), *_of_each(ledgers)]
+    if _stage_count(actions[0]) == _stage_count(actions[1]):
+        shared = (
+            actions[0].select(ACTION).unique().join(actions[1].select(ACTION).unique(), on=ACTION, how="semi")
+        )
+        placed = _placed_alike(actions)
+        for one, run, own in zip(series, runs, actions, strict=True):
+            one.append(action_series(own, shared))
             one.append(rank_series(own.filter(pl.col("rank").is_in(placed.implode())), shared))
             links = link_series(run)
             one.append(
@@ -203,11 +205,11 @@ def _p_values(change: Estimates, least_ns: Floats) -> Floats:
     return both
 
 
-def _stage_count(jobs: pl.DataFrame) -> int:
-    return jobs["stage"].n_unique()
+def _stage_count(actions: pl.DataFrame) -> int:
+    return actions["stage"].n_unique()
 
 
-def _placed_alike(jobs: tuple[pl.DataFrame, pl.DataFrame]) -> pl.Series:
+def _placed_alike(actions: tuple[pl.DataFrame, pl.DataFrame]) -> pl.Series:
     """Return the ranks that hold the same stages in both runs."""
     held = [
         one.select("rank", "stage")
@@ -215,30 +217,30 @@ def _placed_alike(jobs: tuple[pl.DataFrame, pl.DataFrame]) -> pl.Series:
         .sort("rank", "stage")
         .group_by("rank", maintain_order=True)
         .agg("stage")
-        for one in jobs
+        for one in actions
     ]
     return held[0].join(held[1], on=["rank", "stage"], how="semi")["rank"]
 
 
-def _unlike(runs: tuple[Timeline, Timeline], jobs: tuple[pl.DataFrame, pl.DataFrame]) -> list[Diagnostic]:
+def _unlike(runs: tuple[Timeline, Timeline], actions: tuple[pl.DataFrame, pl.DataFrame]) -> list[Diagnostic]:
     """Return what is not the same in both runs, and what follows from it."""
     said = []
     schedules = [", ".join(run.ranks["schedule"].drop_nulls().unique().sort()) for run in runs]
     if schedules[0] != schedules[1]:
         said.append(_told(f"schedules differ: {schedules[0] or 'unknown'} and {schedules[1] or 'unknown'}"))
     stages, microbatches, ranks, kinds = (
-        [set(one[name].unique().to_list()) for one in jobs]
+        [set(one[name].unique().to_list()) for one in actions]
         for name in ("stage", "microbatch", "rank", "kind")
     )
     if len(stages[0]) != len(stages[1]):
         said.append(
-            _told(f"{len(stages[0])} and {len(stages[1])} stages: jobs, ranks and links are not compared")
+            _told(f"{len(stages[0])} and {len(stages[1])} stages: actions, ranks and links are not compared")
         )
         return said
     if microbatches[0] != microbatches[1]:
         which = f"micro-batches {compact_ranges(microbatches[0])} and {compact_ranges(microbatches[1])}"
         said.append(
-            _told(f"{which}: jobs are compared on those that both runs have; the step does other work")
+            _told(f"{which}: actions are compared on those that both runs have; the step does other work")
         )
     if ranks[0] != ranks[1]:
         said.append(
@@ -247,7 +249,10 @@ def _unlike(runs: tuple[Timeline, Timeline], jobs: tuple[pl.DataFrame, pl.DataFr
             )
         )
     lone = sorted(kinds[0] ^ kinds[1])
-    return [*said, *(_told(f"only one of the runs has {kind} jobs; they are not compared") for kind in lone)]
+    return [
+        *said,
+        *(_told(f"only one of the runs has {kind} actions; they are not compared") for kind in lone),
+    ]
 
 
 def _of_each(ledgers: list[Ledger]) -> list[Diagnostic]:

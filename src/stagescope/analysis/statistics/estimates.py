@@ -1,7 +1,7 @@
 """What repeated measurements say, and how surely: trimmed means with t intervals, tests, false discoveries.
 
 A sample is what was measured in one training step (or a part of one). Steps repeat the same work, so they are
-taken as independent; jobs of one step are not, for they share whatever disturbed that step.
+taken as independent; actions of one step are not, for they share whatever disturbed that step.
 
 Sources: trimmed mean with winsorized variance, Tukey and McLaughlin 1963 and Yuen 1974; degrees of freedom of a
 difference, Welch 1947; false discovery rate, Benjamini and Hochberg 1995. Few samples are honest ones: quantiles

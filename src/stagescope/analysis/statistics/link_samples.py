@@ -73,13 +73,13 @@ def _facts(links: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
     ).select(*LINK, "crosses_machines", "error_ns")
 
 
-def _left_out(unwitnessed: int, links: pl.DataFrame) -> list[Diagnostic]:
+def _left_out(unsupported: int, links: pl.DataFrame) -> list[Diagnostic]:
     found = []
-    if unwitnessed:
+    if unsupported:
         message = (
             "messages were sent before their receiver asked for them; they do not tell how fast their link is"
         )
-        found.append(Diagnostic("info", message, count=unwitnessed))
+        found.append(Diagnostic("info", message, count=unsupported))
     unknown = links["error_ns"].null_count()
     if unknown:
         message = "links join clocks that may be off by an unknown time; not compared with others"

@@ -1,6 +1,6 @@
 """By how much each rank, stage or machine takes longer than its peers, sample by sample.
 
-Per class of jobs and sample, a subject is compared with the median of the others that ran the same class in the
+Per class of actions and sample, a subject is compared with the median of the others that ran the same class in the
 same sample; a subject's classes are then averaged, weighted by the time that they usually take. What slows
 all peers of a step alike (a longer sequence, a slow file system) cancels.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Reference = Callable[[Floats, pl.Series], Floats]
 
 LEAST_SPREAD_FRACTION = 0.01
-"""Jobs spread by less than this part of their length are as steady as anything is; ratios below it mean nothing."""
+"""Actions spread by less than this part of their length are as steady as anything is; ratios below it mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PeerExcess:
 
     `shift`, `fast` and `spread` are logarithms of ratios to the peers': of the median duration, of the 20th
     percentile, and of the spread relative to the median. `facts` has a row per subject: the subject (its number or
-    name), peers, witnesses (jobs that had a peer's to compare with), busy_ns (their time), stage and kind (of the
+    name), peers, sample_count (actions that had a peer's to compare with), busy_ns (their time), stage and kind (of the
     class that adds most).
     """
 
@@ -70,7 +70,7 @@ def compare_stages(samples: pl.DataFrame, count: int) -> PeerExcess:
     The lower one, so that a slow rank among two replicas makes no slow stage.
     """
     values = pl.col("median_ns", "fast_ns", "spread_ns", "total_ns").quantile(0.5, "lower")
-    stages = samples.group_by("stage", "kind", "is_pair", "sample").agg(values, pl.col("jobs").sum())
+    stages = samples.group_by("stage", "kind", "is_pair", "sample").agg(values, pl.col("action_count").sum())
     return _compare(stages, count, ("stage", ["kind", "is_pair"]), _of_others)
 
 
@@ -78,7 +78,7 @@ def compare_all_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
     """Return ranks against all other ranks, whatever stage they run; of use for the spread alone."""
     values = pl.col("median_ns", "fast_ns", "spread_ns").mean()
     ranks = samples.group_by("rank", "kind", "is_pair", "sample").agg(
-        values, pl.col("jobs", "total_ns").sum()
+        values, pl.col("action_count", "total_ns").sum()
     )
     return _compare(ranks, count, ("rank", ["kind", "is_pair"]), _of_others)
 
@@ -110,7 +110,7 @@ def _compare(
         rows = subjects.search_sorted(own).to_numpy()
         matrices = {
             name: as_matrix(one, name, own, subject, count)
-            for name in ("median_ns", "fast_ns", "spread_ns", "jobs", "total_ns")
+            for name in ("median_ns", "fast_ns", "spread_ns", "action_count", "total_ns")
         }
         logs = _logarithms(matrices)
         ratios = logs - np.stack([reference(each, own) for each in logs])
@@ -143,7 +143,7 @@ def _class_facts(
         {
             "subject": own,
             "peers": len(own) - 1,
-            "witnesses": np.where(compared, matrices["jobs"], 0).sum(axis=1).astype(np.int64),
+            "sample_count": np.where(compared, matrices["action_count"], 0).sum(axis=1).astype(np.int64),
             "busy_ns": np.where(compared, matrices["total_ns"], 0).sum(axis=1),
             "excess": excess.sum(axis=1),
             "stage": pl.Series([first.get("stage")], dtype=pl.Int32).new_from_index(0, len(own)),
@@ -158,7 +158,7 @@ def _facts(facts: list[pl.DataFrame], subjects: pl.Series, split: tuple[str, lis
         numbers = pl.lit(0, pl.Int64)
         return pl.DataFrame({"subject": subjects}).with_columns(
             peers=numbers,
-            witnesses=numbers,
+            sample_count=numbers,
             busy_ns=pl.lit(0.0),
             stage=pl.lit(None, pl.Int32),
             kind=pl.lit(None, pl.String),
@@ -167,9 +167,9 @@ def _facts(facts: list[pl.DataFrame], subjects: pl.Series, split: tuple[str, lis
         pl.concat(facts)
         .sort("excess", descending=True, maintain_order=True)
         .group_by("subject", maintain_order=True)
-        .agg(pl.col("peers").max(), pl.col("witnesses", "busy_ns").sum(), pl.first("stage", "kind"))
+        .agg(pl.col("peers").max(), pl.col("sample_count", "busy_ns").sum(), pl.first("stage", "kind"))
         .with_columns(pl.col("kind").cast(pl.String))
     )
     named = pl.DataFrame({"subject": subjects}).join(united, on="subject", how="left", maintain_order="left")
-    named = named.with_columns(pl.col("peers", "witnesses", "busy_ns").fill_null(0))
+    named = named.with_columns(pl.col("peers", "sample_count", "busy_ns").fill_null(0))
     return named.with_columns(stage=pl.col("subject")) if split[0] == "stage" else named

@@ -20,7 +20,7 @@ from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
     from stagescope.model import Timeline
@@ -39,7 +39,7 @@ REPLICA_STEPS = Table(
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("group", pl.Int32, "", "Smallest pipeline among its replicas."),
         Column("ranks", pl.Int64, "", "Ranks of the pipeline."),
-        Column("end_ns", pl.Int64, "ns", "Last end of one of its jobs."),
+        Column("end_ns", pl.Int64, "ns", "Last end of one of its actions."),
         Column("is_last", pl.Boolean, "", "Whether it alone ended later than all its replicas."),
         Column("lead_ns", pl.Int64, "ns", "By how much the last one ended later."),
         Column("wait_ns", pl.Int64, "ns", "How long its ranks waited for others, summed over them."),
@@ -163,8 +163,8 @@ def _reduction_waits(spans: pl.DataFrame, windows: pl.DataFrame, pipelines: pl.D
 
 def _first_stages(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the smallest stage of every rank: ranks that hold the same stages reduce together."""
-    jobs = spans.lazy().filter(pl.col("kind").is_in(PIPELINE_JOBS))
-    return jobs.group_by("rank").agg(pl.min("stage")).collect()
+    actions = spans.lazy().filter(pl.col("kind").is_in(ACTION_KINDS))
+    return actions.group_by("rank").agg(pl.min("stage")).collect()
 
 
 def _totals(steps: pl.DataFrame) -> pl.DataFrame:

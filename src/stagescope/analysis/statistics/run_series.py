@@ -1,6 +1,6 @@
 """A run as series with one value per step, by which two runs can be compared.
 
-There is one for the step, each part of its ledger, the jobs of each stage and kind, each rank, and each link.
+There is one for the step, each part of its ledger, the actions of each stage and kind, each rank, and each link.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.idle.ledger import CAUSES
 from stagescope.analysis.statistics.action_samples import Sampling
 from stagescope.analysis.statistics.link_samples import LINK, sample_links
 from stagescope.model.messages import match_messages
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
     from stagescope.model import Timeline
 
-SUBJECTS = ("step", "part", "jobs", "rank", "link")
+SUBJECTS = ("step", "part", "actions", "rank", "link")
 SubjectType = pl.Enum(list(SUBJECTS))
 
 KEY = {
@@ -29,18 +29,18 @@ KEY = {
     "rank": pl.Int32(),
     "peer": pl.Int32(),
 }
-"""What names a series: a part of the ledger; the jobs of a stage and kind; a rank; a link from rank to peer."""
+"""What names a series: a part of the ledger; the actions of a stage and kind; a rank; a link from rank to peer."""
 
-JOB = ["stage", "kind", "microbatch"]
-PARTS = ("ideal_work_ns", *CAUSES)
+ACTION = ["stage", "kind", "microbatch"]
+PARTS = ("ideal_work_ns", *CAUSE_COLUMNS)
 
 
-def find_jobs(timeline: Timeline) -> pl.DataFrame:
-    """Return the jobs that a comparison can match: rank, step, stage, kind, microbatch, duration_ns."""
+def find_action_costs(timeline: Timeline) -> pl.DataFrame:
+    """Return the actions that a comparison can match: rank, step, stage, kind, microbatch, duration_ns."""
     placed = pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
-    is_job = pl.col("kind").is_in(PIPELINE_JOBS) & (pl.col("lane") == COMPUTE)
-    return timeline.spans.filter(is_job & placed).select(
-        "rank", "step", *JOB, (pl.col("end_ns") - pl.col("start_ns")).clip(0).alias("duration_ns")
+    is_action = pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE)
+    return timeline.spans.filter(is_action & placed).select(
+        "rank", "step", *ACTION, (pl.col("end_ns") - pl.col("start_ns")).clip(0).alias("duration_ns")
     )
 
 
@@ -56,20 +56,20 @@ def step_series(ledger: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([_named("step", means.select("step", value_ns="window_ns")), _named("part", parts)])
 
 
-def job_series(jobs: pl.DataFrame, shared: pl.DataFrame) -> pl.DataFrame:
-    """Return what the jobs of each stage and kind took per step, as the mean over the ranks that run the stage.
+def action_series(actions: pl.DataFrame, shared: pl.DataFrame) -> pl.DataFrame:
+    """Return what the actions of each stage and kind took per step, as the mean over the ranks that run the stage.
 
-    Only jobs of `shared` count, a frame with stage, kind and microbatch.
+    Only actions of `shared` count, a frame with stage, kind and microbatch.
     """
-    matched = jobs.join(shared, on=JOB, how="semi")
+    matched = actions.join(shared, on=ACTION, how="semi")
     ranks = matched.group_by("step", "stage", "kind", "rank").agg(pl.col("duration_ns").sum())
     sums = ranks.group_by("step", "stage", "kind").agg(value_ns=pl.col("duration_ns").mean())
-    return _named("jobs", sums)
+    return _named("actions", sums)
 
 
-def rank_series(jobs: pl.DataFrame, shared: pl.DataFrame) -> pl.DataFrame:
-    """Return what the jobs of each rank took per step, of the jobs in `shared`."""
-    matched = jobs.join(shared, on=JOB, how="semi")
+def rank_series(actions: pl.DataFrame, shared: pl.DataFrame) -> pl.DataFrame:
+    """Return what the actions of each rank took per step, of the actions in `shared`."""
+    matched = actions.join(shared, on=ACTION, how="semi")
     return _named("rank", matched.group_by("step", "rank").agg(value_ns=pl.col("duration_ns").sum()))
 
 

@@ -1,8 +1,8 @@
-"""What the jobs of each stage cost, how their costs are spread, and how evenly the work lies on stages and ranks.
+"""What the actions of each stage cost, how their costs are spread, and how evenly the work lies on stages and ranks.
 
-All figures are of the spans that are passed: leave out the steps that shall not count. Only pipeline jobs on the
-compute lane count, whose stage is known. The two jobs of an overlapped pair share one time, from the earlier start
-to the later end. Their costs are listed apart from those of jobs that had the rank for themselves, each with
+All figures are of the spans that are passed: leave out the steps that shall not count. Only pipeline actions on the
+compute lane count, whose stage is known. The two actions of an overlapped pair share one time, from the earlier start
+to the later end. Their costs are listed apart from those of actions that had the rank for themselves, each with
 the whole time of the pair; where work is added up, each of the two is charged half of it, so that the sum over a
 rank is what the rank worked. How much of a pair's time each half really took is not known.
 """
@@ -12,24 +12,26 @@ from __future__ import annotations
 import polars as pl
 
 from stagescope.model.tables import Column, KindType, Table
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
-JOBS_OF_A_PAIR = 2
+ACTIONS_OF_A_PAIR = 2
 
 STAGE_COSTS = Table(
     "stage_costs",
-    "one kind of job of one stage and chunk, on one rank or on all ranks that hold it",
+    "one kind of action of one stage and chunk, on one rank or on all ranks that hold it",
     ("stage", "chunk", "kind", "is_pair", "rank"),
     (
         Column("stage", pl.Int32, "", "Global stage."),
         Column("chunk", pl.Int32, "", "Local model chunk.", nullable=True),
-        Column("kind", KindType, "", "Kind of the jobs."),
+        Column("kind", KindType, "", "Kind of the actions."),
         Column("is_pair", pl.Boolean, "", "Whether they ran as halves of overlapped pairs."),
         Column("rank", pl.Int32, "", "Global rank; null: all ranks together.", nullable=True),
-        Column("count", pl.UInt32, "", "How many jobs."),
+        Column("count", pl.UInt32, "", "How many actions."),
         Column("total_ns", pl.Int64, "ns", "Sum of their durations."),
         Column("mean_ns", pl.Int64, "ns", "total_ns / count, to the nearest nanosecond."),
-        Column("std_ns", pl.Int64, "ns", "Sample standard deviation; null for a single job.", nullable=True),
+        Column(
+            "std_ns", pl.Int64, "ns", "Sample standard deviation; null for a single action.", nullable=True
+        ),
         Column("min_ns", pl.Int64, "ns", "Shortest."),
         Column("p10_ns", pl.Int64, "ns", "10th percentile: a duration that occurred."),
         Column("median_ns", pl.Int64, "ns", "50th percentile, likewise."),
@@ -69,8 +71,8 @@ RANK_WORK = Table(
     (
         Column("pipeline", pl.Int32, "", "Smallest recorded rank of the pipeline."),
         Column("rank", pl.Int32, "", "Global rank."),
-        Column("steps", pl.UInt32, "", "Steps with a job on the rank: what the work is divided by."),
-        Column("work_ns", pl.Int64, "ns", "Work of the rank's jobs per step."),
+        Column("steps", pl.UInt32, "", "Steps with a action on the rank: what the work is divided by."),
+        Column("work_ns", pl.Int64, "ns", "Work of the rank's actions per step."),
         Column(
             "work_to_mean",
             pl.Float64,
@@ -85,11 +87,11 @@ PERCENTILES = {"p10_ns": 0.10, "median_ns": 0.50, "p90_ns": 0.90, "p99_ns": 0.99
 
 
 def measure_stage_costs(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the table STAGE_COSTS: how the durations of each stage's jobs are spread, by rank and altogether."""
+    """Return the table STAGE_COSTS: how the durations of each stage's actions are spread, by rank and altogether."""
     key = ["stage", "chunk", "kind", "is_pair"]
-    jobs = _jobs(spans).drop("step", "charged_ns")
-    together = jobs.group_by(key).agg(_spread()).with_columns(rank=pl.lit(None, pl.Int32))
-    per_rank = jobs.group_by(*key, "rank").agg(_spread())
+    actions = _actions(spans).drop("step", "charged_ns")
+    together = actions.group_by(key).agg(_spread()).with_columns(rank=pl.lit(None, pl.Int32))
+    per_rank = actions.group_by(*key, "rank").agg(_spread())
     rows = pl.concat([each.select(STAGE_COSTS.names) for each in (per_rank, together)])
     return _as_declared(rows, STAGE_COSTS)
 
@@ -98,13 +100,13 @@ def measure_stage_work(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the table STAGE_WORK: what one micro-batch costs on each stage, and how far from the mean.
 
     Stages are held against each other whatever their ranks: the imbalance (largest / mean) is that of the division
-    of the model. A stage of which only some jobs were recorded is divided by those.
+    of the model. A stage of which only some actions were recorded is divided by those.
     """
     kind, charged_ns = pl.col("kind"), pl.col("charged_ns")
     halves = {"forward_ns": ("forward",), "backward_ns": ("backward", "backward_input")}
     halves["weight_ns"] = ("backward_weight",)
     sums = (
-        _jobs(spans)
+        _actions(spans)
         .group_by("stage")
         .agg(
             pl.max_horizontal((kind == "forward").sum(), kind.is_in(halves["backward_ns"]).sum()).alias(
@@ -121,13 +123,13 @@ def measure_stage_work(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure_rank_work(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
-    """Return the table RANK_WORK: what the jobs of one step cost each rank, and how far from the pipeline's mean.
+    """Return the table RANK_WORK: what the actions of one step cost each rank, and how far from the pipeline's mean.
 
     A rank may hold several stages; what it does in all of them decides how long a pipeline takes at least.
-    `pipelines` is what find_pipelines returns. Jobs without a step do not count.
+    `pipelines` is what find_pipelines returns. Actions without a step do not count.
     """
     work = (
-        _jobs(spans)
+        _actions(spans)
         .filter(pl.col("step").is_not_null())
         .group_by("rank")
         .agg(pl.col("step").n_unique().alias("steps"), pl.sum("charged_ns").alias("work_ns"))
@@ -137,26 +139,26 @@ def measure_rank_work(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFr
     return _finish(work.with_columns(_to_mean(pl.col("work_ns").mean().over("pipeline"))), RANK_WORK)
 
 
-def _jobs(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs of known stages: stage, chunk, kind, rank, step, is_pair, duration_ns and charged_ns."""
-    jobs = spans.filter(
-        pl.col("kind").is_in(PIPELINE_JOBS) & (pl.col("lane") == COMPUTE) & pl.col("stage").is_not_null()
+def _actions(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the actions of known stages: stage, chunk, kind, rank, step, is_pair, duration_ns and charged_ns."""
+    actions = spans.filter(
+        pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE) & pl.col("stage").is_not_null()
     ).select("stage", "chunk", "kind", "rank", "step", "pair", "start_ns", "end_ns")
     # A span that ends before it starts has no length.
     duration_ns = (pl.col("end_ns") - pl.col("start_ns")).clip(lower_bound=0)
-    jobs = jobs.with_columns(is_pair=pl.lit(value=False), duration_ns=duration_ns)
-    if jobs["pair"].null_count() < jobs.height:
-        jobs = _with_times_of_pairs(jobs)
-    charged_ns = pl.when("is_pair").then(pl.col("duration_ns") / JOBS_OF_A_PAIR).otherwise("duration_ns")
-    return jobs.with_columns(charged_ns=charged_ns).drop("pair", "start_ns", "end_ns")
+    actions = actions.with_columns(is_pair=pl.lit(value=False), duration_ns=duration_ns)
+    if actions["pair"].null_count() < actions.height:
+        actions = _with_times_of_pairs(actions)
+    charged_ns = pl.when("is_pair").then(pl.col("duration_ns") / ACTIONS_OF_A_PAIR).otherwise("duration_ns")
+    return actions.with_columns(charged_ns=charged_ns).drop("pair", "start_ns", "end_ns")
 
 
-def _with_times_of_pairs(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return jobs with each half of a pair lasting as long as the pair."""
+def _with_times_of_pairs(actions: pl.DataFrame) -> pl.DataFrame:
+    """Return actions with each half of a pair lasting as long as the pair."""
     key = ["rank", "step", "pair"]
-    is_pair = pl.col("pair").is_not_null() & (pl.len().over(key) == JOBS_OF_A_PAIR)
+    is_pair = pl.col("pair").is_not_null() & (pl.len().over(key) == ACTIONS_OF_A_PAIR)
     together_ns = (pl.max("end_ns").over(key) - pl.min("start_ns").over(key)).clip(lower_bound=0)
-    return jobs.with_columns(is_pair=is_pair).with_columns(
+    return actions.with_columns(is_pair=is_pair).with_columns(
         duration_ns=pl.when("is_pair").then(together_ns).otherwise("duration_ns")
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.idle.step_windows import find_step_windows
-from stagescope.analysis.statistics.action_samples import sample_jobs
+from stagescope.analysis.statistics.action_samples import sample_actions
 from stagescope.analysis.statistics.estimates import discoveries
 from stagescope.analysis.statistics.link_samples import LINK, sample_links
 from stagescope.analysis.statistics.series import find_outliers, find_trend
@@ -23,7 +23,7 @@ from stagescope.model.pipelines import find_pipelines
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
-    from stagescope.analysis.statistics.action_samples import JobSamples
+    from stagescope.analysis.statistics.action_samples import ActionSamples
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
 
@@ -38,8 +38,8 @@ LEAST_CAUSE_FRACTION = 0.2
 ALIKE_FRACTION = 0.5
 """When the median rank has this part of the largest excess, all ranks were slower, and none is named."""
 
-CAUSES = ("compute", "all ranks", "link", "elsewhere")
-CauseType = pl.Enum(list(CAUSES))
+LOCATIONS = ("compute", "all ranks", "link", "elsewhere")
+LocationType = pl.Enum(list(LOCATIONS))
 
 TRENDS = Table(
     "trends",
@@ -83,12 +83,12 @@ OUTLIER_STEPS = Table(
         Column("usual_ns", pl.Float64, "ns", "Median of the windows, on the trend if there is one."),
         Column("excess_ns", pl.Float64, "ns", "Window less usual."),
         Column("robust_z", pl.Float64, "", "Excess over 1.4826 times the median absolute deviation."),
-        Column("cause", CauseType, "", "Where the largest excess over its own usual time is."),
+        Column("location", LocationType, "", "Where the largest excess over its own usual time is."),
         Column("rank", pl.Int32, "", "The rank; of a link: the sender.", nullable=True),
         Column("stage", pl.Int32, "", "The stage with most of it.", nullable=True),
-        Column("kind", pl.String, "", "The kind of job; of a link: its direction.", nullable=True),
+        Column("kind", pl.String, "", "The kind of action; of a link: its direction.", nullable=True),
         Column("peer", pl.Int32, "", "Of a link: the receiver.", nullable=True),
-        Column("cause_ns", pl.Float64, "ns", "That excess, summed over the step's jobs or messages."),
+        Column("cause_ns", pl.Float64, "ns", "That excess, summed over the step's actions or messages."),
     ),
 )
 
@@ -114,16 +114,16 @@ def find_step_trends(
     timeline: Timeline,
     pipelines: pl.DataFrame | None = None,
     messages: pl.DataFrame | None = None,
-    samples: JobSamples | None = None,
+    samples: ActionSamples | None = None,
 ) -> StepTrends:
     """Return the trend of every pipeline over its steps, and its outlier steps with their causes.
 
-    `pipelines`, `messages` and `samples` are what find_pipelines, match_messages and sample_jobs return; they are
+    `pipelines`, `messages` and `samples` are what find_pipelines, match_messages and sample_actions return; they are
     asked where None is given. Below four steps nothing is found. Never raises.
     """
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    samples = samples or sample_jobs(timeline.spans)
+    samples = samples or sample_actions(timeline.spans)
     windows = find_step_windows(timeline.spans, pipelines)
     series = [_series(one) for one in windows.partition_by("pipeline", maintain_order=True)]
     trends = pl.DataFrame([one.row for one in series], schema=dict(TRENDS.schema), orient="row").fill_nan(
@@ -190,14 +190,14 @@ def _with_causes(outliers: pl.DataFrame, causes: pl.DataFrame) -> pl.DataFrame:
     blank = [pl.when(~small).then(name).alias(name) for name in ("rank", "stage", "kind", "peer")]
     named = named.with_columns(
         *blank,
-        cause=pl.when(small).then(pl.lit("elsewhere")).otherwise("cause"),
+        location=pl.when(small).then(pl.lit("elsewhere")).otherwise("location"),
         cause_ns=pl.col("cause_ns").fill_null(0.0),
     )
     return named.select(pl.col(name).cast(dtype) for name, dtype in OUTLIER_STEPS.schema.items())
 
 
-def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: JobSamples) -> pl.DataFrame:
-    """Return per outlier step the rank whose jobs took most beyond what they usually take in a step."""
+def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: ActionSamples) -> pl.DataFrame:
+    """Return per outlier step the rank whose actions took most beyond what they usually take in a step."""
     steps = pl.DataFrame({"step": samples.sampling.steps}, schema={"step": pl.Int32})
     steps = steps.with_columns(sample=pl.int_range(pl.len(), dtype=pl.Int32))
     asked = outliers.select("pipeline", "step").join(steps, on="step")
@@ -216,13 +216,13 @@ def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: Job
     )
     return largest.with_columns(
         *(pl.when(~pl.col("alike")).then(name).alias(name) for name in ("rank", "stage", "kind")),
-        cause=pl.when("alike").then(pl.lit(CAUSES[1])).otherwise(pl.lit(CAUSES[0])),
+        location=pl.when("alike").then(pl.lit(LOCATIONS[1])).otherwise(pl.lit(LOCATIONS[0])),
         peer=pl.lit(None, pl.Int32),
     ).select(_cause_columns())
 
 
 def _message_excess(
-    timeline: Timeline, messages: pl.DataFrame, samples: JobSamples, outliers: pl.DataFrame
+    timeline: Timeline, messages: pl.DataFrame, samples: ActionSamples, outliers: pl.DataFrame
 ) -> pl.DataFrame:
     """Return the messages of the steps in question with what they took beyond what is usual on their link.
 
@@ -247,7 +247,7 @@ def _slowest_links(outliers: pl.DataFrame, pipelines: pl.DataFrame, excess: pl.D
         .group_by("pipeline", "step", maintain_order=True)
         .first()
         .rename({"source": "rank", "target": "peer", "direction": "kind"})
-        .with_columns(cause=pl.lit(CAUSES[2]), stage=pl.lit(None, pl.Int32))
+        .with_columns(location=pl.lit(LOCATIONS[2]), stage=pl.lit(None, pl.Int32))
         .select(_cause_columns())
     )
 
@@ -255,5 +255,5 @@ def _slowest_links(outliers: pl.DataFrame, pipelines: pl.DataFrame, excess: pl.D
 def _cause_columns() -> list[pl.Expr]:
     """Return what ranks and links are put side by side by."""
     whole = [pl.col(name).cast(pl.Int32) for name in ("rank", "stage", "peer")]
-    texts = [pl.col(name).cast(pl.String) for name in ("cause", "kind")]
+    texts = [pl.col(name).cast(pl.String) for name in ("location", "kind")]
     return [pl.col("pipeline"), pl.col("step"), *whole, *texts, pl.col("cause_ns").cast(pl.Float64)]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES, sample_jobs
+from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES, sample_actions
 from stagescope.analysis.statistics.estimates import discoveries, estimate_means
 from stagescope.analysis.statistics.link_excess import compare_links
 from stagescope.analysis.statistics.link_samples import sample_links
@@ -37,7 +37,7 @@ from stagescope.model.tables import Column, Table
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stagescope.analysis.statistics.action_samples import JobSamples
+    from stagescope.analysis.statistics.action_samples import ActionSamples
     from stagescope.model import Timeline
 
     Floats = NDArray[np.float64]
@@ -64,40 +64,42 @@ STRAGGLERS = Table(
         Column("rank", pl.Int32, "", "Rank; of a stage: the only one; of a link: the sender.", nullable=True),
         Column("machine", pl.String, "", "Its machine.", nullable=True),
         Column("stage", pl.Int32, "", "Stage; of a rank: the one that adds most.", nullable=True),
-        Column("kind", pl.String, "", "Kind of job that adds most; of a link: its direction.", nullable=True),
+        Column(
+            "kind", pl.String, "", "Kind of action that adds most; of a link: its direction.", nullable=True
+        ),
         Column("peer", pl.Int32, "", "Of a link: the receiver.", nullable=True),
         Column("compared_with", PeersType, "", "Whose median is the denominator."),
         Column("peers", pl.Int64, "", "How many of these there are."),
         Column("samples", pl.Int64, "", "Steps; parts of steps where there are less than 4."),
-        Column("witnesses", pl.Int64, "", "Jobs (of a link: messages) that were compared."),
-        Column("excess_fraction", pl.Float64, "of the peers'", "How much longer its jobs take."),
+        Column("sample_count", pl.Int64, "", "Actions (of a link: messages) that were compared."),
+        Column("excess_fraction", pl.Float64, "of the peers'", "How much longer its actions take."),
         Column("low_fraction", pl.Float64, "of the peers'", "Lower end of the 95 % interval of that."),
         Column("high_fraction", pl.Float64, "of the peers'", "Upper end."),
         Column(
             "fast_fraction",
             pl.Float64,
             "of the peers'",
-            "How much longer its fast jobs take, those at the 20th percentile.",
+            "How much longer its fast actions take, those at the 20th percentile.",
             nullable=True,
         ),
         Column(
             "extra_ns_per_step",
             pl.Float64,
             "ns",
-            "Time that it adds in a step to its jobs (or witnesses, of a link); of stages, machines: of one rank.",
+            "Time that it adds in a step to its actions (or witnesses, of a link); of stages, machines: of one rank.",
             nullable=True,
         ),
         Column("p_value", pl.Float64, "", "Chance of as much if it were not slower than is worth naming."),
         Column("is_claimed", pl.Boolean, "", "Whether it counts as found."),
     ),
 )
-"""Of a noisy rank the fractions tell how much wider its jobs are spread, and extra_ns_per_step is null."""
+"""Of a noisy rank the fractions tell how much wider its actions are spread, and extra_ns_per_step is null."""
 
 
 class Limits(NamedTuple):
     """What is worth naming, and the share of claims that may be false.
 
-    Jobs longer by 1 %, jobs spread half again as wide, and messages slower by a quarter.
+    Actions longer by 1 %, actions spread half again as wide, and messages slower by a quarter.
     """
 
     slow_fraction: float = 0.01
@@ -131,7 +133,7 @@ def find_stragglers(
     equal work, so that one that takes longer is slow. Fewer than four samples decide nothing; a diagnostic says so.
     Never raises.
     """
-    samples = sample_jobs(timeline.spans)
+    samples = sample_actions(timeline.spans)
     if messages is None:
         messages = match_messages(timeline.spans)
     links = sample_links(timeline, messages, samples.sampling)
@@ -166,7 +168,7 @@ def _declared(rows: pl.DataFrame, machines: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _too_few(samples: JobSamples) -> list[Diagnostic]:
+def _too_few(samples: ActionSamples) -> list[Diagnostic]:
     count = samples.sampling.count
     if not 0 < count < FEWEST_SAMPLES:
         return []
@@ -174,14 +176,14 @@ def _too_few(samples: JobSamples) -> list[Diagnostic]:
     return [Diagnostic("info", f"{message}, {count} can be made")]
 
 
-def _ranks(samples: JobSamples, limits: Limits) -> pl.DataFrame:
+def _ranks(samples: ActionSamples, limits: Limits) -> pl.DataFrame:
     """Return ranks against the others of their stage."""
     excess = compare_ranks(samples.table, samples.sampling.count)
     rows = _slow_rows(excess, samples, limits).rename({"subject": "rank"})
     return _labelled(rows, SUBJECTS[0], FINDINGS[0], PEERS[0])
 
 
-def _machines(samples: JobSamples, limits: Limits, machines: pl.DataFrame) -> pl.DataFrame:
+def _machines(samples: ActionSamples, limits: Limits, machines: pl.DataFrame) -> pl.DataFrame:
     """Return machines of several ranks; the p-value of one is the largest of its ranks', as each has to be slow."""
     named = machines.drop_nulls()
     excess = compare_machines(samples.table, samples.sampling.count, dict(named.iter_rows()))
@@ -192,7 +194,7 @@ def _machines(samples: JobSamples, limits: Limits, machines: pl.DataFrame) -> pl
         .agg(
             pl.col(*FRACTIONS, "extra_ns_per_step").median(),
             pl.col("peers", "samples").min(),
-            pl.col("witnesses").sum(),
+            pl.col("sample_count").sum(),
             pl.col("p_value").max(),
             ranks=pl.len(),
         )
@@ -201,7 +203,7 @@ def _machines(samples: JobSamples, limits: Limits, machines: pl.DataFrame) -> pl
     return _labelled(rows, SUBJECTS[1], FINDINGS[0], PEERS[1])
 
 
-def _stages(samples: JobSamples, limits: Limits, *, equal_stages: bool) -> pl.DataFrame:
+def _stages(samples: ActionSamples, limits: Limits, *, equal_stages: bool) -> pl.DataFrame:
     """Return stages against the other stages."""
     excess = compare_stages(samples.table, samples.sampling.count)
     holders = samples.table.group_by("stage").agg(pl.min("rank"), ranks=pl.col("rank").n_unique())
@@ -221,8 +223,8 @@ def _stages(samples: JobSamples, limits: Limits, *, equal_stages: bool) -> pl.Da
     return rows.with_columns(subject=pl.lit(SUBJECTS[2]), compared_with=pl.lit(PEERS[2]))
 
 
-def _noisy(samples: JobSamples, limits: Limits) -> pl.DataFrame:
-    """Return ranks by how widely their jobs are spread, against those of their stage or, without any, all ranks."""
+def _noisy(samples: ActionSamples, limits: Limits) -> pl.DataFrame:
+    """Return ranks by how widely their actions are spread, against those of their stage or, without any, all ranks."""
     count = samples.sampling.count
     excess, peers = compare_ranks(samples.table, count), PEERS[0]
     if not np.isfinite(excess.spread).any():
@@ -230,7 +232,7 @@ def _noisy(samples: JobSamples, limits: Limits) -> pl.DataFrame:
     rows = (
         _rows(excess, excess.spread, limits.noisy_fraction).rename({"subject": "rank"}).drop("stage", "kind")
     )
-    if samples.sampling.parts > 1:  # parts of a step hold too few jobs to tell how widely they are spread
+    if samples.sampling.parts > 1:  # parts of a step hold too few actions to tell how widely they are spread
         rows = rows.clear()
     return _labelled(rows, SUBJECTS[0], FINDINGS[3], peers)
 
@@ -239,8 +241,8 @@ def _labelled(rows: pl.DataFrame, subject: str, finding: str, peers: str) -> pl.
     return rows.with_columns(subject=pl.lit(subject), finding=pl.lit(finding), compared_with=pl.lit(peers))
 
 
-def _slow_rows(excess: PeerExcess, samples: JobSamples, limits: Limits) -> pl.DataFrame:
-    """Return one row per subject about how much longer its jobs take, and how much that makes in a step."""
+def _slow_rows(excess: PeerExcess, samples: ActionSamples, limits: Limits) -> pl.DataFrame:
+    """Return one row per subject about how much longer its actions take, and how much that makes in a step."""
     own_ns = pl.col("busy_ns") / max(len(samples.sampling.steps), 1)
     rows = _rows(excess, excess.shift, limits.slow_fraction)
     return rows.with_columns(extra_ns_per_step=own_ns * (1 - 1 / (1 + pl.col("excess_fraction"))))
@@ -264,7 +266,8 @@ def _rows(excess: PeerExcess, logarithms: Floats, least_fraction: float) -> pl.D
 def _without_disturbed(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows with the claim "slow" taken back where only noise makes a rank slow.
 
-    A slow device is slow in its fastest jobs too. One that is disturbed now and then is as fast as its peers at best.
+    A slow device is slow in its fastest actions too. One that is disturbed now and then is as fast as its peers at
+    best.
     """
     noisy = rows.filter(pl.col("is_claimed") & (pl.col("finding") == FINDINGS[3]))["rank"].implode()
     at_best = pl.col("fast_fraction") < pl.col("excess_fraction") / 2

@@ -7,7 +7,7 @@ recipe pp_chart of msprof-analyze 26.2.0 (cluster_analyse/recipes/pp_chart/pp_ch
 * of a DualPipeV of p ranks and m micro-batches the micro-batch, those of the second chunk counted on from m, with b, w
   or B behind that of a backward, 3F+9B for an overlapped pair, logits for the loss's backward; the type is the phase.
 
-A job that has no number bears its mark's own name, or "?", and the type UNKNOWN, which is no phase's.
+A action that has no number bears its mark's own name, or "?", and the type UNKNOWN, which is no phase's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.vocabulary.kinds import PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from stagescope.model import Timeline
@@ -47,7 +47,7 @@ LETTERS = {"forward": "F", "backward": "B", "backward_input": "B", "backward_wei
 
 
 def step_task_rows(timeline: Timeline, *, step: int | None = None, numbered: bool = False) -> pl.DataFrame:
-    """Return rank, name, start_ns, end_ns and type of every marked job, sorted by rank and start.
+    """Return rank, name, start_ns, end_ns and type of every marked action, sorted by rank and start.
 
     `numbered` writes F3, B3 and W3 (of several chunks per rank F1.3, stage and micro-batch) instead of FP and BP;
     the names of a DualPipeV are numbered anyway.
@@ -63,7 +63,7 @@ def step_task_rows(timeline: Timeline, *, step: int | None = None, numbered: boo
 
 
 def _is_dualpipev(timeline: Timeline) -> bool:
-    """Tell whether the run was a DualPipeV: it says so, or says nothing and overlaps jobs of a V."""
+    """Tell whether the run was a DualPipeV: it says so, or says nothing and overlaps actions of a V."""
     stated = timeline.ranks["schedule"].drop_nulls().str.to_lowercase()
     if len(stated):
         return DUALPIPEV in stated
@@ -74,19 +74,19 @@ def _is_dualpipev(timeline: Timeline) -> bool:
 
 
 def _marks(timeline: Timeline, step: int | None) -> pl.DataFrame:
-    """Return one row per mark: its job, and of an overlapped pair the backward's as `back_` columns."""
-    jobs = timeline.spans.filter(pl.col("kind").is_in([*PIPELINE_JOBS, "loss"])).cast({"kind": pl.String})
+    """Return one row per mark: its action, and of an overlapped pair the backward's as `back_` columns."""
+    actions = timeline.spans.filter(pl.col("kind").is_in([*ACTION_KINDS, "loss"])).cast({"kind": pl.String})
     if step is not None:
-        jobs = jobs.filter(pl.col("step") == step)
-    jobs = jobs.join(timeline.ranks.select("rank", "pp"), on="rank", how="left")
+        actions = actions.filter(pl.col("step") == step)
+    actions = actions.join(timeline.ranks.select("rank", "pp"), on="rank", how="left")
     own = ["rank", "pair", "kind", "stage", "chunk", "microbatch", "start_ns", "end_ns", "name", "pp"]
-    # A row number stands for the pair of jobs that have none.
-    jobs = jobs.select(own).with_row_index("row").with_columns(is_pair=pl.col("pair").is_not_null())
+    # A row number stands for the pair of actions that have none.
+    actions = actions.select(own).with_row_index("row").with_columns(is_pair=pl.col("pair").is_not_null())
     second = (pl.col("kind") != "forward") & pl.col("is_pair")
-    backs = jobs.filter(second).select(
+    backs = actions.filter(second).select(
         "rank", "pair", *(pl.col(name).alias(f"back_{name}") for name in ("stage", "chunk", "microbatch"))
     )
-    return jobs.filter(~second).join(backs, on=["rank", "pair"], how="left")
+    return actions.filter(~second).join(backs, on=["rank", "pair"], how="left")
 
 
 def _plain(marks: pl.DataFrame) -> pl.DataFrame:
@@ -117,7 +117,7 @@ def _numbered(marks: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
 def _named_by_phase(marks: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
     """Return the marks of a DualPipeV with the names of its chart and the phases as types."""
     p = int(marks["pp"].max() or 0) + 1  # type: ignore[arg-type] # a number
-    m = int(timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS))["microbatch"].max() or 0) + 1  # type: ignore[arg-type] # same
+    m = int(timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))["microbatch"].max() or 0) + 1  # type: ignore[arg-type] # same
     phases = _Phases(p, m)
     number = (pl.col("microbatch") + pl.col("chunk") * m).cast(pl.String)
     back = (pl.col("back_microbatch") + pl.col("back_chunk") * m).cast(pl.String)
@@ -144,7 +144,7 @@ def _named_by_phase(marks: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
 
 
 class _Phases:
-    """The phase of every job of a DualPipeV of P ranks and m micro-batches, on rank `pp` (p below).
+    """The phase of every action of a DualPipeV of P ranks and m micro-batches, on rank `pp` (p below).
 
     Forwards of the first chunk: 2 (P - p - 1) in the warm-up, p + 1 interleaved, the others overlapped. Backwards of
     the second chunk: P - p - 1 split, then as many overlapped as there are pairs, m - 2 P + p + 1, and so on.

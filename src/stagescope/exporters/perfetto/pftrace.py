@@ -79,7 +79,7 @@ BLOCK_ROWS = 16_384
 """Events encoded at a time: bounds the memory for their matrices; four times more or fewer are no faster."""
 
 _ANNOTATIONS = ("step", "stage", "microbatch", "pair", "peer", "bytes")
-_ON_JOBS_ONLY = ("step", "pair")
+_ON_ACTIONS_ONLY = ("step", "pair")
 _ON_SENDS_ONLY = ("peer", "bytes")
 """Where arguments stand: an arrow leads from a receive to the send that tells the rest; the step is above both."""
 
@@ -274,7 +274,7 @@ class _Columns:
 def _stands(slices: pl.DataFrame, name: str) -> Mask:
     """Return on which slices an argument is written."""
     wanted = pl.col(name).is_not_null()
-    if name in _ON_JOBS_ONLY:
+    if name in _ON_ACTIONS_ONLY:
         wanted &= ~pl.col("is_wait") & ~pl.col("kind").is_in(TRANSFERS).fill_null(value=False)
     if name in _ON_SENDS_ONLY:
         wanted &= ~pl.col("is_wait") & ~pl.col("is_receive")

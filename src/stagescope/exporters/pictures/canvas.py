@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.vocabulary.kinds import PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PLOT_WIDTHS = (820.0, 1640.0)
 BLOCK_WIDTH = 5.0
 DIGIT_WIDTH = 7.2
-"""A job that is to show its number is this wide, and this much wider per digit."""
+"""A action that is to show its number is this wide, and this much wider per digit."""
 
 RIGHT = 24.0
 BELOW = 52.0
@@ -41,7 +41,7 @@ SECTION_HEIGHT = 24.0
 SHARED_ROW_FACTOR = 1.4
 STRIP_FRACTION = 0.3
 LEAST_WIDTH = 0.4
-"""A job of no length is still seen."""
+"""A action of no length is still seen."""
 
 
 class Box(NamedTuple):
@@ -64,19 +64,19 @@ class Canvas:
 
     @cached_property
     def plot_width(self) -> float:
-        """Width of the time axis: what a given size leaves, else enough for the number in nine of ten jobs."""
+        """Width of the time axis: what a given size leaves, else enough for the number in nine of ten actions."""
         if self.size is not None:
             return self.size.width - self.left - RIGHT
-        jobs = self.chart.blocks.filter(pl.col("kind").is_in(PIPELINE_JOBS))
-        short_ns = jobs.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0
-        digits = len(str(jobs.select(pl.col("microbatch").max()).item() or 0))
+        actions = self.chart.blocks.filter(pl.col("kind").is_in(ACTION_KINDS))
+        short_ns = actions.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0
+        digits = len(str(actions.select(pl.col("microbatch").max()).item() or 0))
         block_width = BLOCK_WIDTH + digits * DIGIT_WIDTH
         wanted = block_width * self.chart.length_ns / short_ns if short_ns else 0.0
         return min(max(wanted, PLOT_WIDTHS[0]), PLOT_WIDTHS[1])
 
     @cached_property
     def row_height(self) -> float:
-        """Height of a row: what a given size leaves, else by the number of rows, more where jobs share one."""
+        """Height of a row: what a given size leaves, else by the number of rows, more where actions share one."""
         if self.size is not None and self.size.height is not None:
             pitch = self._room(self.size.height) / max(len(self.chart.ranks), 1)
             return pitch - row_gap(pitch * GAP_FRACTION)

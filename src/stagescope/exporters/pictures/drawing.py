@@ -1,4 +1,4 @@
-"""SVG: one step of a pipeline as the papers draw it, one row per rank, one block per job.
+"""SVG: one step of a pipeline as the papers draw it, one row per rank, one block per action.
 
 The picture needs no script and no font of its own, opens in browsers, Inkscape and LaTeX tool chains, follows
 the reader's dark mode, and stays readable in grayscale: every kind has a texture besides its color.
@@ -195,7 +195,7 @@ def _description(chart: StepChart) -> str:
         sentences.append(
             "A framed block is an overlapped pair: its numbers are those of a forward and of a backward."
         )
-    if chart.gaps is not None:
+    if chart.idle is not None:
         sentences.append("Hatched time is idle, by what the rank waited for.")
     if chart.critical_path is not None:
         sentences.append("Framed and joined blocks are the critical path of the step.")
@@ -204,10 +204,10 @@ def _description(chart: StepChart) -> str:
             "The machines below different titles are not on one clock: only times below one title can be compared."
         )
     if chart.blocks.is_empty():
-        sentences.append("No jobs were recorded.")
+        sentences.append("No actions were recorded.")
     if chart.bubble_fraction is not None:
         sentences.append(
-            "The bubble is the idle share of all ranks between the first and the last pipeline job."
+            "The bubble is the idle share of all ranks between the first and the last pipeline action."
         )
     if chart.blocks.height > MOST_TITLED_BLOCKS:
         sentences.append(
@@ -227,7 +227,7 @@ def _axis(canvas: Canvas) -> Iterator[str]:
     lines = "".join(f"M{x} {number(top)}V{number(bottom + 4)}" for x, _ in marks)
     yield f'<path class="grid" d="{lines}"/>'
     if canvas.chart.blocks.is_empty():
-        yield f'<text class="quiet" x="{number(canvas.left)}" y="{number(top - 4)}">no jobs recorded</text>'
+        yield f'<text class="quiet" x="{number(canvas.left)}" y="{number(top - 4)}">no actions recorded</text>'
     texts = "".join(f'<text x="{x}" y="{number(bottom + 19)}">{text}</text>' for x, text in marks)
     yield f'<g class="quiet" text-anchor="middle" font-size="11">{texts}</g>'
     yield (
@@ -253,7 +253,7 @@ def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
     chart = canvas.chart
     blocks = chart.blocks.partition_by("row", as_dict=True)
     waits = chart.waits.partition_by("row", as_dict=True)
-    gaps = {} if chart.gaps is None else chart.gaps.partition_by("row", as_dict=True)
+    idle = {} if chart.idle is None else chart.idle.partition_by("row", as_dict=True)
     clocks = clock_notes(timeline)
     facts = {
         row["rank"]: row | {"clock": clocks.get(row["rank"])} for row in timeline.ranks.iter_rows(named=True)
@@ -269,8 +269,8 @@ def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
             at = f'x="-8" y="{number(canvas.row_height / 2)}" dy=".35em" text-anchor="end"'
             tip = _xml(_rank_tip(rank, facts.get(rank, {}), own))
             yield f'<text class="ink" {at}>rank {rank}<title>{tip}</title></text>'
-        if (row,) in gaps:
-            yield from draw_gaps(canvas, gaps[row,])
+        if (row,) in idle:
+            yield from draw_gaps(canvas, idle[row,])
         yield from draw_waits(canvas, waits.get((row,), chart.waits.clear()))
         yield from _blocks(drawing, rank, block_rows(own))
         yield "</g>"

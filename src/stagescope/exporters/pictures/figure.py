@@ -67,15 +67,15 @@ def with_extras(chart: StepChart, timeline: Timeline, extras: AnalysisLayers | N
     """Return the chart with the idle time by cause and the critical path of its step; as it is without `extras`."""
     if extras is None or chart.step is None:
         return chart
-    gaps, path = extras.gaps, extras.critical_path
-    if gaps is not None:
-        gaps = _in_chart(gaps.filter(pl.col("step") == chart.step), chart).select(
-            "row", "start_ns", "end_ns", "cause"
+    idle, path = extras.idle, extras.critical_path
+    if idle is not None:
+        idle = _in_chart(idle.filter(pl.col("step") == chart.step), chart).select(
+            "row", "start_ns", "end_ns", "waiting_for"
         )
     if path is not None:
         spans = timeline.spans[path["row"]].filter(pl.col("step") == chart.step)
         path = _in_chart(spans, chart).select("row", "start_ns", "end_ns")
-    return replace(chart, gaps=gaps, critical_path=path)
+    return replace(chart, idle=idle, critical_path=path)
 
 
 def _in_chart(frame: pl.DataFrame, chart: StepChart) -> pl.DataFrame:
@@ -92,13 +92,13 @@ def _only_ranks(chart: StepChart, ranks: set[int]) -> StepChart:
     row = pl.col("row").replace_strict(kept, range(len(kept)), return_dtype=pl.Int32)
     row_or_none = pl.col("row").replace_strict(kept, range(len(kept)), default=None, return_dtype=pl.Int32)
     blocks, waits = (table.filter(pl.col("row").is_in(kept)) for table in (chart.blocks, chart.waits))
-    gaps, path = chart.gaps, chart.critical_path
+    idle, path = chart.idle, chart.critical_path
     return replace(
         chart,
         ranks=tuple(chart.ranks[row] for row in kept),
         blocks=blocks.with_columns(row),
         waits=waits.with_columns(row),
-        gaps=None if gaps is None else gaps.filter(pl.col("row").is_in(kept)).with_columns(row),
+        idle=None if idle is None else idle.filter(pl.col("row").is_in(kept)).with_columns(row),
         critical_path=None if path is None else path.with_columns(row_or_none),
         sections=tuple(_kept_sections(chart, kept)),
         other_rank_count=len(chart.ranks) - len(kept),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.exporters.pictures.canvas import Box, number, path_data
 from stagescope.exporters.pictures.legend import TEXTURES, LegendEntry
-from stagescope.vocabulary.palette import CAUSE_SWATCHES, cause_swatch
+from stagescope.vocabulary.palette import WAIT_SWATCHES, wait_swatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ LEAST_HATCHED_HEIGHT = 14.0
 
 HATCH_OPACITY, TINT_OPACITY = ".6", ".28"
 OVERLAP = 3.0
-"""A path goes on with a job that begins so many pixels before the end of the last one; else it is another path."""
+"""A path goes on with a action that begins so many pixels before the end of the last one; else it is another path."""
 
 WAIT_HEIGHT = 2.5
 
@@ -35,8 +35,8 @@ PATH_STYLE = """\
 
 def causes_of(chart: StepChart) -> list[str]:
     """Return the causes of the idle time that is drawn, the known ones first, in their order."""
-    present = set() if chart.gaps is None else set(chart.gaps["cause"].unique())
-    known = [cause for cause in CAUSE_SWATCHES if cause in present]
+    present = set() if chart.idle is None else set(chart.idle["waiting_for"].unique())
+    known = [cause for cause in WAIT_SWATCHES if cause in present]
     return known + sorted(present.difference(known))
 
 
@@ -45,7 +45,7 @@ def layer_rules(canvas: Canvas) -> str:
     hatched = canvas.row_height >= LEAST_HATCHED_HEIGHT
     rules = [] if canvas.chart.critical_path is None else [PATH_STYLE]
     for place, cause in enumerate(causes_of(canvas.chart)):
-        color, hatch = cause_swatch(cause).color, f"url(#stagescope-gap{place})"
+        color, hatch = wait_swatch(cause).color, f"url(#stagescope-gap{place})"
         fill, opacity = (hatch, HATCH_OPACITY) if hatched else (color, TINT_OPACITY)
         rules.append(f".stagescope .gap{place}{{fill:{fill};fill-opacity:{opacity}}}\n")
         rules.append(f".stagescope .key{place}{{fill:{hatch};stroke:{color};stroke-width:.8}}\n")
@@ -55,7 +55,7 @@ def layer_rules(canvas: Canvas) -> str:
 def hatches(chart: StepChart) -> Iterator[str]:
     """Yield the pattern of each cause."""
     for place, cause in enumerate(causes_of(chart)):
-        color, texture = cause_swatch(cause)
+        color, texture = wait_swatch(cause)
         yield (
             f'<pattern id="stagescope-gap{place}" width="6" height="6" patternUnits="userSpaceOnUse">'
             f'<g stroke="{color}" fill="none">{TEXTURES[texture]}</g></pattern>'
@@ -81,11 +81,11 @@ def draw_waits(canvas: Canvas, waits: pl.DataFrame) -> Iterator[str]:
         yield f'<path class="wait" d="{path_data(box for box in boxes if box.width > 0)}"/>'
 
 
-def draw_gaps(canvas: Canvas, gaps: pl.DataFrame) -> Iterator[str]:
+def draw_gaps(canvas: Canvas, idle: pl.DataFrame) -> Iterator[str]:
     """Yield the idle time of one row, a path for each cause."""
     places = {cause: place for place, cause in enumerate(causes_of(canvas.chart))}
     boxes: dict[int, list[Box]] = defaultdict(list)
-    for start_ns, end_ns, cause in gaps.select("start_ns", "end_ns", "cause").iter_rows():
+    for start_ns, end_ns, cause in idle.select("start_ns", "end_ns", "waiting_for").iter_rows():
         left, right = canvas.x(start_ns), canvas.x(end_ns)
         if right - left >= LEAST_GAP_WIDTH:
             boxes[places[cause]].append(Box(left, 0.0, right - left, canvas.row_height))
@@ -94,7 +94,7 @@ def draw_gaps(canvas: Canvas, gaps: pl.DataFrame) -> Iterator[str]:
 
 
 def draw_critical_path(canvas: Canvas) -> Iterator[str]:
-    """Yield frames around the jobs of the critical path and lines from each to the next."""
+    """Yield frames around the actions of the critical path and lines from each to the next."""
     path = canvas.chart.critical_path
     if path is None or path.is_empty():
         return

@@ -17,7 +17,7 @@ from stagescope.model.simulated import is_in_cost_units, is_simulated, simulated
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import Axis, Tick, time_axis
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MINOR_KINDS = ("optimizer", "grad_reduce", "loss")
 APART = "not on one clock with the rest"
 TOUCHING_FRACTION = 1 / 2000
-"""Jobs that overlap by less than this share of the picture, half a pixel, count as touching."""
+"""Actions that overlap by less than this share of the picture, half a pixel, count as touching."""
 
 
 class Block(NamedTuple):
@@ -49,8 +49,8 @@ class Block(NamedTuple):
 
     @property
     def shade(self) -> int:
-        """The chunk that the block is shaded by; only pipeline jobs belong to one."""
-        return self.chunk if self.kind in PIPELINE_JOBS else 0
+        """The chunk that the block is shaded by; only pipeline actions belong to one."""
+        return self.chunk if self.kind in ACTION_KINDS else 0
 
 
 class Section(NamedTuple):
@@ -65,8 +65,8 @@ class StepChart:
     """One step, ready to be drawn; times count from the start of the step.
 
     `blocks` has one row per block: row (index into `ranks`), kind, stage, chunk, microbatch, name, start_ns,
-    end_ns, lane and lane_count (overlapping jobs share their row's height), strip (runs beside a job, as a
-    gradient reduction does), fused (one of the two jobs of an overlapped pair that ran as one: both have the
+    end_ns, lane and lane_count (overlapping actions share their row's height), strip (runs beside a action, as a
+    gradient reduction does), fused (one of the two actions of an overlapped pair that ran as one: both have the
     same start and the same end). `waits` has row, start_ns, end_ns of the blocking part of each transfer, as far
     as it lies in the picture. `in_cost_units` says that times are units of cost.
 
@@ -74,7 +74,7 @@ class StepChart:
     the start of the step there. Between them nothing can be compared, so that there is no bubble.
     `other_rank_count` ranks of the step are not drawn. `origins_ns` says for every rank what its times count from.
 
-    What analysis found is there where it was given (exporters/pictures/figure.py): `gaps` has row, start_ns, end_ns
+    What analysis found is there where it was given (exporters/pictures/figure.py): `idle` has row, start_ns, end_ns
     and cause of idle time, `critical_path` has row, start_ns and end_ns, in order of time; a null row is not drawn.
     """
 
@@ -94,7 +94,7 @@ class StepChart:
     sections: tuple[Section, ...] = ()
     other_rank_count: int = 0
     origins_ns: Mapping[int, int] = field(default_factory=dict)
-    gaps: pl.DataFrame | None = None
+    idle: pl.DataFrame | None = None
     critical_path: pl.DataFrame | None = None
 
     @property
@@ -109,8 +109,8 @@ class StepChart:
 
     @cached_property
     def microbatch_count(self) -> int:
-        """Micro-batches that the pipeline jobs name."""
-        return self.blocks.filter(pl.col("kind").is_in(PIPELINE_JOBS))["microbatch"].drop_nulls().n_unique()
+        """Micro-batches that the pipeline actions name."""
+        return self.blocks.filter(pl.col("kind").is_in(ACTION_KINDS))["microbatch"].drop_nulls().n_unique()
 
 
 def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
@@ -186,17 +186,19 @@ def block_rows(blocks: pl.DataFrame) -> list[Block]:
 
 
 def typical_step(timeline: Timeline) -> int | None:
-    """Return the step to show when none is named: of median length among those with the usual job count.
+    """Return the step to show when none is named: of median length among those with the usual action count.
 
-    None when no pipeline job, and no other span, belongs to a step.
+    None when no pipeline action, and no other span, belongs to a step.
     """
-    jobs = timeline.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS) & pl.col("step").is_not_null())
-    if jobs.is_empty():
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
+    if actions.is_empty():
         return next(iter(timeline.spans["step"].drop_nulls().unique().sort()), None)
-    steps = jobs.group_by("step").agg(
-        pl.len().alias("job_count"), (pl.col("end_ns").max() - pl.col("start_ns").min()).alias("length_ns")
+    steps = actions.group_by("step").agg(
+        pl.len().alias("action_count"), (pl.col("end_ns").max() - pl.col("start_ns").min()).alias("length_ns")
     )
-    usual = steps.filter(pl.col("job_count") == pl.col("job_count").mode().max()).sort("length_ns", "step")
+    usual = steps.filter(pl.col("action_count") == pl.col("action_count").mode().max()).sort(
+        "length_ns", "step"
+    )
     return int(usual["step"][(usual.height - 1) // 2])
 
 
@@ -256,10 +258,10 @@ def _row(ranks: tuple[int, ...]) -> pl.Expr:
 
 
 def _blocks(spans: pl.DataFrame, ranks: tuple[int, ...]) -> pl.DataFrame:
-    """Return the blocks of StepChart, sorted by row and start; strips come after the jobs beside them."""
-    is_job = pl.col("kind").is_in(PIPELINE_JOBS)
+    """Return the blocks of StepChart, sorted by row and start; strips come after the actions beside them."""
+    is_action = pl.col("kind").is_in(ACTION_KINDS)
     shown = (
-        is_job
+        is_action
         | pl.col("kind").is_in(MINOR_KINDS)
         | ((pl.col("kind") == "other") & (pl.col("lane") == COMPUTE))
     )
@@ -279,33 +281,33 @@ def _blocks(spans: pl.DataFrame, ranks: tuple[int, ...]) -> pl.DataFrame:
     blocks = blocks.sort("row", "start_ns", "end_ns", maintain_order=True)
     span_ns = blocks.select((pl.col("end_ns").max() - pl.col("start_ns").min()).fill_null(0)).item()
     touching_ns = int(span_ns * TOUCHING_FRACTION)
-    jobs = _with_lanes(blocks.filter(is_job), touching_ns)
+    actions = _with_lanes(blocks.filter(is_action), touching_ns)
     together = pl.len().over("row", "pair", "start_ns", "end_ns") == 2  # noqa: PLR2004  # a pair is two
     fused = pl.col("pair").is_not_null() & (pl.col("lane_count") == 2) & together  # noqa: PLR2004  # as before
-    both = pl.concat([jobs, _with_strips(blocks.filter(~is_job), jobs, touching_ns)])
+    both = pl.concat([actions, _with_strips(blocks.filter(~is_action), actions, touching_ns)])
     return both.with_columns(fused=fused).drop("pair")
 
 
-def _with_lanes(jobs: pl.DataFrame, touching_ns: int) -> pl.DataFrame:
-    """Return the jobs with lane and lane_count: more than one lane where jobs of a row overlap."""
+def _with_lanes(actions: pl.DataFrame, touching_ns: int) -> pl.DataFrame:
+    """Return the actions with lane and lane_count: more than one lane where actions of a row overlap."""
     reach_ns = pl.col("end_ns").cum_max().shift(1).over("row")
     begins = (pl.col("start_ns") >= reach_ns - touching_ns).fill_null(value=True)
-    jobs = jobs.with_columns(begins.cum_sum().alias("cluster"), pl.lit(0, pl.Int32).alias("lane"))
-    crowded = jobs["cluster"].is_duplicated()
-    lanes = jobs["lane"].to_numpy().copy()
-    lanes[crowded.to_numpy()] = _pack(jobs.filter(crowded), touching_ns)
-    return jobs.with_columns(pl.Series("lane", lanes, pl.Int32)).with_columns(
+    actions = actions.with_columns(begins.cum_sum().alias("cluster"), pl.lit(0, pl.Int32).alias("lane"))
+    crowded = actions["cluster"].is_duplicated()
+    lanes = actions["lane"].to_numpy().copy()
+    lanes[crowded.to_numpy()] = _pack(actions.filter(crowded), touching_ns)
+    return actions.with_columns(pl.Series("lane", lanes, pl.Int32)).with_columns(
         (pl.col("lane").max().over("cluster") + 1).alias("lane_count"), pl.lit(value=False).alias("strip")
     ).drop("cluster")  # fmt: skip
 
 
-def _pack(jobs: pl.DataFrame, touching_ns: int) -> list[int]:
-    """Return a lane for each of the overlapping jobs: the first free one; a partner below its forward."""
+def _pack(actions: pl.DataFrame, touching_ns: int) -> list[int]:
+    """Return a lane for each of the overlapping actions: the first free one; a partner below its forward."""
     lanes: list[int] = []
     free_from_ns: list[int] = []
     cluster_before = None
     partner = pl.col("pair").is_not_null() & (pl.col("kind") != "forward")
-    rows = jobs.select("cluster", "start_ns", "end_ns", partner.cast(pl.Int32).alias("wish"))
+    rows = actions.select("cluster", "start_ns", "end_ns", partner.cast(pl.Int32).alias("wish"))
     for cluster, start_ns, end_ns, wish in rows.iter_rows():
         if cluster != cluster_before:
             cluster_before, free_from_ns = cluster, [start_ns] * 2
@@ -316,15 +318,17 @@ def _pack(jobs: pl.DataFrame, touching_ns: int) -> list[int]:
     return lanes
 
 
-def _with_strips(minor: pl.DataFrame, jobs: pl.DataFrame, touching_ns: int) -> pl.DataFrame:
-    """Return the other blocks with `strip` set where a job of the same row runs at the same time."""
-    low_ns = min(0, *_edges(jobs["start_ns"].min()), *_edges(minor["start_ns"].min()))
-    high_ns = max(0, *_edges(jobs["end_ns"].max()), *_edges(minor["end_ns"].max()))
+def _with_strips(minor: pl.DataFrame, actions: pl.DataFrame, touching_ns: int) -> pl.DataFrame:
+    """Return the other blocks with `strip` set where a action of the same row runs at the same time."""
+    low_ns = min(0, *_edges(actions["start_ns"].min()), *_edges(minor["start_ns"].min()))
+    high_ns = max(0, *_edges(actions["end_ns"].max()), *_edges(minor["end_ns"].max()))
     stride_ns = high_ns - low_ns + 2 * touching_ns + 1  # rows one after the other on a single axis
-    job_start, job_end = (_on_one_axis(jobs, name, low_ns, stride_ns) for name in ("start_ns", "end_ns"))
+    action_start, action_end = (
+        _on_one_axis(actions, name, low_ns, stride_ns) for name in ("start_ns", "end_ns")
+    )
     start, end = (_on_one_axis(minor, name, low_ns, stride_ns) for name in ("start_ns", "end_ns"))
-    reach = np.concatenate([[-stride_ns], np.maximum.accumulate(job_end)])
-    beside = reach[np.searchsorted(job_start, end - touching_ns)] > start + touching_ns
+    reach = np.concatenate([[-stride_ns], np.maximum.accumulate(action_end)])
+    beside = reach[np.searchsorted(action_start, end - touching_ns)] > start + touching_ns
     return minor.with_columns(
         pl.lit(0, pl.Int32).alias("lane"),
         pl.lit(1, pl.Int32).alias("lane_count"),
@@ -341,7 +345,7 @@ def _on_one_axis(
 
 
 def _bubble_fraction(spans: pl.DataFrame, ranks: pl.DataFrame) -> float | None:
-    """Return idle over window of the step, summed over its ranks as in the figures of `report`; None without jobs."""
+    """Return idle over window of the step, summed over its ranks as in the figures of `report`; None without actions."""
     bubbles = step_bubbles(spans, find_pipelines(spans, ranks))
     window_ns = int(bubbles["window_ns"].sum())
     return int(bubbles["idle_ns"].sum()) / window_ns if window_ns else None

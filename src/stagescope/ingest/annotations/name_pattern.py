@@ -1,4 +1,4 @@
-"""What ``--pattern`` describes: how a trace calls its jobs, such as ``{kind}_{microbatch}``.
+"""What ``--pattern`` describes: how a trace calls its actions, such as ``{kind}_{microbatch}``.
 
 The words in braces are what a name tells; the rest stands in names as it is written, and ``*`` for anything.
 """
@@ -46,7 +46,7 @@ COMMON_PATTERNS = (
 """What is tried where the caller gives no pattern."""
 
 
-class NamedJob(NamedTuple):
+class NamedAction(NamedTuple):
     """What a name tells."""
 
     kind: str
@@ -66,18 +66,18 @@ class NamePattern:
             raise UsageError.pattern_malformed(text, FIELDS)
         self._expression = re.compile("".join(map(_expression, PART.finditer(text))), re.IGNORECASE)
 
-    def job(self, name: str) -> NamedJob | None:
+    def action(self, name: str) -> NamedAction | None:
         """Return what a name tells, None where it does not fit.
 
-        >>> NamePattern("{kind}_{microbatch}").job("fwd_3")
-        NamedJob(kind='forward', lane='compute', numbers={'microbatch': 3})
+        >>> NamePattern("{kind}_{microbatch}").action("fwd_3")
+        NamedAction(kind='forward', lane='compute', numbers={'microbatch': 3})
         """
         found = self._expression.fullmatch(name)
         if found is None:
             return None
         groups = found.groupdict()
         kind = KIND_OF[groups.pop("kind").lower()]
-        return NamedJob(kind, LANE_OF[kind], {field: int(text) for field, text in groups.items()})
+        return NamedAction(kind, LANE_OF[kind], {field: int(text) for field, text in groups.items()})
 
 
 def _expression(part: re.Match[str]) -> str:

@@ -37,7 +37,7 @@ LETTERS = {kind.letter: kind.name for kind in KINDS if kind.name not in TRANSFER
 
 ONE_ACTION = re.compile(r"(\d+)(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|UNSHARD|RESHARD)(\d*)")
 PLAIN_NAME = re.compile(r"(Forward|Backward) (\d+)")
-MIRROR_JOB = re.compile(r"([A-Z])(\d+)?(?:\.(\d+))?(?: step (\d+))?")
+MIRROR_ACTION = re.compile(r"([A-Z])(\d+)?(?:\.(\d+))?(?: step (\d+))?")
 MIRROR_KIND = re.compile(rf"({'|'.join(BY_NAME)})(?: step (\d+))?")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 OPTIMIZER = re.compile(r"Optimizer\.step#.*")
@@ -57,7 +57,7 @@ class Meaning(NamedTuple):
 
 
 def meanings(name: str) -> tuple[Meaning, ...]:
-    """Return what an annotation stands for: two jobs for an overlapped pair, nothing where it is no job of a pipeline.
+    """Return what an annotation stands for: two actions for an overlapped pair, nothing where it is no action of a pipeline.
 
     >>> [(one.kind, one.stage, one.microbatch) for one in meanings("PP:(1F6;6B2)OVERLAP_F_B")]
     [('forward', 1, 6), ('backward', 6, 2)]
@@ -76,11 +76,11 @@ def pattern_meanings(pattern: str) -> Callable[[str], tuple[Meaning, ...]]:
     described = NamePattern(pattern)
 
     def find(name: str) -> tuple[Meaning, ...]:
-        job = described.job(name)
-        if job is None:
+        action = described.action(name)
+        if action is None:
             return meanings(name)
-        stage, microbatch, step = (job.numbers.get(field) for field in ("stage", "microbatch", "step"))
-        return (Meaning(MIRROR, job.kind, stage, microbatch, step),)
+        stage, microbatch, step = (action.numbers.get(field) for field in ("stage", "microbatch", "step"))
+        return (Meaning(MIRROR, action.kind, stage, microbatch, step),)
 
     return find
 
@@ -109,12 +109,12 @@ def _actions(body: str) -> tuple[Meaning, ...]:
 
 
 def _mirrored(name: str) -> tuple[Meaning, ...]:
-    if job := MIRROR_JOB.fullmatch(name):
+    if action := MIRROR_ACTION.fullmatch(name):
         # A letter alone, or with a stage alone, is what anybody may call something.
-        if job[1] not in LETTERS or not (job[3] or job[4]):
+        if action[1] not in LETTERS or not (action[3] or action[4]):
             return ()
-        stage, microbatch, step = map(_number, job.groups()[1:])
-        return (Meaning(MIRROR, LETTERS[job[1]], stage, microbatch, step),)
+        stage, microbatch, step = map(_number, action.groups()[1:])
+        return (Meaning(MIRROR, LETTERS[action[1]], stage, microbatch, step),)
     if kind := MIRROR_KIND.fullmatch(name):
         return (Meaning(MIRROR, kind[1], step=_number(kind[2])),) if kind[2] else ()
     return ()

@@ -1,9 +1,9 @@
 """Which training step each span of a rank belongs to.
 
-torch.profiler marks steps (``ProfilerStep#3``) where the training calls `step()` and the profiler has a schedule. Else
-a step ends where the optimizer has stepped, and before a job that this step has had: gradients may be accumulated over
-several steps of the pipeline. Where jobs have no names, it ends where every forward has had its backward. Such steps
-are counted from 0 in each trace.
+torch.profiler marks steps (``ProfilerStep#3``) where the training calls `step()` and the profiler has a schedule.
+Else a step ends where the optimizer has stepped, and before a action that this step has had: gradients may be
+accumulated over several steps of the pipeline. Where actions have no names, it ends where every forward has had its
+backward. Such steps are counted from 0 in each trace.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.annotations.names import step_number
-from stagescope.vocabulary.kinds import FED_JOBS, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, EXCHANGING_KINDS
 
-JOB = ["kind", "stage", "microbatch"]
+ACTION = ["kind", "stage", "microbatch"]
 STEPS_SCHEMA = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
 
 
@@ -49,24 +49,24 @@ def with_steps(spans: pl.DataFrame, steps: pl.DataFrame, openings: list[int]) ->
     return spans.with_columns(step=pl.coalesce(own, given))
 
 
-def in_steps_of_jobs(transfers: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return transfers that name a micro-batch in the step of its job: the next one for a receive, the last for a send.
+def in_steps_of_actions(transfers: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
+    """Return transfers that name a micro-batch in the step of its action: the next one for a receive, the last for a send.
 
-    The last send of a step is made behind all of its jobs. Where there is no such job, the step stays as it is.
+    The last send of a step is made behind all of its actions. Where there is no such action, the step stays as it is.
     """
     key = ["is_backward", "of_stage", "microbatch"]
     # A null is equal to nothing.
     keys = {"is_backward": pl.col("kind").str.contains("backward"), "of_stage": pl.col("stage").fill_null(-1)}
-    is_job = pl.col("kind").is_in(FED_JOBS)
-    named = jobs.filter(is_job & pl.col("microbatch").is_not_null()).with_columns(**keys)
+    is_action = pl.col("kind").is_in(EXCHANGING_KINDS)
+    named = actions.filter(is_action & pl.col("microbatch").is_not_null()).with_columns(**keys)
     found = []
     for direction, strategy, moment in DIRECTIONS:
         own = transfers.filter(pl.col("kind").str.starts_with(direction)).with_columns(**keys)
-        steps = named.select(*key, pl.col(moment).alias("moment_ns"), of_job="step").sort("moment_ns")
+        steps = named.select(*key, pl.col(moment).alias("moment_ns"), of_action="step").sort("moment_ns")
         joined = own.sort("start_ns").join_asof(
             steps, left_on="start_ns", right_on="moment_ns", by=key, strategy=strategy, check_sortedness=False
         )
-        found.append(joined.with_columns(step=pl.coalesce("of_job", "step")).select(transfers.columns))
+        found.append(joined.with_columns(step=pl.coalesce("of_action", "step")).select(transfers.columns))
     return pl.concat(found).sort("start_ns")
 
 
@@ -75,9 +75,11 @@ DIRECTIONS: tuple[tuple[str, Literal["forward", "backward"], str], ...] = (
 )  # fmt: skip
 
 
-def named_steps(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps that the names of jobs tell: step, start_ns, end_ns; each from the end of the one before it."""
-    named = jobs.filter(pl.col("kind").is_in(PIPELINE_JOBS)) if "step" in jobs.columns else jobs.clear()
+def named_steps(actions: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps that the names of actions tell: step, start_ns, end_ns; each from the end of the one before it."""
+    named = (
+        actions.filter(pl.col("kind").is_in(ACTION_KINDS)) if "step" in actions.columns else actions.clear()
+    )
     if named.is_empty() or named["step"].null_count():
         return pl.DataFrame(schema=STEPS_SCHEMA)
     ends = named.group_by("step").agg(pl.max("mark_end_ns"), pl.min("mark_start_ns")).sort("mark_start_ns")
@@ -88,30 +90,30 @@ def named_steps(jobs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def step_openings(jobs: pl.DataFrame) -> list[int]:
+def step_openings(actions: pl.DataFrame) -> list[int]:
     """Return when each step but the first opens, without a mark of the profiler."""
-    optimizers = jobs.filter(pl.col("kind") == "optimizer")["end_ns"].sort().to_numpy()
-    # Where a job certainly runs: its estimated start may lie before the end of the optimizer.
-    pipeline = jobs.filter(pl.col("kind").is_in(PIPELINE_JOBS)).sort("mark_start_ns")
+    optimizers = actions.filter(pl.col("kind") == "optimizer")["end_ns"].sort().to_numpy()
+    # Where a action certainly runs: its estimated start may lie before the end of the optimizer.
+    pipeline = actions.filter(pl.col("kind").is_in(ACTION_KINDS)).sort("mark_start_ns")
     starts = pipeline["mark_start_ns"].to_numpy()
-    # Several optimizers may step in a row: the next job after them opens the step.
+    # Several optimizers may step in a row: the next action after them opens the step.
     rows = np.unique(np.searchsorted(starts, optimizers))
     rows = rows[(rows > 0) & (rows < len(starts))]
     openings = optimizers[np.searchsorted(optimizers, starts[rows], side="right") - 1].tolist()
     parts = pl.Series("part", np.searchsorted(rows, np.arange(len(starts)), side="right"))
     divided = pipeline.with_columns(parts)
-    if "order" in jobs.columns:
+    if "order" in actions.columns:
         return sorted(openings + _at_returns(divided, is_marked=len(optimizers) > 0))
     return sorted(openings + _at_repetitions(divided))
 
 
-def _at_returns(jobs: pl.DataFrame, *, is_marked: bool) -> list[int]:
-    """Return the ends of the jobs after which no forward waits for its backward, but the last one of each `part`.
+def _at_returns(actions: pl.DataFrame, *, is_marked: bool) -> list[int]:
+    """Return the ends of the actions after which no forward waits for its backward, but the last one of each `part`.
 
     On a last stage that is so after every micro-batch. Where optimizers mark steps, that tells nothing.
     """
     change = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1)
-    counted = jobs.with_columns(in_flight=change.cum_sum().over("part"))
+    counted = actions.with_columns(in_flight=change.cum_sum().over("part"))
     tells = pl.col("in_flight").max().over("part") > 1 if is_marked else pl.lit(value=True)
     is_last = pl.col("part") != pl.col("part").shift(-1)
     returns = counted.filter(tells & (pl.col("in_flight") == 0) & ~is_last.fill_null(value=True))
@@ -119,14 +121,14 @@ def _at_returns(jobs: pl.DataFrame, *, is_marked: bool) -> list[int]:
     return found
 
 
-def _at_repetitions(jobs: pl.DataFrame) -> list[int]:
-    """Return the ends of the jobs before those that begin a step: one that its `part` has had already comes again."""
-    following = pl.col("row").shift(-1).over("part", *JOB).fill_null(pl.len())
-    again = jobs.with_row_index("row").select(following.cast(pl.Int64)).to_series().to_numpy()
+def _at_repetitions(actions: pl.DataFrame) -> list[int]:
+    """Return the ends of the actions before those that begin a step: one that its `part` has had already comes again."""
+    following = pl.col("row").shift(-1).over("part", *ACTION).fill_null(pl.len())
+    again = actions.with_row_index("row").select(following.cast(pl.Int64)).to_series().to_numpy()
     if len(again) == 0:
         return []
     repeated = np.minimum.accumulate(again[::-1])[::-1]
-    ends = jobs["end_ns"].to_numpy()
+    ends = actions["end_ns"].to_numpy()
     row, openings = int(repeated[0]), []
     while row < len(ends):
         openings.append(int(ends[row - 1]))

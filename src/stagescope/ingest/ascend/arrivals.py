@@ -15,17 +15,17 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform
 
 
-def place_by_arrival(jobs: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
+def place_by_arrival(actions: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
     """Return rank, pp, dp, tp, cp as the times tell them, null where they do not, and how they were found.
 
-    `jobs` are raw jobs, `ranks` has rank and clock. A rank that is alone is a pipeline of one.
+    `actions` are raw actions, `ranks` has rank and clock. A rank that is alone is a pipeline of one.
     """
     unplaced = ranks.select(
         "rank", *(pl.lit(None, pl.Int32).alias(name) for name in ("pp", "dp", "tp", "cp"))
     )
     if ranks.height == 1:
         return unplaced.with_columns(pp=pl.lit(0, pl.Int32)), []
-    found = infer_coordinates(_first_jobs(jobs, ranks))
+    found = infer_coordinates(_first_actions(actions, ranks))
     if found is None:
         text = (
             "no profile says how the ranks form a pipeline, nor do their times: give --pp (--tp, --dp, --cp)"
@@ -36,11 +36,13 @@ def place_by_arrival(jobs: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.DataFr
     return placed.select(unplaced.columns), [Diagnostic("info", text, count=ranks.height)]
 
 
-def _first_jobs(jobs: pl.DataFrame, ranks: pl.DataFrame) -> Timeline:
+def _first_actions(actions: pl.DataFrame, ranks: pl.DataFrame) -> Timeline:
     """Return a timeline of the first forward and backward of every step and rank."""
-    kinds = {FORWARD: "forward"} if OVERLAP in jobs["marker"] else {FORWARD: "forward", BACKWARD: "backward"}
+    kinds = (
+        {FORWARD: "forward"} if OVERLAP in actions["marker"] else {FORWARD: "forward", BACKWARD: "backward"}
+    )
     first = (
-        jobs.filter(pl.col("marker").is_in(list(kinds)) & pl.col("step").is_not_null())
+        actions.filter(pl.col("marker").is_in(list(kinds)) & pl.col("step").is_not_null())
         .sort("rank", "start_ns")
         .unique(["rank", "step", "marker"], keep="first", maintain_order=True)
         .with_columns(

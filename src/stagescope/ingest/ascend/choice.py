@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stagescope.ingest.ascend.pipeline_info import PipelineInfo
     from stagescope.ingest.ascend.placing import Look
-    from stagescope.ingest.ascend.plan import Due, Job, Plan
+    from stagescope.ingest.ascend.plan import Due, Plan, PlannedAction
 
 MOST_OVERFULL = 0.1
 """The share of the groups that may have more forwards than a plan prescribes: steps that hold two passes."""
@@ -75,12 +75,12 @@ def _borne_out(supports: Sequence[Support], groups: int) -> list[Plan]:
     """Return the plan with the most groups that are exactly it, in its variants; none where two say other things."""
     possible = [each for each in supports if each.whole and each.overfull <= MOST_OVERFULL * groups]
     best = _fullest(possible)
-    told = [_jobs(each.rows) for each in possible if each.plan in best]
+    told = [_actions(each.rows) for each in possible if each.plan in best]
     return best if all(each == told[0] for each in told) else []
 
 
-def _jobs(rows: Mapping[int, Sequence[Due]]) -> dict[int, list[tuple[Job, ...]]]:
-    return {pp: [due.jobs for due in row] for pp, row in rows.items()}
+def _actions(rows: Mapping[int, Sequence[Due]]) -> dict[int, list[tuple[PlannedAction, ...]]]:
+    return {pp: [due.parts for due in row] for pp, row in rows.items()}
 
 
 def _fullest(supports: Sequence[Support]) -> list[Plan]:

@@ -1,8 +1,8 @@
-"""What the times say about a mark that could be several jobs.
+"""What the times say about a mark that could be several actions.
 
-Under the right hypothesis a job begins as soon as its rank is free and its input is there, a lost job fits into the
-gap that it left, and nothing ends after what it made was used. The time by which a match breaks this is what it
-leaves unexplained. Jobs of other ranks count only where their names are sure and their clock is the same.
+Under the right hypothesis a action begins as soon as its rank is free and its input is there, a lost action fits into
+the gap that it left, and nothing ends after what it made was used. The time by which a match breaks this is what it
+leaves unexplained. Actions of other ranks count only where their names are sure and their clock is the same.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from stagescope.ingest.ascend.plan import Due, Job
+    from stagescope.ingest.ascend.plan import Due, PlannedAction
 
 Key = tuple[bool, int, int]
-"""Whether a job is a forward, its stage, its micro-batch."""
+"""Whether a action is a forward, its stage, its micro-batch."""
 
 PRODUCTS = ("forward", "backward", "backward_input")
 """The kinds whose result goes to another stage."""
 
 
 class When(NamedTuple):
-    """From when to when a job ran."""
+    """From when to when a action ran."""
 
     start_ns: int
     end_ns: int
@@ -43,7 +43,7 @@ class StepClues:
 
     @property
     def margin_ns(self) -> int:
-        """Half the time of a usual job."""
+        """Half the time of a usual action."""
         return sorted(self.usual_ns.values())[len(self.usual_ns) // 2] // 2
 
     def unexplained_ns(self, seen: int, place: int, first_lost: int) -> int:
@@ -66,7 +66,7 @@ class StepClues:
         )
 
     def _apart_ns(self, place: int, start_ns: int, free_ns: int | None) -> int:
-        """Return by how much a job began before or after it could.
+        """Return by how much a action began before or after it could.
 
         Where not all that it needs is known, it may have waited for that: then only too early is wrong.
         """
@@ -80,27 +80,27 @@ class StepClues:
         return self.usual_ns.get(self.due[place].mark.sort, 0)
 
     def _ready_ns(self, place: int, free_ns: int | None) -> int | None:
-        """Return when a job could begin: its rank is free, and what it needs is there."""
+        """Return when a action could begin: its rank is free, and what it needs is there."""
         needed = [self.known[key].end_ns for key in self._neighbors(place, -1) if key in self.known]
         known_ns = needed if free_ns is None else [free_ns, *needed]
         return max(known_ns, default=None)
 
     def _late_ns(self, place: int, end_ns: int) -> int:
-        """Return by how much a job would end after what it made was used."""
+        """Return by how much a action would end after what it made was used."""
         used = [self.known[key].start_ns for key in self._neighbors(place, 1) if key in self.known]
         return max(0, end_ns - min(used)) if used else 0
 
     def _neighbors(self, place: int, direction: int) -> Iterator[Key]:
-        """Yield the jobs that one needs (direction -1) or is needed by (1): on the stage before and after it."""
-        for job in self.due[place].jobs:
-            if job.kind in PRODUCTS:
-                forward = job.kind == "forward"
-                yield forward, job.stage + (direction if forward else -direction), job.microbatch
+        """Yield the actions that one needs (direction -1) or is needed by (1): on the stage before and after it."""
+        for action in self.due[place].parts:
+            if action.kind in PRODUCTS:
+                forward = action.kind == "forward"
+                yield forward, action.stage + (direction if forward else -direction), action.microbatch
 
 
-def usual_lengths(jobs: pl.DataFrame) -> dict[int, dict[str, int]]:
+def usual_lengths(actions: pl.DataFrame) -> dict[int, dict[str, int]]:
     """Return per rank and sort of mark how long it usually takes."""
-    lengths = jobs.group_by("rank", "sort").agg(
+    lengths = actions.group_by("rank", "sort").agg(
         (pl.col("end_ns") - pl.col("start_ns")).median().cast(pl.Int64)
     )
     found: dict[int, dict[str, int]] = {}
@@ -109,6 +109,6 @@ def usual_lengths(jobs: pl.DataFrame) -> dict[int, dict[str, int]]:
     return found
 
 
-def key_of(job: Job) -> Key:
-    """Return what a job is known by in other ranks' clues."""
-    return job.kind == "forward", job.stage, job.microbatch
+def key_of(action: PlannedAction) -> Key:
+    """Return what a action is known by in other ranks' clues."""
+    return action.kind == "forward", action.stage, action.microbatch

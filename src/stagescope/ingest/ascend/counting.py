@@ -21,34 +21,34 @@ if TYPE_CHECKING:
 
 
 def count_along(
-    jobs: pl.DataFrame, declared: PipelineInfo, counts: Counts
+    actions: pl.DataFrame, declared: PipelineInfo, counts: Counts
 ) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the jobs with chunk and microbatch where counting gives them, and what it rests on.
+    """Return the actions with chunk and microbatch where counting gives them, and what it rests on.
 
-    `jobs` has group and sort beside the columns of raw jobs. What marks say themselves is taken in any case.
+    `actions` has group and sort beside the columns of raw actions. What marks say themselves is taken in any case.
     """
-    if _contradicts(declared, counts) or not (_agree(jobs) and _has_one_chunk(jobs)):
+    if _contradicts(declared, counts) or not (_agree(actions) and _has_one_chunk(actions)):
         # With several chunks a rank may count its micro-batches on from one to the next (plan.py), so none is sure.
         is_sure = (pl.col("marker") == FORWARD) & (not counts.overlaps)
         said = pl.when(is_sure).then("said_microbatch").alias("microbatch")
         text = (
-            "jobs cannot be told apart: no schedule fits their order, and counting would not be safe; only "
+            "actions cannot be told apart: no schedule fits their order, and counting would not be safe; only "
             "what the marks say themselves is named (--schedule and --microbatches say more)"
         )
-        unnamed = jobs.height - jobs.select(said).to_series().count()
-        return jobs.with_columns(said, chunk="said_chunk"), [Diagnostic("warning", text, count=unnamed)]
+        unnamed = actions.height - actions.select(said).to_series().count()
+        return actions.with_columns(said, chunk="said_chunk"), [Diagnostic("warning", text, count=unnamed)]
     per_step = _per_step(declared, counts)
     nth = pl.int_range(pl.len(), dtype=pl.Int32).over("group", "sort")
     microbatch = pl.when(pl.col("marker") == FORWARD).then(pl.coalesce("said_microbatch", nth % per_step))
     step = pl.when(pl.col("may_repeat")).then(pl.col("step") + nth // per_step).otherwise("step")
     text = (
-        "no schedule is declared for ranks whose place in the pipeline is known: jobs are numbered by counting, "
+        "no schedule is declared for ranks whose place in the pipeline is known: actions are numbered by counting, "
         "which every rank's equal number of them allows"
     )
-    named = jobs.with_columns(
+    named = actions.with_columns(
         microbatch=microbatch.otherwise(nth % per_step), step=step, chunk=pl.lit(0, pl.Int32)
     )
-    return named, [Diagnostic("info", text, count=jobs.height)]
+    return named, [Diagnostic("info", text, count=actions.height)]
 
 
 def _contradicts(declared: PipelineInfo, counts: Counts) -> bool:
@@ -56,9 +56,9 @@ def _contradicts(declared: PipelineInfo, counts: Counts) -> bool:
     return counts.steps_are_told and declared.microbatches not in (None, counts.forwards)
 
 
-def _agree(jobs: pl.DataFrame) -> bool:
+def _agree(actions: pl.DataFrame) -> bool:
     """Tell whether every group has as many forwards as backwards, as many as any other, and nothing else."""
-    counts = jobs.group_by("group").agg(
+    counts = actions.group_by("group").agg(
         (pl.col("sort") == FORWARD).sum().alias("forwards"),
         (pl.col("sort") == BACKWARD).sum().alias("backwards"),
         pl.len(),
@@ -71,11 +71,11 @@ def _agree(jobs: pl.DataFrame) -> bool:
     return bool(whole) and counts["forwards"].n_unique() == 1
 
 
-def _has_one_chunk(jobs: pl.DataFrame) -> bool:
+def _has_one_chunk(actions: pl.DataFrame) -> bool:
     """Tell whether some rank holds one micro-batch at a time, or every rank all of a step."""
     is_forward = pl.col("sort") == FORWARD
     held = pl.when(is_forward).then(1).otherwise(-1).cum_sum().over("group")
-    most = jobs.select("group", held=held, forwards=is_forward.sum().over("group")).group_by("group").max()
+    most = actions.select("group", held=held, forwards=is_forward.sum().over("group")).group_by("group").max()
     return bool(most["held"].min() == 1 or (most["held"] == most["forwards"]).all())
 
 

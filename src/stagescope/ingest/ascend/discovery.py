@@ -1,7 +1,7 @@
 """Which profile is whose: the rank of every database, and one database per rank.
 
 torch_npu and MindSpore write `{host}_{pid}_{time}_ascend_pt/ASCEND_PROFILER_OUTPUT/ascend_pytorch_profiler_{rank}.db`
-(`_ascend_ms` and `ascend_mindspore_profiler`), without the rank where a job has one process; msMonitor writes
+(`_ascend_ms` and `ascend_mindspore_profiler`), without the rank where a action has one process; msMonitor writes
 `msmonitor_{pid}_{time}_{rank}.db`. Times are 17 digits, year to millisecond. The schema of them all: Ascend/msprof,
 docs/en/user_guide/profile_data_file_references_db.md.
 """

@@ -1,9 +1,9 @@
-"""What the times of a transfer and of the jobs around it say for and against a message: costs, and what is evident.
+"""What the times of a transfer and of the actions around it say for and against a message: costs, and what is evident.
 
-A send starts when its job has ended and its stream is free; a receive has ended when its job starts, and accounts for
-the time that its rank waited. Costs put two sequences side by side (alignment.py). Order alone is no evidence where
-operations or jobs were lost, so that a partner found there has to be evident by its own times, or to stand in a run
-that nothing is missing from.
+A send starts when its action has ended and its stream is free; a receive has ended when its action starts, and
+accounts for the time that its rank waited. Costs put two sequences side by side (alignment.py). Order alone is no
+evidence where operations or actions were lost, so that a partner found there has to be evident by its own times, or
+to stand in a run that nothing is missing from.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CLOCK_TOLERANCE_NS = 50_000
 """The same between two ranks, whose times are converted to the wall clock each by itself."""
 
 WORST_PART = 0.6
-"""What one piece of evidence costs at most, in job lengths: two against a pair are worse than a lost message."""
+"""What one piece of evidence costs at most, in action lengths: two against a pair are worse than a lost message."""
 
 GAP_FRACTION = 0.2
-"""A gap of this share of a job, for which there is no reason, weighs as much as a transfer that takes a whole job."""
+"""A gap of this share of a action, for which there is no reason, weighs as much as a transfer that takes a whole action."""
 
 UNKNOWN = 0.3
 """Cost of evidence that is not there: neither for a pair nor against it."""
@@ -74,7 +74,7 @@ class Expected(NamedTuple):
     ready_ns: Floats
     needed_ns: Floats
     free_ns: Floats
-    job_ns: Floats
+    action_ns: Floats
     is_open: Flags
 
     def at(self, places: Indices) -> Expected:
@@ -84,7 +84,7 @@ class Expected(NamedTuple):
             self.ready_ns[places],
             self.needed_ns[places],
             self.free_ns[places],
-            self.job_ns[places],
+            self.action_ns[places],
             self.is_open[places],
         )
 
@@ -98,10 +98,10 @@ def pair_costs(end: str, observed: Observed, expected: Expected, apart_ns: float
 
 
 def _send_costs(observed: Observed, expected: Expected, apart_ns: float | None) -> Floats:
-    """Return how late each send started after its job, unless its stream was busy until then."""
+    """Return how late each send started after its action, unless its stream was busy until then."""
     since_ready_ns = observed.start_ns - expected.ready_ns
     at_once = (observed.start_ns - observed.free_ns < CLOCK_TOLERANCE_NS) & (since_ready_ns > 0)
-    costs = np.where(at_once, 0.0, _part(np.abs(since_ready_ns), GAP_FRACTION * expected.job_ns))
+    costs = np.where(at_once, 0.0, _part(np.abs(since_ready_ns), GAP_FRACTION * expected.action_ns))
     never = since_ready_ns < -TOLERANCE_NS
     if apart_ns is not None:
         never |= observed.start_ns > expected.needed_ns + apart_ns + CLOCK_TOLERANCE_NS
@@ -109,20 +109,20 @@ def _send_costs(observed: Observed, expected: Expected, apart_ns: float | None) 
 
 
 def _receive_costs(observed: Observed, expected: Expected, apart_ns: float | None) -> Floats:
-    """Return what of the wait of each receive's job it leaves open, and how long the data took."""
+    """Return what of the wait of each receive's action it leaves open, and how long the data took."""
     waited_ns = expected.needed_ns - np.fmax(expected.free_ns, observed.end_ns)
-    costs = _part(np.abs(waited_ns), GAP_FRACTION * expected.job_ns)
+    costs = _part(np.abs(waited_ns), GAP_FRACTION * expected.action_ns)
     never = observed.end_ns > expected.needed_ns + TOLERANCE_NS
     if apart_ns is not None:
         ready_ns = expected.ready_ns - apart_ns
         never |= observed.end_ns < ready_ns - CLOCK_TOLERANCE_NS
-        costs = costs + _part(observed.end_ns - np.fmax(ready_ns, observed.start_ns), expected.job_ns)
+        costs = costs + _part(observed.end_ns - np.fmax(ready_ns, observed.start_ns), expected.action_ns)
     return np.where(never, np.inf, costs)
 
 
-def _part(time_ns: Floats, job_ns: Floats) -> Floats:
+def _part(time_ns: Floats, action_ns: Floats) -> Floats:
     """Return a time that nothing explains as a cost; an unknown one is neither for nor against."""
-    return np.nan_to_num(np.clip(time_ns / job_ns, 0.0, WORST_PART), nan=UNKNOWN)
+    return np.nan_to_num(np.clip(time_ns / action_ns, 0.0, WORST_PART), nan=UNKNOWN)
 
 
 def are_trusted(
@@ -152,7 +152,7 @@ def _are_evident(
 ) -> Flags:
     """Return whether each transfer fits its message by its own times, and no other message of the two ranks.
 
-    Of several that fit at once, such as those of an overlapped job, all have to be there, in their order.
+    Of several that fit at once, such as those of an overlapped action, all have to be there, in their order.
     """
     if not len(expected.rows):
         return np.zeros(len(observed.rows), bool)
@@ -181,8 +181,8 @@ def _moments(
 ) -> tuple[Floats, Floats]:
     """Return the one time of every transfer that tells its message, and when each message would have it.
 
-    A send begins when its job has ended. A receive has arrived as long after that as the others did; where the
-    clocks are not known to agree, it ends when the job that waited for it starts.
+    A send begins when its action has ended. A receive has arrived as long after that as the others did; where the
+    clocks are not known to agree, it ends when the action that waited for it starts.
     """
     if end == SEND:
         return observed.start_ns, expected.ready_ns

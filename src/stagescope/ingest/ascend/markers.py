@@ -1,8 +1,9 @@
-"""The pipeline's jobs as the marks of one profile show them, in the time of the device.
+"""The pipeline's actions as the marks of one profile show them, in the time of the device.
 
 A mark is a range of mstx: a call on the host (MSTX_EVENTS) whose task on the device (TASK) has the same connectionId.
-The text of a mark is what somebody wrote into the training script; `JOB_NAMES` declares which of them are jobs, after
-the guide of pp_chart (msprof-analyze 26.2, docs/en/advanced_features/pp_chart.md) and the functions that it decorates.
+The text of a mark is what somebody wrote into the training script; `ACTION_NAMES` declares which of them are actions,
+after the guide of pp_chart (msprof-analyze 26.2, docs/en/advanced_features/pp_chart.md) and the functions that it
+decorates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.ascend.pipeline_info import BACKWARD, FORWARD, OVERLAP, RAW_JOBS, WEIGHT
+from stagescope.ingest.ascend.pipeline_info import BACKWARD, FORWARD, OVERLAP, RAW_ACTIONS, WEIGHT
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from stagescope.ingest.database import Database
 
-JOB_NAMES: tuple[tuple[str, str], ...] = (
+ACTION_NAMES: tuple[tuple[str, str], ...] = (
     (r"forward_step(_no_model_graph|_with_model_graph)?", FORWARD),
     (r"backward_step(_with_model_graph)?", BACKWARD),
     (r"forward_backward_overlap(p?ing|ped)", OVERLAP),  # the guide writes overlaping
@@ -32,7 +33,7 @@ JOB_NAMES: tuple[tuple[str, str], ...] = (
 """Whole names of marks, and what they stand for."""
 
 LOOKS_LIKE = ("%forward%", "%backward%", "%WeightGradStore%", "%opName%")
-"""What the texts of interest have in common, in the words of SQL. msprof-analyze takes the first two for jobs."""
+"""What the texts of interest have in common, in the words of SQL. msprof-analyze takes the first two for actions."""
 
 SHOWN_NAMES = 3
 MICROBATCH_KEYS = ("current_microbatch", "microbatch_id", "microbatch")
@@ -49,7 +50,7 @@ STEP_TIMES = {"step": pl.Int32, "host_start_ns": pl.Int64, "step_end_ns": pl.Int
 
 
 class Said(NamedTuple):
-    """What the text of a mark says: its job, None for none, the name, and what the name does not."""
+    """What the text of a mark says: its action, None for none, the name, and what the name does not."""
 
     marker: str | None
     name: str
@@ -60,11 +61,11 @@ class Said(NamedTuple):
 class Marks(NamedTuple):
     """The marks of one profile, their tasks as start_ns and end_ns, and what had to be said about them.
 
-    jobs   the columns of RAW_JOBS, with host_start_ns and host_end_ns
+    actions   the columns of RAW_ACTIONS, with host_start_ns and host_end_ns
     other  text, start_ns, end_ns of the marks that are JSON objects with `opName`, the marks of communication
     """
 
-    jobs: pl.DataFrame
+    actions: pl.DataFrame
     other: pl.DataFrame
     notes: list[Diagnostic]
 
@@ -78,7 +79,7 @@ def parse_message(text: str) -> Said:
     """
     facts = read_object(text)
     name = str(facts.get("name", text)) if facts else text.strip()
-    marker = next((marker for pattern, marker in JOB_NAMES if re.fullmatch(pattern, name)), None)
+    marker = next((marker for pattern, marker in ACTION_NAMES if re.fullmatch(pattern, name)), None)
     return Said(marker, name, _number(facts, MICROBATCH_KEYS), _number(facts, CHUNK_KEYS))
 
 
@@ -102,7 +103,7 @@ def _number(facts: dict[str, Any], keys: Iterable[str]) -> int | None:
 
 
 def read_marks(database: Database, rank: int) -> Marks:
-    """Return the marks of a profile that are jobs or communication, with the times of their tasks.
+    """Return the marks of a profile that are actions or communication, with the times of their tasks.
 
     A mark without a task is left out and counted: when the host called is not when the device worked. A mark with
     several tasks lasts from the first start to the last end.
@@ -111,15 +112,15 @@ def read_marks(database: Database, rank: int) -> Marks:
     said = {number: parse_message(text) for number, text in texts.items()}
     marks = _read(database, texts)
     timed, lost = _on_device(database, marks)
-    jobs = [number for number, each in said.items() if each.marker]
+    actions = [number for number, each in said.items() if each.marker]
     other = [number for number, text in texts.items() if "opName" in text and not said[number].marker]
-    of_job = pl.col("text").is_in(jobs)
-    lost_jobs = lost.filter(of_job).height
+    of_action = pl.col("text").is_in(actions)
+    lost_actions = lost.filter(of_action).height
     names = {said[number].name for number in marks["text"].unique() if not said[number].marker}
     return Marks(
-        _jobs(timed.filter(of_job), said, rank),
+        _actions(timed.filter(of_action), said, rank),
         _other(timed.filter(pl.col("text").is_in(other)), texts),
-        [*_unknown(names, database, rank), *_without_task(lost_jobs, database, rank)],
+        [*_unknown(names, database, rank), *_without_task(lost_actions, database, rank)],
     )
 
 
@@ -164,7 +165,7 @@ def _frame(rows: Sequence[tuple[object, ...]], schema: dict[str, Any]) -> pl.Dat
     return pl.DataFrame(rows, schema=schema, orient="row", strict=False)
 
 
-def _jobs(marks: pl.DataFrame, said: dict[int, Said], rank: int) -> pl.DataFrame:
+def _actions(marks: pl.DataFrame, said: dict[int, Said], rank: int) -> pl.DataFrame:
     numbers = marks["text"].unique()
     words = pl.DataFrame(
         [(number, *said[number]) for number in numbers],
@@ -174,7 +175,7 @@ def _jobs(marks: pl.DataFrame, said: dict[int, Said], rank: int) -> pl.DataFrame
     )  # fmt: skip
     named = marks.join(words, on="text", how="left")
     numbers_known = {"rank": pl.lit(rank, pl.Int32), "step": pl.lit(None, pl.Int32)}
-    return named.with_columns(**numbers_known).select(*RAW_JOBS, "host_start_ns", "host_end_ns")
+    return named.with_columns(**numbers_known).select(*RAW_ACTIONS, "host_start_ns", "host_end_ns")
 
 
 def _other(marks: pl.DataFrame, texts: dict[int, str]) -> pl.DataFrame:
@@ -186,13 +187,13 @@ def _unknown(names: set[str], database: Database, rank: int) -> Iterable[Diagnos
     alike = sorted(name for name in names if "opName" not in name)
     if alike:
         shown = ", ".join(map(repr, alike[:SHOWN_NAMES])) + (", ..." if alike[SHOWN_NAMES:] else "")
-        text = f"marks that are no jobs of the pipeline were passed over: {shown}"
+        text = f"marks that are no actions of the pipeline were passed over: {shown}"
         yield Diagnostic("info", text, str(database.path), rank, "table MSTX_EVENTS", len(alike))
 
 
 def _without_task(count: int, database: Database, rank: int) -> Iterable[Diagnostic]:
     if count:
-        text = "marks of jobs have no task on the device and were left out"
+        text = "marks of actions have no task on the device and were left out"
         yield Diagnostic("error", text, str(database.path), rank, "table TASK", count)
 
 
@@ -204,13 +205,15 @@ def read_step_times(database: Database, rank: int) -> pl.DataFrame:
     return _frame(rows, STEP_TIMES).drop_nulls().with_columns(rank=pl.lit(rank, pl.Int32))
 
 
-def without_nested(jobs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the jobs of all ranks that stand inside no other, sorted by rank and start, and those that do.
+def without_nested(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the actions of all ranks that stand inside no other, sorted by rank and start, and those that do.
 
     A decorated function that calls another makes a mark inside a mark, on the host and on the device. What is inside
     on the device alone runs beside the other on a stream of its own, and stays.
     """
-    ordered = jobs.sort("rank", "start_ns", "end_ns", descending=[False, False, True]).with_row_index("row")
+    ordered = actions.sort("rank", "start_ns", "end_ns", descending=[False, False, True]).with_row_index(
+        "row"
+    )
     is_longest = pl.col("end_ns") > pl.col("end_ns").cum_max().shift(1, fill_value=-1)
     longest = pl.when(is_longest).then("row").forward_fill().shift(1).over("rank")
     outer = ordered.select("row", "end_ns", "host_start_ns", "host_end_ns")
@@ -226,12 +229,12 @@ def without_nested(jobs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     return ordered.filter(~nested).drop("row"), ordered.filter(nested).drop("row")
 
 
-def with_steps(jobs: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs with the step in which their mark began on the host, null outside of every step.
+def with_steps(actions: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the actions with the step in which their mark began on the host, null outside of every step.
 
     A rank without any step is in step 0 all the time.
     """
-    at_start = jobs.select("rank", "host_start_ns").with_row_index("row").sort("host_start_ns")
+    at_start = actions.select("rank", "host_start_ns").with_row_index("row").sort("host_start_ns")
     found = at_start.join_asof(
         steps.sort("host_start_ns"),
         on="host_start_ns",
@@ -243,4 +246,4 @@ def with_steps(jobs: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     step = found.select(
         pl.when(pl.col("rank").is_in(steps["rank"].unique().implode())).then(inside).otherwise(0)
     )
-    return jobs.with_columns(step.to_series().cast(pl.Int32).alias("step"))
+    return actions.with_columns(step.to_series().cast(pl.Int32).alias("step"))

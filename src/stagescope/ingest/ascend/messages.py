@@ -1,7 +1,7 @@
-"""The messages that the named jobs must have exchanged: who sent which to whom, and between which times.
+"""The messages that the named actions must have exchanged: who sent which to whom, and between which times.
 
 A forward on stage s makes what the forward of the same micro-batch on stage s + 1 takes; backwards go the other way.
-Nothing is sent between two stages of one rank. Where one of the two jobs is not known, the other still tells of the
+Nothing is sent between two stages of one rank. Where one of the two actions is not known, the other still tells of the
 message, as long as the rank of the neighboring stage is known.
 """
 
@@ -17,35 +17,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 DIRECTIONS = {"forward": "forward", "backward": "backward", "backward_input": "backward"}
-"""The kinds of job that send and receive, and which way."""
+"""The kinds of action that send and receive, and which way."""
 
 ALONG = [name for name in DIMENSIONS if name != "pp"]
 MESSAGE = ["pipeline", "step", "direction", "to_stage", "microbatch"]
 
 
 def expect_messages(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages that the named jobs exchanged, in the order in which each pair of ranks sends them.
+    """Return the messages that the named actions exchanged, in the order in which each pair of ranks sends them.
 
     Columns: source, target (ranks), step, direction, stage and chunk (of the sender), to_stage and to_chunk,
-    microbatch, ready_ns (end of the job that made it, on the source's clock), needed_ns (start of the job that takes
-    it) and free_ns (end of the job before that; needed_ns for a pair's halves), both on the target's clock; sent_ns
-    is ready_ns, or where it would be; shares_clock tells whether the two clocks are one. Times and chunks are null
-    where a job is not known. `coordinates` has rank, clock, pp, dp, tp and cp. Of two messages that one overlapped
-    pair makes, the forward's is sent first, as in MindSpeed (core/pipeline_parallel/dualpipev: its hook runs first).
+    microbatch, ready_ns (end of the action that made it, on the source's clock), needed_ns (start of the action that
+    takes it) and free_ns (end of the action before that; needed_ns for a pair's halves), both on the target's clock;
+    sent_ns is ready_ns, or where it would be; shares_clock tells whether the two clocks are one. Times and chunks are
+    null where a action is not known. `coordinates` has rank, clock, pp, dp, tp and cp. Of two messages that one
+    overlapped pair makes, the forward's is sent first, as in MindSpeed (core/pipeline_parallel/dualpipev: its hook
+    runs first).
     """
-    jobs = _jobs(spans, coordinates)
-    stages = _stage_ranks(jobs, coordinates)
+    actions = _actions(spans, coordinates)
+    stages = _stage_ranks(actions, coordinates)
     last = stages["stage"].max()
-    made = jobs.select(
+    made = actions.select(
         *MESSAGE[:3], "microbatch", "stage", "chunk",
         to_stage=pl.col("stage") + pl.when(pl.col("direction") == "forward").then(1).otherwise(-1),
         ready_ns="end_ns",
     ).filter(pl.col("to_stage").is_between(0, last))  # fmt: skip
-    taken = jobs.select(
+    taken = actions.select(
         *MESSAGE[:3], "microbatch", "free_ns", to_stage="stage", to_chunk="chunk", needed_ns="start_ns"
     )
     told = made.join(taken, on=MESSAGE, how="full", coalesce=True, nulls_equal=True)
-    every = _all_messages(jobs, stages)
+    every = _all_messages(actions, stages)
     messages = told.join(every, on=MESSAGE, how="full", coalesce=True, nulls_equal=True).with_columns(
         stage=pl.col("to_stage") - pl.when(pl.col("direction") == "forward").then(1).otherwise(-1)
     )
@@ -65,8 +66,8 @@ def expect_messages(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFr
     return _in_sending_order(clocked.with_columns(shares_clock=same))
 
 
-def _jobs(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs that send or receive, each once, with the pipeline of their rank and when it was free."""
+def _actions(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
+    """Return the actions that send or receive, each once, with the pipeline of their rank and when it was free."""
     replicas = coordinates.select("rank", pipeline=pl.struct(pl.col(ALONG).fill_null(0)))
     compute = spans.filter(pl.col("lane") == "compute").sort("rank", "start_ns", "end_ns")
     before_ns = pl.col("end_ns").cum_max().shift(1)
@@ -82,13 +83,13 @@ def _jobs(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _all_messages(jobs: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
-    """Return one row (MESSAGE) for every message of every step, also where neither of its jobs is known.
+def _all_messages(actions: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
+    """Return one row (MESSAGE) for every message of every step, also where neither of its actions is known.
 
     A message that nobody expects leaves its transfers to be taken for those of another.
     """
-    steps = jobs.select("pipeline", "step").unique()
-    microbatches = pl.DataFrame({"microbatch": range(int(jobs["microbatch"].max() or 0) + 1)})  # type: ignore[arg-type]
+    steps = actions.select("pipeline", "step").unique()
+    microbatches = pl.DataFrame({"microbatch": range(int(actions["microbatch"].max() or 0) + 1)})  # type: ignore[arg-type]
     directions = pl.DataFrame({"direction": ["forward", "backward"]})
     grid = (
         stages.select("pipeline", to_stage="stage").join(steps, on="pipeline").join(directions, how="cross")
@@ -100,19 +101,19 @@ def _all_messages(jobs: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _stage_ranks(jobs: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
+def _stage_ranks(actions: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
     """Return pipeline, stage, rank: where every stage lies, also on ranks without a profile.
 
     The stages of an absent rank follow from the others where these show one rule: chunk c of pipeline rank i holds
     stage c P + i, or c P + P - 1 - i where the pipeline turns.
     """
-    seen = jobs.select("pipeline", "stage", "rank").unique()
+    seen = actions.select("pipeline", "stage", "rank").unique()
     placed = coordinates.drop_nulls("pp").select("rank", "pp", pipeline=pl.struct(pl.col(ALONG).fill_null(0)))
     if placed.is_empty():
         return seen.unique(["pipeline", "stage"], keep="none")
     size = int(placed["pp"].max()) + 1  # type: ignore[arg-type] # no null is left
     chunk = pl.col("stage") // size
-    along = jobs.join(placed.select("rank", "pp"), on="rank").group_by(chunk=chunk).agg(
+    along = actions.join(placed.select("rank", "pp"), on="rank").group_by(chunk=chunk).agg(
         runs_down=(pl.col("stage") - chunk * size == pl.col("pp")).all(),
         runs_up=(pl.col("stage") - chunk * size == size - 1 - pl.col("pp")).all(),
     )  # fmt: skip
@@ -130,9 +131,9 @@ def _in_sending_order(messages: pl.DataFrame) -> pl.DataFrame:
     """Return the messages by source, target and time of sending.
 
     Messages of one kind between two ranks are sent in the order in which they are taken, which places those of
-    unknown jobs, and within a step in the order of their micro-batches, which places those that neither job tells of.
-    Where there are several kinds, their common order is not known: there, messages without their sender's job are
-    left out, and those among which they may stand are open.
+    unknown actions, and within a step in the order of their micro-batches, which places those that neither action
+    tells of. Where there are several kinds, their common order is not known: there, messages without their sender's
+    action are left out, and those among which they may stand are open.
     """
     pair, sort = ["source", "target"], ["source", "target", "direction", "to_stage"]
     lag_ns = (pl.col("needed_ns") - pl.col("ready_ns")).median().over(sort).fill_null(0).cast(pl.Int64)

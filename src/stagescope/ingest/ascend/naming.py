@@ -1,10 +1,10 @@
-"""Every marked job gets its place in the schedule: kind, chunk, stage and micro-batch.
+"""Every marked action gets its place in the schedule: kind, chunk, stage and micro-batch.
 
 Marks of Ascend profiles seldom say which micro-batch they are: only functions that take `current_microbatch` do. So
 what each rank did in a step is matched, as a whole, with what the schedule has it do
 (schedules/recognition/matching.py): what a mark says is never contradicted, a lost or an extra mark shifts no other,
-and where several matches are as near the times decide (clues.py) or the jobs concerned stay without a number, counted
-in the diagnostics.
+and where several matches are as near the times decide (clues.py) or the actions concerned stay without a number,
+counted in the diagnostics.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from stagescope.ingest.ascend.clues import PRODUCTS, StepClues, When, key_of, us
 from stagescope.ingest.ascend.naming_diagnostics import what_was_wrong
 from stagescope.ingest.ascend.placing import Fitted, Look, expected, find_looks, fit_plan, place, word
 from stagescope.ingest.ascend.plan import LOGITS
-from stagescope.ingest.ascend.sizes import check_declared, count_jobs, list_plans
-from stagescope.ingest.ascend.spans import spans_of_jobs
+from stagescope.ingest.ascend.sizes import check_declared, count_actions, list_plans
+from stagescope.ingest.ascend.spans import spans_of_actions
 from stagescope.model import SPANS
 from stagescope.schedules.spellings import known_schedule
 
@@ -40,21 +40,21 @@ PLAIN_BACKWARD, GRAPH = "backward_step", "model_graph"
 """MindSpeed's backward of the loss alone, and the word in the names of the other functions."""
 
 
-def name_jobs(
-    jobs: pl.DataFrame, ranks: pl.DataFrame, declared: PipelineInfo
+def name_actions(
+    actions: pl.DataFrame, ranks: pl.DataFrame, declared: PipelineInfo
 ) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the jobs as spans, sorted as declared, and what was lost, extra, ambiguous or contradictory.
+    """Return the actions as spans, sorted as declared, and what was lost, extra, ambiguous or contradictory.
 
-    `jobs` are raw jobs (ingest/ascend/pipeline_info.py), `ranks` has rank, pp, dp, tp, cp and clock, which may be
+    `actions` are raw actions (ingest/ascend/pipeline_info.py), `ranks` has rank, pp, dp, tp, cp and clock, which may be
     null. An overlapped mark becomes a forward and a backward with a shared pair id; the backward of the loss on rank
     0 of a DualPipeV is of kind loss, named "logits". A backward that is followed by its own weight gradient is a
-    backward_input. The other spans bear the mark's own name. Jobs that cannot be told have null in chunk, stage and
+    backward_input. The other spans bear the mark's own name. Actions that cannot be told have null in chunk, stage and
     microbatch. Where no step is told apart from another, passes through the schedule are numbered as steps.
     """
-    if jobs.is_empty():
+    if actions.is_empty():
         return SPANS.empty(), []
-    grouped = _grouped(jobs, ranks)
-    counts = count_jobs(grouped)
+    grouped = _grouped(actions, ranks)
+    counts = count_actions(grouped)
     stages = ranks["pp"].max()
     plans, notes = list_plans(counts, stages + 1, declared) if isinstance(stages, int) else ([], [])
     looks = find_looks(grouped)
@@ -63,20 +63,20 @@ def name_jobs(
     fitted = fit_plan(looks.values(), choose_plans(looks.values(), variants, declared))
     if fitted is None or not (fitted.is_near or known_schedule(declared.schedule)):
         counted, why = counting.count_along(grouped, declared, counts)
-        return spans_of_jobs(counted), [*notes, *why]
+        return spans_of_actions(counted), [*notes, *why]
     placed = _Placed(grouped, looks, fitted, {}).settled()
     if fitted.is_near:
         notes += check_declared(fitted.plan, counts, declared)
     notes += what_was_wrong(grouped, fitted, looks, placed.matches)
-    return spans_of_jobs(placed.jobs(), fitted), notes
+    return spans_of_actions(placed.actions(), fitted), notes
 
 
-def _grouped(jobs: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs with pp, replica, clock, sort, word and group, sorted by group.
+def _grouped(actions: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """Return the actions with pp, replica, clock, sort, word and group, sorted by group.
 
     A group is what one rank did in one step; of what it did outside every step, each stretch between two steps.
     """
-    told = jobs["step"].n_unique() > 1
+    told = actions["step"].n_unique() > 1
     replica = [pl.col(name).cast(pl.String).fill_null("") for name in ("dp", "tp", "cp")]
     known = ranks.select(
         "rank",
@@ -91,7 +91,7 @@ def _grouped(jobs: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     ).over("rank")
     stretch = pl.when(pl.col("step").is_null()).then(pl.col("step").rle_id().over("rank"))
     return (
-        jobs.join(known, on="rank", how="left", maintain_order="left")
+        actions.join(known, on="rank", how="left", maintain_order="left")
         .with_columns(
             sort=pl.when(is_plain & has_both).then(pl.lit(LOGITS)).otherwise("marker"),
             stretch=stretch,
@@ -105,7 +105,7 @@ def _grouped(jobs: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class _Placed:
-    """The groups of jobs, and the match of each."""
+    """The groups of actions, and the match of each."""
 
     grouped: pl.DataFrame
     looks: Mapping[int, Look]
@@ -132,8 +132,8 @@ class _Placed:
                 break
         return placed
 
-    def jobs(self) -> pl.DataFrame:
-        """Return the jobs with `place` in one pass of the plan, null where it is not known, and steps of passes."""
+    def actions(self) -> pl.DataFrame:
+        """Return the actions with `place` in one pass of the plan, null where it is not known, and steps of passes."""
         places = [
             found.places if (found := self.matches[group]) else (None,) * len(look.words)
             for group, look in self.looks.items()
@@ -143,7 +143,7 @@ class _Placed:
         length = pl.col("pp").replace_strict(lengths, default=None, return_dtype=pl.Int32)
         number = pl.col("place") // length
         since, until = (number.fill_null(strategy=way).over("group") for way in ("forward", "backward"))
-        # A job of unknown place belongs to the pass of the jobs around it, and to none between two.
+        # A action of unknown place belongs to the pass of the actions around it, and to none between two.
         around = pl.when(since.fill_null(until) == until.fill_null(since)).then(since.fill_null(until))
         passes = pl.when(number.is_null().all().over("group")).then(0).otherwise(around)
         # Only where the marks tell no steps: a pass outside every step keeps its null.
@@ -153,17 +153,17 @@ class _Placed:
     def by_times(
         self, doubtful: list[int], usual_ns: Mapping[int, Mapping[str, int]]
     ) -> dict[int, Match | None]:
-        """Return the matches of some groups, decided by their times and those of the jobs whose names are sure."""
+        """Return the matches of some groups, decided by their times and those of the actions whose names are sure."""
         concerned = self.grouped.filter(pl.col("group").is_in(doubtful))
         known = self._known_times(concerned)
         found: dict[int, Match | None] = {}
-        for jobs in concerned.partition_by("group"):
-            group = jobs.item(0, "group")
+        for actions in concerned.partition_by("group"):
+            group = actions.item(0, "group")
             look = self.looks[group]
-            rank, step, replica, clock = jobs.select("rank", "step", "replica", "clock").row(0)
+            rank, step, replica, clock = actions.select("rank", "step", "replica", "clock").row(0)
             due = expected(look, self.fitted.rows)
             one_pass = len(due) == len(self.fitted.rows[look.pp or 0])
-            times = [When(*row) for row in jobs.select("start_ns", "end_ns").iter_rows()]
+            times = [When(*row) for row in actions.select("start_ns", "end_ns").iter_rows()]
             others = known.get((step, replica, clock), {}) if one_pass and step is not None else {}
             plan = self.fitted.plan
             clues = StepClues(times, due, plan.ranks * plan.chunks, usual_ns[rank], others)
@@ -171,14 +171,14 @@ class _Placed:
         return found
 
     def _known_times(self, concerned: pl.DataFrame) -> dict[tuple[int, str, str], dict[Key, When]]:
-        """Return, per step, pipeline and clock, when the jobs of sure name ran."""
+        """Return, per step, pipeline and clock, when the actions of sure name ran."""
         same = ["step", "replica", "clock"]
-        sure = self.jobs().drop_nulls("place").join(concerned.select(same).unique(), on=same, how="semi")
+        sure = self.actions().drop_nulls("place").join(concerned.select(same).unique(), on=same, how="semi")
         known: dict[tuple[int, str, str], dict[Key, When]] = {}
         columns = sure.select(*same, "pp", "place", "start_ns", "end_ns")
         for step, replica, clock, pp, at, start_ns, end_ns in columns.iter_rows():
             times = known.setdefault((step, replica, clock), {})
-            for job in self.fitted.rows[pp][at].jobs:
-                if job.kind in PRODUCTS:
-                    times[key_of(job)] = When(start_ns, end_ns)
+            for action in self.fitted.rows[pp][at].parts:
+                if action.kind in PRODUCTS:
+                    times[key_of(action)] = When(start_ns, end_ns)
         return known

@@ -23,14 +23,20 @@ class _Finding(NamedTuple):
     text: str
 
 
-LOST = _Finding("error", "marks of jobs that {schedule} has are missing; the other jobs keep their names")
+LOST = _Finding(
+    "error", "marks of actions that {schedule} has are missing; the other actions keep their names"
+)
 EXTRA = _Finding(
     "warning", "marks that {schedule} does not have, such as an empty WeightGradStore.pop, have no number"
 )
-AMBIGUOUS = _Finding("warning", "jobs beside lost ones could be several micro-batches; they have no number")
+AMBIGUOUS = _Finding(
+    "warning", "actions beside lost ones could be several micro-batches; they have no number"
+)
 STRANGE = _Finding("warning", "marks are of steps that differ from {schedule} by more than {most:.0%}; "
                               "they have no number")  # fmt: skip
-UNTOLD = _Finding("info", "jobs outside every step are named as passes of their own, without a step number")
+UNTOLD = _Finding(
+    "info", "actions outside every step are named as passes of their own, without a step number"
+)
 
 
 def what_was_wrong(
@@ -61,7 +67,7 @@ def _findings(look: Look, found: Match | None, fitted: Fitted) -> Iterator[tuple
         return
     if found.lost:
         due = expected(look, fitted.rows)[found.lost[0]]
-        certain = "" if found.ambiguous else "+".join(label(j.kind, j.stage, j.microbatch) for j in due.jobs)
+        certain = "" if found.ambiguous else "+".join(label(j.kind, j.stage, j.microbatch) for j in due.parts)
         yield LOST, len(found.lost), certain
     if found.extra:
         yield EXTRA, len(found.extra), look.words[found.extra[0]].split(":")[0]

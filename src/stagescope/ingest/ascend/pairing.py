@@ -1,10 +1,10 @@
-"""Which message every transfer carried, found from the times of the jobs that made and took it.
+"""Which message every transfer carried, found from the times of the actions that made and took it.
 
 The transfers between two ranks run in the order in which they are issued, so the observed ones and the expected ones
 are two sequences, of which either may lack entries. They are aligned as a whole, each end by itself: a send starts
-when its job has ended and its stream is free, a receive has ended when its job starts and accounts for the time that
-its rank waited. Both clocks together say more: no receive ends before the job that made its message. Where the clocks
-are not the same, the transfers that are clear without this say how far they are apart.
+when its action has ended and its stream is free, a receive has ended when its action starts and accounts for the time
+that its rank waited. Both clocks together say more: no receive ends before the action that made its message. Where
+the clocks are not the same, the transfers that are clear without this say how far they are apart.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ Where that is not sure, the transfer is a batch that may be that end of some mes
 
 
 def pair_ends(
-    transfers: pl.DataFrame, messages: pl.DataFrame, jobs: pl.DataFrame, ranks: pl.DataFrame
+    transfers: pl.DataFrame, messages: pl.DataFrame, actions: pl.DataFrame, ranks: pl.DataFrame
 ) -> pl.DataFrame:
     """Return row, message and end (send or receive) of every transfer that clearly carried a message.
 
     `transfers` are raw ones with `row` and `peer`, sorted by rank and start; `messages` has `message` beside the
-    columns of `expect_messages`; `jobs` are the named jobs, `ranks` has rank and clock. A batch may stand there
+    columns of `expect_messages`; `actions` are the named actions, `ranks` has rank and clock. A batch may stand there
     twice, once per end.
     """
-    facts = _RankFacts.of(jobs, ranks)
+    facts = _RankFacts.of(actions, ranks)
     is_batch = pl.col("way") == BATCH
     tasks = pl.col("tasks").filter(is_batch)
     limits = {f"extra_{end}": pl.when(is_batch).then(EXTRA_HALF).otherwise(EXTRA) for end in (SEND, RECEIVE)}
@@ -97,15 +97,15 @@ def _without_overload(decided: pl.DataFrame, seen: pl.DataFrame, transfers: pl.D
 
 
 class _RankFacts(NamedTuple):
-    """What is known of each rank: the usual length of its jobs, and its clock."""
+    """What is known of each rank: the usual length of its actions, and its clock."""
 
-    job_ns: dict[int, float]
+    action_ns: dict[int, float]
     clocks: dict[int, str | None]
 
     @classmethod
-    def of(cls, jobs: pl.DataFrame, ranks: pl.DataFrame) -> _RankFacts:
+    def of(cls, actions: pl.DataFrame, ranks: pl.DataFrame) -> _RankFacts:
         length_ns = (pl.col("end_ns") - pl.col("start_ns")).median().cast(pl.Float64)
-        senders = jobs.filter(pl.col("kind").is_in(list(DIRECTIONS)))
+        senders = actions.filter(pl.col("kind").is_in(list(DIRECTIONS)))
         return cls(
             dict(senders.group_by("rank").agg(length_ns).iter_rows()),
             dict(ranks.select("rank", "clock").iter_rows()),
@@ -182,7 +182,7 @@ def _pairs(
             _observed(own.get(rank, nothing), end, pl.col("peer") == peer)
             for rank, peer, end in ((source, target, SEND), (target, source, RECEIVE))
         )
-        due = _expected(expected, facts.job_ns.get(source) or facts.job_ns.get(target, 1.0))
+        due = _expected(expected, facts.action_ns.get(source) or facts.action_ns.get(target, 1.0))
         yield _Pair(source, target, (sent, received), due)
 
 
@@ -197,7 +197,7 @@ def _without_peers(
         expected = messages.filter(pl.col(own) == rank).sort(order, maintain_order=True)
         apart_ns = 0.0 if facts.share_clock([rank, *expected[other]]) else None
         observed = _observed(rows, end, pl.col("peer").is_null())
-        yield _certain(end, observed, _expected(expected, facts.job_ns.get(rank, 1.0)), apart_ns)
+        yield _certain(end, observed, _expected(expected, facts.action_ns.get(rank, 1.0)), apart_ns)
 
 
 def _observed(own: pl.DataFrame, end: str, meant: pl.Expr) -> Observed:
@@ -212,11 +212,11 @@ def _observed(own: pl.DataFrame, end: str, meant: pl.Expr) -> Observed:
     return Observed(rows, start_ns, end_ns, free_ns, extra, most, is_batch)
 
 
-def _expected(messages: pl.DataFrame, job_ns: float) -> Expected:
+def _expected(messages: pl.DataFrame, action_ns: float) -> Expected:
     ready_ns, needed_ns, free_ns = (_floats(messages, name) for name in ("ready_ns", "needed_ns", "free_ns"))
     rows = messages["message"].to_numpy().astype(np.int64)
     is_open = messages["is_open"].to_numpy().astype(bool)
-    return Expected(rows, ready_ns, needed_ns, free_ns, np.full(len(rows), job_ns), is_open)
+    return Expected(rows, ready_ns, needed_ns, free_ns, np.full(len(rows), action_ns), is_open)
 
 
 def _floats(frame: pl.DataFrame, name: str) -> Floats:
@@ -228,8 +228,8 @@ def _floats(frame: pl.DataFrame, name: str) -> Floats:
 def _certain(end: str, observed: Observed, expected: Expected, apart_ns: float | None) -> pl.DataFrame:
     """Return row, message and end of the observed whose message is clear, or clearly none (null).
 
-    Without the job on its own rank, order alone speaks for a message, which is not enough; without the job on the
-    other, order and one job do where nothing was lost.
+    Without the action on its own rank, order alone speaks for a message, which is not enough; without the action on the
+    other, order and one action do where nothing was lost.
     """
     partner = _align(end, observed, expected, apart_ns)
     ready, needed = np.isnan(expected.ready_ns), np.isnan(expected.needed_ns)
@@ -254,7 +254,7 @@ def _clocks_apart(pairs: Sequence[_Pair], facts: _RankFacts) -> dict[tuple[int, 
     """Return per source and target what to add to the target's times to have the source's; None where nothing tells.
 
     All ranks of two clocks tell together. Both ends of a transfer end at about the same moment, so that most
-    differences are the same. Those of pairs that do not belong together vary as the jobs do.
+    differences are the same. Those of pairs that do not belong together vary as the actions do.
     """
     found: dict[tuple[str, str], list[Floats]] = {}
     for pair in pairs:

@@ -9,7 +9,7 @@ import polars as pl
 FORWARD, BACKWARD, WEIGHT, OVERLAP = MARKERS = ("forward", "backward", "weight", "overlap")
 """What a mark can stand for. An overlap is the forward of one micro-batch with the backward of another."""
 
-RAW_JOBS = {
+RAW_ACTIONS = {
     "rank": pl.Int32(),
     "step": pl.Int32(),  # id of STEP_TIME; null outside every step
     "marker": pl.String(),  # one of MARKERS
@@ -19,7 +19,8 @@ RAW_JOBS = {
     "start_ns": pl.Int64(),  # of the task on the device
     "end_ns": pl.Int64(),
 }
-"""Columns of the raw jobs, sorted by rank and start_ns; step and what a message may say are null where it is open."""
+"""Columns of the raw actions, sorted by rank and start_ns; step and what a message may say are null where it is open.
+"""
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,11 @@ def _mark(text: str) -> Mark:
     return Mark(sort, int(chunk) if chunk else None, int(microbatch) if microbatch else None)
 
 
-def find_looks(jobs: pl.DataFrame) -> dict[int, Look]:
-    """Return the look of every group; `jobs` has group, pp, may_repeat and the word of every mark."""
-    grouped = jobs.group_by("group", maintain_order=True).agg(pl.first("pp"), "word", pl.first("may_repeat"))
+def find_looks(actions: pl.DataFrame) -> dict[int, Look]:
+    """Return the look of every group; `actions` has group, pp, may_repeat and the word of every mark."""
+    grouped = actions.group_by("group", maintain_order=True).agg(
+        pl.first("pp"), "word", pl.first("may_repeat")
+    )
     return {group: Look(pp, tuple(words), repeats) for group, pp, words, repeats in grouped.iter_rows()}
 
 

@@ -35,7 +35,7 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_
 SORTS = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
 
 
-class Job(NamedTuple):
+class PlannedAction(NamedTuple):
     """One job that a mark stands for."""
 
     kind: str
@@ -48,7 +48,7 @@ class Due(NamedTuple):
     """The next mark of a rank: what it would say, and the one or two jobs that it stands for."""
 
     mark: Mark
-    jobs: tuple[Job, ...]
+    parts: tuple[PlannedAction, ...]
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,15 @@ class Plan:
         last_stage = self.ranks * self.chunks - 1
         for action in actions:
             jobs = tuple(
-                Job(KINDS[job.kind], job.stage, chunk_of[job.stage], job.microbatch) for job in action.jobs
+                PlannedAction(KINDS[job.kind], job.stage, chunk_of[job.stage], job.microbatch)
+                for job in action.parts
             )
             ends = next((job for job in jobs if job.stage == last_stage and job.kind != "forward"), None)
             if self.logits is not None and pp == 0 and ends is not None and ends.kind != "backward_weight":
                 yield Due(self._mark(self.logits, ends), (ends._replace(kind="loss"),))
             yield Due(self._mark(OVERLAP if len(jobs) > 1 else SORTS[action.kind], jobs[0]), jobs)
 
-    def _mark(self, sort: str, job: Job) -> Mark:
+    def _mark(self, sort: str, job: PlannedAction) -> Mark:
         first = job.chunk * self.microbatches if self.counts_on else 0
         return Mark(sort, job.chunk, first + job.microbatch)
 

@@ -1,8 +1,9 @@
 """Ascend profiles: the databases of torch_npu's and MindSpore's profilers and of msMonitor, one per rank.
 
-Jobs are the mstx marks that the guide of pp_chart (msprof-analyze 26.2) puts around forward and backward functions, in
-the time of the device. Micro-batches and stages are told by the schedule (ingest/ascend/naming.py), transfers by the
-jobs that made and took them (ingest/ascend/pairing.py). The steps are those of the profiler's STEP_TIME.
+Actions are the mstx marks that the guide of pp_chart (msprof-analyze 26.2) puts around forward and backward
+functions, in the time of the device. Micro-batches and stages are told by the schedule (ingest/ascend/naming.py),
+transfers by the actions that made and took them (ingest/ascend/pairing.py). The steps are those of the profiler's
+STEP_TIME.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stagescope.ingest.ascend.discovery import PATTERNS, choose_profiles, is_pro
 from stagescope.ingest.ascend.machines import clocks_table, machines_of
 from stagescope.ingest.ascend.markers import read_marks, read_step_times, with_steps, without_nested
 from stagescope.ingest.ascend.metadata import agree, place_ranks, read_facts
-from stagescope.ingest.ascend.naming import name_jobs
+from stagescope.ingest.ascend.naming import name_actions
 from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.ascend.transfer_spans import name_transfers
 from stagescope.ingest.ascend.transfers import marked_transfers, read_transfers, with_peers
@@ -40,7 +41,7 @@ class _Content(NamedTuple):
     """What one profile holds."""
 
     facts: Facts
-    jobs: pl.DataFrame
+    actions: pl.DataFrame
     steps: pl.DataFrame
     transfers: pl.DataFrame
     notes: list[Diagnostic]
@@ -65,7 +66,7 @@ def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> 
         options.done(profile.path)
     for path in sorted({*paths} - {profile.path for profile in profiles}):
         options.done(path)
-    if not any(content.jobs.height for content in contents):
+    if not any(content.actions.height for content in contents):
         raise refused[0] if refused and not contents else InputError.no_marks(paths[0], len(paths))
     return _timeline(contents, options).with_diagnostics(notes)
 
@@ -80,32 +81,32 @@ def _read(profile: Profile) -> _Content:
         if transfers.is_empty():
             transfers = marked_transfers(marks.other, profile.rank)
         notes = [*marks.notes, *database.diagnostics(profile.rank)]
-        if marks.jobs.is_empty():
+        if marks.actions.is_empty():
             text = "it holds no mark of a forward or backward with a task on the device"
             notes.append(Diagnostic("error", text, str(profile.path), profile.rank))
-        return _Content(facts, marks.jobs, steps, transfers, notes)
+        return _Content(facts, marks.actions, steps, transfers, notes)
 
 
 def _timeline(contents: Sequence[_Content], options: ReadOptions) -> Timeline:
     facts = [content.facts for content in contents]
-    jobs, job_notes = _raw_jobs(contents)
+    actions, action_notes = _raw_actions(contents)
     declared, fact_notes = agree(facts)
     ranks = _with_schedule(_ranks(facts, declared.world_size), options.schedule or declared.pipeline.schedule)
     places, place_notes = place_ranks(facts, declared, options.layout)
     if places["pp"].null_count() == places.height:
-        places, place_notes = place_by_arrival(jobs, ranks)
+        places, place_notes = place_by_arrival(actions, ranks)
     every = places.join(ranks.select("rank", "clock"), on="rank", how="left")
     given = PipelineInfo(
         options.schedule or declared.pipeline.schedule, options.microbatches or declared.pipeline.microbatches
     )
-    named, naming_notes = name_jobs(jobs, every, given)
+    named, naming_notes = name_actions(actions, every, given)
     raw = with_peers(
         pl.concat(content.transfers for content in contents), {each.rank: each for each in facts}, places
     )
     transfers, transfer_notes = name_transfers(raw, named, every)
     steps = named.drop_nulls("step").group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
     reading = [note for content in contents for note in content.notes]
-    notes = [*reading, *job_notes, *fact_notes, *place_notes, *naming_notes, *transfer_notes]
+    notes = [*reading, *action_notes, *fact_notes, *place_notes, *naming_notes, *transfer_notes]
     return Timeline(
         spans=in_order(pl.concat([named, transfers]), SPANS),
         ranks=conform(ranks.join(places, on="rank", how="left", maintain_order="left"), RANKS),
@@ -115,15 +116,15 @@ def _timeline(contents: Sequence[_Content], options: ReadOptions) -> Timeline:
     )
 
 
-def _raw_jobs(contents: Sequence[_Content]) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the raw jobs of all ranks with their steps, without those inside others, and what was set aside."""
-    jobs, nested = without_nested(pl.concat(content.jobs for content in contents))
-    stepped = with_steps(jobs, pl.concat(content.steps for content in contents))
+def _raw_actions(contents: Sequence[_Content]) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return the raw actions of all ranks with their steps, without those inside others, and what was set aside."""
+    actions, nested = without_nested(pl.concat(content.actions for content in contents))
+    stepped = with_steps(actions, pl.concat(content.steps for content in contents))
     notes = []
     for frame, severity, text in (
-        (nested, "info", "marks of jobs inside the mark of another job were left out"),
+        (nested, "info", "marks of actions inside the mark of another action were left out"),
         (stepped.filter(pl.col("step").is_null()), "warning",
-         "jobs began outside every step of the profile (STEP_TIME); they are kept without its number"),
+         "actions began outside every step of the profile (STEP_TIME); they are kept without its number"),
     ):  # fmt: skip
         counts = frame.group_by("rank", maintain_order=True).len()
         notes += [Diagnostic(severity, text, rank=rank, count=count) for rank, count in counts.iter_rows()]

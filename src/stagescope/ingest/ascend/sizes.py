@@ -29,7 +29,7 @@ FAR_TOO_MANY = 1.5
 class Counts(NamedTuple):
     """What the steps did: forwards in most and in the longest of them, and the number after the highest one said.
 
-    Where no step is told apart from another, a group of jobs may be several passes through the schedule.
+    Where no step is told apart from another, a group of actions may be several passes through the schedule.
     """
 
     forwards: int
@@ -39,18 +39,20 @@ class Counts(NamedTuple):
     steps_are_told: bool
 
 
-def count_jobs(jobs: pl.DataFrame) -> Counts:
-    """Return the counts; `jobs` has the column `group` beside those of the raw jobs."""
+def count_actions(actions: pl.DataFrame) -> Counts:
+    """Return the counts; `actions` has the column `group` beside those of the raw actions."""
     is_forward = pl.col("marker").is_in([FORWARD, OVERLAP])
-    counts = jobs.group_by("group").agg(forwards=is_forward.sum(), said=pl.col("said_microbatch").max() + 1)
+    counts = actions.group_by("group").agg(
+        forwards=is_forward.sum(), said=pl.col("said_microbatch").max() + 1
+    )
     forwards = counts["forwards"].sort()
     said = counts["said"].drop_nulls().mode().sort()
     return Counts(
         forwards.mode().sort()[-1],
         forwards[-1],
         said[-1] if len(said) else None,
-        bool(jobs["marker"].is_in([OVERLAP, WEIGHT]).any()),
-        jobs["step"].n_unique() > 1,
+        bool(actions["marker"].is_in([OVERLAP, WEIGHT]).any()),
+        actions["step"].n_unique() > 1,
     )
 
 
@@ -58,7 +60,7 @@ def list_plans(counts: Counts, stages: int, declared: PipelineInfo) -> tuple[lis
     """Return the plans to compare the marks with, the likeliest first, and what was wrong with the declaration."""
     notes: list[Diagnostic] = []
     if not is_spelling(declared.schedule):
-        text = f"no schedule {declared.schedule!r} is known here; the jobs are compared with those that are likely"
+        text = f"no schedule {declared.schedule!r} is known here; the actions are compared with those that are likely"
         notes.append(Diagnostic("warning", text))
     name = known_schedule(declared.schedule)
     names = [name] if name else ["dualpipev"] if counts.overlaps else ["1f1b", "gpipe"]

@@ -1,4 +1,4 @@
-"""Jobs with their places become rows of the spans table."""
+"""Actions with their places become rows of the spans table."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ PARTS = pl.DataFrame(
     schema={"sort": pl.String, "part": pl.Int32, "kind": pl.String},
     orient="row",
 )
-"""What a mark of unknown place stands for; an overlapped one for two jobs."""
+"""What a mark of unknown place stands for; an overlapped one for two actions."""
 
 NUMBERS = ("chunk", "stage", "microbatch")
 NULLS = [pl.lit(None, pl.Int32).alias(name) for name in NUMBERS]
 
 
-def spans_of_jobs(jobs: pl.DataFrame, fitted: Fitted | None = None) -> pl.DataFrame:
-    """Return the declared spans of jobs; with `fitted`, `place` says which entry of its rank's plan each is."""
-    numbered = jobs.with_row_index("row").with_columns(pl.col("row").cast(pl.Int32))
+def spans_of_actions(actions: pl.DataFrame, fitted: Fitted | None = None) -> pl.DataFrame:
+    """Return the declared spans of actions; with `fitted`, `place` says which entry of its rank's plan each is."""
+    numbered = actions.with_row_index("row").with_columns(pl.col("row").cast(pl.Int32))
     if fitted is None:
         absent = [null for name, null in zip(NUMBERS, NULLS, strict=True) if name not in numbered.columns]
         spans = _unplaced(numbered.with_columns(absent))
@@ -56,20 +56,20 @@ def spans_of_jobs(jobs: pl.DataFrame, fitted: Fitted | None = None) -> pl.DataFr
 
 def _plan_table(fitted: Fitted) -> pl.DataFrame:
     rows = [
-        (pp, place, part, *job)
+        (pp, place, part, *action)
         for pp, row in fitted.rows.items()
         for place, due in enumerate(row)
-        for part, job in enumerate(due.jobs)
+        for part, action in enumerate(due.parts)
     ]
     columns = ("kind", "stage", "chunk", "microbatch")
     schema = dict.fromkeys(("pp", "place", "part", *columns), pl.Int32) | {"kind": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _unplaced(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return jobs of unknown place: a backward right before a weight gradient of its step is an input gradient."""
+def _unplaced(actions: pl.DataFrame) -> pl.DataFrame:
+    """Return actions of unknown place: a backward right before a weight gradient of its step is an input gradient."""
     follows = pl.col("sort").shift(-1).over("group") == WEIGHT
-    kinds = jobs.with_columns(splits=follows.fill_null(value=False)).join(PARTS, on="sort", how="left")
+    kinds = actions.with_columns(splits=follows.fill_null(value=False)).join(PARTS, on="sort", how="left")
     split = (pl.col("sort") == BACKWARD) & pl.col("splits")
     kind = pl.when(split).then(pl.lit("backward_input")).otherwise("kind")
     return kinds.with_columns(kind=kind).drop("splits")

@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 
 def name_transfers(
-    transfers: pl.DataFrame, jobs: pl.DataFrame, ranks: pl.DataFrame
+    transfers: pl.DataFrame, actions: pl.DataFrame, ranks: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[Diagnostic]]:
     """Return the transfers as SPANS rows, and what had to be said about them.
 
-    `transfers` are raw ones with `peer`, `jobs` the named jobs (SPANS), `ranks` has rank, clock and the coordinates,
-    of absent ranks too. A batch becomes one row per direction. A transfer without a certain message becomes a span of
-    kind other with its peer, and is counted: a row with a kind but without a micro-batch would be paired by count.
+    `transfers` are raw ones with `peer`, `actions` the named actions (SPANS), `ranks` has rank, clock and the
+    coordinates, of absent ranks too. A batch becomes one row per direction. A transfer without a certain message
+    becomes a span of kind other with its peer, and is counted: a row with a kind but without a micro-batch would be
+    paired by count.
     """
     transfers = transfers.sort("rank", "start_ns", "end_ns", maintain_order=True).with_row_index("row")
-    messages = expect_messages(jobs, ranks).with_row_index("message")
-    matched = pair_ends(transfers, messages, jobs, ranks)
+    messages = expect_messages(actions, ranks).with_row_index("message")
+    matched = pair_ends(transfers, messages, actions, ranks)
     sound, contradictions = _sound(matched, transfers, messages)
     named = _named(transfers, messages, sound)
     return named, [*_notes(transfers, messages, sound), *_contradicting(contradictions)]
@@ -87,14 +88,12 @@ def _notes(transfers: pl.DataFrame, messages: pl.DataFrame, matched: pl.DataFram
     """Yield what stayed open: transfers without a message, and messages of which one end was not found."""
     unnamed = transfers.join(matched, on="row", how="anti")
     for (rank,), rows in unnamed.group_by(["rank"], maintain_order=True):
-        text = (
-            "transfers could not be told from one another, or belong to no job that is known; shown as other"
-        )
+        text = "transfers could not be told from one another, or belong to no action that is known; shown as other"
         yield Diagnostic("warning", text, rank=rank, count=rows.height)
     at_once = pl.struct("source", "target", "ready_ns").is_duplicated() & pl.col("ready_ns").is_not_null()
     if paired := messages.filter(at_once).join(matched, on="message", how="semi").height:
         text = (
-            "messages from the two halves of overlapped jobs to one rank: which is which follows the order in which "
+            "messages from the two halves of overlapped actions to one rank: which is which follows the order in which "
             "MindSpeed sends them, the forward's first"
         )
         yield Diagnostic("info", text, count=paired)
@@ -104,7 +103,9 @@ def _notes(transfers: pl.DataFrame, messages: pl.DataFrame, matched: pl.DataFram
         ends = matched.filter(pl.col("end") == end)
         absent = told.filter(pl.col(rank).is_in(measured)).join(ends, on="message", how="anti")
         for (one,), rows in absent.group_by([rank], maintain_order=True):
-            text = f"messages between jobs without a {end} that is certainly theirs; nothing else was shifted"
+            text = (
+                f"messages between actions without a {end} that is certainly theirs; nothing else was shifted"
+            )
             yield Diagnostic("warning", text, rank=one, count=rows.height)
 
 

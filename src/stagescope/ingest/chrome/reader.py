@@ -77,9 +77,9 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     names = every.group_by("name").len().sort("len", "name", descending=[True, False])["name"].to_list()
     pattern = _pattern(options.pattern, names)
     if pattern is None:
-        raise InputError.no_job_names(paths[0], options.pattern, names[:MOST_SHOWN])
+        raise InputError.no_action_names(paths[0], options.pattern, names[:MOST_SHOWN])
     if options.pattern is None:
-        text = f"jobs are the slices called like {pattern.text} (say how they are called with --pattern)"
+        text = f"actions are the slices called like {pattern.text} (say how they are called with --pattern)"
         diagnostics.append(Diagnostic("info", text))
     spans = _with_steps(_spans(files, _named(names, pattern), diagnostics))
     return Timeline(
@@ -134,10 +134,10 @@ def _pattern(given: str | None, names: Sequence[str]) -> NamePattern | None:
     """Return the pattern of the call, else the first common one that finds forwards and backwards; None for none."""
     if given is not None:
         pattern = NamePattern(given)
-        return pattern if any(pattern.job(name) for name in names) else None
+        return pattern if any(pattern.action(name) for name in names) else None
     for text in COMMON_PATTERNS:
         pattern = NamePattern(text)
-        kinds = {job.kind for name in names if (job := pattern.job(name))}
+        kinds = {action.kind for name in names if (action := pattern.action(name))}
         if "forward" in kinds and kinds & {"backward", "backward_input"}:
             return pattern
     return None
@@ -145,25 +145,25 @@ def _pattern(given: str | None, names: Sequence[str]) -> NamePattern | None:
 
 def _named(names: Sequence[str], pattern: NamePattern) -> pl.DataFrame:
     """Return what the names that fit tell: name, kind, lane and a column per number."""
-    found = [(name, job) for name in names if (job := pattern.job(name)) is not None]
+    found = [(name, action) for name in names if (action := pattern.action(name)) is not None]
     rows = [
-        {"name": name, "kind": job.kind, "lane": job.lane, **dict.fromkeys(NUMBERS), **job.numbers}
-        for name, job in found
+        {"name": name, "kind": action.kind, "lane": action.lane, **dict.fromkeys(NUMBERS), **action.numbers}
+        for name, action in found
     ]
     schema = {"name": pl.String, "kind": pl.String, "lane": pl.String, **dict.fromkeys(NUMBERS, pl.Int32)}
     return pl.DataFrame(rows, schema)
 
 
 def _spans(files: Sequence[Slices], named: pl.DataFrame, diagnostics: list[Diagnostic]) -> pl.DataFrame:
-    """Return the slices that are jobs as spans, with the columns clock and source of their ranks."""
+    """Return the slices that are actions as spans, with the columns clock and source of their ranks."""
     parts = []
     for number, file in enumerate(files):
-        jobs = file.slices.join(named, on="name", how="inner").drop("name")
+        actions = file.slices.join(named, on="name", how="inner").drop("name")
         in_name = RANK_IN_NAME.search(file.path.name)
         rank = int(in_name[1]) if in_name and len(files) > 1 else None
         clock = "wall clock" if file.has_epoch else f"time of file {number}"
         parts.append(
-            jobs.with_columns(
+            actions.with_columns(
                 source=pl.lit(str(file.path)),
                 clock=pl.lit(clock),
                 file=pl.lit(number),
@@ -190,7 +190,7 @@ def _spans(files: Sequence[Slices], named: pl.DataFrame, diagnostics: list[Diagn
 
 
 def _with_steps(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the spans with steps: as their names say, else one more whenever a rank repeats a job."""
+    """Return the spans with steps: as their names say, else one more whenever a rank repeats a action."""
     if spans["step"].null_count() < spans.height:
         return spans
     no_steps = pl.DataFrame(schema=STEPS_SCHEMA)

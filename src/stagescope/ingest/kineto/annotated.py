@@ -1,8 +1,8 @@
-"""The jobs and transfers that the annotations of one rank name, with the wait for their input taken out.
+"""The actions and transfers that the annotations of one rank name, with the wait for their input taken out.
 
 An annotation ``PP:1F0`` includes the wait for the activations (torch 2.13.0, schedules.py, `_perform_action`), and
 ``Forward 0`` of GPipe their whole transfer, there and on. The process group's own annotations tell: ``gloo:recv``
-begins where a receive is issued and ends when the wait for it returns, so the compute of the job begins behind it.
+begins where a receive is issued and ends when the wait for it returns, so the compute of the action begins behind it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import polars as pl
 
 from stagescope.ingest.annotations.names import ACTION, MIRROR, PLAIN, meanings, pattern_meanings
 from stagescope.ingest.kineto.edges import HALF_OF_START_NS, NEVER, Operators, find_edges, following
-from stagescope.vocabulary.kinds import BY_NAME, PIPELINE_JOBS, RECEIVES, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, RECEIVES, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,9 +35,9 @@ MEANING_SCHEMA = {
 
 
 class Annotated(NamedTuple):
-    """What the annotations say: jobs (edge_error_ns is how far an edge may be off), transfers, and pairs not split."""
+    """What the annotations say: actions (edge_error_ns is how far an edge may be off), transfers, and pairs not split."""
 
-    jobs: pl.DataFrame
+    actions: pl.DataFrame
     transfers: pl.DataFrame
     unsplit: int
 
@@ -45,8 +45,8 @@ class Annotated(NamedTuple):
 def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.DataFrame:
     """Return one row per thing that annotations name: the columns of Meaning, mark, thread, start_ns, end_ns.
 
-    Where stagescope's own mirror named the jobs, torch's names of the same jobs are left out: the mirror's are exact.
-    So are names that the caller's `pattern` describes.
+    Where stagescope's own mirror named the actions, torch's names of the same actions are left out: the mirror's are
+    exact. So are names that the caller's `pattern` describes.
     """
     meanings_of = meanings if pattern is None else pattern_meanings(pattern)
     rows = [
@@ -61,17 +61,17 @@ def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.Dat
         .join(known, on="name", how="inner")
         .sort("start_ns", "mark", "place")
     )
-    is_job = pl.col("kind").is_in([*PIPELINE_JOBS, "optimizer", "loss", "grad_reduce"])
+    is_action = pl.col("kind").is_in([*ACTION_KINDS, "optimizer", "loss", "grad_reduce"])
     mirrored = marks.filter(pl.col("style") == MIRROR)["kind"].unique()
-    return marks.filter(~is_job | (pl.col("style") == MIRROR) | ~pl.col("kind").is_in(mirrored.implode()))
+    return marks.filter(~is_action | (pl.col("style") == MIRROR) | ~pl.col("kind").is_in(mirrored.implode()))
 
 
 def annotated_spans(tables: Mapping[str, pl.DataFrame], marks: pl.DataFrame) -> Annotated:
-    """Return the jobs and transfers of one rank, as its host ran them; `marks` is what named_marks returns."""
+    """Return the actions and transfers of one rank, as its host ran them; `marks` is what named_marks returns."""
     operators = Operators(tables["operators"])
     transfers = _transfers(tables["annotations"], marks)
-    jobs = marks.filter(~pl.col("kind").is_in(TRANSFERS))
-    outer = _without_waits(jobs, transfers, operators)
+    actions = marks.filter(~pl.col("kind").is_in(TRANSFERS))
+    outer = _without_waits(actions, transfers, operators)
     outer, unsplit = _split_pairs(outer, operators)
     edged = _with_edges(outer, operators)
     return Annotated(_with_losses(edged, operators), transfers, unsplit)
@@ -109,24 +109,24 @@ def _issued_in(marks: pl.DataFrame, annotations: pl.DataFrame, pattern: str, *, 
     )  # fmt: skip
 
 
-def _without_waits(jobs: pl.DataFrame, transfers: pl.DataFrame, operators: Operators) -> pl.DataFrame:
-    """Return the jobs with outer_start_ns and outer_end_ns: behind the receive that feeds each, before its send."""
+def _without_waits(actions: pl.DataFrame, transfers: pl.DataFrame, operators: Operators) -> pl.DataFrame:
+    """Return the actions with outer_start_ns and outer_end_ns: behind the receive that feeds each, before its send."""
     fed = pl.col("kind").replace_strict(FED_BY, default=None, return_dtype=pl.String)
     known = [pl.col(name).fill_null(-1).alias(f"of_{name}") for name in ("stage", "microbatch")]
     key = ["fed", "of_stage", "of_microbatch"]
     receives = transfers.filter(pl.col("kind").is_in(RECEIVES)).select(
         *known, fed="kind", received_ns="end_ns"
     )
-    # The last receive before the job's end, and not all of its micro-batch: those of every step would be a product.
+    # The last receive before the action's end, and not all of its micro-batch: those of every step would be a product.
     joined = (
-        jobs.with_columns(*known, fed=fed)
-        .with_row_index("job")
+        actions.with_columns(*known, fed=fed)
+        .with_row_index("action")
         .sort("end_ns")
         .join_asof(
             receives.sort("received_ns"),
             left_on="end_ns", right_on="received_ns", by=key, check_sortedness=False,
         )
-        .sort("job")
+        .sort("action")
         .with_columns(wait_end_ns=pl.when(pl.col("received_ns") >= pl.col("start_ns")).then("received_ns"))
     )  # fmt: skip
     starts = pl.max_horizontal("start_ns", pl.when(pl.col("style") != MIRROR).then("wait_end_ns"))
@@ -137,20 +137,20 @@ def _without_waits(jobs: pl.DataFrame, transfers: pl.DataFrame, operators: Opera
     return joined.with_columns(outer_end_ns=pl.when(is_plain).then(before_send).otherwise("end_ns"))
 
 
-def _split_pairs(jobs: pl.DataFrame, operators: Operators) -> tuple[pl.DataFrame, int]:
-    """Return the jobs with `pair`, the two of a pair one after the other where operators tell, and how many do not.
+def _split_pairs(actions: pl.DataFrame, operators: Operators) -> tuple[pl.DataFrame, int]:
+    """Return the actions with `pair`, the two of a pair one after the other where operators tell, and how many do not.
 
     Without a function of the user's, torch runs the forward and then the backward (2.13.0, `_perform_action`).
     """
-    sizes = jobs.group_by("mark").agg(size=pl.len())
-    jobs = jobs.join(sizes, on="mark", how="left", maintain_order="left").with_columns(
+    sizes = actions.group_by("mark").agg(size=pl.len())
+    actions = actions.join(sizes, on="mark", how="left", maintain_order="left").with_columns(
         pair=pl.when(pl.col("size") > 1).then(pl.col("mark").cast(pl.Int32))
     )
-    paired = (jobs["size"] > 1).to_numpy()
+    paired = (actions["size"] > 1).to_numpy()
     if not paired.any():
-        return jobs.with_columns(is_second=pl.lit(value=False), between_ns=pl.lit(0, pl.Int64)), 0
+        return actions.with_columns(is_second=pl.lit(value=False), between_ns=pl.lit(0, pl.Int64)), 0
     mark_start, mark_end, place, wait = (
-        jobs[name].to_numpy() for name in ("start_ns", "end_ns", "place", "outer_start_ns")
+        actions[name].to_numpy() for name in ("start_ns", "end_ns", "place", "outer_start_ns")
     )
     backward_ns = following(operators.backward_ns, mark_start)
     split = paired & (backward_ns < mark_end)
@@ -158,11 +158,11 @@ def _split_pairs(jobs: pl.DataFrame, operators: Operators) -> tuple[pl.DataFrame
     # The backward may begin with a wait, and the forward ends soon after its last operator. Without a wait the
     # backward begins about half way between its operators and those of the forward: see find_edges.
     soon_ns = np.minimum(backward_ns, forward_end + BETWEEN_PAIR_NS)
-    outer_end = jobs["outer_end_ns"].to_numpy()
+    outer_end = actions["outer_end_ns"].to_numpy()
     before_half_way = np.maximum(forward_end, (forward_end + backward_ns) // 2 - HALF_OF_START_NS)
     start = np.where(split & (place == 1), np.where(wait > forward_end, wait, before_half_way), wait)
     end = np.where(split & (place == 0), np.maximum(soon_ns, wait), outer_end)
-    edged = jobs.with_columns(
+    edged = actions.with_columns(
         outer_start_ns=pl.Series(start),
         outer_end_ns=pl.Series(end),
         is_second=pl.Series(split & (place == 1)),
@@ -171,36 +171,36 @@ def _split_pairs(jobs: pl.DataFrame, operators: Operators) -> tuple[pl.DataFrame
     return edged, int((paired & ~split).sum()) // 2
 
 
-def _with_edges(jobs: pl.DataFrame, operators: Operators) -> pl.DataFrame:
-    """Return the jobs with start_ns, end_ns and edge_error_ns, the forward of a loss without the loss."""
-    outer_start, outer_end = (jobs[name].to_numpy() for name in ("outer_start_ns", "outer_end_ns"))
+def _with_edges(actions: pl.DataFrame, operators: Operators) -> pl.DataFrame:
+    """Return the actions with start_ns, end_ns and edge_error_ns, the forward of a loss without the loss."""
+    outer_start, outer_end = (actions[name].to_numpy() for name in ("outer_start_ns", "outer_end_ns"))
     loss_ns = operators.loss_start(outer_start, outer_end)
-    is_forward = (jobs["kind"] == "forward").to_numpy() & (jobs["style"] != MIRROR).to_numpy()
+    is_forward = (actions["kind"] == "forward").to_numpy() & (actions["style"] != MIRROR).to_numpy()
     has_loss = is_forward & (loss_ns < NEVER)
     loss_ns = np.where(has_loss, loss_ns, outer_end)
     edges = find_edges(
         operators,
         outer_start,
         loss_ns,
-        is_backward=(jobs["kind"] == "backward").to_numpy(),
-        sends_behind=(jobs["style"] == PLAIN).to_numpy(),
+        is_backward=(actions["kind"] == "backward").to_numpy(),
+        sends_behind=(actions["style"] == PLAIN).to_numpy(),
     )
-    exact = (jobs["style"] == MIRROR).to_numpy()
-    edged = jobs.with_columns(
+    exact = (actions["style"] == MIRROR).to_numpy()
+    edged = actions.with_columns(
         start_ns=pl.Series(np.where(exact, outer_start, edges.start_ns)),
         end_ns=pl.Series(np.where(exact, outer_end, edges.end_ns)),
-        edge_error_ns=pl.Series(np.where(exact, 0, np.maximum(edges.error_ns, jobs["between_ns"]))),
+        edge_error_ns=pl.Series(np.where(exact, 0, np.maximum(edges.error_ns, actions["between_ns"]))),
         loss_ns=pl.Series(np.where(has_loss, loss_ns, -1)),
     )
-    # The second job of a pair stands in the row behind the first one's.
+    # The second action of a pair stands in the row behind the first one's.
     after_first = pl.max_horizontal("start_ns", pl.min_horizontal("end_ns", pl.col("end_ns").shift(1)))
     return edged.with_columns(start_ns=pl.when("is_second").then(after_first).otherwise("start_ns"))
 
 
-def _with_losses(jobs: pl.DataFrame, operators: Operators) -> pl.DataFrame:
-    """Return the jobs as spans, and one more per forward with a loss in its annotation, or behind it as in GPipe."""
-    marks = np.sort(jobs["start_ns"].to_numpy())
-    forwards = jobs.filter((pl.col("kind") == "forward") & (pl.col("style") != MIRROR))
+def _with_losses(actions: pl.DataFrame, operators: Operators) -> pl.DataFrame:
+    """Return the actions as spans, and one more per forward with a loss in its annotation, or behind it as in GPipe."""
+    marks = np.sort(actions["start_ns"].to_numpy())
+    forwards = actions.filter((pl.col("kind") == "forward") & (pl.col("style") != MIRROR))
     end_ns = forwards["outer_end_ns"].to_numpy()
     behind_ns = operators.loss_end(end_ns, following(marks, end_ns))
     inside = (forwards["loss_ns"] >= 0).to_numpy()
@@ -211,7 +211,7 @@ def _with_losses(jobs: pl.DataFrame, operators: Operators) -> pl.DataFrame:
         end_ns=pl.Series(np.where(inside, end_ns, behind_ns)),
         pair=pl.lit(None, pl.Int32),
     ).filter(pl.col("end_ns") < NEVER)
-    spans = pl.concat([jobs, losses])
+    spans = pl.concat([actions, losses])
     lanes = {kind.name: kind.lane for kind in BY_NAME.values()}
     return spans.select(
         "kind", "stage", "microbatch", "step", "pair", "start_ns", "end_ns", "edge_error_ns", "mark", "thread",

@@ -1,8 +1,8 @@
-"""The jobs of a 1F1B rank whose trace holds transfers and nothing of the model: annotations without operators.
+"""The actions of a 1F1B rank whose trace holds transfers and nothing of the model: annotations without operators.
 
-A job lies between the end of its receive and its own send. Where the host also waited for an earlier send in between,
-or nothing was sent or received between two jobs, what such jobs usually take on the rank divides the time, and the
-stated uncertainty is as large as what was divided.
+A action lies between the end of its receive and its own send. Where the host also waited for an earlier send in
+between, or nothing was sent or received between two actions, what such actions usually take on the rank divides the
+time, and the stated uncertainty is as large as what was divided.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     Bounds = tuple[int | None, int | None]
 
 AROUND_NS = 500_000
-"""How long a rank is at most between a job and the transfers around it, unless the system keeps it waiting."""
+"""How long a rank is at most between a action and the transfers around it, unless the system keeps it waiting."""
 
 USUAL_NS = {"behind a receive": 20_000, "before a send": 80_000}
 """What it usually does there, as measured beside the recorder; of a short gap a twentieth at most."""
 
 USUAL_WORK = {"forward": 1, "backward": 2}
-"""How long jobs take beside each other where nothing in the trace tells: as in the papers."""
+"""How long actions take beside each other where nothing in the trace tells: as in the papers."""
 
 
 class Gap(NamedTuple):
-    """Jobs with no transfer between them, and the time in which they ran.
+    """Actions with no transfer between them, and the time in which they ran.
 
-    A side is None where nothing bounds it. A `soft` side may be farther out than the jobs were; a hard one is a
+    A side is None where nothing bounds it. A `soft` side may be farther out than the actions were; a hard one is a
     transfer that was made at once.
     """
 
@@ -53,8 +53,8 @@ class Gap(NamedTuple):
     soft_end: bool
 
 
-class Job(NamedTuple):
-    """A job, the stretch that it lies in, and how far the worse of its edges may be off."""
+class Action(NamedTuple):
+    """A action, the stretch that it lies in, and how far the worse of its edges may be off."""
 
     item: Item
     start_ns: int
@@ -73,8 +73,8 @@ def infer_by_transfers(tables: Mapping[str, pl.DataFrame], facts: RankFacts) -> 
     steps, left_out = match_transfers(works, _breaks(others), groups, facts.rank)
     gaps = [gap for items in steps for gap in _gaps(items, others)]
     usual_ns = _usual(gaps)
-    jobs = [job for gap in gaps for job in _placed(gap, usual_ns)]
-    return Inferred(_job_table(jobs), _work_table(chain.from_iterable(steps)), left_out)
+    actions = [action for gap in gaps for action in _placed(gap, usual_ns)]
+    return Inferred(_action_table(actions), _work_table(chain.from_iterable(steps)), left_out)
 
 
 def _works(annotations: pl.DataFrame, operators: pl.DataFrame) -> list[Work]:
@@ -101,9 +101,9 @@ def _breaks(others: pl.DataFrame) -> list[int]:
 
 
 def _gaps(items: Sequence[Item], others: pl.DataFrame) -> Iterator[Gap]:
-    """Yield the stretches of a step between transfers in which jobs ran, in the order of time.
+    """Yield the stretches of a step between transfers in which actions ran, in the order of time.
 
-    A receive is waited for before the job that it feeds, a send is only issued.
+    A receive is waited for before the action that it feeds, a send is only issued.
     """
     works = [item.work for item in items if item.work is not None]
     send_ends_ns = np.sort([work.end_ns for work in works if work.sends])
@@ -122,7 +122,7 @@ def _gaps(items: Sequence[Item], others: pl.DataFrame) -> Iterator[Gap]:
 
 
 def _gap(run: Sequence[Item], within_ns: Bounds, send_ends_ns: Times, soft: tuple[bool, bool]) -> Gap:
-    """Return the gap between two transfers; whoever waits for a send in it may have done its job long before."""
+    """Return the gap between two transfers; whoever waits for a send in it may have done its action long before."""
     start_ns, end_ns = within_ns
     inside = (send_ends_ns > (start_ns or 0)) & (send_ends_ns <= (end_ns or 2**62))
     if inside.any():
@@ -164,8 +164,8 @@ def _usual(gaps: Sequence[Gap]) -> dict[str, float]:
     return {kind: usual_ns.get(kind, 0.0) for kind in USUAL_WORK}
 
 
-def _placed(gap: Gap, usual_ns: dict[str, float]) -> Iterator[Job]:
-    """Yield the jobs of a gap: all of it, unless a side is soft and its jobs usually take less."""
+def _placed(gap: Gap, usual_ns: dict[str, float]) -> Iterator[Action]:
+    """Yield the actions of a gap: all of it, unless a side is soft and its actions usually take less."""
     expected = [usual_ns[item.kind] for item in gap.items]
     length_ns = round(sum(expected))
     start_ns, end_ns = gap.start_ns, gap.end_ns
@@ -186,27 +186,27 @@ def _placed(gap: Gap, usual_ns: dict[str, float]) -> Iterator[Job]:
     weights = expected if length_ns else [float(USUAL_WORK[item.kind]) for item in gap.items]
     shares = np.cumsum([0.0, *weights]) / sum(weights)
     cuts_ns = [start_ns + round((end_ns - start_ns) * share) for share in shares]
-    # The cut between two jobs may be anywhere in between.
+    # The cut between two actions may be anywhere in between.
     inner_ns = max((max(cut_ns - start_ns, end_ns - cut_ns) for cut_ns in cuts_ns[1:-1]), default=0)
     error_ns = max(AROUND_NS, start_ns - earliest_ns, latest_ns - end_ns, inner_ns)
     for item, (since_ns, until_ns) in zip(gap.items, pairwise(cuts_ns), strict=True):
-        yield Job(item, since_ns, until_ns, error_ns)
+        yield Action(item, since_ns, until_ns, error_ns)
 
 
-def _job_table(jobs: Sequence[Job]) -> pl.DataFrame:
+def _action_table(actions: Sequence[Action]) -> pl.DataFrame:
     rows = [
         (
-            job.item.kind,
-            job.item.order,
-            job.start_ns,
-            job.end_ns,
-            job.error_ns,
-            job.start_ns,
-            job.end_ns,
+            action.item.kind,
+            action.item.order,
+            action.start_ns,
+            action.end_ns,
+            action.error_ns,
+            action.start_ns,
+            action.end_ns,
             "compute",
             False,
         )
-        for job in jobs
+        for action in actions
     ]
     return pl.DataFrame(rows, SPANS_SCHEMA, orient="row")
 

@@ -1,9 +1,9 @@
-"""Jobs and transfers as the device ran them: the kernels that were launched inside each annotation.
+"""Actions and transfers as the device ran them: the kernels that were launched inside each annotation.
 
-A kernel belongs to the job during whose annotation it was launched, on whatever thread: the autograd engine launches
+A kernel belongs to the action during whose annotation it was launched, on whatever thread: the autograd engine launches
 backward kernels from a thread of its own while the annotated one waits. Kineto's own projected annotations
 (``gpu_user_annotation``) know launches of the annotating thread alone, and the innermost annotation alone, so they are
-used only for jobs none of whose launches is in the trace. A captured graph is one launch of many kernels.
+used only for actions none of whose launches is in the trace. A captured graph is one launch of many kernels.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 class OnDevice(NamedTuple):
-    """Spans at the device's times; the jobs that launched no kernel stay on the host lane, and are counted."""
+    """Spans at the device's times; the actions that launched no kernel stay on the host lane, and are counted."""
 
-    jobs: pl.DataFrame
+    actions: pl.DataFrame
     transfers: pl.DataFrame
     without_kernels: int
 
 
 def on_device(
-    tables: Mapping[str, pl.DataFrame], jobs: pl.DataFrame, marks: pl.DataFrame, rank: int | None
+    tables: Mapping[str, pl.DataFrame], actions: pl.DataFrame, marks: pl.DataFrame, rank: int | None
 ) -> OnDevice:
-    """Return the jobs from their first kernel's start to their last one's end, and the transfers of NCCL.
+    """Return the actions from their first kernel's start to their last one's end, and the transfers of NCCL.
 
     `marks` has the annotations of transfers, `rank` is the process's own.
     """
     launched = _launched(tables)
-    placed = _placed(launched.filter(pl.col("what") == COMPUTE_KERNEL), jobs)
-    times = placed.group_by("job").agg(device_start_ns=pl.min("start_ns"), device_end_ns=pl.max("end_ns"))
-    joined = jobs.with_row_index("job").join(times, on="job", how="left", maintain_order="left")
+    placed = _placed(launched.filter(pl.col("what") == COMPUTE_KERNEL), actions)
+    times = placed.group_by("action").agg(device_start_ns=pl.min("start_ns"), device_end_ns=pl.max("end_ns"))
+    joined = actions.with_row_index("action").join(times, on="action", how="left", maintain_order="left")
     joined = _with_projected(joined, tables["annotations"], tables["device_annotations"])
     has_kernels = pl.col("device_start_ns").is_not_null()
     moved = joined.with_columns(
@@ -50,25 +50,27 @@ def on_device(
     transfers = _transfers(
         launched.filter(pl.col("what") == TRANSFER_KERNEL), tables["messages"], marks, rank
     )
-    return OnDevice(moved.drop("job", "device_start_ns", "device_end_ns"), transfers, missing)
+    return OnDevice(moved.drop("action", "device_start_ns", "device_end_ns"), transfers, missing)
 
 
-def _error_on_device(jobs: pl.DataFrame) -> pl.Expr:
-    """Return how far the edges of jobs with kernels may be off: not at all, but for the loss that a forward holds."""
-    if "holds_loss" not in jobs.columns:
+def _error_on_device(actions: pl.DataFrame) -> pl.Expr:
+    """Return how far the edges of actions with kernels may be off: not at all, but for the loss that a forward holds."""
+    if "holds_loss" not in actions.columns:
         return pl.lit(0)
     return pl.when("holds_loss").then(pl.col("device_end_ns") - pl.col("device_start_ns")).otherwise(0)
 
 
-def _with_projected(jobs: pl.DataFrame, annotations: pl.DataFrame, projected: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs, those without a kernel with the times that Kineto projected their annotations to.
+def _with_projected(
+    actions: pl.DataFrame, annotations: pl.DataFrame, projected: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the actions, those without a kernel with the times that Kineto projected their annotations to.
 
     The third annotation of a name on the host is the third of that name on the device, where both have as many; on the
-    stream that has most of them. The two jobs of a pair have one annotation, which tells nothing of either.
+    stream that has most of them. The two actions of a pair have one annotation, which tells nothing of either.
     """
-    if projected.is_empty() or "mark" not in jobs.columns:
-        return jobs
-    own = annotations.with_row_index("mark").filter(pl.col("mark").is_in(jobs["mark"].implode()))
+    if projected.is_empty() or "mark" not in actions.columns:
+        return actions
+    own = annotations.with_row_index("mark").filter(pl.col("mark").is_in(actions["mark"].implode()))
     named = projected.filter(pl.col("name").is_in(own["name"].implode()))
     lengths = named.group_by("stream").agg(length_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     main = lengths.sort("length_ns", "stream")["stream"].tail(1)
@@ -77,7 +79,7 @@ def _with_projected(jobs: pl.DataFrame, annotations: pl.DataFrame, projected: pl
         *key, projected_start_ns="start_ns", projected_end_ns="end_ns"
     )
     matched = _numbered(own).join(on_stream, on=key).select("mark", "projected_start_ns", "projected_end_ns")
-    joined = jobs.join(matched, on="mark", how="left", maintain_order="left")
+    joined = actions.join(matched, on="mark", how="left", maintain_order="left")
     sides = {
         side: pl.coalesce(side, pl.when(pl.col("pair").is_null()).then(side.replace("device", "projected")))
         for side in ("device_start_ns", "device_end_ns")
@@ -102,9 +104,13 @@ def _launched(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     return tables["kernels"].join(launches, on="correlation", how="inner")
 
 
-def _placed(kernels: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels with `job`, the row of the job in whose annotation they were launched."""
-    holders = jobs.with_row_index("job").select("job", "mark_start_ns", "mark_end_ns").sort("mark_start_ns")
+def _placed(kernels: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
+    """Return the kernels with `action`, the row of the action in whose annotation they were launched."""
+    holders = (
+        actions.with_row_index("action")
+        .select("action", "mark_start_ns", "mark_end_ns")
+        .sort("mark_start_ns")
+    )
     found = kernels.sort("launch_ns").join_asof(
         holders, left_on="launch_ns", right_on="mark_start_ns", check_sortedness=False
     )
@@ -118,9 +124,9 @@ def _transfers(
     holders = marks.filter(pl.col("kind").is_in(TRANSFERS)).with_columns(
         mark_start_ns="start_ns", mark_end_ns="end_ns"
     )
-    named = holders.with_row_index("job").select("job", "kind", "stage", "microbatch", "step")
+    named = holders.with_row_index("action").select("action", "kind", "stage", "microbatch", "step")
     facts = messages.unique("correlation", keep="first", maintain_order=True)
-    placed = _placed(kernels, holders).join(named, on="job").join(facts, on="correlation", how="left")
+    placed = _placed(kernels, holders).join(named, on="action").join(facts, on="correlation", how="left")
     peer = pl.when(pl.col("kind").str.starts_with("send")).then("target").otherwise("source")
     return placed.select(
         "kind", "stage", "microbatch", "step", "start_ns", "end_ns", "bytes",

@@ -1,10 +1,10 @@
-"""Where a job begins and ends, between the annotation around it and the operators in it.
+"""Where a action begins and ends, between the annotation around it and the operators in it.
 
-An annotation is wider than the job in it by what the schedule and the profiler do around the job; the first and the
-last operator are narrower by what Python does before and after. The job's edge lies between the two: half way where
-little is between, because the stretches have much the same to do there. The longer the stretch the less of it is taken
-off, because then the model works for long before its first operator, as the autograd engine does, or the process had
-to wait for a processor. How far an edge can be off is known for every job.
+An annotation is wider than the action in it by what the schedule and the profiler do around the action; the first and
+the last operator are narrower by what Python does before and after. The action's edge lies between the two: half way
+where little is between, because the stretches have much the same to do there. The longer the stretch the less of it
+is taken off, because then the model works for long before its first operator, as the autograd engine does, or the
+process had to wait for a processor. How far an edge can be off is known for every action.
 
 The shares are those that were measured beside the recorder on CPU runs of all schedules of torch 2.13.0.
 """
@@ -37,14 +37,14 @@ HALF_OF_START_NS = 50_000
 MOST_OFF_END_NS = 100_000
 """Half of what is behind the last operator is taken off, up to this."""
 MOST_OFF_BEFORE_SEND_NS = 200_000
-"""Before a send it is three fifths, up to this: its preparation is no part of the job."""
+"""Before a send it is three fifths, up to this: its preparation is no part of the action."""
 CLOSED_NS = 10_000
 """What a backward does at most behind an operator that closes it, if the system lets it run."""
 NEVER = np.iinfo(np.int64).max
 
 
 class Edges(NamedTuple):
-    """Start and end of jobs, and how far the worse of the two can be off."""
+    """Start and end of actions, and how far the worse of the two can be off."""
 
     start_ns: Times
     end_ns: Times
@@ -112,10 +112,10 @@ def find_edges(
     is_backward: Flags,
     sends_behind: Flags | None = None,
 ) -> Edges:
-    """Return the edges of jobs that lie in these stretches.
+    """Return the edges of actions that lie in these stretches.
 
     `is_backward` tells which are whole backwards, for input and weights. `sends_behind` tells which stretches end
-    where a send was issued: what prepares it is no part of the job.
+    where a send was issued: what prepares it is no part of the action.
     """
     first_ns = operators.first_start(outer_start_ns, outer_end_ns)
     last_ns = operators.last_end(outer_start_ns, outer_end_ns)
@@ -132,13 +132,13 @@ def find_edges(
     end_shift_ns = np.where(closed, np.maximum(after_ns - CLOSED_NS, end_shift_ns), end_shift_ns)
     end_error_ns = np.maximum(after_ns - end_shift_ns, end_shift_ns)
     error_ns = np.maximum(before_ns - start_shift_ns, end_error_ns)
-    # A job without an operator is somewhere in its annotation.
+    # A action without an operator is somewhere in its annotation.
     error_ns = np.where(known, error_ns, whole_ns)
     return Edges(outer_start_ns + start_shift_ns, outer_end_ns - end_shift_ns, error_ns)
 
 
 def _start_shift(before_ns: Times) -> Times:
-    """Return how far behind the beginning of a stretch its job starts, by what lies before its first operator."""
+    """Return how far behind the beginning of a stretch its action starts, by what lies before its first operator."""
     half_ns = np.minimum(before_ns // 2, HALF_OF_START_NS)
     return np.maximum(half_ns, np.minimum(before_ns // 5, 2 * HALF_OF_START_NS))
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def find_evaluations(jobs: pl.DataFrame, backward_ns: npt.NDArray[np.int64]) -> list[int]:
+def find_evaluations(actions: pl.DataFrame, backward_ns: npt.NDArray[np.int64]) -> list[int]:
     """Return the steps of a training that are forwards alone, as many as in other steps: those are evaluations.
 
     Schedules annotate backwards there too. They are none if no operator of the autograd engine starts in them;
     `backward_ns` is when those of the whole trace start, sorted.
     """
-    since, until = (np.searchsorted(backward_ns, jobs[side]) for side in ("mark_start_ns", "mark_end_ns"))
+    since, until = (np.searchsorted(backward_ns, actions[side]) for side in ("mark_start_ns", "mark_end_ns"))
     works = pl.Series(until > since) if len(backward_ns) else pl.lit(value=True)
     counts = (
-        jobs.with_columns(is_backward=pl.col("kind").is_in(BACKWARDS) & works)
+        actions.with_columns(is_backward=pl.col("kind").is_in(BACKWARDS) & works)
         .group_by("step")
         .agg(forwards=(pl.col("kind") == "forward").sum(), backwards=pl.sum("is_backward"))
     )

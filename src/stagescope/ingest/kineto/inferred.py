@@ -1,4 +1,4 @@
-"""The jobs of a rank whose schedule annotates nothing, as 1F1B: found by operators, flows and transfers.
+"""The actions of a rank whose schedule annotates nothing, as 1F1B: found by operators, flows and transfers.
 
 Forward operators that record a graph begin a flow (category ``fwdbwd``), and the operators of the autograd engine end
 it. So a run of operators with beginnings of flows is a forward, one of the engine's with ends of flows a backward, and
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.kineto.inferred_edges import place_jobs
+from stagescope.ingest.kineto.inferred_edges import place_actions
 from stagescope.ingest.kineto.inferred_transfers import Surroundings, find_transfers, without_first_exchange
 from stagescope.ingest.kineto.operator_classes import BACKWARD, HANDLINGS, RECEIVE, SEND
 
@@ -31,17 +31,17 @@ WORKS_SCHEMA = {
 }
 
 
-NO_JOB = 2
+NO_ACTION = 2
 
 
 class Inferred(NamedTuple):
-    """Jobs and transfers by `order`, the number of the job's forward in this trace; and what tells no job.
+    """Actions and transfers by `order`, the number of the action's forward in this trace; and what tells no action.
 
     `unmatched` counts backwards without a forward, or transfers where these alone tell (by_transfers.py). `left_out`
-    counts the transfers that are of no job, as those of an evaluation.
+    counts the transfers that are of no action, as those of an evaluation.
     """
 
-    jobs: pl.DataFrame
+    actions: pl.DataFrame
     transfers: pl.DataFrame
     unmatched: int
     left_out: int = 0
@@ -54,14 +54,14 @@ def infer_spans(tables: Mapping[str, pl.DataFrame]) -> Inferred:
     if flows.is_empty() or tables["operators"].is_empty():
         return nothing
     runs = _runs(tables["operators"], tables["annotations"])
-    jobs, unmatched = _with_orders(runs, flows)
+    actions, unmatched = _with_orders(runs, flows)
     around = Surroundings.of(tables, runs)
-    jobs = without_first_exchange(jobs, around)
-    if jobs.is_empty():
+    actions = without_first_exchange(actions, around)
+    if actions.is_empty():
         return nothing
-    works, left_out = find_transfers(tables["annotations"], jobs, around)
+    works, left_out = find_transfers(tables["annotations"], actions, around)
     works = works.select(pl.col(name).cast(kind) for name, kind in WORKS_SCHEMA.items())
-    spans = place_jobs(jobs, works, tables["operators"]).select(SPANS_SCHEMA.keys())
+    spans = place_actions(actions, works, tables["operators"]).select(SPANS_SCHEMA.keys())
     return Inferred(spans, works, unmatched, left_out)
 
 
@@ -82,17 +82,17 @@ def _runs(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
     outer = outer.join_asof(
         optimizers.sort("optimizer_ns"), left_on="start_ns", right_on="optimizer_ns", check_sortedness=False
     )
-    is_job = pl.col("start_ns") > pl.col("optimizer_end_ns").fill_null(-1)
-    sort = pl.when(pl.col("what").is_in([SEND, RECEIVE]) | ~is_job).then(NO_JOB)
+    is_action = pl.col("start_ns") > pl.col("optimizer_end_ns").fill_null(-1)
+    sort = pl.when(pl.col("what").is_in([SEND, RECEIVE]) | ~is_action).then(NO_ACTION)
     outer = outer.with_columns(sort=sort.otherwise((pl.col("what") == BACKWARD).cast(pl.Int32)))
     changed = (pl.col("sort") != pl.col("sort").shift(1)).fill_null(value=True)
     grouped = outer.with_columns(run=changed.cum_sum()).group_by("run", maintain_order=True)
     runs = grouped.agg(pl.first("sort"), pl.min("start_ns"), pl.max("end_ns"))
-    return runs.filter(pl.col("sort") != NO_JOB).with_columns(is_backward=pl.col("sort") == 1)
+    return runs.filter(pl.col("sort") != NO_ACTION).with_columns(is_backward=pl.col("sort") == 1)
 
 
 def _with_orders(runs: pl.DataFrame, flows: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return the runs that are jobs, with `order` and `graph_ns`; and how many backwards have no forward.
+    """Return the runs that are actions, with `order` and `graph_ns`; and how many backwards have no forward.
 
     `graph_ns` is when the first operator that records a graph begins its flow; null for a backward.
     """
@@ -114,7 +114,7 @@ def _with_orders(runs: pl.DataFrame, flows: pl.DataFrame) -> tuple[pl.DataFrame,
     back = pairs.join(order, left_on="forward", right_on="run", how="left").select("run", "order")
     orders = pl.concat([order.select("run", "order"), back])
     graphs = forwards.group_by(run="forward").agg(graph_ns=pl.min("start_ns"))
-    jobs = runs.join(orders.with_columns(pl.col("order").cast(pl.Int32)), on="run", how="inner")
-    jobs = jobs.join(graphs, on="run", how="left").sort("start_ns")
+    actions = runs.join(orders.with_columns(pl.col("order").cast(pl.Int32)), on="run", how="inner")
+    actions = actions.join(graphs, on="run", how="left").sort("start_ns")
     ended = ends.filter(~pl.col("is_start"))["run"].n_unique()
-    return jobs, ended - back.height
+    return actions, ended - back.height

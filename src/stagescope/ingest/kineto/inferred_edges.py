@@ -1,7 +1,7 @@
-"""Where a job begins and ends that no annotation holds: between its operators and what happens before and behind them.
+"""Where a action begins and ends that no annotation holds: between its operators and what happens before and behind them.
 
 A transfer, the splitting of the batch (torch 2.13.0, schedules.py, `_split_inputs`) and a loss stand right beside a
-job. Anything else may be farther from it than it looks, up to the whole stretch in between, and that is stated.
+action. Anything else may be farther from it than it looks, up to the whole stretch in between, and that is stated.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 LONG_AGO = -(2**62)
 MOST_AROUND_NS = 200_000
-"""What a job does at most before its first and behind its last operator, where the trace begins or ends there."""
+"""What a action does at most before its first and behind its last operator, where the trace begins or ends there."""
 USUAL_HEAD_NS, USUAL_TAIL_NS = 100_000, 150_000
-"""Where nothing else is known: a forward usually begins half of this before its first operator, and a job usually ends
+"""Where nothing else is known: a forward usually begins half of this before its first operator, and a action usually ends
 half of this behind its last one."""
 MOST_BEFORE_SEND_NS = 400_000
-"""How long behind a job's last operator its send may be issued to tell where the job ended."""
+"""How long behind a action's last operator its send may be issued to tell where the action ended."""
 
 
-def place_jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs of some runs of operators, and the losses: kind, order, times, marks, lane, holds_loss.
+def place_actions(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
+    """Return the actions of some runs of operators, and the losses: kind, order, times, marks, lane, holds_loss.
 
     `runs` has is_backward, order, start_ns, end_ns and graph_ns, where the first operator of a forward begins that
     records a graph; `works` are the transfers. A forward that `holds_loss` is followed by its backward and by nothing
@@ -43,7 +43,7 @@ def place_jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame)
     begin_ns, earliest_ns = _beginnings(marks, works, start_ns, is_backward)
     ends = _ends(marks, works, end_ns, np.minimum(following(start_ns, end_ns), loss_ns))
     edges = find_edges(marks, begin_ns, ends.stop_ns, is_backward=is_backward, sends_behind=ends.sends)
-    # The end of a job and the start of the next are looked for in the same stretch, and must not cross.
+    # The end of a action and the start of the next are looked for in the same stretch, and must not cross.
     begun_ns = np.maximum(edges.start_ns, np.minimum(np.append(LONG_AGO, edges.end_ns[:-1]), start_ns))
     holds_loss = _is_before_backward(start_ns, end_ns, is_backward) & ~ends.sends & (loss_ns == NEVER)
     may_unpack = ~is_backward & _follows_exchange(marks, works, start_ns)
@@ -54,7 +54,7 @@ def place_jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame)
         np.where(holds_loss, edges.end_ns - begun_ns, 0),
         np.where(may_unpack, _graphs(runs) - begun_ns, 0),
     ]
-    jobs = runs.select(
+    actions = runs.select(
         "order",
         kind=pl.when("is_backward").then(pl.lit("backward")).otherwise(pl.lit("forward")),
         start_ns=pl.Series(begun_ns),
@@ -65,11 +65,11 @@ def place_jobs(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame)
         lane=pl.lit("compute"),
         holds_loss=pl.Series(holds_loss),
     )
-    return pl.concat([jobs, _losses(runs, edges.end_ns, loss_ns, marks).select(jobs.columns)])
+    return pl.concat([actions, _losses(runs, edges.end_ns, loss_ns, marks).select(actions.columns)])
 
 
 def _starts(runs: pl.DataFrame, marks: Operators) -> Times:
-    """Return when the first operator of each job starts: what stands before the splitting of the batch is of none."""
+    """Return when the first operator of each action starts: what stands before the splitting of the batch is of none."""
     start_ns, graph_ns = runs["start_ns"].to_numpy(), _graphs(runs)
     split_ns = preceding(marks.split_end_ns, graph_ns)
     return np.where(split_ns > start_ns, marks.first_start(split_ns, graph_ns), start_ns)
@@ -82,9 +82,9 @@ def _graphs(runs: pl.DataFrame) -> Times:
 
 
 def _follows_exchange(marks: Operators, works: pl.DataFrame, start_ns: Times) -> Flags:
-    """Tell which jobs of a first stage come right behind a receive: one of the first exchange of shapes.
+    """Tell which actions of a first stage come right behind a receive: one of the first exchange of shapes.
 
-    Operators of the exchange may stand before those of such a job.
+    Operators of the exchange may stand before those of such a action.
     """
     if "recv_forward" in works["kind"].to_list():
         return np.zeros(len(start_ns), np.bool_)
@@ -94,7 +94,7 @@ def _follows_exchange(marks: Operators, works: pl.DataFrame, start_ns: Times) ->
 
 
 class Ends(NamedTuple):
-    """What is behind jobs: where to look for the end, the latest it may be, and whether a send was issued there."""
+    """What is behind actions: where to look for the end, the latest it may be, and whether a send was issued there."""
 
     stop_ns: Times
     latest_ns: Times
@@ -102,9 +102,9 @@ class Ends(NamedTuple):
 
 
 def _ends(marks: Operators, works: pl.DataFrame, end_ns: Times, next_ns: Times) -> Ends:
-    """Return what is behind jobs whose last operators end then; `next_ns` is when the next job or the loss begins.
+    """Return what is behind actions whose last operators end then; `next_ns` is when the next action or the loss begins.
 
-    A transfer is issued at once behind a job; what else comes next may come much later, and bounds little.
+    A transfer is issued at once behind a action; what else comes next may come much later, and bounds little.
     """
     issue_ns = following(np.sort(np.concatenate([works["start_ns"].to_numpy(), marks.send_ns])), end_ns)
     sends = issue_ns < next_ns
@@ -118,9 +118,9 @@ def _ends(marks: Operators, works: pl.DataFrame, end_ns: Times, next_ns: Times) 
 def _beginnings(
     marks: Operators, works: pl.DataFrame, start_ns: Times, is_backward: Flags
 ) -> tuple[Times, Times]:
-    """Return what to take for the end of what was before jobs whose operators start then, and the earliest it may be.
+    """Return what to take for the end of what was before actions whose operators start then, and the earliest it may be.
 
-    A job follows at once on the transfers before it, on the splitting of the batch, and a backward on its loss; on
+    A action follows at once on the transfers before it, on the splitting of the batch, and a backward on its loss; on
     anything else perhaps not.
     """
     at_once = [works["end_ns"].to_numpy(), marks.message_end_ns, marks.split_end_ns]

@@ -1,6 +1,6 @@
-"""Which transfer belongs to which job that no annotation holds, and which to none.
+"""Which transfer belongs to which action that no annotation holds, and which to none.
 
-A send belongs to the job before it, a receive to the job behind it (torch 2.13.0, schedules.py,
+A send belongs to the action before it, a receive to the action behind it (torch 2.13.0, schedules.py,
 `Schedule1F1B._step_microbatches`). Between the two there is no other work with transfers of its own, as the forwards of
 an evaluation are, and no new step. In the first step of a run the stages tell each other the shapes of what they will
 send: they run one forward and one backward more, whose results go along as objects (stage.py, `_shape_inference`).
@@ -28,9 +28,9 @@ NEVER = np.iinfo(np.int64).max
 
 
 class Surroundings(NamedTuple):
-    """What happened on a rank besides its jobs, each in the order of time.
+    """What happened on a rank besides its actions, each in the order of time.
 
-    `run_start_ns` and `run_end_ns` are of all runs of operators, jobs or not. `call_ns` are the calls of sends and
+    `run_start_ns` and `run_end_ns` are of all runs of operators, actions or not. `call_ns` are the calls of sends and
     receives, `is_send` tells which is what; `message_ns` has their annotations too. `boundary_ns` are moments between
     steps: where the batch is split, and where an optimizer steps. `packing_ns` are when tensors were made of bytes.
     """
@@ -66,51 +66,51 @@ class Surroundings(NamedTuple):
 
 
 def find_transfers(
-    annotations: pl.DataFrame, jobs: pl.DataFrame, around: Surroundings
+    annotations: pl.DataFrame, actions: pl.DataFrame, around: Surroundings
 ) -> tuple[pl.DataFrame, int]:
-    """Return the transfers with the kind and the order of the job that they feed or empty, and how many are of none.
+    """Return the transfers with the kind and the order of the action that they feed or empty, and how many are of none.
 
-    Columns: kind, order, start_ns, end_ns, title. A stage receives for all jobs of a kind, or for none, and so it
-    sends: a transfer that others of its kind lack is of no job.
+    Columns: kind, order, start_ns, end_ns, title. A stage receives for all actions of a kind, or for none, and so it
+    sends: a transfer that others of its kind lack is of no action.
     """
     found = []
-    for verb, pattern, beside in (("recv", RECEIVED, _job_behind), ("send", SENT, _job_before)):
+    for verb, pattern, beside in (("recv", RECEIVED, _action_behind), ("send", SENT, _action_before)):
         works = annotations.filter(pl.col("name").str.contains(pattern))
-        row, is_own = beside(works["start_ns"].to_numpy(), jobs, around)
-        job = jobs.select("order", "is_backward")[row]
-        direction = pl.when(job["is_backward"]).then(pl.lit("_backward")).otherwise(pl.lit("_forward"))
-        order = pl.when(pl.Series(is_own)).then(job["order"])
+        row, is_own = beside(works["start_ns"].to_numpy(), actions, around)
+        action = actions.select("order", "is_backward")[row]
+        direction = pl.when(action["is_backward"]).then(pl.lit("_backward")).otherwise(pl.lit("_forward"))
+        order = pl.when(pl.Series(is_own)).then(action["order"])
         found.append(works.select("start_ns", "end_ns", title="name", kind=verb + direction, order=order))
     every = pl.concat(found)
     own = every.drop_nulls("order")
-    jobs_of_kind = pl.when(pl.col("kind").str.ends_with("backward")).then(jobs["is_backward"].sum())
-    is_usual = 2 * pl.col("order").n_unique() >= jobs_of_kind.otherwise((~jobs["is_backward"]).sum())
+    actions_of_kind = pl.when(pl.col("kind").str.ends_with("backward")).then(actions["is_backward"].sum())
+    is_usual = 2 * pl.col("order").n_unique() >= actions_of_kind.otherwise((~actions["is_backward"]).sum())
     kept = own.filter(is_usual.over("kind")).sort("start_ns")
     return kept, every.height - kept.height
 
 
 Beside = tuple["npt.NDArray[np.intp]", "Flags"]
-"""For each transfer the row of the job beside it, and whether it is of that one."""
+"""For each transfer the row of the action beside it, and whether it is of that one."""
 
 
-def _job_before(sent_ns: Times, jobs: pl.DataFrame, around: Surroundings) -> Beside:
-    ends_ns = jobs["end_ns"].to_numpy()
+def _action_before(sent_ns: Times, actions: pl.DataFrame, around: Surroundings) -> Beside:
+    ends_ns = actions["end_ns"].to_numpy()
     row = np.searchsorted(ends_ns, sent_ns, side="right") - 1
-    job_end_ns = ends_ns[row]
+    action_end_ns = ends_ns[row]
     work_ns = around.run_start_ns[np.searchsorted(around.run_start_ns, sent_ns) - 1]
-    foreign = _any_between(around.message_ns, job_end_ns, np.maximum(work_ns, job_end_ns))
-    parted = _any_between(around.boundary_ns, job_end_ns, sent_ns)
+    foreign = _any_between(around.message_ns, action_end_ns, np.maximum(work_ns, action_end_ns))
+    parted = _any_between(around.boundary_ns, action_end_ns, sent_ns)
     return np.maximum(row, 0), (row >= 0) & ~foreign & ~parted
 
 
-def _job_behind(received_ns: Times, jobs: pl.DataFrame, around: Surroundings) -> Beside:
-    starts_ns, work_end_ns = jobs["start_ns"].to_numpy(), around.run_end_ns
+def _action_behind(received_ns: Times, actions: pl.DataFrame, around: Surroundings) -> Beside:
+    starts_ns, work_end_ns = actions["start_ns"].to_numpy(), around.run_end_ns
     row = np.searchsorted(starts_ns, received_ns)
     is_there, row = row < len(starts_ns), np.minimum(row, len(starts_ns) - 1)
-    job_ns = starts_ns[row]
+    action_ns = starts_ns[row]
     work = np.minimum(np.searchsorted(around.run_start_ns, received_ns), len(work_end_ns) - 1)
-    foreign = _any_between(around.message_ns, np.minimum(work_end_ns[work], job_ns), job_ns)
-    parted = _any_between(around.boundary_ns, received_ns, job_ns)
+    foreign = _any_between(around.message_ns, np.minimum(work_end_ns[work], action_ns), action_ns)
+    parted = _any_between(around.boundary_ns, received_ns, action_ns)
     return row, is_there & ~foreign & ~parted
 
 
@@ -119,15 +119,17 @@ def _any_between(moments: Times, since_ns: Times, until_ns: Times) -> Flags:
     return np.searchsorted(moments, until_ns) > np.searchsorted(moments, since_ns)
 
 
-def without_first_exchange(jobs: pl.DataFrame, around: Surroundings) -> pl.DataFrame:
-    """Return the jobs without those whose result was sent as an object: made to bytes, and sent behind its length."""
-    if jobs.is_empty():
-        return jobs
-    end_ns = jobs["end_ns"].to_numpy()
-    inside_ns = np.where(jobs["is_backward"].to_numpy(), end_ns, jobs["graph_ns"].fill_null(NEVER).to_numpy())
+def without_first_exchange(actions: pl.DataFrame, around: Surroundings) -> pl.DataFrame:
+    """Return the actions without those whose result was sent as an object: made to bytes, and sent behind its length."""
+    if actions.is_empty():
+        return actions
+    end_ns = actions["end_ns"].to_numpy()
+    inside_ns = np.where(
+        actions["is_backward"].to_numpy(), end_ns, actions["graph_ns"].fill_null(NEVER).to_numpy()
+    )
     first = np.searchsorted(around.call_ns, end_ns)
     calls_ns, sends = np.append(around.call_ns, [NEVER, NEVER]), np.append(around.is_send, [False, False])
     packed_ns = np.append(around.packing_ns, NEVER)[np.searchsorted(around.packing_ns, inside_ns)]
     is_exchange = (packed_ns < calls_ns[first]) & sends[first] & sends[first + 1]
-    orders = jobs.filter(pl.Series(is_exchange))["order"]
-    return jobs.filter(~pl.col("order").is_in(orders.implode()))
+    orders = actions.filter(pl.Series(is_exchange))["order"]
+    return actions.filter(~pl.col("order").is_in(orders.implode()))

@@ -1,4 +1,4 @@
-"""What an operator is, as far as jobs are told apart by it.
+"""What an operator is, as far as actions are told apart by it.
 
 Sources: torch 2.13.0. The autograd engine names its operators (torch/csrc/autograd/engine.cpp). Before it begins,
 `torch.autograd.backward` makes the gradient of a loss with `ones_like`. A loss of torch.nn.functional broadcasts its
@@ -12,9 +12,9 @@ from __future__ import annotations
 import polars as pl
 
 OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING, CLOSING, SPLITTING, PACKING = range(11)
-"""HANDLING is the schedule's own, and of no job, as SPLITTING is, with which a step begins. LOSS_PRELUDE and SEED are
-only read until settle_operators. CLOSING is of a job as OTHER is, and the last of it where it is a backward's. PACKING
-makes a tensor of bytes, as is done with an object to be sent."""
+"""HANDLING is the schedule's own, and of no action, as SPLITTING is, with which a step begins. LOSS_PRELUDE and SEED are
+only read until settle_operators. CLOSING is of a action as OTHER is, and the last of it where it is a backward's.
+PACKING makes a tensor of bytes, as is done with an object to be sent."""
 
 HANDLINGS = (HANDLING, SPLITTING)
 

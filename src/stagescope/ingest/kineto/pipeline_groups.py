@@ -23,7 +23,7 @@ Groups = dict[int, tuple[int, ...]]
 
 def pipeline_groups(traces: Mapping[int, RankTrace]) -> Groups:
     """Return for each rank the ranks of its pipeline in order, as far as the traces tell; other ranks are left out."""
-    stages = {rank: frozenset(trace.jobs["stage"].drop_nulls()) for rank, trace in traces.items()}
+    stages = {rank: frozenset(trace.actions["stage"].drop_nulls()) for rank, trace in traces.items()}
     roles = {rank: _role(trace) for rank, trace in traces.items()}
     found: Groups = {}
     for rank, trace in traces.items():
@@ -60,17 +60,19 @@ def with_places(rank: int, trace: RankTrace, groups: Groups, traces: Mapping[int
     group = groups.get(rank)
     if group is None:
         return trace
-    transfers, jobs = trace.transfers, trace.jobs
-    if not jobs["stage"].drop_nulls().len():
+    transfers, actions = trace.transfers, trace.actions
+    if not actions["stage"].drop_nulls().len():
         placed = pl.lit(group.index(rank), pl.Int32)
         is_placed = ~pl.col("kind").is_in(["optimizer", "other"])
-        jobs = jobs.with_columns(stage=pl.when(is_placed).then(placed))
+        actions = actions.with_columns(stage=pl.when(is_placed).then(placed))
         transfers = transfers.with_columns(stage=placed)
-    holders = {stage: other for other in group for stage in traces[other].jobs["stage"].drop_nulls().unique()}
+    holders = {
+        stage: other for other in group for stage in traces[other].actions["stage"].drop_nulls().unique()
+    }
     holders = holders or dict(enumerate(group))
     toward = pl.col("stage") + pl.col("kind").replace_strict(TOWARD, return_dtype=pl.Int32)
     known = toward.replace_strict(list(holders), list(holders.values()), default=None, return_dtype=pl.Int32)
-    return trace._replace(jobs=jobs, transfers=transfers.with_columns(peer=pl.coalesce("peer", known)))
+    return trace._replace(actions=actions, transfers=transfers.with_columns(peer=pl.coalesce("peer", known)))
 
 
 TOWARD = dict(zip(TRANSFERS, (1, -1, -1, 1), strict=True))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.ingest.annotations.steps import (
-    in_steps_of_jobs,
+    in_steps_of_actions,
     named_steps,
     profiler_steps,
     step_openings,
@@ -22,14 +22,14 @@ from stagescope.ingest.kineto.inferred import Inferred, infer_spans
 from stagescope.ingest.kineto.operator_classes import BACKWARD, SEND
 from stagescope.ingest.kineto.tables import read_tables
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.kinds import PIPELINE_JOBS, RECEIVES, SENDS
+from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stagescope.ingest.kineto.tables import TraceTables
 
-JOB_SCHEMA = {
+ACTION_SCHEMA = {
     "kind": pl.String, "lane": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "step": pl.Int32, "pair": pl.Int32,
     "start_ns": pl.Int64, "end_ns": pl.Int64, "edge_error_ns": pl.Int64, "name": pl.String,
 }  # fmt: skip
@@ -47,7 +47,7 @@ UNMATCHED_TRANSFERS = (
     " other order is told without operators"
 )
 OTHER_TRANSFERS = (
-    "transfers are of no job, as those of an evaluation and of the first exchange of shapes; left out"
+    "transfers are of no action, as those of an evaluation and of the first exchange of shapes; left out"
 )
 EVALUATIONS = "steps are forwards alone: those of an evaluation, which are no step of the training"
 HELD_LOSS = (
@@ -57,11 +57,11 @@ BY_TRANSFERS = "the order of transfers, which is that of 1F1B"
 
 
 class RankTrace(NamedTuple):
-    """One trace: whose it is, its jobs, transfers and steps; and what its jobs were inferred from, if they were."""
+    """One trace: whose it is, its actions, transfers and steps; and what its actions were inferred from, if they were."""
 
     path: Path
     facts: RankFacts
-    jobs: pl.DataFrame
+    actions: pl.DataFrame
     transfers: pl.DataFrame
     steps: pl.DataFrame
     inferred_from: str | None
@@ -69,7 +69,7 @@ class RankTrace(NamedTuple):
 
 
 def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
-    """Return what the trace in `path` tells, its jobs called as `pattern` says where one is given.
+    """Return what the trace in `path` tells, its actions called as `pattern` says where one is given.
 
     Raises InputError for a file without a list of events.
     """
@@ -77,91 +77,93 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
     facts = rank_facts(path, read.facts)
     marks = named_marks(read.tables["annotations"], pattern)
     inferred_from = None
-    if marks.filter(pl.col("kind").is_in(PIPELINE_JOBS)).is_empty():
+    if marks.filter(pl.col("kind").is_in(ACTION_KINDS)).is_empty():
         inferred, inferred_from, unmatched = _inferred_from(read, facts)
         found = _inferred(read, marks, inferred, unmatched)
     else:
         found = _annotated(read, marks)
     steps = profiler_steps(read.tables["annotations"])
-    jobs, transfers, notes = (
+    actions, transfers, notes = (
         found if read.tables["kernels"].is_empty() else _on_device(read, found, marks, facts)
     )
     if read.tables["kernels"].is_empty():
         transfers = _from_their_call(transfers, read.tables["operators"])
-    jobs, transfers, evaluated = _in_steps(read, found[0], jobs, transfers)
+    actions, transfers, evaluated = _in_steps(read, found[0], actions, transfers)
     if evaluated:
         notes = [*notes, ("info", EVALUATIONS, evaluated)]
-    if jobs.is_empty():
+    if actions.is_empty():
         steps = steps.clear()
     diagnostics = [
         *read.diagnostics,
         *(Diagnostic(*note[:2], str(path), facts.rank, count=note[2]) for note in notes),
     ]
-    return RankTrace(path, facts, jobs, transfers, steps, inferred_from, diagnostics)
+    return RankTrace(path, facts, actions, transfers, steps, inferred_from, diagnostics)
 
 
 def _in_steps(
-    read: TraceTables, host_jobs: pl.DataFrame, jobs: pl.DataFrame, transfers: pl.DataFrame
+    read: TraceTables, host_actions: pl.DataFrame, actions: pl.DataFrame, transfers: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame, int]:
-    """Return jobs and transfers with their steps, and how many evaluations are between these.
+    """Return actions and transfers with their steps, and how many evaluations are between these.
 
-    `host_jobs` are the same jobs as the host ran them.
+    `host_actions` are the same actions as the host ran them.
     """
     marked = profiler_steps(read.tables["annotations"])
-    openings = step_openings(host_jobs)
-    told = named_steps(host_jobs) if marked.is_empty() else marked
-    jobs, transfers = with_steps(jobs, told, openings), with_steps(transfers, told, openings)
+    openings = step_openings(host_actions)
+    told = named_steps(host_actions) if marked.is_empty() else marked
+    actions, transfers = with_steps(actions, told, openings), with_steps(transfers, told, openings)
     operators = read.tables["operators"]
     backward_ns = operators.filter(pl.col("what") == BACKWARD)["start_ns"].sort().to_numpy()
-    evaluated = find_evaluations(jobs, backward_ns) if marked.is_empty() else []
-    jobs, transfers = _columns(jobs, JOB_SCHEMA), _columns(transfers, TRANSFER_SCHEMA)
-    transfers = in_steps_of_jobs(transfers, jobs)
-    return without_evaluations(jobs, evaluated), without_evaluations(transfers, evaluated), len(evaluated)
+    evaluated = find_evaluations(actions, backward_ns) if marked.is_empty() else []
+    actions, transfers = _columns(actions, ACTION_SCHEMA), _columns(transfers, TRANSFER_SCHEMA)
+    transfers = in_steps_of_actions(transfers, actions)
+    return without_evaluations(actions, evaluated), without_evaluations(transfers, evaluated), len(evaluated)
 
 
 Found = tuple[pl.DataFrame, pl.DataFrame, list[tuple[str, str, int]]]
-"""Jobs, transfers, and what is to be said: severity, message, count."""
+"""Actions, transfers, and what is to be said: severity, message, count."""
 
 
 def _annotated(read: TraceTables, marks: pl.DataFrame) -> Found:
     found = annotated_spans(read.tables, marks)
     notes = []
     if found.unsplit:
-        text = "overlapped pairs are drawn as two jobs at the same time: no operator tells them apart"
+        text = "overlapped pairs are drawn as two actions at the same time: no operator tells them apart"
         notes.append(("info", text, found.unsplit))
-    return found.jobs, _with_waits(found.transfers, found.jobs), notes
+    return found.actions, _with_waits(found.transfers, found.actions), notes
 
 
 def _inferred_from(read: TraceTables, facts: RankFacts) -> tuple[Inferred, str, str]:
     """Return what can be inferred, from what, and what is to be said of the rest."""
     found = infer_spans(read.tables)
-    if found.jobs.height:
+    if found.actions.height:
         return found, "operators, flows and transfers", UNMATCHED_BACKWARDS
     told = infer_by_transfers(read.tables, facts)
     return told, BY_TRANSFERS, UNMATCHED_TRANSFERS
 
 
 def _inferred(read: TraceTables, marks: pl.DataFrame, found: Inferred, unmatched: str) -> Found:
-    """Return jobs and transfers by the order of the forwards; micro-batches are numbered when the steps are known."""
-    others = annotated_spans(read.tables, marks).jobs
+    """Return actions and transfers by the order of the forwards; micro-batches are numbered when the steps are known."""
+    others = annotated_spans(read.tables, marks).actions
     notes = [("warning", unmatched, found.unmatched)] if found.unmatched else []
     if found.left_out:
         notes.append(("info", OTHER_TRANSFERS, found.left_out))
-    if open_ends := int(found.jobs["holds_loss"].sum()):
+    if open_ends := int(found.actions["holds_loss"].sum()):
         notes.append(("info", HELD_LOSS, open_ends))
-    jobs = pl.concat([found.jobs.with_columns(stage=pl.lit(None, pl.Int32)), others], how="diagonal_relaxed")
-    openings = step_openings(jobs)
+    actions = pl.concat(
+        [found.actions.with_columns(stage=pl.lit(None, pl.Int32)), others], how="diagonal_relaxed"
+    )
+    openings = step_openings(actions)
     steps = profiler_steps(read.tables["annotations"])
-    forwards = with_steps(jobs.filter(pl.col("kind") == "forward"), steps, openings)
+    forwards = with_steps(actions.filter(pl.col("kind") == "forward"), steps, openings)
     numbers = forwards.sort("order").select(
         "order", "step", microbatch=pl.int_range(pl.len()).over("step").cast(pl.Int32)
     )
-    jobs = jobs.drop("microbatch", strict=False).join(
+    actions = actions.drop("microbatch", strict=False).join(
         numbers.drop("step"), on="order", how="left", maintain_order="left"
     )
-    # A transfer is of its job's step, also where it is made behind the end of it.
+    # A transfer is of its action's step, also where it is made behind the end of it.
     transfers = found.transfers.join(numbers, on="order", how="left", maintain_order="left")
-    return jobs, _with_waits(transfers, jobs), notes
+    return actions, _with_waits(transfers, actions), notes
 
 
 def _from_their_call(transfers: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
@@ -178,14 +180,14 @@ def _from_their_call(transfers: pl.DataFrame, operators: pl.DataFrame) -> pl.Dat
     return called.with_columns(start_ns=start_ns).drop("call_ns", "call_end_ns")
 
 
-def _with_waits(transfers: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+def _with_waits(transfers: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
     """Return transfers with the time in which the host was blocked on them: up to the end of a receive.
 
-    Nobody notes when a wait began; it was after the receive was issued, and after the job before.
+    Nobody notes when a wait began; it was after the receive was issued, and after the action before.
     """
-    if transfers.is_empty() or "mark_end_ns" not in jobs.columns:
+    if transfers.is_empty() or "mark_end_ns" not in actions.columns:
         return transfers
-    ends = jobs.select(before_ns="end_ns").sort("before_ns")
+    ends = actions.select(before_ns="end_ns").sort("before_ns")
     joined = transfers.sort("end_ns").join_asof(
         ends, left_on="end_ns", right_on="before_ns", check_sortedness=False
     )
@@ -197,12 +199,12 @@ def _with_waits(transfers: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _on_device(read: TraceTables, found: Found, marks: pl.DataFrame, facts: RankFacts) -> Found:
-    jobs, transfers, notes = found
-    moved = on_device(read.tables, jobs, marks, facts.rank)
+    actions, transfers, notes = found
+    moved = on_device(read.tables, actions, marks, facts.rank)
     if moved.without_kernels:
-        text = "jobs have no kernel in the trace and are drawn as the host launched them"
+        text = "actions have no kernel in the trace and are drawn as the host launched them"
         notes = [*notes, ("warning", text, moved.without_kernels)]
-    return moved.jobs, moved.transfers if moved.transfers.height else transfers, notes
+    return moved.actions, moved.transfers if moved.transfers.height else transfers, notes
 
 
 def _columns(frame: pl.DataFrame, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:

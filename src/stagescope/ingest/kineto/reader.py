@@ -39,7 +39,7 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """Return the Timeline of all given traces, which belong to one run; large ones are read in parallel.
 
     Ranks are those of `distributedInfo`, else the numbers in the files' names. A trace that is cut off or damaged gives
-    what can be read, and an error in diagnostics. Raises InputError when no trace has a job of a pipeline, and for
+    what can be read, and an error in diagnostics. Raises InputError when no trace has a action of a pipeline, and for
     traces that cannot be of one run.
     """
     return timeline_of_traces(read_each(read_rank, paths, options.done, options.pattern))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def without_contradicted(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Return the traces, without the jobs that transfers alone tell if those of another rank deny the steps."""
+    """Return the traces, without the actions that transfers alone tell if those of another rank deny the steps."""
     by_transfers = [trace for trace in traces if trace.inferred_from == BY_TRANSFERS]
     told = {trace.path for trace in by_transfers if not _forwards(trace).is_empty()}
     denied = any(
@@ -32,15 +32,15 @@ def without_contradicted(traces: Sequence[RankTrace]) -> list[RankTrace]:
         if trace.path not in told
         for said in trace.diagnostics
     )
-    return [_without_jobs(trace) if denied and trace.path in told else trace for trace in traces]
+    return [_without_actions(trace) if denied and trace.path in told else trace for trace in traces]
 
 
-def _without_jobs(trace: RankTrace) -> RankTrace:
+def _without_actions(trace: RankTrace) -> RankTrace:
     denied = Diagnostic(
         "warning", UNMATCHED_TRANSFERS, str(trace.path), trace.facts.rank, count=trace.transfers.height
     )
     return trace._replace(
-        jobs=trace.jobs.clear(),
+        actions=trace.actions.clear(),
         transfers=trace.transfers.clear(),
         steps=trace.steps.clear(),
         diagnostics=[*trace.diagnostics, denied],
@@ -70,18 +70,18 @@ def share_steps(ranks: Mapping[int, RankTrace], diagnostics: list[Diagnostic]) -
 
 
 def _forwards(trace: RankTrace) -> pl.DataFrame:
-    return trace.jobs.filter(pl.col("kind") == "forward")
+    return trace.actions.filter(pl.col("kind") == "forward")
 
 
 def _is_inferred(trace: RankTrace) -> bool:
-    """Tell whether the jobs of a trace have no names, and no marks divide its steps."""
+    """Tell whether the actions of a trace have no names, and no marks divide its steps."""
     return trace.inferred_from is not None and trace.steps.is_empty() and not _forwards(trace).is_empty()
 
 
 def _takes_turns(trace: RankTrace) -> bool:
     """Tell whether every backward comes right behind its forward, as on a last stage."""
-    jobs = trace.jobs.filter(pl.col("kind").is_in(["forward", "backward"])).sort("start_ns")
-    order = jobs.select("step", "microbatch").rows()
+    actions = trace.actions.filter(pl.col("kind").is_in(["forward", "backward"])).sort("start_ns")
+    order = actions.select("step", "microbatch").rows()
     return order[::2][: len(order) // 2] == order[1::2]
 
 
@@ -106,4 +106,4 @@ def _in_steps_of(trace: RankTrace, size: int) -> RankTrace:
             microbatch=pl.when(number.is_not_null()).then(number % size),
         ).select(rows.columns)
 
-    return trace._replace(jobs=moved(trace.jobs), transfers=moved(trace.transfers))
+    return trace._replace(actions=moved(trace.actions), transfers=moved(trace.transfers))

@@ -14,7 +14,7 @@ from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import COMM, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,19 +28,19 @@ CLOCK_METHOD = "wall clock of the host, as torch.profiler converted it"
 def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
     """Return one Timeline of all traces, which are of one run.
 
-    Raises InputError when no trace has a job, when two processes claim the same rank, and when the ranks of one machine
-    were recorded at different times, or say that their runs had different sizes.
+    Raises InputError when no trace has a action, when two processes claim the same rank, and when the ranks of one
+    machine were recorded at different times, or say that their runs had different sizes.
     """
     traces = without_contradicted(traces)
-    with_jobs = [trace for trace in traces if not _pipeline_jobs(trace).is_empty()]
+    with_actions = [trace for trace in traces if not _pipeline_actions(trace).is_empty()]
     diagnostics = [row for trace in traces for row in trace.diagnostics]
-    if not with_jobs:
+    if not with_actions:
         raise _nothing_found(traces, diagnostics)
     for trace in traces:
-        if _pipeline_jobs(trace).is_empty():
-            text = "no pipeline job in the trace: nothing is annotated, and no operators tell"
+        if _pipeline_actions(trace).is_empty():
+            text = "no pipeline action in the trace: nothing is annotated, and no operators tell"
             diagnostics.append(Diagnostic("error", text, str(trace.path), trace.facts.rank))
-    ranks = share_steps(_by_rank(with_jobs, diagnostics), diagnostics)
+    ranks = share_steps(_by_rank(with_actions, diagnostics), diagnostics)
     _check_one_run(ranks)
     groups = pipeline_groups(ranks)
     placed = {rank: with_places(rank, trace, groups, ranks) for rank, trace in ranks.items()}
@@ -56,12 +56,12 @@ def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
 
 
 def _nothing_found(traces: Sequence[RankTrace], diagnostics: Sequence[Diagnostic]) -> InputError:
-    """Return the error for traces without a job: that what could be read of one has none, else what to record."""
+    """Return the error for traces without a action: that what could be read of one has none, else what to record."""
     wrong = [row for row in diagnostics if row.severity == "error"]
     if wrong:
         path = wrong[0].source or str(traces[0].path)
         said = "; ".join(row.message for row in wrong if row.source == wrong[0].source)
-        return InputError.damaged(path, f"no pipeline job in what can be read of it: {said}")
+        return InputError.damaged(path, f"no pipeline action in what can be read of it: {said}")
     against: Counter[str] = Counter()
     for row in diagnostics:
         if row.severity == "warning":
@@ -70,8 +70,8 @@ def _nothing_found(traces: Sequence[RankTrace], diagnostics: Sequence[Diagnostic
     return InputError.no_pipeline_in_traces([trace.path for trace in traces], reasons)
 
 
-def _pipeline_jobs(trace: RankTrace) -> pl.DataFrame:
-    return trace.jobs.filter(pl.col("kind").is_in(PIPELINE_JOBS))
+def _pipeline_actions(trace: RankTrace) -> pl.DataFrame:
+    return trace.actions.filter(pl.col("kind").is_in(ACTION_KINDS))
 
 
 def _by_rank(traces: Sequence[RankTrace], diagnostics: list[Diagnostic]) -> dict[int, RankTrace]:
@@ -97,18 +97,18 @@ def _joined(one: RankTrace, other: RankTrace, rank: int) -> RankTrace:
     """Return two windows of one rank as one trace; raises InputError for two that cannot be of one process."""
     windows = sorted((one, other), key=_begins_ns)
     (_, until_ns), (since_ns, _) = _window(windows[0]), _window(windows[1])
-    shared = set(one.jobs["step"].drop_nulls()) & set(other.jobs["step"].drop_nulls())
+    shared = set(one.actions["step"].drop_nulls()) & set(other.actions["step"].drop_nulls())
     if one.facts.host != other.facts.host or since_ns < until_ns or shared:
         raise InputError.duplicate_rank(rank, [str(one.path), str(other.path)])
     tables = {
         name: pl.concat([getattr(window, name) for window in windows])
-        for name in ("jobs", "transfers", "steps")
+        for name in ("actions", "transfers", "steps")
     }
     return windows[0]._replace(**tables)
 
 
 def _window(trace: RankTrace) -> tuple[int, int]:
-    return int(trace.jobs["start_ns"].min()), int(trace.jobs["end_ns"].max())  # type: ignore[arg-type] # numbers
+    return int(trace.actions["start_ns"].min()), int(trace.actions["end_ns"].max())  # type: ignore[arg-type] # numbers
 
 
 def _begins_ns(trace: RankTrace) -> int:
@@ -133,24 +133,24 @@ MOST_APART_NS = {"one host": 10**9, "two hosts": 600 * 10**9}
 """By how much the traces of one run may miss each other; a run takes longer to begin, clocks of hosts differ less."""
 
 
-MOST_OF_A_JOB = 0.5
-"""Above this part of its length, the edges of the usual job are no longer a detail: the picture may be another."""
+MOST_OF_A_ACTION = 0.5
+"""Above this part of its length, the edges of the usual action are no longer a detail: the picture may be another."""
 
 
 def _said(rank: int, trace: RankTrace) -> list[Diagnostic]:
     """Return what a reader of the picture has to know about one rank."""
     found = []
-    jobs = _pipeline_jobs(trace)
+    actions = _pipeline_actions(trace)
     if trace.inferred_from:
-        errors_us = (jobs["edge_error_ns"] / 1000).round()
+        errors_us = (actions["edge_error_ns"] / 1000).round()
         typical_us, worst_us = (int(errors_us.quantile(q) or 0) for q in (0.5, 1.0))
         text = (
-            f"the schedule annotates no job: forwards and backwards are inferred from {trace.inferred_from},"
+            f"the schedule annotates no action: forwards and backwards are inferred from {trace.inferred_from},"
             f" their edges within {typical_us} us (median), {worst_us} us at worst"
         )
-        usual_us = (jobs["end_ns"] - jobs["start_ns"]).median() / 1000
-        severity = "info" if typical_us <= MOST_OF_A_JOB * usual_us else "warning"
-        found.append(Diagnostic(severity, text, str(trace.path), rank, count=jobs.height))
+        usual_us = (actions["end_ns"] - actions["start_ns"]).median() / 1000
+        severity = "info" if typical_us <= MOST_OF_A_ACTION * usual_us else "warning"
+        found.append(Diagnostic(severity, text, str(trace.path), rank, count=actions.height))
     if not trace.facts.has_epoch:
         text = "the trace does not say when its time began: its clock is its own"
         found.append(Diagnostic("warning", text, str(trace.path), rank))
@@ -158,10 +158,10 @@ def _said(rank: int, trace: RankTrace) -> list[Diagnostic]:
 
 
 def _spans(rank: int, trace: RankTrace) -> pl.DataFrame:
-    """Return the jobs and transfers of one rank as spans."""
-    stages = sorted(set(trace.jobs["stage"].drop_nulls()))
+    """Return the actions and transfers of one rank as spans."""
+    stages = sorted(set(trace.actions["stage"].drop_nulls()))
     both = pl.concat(
-        [trace.jobs.drop("edge_error_ns"), trace.transfers.with_columns(lane=pl.lit(COMM))],
+        [trace.actions.drop("edge_error_ns"), trace.transfers.with_columns(lane=pl.lit(COMM))],
         how="diagonal_relaxed",
     )
     chunk = pl.col("stage").replace_strict(
@@ -171,11 +171,11 @@ def _spans(rank: int, trace: RankTrace) -> pl.DataFrame:
 
 
 def _steps(rank: int, trace: RankTrace) -> pl.DataFrame:
-    """Return the profiler's steps; where it marked none, from the first job of each step to the last."""
+    """Return the profiler's steps; where it marked none, from the first action of each step to the last."""
     steps = trace.steps
     if steps.is_empty():
         steps = (
-            _pipeline_jobs(trace)
+            _pipeline_actions(trace)
             .drop_nulls("step")
             .group_by("step")
             .agg(pl.min("start_ns"), pl.max("end_ns"))

@@ -1,8 +1,9 @@
-"""Which job each transfer of a 1F1B rank belongs to, by the order of sends and receives alone.
+"""Which action each transfer of a 1F1B rank belongs to, by the order of sends and receives alone.
 
-Every job is run behind its receive and before its send, and each rank's jobs have one order: so the sends and receives
-of a step have one order too, which depends on the rank's place in its pipeline and the number of micro-batches (torch
-2.13.0, schedules.py, `Schedule1F1B._step_microbatches`). A step whose transfers come in any other order tells nothing.
+Every action is run behind its receive and before its send, and each rank's actions have one order: so the sends and
+receives of a step have one order too, which depends on the rank's place in its pipeline and the number of
+micro-batches (torch 2.13.0, schedules.py, `Schedule1F1B._step_microbatches`). A step whose transfers come in any
+other order tells nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Work(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A job in its turn, or a transfer of it; `order` is the number of the job's forward, counted over all steps."""
+    """A action in its turn, or a transfer of it; `order` is the number of the action's forward, counted over all steps."""
 
     kind: str
     order: int
@@ -74,14 +75,18 @@ def _steps(segments: Sequence[Sequence[Work]], stage: int, stages: int) -> list[
     for works in segments:
         sends = sum(work.sends for work in works)
         microbatches, rest = divmod(sends, sum(sent for _, sent in ends.values()))
-        jobs = rank_order(stage, stages, microbatches) if microbatches and not rest else []
+        actions = rank_order(stage, stages, microbatches) if microbatches and not rest else []
         expected = [
-            (KINDS[job.kind], first + job.microbatch, sends_it)
-            for job in jobs
-            for sends_it, happens in ((False, ends[job.kind][0]), (None, True), (True, ends[job.kind][1]))
+            (KINDS[action.kind], first + action.microbatch, sends_it)
+            for action in actions
+            for sends_it, happens in (
+                (False, ends[action.kind][0]),
+                (None, True),
+                (True, ends[action.kind][1]),
+            )
             if happens
         ]
-        if jobs and [sends_it for *_, sends_it in expected if sends_it is not None] == [
+        if actions and [sends_it for *_, sends_it in expected if sends_it is not None] == [
             w.sends for w in works
         ]:
             own = iter(works)

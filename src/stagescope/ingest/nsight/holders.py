@@ -44,20 +44,20 @@ class Intervals:
 
 
 class Holders:
-    """The ranges of a report's threads; `jobs` has job (its number), thread, start_ns, end_ns, is_backward."""
+    """The ranges of a report's threads; `actions` has action (its number), thread, start_ns, end_ns, is_backward."""
 
-    def __init__(self, jobs: pl.DataFrame) -> None:
+    def __init__(self, actions: pl.DataFrame) -> None:
         self._by_thread: dict[int, Intervals] = {}
         self._backwards: dict[int, Intervals] = {}
-        process = process_of(jobs["thread"].to_numpy())
-        for (thread,), own in jobs.group_by("thread"):
+        process = process_of(actions["thread"].to_numpy())
+        for (thread,), own in actions.group_by("thread"):
             self._by_thread[thread] = _intervals(own)
-        backward = jobs["is_backward"].to_numpy()
+        backward = actions["is_backward"].to_numpy()
         for number in np.unique(process[backward]):
-            self._backwards[int(number)] = _intervals(jobs.filter((process == number) & backward))
+            self._backwards[int(number)] = _intervals(actions.filter((process == number) & backward))
 
     def find(self, thread: Numbers, moment_ns: Numbers) -> Numbers:
-        """Return the job that each call lies in; NOWHERE for none."""
+        """Return the action that each call lies in; NOWHERE for none."""
         found = np.full(len(thread), NOWHERE, np.int64)
         for one in np.unique(thread).tolist():
             intervals = self._by_thread.get(one) or self._backwards.get(int(process_of(np.int64(one))))
@@ -67,8 +67,8 @@ class Holders:
         return found
 
 
-def _intervals(jobs: pl.DataFrame) -> Intervals:
-    return Intervals(*(jobs[name].to_numpy() for name in ("start_ns", "end_ns", "job")))
+def _intervals(actions: pl.DataFrame) -> Intervals:
+    return Intervals(*(actions[name].to_numpy() for name in ("start_ns", "end_ns", "action")))
 
 
 def _depths(start_ns: Numbers, end_ns: Numbers) -> Numbers:

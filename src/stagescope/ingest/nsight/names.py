@@ -1,6 +1,6 @@
 """What an NVTX range is called and what that means.
 
-Sources: what torch's schedules and stagescope's mirror call their jobs is in ingest/annotations/names.py
+Sources: what torch's schedules and stagescope's mirror call their actions is in ingest/annotations/names.py
 (`torch.autograd.profiler.emit_nvtx` gives torch's names to NVTX). sail-sg/zero-bubble-pipeline-parallelism,
 megatron/core/pipeline_parallel/zerobubble/runtime.py: ``F3.0.17`` is micro-batch 3, chunk 0, and a running number.
 Training loops of one's own often mark ``forward_step`` without a number.
@@ -28,7 +28,7 @@ PLAIN = tuple(NamePattern(text) for text in COMMON_PATTERNS)
 
 
 class RangeMeaning(NamedTuple):
-    """A job that a range is; the numbers are None where the name does not tell them."""
+    """A action that a range is; the numbers are None where the name does not tell them."""
 
     kind: str
     stage: int | None = None
@@ -38,13 +38,13 @@ class RangeMeaning(NamedTuple):
 
 
 def range_meaning(name: str, pattern: NamePattern | None = None) -> RangeMeaning | None:
-    """Return the job that a range of this name is; None where it is none.
+    """Return the action that a range of this name is; None where it is none.
 
     >>> range_meaning("F3.0.17")
     RangeMeaning(kind='forward', stage=None, microbatch=3, chunk=0, step=None)
     """
-    if pattern is not None and (job := pattern.job(name)):
-        return RangeMeaning(job.kind, *map(job.numbers.get, RangeMeaning._fields[1:]))
+    if pattern is not None and (action := pattern.action(name)):
+        return RangeMeaning(action.kind, *map(action.numbers.get, RangeMeaning._fields[1:]))
     text = MEMORY_ADDRESS.sub("", name)
     if found := ZERO_BUBBLE.fullmatch(text):
         return RangeMeaning(ZERO_BUBBLE_KINDS[found[1]], microbatch=int(found[2]), chunk=int(found[3]))
@@ -52,8 +52,8 @@ def range_meaning(name: str, pattern: NamePattern | None = None) -> RangeMeaning
     if len(known) == 1 and known[0].kind != "other":
         return RangeMeaning(known[0].kind, known[0].stage, known[0].microbatch, step=known[0].step)
     for common in PLAIN:
-        if job := common.job(text):
-            return RangeMeaning(job.kind, *map(job.numbers.get, RangeMeaning._fields[1:]))
+        if action := common.action(text):
+            return RangeMeaning(action.kind, *map(action.numbers.get, RangeMeaning._fields[1:]))
     kind = WORDS.get(text.lower().replace("-", "_").replace(" ", "_"))
     return RangeMeaning(kind) if kind else None
 

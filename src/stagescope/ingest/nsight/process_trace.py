@@ -1,4 +1,4 @@
-"""What one report tells of each of its processes: jobs, transfers, steps."""
+"""What one report tells of each of its processes: actions, transfers, steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stagescope.ingest.nsight.names import range_meaning, step_of
 from stagescope.ingest.nsight.projection import on_main_stream, project
 from stagescope.ingest.nsight.report import Report, process_of
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.kinds import COMM, HOST, KINDS, PIPELINE_JOBS, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMM, HOST, KINDS, TRANSFERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ class ProcessTrace(NamedTuple):
 
 
 class Unmarked(NamedTuple):
-    """A report without a range that is a job: how many ranges it has, names of theirs, and what could not be read."""
+    """A report without a range that is a action: how many ranges it has, names of theirs, and what could not be read."""
 
     path: Path
     range_count: int
@@ -54,24 +54,24 @@ class Unmarked(NamedTuple):
 
 
 def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
-    """Return the processes of a report that ran jobs. Raises InputError for a file that SQLite cannot read."""
+    """Return the processes of a report that ran actions. Raises InputError for a file that SQLite cannot read."""
     with Report(path) as report:
         facts = report.facts()
         ranges, still_open = report.ranges()
-        jobs = _jobs(ranges, NamePattern(pattern) if pattern else None)
-        if jobs.is_empty():
+        actions = _actions(ranges, NamePattern(pattern) if pattern else None)
+        if actions.is_empty():
             names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
             return Unmarked(path, ranges.height, names, [f"{one.table} {one.text}" for one in report.faults])
-        projected = project(report, Holders(jobs))
+        projected = project(report, Holders(actions))
         damage = [
             Diagnostic("error", f"table {fault.table} {fault.text}", str(path)) for fault in report.faults
         ]
     if still_open:
         text = "ranges were open when the report ended, and are left out"
         damage.append(Diagnostic("warning", text, str(path), count=still_open))
-    drawn, notes = _drawn(jobs, projected, path)
+    drawn, notes = _drawn(actions, projected, path)
     steps = _steps(ranges)
-    numbers = np.unique(process_of(jobs["thread"].to_numpy())).tolist()
+    numbers = np.unique(process_of(actions["thread"].to_numpy())).tolist()
     traces = [_process_trace(number, drawn, steps) for number in numbers]
     return [
         ProcessTrace(path, facts, number, *trace, [*damage, *notes] if number == numbers[0] else [])
@@ -79,32 +79,34 @@ def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | 
     ]
 
 
-def _jobs(ranges: pl.DataFrame, pattern: NamePattern | None) -> pl.DataFrame:
-    """Return the ranges that are jobs, numbered, with what their names tell."""
+def _actions(ranges: pl.DataFrame, pattern: NamePattern | None) -> pl.DataFrame:
+    """Return the ranges that are actions, numbered, with what their names tell."""
     rows = [
         (name, *meaning)
         for name in ranges["name"].unique(maintain_order=True)
         if (meaning := range_meaning(name, pattern)) is not None
     ]
     known = pl.DataFrame(rows, MEANING_SCHEMA, orient="row")
-    jobs = ranges.join(known, on="name", how="inner", maintain_order="left").with_row_index("job")
+    actions = ranges.join(known, on="name", how="inner", maintain_order="left").with_row_index("action")
     # Short names, as B2, are anybody's; a pipeline has forwards.
-    found = jobs.filter(
-        (pl.col("kind") == "forward") | (pl.col("kind").is_in(PIPELINE_JOBS) & (pattern is not None))
+    found = actions.filter(
+        (pl.col("kind") == "forward") | (pl.col("kind").is_in(ACTION_KINDS) & (pattern is not None))
     )
-    marked = jobs.with_columns(job=pl.col("job").cast(pl.Int64), is_backward=pl.col("kind").is_in(BACKWARDS))
+    marked = actions.with_columns(
+        action=pl.col("action").cast(pl.Int64), is_backward=pl.col("kind").is_in(BACKWARDS)
+    )
     return marked if found.height else marked.clear()
 
 
-def _drawn(jobs: pl.DataFrame, projected: Projected, path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return jobs and transfers with the times of the device, where it has them, and what is to be said of them."""
-    kinds = jobs.select("job", is_reduce=pl.col("kind") == "grad_reduce")
+def _drawn(actions: pl.DataFrame, projected: Projected, path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return actions and transfers with the times of the device, where it has them, and what is to be said of them."""
+    kinds = actions.select("action", is_reduce=pl.col("kind") == "grad_reduce")
     times, aside = on_main_stream(projected.work, kinds)
-    process = pl.Series("process", process_of(jobs["thread"].to_numpy()))
-    marks = jobs.with_columns(process, mark_start_ns="start_ns", mark_end_ns="end_ns")
+    process = pl.Series("process", process_of(actions["thread"].to_numpy()))
+    marks = actions.with_columns(process, mark_start_ns="start_ns", mark_end_ns="end_ns")
     is_transfer = pl.col("kind").is_in(TRANSFERS)
     joined = marks.filter(~is_transfer).join(
-        times, on="job", how="left", suffix="_device", maintain_order="left"
+        times, on="action", how="left", suffix="_device", maintain_order="left"
     )
     on_device = pl.col("start_ns_device").is_not_null()
     computed = joined.with_columns(
@@ -123,10 +125,10 @@ def _drawn(jobs: pl.DataFrame, projected: Projected, path: Path) -> tuple[pl.Dat
 def _transfers(marks: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the transfers as spans: of the range they were launched in where it is one, else without a direction."""
     named = marks.filter(pl.col("kind").is_in(TRANSFERS)).select(
-        "job", "kind", "stage", "microbatch", "chunk", "step", "mark_start_ns", "mark_end_ns"
+        "action", "kind", "stage", "microbatch", "chunk", "step", "mark_start_ns", "mark_end_ns"
     )
-    joined = kernels.select("job", "process", "device", "start_ns", "end_ns").join(
-        named, on="job", how="left"
+    joined = kernels.select("action", "process", "device", "start_ns", "end_ns").join(
+        named, on="action", how="left"
     )
     return joined.with_columns(
         kind=pl.col("kind").fill_null("other"),
@@ -137,21 +139,21 @@ def _transfers(marks: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     ).sort("start_ns")
 
 
-def _notes(projected: Projected, jobs: int, on_host: int, aside: int, path: Path) -> list[Diagnostic]:
+def _notes(projected: Projected, actions: int, on_host: int, aside: int, path: Path) -> list[Diagnostic]:
     found = []
     if projected.kernel_count == 0:
-        text = "no kernel in the report: jobs are drawn as the host ran them (record with: nsys profile -t cuda,nvtx)"
-        found.append(Diagnostic("warning", text, str(path), count=jobs))
+        text = "no kernel in the report: actions are drawn as the host ran them (record with: nsys profile -t cuda,nvtx)"
+        found.append(Diagnostic("warning", text, str(path), count=actions))
     elif on_host:
-        text = "jobs launched no kernel that is in the report, and are drawn as the host ran them"
+        text = "actions launched no kernel that is in the report, and are drawn as the host ran them"
         found.append(Diagnostic("warning", text, str(path), count=on_host))
     if projected.unlaunched:
-        text = "kernels without a recorded launch are of no job"
+        text = "kernels without a recorded launch are of no action"
         found.append(Diagnostic("warning", text, str(path), count=projected.unlaunched))
     if aside:
-        text = "kernels of jobs ran on other streams than the job's own: their time is not drawn"
+        text = "kernels of actions ran on other streams than the action's own: their time is not drawn"
         found.append(Diagnostic("info", text, str(path), count=aside))
-    loose = projected.transfers.filter(pl.col("job") == NOWHERE).height
+    loose = projected.transfers.filter(pl.col("action") == NOWHERE).height
     if loose:
         text = "transfers were launched in no range: whether they send or receive, and what, is not known"
         found.append(Diagnostic("info", text, str(path), count=loose))
@@ -176,20 +178,20 @@ def _steps(ranges: pl.DataFrame) -> pl.DataFrame:
 def _process_trace(
     number: int, drawn: pl.DataFrame, steps: pl.DataFrame
 ) -> tuple[int | None, pl.DataFrame, pl.DataFrame, bool]:
-    """Return device, spans and steps of one process, and whether the names of its jobs have micro-batches."""
+    """Return device, spans and steps of one process, and whether the names of its actions have micro-batches."""
     own = drawn.filter(pl.col("process") == number).sort("mark_start_ns")
     marked = steps.filter(pl.col("process") == number).select(list(STEPS_SCHEMA))
-    jobs = own.filter(pl.col("kind").is_in(PIPELINE_JOBS))
-    is_numbered = jobs["microbatch"].null_count() == 0
+    actions = own.filter(pl.col("kind").is_in(ACTION_KINDS))
+    is_numbered = actions["microbatch"].null_count() == 0
     openings = (
         step_openings(own.filter(pl.col("kind") != "other")) if is_numbered or has_optimizer(own) else []
     )
-    own = with_steps(own, named_steps(jobs) if marked.is_empty() else marked, openings)
+    own = with_steps(own, named_steps(actions) if marked.is_empty() else marked, openings)
     if not is_numbered:
-        # Without numbers, and without chunks, jobs of one kind run in the order of their micro-batches.
+        # Without numbers, and without chunks, actions of one kind run in the order of their micro-batches.
         place = pl.int_range(pl.len()).over("kind", "stage", "chunk", "step").cast(pl.Int32)
-        is_job = pl.col("kind").is_in(PIPELINE_JOBS)
-        own = own.with_columns(microbatch=pl.coalesce("microbatch", pl.when(is_job).then(place)))
+        is_action = pl.col("kind").is_in(ACTION_KINDS)
+        own = own.with_columns(microbatch=pl.coalesce("microbatch", pl.when(is_action).then(place)))
     device = own["device"].drop_nulls().mode()
     return (int(device.min()) if len(device) else None, own, marked, is_numbered)  # type: ignore[arg-type] # a number
 

@@ -1,8 +1,8 @@
-"""Jobs and transfers as the device ran them: from the first kernel launched inside a range to the end of the last.
+"""Actions and transfers as the device ran them: from the first kernel launched inside a range to the end of the last.
 
-A launch and its kernels have the same correlation id; a graph is one launch of many kernels. The kernels of a job may
-run on several streams: the job is drawn on the one that does most of the process's work, and the others are counted.
-A kernel of NCCL that sends or receives is a transfer, in whatever range it was launched.
+A launch and its kernels have the same correlation id; a graph is one launch of many kernels. The kernels of a action
+may run on several streams: the action is drawn on the one that does most of the process's work, and the others are
+counted. A kernel of NCCL that sends or receives is a transfer, in whatever range it was launched.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ CORRELATION_BITS = 32
 LAUNCH_COLUMNS = ("start", "globalTid", "correlationId")
 KERNEL_COLUMNS = ("start", "end", "globalPid", "correlationId", "streamId", "deviceId", "shortName")
 WORK_SCHEMA = {
-    "job": pl.Int64, "process": pl.Int64, "device": pl.Int64, "stream": pl.Int64, "what": pl.Int8, "start_ns": pl.Int64,
+    "action": pl.Int64, "process": pl.Int64, "device": pl.Int64, "stream": pl.Int64, "what": pl.Int8, "start_ns": pl.Int64,
     "end_ns": pl.Int64, "busy_ns": pl.Int64, "kernels": pl.Int64,
 }  # fmt: skip
 
 
 class Projected(NamedTuple):
-    """What the device did: per job, stream and class of kernel (WORK_SCHEMA), and every transfer of its own.
+    """What the device did: per action, stream and class of kernel (WORK_SCHEMA), and every transfer of its own.
 
-    `job` is NOWHERE for a transfer in no range; `unlaunched` counts kernels whose launch was not recorded.
+    `action` is NOWHERE for a transfer in no range; `unlaunched` counts kernels whose launch was not recorded.
     """
 
     work: pl.DataFrame
@@ -53,35 +53,35 @@ class Launches:
     """The launches of a report, searchable by process and correlation id."""
 
     def __init__(self, report: Report, holders: Holders) -> None:
-        keys, jobs = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        keys, actions = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for block in report.blocks(LAUNCHES, LAUNCH_COLUMNS):
             numbered = block["correlationId"] > 0
             thread, start = block["globalTid"][numbered], block["start"][numbered]
             keys.append(_key(process_of(thread), block["correlationId"][numbered]))
-            jobs.append(holders.find(thread, start))
+            actions.append(holders.find(thread, start))
         every = np.concatenate(keys)
         order = np.argsort(every, kind="stable")
         processes = np.unique(every >> CORRELATION_BITS)
         self.only_process = int(processes[0]) if len(processes) == 1 else ABSENT
         self._keys: Numbers = every[order]
-        self._jobs: Numbers = np.concatenate(jobs)[order].astype(np.int32)
+        self._actions: Numbers = np.concatenate(actions)[order].astype(np.int32)
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._keys)
 
-    def jobs(self, process: Numbers, correlation: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """Return the job that launched each kernel, and whether the launch was recorded at all."""
+    def actions(self, process: Numbers, correlation: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        """Return the action that launched each kernel, and whether the launch was recorded at all."""
         if len(self._keys) == 0:
             return np.full(len(process), NOWHERE, np.int64), np.zeros(len(process), np.bool_)
         key = _key(process, correlation)
         place = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
         known = self._keys[place] == key
-        return np.where(known, self._jobs[place], NOWHERE).astype(np.int64), known
+        return np.where(known, self._actions[place], NOWHERE).astype(np.int64), known
 
 
 def project(report: Report, holders: Holders) -> Projected:
-    """Return what the kernels of a report did for the jobs that hold their launches."""
+    """Return what the kernels of a report did for the actions that hold their launches."""
     launches = Launches(report, holders)
     classes = {number: kernel_class(name) for number, name in report.names_like("ccl").items()}
     communicating = np.array(sorted(n for n, what in classes.items() if what != COMPUTE_KERNEL), np.int64)
@@ -90,15 +90,15 @@ def project(report: Report, holders: Holders) -> Projected:
     for block in report.blocks(KERNELS, KERNEL_COLUMNS):
         absent = block["globalPid"] == ABSENT  # exports from before 2020 do not say it
         process = np.where(absent, launches.only_process, process_of(block["globalPid"]))
-        job, known = launches.jobs(process, block["correlationId"])
-        what = np.zeros(len(job), np.int8)
+        action, known = launches.actions(process, block["correlationId"])
+        what = np.zeros(len(action), np.int8)
         for place in np.flatnonzero(np.isin(block["shortName"], communicating)):
             what[place] = classes[int(block["shortName"][place])]
-        kernel_count += len(job)
-        unlaunched += int(len(job) - known.sum())
+        kernel_count += len(action)
+        unlaunched += int(len(action) - known.sum())
         rows = pl.DataFrame(
             {
-                "job": job, "process": process, "device": block["deviceId"], "stream": block["streamId"], "what": what,
+                "action": action, "process": process, "device": block["deviceId"], "stream": block["streamId"], "what": what,
                 "start_ns": block["start"], "end_ns": block["end"], "busy_ns": block["end"] - block["start"],
                 "kernels": 1,
             },
@@ -110,27 +110,27 @@ def project(report: Report, holders: Holders) -> Projected:
 
 
 def on_main_stream(work: pl.DataFrame, kinds: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return start_ns, end_ns, device of each job on one stream, and how many kernels of jobs ran on others.
+    """Return start_ns, end_ns, device of each action on one stream, and how many kernels of actions ran on others.
 
-    `kinds` has job and is_reduce: a reduction of gradients is made of collectives, any other job is not.
+    `kinds` has action and is_reduce: a reduction of gradients is made of collectives, any other action is not.
     """
-    told = work.filter(pl.col("job") != NOWHERE).join(kinds, on="job", how="inner")
+    told = work.filter(pl.col("action") != NOWHERE).join(kinds, on="action", how="inner")
     own = told.filter(
         (pl.col("what") == COMPUTE_KERNEL) | ((pl.col("what") == COLLECTIVE_KERNEL) & pl.col("is_reduce"))
     )
     stream = ["process", "device", "stream"]
     load = own.group_by(stream).agg(load_ns=pl.sum("busy_ns"))
-    ordered = own.group_by("job", *stream).agg(
+    ordered = own.group_by("action", *stream).agg(
         pl.min("start_ns"), pl.max("end_ns"), pl.sum("kernels")
-    ).join(load, on=stream).sort("job", "load_ns", "stream", descending=[False, True, False])  # fmt: skip
-    first = ordered.unique("job", keep="first", maintain_order=True)
+    ).join(load, on=stream).sort("action", "load_ns", "stream", descending=[False, True, False])  # fmt: skip
+    first = ordered.unique("action", keep="first", maintain_order=True)
     aside = int(ordered["kernels"].sum()) - int(first["kernels"].sum())
-    return first.select("job", "start_ns", "end_ns", "device"), aside
+    return first.select("action", "start_ns", "end_ns", "device"), aside
 
 
 def _summed(rows: pl.DataFrame) -> pl.DataFrame:
     return (
-        rows.group_by("job", "process", "device", "stream", "what")
+        rows.group_by("action", "process", "device", "stream", "what")
         .agg(pl.min("start_ns"), pl.max("end_ns"), pl.sum("busy_ns"), pl.sum("kernels"))
         .select(list(WORK_SCHEMA))
     )

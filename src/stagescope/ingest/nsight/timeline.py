@@ -13,7 +13,7 @@ from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +24,9 @@ CLOCK_METHOD = "wall time at which nsys began the session"
 
 
 def timeline_of_reports(reports: Sequence[list[ProcessTrace] | Unmarked]) -> Timeline:
-    """Return one Timeline of all processes that ran jobs, every report on a clock of its own.
+    """Return one Timeline of all processes that ran actions, every report on a clock of its own.
 
-    Raises InputError when no report has a range that is a job, and when two processes claim one rank.
+    Raises InputError when no report has a range that is a action, and when two processes claim one rank.
     """
     unmarked = [found for found in reports if isinstance(found, Unmarked)]
     traces = [trace for found in reports if not isinstance(found, Unmarked) for trace in found]
@@ -34,11 +34,11 @@ def timeline_of_reports(reports: Sequence[list[ProcessTrace] | Unmarked]) -> Tim
         first = unmarked[0]
         if first.faults:
             said = "; ".join(f"table {fault}" for fault in first.faults[:MOST_FAULTS])
-            raise InputError.damaged(first.path, f"no pipeline job in what can be read of it: {said}")
+            raise InputError.damaged(first.path, f"no pipeline action in what can be read of it: {said}")
         raise InputError.no_ranges(first.path, first.range_count, first.names)
     diagnostics = [row for trace in traces for row in trace.diagnostics]
     for found in unmarked:
-        text = "; ".join(["no NVTX range in the report is called like a job of a pipeline", *found.faults])
+        text = "; ".join(["no NVTX range in the report is called like a action of a pipeline", *found.faults])
         diagnostics.append(Diagnostic("error", text, str(found.path)))
     ranks = _by_rank(traces, diagnostics)
     for rank, trace in ranks.items():
@@ -89,8 +89,8 @@ def _said(rank: int, trace: ProcessTrace) -> list[Diagnostic]:
     found = []
     if not trace.is_numbered:
         text = (
-            "names of ranges tell no micro-batch: jobs of one kind are numbered in the order they ran in, which is"
-            " wrong for several chunks per rank (say how jobs are called with --pattern)"
+            "names of ranges tell no micro-batch: actions of one kind are numbered in the order they ran in, which is"
+            " wrong for several chunks per rank (say how actions are called with --pattern)"
         )
         found.append(Diagnostic("warning", text, str(trace.path), rank))
     if trace.facts.epoch_ns is None:
@@ -115,11 +115,11 @@ def _spans(rank: int, trace: ProcessTrace) -> pl.DataFrame:
 
 
 def _steps(rank: int, trace: ProcessTrace) -> pl.DataFrame:
-    """Return the steps that ranges mark; where there are none, from the first job of each step to the last."""
+    """Return the steps that ranges mark; where there are none, from the first action of each step to the last."""
     steps = trace.steps
     if steps.is_empty():
-        jobs = trace.spans.filter(pl.col("kind").is_in(PIPELINE_JOBS)).drop_nulls("step")
-        steps = jobs.group_by("step").agg(pl.min("start_ns"), pl.max("end_ns")).sort("step")
+        actions = trace.spans.filter(pl.col("kind").is_in(ACTION_KINDS)).drop_nulls("step")
+        steps = actions.group_by("step").agg(pl.min("start_ns"), pl.max("end_ns")).sort("step")
     times = (pl.col(name) + (trace.facts.epoch_ns or 0) for name in ("start_ns", "end_ns"))
     return steps.select("step", pl.lit(rank, pl.Int32).alias("rank"), *times)
 

@@ -54,7 +54,9 @@ def read_worker_logs(logs: Sequence[WorkerLog], options: ReadOptions) -> Timelin
     read = [_read_log(log, options) for log in logs]
     used = {one.log: (one.jobs, one.slots) for one in read if one.jobs is not None and one.slots is not None}
     if not used:
-        raise InputError.no_profiled_jobs([log.path for log in logs if log.path.exists()] or [logs[0].path])
+        raise InputError.no_profiled_actions(
+            [log.path for log in logs if log.path.exists()] or [logs[0].path]
+        )
     steps, notes = match_steps(pl.concat(slots for _, slots in used.values()))
     spans = pl.concat(_spans(log, jobs, steps) for log, (jobs, _) in used.items())
     return Timeline(

@@ -92,13 +92,13 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     diagnostics: list[Diagnostic] = []
     processes = []
     for process in _processes(paths, options, diagnostics):
-        if process.events["is_job"].any():
+        if process.events["is_action"].any():
             processes.append(process)
         else:
             text = "no job in the trace: the executor ran no pipeline plan while it was recorded"
             diagnostics.append(Diagnostic("error", text, process.sources[0]))
     if not processes:
-        raise InputError.no_job_in_traces(paths[0])
+        raise InputError.no_action_in_traces(paths[0])
     ranks = _ranks(processes, diagnostics)
     jobs = [_jobs(process, rank) for rank, process in ranks.items()]
     for rank, process in ranks.items():
@@ -172,7 +172,7 @@ def _salvage(data: bytes) -> tuple[list[Event], int, int]:
 def _table(trace: list[Event], pid: str) -> pl.DataFrame:
     """Return the complete events of one process that may be jobs, steps or runs, and what is which.
 
-    Columns: name, thread, start_ns, end_ns, type, microbatch, step, is_job, is_step, on_device.
+    Columns: name, thread, start_ns, end_ns, type, microbatch, step, is_action, is_step, on_device.
     """
     rows = [
         (e.name, str(e.tid), e.ts, e.dur, e.cat in DEVICE_CATEGORIES)
@@ -196,7 +196,7 @@ def _table(trace: list[Event], pid: str) -> pl.DataFrame:
         microbatch=pl.col("name").str.extract(JOB_NAME, 2).cast(pl.Int32, strict=False),
         step=pl.col("name").str.extract(STEP_NAME, 1).cast(pl.Int32, strict=False),
     ).drop("ts", "dur")
-    return events.with_columns(is_job=_are_jobs(events), is_step=pl.col("step").is_not_null())
+    return events.with_columns(is_action=_are_jobs(events), is_step=pl.col("step").is_not_null())
 
 
 def _are_jobs(events: pl.DataFrame) -> pl.Series:
@@ -238,7 +238,7 @@ def _ranks(processes: Sequence[Process], diagnostics: list[Diagnostic]) -> dict[
 def _jobs(process: Process, rank: int) -> pl.DataFrame:
     """Return the jobs of one process as spans, each in the step that holds its start."""
     steps = process.events.filter("is_step").select("step", step_start_ns="start_ns", step_end_ns="end_ns")
-    jobs = process.events.filter("is_job").drop("step").sort("start_ns")
+    jobs = process.events.filter("is_action").drop("step").sort("start_ns")
     placed = jobs.join_asof(
         steps.sort("step_start_ns"), left_on="start_ns", right_on="step_start_ns", check_sortedness=False
     )

@@ -15,7 +15,7 @@ import polars as pl
 
 from stagescope.ingest.paddle.job_types import describe_job, span_name
 from stagescope.model.tables import KindType, LaneType
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, RECEIVES
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, RECEIVES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -79,7 +79,7 @@ def _openings(main: pl.DataFrame) -> npt.NDArray[np.bool_]:
     )
     opens: npt.NDArray[np.bool_] = begins.to_series().to_numpy().copy()
     next_row = pl.col("row").shift(-1).over("launch", "type", "microbatch")
-    again = pl.when(pl.col("kind").is_in(PIPELINE_JOBS)).then(next_row).fill_null(pl.len())
+    again = pl.when(pl.col("kind").is_in(ACTION_KINDS)).then(next_row).fill_null(pl.len())
     following = main.with_row_index("row").select(again.cast(pl.Int64)).to_series().to_numpy()
     # The earliest repetition of any job from a row on: a step that begins there cannot reach farther.
     repeated = np.minimum.accumulate(following[::-1])[::-1]

@@ -3,7 +3,7 @@
 Source: AMD-AGI/Primus, primus/backends/megatron/core/pipeline_parallel/pp_visualizer.py and
 tools/visualization/pp_vis/vis.py. Times are milliseconds by CUDA events, counted from when the rank itself began the
 iteration: there is no clock that ranks share. `wgrad_*` is filled by split backwards, `*_minibatch` and `*_chunk` by
-Primus's own schedules; without them jobs are in the order of Megatron's interleaved schedule.
+Primus's own schedules; without them actions are in the order of Megatron's interleaved schedule.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEY_BYTES = 64
 NO_NUMBERS = re.compile(rb"(?<=[:,\[])(\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
 MOST_BYTES = 1 << 30
 MOST_MS = 1e12
-JOBS_SCHEMA = {
+ACTIONS_SCHEMA = {
     "step": pl.Int32, "kind": pl.String, "chunk": pl.Int32, "microbatch": pl.Int32, "start_ms": pl.Float64,
     "end_ms": pl.Float64,
 }  # fmt: skip
@@ -44,11 +44,11 @@ class Config(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """One rank's dump: its jobs (JOBS_SCHEMA), how long each iteration took in ms, and the most memory in GB."""
+    """One rank's dump: its actions (ACTIONS_SCHEMA), how long each iteration took in ms, and the most memory in GB."""
 
     path: Path
     pp_rank: int
-    jobs: pl.DataFrame
+    actions: pl.DataFrame
     totals_ms: dict[int, float]
     memory_gb: float | None
     diagnostics: list[Diagnostic]
@@ -73,7 +73,7 @@ def read_config(folder: Path) -> tuple[Config, list[Diagnostic]]:
 
 
 def read_dump(path: Path, pp_rank: int, config: Config) -> Dump:
-    """Return the jobs of one rank; raises InputError for a file without a whole iteration."""
+    """Return the actions of one rank; raises InputError for a file without a whole iteration."""
     with open_stream(path) as stream:
         text = stream.read(MOST_BYTES)
         damage = stream.damage
@@ -84,16 +84,16 @@ def read_dump(path: Path, pp_rank: int, config: Config) -> Dump:
     if damage or not text.rstrip().endswith(b"}"):
         said = f"the dump is cut off, and the iterations before the cut are read: {damage or 'its JSON does not end'}"
         diagnostics.append(Diagnostic("error", said, str(path), pp_rank))
-    tables = [_jobs(step, one, config) for step, one in iterations.items()]
-    jobs, lost = pl.concat([table for table, _ in tables]), sum(count for _, count in tables)
+    tables = [_actions(step, one, config) for step, one in iterations.items()]
+    actions, lost = pl.concat([table for table, _ in tables]), sum(count for _, count in tables)
     if lost:
-        said = "jobs without a start or an end that is a time are left out"
+        said = "actions without a start or an end that is a time are left out"
         diagnostics.append(Diagnostic("error", said, str(path), pp_rank, count=lost))
     totals = {
         step: total for step, one in iterations.items() if (total := _number(one.get("total"))) is not None
     }
     memory = [gb for one in iterations.values() if (gb := _number(one.get("memory"))) is not None]
-    return Dump(path, pp_rank, jobs, totals, max(memory, default=None), diagnostics)
+    return Dump(path, pp_rank, actions, totals, max(memory, default=None), diagnostics)
 
 
 def _iterations(
@@ -115,8 +115,8 @@ def _iterations(
             yield int(key[1]), one
 
 
-def _jobs(step: int, iteration: dict[str, Any], config: Config) -> tuple[pl.DataFrame, int]:
-    """Return the jobs of one iteration, and how many have no start or no end."""
+def _actions(step: int, iteration: dict[str, Any], config: Config) -> tuple[pl.DataFrame, int]:
+    """Return the actions of one iteration, and how many have no start or no end."""
     parts, lost = [], 0
     for series, kind in SERIES.items():
         starts, ends = _list(iteration, f"{series}_start"), _list(iteration, f"{series}_end")
@@ -127,16 +127,16 @@ def _jobs(step: int, iteration: dict[str, Any], config: Config) -> tuple[pl.Data
                 _numbers(iteration, series, count, config), starts, ends, strict=False
             )
         ]
-        table = pl.DataFrame(rows, JOBS_SCHEMA, orient="row")
+        table = pl.DataFrame(rows, ACTIONS_SCHEMA, orient="row")
         whole = table.drop_nulls(["start_ms", "end_ms"])
         lost += most - whole.height
         parts.append(whole)
-    jobs = pl.concat(parts)
-    # A backward whose weight gradients are a job of their own was the other half.
-    later = jobs.filter(pl.col("kind") == "backward_weight").select(
+    actions = pl.concat(parts)
+    # A backward whose weight gradients are a action of their own was the other half.
+    later = actions.filter(pl.col("kind") == "backward_weight").select(
         "chunk", "microbatch", is_half=pl.lit(value=True)
     )
-    halved = jobs.join(
+    halved = actions.join(
         later.unique(), on=["chunk", "microbatch"], how="left", nulls_equal=True, maintain_order="left"
     )
     is_half = (pl.col("kind") == "backward") & pl.col("is_half").fill_null(value=False)
@@ -147,7 +147,7 @@ def _jobs(step: int, iteration: dict[str, Any], config: Config) -> tuple[pl.Data
 def _numbers(
     iteration: dict[str, Any], series: str, count: int, config: Config
 ) -> Sequence[tuple[int | None, int | None]]:
-    """Return chunk and micro-batch of each job of a series: as the dump says, else in Megatron's order."""
+    """Return chunk and micro-batch of each action of a series: as the dump says, else in Megatron's order."""
     chunks, microbatches = _list(iteration, f"{series}_chunk"), _list(iteration, f"{series}_minibatch")
     if len(chunks) >= count and len(microbatches) >= count:
         counts_from_1 = 0 not in microbatches and config.num_mbs in microbatches

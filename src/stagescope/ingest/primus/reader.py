@@ -62,7 +62,7 @@ def read_dumps(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     diagnostics += [row for dump in dumps for row in dump.diagnostics]
     if len(dumps) > 1:
         diagnostics.append(Diagnostic("warning", NO_SHARED_CLOCK, count=len(dumps)))
-    diagnostics += [*_memory(dumps), *_missing_iterations(dumps), *_missing_jobs(dumps, config)]
+    diagnostics += [*_memory(dumps), *_missing_iterations(dumps), *_missing_actions(dumps, config)]
     steps = _steps(dumps)
     return Timeline(
         spans=conform(pl.concat(_spans(dump, steps) for dump in dumps), SPANS),
@@ -109,17 +109,17 @@ def _steps(dumps: Sequence[Dump]) -> pl.DataFrame:
 
 
 def _numbers(dump: Dump) -> list[int]:
-    return sorted({*dump.jobs["step"], *dump.totals_ms})
+    return sorted({*dump.actions["step"], *dump.totals_ms})
 
 
 def _length_ms(dump: Dump, step: int) -> float:
-    """Return how long an iteration took, at least to the end of its last job."""
-    last = dump.jobs.filter(pl.col("step") == step)["end_ms"].max()
+    """Return how long an iteration took, at least to the end of its last action."""
+    last = dump.actions.filter(pl.col("step") == step)["end_ms"].max()
     return max(dump.totals_ms.get(step, 0.0), last if isinstance(last, float) else 0.0)
 
 
 def _spans(dump: Dump, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs as spans; a forward and a backward that were one call (combined) are a pair."""
+    """Return the actions as spans; a forward and a backward that were one call (combined) are a pair."""
     origins = steps.group_by("step").agg(origin_ns=pl.min("start_ns"))
     times = {
         f"{side}_ns": pl.col("origin_ns") + (pl.col(f"{side}_ms") * NS_PER_MS).round().cast(pl.Int64)
@@ -127,13 +127,13 @@ def _spans(dump: Dump, steps: pl.DataFrame) -> pl.DataFrame:
     }
     moment = ["step", "start_ms", "end_ms"]
     together = pl.struct(moment).rank("dense").cast(pl.Int32)
-    placed = dump.jobs.join(origins, on="step", how="left", maintain_order="left").with_columns(
+    placed = dump.actions.join(origins, on="step", how="left", maintain_order="left").with_columns(
         **times,
         rank=pl.lit(dump.pp_rank, pl.Int32),
         lane=pl.lit("compute"),
         pair=pl.when(pl.len().over(moment) > 1).then(together),
     )
-    has_chunks = (dump.jobs["chunk"].max() or 0) != 0 or dump.jobs["chunk"].null_count() > 0
+    has_chunks = (dump.actions["chunk"].max() or 0) != 0 or dump.actions["chunk"].null_count() > 0
     return placed if has_chunks else placed.with_columns(stage=pl.lit(dump.pp_rank, pl.Int32))
 
 
@@ -160,14 +160,14 @@ def _missing_iterations(dumps: Sequence[Dump]) -> list[Diagnostic]:
     return found
 
 
-def _missing_jobs(dumps: Sequence[Dump], config: Config) -> list[Diagnostic]:
+def _missing_actions(dumps: Sequence[Dump], config: Config) -> list[Diagnostic]:
     """Return a warning per rank for forwards that there are fewer of than the run declared."""
     if not config.num_mbs:
         return []
     declared = config.num_mbs * (config.vp_size or 1)
     found = []
     for dump in dumps:
-        forwards = dump.jobs.filter(pl.col("kind") == "forward").group_by("step").len()
+        forwards = dump.actions.filter(pl.col("kind") == "forward").group_by("step").len()
         short = forwards.filter(pl.col("len") < declared)
         if short.height:
             text = f"iterations with fewer forwards than the {declared} that config.json declares"

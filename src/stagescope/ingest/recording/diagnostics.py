@@ -27,7 +27,7 @@ def gaps_of(contents: Contents, source: str, rank: int | None) -> Iterator[Diagn
     """Yield the stretches of one file that hold no frame, and the count of those that were there."""
     for gap in contents.gaps:
         where = f"byte {gap.offset}"
-        if gap.torn:
+        if gap.truncated:
             text = f"the last frame is cut short: {gap.size_bytes} bytes of it are there and not used"
             yield Diagnostic("warning", text, source, rank, where)
         else:
@@ -42,7 +42,7 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
     if contents.dropped_spans:
         text = "spans were dropped by the recorder: its buffer was full or the file could not be written"
         if len(contents.device_anchors):
-            text += ", or the device had not done the job or could not tell when"
+            text += ", or the device had not done the action or could not tell when"
         yield Diagnostic("error", text, source, rank, count=contents.dropped_spans)
     if contents.end is None:
         text = "no end frame: the process did not end by itself, its last half second may be missing"
@@ -63,12 +63,14 @@ def _unknown(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
 
 
 def _launch_times(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
-    """Yield a warning where jobs of a device were timed on the host, which only launches them."""
+    """Yield a warning where actions of a device were timed on the host, which only launches them."""
     device = str(contents.header.get("device") or "cpu")
-    jobs = int((contents.spans["lane"] == LANE_CODES[COMPUTE]).sum())
-    if jobs and not device.startswith("cpu") and not len(contents.device_anchors):
-        text = f"jobs on {device} were timed on the host: they show when work was launched, not when it ran"
-        yield Diagnostic("warning", text, source, rank, count=jobs)
+    actions = int((contents.spans["lane"] == LANE_CODES[COMPUTE]).sum())
+    if actions and not device.startswith("cpu") and not len(contents.device_anchors):
+        text = (
+            f"actions on {device} were timed on the host: they show when work was launched, not when it ran"
+        )
+        yield Diagnostic("warning", text, source, rank, count=actions)
 
 
 def device_notes(recordings: Iterable[Contents]) -> Iterator[Diagnostic]:
@@ -79,7 +81,7 @@ def device_notes(recordings: Iterable[Contents]) -> Iterator[Diagnostic]:
     errors_us = np.concatenate([contents.device_anchors["error_ns"][1:] for contents in timed]) / 1e3
     models = sorted({str(contents.header.get("device_model") or "a device") for contents in timed})
     text = (
-        f"jobs were timed on {', '.join(models)} and brought to the host's clock with an error of at most "
+        f"actions were timed on {', '.join(models)} and brought to the host's clock with an error of at most "
         f"{errors_us.max():.1f} us, {np.median(errors_us):.1f} us in the median"
     )
     yield Diagnostic("info", text, count=len(timed))

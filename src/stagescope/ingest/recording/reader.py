@@ -1,7 +1,7 @@
 """Recordings of stagescope itself (``*.sscope``, one per process; record/format.py has the format).
 
 Stamps are moved from each machine's monotonic clock to the wall clock by ONE offset per machine, so that
-nothing within a machine changes. Between machines that is only as good as their wall clocks, and said so. Jobs that
+nothing within a machine changes. Between machines that is only as good as their wall clocks, and said so. Actions that
 were timed on a device have been brought to the monotonic clock by the recorder, with an error that it stored.
 """
 

@@ -1,7 +1,7 @@
 """Devices: one module per kind, each able to mark a moment on a stream and to say later when that was.
 
 `device.py` states what a device has to offer, `device_clock.py` brings its times to the host's clock,
-`device_timer.py` records jobs with both, and `cuda_graphs.py` sees to jobs inside captured graphs.
+`device_timer.py` records actions with both, and `cuda_graphs.py` sees to actions inside captured graphs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ def find_device(told: str | None) -> Device | None:
     `told` is what the framework said about its tensors, such as ``cuda:1``; None where it said nothing. Never
     initializes a device.
     """
-    from stagescope.record.devices import accelerator, cuda, npu, paddle  # a process without jobs needs none
+    from stagescope.record.devices import (  # a process without actions needs none
+        accelerator,
+        cuda,
+        npu,
+        paddle,
+    )
 
     for kind in (cuda, npu, accelerator, paddle):
         found: Device | None = kind.find(told)

@@ -36,7 +36,7 @@ class Accelerator(EventDevice):
     def record(self, event: Any) -> None:
         """Have `event` happen on the current stream of this device."""
         if self._accelerator.current_device_index() != self._index:
-            raise RuntimeError(f"the job does not run on {self.name}")
+            raise RuntimeError(f"the action does not run on {self.name}")
         event.record(self._accelerator.current_stream())
 
 

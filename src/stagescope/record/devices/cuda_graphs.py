@@ -1,4 +1,4 @@
-"""Jobs inside a captured CUDA graph: recorded by the graph itself, at each of its replays.
+"""Actions inside a captured CUDA graph: recorded by the graph itself, at each of its replays.
 
 An event that a graph is to record has to be an external one (read in torch 2.13.0); an ordinary event becomes a
 dependency there and has no time. Each replay overwrites the times, so they are read before the next one is launched,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-MAX_GRAPH_JOBS = 4096
+MAX_GRAPH_ACTIONS = 4096
 
 
 class GraphMark:
@@ -36,80 +36,82 @@ class GraphMark:
 
 
 class Graph:
-    """The jobs that one graph holds, and whether a replay of it still has to be read."""
+    """The actions that one graph holds, and whether a replay of it still has to be read."""
 
-    __slots__ = ("anchor", "jobs", "launched_in")
+    __slots__ = ("actions", "anchor", "launched_in")
 
     def __init__(self) -> None:
-        self.jobs: list[tuple[Function, GraphMark, GraphMark]] = []
+        self.actions: list[tuple[Function, GraphMark, GraphMark]] = []
         self.anchor: Anchor | None = None
         self.launched_in: int | None = None
 
 
-class CapturedJobs:
-    """The jobs of all captured graphs of one device."""
+class CapturedActions:
+    """The actions of all captured graphs of one device."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._graphs: weakref.WeakKeyDictionary[Any, Graph] = weakref.WeakKeyDictionary()
         self._current: Graph | None = None
-        self._jobs = 0
+        self._actions = 0
         self._lost = 0
         self.is_capturing = False
 
     def begin_capture(self, graph: Any) -> None:
-        """Take the jobs from here on for those of `graph`."""
+        """Take the actions from here on for those of `graph`."""
         self.is_capturing = True
         self._current = self._graphs[graph] = Graph()
 
     def end_capture(self) -> None:
-        """Go back to jobs that run where they are called."""
+        """Go back to actions that run where they are called."""
         self.is_capturing = False
         self._current = None
 
     def mark(self) -> GraphMark | None:
         """Return a moment of the graph that is being captured, None where torch has no events for it."""
-        event = self._device.new_graph_event() if self._current and self._jobs < MAX_GRAPH_JOBS else None
+        event = (
+            self._device.new_graph_event() if self._current and self._actions < MAX_GRAPH_ACTIONS else None
+        )
         if event is None:
             return None
         self._device.record(event)
         return GraphMark(event)
 
     def add(self, emit: Function, start: GraphMark, end: GraphMark) -> None:
-        """Add a job to the graph that is being captured."""
+        """Add a action to the graph that is being captured."""
         if self._current is not None:
-            self._current.jobs.append((emit, start, end))
-            self._jobs += 1
+            self._current.actions.append((emit, start, end))
+            self._actions += 1
 
     def launch(self, graph: Any, step: int, anchor: Anchor | None) -> None:
         """Remember that `graph` has been launched, in `step` and after `anchor`."""
         known = self._graphs.get(graph)
-        if known is not None and known.jobs:
+        if known is not None and known.actions:
             known.launched_in, known.anchor = step, anchor
 
     def lose(self, graph: Any) -> None:
-        """Count the jobs of a replay that has not been read, because the next one is about to overwrite it."""
+        """Count the actions of a replay that has not been read, because the next one is about to overwrite it."""
         known = self._graphs.get(graph)
         if known is not None and known.launched_in is not None:
-            self._lost += len(known.jobs)
+            self._lost += len(known.actions)
             known.launched_in = None
 
     def take_lost(self) -> int:
-        """Return how many jobs were lost since the last call."""
+        """Return how many actions were lost since the last call."""
         lost, self._lost = self._lost, 0
         return lost
 
     def done(self) -> Iterator[tuple[Function, GraphMark, GraphMark, Anchor]]:
-        """Yield the jobs of the replays that have come to their end, each once."""
+        """Yield the actions of the replays that have come to their end, each once."""
         for graph in list(self._graphs.values()):
             step, anchor = graph.launched_in, graph.anchor
-            if step is None or not all(self._device.is_done(end.event) for _, _, end in graph.jobs):
+            if step is None or not all(self._device.is_done(end.event) for _, _, end in graph.actions):
                 continue
             graph.launched_in = None
             if anchor is None:
-                self._lost += len(graph.jobs)
+                self._lost += len(graph.actions)
                 continue
-            for emit, start, end in graph.jobs:
+            for emit, start, end in graph.actions:
                 yield partial(emit, step=step), start, end, anchor
 
 

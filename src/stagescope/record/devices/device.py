@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class Device(Protocol):
-    """One device, with the events of its framework. All methods but the first two are called in every job.
+    """One device, with the events of its framework. All methods but the first two are called in every action.
 
     Any of them may raise; the span that needed the answer is then counted as dropped.
     """

@@ -1,4 +1,4 @@
-"""Times jobs by pairs of events on the stream that they run on, without ever making that stream or the host wait.
+"""Times actions by pairs of events on the stream that they run on, without ever making that stream or the host wait.
 
 An event costs the host some microseconds and the device nothing that is worth measuring. Where it stands in time is
 asked for later, at the end of a step, of those events that have happened by then; none is waited for. Events are
@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
-from stagescope.record.devices.cuda_graphs import CapturedJobs, GraphMark
+from stagescope.record.devices.cuda_graphs import CapturedActions, GraphMark
 from stagescope.record.devices.device_clock import Anchor, DeviceClock, Moment, host_time_ns
 from stagescope.record.format import DEVICE_ANCHOR, NONE
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ANCHOR_INTERVAL_NS = 1_000_000_000
 STALE_NS = 8_000_000_000
-"""A job that begins later than this after the last anchor asks for a new one: float32 steps are 0.5 us there."""
+"""A action that begins later than this after the last anchor asks for a new one: float32 steps are 0.5 us there."""
 ANCHOR_TRIES = 5
 WIDE_NS = 50_000
 """A bracket wider than this is only taken when there is no better one for too long."""
@@ -38,13 +38,13 @@ PATIENCE_NS = 200_000
 LONG_PATIENCE_NS = 20_000_000
 HARVEST_EVERY = 256
 MAX_WAITING = 4096
-"""Jobs whose events have not happened, or whose moments no anchor has followed: about 4 MiB."""
+"""Actions whose events have not happened, or whose moments no anchor has followed: about 4 MiB."""
 FINISH_TIMEOUT_S = 1.0
 MAX_FAILURES = 16
 
 
 UNMARKED = object()
-"""A moment that could not be marked: the job that begins or ends there is dropped and counted."""
+"""A moment that could not be marked: the action that begins or ends there is dropped and counted."""
 
 
 class Mark:
@@ -62,12 +62,12 @@ class Mark:
 
 
 class DeviceTimer:
-    """Times the jobs of this process on one device. Methods never raise; what cannot be timed is counted."""
+    """Times the actions of this process on one device. Methods never raise; what cannot be timed is counted."""
 
     def __init__(self, recorder: Recorder, device: Device) -> None:
         self.name = device.name
         self.model = device.model
-        self.graphs = CapturedJobs(device)
+        self.graphs = CapturedActions(device)
         self._recorder = recorder
         self._device = device
         self._clock = DeviceClock(
@@ -110,7 +110,7 @@ class DeviceTimer:
         name: int = 0,
         pair: int = NONE,
     ) -> None:
-        """Record the job that began at `token` and ends here, when the device has come so far."""
+        """Record the action that began at `token` and ends here, when the device has come so far."""
         recorder = self._recorder
         emit = partial(
             recorder.emit, kind, stage=stage, microbatch=microbatch, chunk=chunk, name=name, pair=pair
@@ -131,7 +131,7 @@ class DeviceTimer:
             self.harvest()
 
     def harvest(self) -> None:
-        """Record the jobs that the device has done; takes an anchor where one is due. Does not wait."""
+        """Record the actions that the device has done; takes an anchor where one is due. Does not wait."""
         if not self._at_work.acquire(
             blocking=False
         ):  # another thread is at it, or we have interrupted ourselves
@@ -155,7 +155,7 @@ class DeviceTimer:
         self.graphs.lose(graph)
 
     def after_replay(self, graph: Any) -> None:
-        """Expect the jobs of a captured graph again, which has just been launched."""
+        """Expect the actions of a captured graph again, which has just been launched."""
         self.graphs.launch(graph, self._recorder.step, self._clock.latest)
 
     def finish(self) -> None:
@@ -203,7 +203,7 @@ class DeviceTimer:
         self._recorder.drop(self.graphs.take_lost())
 
     def _collect(self, *, every: bool) -> None:
-        """Find out when the marks were that have happened; jobs end in order unless there are several streams."""
+        """Find out when the marks were that have happened; actions end in order unless there are several streams."""
         for _ in range(len(self._pending)):
             function, marks = self._pending[0]
             if not all(self._device.is_done(mark.event) for mark in reversed(marks)):
@@ -221,7 +221,7 @@ class DeviceTimer:
                 self._located.append((function, moments))
 
     def _record(self) -> None:
-        """Record the jobs whose moments lie between two anchors."""
+        """Record the actions whose moments lie between two anchors."""
         while self._located:
             function, moments = self._located[0]
             times_ns = [host_time_ns(moment) for moment in moments]
@@ -231,7 +231,7 @@ class DeviceTimer:
             function(*times_ns)
 
     def _refresh(self) -> None:
-        """Take an anchor before a job that would else be measured from an old one."""
+        """Take an anchor before a action that would else be measured from an old one."""
         if self._at_work.acquire(blocking=False):
             try:
                 if not self._is_capturing():
@@ -288,4 +288,6 @@ class DeviceTimer:
 
     def _fail(self, error: Exception) -> None:
         self._failures += 1
-        self._recorder.warn(f"jobs on {self.name} could not be timed; they are dropped and counted: {error}")
+        self._recorder.warn(
+            f"actions on {self.name} could not be timed; they are dropped and counted: {error}"
+        )

@@ -40,7 +40,7 @@ class PaddleDevice(EventDevice):
     def record(self, event: Any) -> None:
         """Have `event` happen on the current stream of this device."""
         if self._paddle.get_device() != self.name:
-            raise RuntimeError(f"the job runs on {self._paddle.get_device()} and not on {self.name}")
+            raise RuntimeError(f"the action runs on {self._paddle.get_device()} and not on {self.name}")
         event.record()
 
 

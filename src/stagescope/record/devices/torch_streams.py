@@ -46,7 +46,7 @@ class TorchStreams(EventDevice):
     def record(self, event: Any) -> None:
         """Have `event` happen on the current stream of this device."""
         if self._module.current_device() != self._index:
-            raise RuntimeError(f"the job runs on {self._module.current_device()} and not on {self.name}")
+            raise RuntimeError(f"the action runs on {self._module.current_device()} and not on {self.name}")
         event.record()
 
 

@@ -126,7 +126,7 @@ class Instrumentation:
         def forward_step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
             call = signature.call((schedule, *args), kwargs)
             place = self._begin_forward(schedule, call)
-            result = self.runs.job(FORWARD, place, lambda: original(schedule, *args, **kwargs))
+            result = self.runs.action(FORWARD, place, lambda: original(schedule, *args, **kwargs))
             if self.recorder.enabled and _is_training():  # else no backward will let go of it
                 self.runs.places.keep(result, place)
                 self.transfers.made(result, place)
@@ -140,7 +140,7 @@ class Instrumentation:
 
         def backward(schedule: Any, *args: Any, **kwargs: Any) -> Any:
             place = self._begin_backward(schedule, kind, signature.call((schedule, *args), kwargs))
-            result = self.runs.job(kind, place, lambda: original(schedule, *args, **kwargs))
+            result = self.runs.action(kind, place, lambda: original(schedule, *args, **kwargs))
             if kind != BACKWARD_WEIGHT:
                 self.transfers.made(result, place)
             return result
@@ -156,7 +156,7 @@ class Instrumentation:
 
     @harmless(default=UNKNOWN)
     def _begin_backward(self, schedule: Any, kind: int, call: Call) -> Place:
-        """Return which job a backward is: its forward's, else by its number where the chunk is known."""
+        """Return which action a backward is: its forward's, else by its number where the chunk is known."""
         output, chunk = call.get("output_obj"), call.get("model_chunk_id")
         number = self.runs.next_number(kind, chunk or 0)
         last = kind != BACKWARD_INPUT  # the weight gradient's pass works on the same output once more
@@ -226,7 +226,7 @@ class Instrumentation:
 
 
 def place_of(schedule: Any, chunk: int | None, microbatch: int) -> Place:
-    """Return where a job of a chunk belongs: around the ranks, and down and up them in the V of zero bubble."""
+    """Return where a action of a chunk belongs: around the ranks, and down and up them in the V of zero bubble."""
     manager = schedule.stage_manager
     if chunk is None:
         return Place(manager.stage, microbatch)

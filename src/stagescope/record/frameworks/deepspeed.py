@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-JOBS = {"ForwardPass": FORWARD, "BackwardPass": BACKWARD}
+ACTIONS = {"ForwardPass": FORWARD, "BackwardPass": BACKWARD}
 TRANSFERS = {
     "SendActivation": BY_NAME["send_forward"].code,
     "RecvActivation": BY_NAME["recv_forward"].code,
@@ -105,8 +105,8 @@ class Instrumentation:
 
     def _maker(self, name: str) -> Callable[[Function], Function] | None:
         """Return what wraps the function of an instruction; None for an instruction of another version."""
-        if name in JOBS:
-            return lambda original: self._job(name, original)
+        if name in ACTIONS:
+            return lambda original: self._action(name, original)
         if name in TRANSFERS:
             return lambda original: self._transfers(name, original)
         if name in REDUCTIONS:
@@ -115,10 +115,10 @@ class Instrumentation:
             return lambda original: self._timed_on_host(name, OTHER, original)
         return self.optimizers.watch if name == "OptimizerStep" else None
 
-    def _job(self, name: str, original: Function) -> Function:
+    def _action(self, name: str, original: Function) -> Function:
         def execute(engine: Any, *args: Any, **kwargs: Any) -> Any:
             place = self._next_place(name, engine)
-            return self.runs.job(JOBS[name], place, lambda: original(engine, *args, **kwargs))
+            return self.runs.action(ACTIONS[name], place, lambda: original(engine, *args, **kwargs))
 
         return execute
 
@@ -236,7 +236,7 @@ class Instrumentation:
 
     @harmless(default=Place())
     def _next_place(self, name: str, engine: Any) -> Place:
-        """Return the next job of one kind of instruction: counted whether or not it is recorded."""
+        """Return the next action of one kind of instruction: counted whether or not it is recorded."""
         microbatch = self._counts[name]
         self._counts[name] = microbatch + 1
         return Place(engine.stage_id, microbatch, 0)

@@ -3,8 +3,8 @@
 What is wrapped, and why there (megatron-core 0.16.1 and Megatron-LM d98e8a64):
 
 * ``forward_step`` and ``backward_step`` of pipeline_parallel/schedules.py, module globals that the schedules look up
-  for each job: they exclude the communication. A forward is told its micro-batch and chunk. A backward is told
-  neither, but gets the very tensor that its forward returned, and that bears its job.
+  for each action: they exclude the communication. A forward is told its micro-batch and chunk. A backward is told
+  neither, but gets the very tensor that its forward returned, and that bears its action.
 * ``combined_forward_backward_step`` of combined_1f1b.py: see megatron_overlap.
 * ``_batched_p2p_ops`` and ``_p2p_ops`` of p2p_communication.py: see megatron_messages.
 * ``forward_backward_*``: one call is one step, unless ``train_step`` of megatron.training is there to be the step;
@@ -62,7 +62,7 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
 
 
 class Instrumentation:
-    """The wrappers and what they share: where this rank stands, the jobs and the messages under way."""
+    """The wrappers and what they share: where this rank stands, the actions and the messages under way."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
@@ -119,7 +119,7 @@ class Instrumentation:
             if not self.recorder.enabled:
                 return original(*args, **kwargs)
             place = self._begin_forward(signature.call(args, kwargs))
-            result = self.runs.job(FORWARD, place, lambda: original(*args, **kwargs))
+            result = self.runs.action(FORWARD, place, lambda: original(*args, **kwargs))
             self._end_forward(result, place)
             return result
 
@@ -133,7 +133,7 @@ class Instrumentation:
                 return original(*args, **kwargs)
             call = signature.call(args, kwargs)
             place = self._begin_backward(call.get("output_tensor"), call.get("output_tensor_grad"))
-            result = self.runs.job(BACKWARD, place, lambda: original(*args, **kwargs))
+            result = self.runs.action(BACKWARD, place, lambda: original(*args, **kwargs))
             self._tag(result, place)
             return result
 
@@ -213,7 +213,7 @@ class Instrumentation:
 
     @harmless(default=Place())
     def _begin_forward(self, call: Call) -> Place:
-        """Return which job a forward is, and tell so to what was received for it."""
+        """Return which action a forward is, and tell so to what was received for it."""
         told = call.get("current_microbatch"), call.get("vp_stage", call.get("f_model_chunk_id"))
         place = self._places.get(told) or self._new_place(*told)
         self._waiting.append(place)
@@ -222,7 +222,7 @@ class Instrumentation:
 
     @harmless(default=())
     def _begin_parts(self, call: Call) -> list[Part]:
-        """Return the jobs of a merged call: a forward, a backward, or both."""
+        """Return the actions of a merged call: a forward, a backward, or both."""
         parts = []
         if call.get("f_model") is not None:
             place = self._begin_forward(call)
@@ -234,17 +234,17 @@ class Instrumentation:
 
     @harmless()
     def _end_combined_backward(self, result: Any, place: Place) -> None:
-        """Have the gradient that a merged call returns last bear its job, where nothing has sent it yet."""
+        """Have the gradient that a merged call returns last bear its action, where nothing has sent it yet."""
         tag(result[-1], place)
 
     @harmless()
     def _end_forward(self, result: Any, place: Place) -> None:
-        """Have what a forward returns bear its job; older versions return the tensors without their tokens."""
+        """Have what a forward returns bear its action; older versions return the tensors without their tokens."""
         tag(result[0] if isinstance(result, tuple) else result, place)
 
     @harmless(default=Place())
     def _begin_backward(self, made: Any, grad: Any) -> Place:
-        """Return which job a backward is: its forward's, which is the oldest where the tensor does not tell."""
+        """Return which action a backward is: its forward's, which is the oldest where the tensor does not tell."""
         known = tagged(made)
         if known is not None:
             place = Place(*known)
@@ -262,7 +262,7 @@ class Instrumentation:
         tag(value, place)
 
     def _new_place(self, microbatch: int | None, chunk: int | None) -> Place:
-        """Return which job a micro-batch and a chunk are; a pipeline of one chunk is not told that it is chunk 0."""
+        """Return which action a micro-batch and a chunk are; a pipeline of one chunk is not told that it is chunk 0."""
         known = chunk if chunk is not None else 0 if self.chunks == 1 else NONE
         place = Place(self._stage(known), NONE if microbatch is None else microbatch, known)
         self._places[microbatch, chunk] = place

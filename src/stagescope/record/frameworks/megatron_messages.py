@@ -1,9 +1,9 @@
-"""Megatron's sends and receives: from their issue through the wait for them to the job that uses what came.
+"""Megatron's sends and receives: from their issue through the wait for them to the action that uses what came.
 
 Both functions that issue operations are wrapped (megatron-core 0.16.1, pipeline_parallel/p2p_communication.py:
 ``_batched_p2p_ops`` returns a list of handles, ``_p2p_ops`` a dict of them by direction), because all ways of
-communicating go through them, with the tensors, the peers and the handles at hand. What is sent bears its job, put
-there when the job ended. What is received learns its job from whoever takes it as an argument, so nothing is
+communicating go through them, with the tensors, the peers and the handles at hand. What is sent bears its action, put
+there when the action ended. What is received learns its action from whoever takes it as an argument, so nothing is
 guessed from an order; a tensor that nobody takes has no micro-batch.
 
 Not recorded are the shapes that ``variable_seq_lengths`` sends ahead, and whatever is sent outside of Megatron's own
@@ -54,13 +54,13 @@ def tensors_in(value: Any) -> Sequence[Any]:
 
 
 def tag(value: Any, place: tuple[int, int, int]) -> None:
-    """Have tensors bear the job that made them."""
+    """Have tensors bear the action that made them."""
     for tensor in tensors_in(value):
         setattr(tensor, PLACE, tuple(place))  # no class of ours: a tensor may be pickled
 
 
 def tagged(value: Any) -> tuple[int, int, int] | None:
-    """Return the job that made the first tensor that bears one."""
+    """Return the action that made the first tensor that bears one."""
     for tensor in tensors_in(value):
         place = getattr(tensor, PLACE, None)
         if place is not None:
@@ -71,8 +71,21 @@ def tagged(value: Any) -> tuple[int, int, int] | None:
 class Message:
     """One tensor on its way."""
 
-    __slots__ = ("chunk", "end_ns", "job_is_known", "kind", "microbatch", "peer", "size_bytes", "stage",
-                 "start_ns", "step", "wait_end_ns", "wait_start_ns", "waits")  # fmt: skip
+    __slots__ = (
+        "action_is_known",
+        "chunk",
+        "end_ns",
+        "kind",
+        "microbatch",
+        "peer",
+        "size_bytes",
+        "stage",
+        "start_ns",
+        "step",
+        "wait_end_ns",
+        "wait_start_ns",
+        "waits",
+    )  # fmt: skip
 
     def __init__(self, kind: int, peer: int, size_bytes: int, step: int) -> None:
         self.kind = kind
@@ -80,7 +93,7 @@ class Message:
         self.size_bytes = size_bytes
         self.step = step
         self.stage, self.microbatch, self.chunk = NOWHERE
-        self.job_is_known = False
+        self.action_is_known = False
         self.waits = False
         self.start_ns = self.end_ns = self.wait_start_ns = self.wait_end_ns = NONE
 
@@ -92,7 +105,7 @@ class Message:
     def belongs_to(self, place: tuple[int, int, int]) -> None:
         """Say whose message this is."""
         self.stage, self.microbatch, self.chunk = place
-        self.job_is_known = True
+        self.action_is_known = True
 
 
 class Handle:
@@ -115,7 +128,7 @@ class Handle:
 
 
 class Messages:
-    """Follows each message from its issue to the end of the wait for it and to its job."""
+    """Follows each message from its issue to the end of the wait for it and to its action."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -152,10 +165,10 @@ class Messages:
         return result
 
     def used_by(self, value: Any, place: tuple[int, int, int]) -> None:
-        """Say which job takes received tensors."""
+        """Say which action takes received tensors."""
         for tensor in tensors_in(value):
             message = getattr(tensor, MESSAGE, None)
-            if message is not None and not message.job_is_known:
+            if message is not None and not message.action_is_known:
                 message.belongs_to(place)
                 self._settle(message)
 
@@ -163,7 +176,7 @@ class Messages:
         """Record the messages that nobody waited for or nobody used, and forget them; follow no more."""
         self.is_on = False
         for message in list(self._open):
-            message.job_is_known = True
+            message.action_is_known = True
             is_still_to_come = (
                 message.waits and message.wait_end_ns == NONE
             )  # on a device, whose clock is read later
@@ -221,8 +234,8 @@ class Messages:
             self._settle(message)
 
     def _settle(self, message: Message) -> None:
-        """Record a message once it was waited for and its job is known."""
-        if message.job_is_known and message.wait_end_ns != NONE:
+        """Record a message once it was waited for and its action is known."""
+        if message.action_is_known and message.wait_end_ns != NONE:
             self._emit(message)
             self._open.discard(message)
 

@@ -1,10 +1,10 @@
-"""Megatron's merged forward and backward: one call, two jobs that overlap.
+"""Megatron's merged forward and backward: one call, two actions that overlap.
 
 ``combined_forward_backward_step`` (megatron-core 0.16.1, pipeline_parallel/combined_1f1b.py) runs the layers of two
 micro-batches in turn. Where the pipeline is interleaved it is given functions to call before and after each of
 the two: they wait for what is received and send what was made. So the forward lasts from the end of
 ``pre_forward`` to the begin of ``post_forward``, and the backward alike. The last stage's loss and the first stage's
-embedding come after that, and send nothing: there a job lasts to the end of the call. What else is left of a
+embedding come after that, and send nothing: there a action lasts to the end of the call. What else is left of a
 backward once its gradient is sent, the weight gradient that is delayed to hide the transfer, is recorded as
 ``other`` under its name.
 """
@@ -32,7 +32,7 @@ TAIL = "delayed weight gradient"
 
 
 class Part(NamedTuple):
-    """One of the two jobs of a merged call; one that `sends` has ended when it does."""
+    """One of the two actions of a merged call; one that `sends` has ended when it does."""
 
     kind: int
     place: Place
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 class Half:
-    """One of the two jobs while it runs."""
+    """One of the two actions while it runs."""
 
     def __init__(self, recorder: Recorder, part: Part, pair: int) -> None:
         self.recorder = recorder
@@ -50,7 +50,7 @@ class Half:
         self._ended_ns = 0
 
     def after(self, wait: Function) -> Function:
-        """Return `wait` so that the job begins at its end."""
+        """Return `wait` so that the action begins at its end."""
 
         def pre(*args: Any, **kwargs: Any) -> Any:
             result = wait(*args, **kwargs)
@@ -60,7 +60,7 @@ class Half:
         return pre
 
     def before(self, send: Function) -> Function:
-        """Return `send` so that the job ends where it begins, and that what is sent bears the job."""
+        """Return `send` so that the action ends where it begins, and that what is sent bears the action."""
 
         def post(made: Any, *args: Any, **kwargs: Any) -> Any:
             if self.part.sends:
@@ -71,7 +71,7 @@ class Half:
         return post
 
     def end_call(self) -> None:
-        """Record the job, or what the call still did after it."""
+        """Record the action, or what the call still did after it."""
         if not self._ended_ns:
             self._end()
         elif self.part.kind == BACKWARD:
@@ -88,7 +88,7 @@ class Half:
 
 
 def run_overlapped(recorder: Recorder, parts: list[Part], call: Function, keywords: dict[str, Any]) -> Any:
-    """Return what the merged call returns, recorded as its parts: one job, or two with the same pair number."""
+    """Return what the merged call returns, recorded as its parts: one action, or two with the same pair number."""
     pair = recorder.new_pair() if len(parts) > 1 else NONE
     halves = [Half(recorder, part, pair) for part in parts]
     watched = dict(keywords)

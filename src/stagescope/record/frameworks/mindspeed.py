@@ -7,7 +7,7 @@ What is wrapped, and why there (MindSpeed 0d202f97, mindspeed/core/pipeline_para
   backward as well, and the graph in it tells which;
 * ``backward_step_with_model_graph`` and ``backward_step``: they are told neither, but get the graph or the tensor
   that their forward returned. A backward without a graph where the forward had one is that of the logits;
-* ``WeightGradStore.pop``: what it computes is known by the cache that it empties. An empty one is no job, and a pop
+* ``WeightGradStore.pop``: what it computes is known by the cache that it empties. An empty one is no action, and a pop
   inside an overlapped pair is part of that;
 * ``_communicate`` and the functions that call it. What the overlapped pairs move inside the model is not seen;
 * ``forward_backward_pipelining_with_cutinhalf``: the run.
@@ -73,7 +73,7 @@ class Instrumentation:
         self.transfers = MindSpeedTransfers(recorder)
         self.marks = NpuMarks(recorder)
         self._weights = Kept()
-        self._in_job = False
+        self._in_action = False
         self._is_evaluation = False
         self._microbatches = 0
         self._rank = self._ranks = NONE
@@ -98,11 +98,13 @@ class Instrumentation:
             make = functools.wraps(pop.__func__)(self._pop(pop.__func__))
             self.patches.replace(self._store, "pop", classmethod(make))
         self.transfers.install(schedules, self.patches)
-        if not hasattr(schedules, "step_wrapper"):  # the guide's decorator: then the jobs are marked by hand
+        if not hasattr(
+            schedules, "step_wrapper"
+        ):  # the guide's decorator: then the actions are marked by hand
             self.marks.install(self.patches)
 
     def _wrap_unwrapped(self, module: ModuleType, name: str, make: Callable[[Function], Function]) -> None:
-        """Wrap a function that Megatron's hooks may have wrapped where it comes from: it is one job, not two."""
+        """Wrap a function that Megatron's hooks may have wrapped where it comes from: it is one action, not two."""
         function = getattr(module, name, None)
         if hasattr(function, MARK):
             setattr(module, name, getattr(function, MARK))
@@ -138,7 +140,7 @@ class Instrumentation:
         self._describe(state)
 
     def _end_run(self) -> None:
-        self._in_job = False
+        self._in_action = False
         self.runs.forget()
         self.transfers.close()
         self._weights.clear()
@@ -178,32 +180,32 @@ class Instrumentation:
 
             def run() -> Any:
                 if overlapped is None:
-                    return self.runs.job(FORWARD, place, lambda: original(*args, **kwargs))
+                    return self.runs.action(FORWARD, place, lambda: original(*args, **kwargs))
                 backward = self._begin_overlapped(overlapped)
                 return self.runs.pair(place, backward, lambda: original(*args, **kwargs))
 
             name = original.__name__ if overlapped is None else OVERLAPPED
             said = call.get("current_microbatch")
             message = {"name": name} | ({} if said is None else {"current_microbatch": said})
-            result = self._job(message, run)
+            result = self._action(message, run)
             self._end_forward(result, place)
             return result
 
         return forward_step
 
-    def _job(self, message: dict[str, object], run: Callable[[], Any]) -> Any:
-        """Run a job with its mark; what is computed inside another job is part of that."""
-        if self._in_job:
+    def _action(self, message: dict[str, object], run: Callable[[], Any]) -> Any:
+        """Run a action with its mark; what is computed inside another action is part of that."""
+        if self._in_action:
             return run()
-        self._in_job = True
+        self._in_action = True
         try:
             return self.marks.run(message, run)
         finally:
-            self._in_job = False
+            self._in_action = False
 
     @harmless(default=UNKNOWN)
     def _begin_forward(self, call: Call) -> Place:
-        """Return which job a forward is, and tell so to what was received for it."""
+        """Return which action a forward is, and tell so to what was received for it."""
         chunk, said = call.get("model_chunk_id"), call.get("current_microbatch")
         number = self.runs.next_number(FORWARD, chunk) if said is None else said - chunk * self._microbatches
         place = Place(self._stage(chunk), number, chunk)
@@ -242,9 +244,9 @@ class Instrumentation:
 
         def backward_step(*args: Any, **kwargs: Any) -> Any:
             kind, place = self._begin_backward(signature.call(args, kwargs))
-            result = self._job(
+            result = self._action(
                 {"name": original.__name__},
-                lambda: self.runs.job(
+                lambda: self.runs.action(
                     kind, place, lambda: original(*args, **kwargs), lambda: self._kind_after(kind, place)
                 ),
             )
@@ -256,7 +258,7 @@ class Instrumentation:
 
     @harmless(default=(BACKWARD, UNKNOWN))
     def _begin_backward(self, call: Call) -> tuple[int, Place]:
-        """Return which job a backward is, and tell so to what was received for it."""
+        """Return which action a backward is, and tell so to what was received for it."""
         output = call.get("output_tensor")
         output = output[0] if isinstance(output, list) and output else output
         graph = call.get("model_graph")
@@ -279,12 +281,12 @@ class Instrumentation:
     def _pop(self, original: Function) -> Function:
         def pop(store: Any, *args: Any, **kwargs: Any) -> Any:
             cache = getattr(store, "cache", None)
-            if not cache or self._in_job:
+            if not cache or self._in_action:
                 return original(store, *args, **kwargs)
             place = self._weights.take(cache, UNKNOWN)
-            return self._job(
+            return self._action(
                 {"name": "WeightGradStore.pop"},
-                lambda: self.runs.job(BACKWARD_WEIGHT, place, lambda: original(store, *args, **kwargs)),
+                lambda: self.runs.action(BACKWARD_WEIGHT, place, lambda: original(store, *args, **kwargs)),
             )
 
         return pop

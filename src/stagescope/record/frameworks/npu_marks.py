@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NpuMarks:
-    """Marks jobs on the NPU's stream for as long as a profiler of torch_npu runs."""
+    """Marks actions on the NPU's stream for as long as a profiler of torch_npu runs."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

@@ -46,7 +46,7 @@ def instrument(pipelines: ModuleType, recorder: Recorder, patches: Patches) -> N
 
 
 class Instrumentation:
-    """The wrappers and what they share: the run, the job inside it and the messages under way."""
+    """The wrappers and what they share: the run, the action inside it and the messages under way."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
@@ -54,7 +54,7 @@ class Instrumentation:
         self.runs = Runs(recorder)
         self.transfers = PaddleTransfers(self.runs)
         self._has_hooks = False
-        self._job: tuple[int, Place] | None = None
+        self._action: tuple[int, Place] | None = None
         self._token: Any = None
         self._begun = False
         self._in_optimizer = False
@@ -84,37 +84,37 @@ class Instrumentation:
             self.patches.wrap(pipeline, name, maker)
 
     def _register_hooks(self, pipelines: ModuleType) -> None:
-        """Have Paddle tell of each begin and end; without its hooks the whole ``_forward_step`` is the job."""
+        """Have Paddle tell of each begin and end; without its hooks the whole ``_forward_step`` is the action."""
         callbacks = getattr(pipelines, "pipeline_parallel_callbacks_", None)
         locations = getattr(pipelines, "PipelineParallelMicroStepLocations", None)
         if callbacks is None or locations is None:
             return
         for name, hook in (
-            ("FORWARD_BEGIN", self._begin_job),
-            ("FORWARD_END", self._end_job),
-            ("BACKWARD_BEGIN", self._begin_job),
-            ("BACKWARD_END", self._end_job),
+            ("FORWARD_BEGIN", self._begin_action),
+            ("FORWARD_END", self._end_action),
+            ("BACKWARD_BEGIN", self._begin_action),
+            ("BACKWARD_END", self._end_action),
         ):
             location = getattr(locations, name)
             pipelines.register_global_pipeline_parallel_hook(location, hook)
             self.patches.on_undo(partial(callbacks.hooks[location].remove, hook))
         self._has_hooks = True
 
-    def _begin_job(self, **told: Any) -> None:
+    def _begin_action(self, **told: Any) -> None:
         del told
-        if self._job is None:
+        if self._action is None:
             return
-        kind, place = self._job
+        kind, place = self._action
         if self.recorder.mirror is not None:
             self.recorder.mirror.open(kind, place.stage, place.microbatch)
         self._begun = True
         self._token = self.recorder.timer.begin()
 
-    def _end_job(self, **told: Any) -> None:
+    def _end_action(self, **told: Any) -> None:
         del told
-        if self._job is None or not self._begun:
+        if self._action is None or not self._begun:
             return
-        kind, place = self._job
+        kind, place = self._action
         token, self._token, self._begun = self._token, None, False
         self.recorder.timer.end(token, kind, *place)
         if self.recorder.mirror is not None:
@@ -142,7 +142,7 @@ class Instrumentation:
 
     def _prepared(self, pipeline: Any, call: Callable[[], Any]) -> Any:
         """Run `call`; describe the pipeline first, once, and forget afterwards what was under way."""
-        self._job, self._begun = None, False
+        self._action, self._begun = None, False
         if pipeline is not self._described and self.recorder.enabled:
             self._described = pipeline
             for defining in type(pipeline).__mro__:
@@ -163,12 +163,12 @@ class Instrumentation:
         self.recorder.timer.tensors_are_on(device)
         if not device.startswith("cpu") and self.recorder.timer.device is None:
             self.recorder.warn(f"Paddle's passes on {device} are recorded as the host launches them")
-            self.recorder.describe(clock_of_jobs="host launches")
+            self.recorder.describe(clock_of_actions="host launches")
         self.transfers.learn(pipeline, device)
         self.recorder.describe(device=device, **pipeline_facts(pipeline))
 
     def _place(self, pipeline: Any, kind: int, chunk: int | None) -> Place:
-        """Return the place of the chunk's next job; without chunks there is one, and it has no number."""
+        """Return the place of the chunk's next action; without chunks there is one, and it has no number."""
         rank = getattr(pipeline, "stage_id", NONE)
         number = self.runs.next_number(kind, chunk or 0)
         if chunk is None:
@@ -188,7 +188,7 @@ class Instrumentation:
                 return original(pipeline, input_tensor, micro_dataset, chunk_id, *args, **kwargs)
             place = self._place(pipeline, FORWARD, chunk_id)
             self.transfers.arrived(input_tensor, place)
-            result = self._run_job(
+            result = self._run_action(
                 (FORWARD, place),
                 lambda: original(pipeline, input_tensor, micro_dataset, chunk_id, *args, **kwargs),
             )
@@ -217,34 +217,34 @@ class Instrumentation:
                 return call()
             place = self._place(pipeline, BACKWARD, chunk_id)
             self.transfers.arrived(output_tensor_grad, place)
-            gradient = self._run_job((BACKWARD, place), call)
+            gradient = self._run_action((BACKWARD, place), call)
             self.transfers.made(gradient, place)
             return gradient
 
         return _backward_step
 
-    def _run_job(self, job: tuple[int, Place], call: Callable[[], Any]) -> Any:
+    def _run_action(self, action: tuple[int, Place], call: Callable[[], Any]) -> Any:
         """Run a pass: its hooks record it, and where there are none this does."""
         if not self._has_hooks:
-            return self.runs.job(*job, call)
-        self._job = job if self.recorder.enabled else None
+            return self.runs.action(*action, call)
+        self._action = action if self.recorder.enabled else None
         try:
             return call()
         finally:
             if self._begun and self.recorder.mirror is not None:  # the pass has failed before its end
                 self.recorder.mirror.close()
-            self._job, self._begun = None, False
+            self._action, self._begun = None, False
 
     def _loss(self, original: Function) -> Function:
         def _maybe_loss_compute(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
             def call() -> Any:
                 return original(pipeline, *args, **kwargs)
 
-            if self._job is None or not getattr(pipeline, "_compute_loss", False):
+            if self._action is None or not getattr(pipeline, "_compute_loss", False):
                 return call()
             if not pipeline.is_pipeline_last_stage():  # then Paddle computes none
                 return call()
-            return self.runs.job(LOSS, self._job[1], call)
+            return self.runs.action(LOSS, self._action[1], call)
 
         return _maybe_loss_compute
 
@@ -272,7 +272,7 @@ class Instrumentation:
                 return original(optimizer, *args, **kwargs)
             self._in_optimizer = True
             try:
-                return self.runs.job(OPTIMIZER, UNKNOWN, lambda: original(optimizer, *args, **kwargs))
+                return self.runs.action(OPTIMIZER, UNKNOWN, lambda: original(optimizer, *args, **kwargs))
             finally:
                 self._in_optimizer = False
                 self.recorder.flush_soon()

@@ -169,7 +169,7 @@ def plan_facts(executor: Any, *, is_device_build: bool) -> dict[str, object]:
         "schedule": {
             "microbatches": plan.micro_batch_num(),
             "jobs": "in the worker's log" if is_device_build else "from Paddle's host tracer",
-            "actions": [f"{job.type()}-{job.micro_batch_id()}" for job in plan.job_list()],
+            "actions": [f"{job.type()}-{job.micro_batch_id()}" for job in plan.action_list()],
         },
     }
 

@@ -1,7 +1,7 @@
-"""What the hooks of several frameworks need alike: where a step begins, the job that is running, what belongs to whom.
+"""What the hooks of several frameworks need alike: where a step begins, the action that is running, what belongs to whom.
 
 Frameworks tell a backward pass which tensors it works on, seldom which micro-batch. But the very object that a
-forward pass returned comes back, so its job is found by the object's identity.
+forward pass returned comes back, so its action is found by the object's identity.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, LOSS, OPTIMIZER = (
 
 
 class Place(NamedTuple):
-    """Where a job belongs: global stage, micro-batch, local chunk; `NONE` for what is not known."""
+    """Where a action belongs: global stage, micro-batch, local chunk; `NONE` for what is not known."""
 
     stage: int = NONE
     microbatch: int = NONE
@@ -101,7 +101,7 @@ class Runs:
         return self.recorder in _running
 
     def forget(self) -> None:
-        """Forget the jobs of the last run; a run that is the outermost does so itself when it ends."""
+        """Forget the actions of the last run; a run that is the outermost does so itself when it ends."""
         self._counts.clear()
         self.places.clear()
 
@@ -115,7 +115,7 @@ class Runs:
         return result
 
     def evaluation(self, call: Callable[[], Any]) -> Any:
-        """Return what `call` returns; its jobs are recorded without a step."""
+        """Return what `call` returns; its actions are recorded without a step."""
         if self.inside:
             return call()
         step, self.recorder.step = self.recorder.step, NONE
@@ -125,21 +125,21 @@ class Runs:
             self.recorder.step = step
 
     def next_number(self, kind: int, chunk: int) -> int:
-        """Return how many jobs of this kind this chunk has had in this run: its micro-batch, in a FIFO order."""
+        """Return how many actions of this kind this chunk has had in this run: its micro-batch, in a FIFO order."""
         number = self._counts[kind, chunk]
         self._counts[kind, chunk] = number + 1
         return number
 
-    def job(
+    def action(
         self,
         kind: int,
         place: Place,
         call: Callable[[], Any],
         kind_after: Callable[[], int] | None = None,
     ) -> Any:
-        """Return what `call` returns, recorded as one job; one that fails is none.
+        """Return what `call` returns, recorded as one action; one that fails is none.
 
-        `kind_after` says the kind where only the job itself decides it, as whether a backward was split.
+        `kind_after` says the kind where only the action itself decides it, as whether a backward was split.
         """
         recorder = self.recorder
         if not recorder.enabled:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stagescope.record.frameworks.torch_pipelining import Instrumentation
 
 PREFIX = "PP:"
-_JOB = re.compile(r"(\d+)(REDUCE_GRAD|[FBIW])(\d*)$")
+_ACTION = re.compile(r"(\d+)(REDUCE_GRAD|[FBIW])(\d*)$")
 _HOUSEKEEPING = re.compile(r"(\d+)(UNSHARD|RESHARD)$")
 _KIND_OF_LETTER = {
     "F": BY_NAME["forward"].code,
@@ -33,7 +33,7 @@ _OTHER = BY_NAME["other"].code
 class Action(NamedTuple):
     """What an announcement says: the jobs in it as (kind, stage, micro-batch), or the name of a chore."""
 
-    jobs: tuple[tuple[int, int, int], ...]
+    parts: tuple[tuple[int, int, int], ...]
     chore: str
     stage: int
 
@@ -42,7 +42,7 @@ class Action(NamedTuple):
 def parse_action(text: str) -> Action:
     """Return what an announcement says; an unknown one has no jobs and no chore.
 
-    >>> parse_action("PP:(1F6;6B2)OVERLAP_F_B").jobs
+    >>> parse_action("PP:(1F6;6B2)OVERLAP_F_B").parts
     ((1, 1, 6), (2, 6, 2))
     """
     if not text.startswith(PREFIX):
@@ -51,7 +51,7 @@ def parse_action(text: str) -> Action:
     if chore := _HOUSEKEEPING.fullmatch(body):
         return Action((), chore[2], int(chore[1]))
     inner = body[1:].split(")")[0].split(";") if body.startswith("(") else [body]
-    found = [_JOB.fullmatch(part) for part in inner]
+    found = [_ACTION.fullmatch(part) for part in inner]
     jobs = tuple(
         (_KIND_OF_LETTER[job[2]], int(job[1]), int(job[3]) if job[3] else NONE) for job in found if job
     )
@@ -67,11 +67,11 @@ def make_action_range(original: Any, instrumentation: Instrumentation) -> type:
 
         def __enter__(self) -> Any:
             self._action = parse_action(self.name)
-            if len(self._action.jobs) > 1:
+            if len(self._action.parts) > 1:
                 recorder.pair = recorder.new_pair()
             entered = super().__enter__()
             self._receives = instrumentation.messages.receives
-            self._token = recorder.timer.begin() if self._action.jobs else None
+            self._token = recorder.timer.begin() if self._action.parts else None
             self._start_ns = now_ns() if self._action.chore else NONE
             return entered
 
@@ -98,7 +98,7 @@ def _record_unseen(instrumentation: Instrumentation, action: Action, begun: Any)
 
     In an evaluation torch announces backwards too, and does nothing in them.
     """
-    for kind, stage, microbatch in action.jobs:
+    for kind, stage, microbatch in action.parts:
         is_done = kind == _KIND_OF_LETTER["F"] or not instrumentation.evaluates
         if is_done and (kind, stage, microbatch) not in instrumentation.seen:
-            instrumentation.end_job(begun, kind, stage, microbatch)
+            instrumentation.end_action(begun, kind, stage, microbatch)

@@ -58,7 +58,7 @@ def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> N
 
 
 class Instrumentation:
-    """The wrappers and what they share: the messages under way and the jobs seen in this step."""
+    """The wrappers and what they share: the messages under way and the actions seen in this step."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
@@ -92,8 +92,8 @@ class Instrumentation:
         for method, maker in zip(COMPUTE_METHODS, makers, strict=True):
             self.patches.wrap(stage_class, method, maker)
 
-    def end_job(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
-        """Record the job that began at `token`, and remember that it has been seen."""
+    def end_action(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
+        """Record the action that began at `token`, and remember that it has been seen."""
         recorder = self.recorder
         recorder.timer.end(
             token, kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE), 0, recorder.pair
@@ -101,7 +101,7 @@ class Instrumentation:
         self.seen.add((kind, stage, microbatch))
 
     def _timed(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Any:
-        """Run `call` as one job; a subclass's method that calls its parent's is one job, not two."""
+        """Run `call` as one action; a subclass's method that calls its parent's is one action, not two."""
         key = (kind, stage, microbatch)
         if not self.recorder.enabled or key in self._entered:
             return call()
@@ -111,7 +111,7 @@ class Instrumentation:
         token = self.recorder.timer.begin()
         try:
             result = call()
-            self.end_job(token, kind, stage, microbatch)
+            self.end_action(token, kind, stage, microbatch)
         finally:
             self._entered.discard(key)
         return result

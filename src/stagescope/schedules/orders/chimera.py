@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def build(shape: Shape) -> Order:
-    """Return each rank's jobs in the order of their slots; a unit's first p/2 micro-batches go down."""
+    """Return each rank's actions in the order of their slots; a unit's first p/2 micro-batches go down."""
     p, m = shape.ranks, shape.microbatches
-    return {r: [job for _, job in sorted(_slots(p, m, r))] for r in range(p)}
+    return {r: [action for _, action in sorted(_slots(p, m, r))] for r in range(p)}
 
 
 def _slots(p: int, m: int, r: int) -> Iterator[tuple[int, Action]]:

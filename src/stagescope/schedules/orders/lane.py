@@ -1,7 +1,7 @@
-"""One rank's time in unit slots, while the jobs of a repeated pattern are pulled into earlier slots.
+"""One rank's time in unit slots, while the actions of a repeated pattern are pulled into earlier slots.
 
 The V schedules of arXiv 2405.15362 start from a pattern repeated every six slots and then
-pull jobs forward, in the order of their slots, without raising the peak of memory in flight.
+pull actions forward, in the order of their slots, without raising the peak of memory in flight.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ DOWN = (True, False, True, False)
 """Whether a pass goes down the ranks: F0, F1, backward of chunk 1, backward of chunk 0."""
 
 
-class Job(NamedTuple):
-    """A pass of a micro-batch on one rank; jobs sort by their slot."""
+class SlotAction(NamedTuple):
+    """A pass of a micro-batch on one rank; actions sort by their slot."""
 
     slot: int
     rank: int
@@ -34,12 +34,12 @@ class Job(NamedTuple):
 class Lane:
     """The free slots of one rank before the slot that is looked at, and the memory in flight in each slot.
 
-    Only slots up to the last one reached are known to be free or not; jobs have to be taken in the order
+    Only slots up to the last one reached are known to be free or not; actions have to be taken in the order
     of their slots.
     """
 
     def __init__(self, changes: Iterable[tuple[int, int]], slots: int) -> None:
-        """Start from what each job takes (or, negative, gives back) as (slot, amount)."""
+        """Start from what each action takes (or, negative, gives back) as (slot, amount)."""
         self.memory = [0] * slots
         for slot, amount in changes:
             self.memory[slot] += amount
@@ -51,7 +51,7 @@ class Lane:
         self._reached = 0
 
     def reach(self, slot: int, width: int = 1) -> None:
-        """Come to a job that covers `width` slots from `slot` on; those that were passed over are free."""
+        """Come to a action that covers `width` slots from `slot` on; those that were passed over are free."""
         self._free.extend(range(self._reached, slot))
         self._reached = slot + width
 
@@ -71,7 +71,7 @@ class Lane:
         return start
 
     def move(self, slot: int, to: int, width: int = 1) -> None:
-        """Take the slots from `to` on for the job that covered those from `slot` on."""
+        """Take the slots from `to` on for the action that covered those from `slot` on."""
         at = bisect_left(self._free, to)
         del self._free[at : at + width]
         self._free.extend(range(slot, slot + width))

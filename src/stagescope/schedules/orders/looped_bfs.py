@@ -12,12 +12,12 @@ from stagescope.schedules.registry import Schedule, Shape
 
 
 def build(shape: Shape) -> Order:
-    """Return all forwards chunk by chunk, then all backwards from the last job to the first."""
+    """Return all forwards chunk by chunk, then all backwards from the last action to the first."""
     order: Order = {}
     for r in range(shape.ranks):
         stages = stages_of("loop", shape.ranks, shape.chunks, r)
         forwards = [Action("F", stage, i) for stage in stages for i in range(shape.microbatches)]
-        order[r] = forwards + [job._replace(kind="B") for job in reversed(forwards)]
+        order[r] = forwards + [action._replace(kind="B") for action in reversed(forwards)]
     return order
 
 

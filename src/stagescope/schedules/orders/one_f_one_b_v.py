@@ -7,7 +7,7 @@ it 1F1B-V. The order does not depend on costs. An F takes one slot, the full bac
     1. The building block: F down and up the V, B down and up again, in slots that do not meet those of the
        next micro-batches, which come every six slots. Three B in a row cover a period; the next one then
        waits three slots more.
-    2. Job by job in the order of their slots, each is pulled into the first free slot that its input and the
+    2. Action by action in the order of their slots, each is pulled into the first free slot that its input and the
        same job of the micro-batch before allow; an F only as far as the peak of memory does not rise.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.schedules.action import Action, Order
-from stagescope.schedules.orders.lane import DOWN, FORWARDS, PERIOD, Job, Lane
+from stagescope.schedules.orders.lane import DOWN, FORWARDS, PERIOD, Lane, SlotAction
 from stagescope.schedules.registry import Schedule, Shape
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def build(shape: Shape) -> Order:
     """Return the order of every rank."""
     p, m = shape.ranks, shape.microbatches
     jobs = sorted(
-        Job(slot + PERIOD * i, rank, passing, i)
+        SlotAction(slot + PERIOD * i, rank, passing, i)
         for passing, slots in enumerate(building_block(p))
         for rank, slot in enumerate(slots)
         for i in range(m)
@@ -53,7 +53,7 @@ def building_block(p: int) -> list[list[int]]:
     return [*forwards, backwards[:p], backwards[: p - 1 : -1]]
 
 
-def _pull(jobs: list[Job], p: int) -> Iterator[Job]:
+def _pull(jobs: list[SlotAction], p: int) -> Iterator[SlotAction]:
     """Yield every job in its final slot; `jobs` are sorted."""
     lanes = _lanes(jobs, p)
     limit = max(max(lane.memory) for lane in lanes)
@@ -72,7 +72,7 @@ def _pull(jobs: list[Job], p: int) -> Iterator[Job]:
         yield job._replace(slot=slot)
 
 
-def _input_end(job: Job, p: int, ends: dict[tuple[int, int, int], int]) -> int:
+def _input_end(job: SlotAction, p: int, ends: dict[tuple[int, int, int], int]) -> int:
     """Return the slot from which on the input of a job is there."""
     rank = job.rank - 1 if DOWN[job.passing] else job.rank + 1
     if 0 <= rank < p:
@@ -80,12 +80,12 @@ def _input_end(job: Job, p: int, ends: dict[tuple[int, int, int], int]) -> int:
     return ends[job.passing - 1, job.rank, job.microbatch] if job.passing else 0
 
 
-def _held(job: Job) -> int:
+def _held(job: SlotAction) -> int:
     """Return what a job adds to the activations in flight, in its last slot."""
     return 1 if job.passing in FORWARDS else -1
 
 
-def _lanes(jobs: list[Job], p: int) -> list[Lane]:
+def _lanes(jobs: list[SlotAction], p: int) -> list[Lane]:
     """Return the lane of each rank before anything is pulled."""
     changes: list[list[tuple[int, int]]] = [[] for _ in range(p)]
     for job in jobs:

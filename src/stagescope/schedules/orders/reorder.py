@@ -1,6 +1,6 @@
-"""Jobs on a V pulled into earlier slots without raising the peak of memory, for V-Half and V-Min.
+"""Actions on a V pulled into earlier slots without raising the peak of memory, for V-Half and V-Min.
 
-Source: arXiv 2405.15362, section 2, as a greedy pass: jobs are looked at once, in the order of their slots.
+Source: arXiv 2405.15362, section 2, as a greedy pass: actions are looked at once, in the order of their slots.
 Memory counts activations of one chunk: F takes one, W gives one back, I changes nothing.
 """
 
@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from stagescope.schedules.orders.lane import DOWN, FORWARDS, Job, Lane
+from stagescope.schedules.orders.lane import DOWN, FORWARDS, Lane, SlotAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,31 +63,31 @@ def _fill_in(passes: list[list[int]], queue_of: dict[int, int]) -> list[list[int
 
 
 def pull_with_weights(slots: Slots) -> Slots:
-    """Return F and I pulled forward in warm-up and cool-down, W among them as jobs of their own."""
+    """Return F and I pulled forward in warm-up and cool-down, W among them as actions of their own."""
     slots = [[*map(list, passes), weights_in_turn(passes)] for passes in slots]
     lanes = [_lane(passes) for passes in slots]
     inputs_done = [sorted(chain.from_iterable(passes[each] for each in _INPUTS)) for passes in slots]
     limit = max(max(lane.memory) for lane in lanes)
-    for job, phase in _in_phases(slots):
-        lane, passes = lanes[job.rank], slots[job.rank]
-        lane.reach(job.slot)
+    for action, phase in _in_phases(slots):
+        lane, passes = lanes[action.rank], slots[action.rank]
+        lane.reach(action.slot)
         if phase is _Phase.STEADY:
             continue
-        earliest = _earliest(slots, job)
-        if job.passing == _WEIGHTS:
-            earliest = max(earliest, inputs_done[job.rank][job.microbatch] + 1)
-        if job.passing in FORWARDS:
-            earliest = lane.after_full(earliest, job.slot, limit)
-        slot = lane.first_free(earliest, job.slot)
-        if slot == job.slot:
+        earliest = _earliest(slots, action)
+        if action.passing == _WEIGHTS:
+            earliest = max(earliest, inputs_done[action.rank][action.microbatch] + 1)
+        if action.passing in FORWARDS:
+            earliest = lane.after_full(earliest, action.slot, limit)
+        slot = lane.first_free(earliest, action.slot)
+        if slot == action.slot:
             continue
-        lane.move(job.slot, slot)
-        passes[job.passing][job.microbatch] = slot
-        if job.passing in _INPUTS:
-            inputs_done[job.rank].remove(job.slot)
-            insort(inputs_done[job.rank], slot)
+        lane.move(action.slot, slot)
+        passes[action.passing][action.microbatch] = slot
+        if action.passing in _INPUTS:
+            inputs_done[action.rank].remove(action.slot)
+            insort(inputs_done[action.rank], slot)
         else:
-            lane.hold(slot, job.slot, -1 if job.passing == _WEIGHTS else 1)
+            lane.hold(slot, action.slot, -1 if action.passing == _WEIGHTS else 1)
     return _without_weights(squeeze(slots))
 
 
@@ -96,21 +96,21 @@ def pull_around_weights(slots: Slots) -> Slots:
     slots = [[*map(list, passes)] for passes in slots]
     lanes = [_YieldingLane(passes) for passes in slots]
     limit = max(lane.peak() for lane in lanes)
-    for job, phase in _in_phases(slots):
+    for action, phase in _in_phases(slots):
         if phase is _Phase.COOLDOWN:
-            slot = lanes[job.rank].pull(job, _earliest(slots, job), limit)
-            slots[job.rank][job.passing][job.microbatch] = slot
+            slot = lanes[action.rank].pull(action, _earliest(slots, action), limit)
+            slots[action.rank][action.passing][action.microbatch] = slot
     return _without_weights(squeeze([[*passes, weights_in_turn(passes)] for passes in slots]))
 
 
 def squeeze(slots: Slots) -> Slots:
-    """Return every job as early as its input and its rank allow, the order of each rank unchanged."""
+    """Return every action as early as its input and its rank allow, the order of each rank unchanged."""
     squeezed = [[[0] * len(times) for times in passes] for passes in slots]
     rank_end = [0] * len(slots)
-    for job in _sorted_jobs(slots):
-        slot = max(rank_end[job.rank], _input_end(squeezed, job))
-        squeezed[job.rank][job.passing][job.microbatch] = slot
-        rank_end[job.rank] = slot + 1
+    for action in _sorted_actions(slots):
+        slot = max(rank_end[action.rank], _input_end(squeezed, action))
+        squeezed[action.rank][action.passing][action.microbatch] = slot
+        rank_end[action.rank] = slot + 1
     return squeezed
 
 
@@ -133,20 +133,20 @@ class _YieldingLane:
         self._know(len(self._taken))
         return max(held for held, _ in self._states)
 
-    def pull(self, job: Job, earliest: int, limit: int) -> int:
-        """Move a job to the first slot from `earliest` on that keeps memory in the limit; return that slot."""
-        self._know(job.slot)
-        for slot in range(earliest, job.slot):
-            if self._taken[slot] is None and self._fits(job, slot, limit):
-                self._taken[slot], self._taken[job.slot] = job.passing, None
+    def pull(self, action: SlotAction, earliest: int, limit: int) -> int:
+        """Move a action to the first slot from `earliest` on that keeps memory in the limit; return that slot."""
+        self._know(action.slot)
+        for slot in range(earliest, action.slot):
+            if self._taken[slot] is None and self._fits(action, slot, limit):
+                self._taken[slot], self._taken[action.slot] = action.passing, None
                 del self._states[slot + 1 :]
                 return slot
-        return job.slot
+        return action.slot
 
-    def _fits(self, job: Job, slot: int, limit: int) -> bool:
-        """Tell whether memory stays in the limit; behind the job's old slot it is never more than before."""
-        state = _after(job.passing, *self._states[slot])
-        for passing in self._taken[slot + 1 : job.slot]:
+    def _fits(self, action: SlotAction, slot: int, limit: int) -> bool:
+        """Tell whether memory stays in the limit; behind the action's old slot it is never more than before."""
+        state = _after(action.passing, *self._states[slot])
+        for passing in self._taken[slot + 1 : action.slot]:
             if state[0] > limit:
                 return False
             state = _after(passing, *state)
@@ -170,38 +170,38 @@ def _lane(passes: list[list[int]]) -> Lane:
     return Lane([*taken, *given_back], max(times[-1] for times in passes) + 1)
 
 
-def _sorted_jobs(slots: Slots) -> list[Job]:
+def _sorted_actions(slots: Slots) -> list[SlotAction]:
     return sorted(
-        Job(slot, rank, passing, microbatch)
+        SlotAction(slot, rank, passing, microbatch)
         for rank, passes in enumerate(slots)
         for passing, times in enumerate(passes)
         for microbatch, slot in enumerate(times)
     )
 
 
-def _in_phases(slots: Slots) -> Iterator[tuple[Job, _Phase]]:
-    """Yield every job, in the order of the slots at the beginning, with its phase."""
+def _in_phases(slots: Slots) -> Iterator[tuple[SlotAction, _Phase]]:
+    """Yield every action, in the order of the slots at the beginning, with its phase."""
     phase = _Phase.WARM_UP
     last = len(slots[0][0]) - 1
-    for job in _sorted_jobs(slots):
-        if phase is _Phase.WARM_UP and job.rank == 0 and job.passing == _INPUTS[1]:
+    for action in _sorted_actions(slots):
+        if phase is _Phase.WARM_UP and action.rank == 0 and action.passing == _INPUTS[1]:
             phase = _Phase.STEADY
-        yield job, phase
-        if phase is _Phase.STEADY and job.passing == 0 and job.microbatch == last:
+        yield action, phase
+        if phase is _Phase.STEADY and action.passing == 0 and action.microbatch == last:
             phase = _Phase.COOLDOWN
 
 
-def _earliest(slots: Slots, job: Job) -> int:
-    """Return the first slot that a job's input and the same pass of the micro-batch before allow."""
-    before = slots[job.rank][job.passing][job.microbatch - 1] + 1 if job.microbatch else 0
-    return max(before, _input_end(slots, job))
+def _earliest(slots: Slots, action: SlotAction) -> int:
+    """Return the first slot that a action's input and the same pass of the micro-batch before allow."""
+    before = slots[action.rank][action.passing][action.microbatch - 1] + 1 if action.microbatch else 0
+    return max(before, _input_end(slots, action))
 
 
-def _input_end(slots: Slots, job: Job) -> int:
-    """Return the first slot after the jobs whose output a job takes; a W has to be asked about elsewhere."""
-    if job.passing == _WEIGHTS:
+def _input_end(slots: Slots, action: SlotAction) -> int:
+    """Return the first slot after the actions whose output a action takes; a W has to be asked about elsewhere."""
+    if action.passing == _WEIGHTS:
         return 0
-    neighbor = job.rank - 1 if DOWN[job.passing] else job.rank + 1
-    end = slots[neighbor][job.passing][job.microbatch] + 1 if 0 <= neighbor < len(slots) else 0
-    before = slots[job.rank][job.passing - 1][job.microbatch] + 1 if job.passing else 0
+    neighbor = action.rank - 1 if DOWN[action.passing] else action.rank + 1
+    end = slots[neighbor][action.passing][action.microbatch] + 1 if 0 <= neighbor < len(slots) else 0
+    before = slots[action.rank][action.passing - 1][action.microbatch] + 1 if action.passing else 0
     return max(end, before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.schedules.action import Action
-from stagescope.schedules.costs import Costs, job_costs, link_costs
+from stagescope.schedules.costs import Costs, action_costs, link_costs
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def stage_costs(shape: Shape, stages: int) -> StageCosts:
     whose costs are not known for any micro-batch.
     """
     costs = shape.options.get("costs") or Costs()
-    jobs = job_costs(costs, stages, shape.microbatches)
+    actions = action_costs(costs, stages, shape.microbatches)
     return StageCosts(
-        _medians("F", jobs.forward, stages),
-        _medians("I", jobs.backward_input, stages),
-        _medians("W", jobs.backward_weight, stages),
+        _medians("F", actions.forward, stages),
+        _medians("I", actions.backward_input, stages),
+        _medians("W", actions.backward_weight, stages),
         link_costs(costs, stages).least_ns,
     )
 

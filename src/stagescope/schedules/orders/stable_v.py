@@ -7,7 +7,7 @@ on costs:
 
     1. `v_half_pattern`, `v_min_pattern`: the slots of F and I of micro-batch 0; the next one follows six
        slots later; W goes where a rank has nothing else to do, oldest first.
-    2. Reorder, with W: jobs of the warm-up and of the cool-down are pulled into the first free slot that
+    2. Reorder, with W: actions of the warm-up and of the cool-down are pulled into the first free slot that
        their input allows and where the peak of memory does not rise; then everything is squeezed to the left.
     3. Reorder, without W: F and I of the cool-down are pulled into any slot without F or I, W gives way.
     4. W goes into the slots that are left, those of the chunk whose I come first before the other's.
@@ -60,10 +60,10 @@ def _order(shape: Shape, pattern: list[tuple[int, int, int, int]]) -> Order:
 def _actions(p: int, r: int, slots: list[list[int]]) -> list[Action]:
     """Return one rank's actions from the slots of its F0, F1, I1, I0, W1 and W0."""
     low, high = r, 2 * p - 1 - r
-    jobs = zip("FFIIWW", (low, high, high, low, high, low), slots, strict=True)
+    actions = zip("FFIIWW", (low, high, high, low, high, low), slots, strict=True)
     timed = (
         (slot, Action(kind, stage, microbatch))
-        for kind, stage, times in jobs
+        for kind, stage, times in actions
         for microbatch, slot in enumerate(times)
     )
     return [action for _, action in sorted(timed)]

@@ -28,7 +28,7 @@ def build(shape: Shape) -> Order:
     for r in range(p):
         chunks = [Chunk(stage) for stage in stages_of("v", p, 2, r)]
         laid_out = perform(script(p, max(m, 2 * p - 1), r), chunks)
-        order[r] = [job for job in laid_out if job.microbatch < m]
+        order[r] = [action for action in laid_out if action.microbatch < m]
     return order
 
 
@@ -59,7 +59,7 @@ SCHEDULE = Schedule(
         Option(
             "costs",
             None,
-            "Costs of the jobs and hops to search an order for, None for the fixed order",
+            "Costs of the actions and hops to search an order for, None for the fixed order",
             (Costs,),
         ),
     ),

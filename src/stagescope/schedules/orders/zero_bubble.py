@@ -32,7 +32,7 @@ def h2(shape: Shape) -> Order:
     """Return ZB-H2: as many forwards ahead as eager 1F1B, and a lag of 2 r."""
     p, m = shape.ranks, shape.microbatches
     turns = {r: alternate(*forwards_and_backwards(r, m), 2 * (p - r - 1)) for r in range(p)}
-    return {r: split_backwards(jobs, lag=2 * r) for r, jobs in turns.items()}
+    return {r: split_backwards(actions, lag=2 * r) for r, actions in turns.items()}
 
 
 def loop(shape: Shape) -> Order:

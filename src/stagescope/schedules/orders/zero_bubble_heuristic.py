@@ -5,7 +5,7 @@ sail-sg/zero-bubble-pipeline-parallelism `scheduler/zb.py`, without its integer 
 input gradient, I here.
 
 The heuristic builds the order in rounds and has three switches; all eight combinations are tried, and the
-first with the shortest stage (from its first job to its last, over all stages) wins:
+first with the shortest stage (from its first action to its last, over all stages) wins:
 
     warm-up    F on all stages, then more F on each stage while memory lasts, up to the arrival of the first
                gradient (`fit_first`: the last of them may not delay the first I); an earlier stage does more
@@ -63,7 +63,7 @@ def search_order(given: SearchInput) -> Order:
 
 
 class _Attempt:
-    """An order that grows job by job; lists are per stage, as of the jobs that have been put."""
+    """An order that grows action by action; lists are per stage, as of the actions that have been put."""
 
     def __init__(self, given: SearchInput, switches: _Switches) -> None:
         self.given = given
@@ -80,7 +80,7 @@ class _Attempt:
         self.worst_bubble: int = 0
 
     def run(self) -> None:
-        """Put all jobs of all stages."""
+        """Put all actions of all stages."""
         self.warm_up()
         for microbatch in range(1, self.given.microbatches):
             self.put_forwards()
@@ -90,11 +90,11 @@ class _Attempt:
             self.flush_weights(stage, self.given.microbatches)
 
     def longest_stage(self) -> int:
-        """Return the longest time that a stage takes from its first job to its last."""
+        """Return the longest time that a stage takes from its first action to its last."""
         begins = (ends[0] - cost for ends, cost in zip(self.forward_ends, self.costs.forward, strict=True))
         return max(end - begin for end, begin in zip(self.clock, begins, strict=True))
 
-    # The jobs themselves.
+    # The actions themselves.
 
     def put_forward(self, stage: int) -> None:
         """Put the stage's next F."""
@@ -122,7 +122,7 @@ class _Attempt:
         self.weights[stage] += 1
 
     def _advance(self, stage: int, cost: int, arrival: int, *, counted: bool) -> int:
-        """Let a job run when the stage and its input are there; return its end, note the wait as bubble."""
+        """Let a action run when the stage and its input are there; return its end, note the wait as bubble."""
         without_wait = self.clock[stage] + cost
         end = max(without_wait, arrival + cost)
         if counted:

@@ -4,7 +4,7 @@ Source: Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3 (the searc
 limit of p or of 2 p activations). They are not fixed orders: at F = I = W and with m > p micro-batches ZB-1p
 is ZB-H1, at measured costs it need not be. `zero_bubble_heuristic` explains how they are found.
 
-Of `costs` the search takes F, I, W and the time from a job to the arrival of its message; a stage with other
+Of `costs` the search takes F, I, W and the time from a action to the arrival of its message; a stage with other
 costs for every micro-batch counts with their median. `memory_limit` is in the unit of `sizes`: activations of
 one micro-batch, or bytes where the sizes are bytes.
 """
@@ -77,7 +77,7 @@ def _one_fits(shape: Shape) -> bool:
 
 
 OPTIONS = (
-    Option("costs", None, "Costs of the jobs and hops, None for F = I = W = 1", (Costs,)),
+    Option("costs", None, "Costs of the actions and hops, None for F = I = W = 1", (Costs,)),
     Option(
         "sizes", None, "ActivationSizes of a micro-batch, None for 1 that is kept until W", (ActivationSizes,)
     ),

@@ -49,7 +49,7 @@ class VSearchInput:
 
 @dataclass(frozen=True)
 class _Switches:
-    """Whether a W may be put before an I1 and before an F although it makes that job later."""
+    """Whether a W may be put before an I1 and before an F although it makes that action later."""
 
     before_input: bool
     before_forward: bool
@@ -89,9 +89,9 @@ def _repeated(given: VSearchInput, switches: _Switches) -> _Attempt:
 
 
 class _Attempt:
-    """An order that grows job by job; lists are per rank, as of the jobs that have been put.
+    """An order that grows action by action; lists are per rank, as of the actions that have been put.
 
-    A bubble is idle time after a rank's first job.
+    A bubble is idle time after a rank's first action.
     """
 
     def __init__(self, given: VSearchInput, switches: _Switches, known_bubble: list[int]) -> None:
@@ -122,10 +122,10 @@ class _Attempt:
             while self.waiting[rank]:
                 self.put_weight(rank)
 
-    # The jobs themselves.
+    # The actions themselves.
 
     def put(self, passing: int, rank: int) -> None:
-        """Put the rank's next job of a pass."""
+        """Put the rank's next action of a pass."""
         cost = self.costs[passing]
         without_wait = self.clock[rank] + cost
         arrival = self.arrival(passing, rank)
@@ -150,7 +150,7 @@ class _Attempt:
         self.held[rank] -= 1
 
     def put_after_filling(self, passing: int, rank: int, *, may_delay: bool) -> None:
-        """Put a job after the W that fill the wait for it, and one more where it pays and is allowed."""
+        """Put a action after the W that fill the wait for it, and one more where it pays and is allowed."""
         arrival = self.arrival(passing, rank)
         if arrival is not None:
             while self.waiting[rank] and self.clock[rank] + self.given.backward_weight <= arrival:
@@ -161,7 +161,7 @@ class _Attempt:
         self.put(passing, rank)
 
     def count(self, passing: int, rank: int) -> int:
-        """Return how many jobs of a pass a rank has been given."""
+        """Return how many actions of a pass a rank has been given."""
         return len(self.ends[rank][passing])
 
     def stage(self, passing: int, rank: int) -> int:
@@ -174,12 +174,12 @@ class _Attempt:
         return neighbor if 0 <= neighbor < self.ranks else None
 
     def has_input(self, passing: int, rank: int) -> bool:
-        """Tell whether the job that the rank's next one of a pass starts from has been put."""
+        """Tell whether the action that the rank's next one of a pass starts from has been put."""
         producer = self.producer(passing, rank)
         return producer is None or self.count(passing, producer) > self.count(passing, rank)
 
     def arrival(self, passing: int, rank: int) -> int | None:
-        """Return when the input of the rank's next job of a pass arrives, None if it is the rank's own."""
+        """Return when the input of the rank's next action of a pass arrives, None if it is the rank's own."""
         producer = self.producer(passing, rank)
         if producer is None:
             return None

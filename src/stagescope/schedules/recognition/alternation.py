@@ -1,6 +1,6 @@
-"""One rank's jobs where forwards and backwards take turns: warm-up, steady phase, cool-down.
+"""One rank's actions where forwards and backwards take turns: warm-up, steady phase, cool-down.
 
-All schedules of the 1F1B family are made of these. `forwards` and `backwards` are a rank's jobs in the order
+All schedules of the 1F1B family are made of these. `forwards` and `backwards` are a rank's actions in the order
 of their turns, `warmup` the number of forwards before the first turn (all of them where there are fewer).
 """
 
@@ -18,7 +18,7 @@ def alternate(forwards: Sequence[Action], backwards: Sequence[Action], warmup: i
     """Return the warm-up, then F and B in turn, then the backwards that are left."""
     steady = max(len(forwards) - warmup, 0)
     turns = zip(forwards[warmup:], backwards, strict=False)
-    return [*forwards[:warmup], *(job for turn in turns for job in turn), *backwards[steady:]]
+    return [*forwards[:warmup], *(action for turn in turns for action in turn), *backwards[steady:]]
 
 
 def overlap(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
@@ -29,20 +29,20 @@ def overlap(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int
     return [*forwards[:warmup], *pairs, *backwards[steady:]]
 
 
-def split_backwards(jobs: Sequence[Action], lag: int) -> list[Action]:
-    """Return the same jobs with every B as I and W, each W following the I that comes `lag` backwards later.
+def split_backwards(actions: Sequence[Action], lag: int) -> list[Action]:
+    """Return the same actions with every B as I and W, each W following the I that comes `lag` backwards later.
 
     The last `lag` W stand at the end.
     """
     split: list[Action] = []
     waiting: list[Action] = []
     done = 0
-    for job in jobs:
-        if job.kind != "B":
-            split.append(job)
+    for action in actions:
+        if action.kind != "B":
+            split.append(action)
             continue
-        split.append(Action("I", job.stage, job.microbatch))
-        waiting.append(Action("W", job.stage, job.microbatch))
+        split.append(Action("I", action.stage, action.microbatch))
+        waiting.append(Action("W", action.stage, action.microbatch))
         if len(waiting) - done > lag:
             split.append(waiting[done])
             done += 1

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.schedules.placement import stages_of
-from stagescope.schedules.recognition.lines import job_of
+from stagescope.schedules.recognition.lines import action_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,15 @@ def _goes_down(evidence: Evidence, near: int, far: int, stage: int) -> int:
     Micro-batch 0 goes down the ranks.
     """
     return min(
-        [job.microbatch for job in map(job_of, evidence.lines[near].jobs) if job.stage == stage]
-        + [job.microbatch for job in map(job_of, evidence.lines[far].jobs) if job.stage != stage],
+        [
+            action.microbatch
+            for action in map(action_of, evidence.lines[near].numbers)
+            if action.stage == stage
+        ]
+        + [
+            action.microbatch
+            for action in map(action_of, evidence.lines[far].numbers)
+            if action.stage != stage
+        ],
         default=evidence.microbatches,
     )

@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def searched(self) -> bool:
-        """Whether the order is found by a search, which takes long where there are many jobs."""
+        """Whether the order is found by a search, which takes long where there are many actions."""
         if self.name == "zb-v":
             return self.shape.options["costs"] is not None
         return self.name in PEAKS and not self._is_h1
@@ -82,7 +82,7 @@ class Candidate:
         return schedule.build(self.shape)
 
     def lines(self, *, weights: bool) -> list[Line]:
-        """Return the jobs of every rank, in the order of ranks."""
+        """Return the actions of every rank, in the order of ranks."""
         return [write_line(actions, weights=weights) for actions in self.order.values()]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stagescope.schedules.recognition.lines import Line
 
 LARGE = 20_000
-"""Above this many jobs, searched orders are built only where no other order fits exactly."""
+"""Above this many actions, searched orders are built only where no other order fits exactly."""
 
 PEAK_FROM, PEAK_TO = 0.9, 1.5
 """How far a schedule's peak of activations may be from the measured one: W that are not seen end none."""
@@ -28,7 +28,7 @@ PEAK_FROM, PEAK_TO = 0.9, 1.5
 class Compared(NamedTuple):
     """A candidate, the ranks' places that it was compared at, and its distance.
 
-    The distance is the share of the measured jobs that stand elsewhere than in the candidate. The form is the
+    The distance is the share of the measured actions that stand elsewhere than in the candidate. The form is the
     same if both split backwards, or neither does.
     """
 
@@ -63,7 +63,7 @@ def compare_all(evidence: Evidence, arrangement: Arrangement) -> list[Compared]:
     candidates = list_candidates(arrangement, evidence.microbatches, group_sizes(evidence))
     compared = [_compare(evidence, arrangement, each) for each in candidates if not each.searched]
     searched = [each for each in candidates if each.searched]
-    if evidence.jobs <= LARGE:
+    if evidence.action_count <= LARGE:
         return compared + [_compare(evidence, arrangement, each) for each in searched]
     for candidate in _likeliest_first(searched, evidence):
         if any(each.distance == 0 for each in compared):
@@ -102,12 +102,12 @@ def _compare(evidence: Evidence, arrangement: Arrangement, candidate: Candidate)
         )
     )
     same_form = candidate.splits == evidence.weights
-    return Compared(candidate, arrangement, min(wrong / evidence.jobs, 1.0), same_form)
+    return Compared(candidate, arrangement, min(wrong / evidence.action_count, 1.0), same_form)
 
 
 def _same(first: Candidate, second: Candidate, *, weights: bool, paired: bool) -> bool:
     def equal(one: Line, other: Line) -> bool:
-        return one.jobs == other.jobs and (not paired or one.pairs == other.pairs)
+        return one.numbers == other.numbers and (not paired or one.pairs == other.pairs)
 
     if first.shape.ranks != second.shape.ranks:
         return False

@@ -17,7 +17,7 @@ Fits = Callable[[int, int], bool]
 
 
 class Pair(NamedTuple):
-    """Job `seen` is action `place`."""
+    """NumberedAction `seen` is action `place`."""
 
     seen: int
     place: int

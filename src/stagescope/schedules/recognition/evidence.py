@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stagescope.schedules.action import Action, read_actions
-from stagescope.schedules.recognition.lines import F, Line, job_of, number_of, write_line
+from stagescope.schedules.recognition.lines import F, Line, action_of, number_of, write_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,17 +46,19 @@ class Evidence:
     faults: tuple[str, ...]
 
     @property
-    def jobs(self) -> int:
+    def action_count(self) -> int:
         """How many jobs were read, duplicates too, each W apart from its B where any is."""
-        return sum(len(line.jobs) for line in self.lines.values()) + self.repeated
+        return sum(len(line.numbers) for line in self.lines.values()) + self.repeated
 
 
 def read_evidence(orders: MeasuredOrders) -> Evidence:
     """Return what the orders of all ranks together say; raises ScheduleError for a word that is no action."""
     parsed = {rank: read_actions(actions) for rank, actions in orders.items()}
-    weights = any(job.kind == "W" for actions in parsed.values() for action in actions for job in action.jobs)
+    weights = any(
+        job.kind == "W" for actions in parsed.values() for action in actions for job in action.parts
+    )
     written = {rank: write_line(actions, weights=weights) for rank, actions in parsed.items() if actions}
-    lines = {rank: Line(list(dict.fromkeys(line.jobs)), line.pairs) for rank, line in written.items()}
+    lines = {rank: Line(list(dict.fromkeys(line.numbers)), line.pairs) for rank, line in written.items()}
     microbatches = count_microbatches(lines.values())
     lines, faults, renumbered = _renumber(lines, microbatches)
     held = _held(lines)
@@ -67,7 +69,7 @@ def read_evidence(orders: MeasuredOrders) -> Evidence:
         microbatches=microbatches,
         weights=weights,
         paired=any(line.pairs for line in lines.values()),
-        repeated=sum(len(written[rank].jobs) - len(line.jobs) for rank, line in lines.items()),
+        repeated=sum(len(written[rank].numbers) - len(line.numbers) for rank, line in lines.items()),
         renumbered=renumbered,
         faults=(
             *_some(f"rank {rank} is empty" for rank, actions in orders.items() if not actions),
@@ -81,7 +83,7 @@ def read_evidence(orders: MeasuredOrders) -> Evidence:
 
 def count_microbatches(lines: Iterable[Line]) -> int:
     """Return how many micro-batches ran; the last ones only count with half the jobs that others have."""
-    jobs = Counter(job_of(number).microbatch for line in lines for number in line.jobs)
+    jobs = Counter(action_of(number).microbatch for line in lines for number in line.numbers)
     if not jobs:
         return 0
     usual = sorted(jobs.values())[(len(jobs) - 1) // 2]
@@ -96,7 +98,7 @@ def group_sizes(evidence: Evidence) -> list[int]:
 
 def _first_run(line: Line, stage: int) -> int:
     last = -1
-    for job in map(job_of, line.jobs):
+    for job in map(action_of, line.numbers):
         if job.kind == F:
             if job.stage != stage:
                 break
@@ -111,11 +113,11 @@ def _renumber(lines: dict[int, Line], microbatches: int) -> tuple[dict[int, Line
     changed = 0
     for rank, line in lines.items():
         shifts = _shifts(line, microbatches)
-        changed += sum(number_of(*job) in shifts for job in map(job_of, line.jobs))
-        jobs = [shifts.get(number, number) for number in line.jobs]
+        changed += sum(number_of(*job) in shifts for job in map(action_of, line.numbers))
+        jobs = [shifts.get(number, number) for number in line.numbers]
         renumbered[rank] = Line(jobs, {shifts.get(f, f): shifts.get(b, b) for f, b in line.pairs.items()})
         if shifts:
-            first = job_of(next(iter(shifts)))
+            first = action_of(next(iter(shifts)))
             count = len(shifts)
             faults.append(
                 f"rank {rank} counts {'FBW'[first.kind]}{first.stage} from {first.microbatch} "
@@ -127,7 +129,7 @@ def _renumber(lines: dict[int, Line], microbatches: int) -> tuple[dict[int, Line
 def _shifts(line: Line, microbatches: int) -> dict[int, int]:
     """Return old and new numbers of the first kind of a stage whose micro-batches are out of range as a row."""
     rows: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for job in map(job_of, line.jobs):
+    for job in map(action_of, line.numbers):
         rows[job.kind, job.stage].append(job.microbatch)
     for (kind, stage), row in rows.items():
         first = min(row)
@@ -137,7 +139,9 @@ def _shifts(line: Line, microbatches: int) -> dict[int, int]:
 
 
 def _held(lines: dict[int, Line]) -> dict[int, frozenset[int]]:
-    by_rank = {rank: Counter(job_of(number).stage for number in line.jobs) for rank, line in lines.items()}
+    by_rank = {
+        rank: Counter(action_of(number).stage for number in line.numbers) for rank, line in lines.items()
+    }
     total: Counter[int] = Counter()
     for stages in by_rank.values():
         total.update(stages)
@@ -149,7 +153,7 @@ def _held(lines: dict[int, Line]) -> dict[int, frozenset[int]]:
 
 def _twice(written: dict[int, Line]) -> Iterator[str]:
     for rank, line in written.items():
-        repeated = Counter(line.jobs) if len(set(line.jobs)) < len(line.jobs) else Counter()
+        repeated = Counter(line.numbers) if len(set(line.numbers)) < len(line.numbers) else Counter()
         yield from (
             f"rank {rank} runs {_shown(number)} {count} times"
             for number, count in repeated.items()
@@ -157,27 +161,27 @@ def _twice(written: dict[int, Line]) -> Iterator[str]:
         )
     where: dict[int, int] = {}
     for rank, line in written.items():
-        for number in set(line.jobs):
+        for number in set(line.numbers):
             if where.setdefault(number, rank) != rank:
                 yield f"{_shown(number)} runs on rank {where[number]} and on rank {rank}"
 
 
 def _out_of_range(lines: dict[int, Line], microbatches: int) -> Iterator[str]:
     for rank, line in lines.items():
-        for number in line.jobs:
-            if job_of(number).microbatch >= microbatches:
+        for number in line.numbers:
+            if action_of(number).microbatch >= microbatches:
                 yield f"rank {rank}, {_shown(number)}: micro-batches are 0 to {microbatches - 1}"
 
 
 def _strays(lines: dict[int, Line], held: dict[int, frozenset[int]]) -> Iterator[str]:
     for rank, line in lines.items():
-        for number in line.jobs:
-            if job_of(number).stage not in held[rank]:
+        for number in line.numbers:
+            if action_of(number).stage not in held[rank]:
                 yield f"rank {rank}, {_shown(number)}: the stage belongs to another rank"
 
 
 def _shown(number: int) -> str:
-    return str(job_of(number))
+    return str(action_of(number))
 
 
 def _some(sentences: Iterable[str]) -> list[str]:

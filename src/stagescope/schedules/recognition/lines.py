@@ -23,7 +23,7 @@ _KINDS = (1 << _KIND_BITS) - 1
 _CODES = {"F": F, "B": I, "I": I, "W": W}
 
 
-class Job(NamedTuple):
+class NumberedAction(NamedTuple):
     """A job taken from its number; `kind` is F, I or W."""
 
     kind: int
@@ -37,7 +37,7 @@ class Job(NamedTuple):
 class Line(NamedTuple):
     """The jobs of one rank in their order, and which forward runs as a pair with which backward."""
 
-    jobs: list[int]
+    numbers: list[int]
     pairs: dict[int, int]
 
 
@@ -46,32 +46,32 @@ def number_of(kind: int, stage: int, microbatch: int) -> int:
     return stage << _STAGE_BITS | microbatch << _KIND_BITS | kind
 
 
-def job_of(number: int) -> Job:
+def action_of(number: int) -> NumberedAction:
     """Return the job of a number."""
-    return Job(number & _KINDS, number >> _STAGE_BITS, number >> _KIND_BITS & _MICROBATCHES)
+    return NumberedAction(number & _KINDS, number >> _STAGE_BITS, number >> _KIND_BITS & _MICROBATCHES)
 
 
 def write_line(actions: Iterable[Action], *, weights: bool) -> Line:
     """Return the jobs of a rank as numbers, of a pair the forward first; without W unless `weights`."""
-    jobs: list[int] = []
+    numbers: list[int] = []
     pairs: dict[int, int] = {}
     for action in actions:
         kind, stage, microbatch, partner = action
         if partner is not None:
-            forward, backward = sorted(action.jobs, key=lambda job: job.kind != "F")
+            forward, backward = sorted(action.parts, key=lambda job: job.kind != "F")
             first = number_of(_CODES[forward.kind], *forward[1:3])
             second = number_of(_CODES[backward.kind], *backward[1:3])
             pairs[first] = second
-            jobs += [first, second]
+            numbers += [first, second]
             if weights and backward.kind == "B":
-                jobs.append(second + W - I)
+                numbers.append(second + W - I)
             continue
         number = stage << _STAGE_BITS | microbatch << _KIND_BITS | _CODES[kind]
         if kind != "W" or weights:
-            jobs.append(number)
+            numbers.append(number)
         if kind == "B" and weights:
-            jobs.append(number + W - I)
-    return Line(jobs, pairs)
+            numbers.append(number + W - I)
+    return Line(numbers, pairs)
 
 
 def longest_rise(places: Sequence[int]) -> int:
@@ -95,9 +95,9 @@ def misplaced(measured: Line, theory: Line, *, paired: bool) -> int:
     That is the fewest that one has to move or take out; jobs that were not measured do not count. With
     `paired`, each forward that runs in another pair than in theory, or in none, counts too.
     """
-    place = {job: at for at, job in enumerate(measured.jobs)}
-    places = [place[job] for job in theory.jobs if job in place]
-    moved = len(measured.jobs) - longest_rise(places)
+    place = {job: at for at, job in enumerate(measured.numbers)}
+    places = [place[job] for job in theory.numbers if job in place]
+    moved = len(measured.numbers) - longest_rise(places)
     if not paired:
         return moved
     expected = {f: b for f, b in theory.pairs.items() if f in place and b in place}
@@ -106,6 +106,6 @@ def misplaced(measured: Line, theory: Line, *, paired: bool) -> int:
 
 def most_in_flight(line: Line) -> int:
     """Return how many activations a rank keeps at most, from each F to its W, or to its I where none is shown."""
-    kinds = [number & _KINDS for number in line.jobs]
+    kinds = [number & _KINDS for number in line.numbers]
     end = W if W in kinds else I
     return max(accumulate((kind == F) - (kind == end) for kind in kinds), default=0)

@@ -180,7 +180,7 @@ def _margin(compared: Sequence[Compared], names: set[str]) -> float:
 def _missing_fraction(evidence: Evidence, arrangement: Arrangement) -> float:
     stages = stage_count(arrangement.placement, arrangement.ranks, arrangement.chunks)
     expected = stages * evidence.microbatches * (3 if evidence.weights else 2)
-    return max(1 - (evidence.jobs - evidence.repeated) / expected, 0.0)
+    return max(1 - (evidence.action_count - evidence.repeated) / expected, 0.0)
 
 
 def _faults(evidence: Evidence) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ UNKNOWN = "unknown"
 
 SAME_ORDER = "it is the same order"
 WEIGHTS_UNSEEN = "it differs only in where weight gradients run, which this order does not show"
-PAIRS_UNSEEN = "it differs only in which jobs overlap, which this order does not show"
-LOST = "it differs only in jobs that are missing here"
+PAIRS_UNSEEN = "it differs only in which actions overlap, which this order does not show"
+LOST = "it differs only in actions that are missing here"
 CLOSE = "it is nearly as close"
 OTHER_COSTS = "its search may find this order for some costs"
 
@@ -44,9 +44,9 @@ class Recognition:
     """What a measured order is.
 
     `name` is a schedule of the catalog or "unknown"; `nearest` is the closest schedule either way (empty where
-    no placement fits) and `parameters` are its parameters. `distance` is the share of the measured jobs that
+    no placement fits) and `parameters` are its parameters. `distance` is the share of the measured actions that
     stand elsewhere than in it, `margin` how much larger that share is for the next schedule that is not among
-    the alternatives. `missing_fraction` is the share of its jobs that were not measured. `indistinct` are the
+    the alternatives. `missing_fraction` is the share of its actions that were not measured. `indistinct` are the
     orders that fit as well, with reasons. `evidence` is a sentence for people, `faults` are sentences on what is
     wrong with the order itself.
     """

@@ -27,7 +27,7 @@ def gaps(arrangement: Arrangement, evidence: Evidence, missing_fraction: float) 
     if absent:
         yield f"{_count(absent, 'rank')} missing"
     if missing_fraction:
-        yield f"{missing_fraction:.1%} of the jobs are missing"
+        yield f"{missing_fraction:.1%} of the actions are missing"
     if not evidence.weights:
         yield "no weight gradient is seen apart from its backward"
     if evidence.faults:
@@ -36,7 +36,7 @@ def gaps(arrangement: Arrangement, evidence: Evidence, missing_fraction: float) 
 
 def exact(name: str) -> str:
     """Return the verdict on an order that is a schedule's."""
-    return f"{name}, every measured job where it should be"
+    return f"{name}, every measured action where it should be"
 
 
 def close(name: str, distance: float) -> str:
@@ -67,7 +67,7 @@ def others(indistinct: Iterable[Alternative]) -> Iterator[str]:
 def no_placement(evidence: Evidence) -> str:
     """Return why no schedule was compared: where the stages are."""
     if not evidence.held:
-        return "no rank ran any job"
+        return "no rank ran any action"
     shown = [
         f"rank {rank} has {', '.join(map(str, sorted(stages))) or 'none'}"
         for rank, stages in list(evidence.held.items())[:RANKS_SHOWN]
@@ -83,7 +83,7 @@ def no_schedule(arrangements: Iterable[Arrangement], microbatches: int) -> str:
 
 
 def _elsewhere(distance: float) -> str:
-    return f"{distance:.1%} of the jobs stand elsewhere"
+    return f"{distance:.1%} of the actions stand elsewhere"
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.schedules.action import Action
-from stagescope.schedules.costs import JOBS, Costs, job_costs, per_stage
+from stagescope.schedules.costs import ACTIONS, Costs, action_costs, per_stage
 from stagescope.schedules.memory import ActivationSizes
 from stagescope.schedules.orders.searched_costs import upper_median
 from stagescope.vocabulary.errors import ScheduleError
@@ -43,7 +43,7 @@ class ScaledSizes(NamedTuple):
 
 def piece_count(costs: Costs, ranks: int) -> int:
     """Return how many pieces of the model the costs speak of, `ranks` where they are the same for all."""
-    given = [getattr(costs, name) for name in (*JOBS, *WORK, *BOUNDARIES)]
+    given = [getattr(costs, name) for name in (*ACTIONS, *WORK, *BOUNDARIES)]
     stages = [max(stage for stage, _ in each) + 1 for each in given if isinstance(each, Mapping) and each]
     lengths = [len(each) for each in given if isinstance(each, tuple)]
     return max([*stages, *lengths], default=ranks)
@@ -61,9 +61,9 @@ def divide_costs(costs: Costs, ranks: int, stages: int) -> Costs:
     (7, 11)
     """
     pieces = piece_count(costs, ranks)
-    jobs = job_costs(costs, pieces, _width(costs))
-    work = dict(zip(JOBS, jobs, strict=True))
-    # Where all parts are given nothing is derived any more: rounded shares need not add up job by job.
+    actions = action_costs(costs, pieces, _width(costs))
+    work = dict(zip(ACTIONS, actions, strict=True))
+    # Where all parts are given nothing is derived any more: rounded shares need not add up action by action.
     shares: dict[str, Any] = {
         name: _rounded_shares(_medians(name, cells, pieces), stages) for name, cells in work.items()
     }
@@ -121,7 +121,7 @@ def _at_ends(name: str, amount: PerStage | None, pieces: int, stages: int) -> Pe
 
 def _width(costs: Costs) -> int:
     """Return how many micro-batches the costs speak of, 1 where they are the same for all."""
-    given = [getattr(costs, name) for name in JOBS]
+    given = [getattr(costs, name) for name in ACTIONS]
     last = [microbatch for each in given if isinstance(each, Mapping) for _, microbatch in each]
     return max(last, default=0) + 1
 
@@ -134,5 +134,5 @@ def _medians(name: str, cells: Cells, pieces: int) -> list[int] | None:
         return None
     for piece, row in enumerate(rows):
         if not row:
-            raise ScheduleError.no_cost(str(Action("FBIW"[JOBS.index(name)], piece, 0)))
+            raise ScheduleError.no_cost(str(Action("FBIW"[ACTIONS.index(name)], piece, 0)))
     return [upper_median(row) for row in rows]

@@ -194,19 +194,19 @@ class _Model:
         scaled = divide_sizes(self.sizes, trial.ranks, stages)
         try:
             options = self._options(schedule, trial, costs, scaled)
-            jobs = order(
+            actions = order(
                 trial.name, ranks=trial.ranks, microbatches=trial.microbatches, chunks=trial.chunks, **options
             )
         except ScheduleError as error:
             return Rejected(trial, str(error), error.hint)
-        step = simulate(jobs, costs)
+        step = simulate(actions, costs)
         candidate = Candidate(
             trial,
             step.makespan_ns,
-            lower_bound(jobs, costs).makespan_ns,
+            lower_bound(actions, costs).makespan_ns,
             step.bubble_fraction,
             step.own_span_bubble_fraction,
-            Fraction(max(peak_in_flight(jobs, scaled.sizes).values()), scaled.scale),
+            Fraction(max(peak_in_flight(actions, scaled.sizes).values()), scaled.scale),
             2 if schedule.placement == "bidirectional" else 1,
         )
         if self.memory_limit is not None and candidate.peak_memory > self.memory_limit:

@@ -170,7 +170,7 @@ def _search(run: RunView, given: Mapping[str, str]) -> Response:
 
 def _select(run: RunView, given: Mapping[str, str]) -> Response:
     part = part_of(given, run.levels.shape.row_count)
-    return JSONResponse(select_figures(run.levels, part, run.gaps))
+    return JSONResponse(select_figures(run.levels, part, run.idle))
 
 
 def _id(run: RunView, given: Mapping[str, str]) -> int:

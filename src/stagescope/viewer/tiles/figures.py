@@ -36,10 +36,10 @@ class _Sums:
     wait_ns: int = 0
 
 
-def select_figures(levels: Levels, part: Part, gaps: pl.DataFrame | None = None) -> dict[str, Any]:
+def select_figures(levels: Levels, part: Part, idle: pl.DataFrame | None = None) -> dict[str, Any]:
     """Return the `Selection` of a part (web/src/model/source.ts).
 
-    `gaps` has row, start, duration and cause. Takes as long as there are spans to read; memory does not grow with them.
+    `idle` has row, start, duration and cause. Takes as long as there are spans to read; memory does not grow with them.
     """
     sums = _Sums(np.zeros(KIND_CODES, np.int64), np.zeros(KIND_CODES, np.int64))
     for some in _row_groups(levels, part):
@@ -60,7 +60,7 @@ def select_figures(levels: Levels, part: Part, gaps: pl.DataFrame | None = None)
             {"kind": int(kind), "count": int(sums.count[kind]), "sum_ns": int(sums.sum_ns[kind])}
             for kind in kinds
         ],
-        "causes": [] if gaps is None else _causes(gaps, part),
+        "waits": [] if idle is None else _waits(idle, part),
     }
 
 
@@ -113,10 +113,12 @@ def _union_ns(group: Any, start: Any, end: Any) -> int:
     return int((united["end_ns"] - united["start_ns"]).sum())
 
 
-def _causes(gaps: pl.DataFrame, part: Part) -> list[dict[str, Any]]:
+def _waits(idle: pl.DataFrame, part: Part) -> list[dict[str, Any]]:
     end = pl.min_horizontal(pl.col("start") + pl.col("duration"), part.end)
-    inside = gaps.filter(pl.col("row").is_in(part.rows.tolist()) & pl.col("cause").is_not_null()).select(
-        "cause", sum_ns=end - pl.max_horizontal("start", part.start)
+    inside = idle.filter(
+        pl.col("row").is_in(part.rows.tolist()) & pl.col("waiting_for").is_not_null()
+    ).select("waiting_for", sum_ns=end - pl.max_horizontal("start", part.start))
+    sums = (
+        inside.filter(pl.col("sum_ns") > 0).group_by("waiting_for", maintain_order=True).agg(pl.sum("sum_ns"))
     )
-    sums = inside.filter(pl.col("sum_ns") > 0).group_by("cause", maintain_order=True).agg(pl.sum("sum_ns"))
     return sums.sort("sum_ns", descending=True, maintain_order=True).to_dicts()

@@ -1,8 +1,8 @@
-"""Which job needs which, for one micro-batch: the same as in a page (web/src/model/links.ts).
+"""Which action needs which, for one micro-batch: the same as in a page (web/src/model/links.ts).
 
 F(s,m) needs F(s-1,m); the backward of (s,m), or its input half, needs that of (s+1,m), and the last stage's its F; a
-weight half needs its input half. Jobs belong together within one step and one pipeline. Where several ranks run the
-same job, the one on the own rank counts, else those with the same tensor- and context-parallel place.
+weight half needs its input half. Actions belong together within one step and one pipeline. Where several ranks run the
+same action, the one on the own rank counts, else those with the same tensor- and context-parallel place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from stagescope.viewer.tiles.levels import Part, Placed, TooManyError
 from stagescope.viewer.tiles.records import LANE_COUNT, SPAN, none_of
 from stagescope.viewer.tiles.tiles import span_frame
-from stagescope.vocabulary.kinds import BY_CODE, BY_NAME, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, BY_CODE, BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from stagescope.viewer.tiles.levels import Levels
 
 MOST_PAIRS = 4_000_000
-"""So many pairs of jobs are compared in two seconds; with more, the layout is not known and every rank a replica."""
+"""So many pairs of actions are compared in two seconds; with more, the layout is not known and every rank a replica."""
 
-JOB_CODES = tuple(BY_NAME[name].code for name in PIPELINE_JOBS)
+ACTION_CODES = tuple(BY_NAME[name].code for name in ACTION_KINDS)
 PHASES = {"forward": "F", "backward_weight": "W"}
 
 
-class _Job(NamedTuple):
+class _Action(NamedTuple):
     place: int
     row: int
     phase: str
@@ -36,18 +36,24 @@ class _Job(NamedTuple):
 
 
 def find_links(levels: Levels, meta: Mapping[str, Any], span_id: int, *, whole: bool) -> dict[str, Any]:
-    """Return `Links` (web/src/model/source.ts): the neighbors of a job, or the whole way of its micro-batch.
+    """Return `Links` (web/src/model/source.ts): the neighbors of a action, or the whole way of its micro-batch.
 
-    Raises TooManyError where the step of the micro-batch is too large to be searched, or its jobs cannot be told apart.
+    Raises TooManyError where the step of the micro-batch is too large to be searched, or its actions cannot be told
+    apart.
     """
     own = _at(levels, np.array([span_id]))
-    jobs = _jobs_like(levels, meta, own)
-    by_phase: dict[tuple[str, int], list[_Job]] = {}
-    for job in jobs:
-        by_phase.setdefault((job.phase, job.stage), []).append(job)
-    if sum(len(job_list) * _most_needed(key, by_phase) for key, job_list in by_phase.items()) > MOST_PAIRS:
+    actions = _actions_like(levels, meta, own)
+    by_phase: dict[tuple[str, int], list[_Action]] = {}
+    for action in actions:
+        by_phase.setdefault((action.phase, action.stage), []).append(action)
+    if (
+        sum(len(action_list) * _most_needed(key, by_phase) for key, action_list in by_phase.items())
+        > MOST_PAIRS
+    ):
         raise TooManyError
-    links = [(need.place, job.place) for job in jobs for need in _needs(job, by_phase, meta["ranks"])]
+    links = [
+        (need.place, action.place) for action in actions for need in _needs(action, by_phase, meta["ranks"])
+    ]
     kept = [link for link in links if whole or span_id in link]
     places = np.array(sorted({span_id, *(place for link in kept for place in link)}))
     return {"spans": span_dicts(levels, places), "links": [list(link) for link in kept]}
@@ -65,11 +71,11 @@ def _at(levels: Levels, places: np.ndarray[Any, np.dtype[np.int64]]) -> Placed:
     return levels.spans.at(levels.spans.track_of(places), places, places + 1)
 
 
-def _jobs_like(levels: Levels, meta: Mapping[str, Any], own: Placed) -> list[_Job]:
-    """Return the jobs of the same micro-batch, step and pipeline."""
+def _actions_like(levels: Levels, meta: Mapping[str, Any], own: Placed) -> list[_Action]:
+    """Return the actions of the same micro-batch, step and pipeline."""
     record = own.records[0]
     nulls = [record[name] == none_of(SPAN, name) for name in ("microbatch", "stage")]
-    if record["kind"] not in JOB_CODES or any(nulls):
+    if record["kind"] not in ACTION_CODES or any(nulls):
         return []
     pipeline = meta["ranks"]["pipeline"]
     own_row = int(own.track[0]) // LANE_COUNT
@@ -81,10 +87,10 @@ def _jobs_like(levels: Levels, meta: Mapping[str, Any], own: Placed) -> list[_Jo
         found = levels.spans_in(Part(*_times_of(meta["steps"], step), rows))
     records = found.records
     alike = (records["microbatch"] == record["microbatch"]) & (records["step"] == step)
-    alike &= np.isin(records["kind"], JOB_CODES) & (records["stage"] != none_of(SPAN, "stage"))
+    alike &= np.isin(records["kind"], ACTION_CODES) & (records["stage"] != none_of(SPAN, "stage"))
     found = found.take(alike)
     return [
-        _Job(place, track // LANE_COUNT, PHASES.get(BY_CODE[kind].name, "B"), stage)
+        _Action(place, track // LANE_COUNT, PHASES.get(BY_CODE[kind].name, "B"), stage)
         for place, track, kind, stage in zip(
             found.place.tolist(),
             found.track.tolist(),
@@ -102,27 +108,29 @@ def _times_of(steps: Sequence[Mapping[str, Any]], step: int) -> tuple[int, int]:
     raise TooManyError
 
 
-def _needs(job: _Job, jobs: Mapping[tuple[str, int], list[_Job]], ranks: Mapping[str, Any]) -> list[_Job]:
-    if job.phase == "F":
-        found = jobs.get(("F", job.stage - 1), [])
-    elif job.phase == "W":
-        found = jobs.get(("B", job.stage), [])
+def _needs(
+    action: _Action, actions: Mapping[tuple[str, int], list[_Action]], ranks: Mapping[str, Any]
+) -> list[_Action]:
+    if action.phase == "F":
+        found = actions.get(("F", action.stage - 1), [])
+    elif action.phase == "W":
+        found = actions.get(("B", action.stage), [])
     else:
-        found = jobs.get(("B", job.stage + 1)) or jobs.get(("F", job.stage), [])
-    return _nearest(job, found, ranks)
+        found = actions.get(("B", action.stage + 1)) or actions.get(("F", action.stage), [])
+    return _nearest(action, found, ranks)
 
 
-def _most_needed(key: tuple[str, int], jobs: Mapping[tuple[str, int], list[_Job]]) -> int:
-    """Return how many jobs have to be looked at for one of a phase and stage."""
+def _most_needed(key: tuple[str, int], actions: Mapping[tuple[str, int], list[_Action]]) -> int:
+    """Return how many actions have to be looked at for one of a phase and stage."""
     phase, stage = key
     others = {"F": [("F", stage - 1)], "W": [("B", stage)]}.get(phase, [("B", stage + 1), ("F", stage)])
-    return sum(len(jobs.get(other, ())) for other in others)
+    return sum(len(actions.get(other, ())) for other in others)
 
 
-def _nearest(job: _Job, others: list[_Job], ranks: Mapping[str, Any]) -> list[_Job]:
+def _nearest(action: _Action, others: list[_Action], ranks: Mapping[str, Any]) -> list[_Action]:
     if len(others) <= 1:
         return others
-    same = [other for other in others if other.row == job.row]
-    place = [(ranks["tp"][other.row], ranks["cp"][other.row]) for other in (job, *others)]
+    same = [other for other in others if other.row == action.row]
+    place = [(ranks["tp"][other.row], ranks["cp"][other.row]) for other in (action, *others)]
     alike = [other for other, own in zip(others, place[1:], strict=True) if own == place[0]]
     return same or alike or others

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stagescope.viewer.tiles.records import FACTS, LANE_COUNT, SPAN, none_of
-from stagescope.vocabulary.kinds import KINDS, LANES, PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS, KINDS, LANES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,11 +127,11 @@ class _Compiler:
         return self._fact(column, test) if column in (FACTS.names or ()) else _field(column, test)
 
     def _bare(self, word: str) -> Test:
-        """Return the test of F3 or F0.3, as the papers write a job; of a kind's name; or of a part of a name."""
+        """Return the test of F3 or F0.3, as the papers write a action; of a kind's name; or of a part of a name."""
         label = LABEL.match(word)
-        jobs = [kind for kind in KINDS if label and kind.letter == label[1] and kind.name in PIPELINE_JOBS]
-        if label and jobs:
-            wanted = {"kind": jobs[0].code, "microbatch": int(label[3])}
+        actions = [kind for kind in KINDS if label and kind.letter == label[1] and kind.name in ACTION_KINDS]
+        if label and actions:
+            wanted = {"kind": actions[0].code, "microbatch": int(label[3])}
             wanted |= {} if label[2] is None else {"stage": int(label[2])}
             return lambda seen: np.logical_and.reduce(
                 [seen.found.records[name] == value for name, value in wanted.items()]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 META_FILE = "meta.json"
-GAPS_FILE = "gaps.parquet"
+IDLE_FILE = "idle.parquet"
 SECTION_PREFIX = "section-"
 JSON_TYPE, BLOB_TYPE = "application/json", "application/octet-stream"
 SUFFIXES = {".json": JSON_TYPE, ".blob": BLOB_TYPE}
@@ -34,7 +34,7 @@ class Section(NamedTuple):
 class RunView:
     """What the server answers from. `version` is another for other data.
 
-    `gaps` has row, start, duration and cause, for the figures of a selection; None where the run has none.
+    `idle` has row, start, duration and cause, for the figures of a selection; None where the run has none.
     """
 
     version: str
@@ -42,7 +42,7 @@ class RunView:
     meta_data: bytes
     sections: Mapping[str, Section]
     levels: Levels
-    gaps: pl.DataFrame | None
+    idle: pl.DataFrame | None
 
 
 def json_bytes(value: object) -> bytes:
@@ -51,12 +51,12 @@ def json_bytes(value: object) -> bytes:
 
 
 def save_run(
-    folder: Path, meta: Mapping[str, Any], sections: Mapping[str, Section], gaps: pl.DataFrame | None
+    folder: Path, meta: Mapping[str, Any], sections: Mapping[str, Section], idle: pl.DataFrame | None
 ) -> None:
-    """Write meta, sections and gaps beside the levels in `folder`."""
+    """Write meta, sections and idle beside the levels in `folder`."""
     (folder / META_FILE).write_bytes(json_bytes(meta))
-    if gaps is not None:
-        gaps.write_parquet(folder / GAPS_FILE)
+    if idle is not None:
+        idle.write_parquet(folder / IDLE_FILE)
     suffixes = {media_type: suffix for suffix, media_type in SUFFIXES.items()}
     for name, section in sections.items():
         (folder / f"{SECTION_PREFIX}{name}{suffixes[section.media_type]}").write_bytes(section.data)
@@ -73,8 +73,8 @@ def open_run(folder: Path) -> RunView:
     if said["span_count"] != levels.shape.span_count:
         raise ValueError(f"{META_FILE} is of other levels")
     meta = {**said, **tiling(levels)._asdict(), "version": folder.name, "sections": list(sections)}
-    gaps = pl.read_parquet(folder / GAPS_FILE) if (folder / GAPS_FILE).exists() else None
-    return RunView(folder.name, meta, json_bytes(meta), sections, levels, gaps)
+    idle = pl.read_parquet(folder / IDLE_FILE) if (folder / IDLE_FILE).exists() else None
+    return RunView(folder.name, meta, json_bytes(meta), sections, levels, idle)
 
 
 def keep_run(key: str, fill: Callable[[Path], None]) -> RunView:

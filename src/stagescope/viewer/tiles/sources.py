@@ -38,8 +38,8 @@ def save_timeline(
     names = spans["name"].drop_nulls().unique(maintain_order=True)
     extent = Extent(len(ranks), spans.height, int(beside.meta["end"]), _has_facts(spans), tuple(names))
     build_levels(_chunks(spans, extent, base_ns), extent, folder, on_done)
-    gaps = None if extras is None or extras.gaps is None else _gap_rows(extras.gaps, ranks, base_ns)
-    save_run(folder, beside.meta, _sections(beside), gaps)
+    idle = None if extras is None or extras.idle is None else _idle_rows(extras.idle, ranks, base_ns)
+    save_run(folder, beside.meta, _sections(beside), idle)
 
 
 def _chunks(spans: pl.DataFrame, extent: Extent, base_ns: int) -> Iterator[Chunk]:
@@ -73,11 +73,11 @@ def _sections(beside: ViewerData) -> dict[str, Section]:
     return {**{name: Section(BLOB_TYPE, blob) for name, blob in beside.tables.items()}, **objects}
 
 
-def _gap_rows(gaps: pl.DataFrame, ranks: Sequence[int], base_ns: int) -> pl.DataFrame:
-    """Return gaps as the figures of a selection need them."""
-    return gaps.filter(pl.col("rank").is_in(ranks)).select(
+def _idle_rows(idle: pl.DataFrame, ranks: Sequence[int], base_ns: int) -> pl.DataFrame:
+    """Return idle as the figures of a selection need them."""
+    return idle.filter(pl.col("rank").is_in(ranks)).select(
         pl.col("rank").replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int64).alias("row"),
         pl.col("start_ns").alias("start") - base_ns,
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
-        pl.col("cause").cast(pl.String),
+        pl.col("waiting_for").cast(pl.String),
     )

@@ -23,7 +23,7 @@ from stagescope.viewer.span_data import viewer_spans
 from stagescope.viewer.tiles.build import Chunk, Extent, build_levels
 from stagescope.viewer.tiles.run import save_run
 from stagescope.viewer.tiles.sources import SPANS_AT_ONCE, coded
-from stagescope.vocabulary.kinds import PIPELINE_JOBS
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,8 +35,9 @@ LARGE = 8_000_000
 """With fewer spans than this, a timeline is no burden, and says more."""
 
 NEEDED = ("rank", "lane", "kind", "start_ns", "end_ns", "step", "stage")
-OF_JOBS_ALONE = ("step", "stage")
-"""An optimizer's span has no stage, and what runs between steps has no step; a job without them was not placed yet."""
+OF_ACTIONS_ALONE = ("step", "stage")
+"""An optimizer's span has no stage, and what runs between steps has no step; a action without them was not placed yet.
+"""
 
 FACT_SOURCES = ("pair", "peer", "bytes", "wait_start_ns", "name")
 OUTLINE = ["rank", "step", "kind", "lane", "stage", "peer"]
@@ -111,13 +112,13 @@ def _is_plain(spans: pl.DataFrame, before: tuple[int, int] | None) -> bool:
         return False
     rank, start = pl.col("rank"), pl.col("start_ns")
     falls = (rank < rank.shift(1)) | ((rank == rank.shift(1)) & (start < start.shift(1)))
-    always = [name for name in NEEDED if name not in OF_JOBS_ALONE]
-    is_job = pl.col("kind").cast(pl.String).is_in(PIPELINE_JOBS)
+    always = [name for name in NEEDED if name not in OF_ACTIONS_ALONE]
+    is_action = pl.col("kind").cast(pl.String).is_in(ACTION_KINDS)
     wrong = spans.select(
         falls.any().alias("out_of_order"),
         (pl.col("end_ns") < start).any().alias("reversed"),
         pl.any_horizontal(pl.col(always).is_null().any()).alias("missing"),
-        pl.any_horizontal((pl.col(OF_JOBS_ALONE).is_null() & is_job).any()).alias("not_placed"),
+        pl.any_horizontal((pl.col(OF_ACTIONS_ALONE).is_null() & is_action).any()).alias("not_placed"),
     )
     return not any(wrong.row(0))
 

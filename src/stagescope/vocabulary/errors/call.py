@@ -124,7 +124,7 @@ class UsageError(StagescopeError):
 
     @classmethod
     def pattern_malformed(cls, text: str, fields: Iterable[str]) -> Self:
-        """Return the error for a pattern of names that does not say where the kind of a job stands."""
+        """Return the error for a pattern of names that does not say where the kind of a action stands."""
         words = ", ".join("{" + field + "}" for field in fields)
         return cls(
             f"--pattern {text!r}: expected {{kind}} once, and of the words in braces only {words}, each once"
@@ -153,7 +153,7 @@ class UsageError(StagescopeError):
 
     @classmethod
     def mirror_unknown(cls, name: str, known: Iterable[str]) -> Self:
-        """Return the error for a profiler that jobs cannot be mirrored to."""
+        """Return the error for a profiler that actions cannot be mirrored to."""
         return cls(f"--also {name!r}: expected names with commas between, of {', '.join(known)}")
 
     @classmethod

@@ -69,7 +69,7 @@ class InputError(StagescopeError):
 
     @classmethod
     def no_marks(cls, path: str | os.PathLike[str], files: int) -> Self:
-        """Return the error for Ascend profiles without a mark of the pipeline's jobs."""
+        """Return the error for Ascend profiles without a mark of the pipeline's actions."""
         which = path if files == 1 else f"{path} and {files - 1} more profiles"
         return cls(
             f"{which}: no mark of a forward or backward with a task on the device",
@@ -91,24 +91,24 @@ class InputError(StagescopeError):
         )
 
     @classmethod
-    def no_job_in_traces(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the error for traces of paddle.profiler in which the executor ran no pipeline job."""
+    def no_action_in_traces(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for traces of paddle.profiler in which the executor ran no pipeline action."""
         return cls(
-            f"no pipeline job in {path}: no event is called like forward-0[39.575 ms]",
-            "the static executor writes them, one per job of a plan, while paddle.profiler records",
+            f"no pipeline action in {path}: no event is called like forward-0[39.575 ms]",
+            "the static executor writes them, one per action of a plan, while paddle.profiler records",
         )
 
     @classmethod
     def no_pipeline_in_traces(
         cls, paths: Sequence[str | os.PathLike[str]], reasons: Sequence[str] = ()
     ) -> Self:
-        """Return the error for traces of torch.profiler that name no job of a pipeline and let none be inferred.
+        """Return the error for traces of torch.profiler that name no action of a pipeline and let none be inferred.
 
         `reasons` say what stood against it, if anything did.
         """
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         return cls(
-            f"no pipeline job in {paths[0]}{more}: nothing in it is called like PP:1F0 or Forward 0, "
+            f"no pipeline action in {paths[0]}{more}: nothing in it is called like PP:1F0 or Forward 0, "
             + "; ".join(["and no forward and backward can be told from its operators", *reasons]),
             "put \"with torch.profiler.record_function(f'F{stage}.{microbatch}'):\" around each forward (B around each "
             "backward) and profile with ProfilerActivity.CPU; or start the training with: "
@@ -117,7 +117,7 @@ class InputError(StagescopeError):
 
     @classmethod
     def no_ranges(cls, path: str | os.PathLike[str], ranges: int, names: Sequence[str]) -> Self:
-        """Return the error for a report of Nsight Systems in which no NVTX range is a job of a pipeline."""
+        """Return the error for a report of Nsight Systems in which no NVTX range is a action of a pipeline."""
         shown = ", ".join(repr(name[:60]) for name in names)
         found = (
             f"none of its {ranges} NVTX ranges is called like one: {shown}"
@@ -125,20 +125,20 @@ class InputError(StagescopeError):
             else "it has no NVTX range"
         )
         return cls(
-            f"no pipeline job in {path}: {found}",
+            f"no pipeline action in {path}: {found}",
             "put \"with torch.cuda.nvtx.range(f'F{stage}.{microbatch}'):\" around each forward (B around each "
-            "backward) and record with nsys profile -t cuda,nvtx; or say how jobs are called with --pattern; or start "
+            "backward) and record with nsys profile -t cuda,nvtx; or say how actions are called with --pattern; or start "
             "the training with: nsys profile -t cuda,nvtx stagescope run --also nvtx -- torchrun ... train.py",
         )
 
     @classmethod
-    def no_job_names(cls, path: str | os.PathLike[str], pattern: str | None, names: Sequence[str]) -> Self:
+    def no_action_names(cls, path: str | os.PathLike[str], pattern: str | None, names: Sequence[str]) -> Self:
         """Return the error for a trace in which no slice is called as a pattern, or any common one, describes."""
         called = f"as --pattern {pattern!r} describes" if pattern else "in a way that is known here"
         shown = ", ".join(repr(name[:60]) for name in names) or "none"
         return cls(
             f"{path}: no slice is called {called}; the most frequent names: {shown}",
-            "say how jobs are called, such as --pattern '{kind}_{microbatch}' for forward_3 "
+            "say how actions are called, such as --pattern '{kind}_{microbatch}' for forward_3 "
             "(also {stage}, {chunk}, {step}, {rank}, {peer}, and * for anything)",
         )
 
@@ -151,8 +151,8 @@ class InputError(StagescopeError):
         )
 
     @classmethod
-    def no_profiled_jobs(cls, paths: Sequence[str | os.PathLike[str]]) -> Self:
-        """Return the error for worker logs of which none holds a job."""
+    def no_profiled_actions(cls, paths: Sequence[str | os.PathLike[str]]) -> Self:
+        """Return the error for worker logs of which none holds a action."""
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         return cls(
             f"no job line in {paths[0]}{more}: the run was not profiled",

@@ -59,7 +59,7 @@ class ScheduleError(StagescopeError):
         return cls(f"{waiting} waits for {producer}, which no rank runs")
 
     @classmethod
-    def repeated_job(cls, job: str, ranks: Iterable[int]) -> Self:
+    def repeated_action(cls, job: str, ranks: Iterable[int]) -> Self:
         """Return the error for a job that an order holds twice."""
         return cls(f"{job} runs more than once, on rank {' and on rank '.join(map(str, ranks))}")
 

@@ -4,27 +4,27 @@ from hypothesis import given, settings
 from drawing import timeline_from_text
 from gapped_runs import run
 from random_pipelines import one_f_one_b, timeline_of, wild_timelines
-from stagescope.analysis.graph.operations import NEEDS, OPERATIONS, PARTNERS, find_operations
+from stagescope.analysis.graph.actions import NEEDS, OPERATIONS, PARTNERS, find_actions
 from stagescope.model import empty_timeline
 from stagescope.vocabulary.kinds import label
 
 
-def names(operations):
-    ops = operations.ops.select("kind", "stage", "microbatch")
+def names(actions):
+    ops = actions.ops.select("kind", "stage", "microbatch")
     return [label(*row) for row in ops.iter_rows()]
 
 
-def needs(operations):
-    named = names(operations)
+def needs(actions):
+    named = names(actions)
     return {
         (named[op], named[producer], direction)
-        for op, producer, direction in operations.needs.select("op", "needs", "direction").iter_rows()
+        for op, producer, direction in actions.needs.select("op", "needs", "direction").iter_rows()
     }
 
 
 def test_a_drawn_pipeline_has_the_needs_of_the_field():
-    operations = find_operations(timeline_from_text("F0 F1 . . B0 B1\n. F0 F1 I0 I1 W0 W1"))
-    assert names(operations) == [
+    actions = find_actions(timeline_from_text("F0 F1 . . B0 B1\n. F0 F1 I0 I1 W0 W1"))
+    assert names(actions) == [
         "F0.0",
         "F0.1",
         "B0.0",
@@ -36,105 +36,103 @@ def test_a_drawn_pipeline_has_the_needs_of_the_field():
         "W1.0",
         "W1.1",
     ]
-    assert needs(operations) == {
+    assert needs(actions) == {
         *(("F1." + m, "F0." + m, "forward") for m in "01"),
         *(("B0." + m, "I1." + m, "backward") for m in "01"),
         *(("B0." + m, "F0." + m, "own") for m in "01"),
         *(("I1." + m, "F1." + m, "own") for m in "01"),
         *(("W1." + m, "I1." + m, "own") for m in "01"),
     }
-    assert operations.ops["place"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5]
-    assert operations.diagnostics == ()
+    assert actions.ops["place"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5]
+    assert actions.diagnostics == ()
 
 
 def test_tables_are_as_declared_and_sorted():
-    operations = find_operations(run(one_f_one_b(3, 4), lambda job, rank: 10, hop_ns=3, steps=2))
+    actions = find_actions(run(one_f_one_b(3, 4), lambda action, rank: 10, hop_ns=3, steps=2))
     for frame, table in (
-        (operations.ops, OPERATIONS),
-        (operations.needs, NEEDS),
-        (operations.partners, PARTNERS),
+        (actions.ops, OPERATIONS),
+        (actions.needs, NEEDS),
+        (actions.partners, PARTNERS),
     ):
         assert dict(frame.schema) == dict(table.schema)
         assert frame.equals(frame.sort(table.order))
 
 
 def test_times_of_transfers_go_with_the_need():
-    operations = find_operations(
-        run({0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}, lambda job, rank: 10, hop_ns=3)
-    )
-    remote = operations.needs.filter("is_remote").select("direction", "sent_ns", "arrived_ns").rows()
+    actions = find_actions(run({0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}, lambda action, rank: 10, hop_ns=3))
+    remote = actions.needs.filter("is_remote").select("direction", "sent_ns", "arrived_ns").rows()
     assert sorted(remote) == [("backward", 33, 36), ("forward", 10, 13)]
-    assert operations.needs.filter(~pl.col("is_remote"))["arrived_ns"].null_count() == 2
+    assert actions.needs.filter(~pl.col("is_remote"))["arrived_ns"].null_count() == 2
 
 
 def test_rows_lead_to_the_spans():
-    timeline = run(one_f_one_b(3, 4), lambda job, rank: 10 + rank, hop_ns=3, steps=2)
-    operations = find_operations(timeline)
+    timeline = run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3, steps=2)
+    actions = find_actions(timeline)
     columns = ["rank", "kind", "step", "stage", "microbatch", "start_ns", "end_ns"]
-    assert timeline.spans[operations.ops["row"]].select(columns).equals(operations.ops.select(columns))
+    assert timeline.spans[actions.ops["row"]].select(columns).equals(actions.ops.select(columns))
 
 
-def test_a_pair_is_one_operation_and_brings_the_needs_of_both_its_jobs():
+def test_a_pair_is_one_action_and_brings_the_needs_of_both_its_actions():
     order = {
         0: ["F0.0", "F0.1", "F0.2+B0.0", "B0.1", "B0.2"],
         1: ["F1.0", "B1.0", "F1.1", "B1.1", "F1.2", "B1.2"],
     }
-    operations = find_operations(run(order, lambda job, rank: 10, hop_ns=1))
-    pair = operations.ops.filter("is_pair").row(0, named=True)
+    actions = find_actions(run(order, lambda action, rank: 10, hop_ns=1))
+    pair = actions.ops.filter("is_pair").row(0, named=True)
     assert (pair["kind"], pair["stage"], pair["microbatch"], pair["rank"]) == ("forward", 0, 2, 0)
-    partner = operations.partners.row(0, named=True)
+    partner = actions.partners.row(0, named=True)
     assert (partner["op"], partner["kind"], partner["microbatch"]) == (pair["op"], "backward", 0)
-    found = needs(operations)
+    found = needs(actions)
     assert ("F0.2", "B1.0", "backward") in found
     assert ("F0.2", "F0.0", "own") in found
     assert ("F1.2", "F0.2", "forward") in found
-    assert operations.ops.height == 11
+    assert actions.ops.height == 11
 
 
-def test_a_pair_that_ran_one_after_the_other_is_two_operations():
+def test_a_pair_that_ran_one_after_the_other_is_two_actions():
     timeline = timeline_from_text("F0 F1 B0 B1")
     timeline = timeline.with_spans(
         timeline.spans.with_columns(pair=pl.Series([None, 3, 3, None], dtype=pl.Int32))
     )
-    operations = find_operations(timeline)
-    assert operations.ops.height == 4
-    assert not operations.ops["is_pair"].any()
+    actions = find_actions(timeline)
+    assert actions.ops.height == 4
+    assert not actions.ops["is_pair"].any()
 
 
 def test_one_span_of_a_pair_alone_is_no_pair():
     timeline = timeline_from_text("F0 B0")
     timeline = timeline.with_spans(timeline.spans.with_columns(pair=pl.Series([3, None], dtype=pl.Int32)))
-    operations = find_operations(timeline)
-    assert operations.ops["is_pair"].to_list() == [False, False]
-    assert operations.partners.is_empty()
+    actions = find_actions(timeline)
+    assert actions.ops["is_pair"].to_list() == [False, False]
+    assert actions.partners.is_empty()
 
 
-def test_jobs_that_cannot_be_placed_are_counted_not_guessed():
+def test_actions_that_cannot_be_placed_are_counted_not_guessed():
     timeline = timeline_from_text("F0 B0 F1 B1")
     spans = timeline.spans.with_columns(
         microbatch=pl.Series([None, 0, 1, 1], dtype=pl.Int32),
         lane=pl.Series(["compute", "compute", "host", "compute"], dtype=timeline.spans.schema["lane"]),
     )
-    operations = find_operations(timeline.with_spans(spans))
-    assert names(operations) == ["B0.0", "B0.1"]
-    assert {(row.message.split(";")[0], row.count) for row in operations.diagnostics} == {
-        ("jobs of which only the launch by the host is known are no operations", 1),
-        ("jobs without step, stage or micro-batch are no operations", 1),
-        ("jobs need the result of a job that was not recorded (first: B0.0 of step 0, rank 0)", 2),
+    actions = find_actions(timeline.with_spans(spans))
+    assert names(actions) == ["B0.0", "B0.1"]
+    assert {(row.message.split(";")[0], row.count) for row in actions.diagnostics} == {
+        ("actions of which only the launch by the host is known are no actions", 1),
+        ("actions without step, stage or micro-batch are no actions", 1),
+        ("actions need the result of a action that was not recorded (first: B0.0 of step 0, rank 0)", 2),
     }
 
 
-def test_a_job_that_ran_twice_is_nobodys_producer():
-    operations = find_operations(timeline_from_text("F0 F0 . B0\n. . F0 B0"))
+def test_a_action_that_ran_twice_is_nobodys_producer():
+    actions = find_actions(timeline_from_text("F0 F0 . B0\n. . F0 B0"))
     # F0.0 stands twice: nothing that needs it can tell which.
-    assert needs(operations) == {("B0.0", "B1.0", "backward"), ("B1.0", "F1.0", "own")}
-    assert [row.count for row in operations.diagnostics if "more than once" in row.message] == [2]
+    assert needs(actions) == {("B0.0", "B1.0", "backward"), ("B1.0", "F1.0", "own")}
+    assert [row.count for row in actions.diagnostics if "more than once" in row.message] == [2]
 
 
 def test_an_effect_before_its_cause_is_said_unless_the_clocks_may_be_that_far_off():
     timeline = timeline_from_text("F0 - . B0\nF0 - B0 .")
-    message = find_operations(timeline).diagnostics[-1].message
-    assert message == "operations began before what they need had ended, by up to 2000 ns: look at the clocks"
+    message = find_actions(timeline).diagnostics[-1].message
+    assert message == "actions began before what they need had ended, by up to 2000 ns: look at the clocks"
     clocks = pl.DataFrame(
         {"clock": ["a", "b"], "offset_ns": [0, 0], "method": ["x", "x"], "error_lo_ns": [-1000, -1000],
          "error_hi_ns": [1000, 1000]}
@@ -147,14 +145,14 @@ def test_an_effect_before_its_cause_is_said_unless_the_clocks_may_be_that_far_of
         pl.concat([doubtful.clocks, clocks], how="diagonal_relaxed"),
         doubtful.diagnostics,
     )
-    assert find_operations(doubtful).diagnostics == ()
+    assert find_actions(doubtful).diagnostics == ()
 
 
 @settings(deadline=None, max_examples=40)
 @given(wild_timelines())
-def test_wild_timelines_give_operations_that_hold_together(timeline):
-    operations = find_operations(timeline)
-    ops, found = operations.ops, operations.needs
+def test_wild_timelines_give_actions_that_hold_together(timeline):
+    actions = find_actions(timeline)
+    ops, found = actions.ops, actions.needs
     assert ops["op"].to_list() == list(range(ops.height))
     assert found.filter(pl.col("op") == pl.col("needs")).is_empty()
     assert ops.filter(pl.col("end_ns") < pl.col("start_ns")).is_empty()
@@ -164,26 +162,26 @@ def test_wild_timelines_give_operations_that_hold_together(timeline):
     assert both.select(((pl.col("rank") != pl.col("rank_producer")) == pl.col("is_remote")).all()).item()
 
 
-def test_renumbered_ranks_give_the_same_operations():
-    timeline = run(one_f_one_b(3, 4), lambda job, rank: 10 + rank, hop_ns=3)
+def test_renumbered_ranks_give_the_same_actions():
+    timeline = run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3)
     new = {0: 2, 1: 0, 2: 1}
     renumbered = [
         {**row, "rank": new[row["rank"]], "peer": None if row["peer"] is None else new[row["peer"]]}
         for row in timeline.spans.to_dicts()
     ]
-    assert needs(find_operations(timeline_of(renumbered, 3))) == needs(find_operations(timeline))
+    assert needs(find_actions(timeline_of(renumbered, 3))) == needs(find_actions(timeline))
 
 
 def test_numbers_far_apart_are_found_like_those_side_by_side():
-    timeline = run(one_f_one_b(3, 4), lambda job, rank: 10 + rank, hop_ns=3)
+    timeline = run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3)
     far = timeline.spans.with_columns(
         microbatch=pl.col("microbatch") * 400_000_000, step=pl.lit(2_000_000_000, pl.Int32)
     )
-    assert find_operations(timeline.with_spans(far)).needs.equals(find_operations(timeline).needs)
+    assert find_actions(timeline.with_spans(far)).needs.equals(find_actions(timeline).needs)
 
 
-def test_nothing_recorded_is_no_operation():
-    operations = find_operations(empty_timeline())
-    assert operations.ops.is_empty()
-    assert operations.needs.is_empty()
-    assert operations.diagnostics == ()
+def test_nothing_recorded_is_no_action():
+    actions = find_actions(empty_timeline())
+    assert actions.ops.is_empty()
+    assert actions.needs.is_empty()
+    assert actions.diagnostics == ()

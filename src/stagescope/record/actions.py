@@ -1,4 +1,4 @@
-"""Jobs of a user's own pipeline: a decorator for the functions that compute them.
+"""Actions of a user's own pipeline: a decorator for the functions that compute them.
 
 A decorated function is timed where it computes: on a device, if the training has begun to use one.
 """
@@ -20,16 +20,16 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 _OTHER = BY_NAME["other"].code
 
 
-def job(
+def action(
     kind: str, *, stage: int | None = None, microbatch: int | None = None, chunk: int | None = None
 ) -> Callable[[Function], Function]:
-    """Return a decorator that records each call of a function as one job of `kind`.
+    """Return a decorator that records each call of a function as one action of `kind`.
 
     What is not given here is taken from the call's own arguments, where the function has one of that name: `stage`
     is the global stage, `microbatch` counts from 0, `chunk` is local. `kind` is spelled as in vocabulary/kinds.py; any
-    other word is recorded as kind ``other`` under that name. An exception passes through; the job then ends there.
+    other word is recorded as kind ``other`` under that name. An exception passes through; the action then ends there.
 
-    >>> @job("forward", stage=1)
+    >>> @action("forward", stage=1)
     ... def forward(x, microbatch):
     ...     return x + microbatch
     >>> forward(1, microbatch=3)
@@ -89,7 +89,7 @@ def _reader_of(function: object, given: dict[str, int | None]) -> Callable[[Any,
 
 
 def _number(value: Any) -> int:
-    """Return a number of a job, `NONE` for what is no whole number."""
+    """Return a number of a action, `NONE` for what is no whole number."""
     if type(value) is int:
         return value
     try:

@@ -27,12 +27,12 @@ def recorded(tmp_path):
 
 
 class Stage:
-    @record.job("forward", stage=1)
+    @record.action("forward", stage=1)
     def forward(self, x, microbatch):
         """Compute."""
         return x + microbatch
 
-    @record.job("backward")
+    @record.action("backward")
     def backward(self, *, stage, microbatch=0, chunk=None):
         return stage, microbatch, chunk
 
@@ -58,7 +58,7 @@ def test_numbers_come_from_the_decorator_or_from_the_call(tmp_path):
 
 
 def test_what_is_no_number_is_not_known(tmp_path):
-    @record.job("optimizer")
+    @record.action("optimizer")
     def step(microbatch, stage=None):
         return microbatch, stage
 
@@ -68,7 +68,7 @@ def test_what_is_no_number_is_not_known(tmp_path):
 
 
 def test_another_word_is_other_under_that_name(tmp_path):
-    @record.job("loading")
+    @record.action("loading")
     def load(microbatch):
         return microbatch
 
@@ -77,13 +77,13 @@ def test_another_word_is_other_under_that_name(tmp_path):
 
 
 def test_a_function_written_in_c_is_timed_as_well(tmp_path):
-    largest = record.job("loss", microbatch=4)(max)
+    largest = record.action("loss", microbatch=4)(max)
     assert largest(1, 2) == 2
     assert recorded(tmp_path) == [("loss", None, 4, None, None)]
 
 
-def test_an_exception_passes_and_the_job_ends_there(tmp_path):
-    @record.job("forward", microbatch=1)
+def test_an_exception_passes_and_the_action_ends_there(tmp_path):
+    @record.action("forward", microbatch=1)
     def fail():
         raise ZeroDivisionError("mine")
 
@@ -100,7 +100,7 @@ def test_outside_the_wanted_steps_nothing_is_recorded(tmp_path):
     assert [row[2] for row in recorded(tmp_path)] == [1]
 
 
-def test_a_job_is_timed_by_the_timer_so_that_a_device_may_do_it(monkeypatch):
+def test_a_action_is_timed_by_the_timer_so_that_a_device_may_do_it(monkeypatch):
     told = []
     timer = session.recorder.timer
     monkeypatch.setattr(timer, "begin", lambda: "a moment of the device")
@@ -115,13 +115,15 @@ EXAMPLES = re.findall(
 )
 
 
-def test_the_documents_example_of_a_pipeline_records_its_jobs(tmp_path, monkeypatch):
+def test_the_documents_example_of_a_pipeline_records_its_actions(tmp_path, monkeypatch):
     record.stop()
     monkeypatch.chdir(tmp_path)
-    (example,) = [text for text in EXAMPLES if "record.job" in text]
+    (example,) = [text for text in EXAMPLES if "record.action" in text]
     exec(compile(example, "recording.md", "exec"), {})  # noqa: S102 - our own document
-    jobs = workflow.read(tmp_path / "recordings").spans.sort("start_ns").select("step", "kind", "microbatch")
-    assert jobs.rows() == [
+    actions = (
+        workflow.read(tmp_path / "recordings").spans.sort("start_ns").select("step", "kind", "microbatch")
+    )
+    assert actions.rows() == [
         (step, kind, number) for step in range(2) for kind in ("forward", "backward") for number in range(3)
     ]
 
@@ -129,5 +131,5 @@ def test_the_documents_example_of_a_pipeline_records_its_jobs(tmp_path, monkeypa
 def test_the_documents_other_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for example in EXAMPLES:
-        if "record.job" not in example:
+        if "record.action" not in example:
             exec(compile(example, "recording.md", "exec"), {})  # noqa: S102 - as above

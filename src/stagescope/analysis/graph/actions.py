@@ -1,8 +1,8 @@
-"""Operations: what a rank's compute did as one piece, and what each of them needed first.
+"""Actions: what a rank's compute did as one piece, and what each of them needed first.
 
-Every analysis of waiting starts here. An operation is one forward, backward or weight gradient on the compute
-lane, or the two jobs of an overlapped pair together, where they really overlapped: a runtime that has no way to do
-two jobs at once runs a pair one after the other.
+Every analysis of waiting starts here. An action is one forward, backward or weight gradient on the compute
+lane, or the two actions of an overlapped pair together, where they really overlapped: a runtime that has no way to do
+two actions at once runs a pair one after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stagescope.analysis.graph.dependencies import DirectionType, find_dependenc
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.tables import Column, KindType, Table
-from stagescope.vocabulary.kinds import COMPUTE, PIPELINE_JOBS, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 PAIR = 2
 
 OPERATIONS = Table(
-    "operations",
-    "what the compute of one rank did as one piece: a job, or an overlapped pair",
+    "actions",
+    "what the compute of one rank did as one piece: a action, or an overlapped pair",
     ("pipeline", "step", "rank", "start_ns"),
     (
         Column("op", pl.UInt32, "", "Number of the row."),
@@ -38,25 +38,25 @@ OPERATIONS = Table(
         Column("rank", pl.Int32, "", "Global rank."),
         Column("place", pl.UInt32, "", "Place in the rank's order of that step, from 0."),
         Column(
-            "kind", KindType, "", "What ran; of a pair, what its first job was, the forward if it has one."
+            "kind", KindType, "", "What ran; of a pair, what its first action was, the forward if it has one."
         ),
         Column("is_pair", pl.Boolean, "", "Whether it is an overlapped pair."),
-        Column("stage", pl.Int32, "", "Global stage of that job."),
-        Column("chunk", pl.Int32, "", "Local model chunk of that job.", nullable=True),
-        Column("microbatch", pl.Int32, "", "Micro-batch of that job."),
-        Column("start_ns", pl.Int64, "ns", "Start; of a pair, of the earlier of its jobs."),
-        Column("end_ns", pl.Int64, "ns", "End; of a pair, of the later of its jobs."),
-        Column("row", pl.UInt32, "", "Row number of that job in the timeline's spans."),
+        Column("stage", pl.Int32, "", "Global stage of that action."),
+        Column("chunk", pl.Int32, "", "Local model chunk of that action.", nullable=True),
+        Column("microbatch", pl.Int32, "", "Micro-batch of that action."),
+        Column("start_ns", pl.Int64, "ns", "Start; of a pair, of the earlier of its actions."),
+        Column("end_ns", pl.Int64, "ns", "End; of a pair, of the later of its actions."),
+        Column("row", pl.UInt32, "", "Row number of that action in the timeline's spans."),
     ),
 )
 
 NEEDS = Table(
     "needs",
-    "one result of an operation that another operation needed before it could run",
+    "one result of an action that another action needed before it could run",
     ("op", "direction"),
     (
-        Column("op", pl.UInt32, "", "Operation that needed it."),
-        Column("needs", pl.UInt32, "", "Operation that produced it."),
+        Column("op", pl.UInt32, "", "Action that needed it."),
+        Column("needs", pl.UInt32, "", "Action that produced it."),
         Column(
             "direction",
             DirectionType,
@@ -77,10 +77,10 @@ NEEDS = Table(
 
 PARTNERS = Table(
     "partners",
-    "the second job of an overlapped pair",
+    "the second action of an overlapped pair",
     ("op",),
     (
-        Column("op", pl.UInt32, "", "Operation that it is part of."),
+        Column("op", pl.UInt32, "", "Action that it is part of."),
         Column("kind", KindType, "", "What ran."),
         Column("stage", pl.Int32, "", "Global stage."),
         Column("chunk", pl.Int32, "", "Local model chunk.", nullable=True),
@@ -91,7 +91,7 @@ PARTNERS = Table(
 
 
 @dataclass(frozen=True)
-class Operations:
+class Actions:
     """The tables OPERATIONS, NEEDS and PARTNERS of a timeline, and what had to be left out of them."""
 
     ops: pl.DataFrame
@@ -100,52 +100,52 @@ class Operations:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def find_operations(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Operations:
-    """Return the operations of a timeline and what each of them needed from others.
+def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Actions:
+    """Return the actions of a timeline and what each of them needed from others.
 
-    `pipelines` is what find_pipelines returns (it is asked when None is given). Only jobs on the compute lane that
-    name step, stage and micro-batch are operations; the others are counted in a diagnostic. Needs are as in
-    `find_dependencies`; those between the two jobs of one pair are none. Several ranks of one pipeline that run
-    the same jobs (tensor parallelism without coordinates) look like doubled jobs.
+    `pipelines` is what find_pipelines returns (it is asked when None is given). Only actions on the compute lane that
+    name step, stage and micro-batch are actions; the others are counted in a diagnostic. Needs are as in
+    `find_dependencies`; those between the two actions of one pair are none. Several ranks of one pipeline that run
+    the same actions (tensor parallelism without coordinates) look like doubled actions.
     """
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
     spans = timeline.spans
-    jobs, left_out = _find_jobs(spans, pipelines)
-    jobs = _in_order(jobs)
+    actions, left_out = _find_parts(spans, pipelines)
+    actions = _in_order(actions)
     names = ("rank", "kind", "step", "stage", "microbatch", "start_ns", "end_ns")
     is_transfer = pl.col("kind").is_in(TRANSFERS) & _is_placed()
     transfers = _with_pipeline(spans.lazy().filter(is_transfer).select(names).collect(), pipelines)
-    found = find_dependencies(jobs, transfers)
+    found = find_dependencies(actions, transfers)
     del transfers
-    ops, partners, op_of_job = _unite_pairs(jobs)
-    needs = _needs_of_operations(found.rows, op_of_job)
+    ops, partners, op_of_action = _unite_pairs(actions)
+    needs = _needs_of_actions(found.rows, op_of_action)
     early = _say_early(ops, needs, _clock_errors(timeline))
-    return Operations(ops, needs, partners, (*left_out, *found.diagnostics, *early))
+    return Actions(ops, needs, partners, (*left_out, *found.diagnostics, *early))
 
 
 def _is_placed() -> pl.Expr:
     return pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
 
 
-def _find_jobs(spans: pl.DataFrame, pipelines: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the jobs that can be operations, with their pipeline, and how many others there are."""
+def _find_parts(spans: pl.DataFrame, pipelines: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return the actions that can be actions, with their pipeline, and how many others there are."""
     names = ["rank", "kind", "step", "stage", "chunk", "microbatch", "pair", "start_ns", "end_ns"]
-    is_job = pl.col("kind").is_in(PIPELINE_JOBS)
+    is_action = pl.col("kind").is_in(ACTION_KINDS)
     on_device = pl.col("lane") == COMPUTE
-    kept = is_job & on_device & _is_placed()
-    jobs = spans.lazy().with_row_index("row").filter(kept).select("row", *names).collect()
+    kept = is_action & on_device & _is_placed()
+    actions = spans.lazy().with_row_index("row").filter(kept).select("row", *names).collect()
     counts = spans.select(
-        host=(is_job & ~on_device).sum(), unplaced=(is_job & on_device & ~_is_placed()).sum()
+        host=(is_action & ~on_device).sum(), unplaced=(is_action & on_device & ~_is_placed()).sum()
     ).row(0, named=True)
     sentences = {
-        "host": "jobs of which only the launch by the host is known are no operations",
-        "unplaced": "jobs without step, stage or micro-batch are no operations",
+        "host": "actions of which only the launch by the host is known are no actions",
+        "unplaced": "actions without step, stage or micro-batch are no actions",
     }
     said = [Diagnostic("warning", sentences[name], count=count) for name, count in counts.items() if count]
     # A span that ends before it starts has no length, wherever its clock went.
-    jobs = jobs.with_columns(end_ns=pl.max_horizontal("start_ns", "end_ns"))
-    return _with_pipeline(jobs, pipelines), said
+    actions = actions.with_columns(end_ns=pl.max_horizontal("start_ns", "end_ns"))
+    return _with_pipeline(actions, pipelines), said
 
 
 def _with_pipeline(frame: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
@@ -157,39 +157,39 @@ def _with_pipeline(frame: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame
     return frame.with_columns(known["pipeline"].gather(place))
 
 
-def _in_order(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return jobs by pipeline, step, rank and start; spans come sorted by rank and start, so little is to do."""
-    key = np.zeros(jobs.height, dtype=np.int64)
+def _in_order(actions: pl.DataFrame) -> pl.DataFrame:
+    """Return actions by pipeline, step, rank and start; spans come sorted by rank and start, so little is to do."""
+    key = np.zeros(actions.height, dtype=np.int64)
     for name in ("pipeline", "step", "rank"):
-        key *= int(jobs[name].n_unique())
-        key += jobs[name].rank("dense").to_numpy().astype(np.int64) - 1 if jobs.height else 0
+        key *= int(actions[name].n_unique())
+        key += actions[name].rank("dense").to_numpy().astype(np.int64) - 1 if actions.height else 0
     order = np.argsort(key, kind="stable")
-    return jobs[order]
+    return actions[order]
 
 
-def _unite_pairs(jobs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
-    """Return the operations, the second jobs of pairs, and the operation of every job."""
-    numbers = np.arange(jobs.height, dtype=np.uint32)
-    jobs = jobs.with_columns(op=pl.Series(numbers), is_pair=pl.lit(value=False))
+def _unite_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
+    """Return the actions, the second actions of pairs, and the action of every action."""
+    numbers = np.arange(actions.height, dtype=np.uint32)
+    actions = actions.with_columns(op=pl.Series(numbers), is_pair=pl.lit(value=False))
     partners = PARTNERS.empty()
-    if jobs["pair"].null_count() < jobs.height:
-        jobs, partners, numbers = _with_pairs(jobs)
+    if actions["pair"].null_count() < actions.height:
+        actions, partners, numbers = _with_pairs(actions)
     place = pl.int_range(pl.len(), dtype=pl.UInt32).over("pipeline", "step", "rank")
-    return jobs.with_columns(place=place).select(OPERATIONS.names), partners, numbers
+    return actions.with_columns(place=place).select(OPERATIONS.names), partners, numbers
 
 
-def _with_pairs(jobs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
-    """Return the jobs with those of a pair made one, their second jobs, and the operation of every job."""
+def _with_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
+    """Return the actions with those of a pair made one, their second actions, and the action of every action."""
     key = ["pipeline", "step", "rank", "pair"]
     paired = (
-        jobs.filter(pl.col("pair").is_not_null())
+        actions.filter(pl.col("pair").is_not_null())
         .with_columns(
-            jobs=pl.len().over(key),
+            action_count=pl.len().over(key),
             leader=pl.min("op").over(key),
             kind_order=pl.col("kind").to_physical(),
             is_together=pl.max("start_ns").over(key) < pl.min("end_ns").over(key),
         )
-        .filter((pl.col("jobs") == PAIR) & pl.col("is_together"))
+        .filter((pl.col("action_count") == PAIR) & pl.col("is_together"))
     )
     united = (
         paired.sort("leader", "kind_order", "op")
@@ -206,7 +206,7 @@ def _with_pairs(jobs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray
         )
     )
     leaders, followers = united["leader"].to_numpy(), united["follower"].to_numpy()
-    keeps = np.ones(jobs.height, dtype=np.bool_)
+    keeps = np.ones(actions.height, dtype=np.bool_)
     keeps[followers] = False
     numbers = (np.cumsum(keeps) - 1).astype(np.uint32)
     numbers[followers] = numbers[leaders]
@@ -222,7 +222,7 @@ def _with_pairs(jobs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray
         is_pair=pl.lit(value=True),
     )
     ops = (
-        jobs.update(changed, on="op")
+        actions.update(changed, on="op")
         .filter(pl.Series(keeps))
         .with_columns(op=pl.int_range(pl.len(), dtype=pl.UInt32))
     )
@@ -233,11 +233,11 @@ def _with_pairs(jobs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray
     return ops, partners, numbers
 
 
-def _needs_of_operations(rows: pl.DataFrame, op_of_job: NDArray[np.uint32]) -> pl.DataFrame:
-    """Return what jobs need as what their operations need; a pair does not need itself."""
-    op, needs = op_of_job[rows["job"].to_numpy()], op_of_job[rows["needs"].to_numpy()]
+def _needs_of_actions(rows: pl.DataFrame, op_of_action: NDArray[np.uint32]) -> pl.DataFrame:
+    """Return what actions need as what their actions need; a pair does not need itself."""
+    op, needs = op_of_action[rows["action"].to_numpy()], op_of_action[rows["needs"].to_numpy()]
     table = rows.with_columns(op=pl.Series(op), needs=pl.Series(needs)).select(NEEDS.names)
-    if len(op_of_job) and int(op_of_job[-1]) + 1 == len(op_of_job):  # no pairs: as sorted as it was
+    if len(op_of_action) and int(op_of_action[-1]) + 1 == len(op_of_action):  # no pairs: as sorted as it was
         return table
     return table.filter(pl.col("op") != pl.col("needs")).sort(NEEDS.order, maintain_order=True)
 
@@ -250,7 +250,7 @@ def _clock_errors(timeline: Timeline) -> pl.DataFrame:
 
 
 def _say_early(ops: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
-    """Return a warning about operations that began before what they need had ended, clocks allowed for."""
+    """Return a warning about actions that began before what they need had ended, clocks allowed for."""
     op, producer = needs["op"].to_numpy(), needs["needs"].to_numpy()
     early_ns = ops["end_ns"].to_numpy()[producer] - ops["start_ns"].to_numpy()[op]
     early = np.flatnonzero(early_ns > 0)
@@ -270,5 +270,7 @@ def _say_early(ops: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> 
     beyond = early_ns[early][early_ns[early] > allowed.to_numpy()]
     if not len(beyond):
         return []
-    message = f"operations began before what they need had ended, by up to {int(beyond.max())} ns: look at the clocks"
+    message = (
+        f"actions began before what they need had ended, by up to {int(beyond.max())} ns: look at the clocks"
+    )
     return [Diagnostic("warning", message, count=len(beyond))]
