@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.tables import DIAGNOSTICS
+from stagescope.vocabulary.codes import UNCODED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One row of the diagnostics table, as it is made."""
+    """One row of the diagnostics table, as it is made; `code` is one of vocabulary/codes.py."""
 
     severity: str
     message: str
@@ -23,6 +24,7 @@ class Diagnostic:
     rank: int | None = None
     location: str | None = None
     count: int = 1
+    code: str = UNCODED
 
 
 def diagnostics_table(rows: Iterable[Diagnostic]) -> pl.DataFrame:

@@ -144,6 +144,7 @@ DIAGNOSTICS = Table(
         Column(
             "severity", SeverityType, "", "error: data are missing; warning: look twice; info: good to know."
         ),
+        Column("code", pl.String, "", "What kind of finding it is; stable, see the list of codes."),
         Column("source", pl.String, "", "File it concerns.", nullable=True),
         Column("rank", pl.Int32, "", "Rank it concerns.", nullable=True),
         Column("location", pl.String, "", "Where in the source.", nullable=True),
