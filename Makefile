@@ -20,7 +20,7 @@ DEMO_READY := $(VENV)/.demo-ready
 DEV_READY := $(VENV)/.dev-ready
 endif
 
-# The stamps are written last, so an interrupted installation is never taken for a finished one.
+# The marker files are written last, so an interrupted installation is never mistaken for a finished one.
 $(VENV)/.demo-ready: pyproject.toml constraints.txt
 	@tools/install.sh '$(VENV)' '$(PYTHON)' demo
 	@touch $@
@@ -32,7 +32,7 @@ $(VENV)/.dev-ready: pyproject.toml constraints.txt
 demo: $(DEMO_READY) ## train a small 4-rank pipeline here, record it, and explain its bubble (writes demo/)
 	@$(BIN)/stagescope demo --force -o demo
 
-# A file's tests stay together: some share one training run.
+# The tests of a file run in one process, because some share one training run.
 test: $(DEV_READY) ## run every test
 	@$(BIN)/python -m pytest -n auto --dist loadfile
 
@@ -46,17 +46,17 @@ format: $(DEV_READY) ## format the code and apply the safe fixes of the linter
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(DEV_READY) ## write the generated tables of the documents anew
+docs: $(DEV_READY) ## regenerate the generated parts of the documents
 	@$(BIN)/python tools/write_docs.py
 
-bench: $(DEV_READY) ## run every benchmark and print its figures
+bench: $(DEV_READY) ## run every benchmark and print its results
 	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py benchmarks/overhead.py
 
-# Takes the Python that has torch for the GPU, with nothing installed into it: make gpu-check PYTHON=...
-gpu-check: ## on a machine with a GPU, compare recorded times with CUPTI's and print what recording costs there
+# Uses the Python whose torch supports the GPU and installs nothing into it: make gpu-check PYTHON=...
+gpu-check: ## on a machine with a GPU, compare recorded times with CUPTI and print the recording overhead
 	@PYTHONPATH=src $(PYTHON) benchmarks/gpu_accuracy.py
 
-golden: $(DEV_READY) ## write the golden files of the tests anew
+golden: $(DEV_READY) ## regenerate the golden files of the tests
 	@tools/each.sh $(BIN)/python "golden file script" tools/golden_*.py
 
 web: ## check, test and build the browser viewer into src/stagescope/viewer/assets

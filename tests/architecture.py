@@ -1,7 +1,7 @@
-"""The rules of the house, as functions from a parsed module to the places that break them.
+"""The architecture rules: functions from a parsed module to its violations.
 
-`tests/test_architecture.py` runs them on the package and, to show that each can fail, on planted offenders.
-Standard library only, so that the rules hold wherever the source can be parsed.
+`tests/test_architecture.py` runs them on the package and, to prove that each can fail, on planted violations.
+Standard library only, so that they run wherever the source can be parsed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ ROWS: tuple[tuple[str, ...], ...] = (
 """Top to bottom. A part imports from itself and from the rows below it, never sideways, never up."""
 
 ISLANDS = ("demo",)
-"""Parts that import nothing of stagescope: the demo's training script knows it as little as a user's does.
+"""Parts that import nothing from stagescope: the demo's training script, like a user's, does not know about it.
 
-The top row alone may import them.
+Only the top row may import them.
 """
 
 DOORS = ("__init__", "__main__")
-"""The package's own front doors stand above all rows; nothing inside goes through them."""
+"""The package's entry modules are above all rows; nothing inside the package imports them."""
 
 LEVEL = {part: level for level, parts in enumerate(ROWS) for part in parts}
 BELOW_ALL = len(ROWS)
@@ -75,11 +75,13 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "record": frozenset(),
     "record/frameworks": FRAMEWORKS,
     "record/devices": FRAMEWORKS,
-    "record/hook": frozenset({"sitecustomize"}),  # the user's own, which the hook hides and then runs
+    "record/hook": frozenset(
+        {"sitecustomize"}
+    ),  # the user's own module, which the hook shadows and then runs
     "vocabulary": frozenset(),
     "demo": frozenset({"torch"}),
 }
-"""What each part may import from outside the standard library; the longest matching folder decides."""
+"""What each part may import besides the standard library; the longest matching path decides."""
 
 FORBIDDEN_WORDS = frozenset({"common", "helper", "helpers", "manager", "misc", "util", "utils"})
 MAX_MODULE_LINES = 400
@@ -93,7 +95,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Finding(NamedTuple):
-    """One broken rule: the module, the thing in it (a part, a library, a function), the line, a sentence."""
+    """One violation: the module, the object in it (a part, library or function), the line, a sentence."""
 
     path: str
     thing: str
@@ -106,7 +108,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Module:
-    """One parsed source file of the package."""
+    """A parsed source file of the package."""
 
     path: str  # relative to the package, with forward slashes
     text: str
@@ -114,12 +116,12 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The folder or module right below the package that it belongs to."""
+        """The top-level folder or module of the package that it belongs to."""
         return self.path.split("/")[0].removesuffix(".py")
 
     @property
     def folder(self) -> str:
-        """The folder it lies in, empty for the package's own."""
+        """Its folder; empty for modules directly in the package."""
         return self.path.rpartition("/")[0]
 
     @property
@@ -129,7 +131,7 @@ class Module:
 
 
 class Import(NamedTuple):
-    """One imported name, absolute and dotted, and whether only the type checker sees it."""
+    """An imported name, absolute and dotted, and whether only the type checker sees it."""
 
     line: int
     target: str
@@ -137,7 +139,7 @@ class Import(NamedTuple):
 
 
 def modules(package: Path) -> list[Module]:
-    """Return every module of a package, parsed, in the order of their paths."""
+    """Return every module of a package, parsed, sorted by path."""
     found = []
     for path in sorted(package.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -146,7 +148,7 @@ def modules(package: Path) -> list[Module]:
 
 
 def imports(module: Module) -> Iterator[Import]:
-    """Yield every import of a module, wherever it stands: relative, inside functions, by literal name."""
+    """Yield every import of a module: relative, inside functions, and by literal name."""
     typing_lines = _typing_only_lines(module.tree)
     for node in ast.walk(module.tree):
         for target in _targets(node, module):
@@ -167,7 +169,7 @@ def _targets(node: ast.AST, module: Module) -> Iterator[str]:
 
 
 def _typing_only_lines(tree: ast.Module) -> set[int]:
-    """Return the lines below ``if TYPE_CHECKING:``, which no running program executes."""
+    """Return the line numbers below ``if TYPE_CHECKING:``, which never run."""
     return {
         line
         for node in ast.walk(tree)
@@ -178,20 +180,20 @@ def _typing_only_lines(tree: ast.Module) -> set[int]:
 
 
 def imports_point_downwards(module: Module) -> Iterator[Finding]:
-    """Yield imports within stagescope that go up, sideways, to an island or through the front door."""
+    """Yield imports within stagescope that point up, sideways, to an island or to an entry module."""
     for line, target, _ in imports(module):
         root, _, rest = target.partition(".")
         if root != "stagescope" or target == "stagescope.__version__" or module.path in _door_files():
             continue
         other = rest.split(".")[0]
         if other not in LEVEL and other not in ISLANDS:
-            yield Finding(module.path, other, line, f"imports {target}, which stands in no row")
+            yield Finding(module.path, other, line, f"imports {target}, which is in no row")
         elif not _may_import(module.part, other):
             yield Finding(module.path, other, line, f"{module.part} must not import {other} ({target})")
 
 
 def _may_import(part: str, other: str) -> bool:
-    """Tell whether a part may import another: itself, a row below its own, from the top row an island."""
+    """Return whether a part may import another: itself, a lower row, or (from the top row) an island."""
     if other in ISLANDS:
         return part == other or part in ROWS[0]
     return part == other or LEVEL.get(part, BELOW_ALL) < LEVEL[other]
@@ -217,7 +219,7 @@ def _member(target: str) -> tuple[str, str] | None:
 
 
 def third_parties_keep_to_their_row(module: Module) -> Iterator[Finding]:
-    """Yield imports of libraries that a part may not use, imports for the type checker left out."""
+    """Yield imports of libraries that a part may not use, except imports for the type checker."""
     allowed = THIRD_PARTY[_longest_folder(module)]
     for line, target, typing_only in imports(module):
         root = target.split(".")[0]
@@ -227,23 +229,23 @@ def third_parties_keep_to_their_row(module: Module) -> Iterator[Finding]:
 
 
 def _longest_folder(module: Module) -> str:
-    """Return the key of THIRD_PARTY that fits a module best."""
+    """Return the longest key of THIRD_PARTY that contains a module."""
     own = module.path.removesuffix(".py")
     fitting = [folder for folder in THIRD_PARTY if own == folder or own.startswith(f"{folder}/")]
     return max(fitting, key=len, default="vocabulary")
 
 
 def every_folder_has_a_row(module: Module) -> Iterator[Finding]:
-    """Yield modules below a folder that the rows do not know."""
+    """Yield modules whose folder is in no row."""
     if module.part not in LEVEL and module.part not in ISLANDS and module.part not in DOORS:
-        yield Finding(module.path, module.part, 1, f"{module.part} stands in no row of the architecture")
+        yield Finding(module.path, module.part, 1, f"{module.part} is in no row of the architecture")
 
 
-def names_say_what_is_inside(module: Module) -> Iterator[Finding]:
-    """Yield modules and folders with a name that would fit any content."""
+def names_describe_their_content(module: Module) -> Iterator[Finding]:
+    """Yield modules and folders whose name could describe any content."""
     for word in re.split(r"[/_.]", module.path):
         if word in FORBIDDEN_WORDS:
-            yield Finding(module.path, word, 1, f"{word!r} says nothing about what is inside")
+            yield Finding(module.path, word, 1, f"{word!r} does not describe the content")
 
 
 def modules_stay_short(module: Module) -> Iterator[Finding]:
@@ -269,7 +271,7 @@ def functions_stay_short(module: Module) -> Iterator[Finding]:
 
 
 def parameters_stay_few(module: Module) -> Iterator[Finding]:
-    """Yield functions with too many parameters; a command gets its options by name from click."""
+    """Yield functions with too many parameters; click passes the options of a command by name."""
     for function in functions(module):
         given = function.args
         names = [argument.arg for argument in (*given.posonlyargs, *given.args)]
@@ -285,7 +287,7 @@ def _is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def nesting_stays_shallow(module: Module) -> Iterator[Finding]:
-    """Yield functions with blocks inside blocks inside blocks; `elif` stands beside its `if`."""
+    """Yield functions nested too deeply; `elif` counts as the same level as its `if`."""
     for function in functions(module):
         depth = max((_depth(statement) for statement in function.body), default=0)
         if depth > MAX_NESTING:
@@ -294,7 +296,7 @@ def nesting_stays_shallow(module: Module) -> Iterator[Finding]:
 
 
 def _depth(node: ast.AST) -> int:
-    """Return how many blocks stand inside one another below a node, functions of their own left out."""
+    """Return the nesting depth below a node, not counting nested functions."""
     if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
         return 0
     inside = [_depth(child) for child in ast.iter_child_nodes(node)]
@@ -305,7 +307,7 @@ def _depth(node: ast.AST) -> int:
 
 
 def only_the_front_end_prints(module: Module) -> Iterator[Finding]:
-    """Yield calls of print below the command line."""
+    """Yield calls of print outside the command line."""
     if module.part in PRINTING_PARTS:
         return
     for node in ast.walk(module.tree):
@@ -314,7 +316,7 @@ def only_the_front_end_prints(module: Module) -> Iterator[Finding]:
 
 
 def broad_handlers_give_a_reason(module: Module) -> Iterator[Finding]:
-    """Yield handlers of every exception without a comment, on their line or the next, that says why."""
+    """Yield handlers of all exceptions that have no comment with the reason on their line or the next."""
     lines = module.text.splitlines()
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.ExceptHandler):
@@ -322,7 +324,7 @@ def broad_handlers_give_a_reason(module: Module) -> Iterator[Finding]:
         caught = {"BaseException"} if node.type is None else {ast.unparse(each) for each in _each(node.type)}
         comments = [_comment(line) for line in lines[node.lineno - 1 : node.lineno + 1]]
         if caught & {"BaseException", "Exception"} and not any(comments):
-            yield Finding(module.path, "except", node.lineno, "catches everything and does not say why")
+            yield Finding(module.path, "except", node.lineno, "catches everything without giving a reason")
 
 
 def _each(caught: ast.expr) -> list[ast.expr]:
@@ -330,7 +332,7 @@ def _each(caught: ast.expr) -> list[ast.expr]:
 
 
 def _comment(line: str) -> bool:
-    """Tell whether a line carries a comment of some words, the codes of a noqa not counted."""
+    """Return whether a line has a comment of at least two words, not counting noqa codes."""
     comment = line.partition("#")[2]
     words = re.sub(r"noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*", "", comment)
     return len(re.findall(r"[^\W\d_]{2,}", words)) > 1
@@ -342,7 +344,7 @@ RULES: tuple[Rule, ...] = (
     siblings_stay_apart,
     third_parties_keep_to_their_row,
     every_folder_has_a_row,
-    names_say_what_is_inside,
+    names_describe_their_content,
     modules_stay_short,
     functions_stay_short,
     parameters_stay_few,

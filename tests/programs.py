@@ -1,4 +1,4 @@
-"""The programs that some tests need beside Python, and what happens where one is missing."""
+"""External programs that some tests need, and how a missing one is handled."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ ALTERNATIVES: dict[str, tuple[str, ...]] = {
 
 
 def require_program(name: str) -> Path:
-    """Return the path of a program; without it the calling test is skipped, and fails under ``CI=true``.
+    """Return the path of a program; if it is missing, skip the calling test, or fail it under ``CI=true``.
 
-    A skip is a courtesy to whoever works without a browser. In continuous integration it would be a proof
-    that silently stopped being made.
+    Skipping lets developers work without a browser. In continuous integration a skip would silently drop coverage.
     """
     found = next(filter(None, map(shutil.which, ALTERNATIVES.get(name, (name,)))), None)
     if found is not None:
@@ -28,7 +27,7 @@ def require_program(name: str) -> Path:
 
 
 def missing(reason: str) -> NoReturn:
-    """Skip the calling test with `reason`, or fail it under ``CI=true``; never returns."""
+    """Skip the calling test with `reason`, or fail it under ``CI=true``. Does not return."""
     if os.environ.get("CI", "").lower() == "true":
-        pytest.fail(f"{reason}; with CI=true that is a failure", pytrace=False)
+        pytest.fail(f"{reason}; a missing program is a failure when CI=true", pytrace=False)
     pytest.skip(reason)

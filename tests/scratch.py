@@ -1,4 +1,4 @@
-"""Folders that outlive one test, such as a training that several tests look at, and go with the process."""
+"""Directories that several tests share, such as a recorded training run; removed when the process exits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 
 
 def scratch_directory(name: str) -> Path:
-    """Return a new folder, which is removed when this process ends (not when one forked from it does)."""
+    """Return a new directory, removed when this process exits (but not when a forked child does)."""
     path = Path(mkdtemp(prefix=f"stagescope-{name}-"))
     atexit.register(_remove, path, os.getpid())
     return path

@@ -19,24 +19,24 @@ def install(directory, name):
     return program
 
 
-def test_a_program_on_path_is_returned(nothing_installed):
+def test_returns_a_program_on_path(nothing_installed):
     program = install(nothing_installed, "node")
     assert require_program("node") == program
 
 
-def test_a_program_is_found_under_the_name_of_another_distribution(nothing_installed):
+def test_finds_a_program_under_the_name_used_by_another_distribution(nothing_installed):
     program = install(nothing_installed, "google-chrome")
     assert require_program("chromium") == program
 
 
 @pytest.mark.usefixtures("nothing_installed")
-def test_a_missing_program_skips_the_test_and_is_named():
+def test_missing_program_skips_the_test_and_names_it():
     with pytest.raises(pytest.skip.Exception, match="needs the program 'node'"):
         require_program("node")
 
 
 @pytest.mark.usefixtures("nothing_installed")
-def test_a_missing_program_fails_the_test_in_continuous_integration(monkeypatch):
+def test_missing_program_fails_the_test_in_continuous_integration(monkeypatch):
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="needs the program 'node'"):
         require_program("node")

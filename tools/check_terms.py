@@ -65,7 +65,9 @@ class Rules:
     def _is_allowed(self, path: str, term: str) -> bool:
         allowed = False
         for number, exception in enumerate(self.exceptions):
-            if {"*", term} & set(exception["terms"]) and any(fnmatch(path, glob) for glob in exception["paths"]):
+            if {"*", term} & set(exception["terms"]) and any(
+                fnmatch(path, glob) for glob in exception["paths"]
+            ):
                 self.used.add((number, term if term in exception["terms"] else "*"))
                 allowed = True
         return allowed

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Runs each of some Python scripts and says what it did: each.sh PYTHON NOUN SCRIPT...
+# Runs Python scripts one after the other: each.sh PYTHON NOUN SCRIPT...
 #
-# All of them run even where one fails; the exit status tells whether every one succeeded.
+# A failing script does not stop the others; the exit status is 0 only if all succeeded.
 set -u
 
 python=$1 noun=$2
 shift 2
 count=0 failed=''
 for script in "$@"; do
-    [ -f "$script" ] || continue # a pattern that matched nothing
+    [ -f "$script" ] || continue # the pattern matched no file
     count=$((count + 1))
     echo "== $script"
     "$python" "$script" || failed="$failed $script"

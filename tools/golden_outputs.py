@@ -1,5 +1,5 @@
 # noqa: INP001 - a script, not a package
-"""Write anew what the commands say about the recording of format version 1; look at what changed before you commit."""
+"""Regenerate the golden command outputs for the recording of format version 1; review the diff before committing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from golden_outputs import GOLDEN, NAMES, output_of
 
 
 def main() -> None:
-    """Write every golden file, and say which have changed."""
+    """Write every golden file and print which ones changed."""
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for name in NAMES:
         path, wanted = GOLDEN / name, output_of(name)
-        state = "as it was" if path.exists() and path.read_text(encoding="utf-8") == wanted else "written"
+        state = "unchanged" if path.exists() and path.read_text(encoding="utf-8") == wanted else "written"
         path.write_text(wanted, encoding="utf-8")
         sys.stdout.write(f"{name}: {state}\n")
 

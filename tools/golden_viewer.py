@@ -1,5 +1,5 @@
 # noqa: INP001 - a script, not a package
-"""Write the pictures anew that tests/browser/test_look.py compares with: look at each before you keep it."""
+"""Regenerate the screenshots that tests/browser/test_look.py compares with; inspect each before committing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> int:
-    """Run the tests of the pictures in the mode that writes them, and return their exit code."""
+    """Run the screenshot tests in the mode that writes the files, and return their exit code."""
     command = [sys.executable, "-m", "pytest", "-q", "tests/browser/test_look.py", "-k", "looked_at"]
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, "WRITE_PICTURES": "1"}, check=False

@@ -1,8 +1,8 @@
 # noqa: INP001 - a script, not a package
-"""Write the generated parts of the documents anew: write_docs.py [--check].
+"""Regenerate the generated parts of the documents: write_docs.py [--check].
 
-A generated part stands between two HTML comments, ``<!-- begin NAME ... -->`` and ``<!-- end NAME -->``; the
-rest of a document is written by hand. With --check nothing is written, and the exit status is 1 when a part
+A generated part is enclosed by two HTML comments, ``<!-- begin NAME ... -->`` and ``<!-- end NAME -->``; the
+rest of a document is written by hand. With --check nothing is written, and the exit status is 1 if a part
 is out of date.
 """
 
@@ -65,13 +65,13 @@ RECORD_MEANINGS = {
     "realtime_ns": "The wall clock, read between those two: nanoseconds since the Unix epoch.",
     "width_ns": "Time between the two readings.",
 }
-"""What a record's field means where the spans table has no column that says it."""
+"""Descriptions of record fields that are not columns of the spans table."""
 
 DEVICE_MEANINGS = {
     "device_ns": "The device's clock, counted from the first anchor.",
-    "monotonic_ns": "`CLOCK_MONOTONIC`, the middle of the bracket that the moment lies in.",
-    "width_ns": "Width of that bracket.",
-    "error_ns": "By how much a stamp between the anchor before and this one may be off; 0 in the first.",
+    "monotonic_ns": "`CLOCK_MONOTONIC`, the midpoint of the interval that contains the reading.",
+    "width_ns": "Width of that interval.",
+    "error_ns": "Error bound of timestamps between the previous anchor and this one; 0 for the first anchor.",
 }
 
 
@@ -88,7 +88,7 @@ def declared_tables() -> str:
 
 
 def analysis_tables() -> str:
-    """Return every table that an analysis makes, with its columns and where the function stands."""
+    """Return every table that an analysis produces, with its columns and the module that builds it."""
     return "\n\n".join(
         f"{_declared_table(table)}\n\nMade in `{module}`." for module, table in sorted_tables()
     )
@@ -244,12 +244,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def refreshed(document: str) -> str:
-    """Return a document with its generated parts made anew; raises KeyError for a part that nobody makes."""
+    """Return a document with its generated parts refreshed. Raises KeyError for an unknown part."""
     return BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block['name']]()}\n\n{block[3]}", document)
 
 
 def main(arguments: list[str]) -> int:
-    """Refresh or check every document, say which changed, and return the exit status."""
+    """Refresh or check every document, print which ones changed, and return the exit status."""
     stale = 0
     for name in DOCUMENTS:
         path = ROOT / name

@@ -9,11 +9,11 @@ EACH = TOOLS / "each.sh"
 
 
 def each(folder, *scripts):
-    words = ["sh", str(EACH), sys.executable, "benchmark", *scripts]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    command = ["sh", str(EACH), sys.executable, "benchmark", *scripts]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_every_script_runs_and_is_named(tmp_path):
+def test_runs_every_script_and_names_it(tmp_path):
     (tmp_path / "a.py").write_text("print('one', flush=True)", encoding="utf-8")
     (tmp_path / "b.py").write_text("print('two', flush=True)", encoding="utf-8")
     done = each(tmp_path, "a.py", "b.py")
@@ -21,7 +21,7 @@ def test_every_script_runs_and_is_named(tmp_path):
     assert done.returncode == 0
 
 
-def test_a_failing_script_stops_no_other_and_fails_the_whole(tmp_path):
+def test_failing_script_does_not_stop_the_others_but_fails_the_run(tmp_path):
     (tmp_path / "a.py").write_text("raise SystemExit(3)", encoding="utf-8")
     (tmp_path / "b.py").write_text("print('two', flush=True)", encoding="utf-8")
     done = each(tmp_path, "a.py", "b.py")
@@ -30,7 +30,7 @@ def test_a_failing_script_stops_no_other_and_fails_the_whole(tmp_path):
     assert done.returncode == 1
 
 
-def test_nothing_to_run_is_said_and_is_no_failure(tmp_path):
+def test_reports_an_empty_list_without_failing(tmp_path):
     done = each(tmp_path, "benchmarks/*.py")
     assert done.stdout == "There is no benchmark to run yet.\n"
     assert done.returncode == 0

@@ -12,8 +12,8 @@ from places import TOOLS
 INSTALL = TOOLS / "install.sh"
 
 PYTHON = """#!/bin/sh
-# Stands in for Python: makes "environments" and "installs" at once, and notes what it was asked for.
-echo "$*" >> asked.txt
+# A fake Python: creates "environments" and "installs" instantly, and logs its arguments.
+echo "$*" >> arguments.txt
 case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     "-m pip "*) exec sh ./pip ;;
@@ -25,7 +25,7 @@ esac
 
 @pytest.fixture
 def clone(tmp_path):
-    """Return a folder with a stand-in for Python whose pip does what the file `pip` says."""
+    """Return a directory with a fake Python whose pip runs the script in the file `pip`."""
     python = tmp_path / "python"
     python.write_text(PYTHON, encoding="utf-8")
     python.chmod(0o755)
@@ -33,13 +33,13 @@ def clone(tmp_path):
     return tmp_path
 
 
-def words(clone):
+def command(clone):
     return ["sh", str(INSTALL), ".venv", str(clone / "python"), "demo"]
 
 
 def install(clone, **environment):
     return subprocess.run(
-        words(clone),
+        command(clone),
         cwd=clone,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
@@ -53,50 +53,52 @@ def state(clone):
     return (clone / ".venv" / ".stagescope-install").read_text(encoding="utf-8").strip()
 
 
-def asked(clone, what):
-    return [line for line in (clone / "asked.txt").read_text(encoding="utf-8").splitlines() if what in line]
+def logged(clone, what):
+    return [
+        line for line in (clone / "arguments.txt").read_text(encoding="utf-8").splitlines() if what in line
+    ]
 
 
-def test_an_installation_is_told_in_one_line_and_marked_as_whole(clone):
+def test_installation_prints_one_line_and_is_marked_complete(clone):
     done = install(clone)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("installing stagescope[demo] into .venv")
     assert done.stdout.count("\n") == 1
     assert state(clone) == "demo"
-    assert "--constraint constraints.txt --editable .[demo]" in asked(clone, "-m pip")[0]
+    assert "--constraint constraints.txt --editable .[demo]" in logged(clone, "-m pip")[0]
 
 
-def test_a_second_installation_adds_to_the_environment_that_stands(clone):
+def test_second_installation_adds_to_the_existing_environment(clone):
     install(clone)
     install(clone)
-    assert len(asked(clone, "-m venv")) == 1
-    assert len(asked(clone, "-m pip")) == 2
+    assert len(logged(clone, "-m venv")) == 1
+    assert len(logged(clone, "-m pip")) == 2
 
 
-def test_a_failed_installation_shows_the_end_of_the_log_and_is_not_marked(clone):
+def test_failed_installation_prints_the_end_of_the_log_and_is_not_marked(clone):
     (clone / "pip").write_text("echo no matching distribution >&2; exit 1\n", encoding="utf-8")
     done = install(clone)
     assert done.returncode == 1
     assert "no matching distribution" in done.stderr
-    assert "the whole log is .venv/install.log" in done.stderr
+    assert "the full log is .venv/install.log" in done.stderr
     assert state(clone) == "unfinished"
 
 
-def test_an_interrupted_installation_loses_its_stamps_and_is_begun_anew(clone):
+def test_interrupted_installation_removes_its_markers_and_starts_over(clone):
     install(clone)
-    stamp = clone / ".venv" / ".demo-ready"
-    stamp.touch()
+    marker = clone / ".venv" / ".demo-ready"
+    marker.touch()
     (clone / "pip").write_text("touch started; exec sleep 60\n", encoding="utf-8")
     with subprocess.Popen(
-        words(clone), cwd=clone, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        command(clone), cwd=clone, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
     ) as running:
         while not (clone / "started").exists():
             time.sleep(0.02)
         running.send_signal(signal.SIGTERM)
-        told = running.communicate(timeout=30)[1]
-    assert b"interrupted" in told
+        stderr = running.communicate(timeout=30)[1]
+    assert b"interrupted" in stderr
     assert running.returncode == 1
-    assert not stamp.exists()
+    assert not marker.exists()
     assert state(clone) == "unfinished"
     half = clone / ".venv" / "half-a-package"
     half.touch()
@@ -106,7 +108,7 @@ def test_an_interrupted_installation_loses_its_stamps_and_is_begun_anew(clone):
     assert state(clone) == "demo"
 
 
-def test_an_environment_made_by_somebody_else_is_left_alone(clone):
+def test_leaves_a_foreign_environment_untouched(clone):
     (clone / ".venv").mkdir()
     done = install(clone)
     assert done.returncode == 1
@@ -115,14 +117,14 @@ def test_an_environment_made_by_somebody_else_is_left_alone(clone):
 
 
 @pytest.mark.parametrize(
-    ("environment", "told"),
+    ("environment", "message"),
     [
         ({"TOO_OLD": "1"}, "is not Python 3.10 or newer"),
-        ({"NO_VENV": "1"}, "cannot make virtual environments"),
+        ({"NO_VENV": "1"}, "cannot create virtual environments"),
     ],
 )
-def test_an_unfit_python_is_refused_with_a_way_out(clone, environment, told):
+def test_refuses_an_unusable_python_with_a_hint(clone, environment, message):
     done = install(clone, **environment)
     assert done.returncode == 1
-    assert told in done.stderr
+    assert message in done.stderr
     assert not (clone / ".venv").exists()
