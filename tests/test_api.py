@@ -48,7 +48,7 @@ def test_a_run_of_one_machine_passes_through_unchanged():
     raw = read(ONE_MACHINE, align=False)
     aligned = bring_to_one_clock(raw)
     assert aligned.clocks.machines == ()
-    assert aligned.timeline is raw
+    assert aligned.timeline.spans is raw.spans
     for name in ("spans", "ranks", "steps", "clocks", "diagnostics"):
         assert getattr(raw, name).equals(getattr(read(ONE_MACHINE), name)), name
 

@@ -135,15 +135,15 @@ def test_of_two_machines_nobody_knows_which_was_set_and_both_are_named():
 def test_one_clock_passes_through_as_the_same_object():
     planted = plant(Plan(ranks_per_machine=4, steps=2))
     aligned = align_clocks(planted.timeline)
-    assert aligned.timeline is planted.timeline
+    assert aligned.timeline.spans is planted.timeline.spans
     assert aligned.clocks.machines == ()
 
 
 def test_ranks_without_any_clock_pass_through_as_the_same_object():
     timeline = timeline_from_text("F0 F1 . B0\n. F0 B0 .")
-    assert align_clocks(timeline).timeline is timeline
+    assert align_clocks(timeline).timeline.spans is timeline.spans
     empty = empty_timeline()
-    assert align_clocks(empty).timeline is empty
+    assert align_clocks(empty).timeline.spans is empty.spans
 
 
 def test_a_shifted_row_of_a_drawing_is_shifted_back_into_its_interval():

@@ -50,7 +50,8 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
     names = _clock_names(timeline.ranks, timeline.spans)
     clocks = names["clock"].unique(maintain_order=True).to_list()
     if len(clocks) <= 1:
-        return Aligned(timeline, ClockReport((), max_ppm=max_ppm))
+        report = ClockReport((), max_ppm=max_ppm)
+        return Aligned(replace(timeline, alignment=report), report)
     number = {clock: index for index, clock in enumerate(clocks)}
     numbered = names.with_columns(pl.col("clock").replace_strict(number, return_dtype=pl.Int32))
     snapshots = snapshot_observations(timeline, number)
@@ -69,7 +70,9 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
     report = describe(found, timeline, max_ppm)
     moved = _moved(timeline, numbered, pieces)
     rows = _clock_rows(timeline, found, report)
-    return Aligned(replace(moved, clocks=rows).with_diagnostics(diagnostics_of(report)), report)
+    return Aligned(
+        replace(moved, clocks=rows, alignment=report).with_diagnostics(diagnostics_of(report)), report
+    )
 
 
 def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """The model: declared tables of spans, ranks, steps, clocks and diagnostics in one immutable Timeline."""
 
 from stagescope.model.tables import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES, Column, Table
-from stagescope.model.timeline import Timeline, empty_timeline
+from stagescope.model.timeline import Alignment, Timeline, empty_timeline
 
 __all__ = [
     "CLOCKS",
@@ -10,6 +10,7 @@ __all__ = [
     "SPANS",
     "STEPS",
     "TABLES",
+    "Alignment",
     "Column",
     "Table",
     "Timeline",

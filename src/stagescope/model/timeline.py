@@ -1,28 +1,67 @@
-"""The Timeline: what ran, whatever recorded it, as five declared tables on one clock."""
+"""The Timeline: a run as five declared tables on one clock, whatever recorded it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.tables import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES
+from stagescope.model.validate import conform
+from stagescope.vocabulary.errors import TableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+class Alignment(Protocol):
+    """How well the clocks of a run were aligned: the part of `clocks.ClockReport` that the model relies on.
+
+    A protocol, because the model is below `clocks` and must not import it.
+    """
+
+    @property
+    def worst_error_ns(self) -> int | None:
+        """The largest guaranteed bound of a timestamp on an aligned clock; None where no two were aligned."""
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """Five tables, each as declared in model/tables.py; every change makes a new Timeline."""
+    """Five tables, each as declared in model/tables.py; every change makes a new Timeline.
+
+    `alignment` is the report of clocks.align_clocks, and None for a timeline that was not aligned, such as a raw
+    recording or a simulated schedule.
+    """
 
     spans: pl.DataFrame
     ranks: pl.DataFrame
     steps: pl.DataFrame
     clocks: pl.DataFrame
     diagnostics: pl.DataFrame
+    alignment: Alignment | None = None
+
+    @classmethod
+    def from_spans(cls, spans: pl.DataFrame) -> Timeline:
+        """Return the Timeline of a spans table, with the ranks and steps that its rows imply.
+
+        The columns are those of SPANS in model/tables.py, in any order. Nullable columns may be absent and other
+        columns are ignored. Where no row has a step, all spans belong to step 0, and a diagnostic records that.
+        A step of a rank reaches from its first start to its last end. Raises TableError, naming the column and the
+        first wrong value, where a required column or value is missing or has the wrong type, or there are no rows.
+
+        >>> rows = {"rank": [0], "lane": ["compute"], "kind": ["forward"], "start_ns": [5], "end_ns": [9]}
+        >>> Timeline.from_spans(pl.DataFrame(rows)).steps.row(0)
+        (0, 0, 5, 9)
+        """
+        valid = conform(spans, SPANS)
+        if valid.is_empty():
+            raise TableError.no_rows(SPANS.name)
+        valid, found = with_assumed_step(valid)
+        ranks = conform(valid.select("rank").unique(), RANKS)
+        bare = cls(valid, ranks, implied_steps(valid), CLOCKS.empty(), DIAGNOSTICS.empty())
+        return bare.with_diagnostics(found)
 
     @property
     def is_partial(self) -> bool:
@@ -38,7 +77,7 @@ class Timeline:
         return replace(self, diagnostics=pl.concat([self.diagnostics, diagnostics_table(rows)]))
 
     def only_step(self, step: int) -> Timeline:
-        """Return the timeline of one step; spans that belong to no step are left out."""
+        """Return the timeline of one step, without the spans that belong to no step."""
         return replace(
             self,
             spans=self.spans.filter(pl.col("step") == step),
@@ -50,6 +89,23 @@ def empty_timeline() -> Timeline:
     """Return a Timeline without rows."""
     spans, ranks, steps, clocks, diagnostics = (table.empty() for table in TABLES)
     return Timeline(spans, ranks, steps, clocks, diagnostics)
+
+
+def with_assumed_step(
+    spans: pl.DataFrame, source: str | None = None
+) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return spans that belong to step 0 where no row has a step, and the diagnostic that records it."""
+    if spans["step"].null_count() < spans.height:
+        return spans, []
+    message = "no span has a step; all are taken as step 0"
+    found = Diagnostic("info", message, source, code="steps.assumed")
+    return spans.with_columns(step=pl.lit(0, pl.Int32)), [found]
+
+
+def implied_steps(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps table that spans imply: from the first start to the last end of each step and rank."""
+    steps = spans.drop_nulls("step").group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
+    return conform(steps, STEPS)
 
 
 __all__ = ["CLOCKS", "DIAGNOSTICS", "RANKS", "SPANS", "STEPS", "Timeline", "empty_timeline"]

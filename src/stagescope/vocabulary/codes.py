@@ -18,7 +18,10 @@ class Code(NamedTuple):
 
 UNCODED = "uncoded"
 
-CODES: tuple[Code, ...] = (Code(UNCODED, "A diagnostic without a code of its own, as third-party readers make."),)
+CODES: tuple[Code, ...] = (
+    Code("steps.assumed", "No span has a step, so all spans are taken as step 0."),
+    Code(UNCODED, "A diagnostic without a code of its own, as third-party readers make."),
+)
 """Every code that stagescope itself uses, sorted by name."""
 
 BY_NAME: dict[str, Code] = {code.name: code for code in CODES}

@@ -56,7 +56,7 @@ def test_a_table_without_steps_is_step_0_and_says_so(write):
     timeline = CSV.read([path])
     assert timeline.spans["step"].to_list() == [0, 0]
     assert said(timeline) == [
-        Diagnostic("info", "no span names its step; all are taken as step 0", str(path))
+        Diagnostic("info", "no span has a step; all are taken as step 0", str(path), code="steps.assumed")
     ]
 
 

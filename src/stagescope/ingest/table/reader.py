@@ -10,8 +10,9 @@ from polars.exceptions import PolarsError
 
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.streams import open_stream
-from stagescope.model import RANKS, SPANS, STEPS, Timeline, empty_timeline
+from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.timeline import implied_steps, with_assumed_step
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError, StagescopeError
 
@@ -78,10 +79,8 @@ def _spans_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> tuple[pl.Data
     spans = conform(whole, SPANS, where=str(path))
     if spans.is_empty():
         raise InputError.damaged(path, "the spans table has no usable row")
-    if spans["step"].null_count() == spans.height:
-        spans = spans.with_columns(step=pl.lit(0, pl.Int32))
-        diagnostics.append(Diagnostic("info", "no span names its step; all are taken as step 0", str(path)))
-    return spans, diagnostics
+    spans, assumed = with_assumed_step(spans, str(path))
+    return spans, [*diagnostics, *assumed]
 
 
 def _load(path: Path, load: Callable[[Path], pl.DataFrame]) -> pl.DataFrame:
@@ -110,12 +109,11 @@ def _timeline(spans: dict[str, pl.DataFrame]) -> Timeline:
                 raise InputError.duplicate_rank(rank, (ranks[rank], source))
             ranks[rank] = source
     every = pl.concat(spans.values())
-    steps = every.drop_nulls("step").group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
     bare = empty_timeline()
     return Timeline(
         spans=every.sort(SPANS.order, maintain_order=True),
         ranks=conform(pl.DataFrame({"rank": ranks.keys(), "source": ranks.values()}), RANKS),
-        steps=conform(steps, STEPS),
+        steps=implied_steps(every),
         clocks=bare.clocks,
         diagnostics=bare.diagnostics,
     )

@@ -185,6 +185,11 @@ class TableError(StagescopeError):
         at = where + ": " if where else ""
         return cls(f"{at}table {table}, column {column}: expected {expected}, found {found!r}")
 
+    @classmethod
+    def no_rows(cls, table: str, where: str = "") -> Self:
+        """Return the error for a table without rows."""
+        return cls(f"{where + ': ' if where else ''}table {table} has no rows")
+
 
 def _sizes(given: Mapping[str, int]) -> str:
     """Return parallel sizes in words: pp 4 x tp 2."""
