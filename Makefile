@@ -1,16 +1,16 @@
-# `make` lists the targets. A fresh clone needs python3 (3.10 or newer, with venv), make and a package registry.
+# `make` lists the targets. A fresh clone needs python3 (3.10 or newer, with venv), make and a package index.
 
 PYTHON ?= python3
 VENV ?= .venv
-# make BIN=some/venv/bin uses an environment of your own; nothing is installed into it.
+# make BIN=some/venv/bin uses your own environment and installs nothing into it.
 BIN ?= $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format docs bench gpu-check golden web clean
+.PHONY: help demo test test-exhaustive check format docs bench gpu-check golden web clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 ifeq ($(origin BIN),command line)
 DEMO_READY :=
@@ -29,14 +29,19 @@ $(VENV)/.dev-ready: pyproject.toml constraints.txt
 	@tools/install.sh '$(VENV)' '$(PYTHON)' demo,dev
 	@touch $@ $(VENV)/.demo-ready
 
-demo: $(DEMO_READY) ## train a small 4-rank pipeline here, record it, and explain its bubble (writes demo/)
+demo: $(DEMO_READY) ## train a small 4-rank pipeline on this machine, record it, and explain its bubble (writes demo/)
 	@$(BIN)/stagescope demo --force -o demo
 
-# The tests of a file run in one process, because some share one training run.
-test: $(DEV_READY) ## run every test
-	@$(BIN)/python -m pytest -n auto --dist loadfile
+# loadfile keeps the tests of a file in one process, because some files share a training run.
+# addopts in pyproject.toml has -ra, which lists every failed and skipped test with its reason.
+test: $(DEV_READY) ## run the tests, without the exhaustive sweeps, and list what was skipped and why
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not exhaustive"
 
-check: $(DEV_READY) ## format, lint, types, architecture and documents: under a minute
+test-exhaustive: $(DEV_READY) ## run the exhaustive sweeps that `make test` leaves out
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m exhaustive
+
+check: $(DEV_READY) ## check format, lint, types, vocabulary, architecture and documents: under a minute
+	@$(BIN)/python tools/check_terms.py
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
