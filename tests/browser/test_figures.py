@@ -119,7 +119,7 @@ def test_details_say_what_was_waited_for_and_lead_there(shown, run):
     idle = gather_extras(run).idle
     start_ns = run.spans["start_ns"].min() + shown.of("selected.value.start")
     last = idle.filter((pl.col("rank") == 0) & (pl.col("end_ns") == start_ns)).row(0, named=True)
-    waits = shown.page.locator("dl.facts > div", has=shown.page.locator("dt", has_text="waited"))
+    waits = shown.page.locator("dl.facts > div", has=shown.page.locator("dt", has_text="waited for"))
     assert last["waiting_for"] in waits.first.inner_text()
     link = waits.locator("button.link", has_text="backward, stage 1, micro-batch 0, rank 1").first
     link.click()

@@ -160,7 +160,9 @@ def test_the_heat_map_goes_to_the_step_that_is_clicked(shown):
 def test_the_bars_of_causes_leave_one_cause_alone_in_the_picture(shown):
     bars = shown.page.locator(".ledger button", has_text="transfer")
     bars.last.click()
-    assert shown.page.evaluate("() => [...window.stagescopeViewer.causeFilter.value]") == ["transfer"]
+    assert shown.page.evaluate("() => [...window.stagescopeViewer.waitFilter.value]") == ["transfer"]
     assert bars.last.get_attribute("aria-pressed") == "true"
-    shown.page.locator(".ledger button", has_text="comm exposed").click()  # the same cause, in the ledger
-    assert shown.of("causeFilter.value") is None
+    shown.page.locator(
+        ".ledger button", has_text="exposed communication"
+    ).click()  # the same idle time, in the ledger
+    assert shown.of("waitFilter.value") is None

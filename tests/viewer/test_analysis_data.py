@@ -12,28 +12,21 @@ from stagescope.model.bubbles import step_bubbles
 from stagescope.model.pipelines import find_pipelines
 from stagescope.schedules import Costs, order
 from stagescope.viewer.analysis_data import gather_extras, gather_layers
+from stagescope.vocabulary.causes import WAIT_LABELS
 from synthetic import Shape, pipeline_timeline
 
 RUN = pipeline_timeline(Shape(ranks=4, microbatches=8, steps=3))
 
 
 def test_idle_time_by_cause_is_that_of_the_bubble_but_for_what_waits_for_nothing():
-    extras = gather_extras(RUN)
-    idle = extras.idle.with_columns(long=pl.col("end_ns") - pl.col("start_ns"))
+    pieces = gather_extras(RUN).idle.with_columns(long=pl.col("end_ns") - pl.col("start_ns"))
     idle = step_bubbles(RUN.spans, find_pipelines(RUN.spans, RUN.ranks))
-    first = idle.filter(pl.col("rank") == 0).group_by("step").agg(pl.sum("long")).sort("step")
+    first = pieces.filter(pl.col("rank") == 0).group_by("step").agg(pl.sum("long")).sort("step")
     of_rank = idle.filter(pl.col("rank") == 0).sort("step")
     assert (
         first["long"].to_list() == of_rank["idle_ns"].to_list()
     )  # rank 0 ends each step: no idle time after it
-    assert set(idle["waiting_for"]) <= {
-        "compute",
-        "transfer",
-        "launch",
-        "transfer or launch",
-        "other work",
-        "unknown",
-    }
+    assert set(pieces["waiting_for"]) <= set(WAIT_LABELS)
 
 
 def test_every_gap_that_waits_for_a_action_names_one_of_another_rank():
@@ -46,7 +39,11 @@ def test_every_gap_that_waits_for_a_action_names_one_of_another_rank():
 def test_the_verdict_is_that_of_the_report():
     verdict = gather_extras(RUN).objects["verdict"]
     expected = build_explained_report(RUN).verdict
-    assert verdict == {"why": expected.why, "improvement": expected.win, "findings": list(expected.findings)}
+    assert verdict == {
+        "why": expected.why,
+        "improvement": expected.improvement,
+        "findings": list(expected.findings),
+    }
     assert "4 stages x 8 micro-batches" in verdict["why"]
 
 

@@ -89,6 +89,7 @@ export function metaOf(drawn: Drawn[], rows: number): Meta {
   return {
     format: 1, title: "drawn", generator: "test", base_ns: "1700000000000000001", end, time_unit: "ns", span_count: drawn.length,
     kinds: KINDS.map(([name, letter, code]) => ({ name, letter, code, color: "#0072b2", texture: "plain", lane: "compute", meaning: "" })),
+    waits: [],
     ranks: {
       rank: Array.from({ length: rows }, (_, i) => i), machine: filled<string | null>("m0"), host: filled<string | null>(null),
       device: filled<string | null>(null), pp: filled<number | null>(null), dp: filled<number | null>(null), tp: filled<number | null>(null),

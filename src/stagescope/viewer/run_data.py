@@ -21,9 +21,10 @@ from stagescope.model.simulated import is_in_cost_units
 from stagescope.viewer.columns import encode_columns
 from stagescope.viewer.idle_data import encode_idle, encode_idle_beside, viewer_idle
 from stagescope.viewer.span_data import encode_spans, viewer_spans
+from stagescope.vocabulary.causes import WAIT_LABELS
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.kinds import ACTION_KINDS, KINDS
-from stagescope.vocabulary.palette import SWATCHES
+from stagescope.vocabulary.palette import SWATCHES, WAIT_SWATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 META_FORMAT = 1
 EXACT_NS = 2**53
 """Up to here every whole number is a double."""
+
+WAITS = [
+    {"name": name, "label": label, **WAIT_SWATCHES[name]._asdict()} for name, label in WAIT_LABELS.items()
+]
+"""How the viewer names and draws the idle intervals of each wait."""
 
 COORDINATES = ("machine", "host", "device", "pp", "dp", "tp", "cp", "ep")
 
@@ -102,6 +108,7 @@ def viewer_meta(timeline: Timeline, bubbles: pl.DataFrame, ranks: list[int]) -> 
         "time_unit": "cost" if is_in_cost_units(timeline) else "ns",
         "span_count": spans.height,
         "kinds": _kinds(spans),
+        "waits": WAITS,
         "ranks": _ranks(timeline, ranks),
         "steps": steps,
         "clocks": timeline.clocks.group_by("machine", maintain_order=True)

@@ -41,11 +41,11 @@ WAIT_SWATCHES: dict[str, Swatch] = {
     "compute": Swatch("#56b4e9", "rising"),
     "transfer": Swatch("#d55e00", "falling"),
     "launch": Swatch("#e69f00", "cross"),
-    "other_work": Swatch("#cc79a7", "dots"),
     "transfer_or_launch": Swatch("#009e73", "bars"),
+    "other_work": Swatch("#cc79a7", "dots"),
     "unknown": Swatch("#8a8f98", "rising"),
 }
-"""Color and hatch of every cause of idle time, as in web/src/layout/colors.ts."""
+"""Color and hatch of the idle intervals of each wait in vocabulary/causes.py, in pictures and in the viewer."""
 
 LIGHTEST_CHUNK_FRACTION = 0.55
 """How far the last of a rank's chunks is mixed towards white; the first has the full color."""

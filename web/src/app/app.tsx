@@ -68,7 +68,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
         <Warning viewer={viewer} />
       </div>
       <main class="main">
-        <Legend viewer={viewer} chunkCount={chunkCount} causes={extras.causes} />
+        <Legend viewer={viewer} chunkCount={chunkCount} waits={extras.waits} />
         <Chart viewer={viewer} painter={painter} layers={extras.layers} />
         <Steps viewer={viewer} palette={palette} />
         {viewer.flags.value.has("table") && <VisibleTable viewer={viewer} />}

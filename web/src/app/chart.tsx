@@ -70,7 +70,7 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
 function touch(viewer: Viewer): void {
   void [
     viewer.view.value, viewer.scroll.value, viewer.size.value, viewer.rows.value, viewer.flags.value, viewer.ideal.value,
-    viewer.theme.value, viewer.hiddenKinds.value, viewer.causeFilter.value, viewer.hover.value, viewer.hoverLinks.value,
+    viewer.theme.value, viewer.hiddenKinds.value, viewer.waitFilter.value, viewer.hover.value, viewer.hoverLinks.value,
     viewer.selected.value, viewer.chain.value, viewer.range.value, viewer.found.value, viewer.comparison.value, viewer.revision.value,
   ];
 }

@@ -1,55 +1,57 @@
-/** What analysis gave, read when the page has been drawn once. */
+/** The results of the analysis, read after the first picture is on the screen. */
 
-import { causePlace } from "../layout/colors";
+import { waitNamed } from "../layout/colors";
 import type { Layers } from "../draw/scene";
 import { NO_LAYERS } from "../draw/timeline";
 import { EmbeddedSource } from "../model/embedded";
-import { Gaps } from "../model/gaps";
+import { IdleIntervals, type WaitSum } from "../model/idle";
 import { Spans } from "../model/spans";
-import { COMPUTE, type Changes, type Ledger, type Meta, type Verdict } from "../model/meta";
+import { COMPUTE, type Changes, type Ledger, type Meta, type Verdict, type Wait } from "../model/meta";
 import type { Source, Span } from "../model/source";
 import { durationText } from "../model/time";
+import type { WaitedFor } from "../panels/details";
 
 export interface Extras {
   layers: Layers;
   changes: Changes | null;
   verdict: Verdict | null;
   ledger: Ledger | null;
-  causes: string[];
-  /** Idle time of all rows by cause. */
-  idle: [string, number][];
+  /** The waits that occur, in the order of the run's declaration. */
+  waits: Wait[];
+  /** Idle time of all rows by what was waited for. */
+  idle: WaitSum[];
 }
 
-export const NO_EXTRAS: Extras = { layers: NO_LAYERS, changes: null, verdict: null, ledger: null, causes: [], idle: [] };
+export const NO_EXTRAS: Extras = { layers: NO_LAYERS, changes: null, verdict: null, ledger: null, waits: [], idle: [] };
 
 export async function readExtras(source: Source): Promise<Extras> {
-  const [changes, verdict, table, critical, ideal, ledger] = await Promise.all([
-    source.json("comparison"), source.json("verdict"), source.table("idle"), source.table("critical_path"), source.table("ideal"),
-    source.json("ledger"),
+  const [meta, changes, verdict, table, critical, ideal, ledger] = await Promise.all([
+    source.meta(), source.json("comparison"), source.json("verdict"), source.table("idle"), source.table("critical_path"),
+    source.table("ideal"), source.json("ledger"),
   ]);
   const path = critical ? critical.values("span").filter((_, i) => critical.values("slack_ns")[i] === 0) : new Float64Array(0);
-  const gaps = table && new Gaps(table, source instanceof EmbeddedSource ? source.spans : null);
+  const idle = table && new IdleIntervals(table, source instanceof EmbeddedSource ? source.spans : null);
   return {
-    layers: { gaps, critical: critical && new Set(path), criticalIds: [...path], ideal: ideal && new Spans(ideal) },
+    layers: { idle, critical: critical && new Set(path), criticalIds: [...path], ideal: ideal && new Spans(ideal) },
     changes: changes as Changes | null,
     verdict: verdict as Verdict | null,
     ledger: ledger as Ledger | null,
-    causes: gaps ? [...gaps.causes].sort((one, other) => causePlace(one) - causePlace(other)) : [],
-    idle: gaps ? gaps.totals().map(({ cause, sum_ns }) => [cause, sum_ns]) : [],
+    waits: idle ? inOrder(meta, idle.waits) : [],
+    idle: idle ? idle.totals() : [],
   };
 }
 
-export interface Waited {
-  words: string;
-  /** The span that it waited for, if one was recorded. */
-  id: number | null;
+function inOrder(meta: Meta, names: string[]): Wait[] {
+  const place = new Map(meta.waits.map((wait, i) => [wait.name, i]));
+  const placeOf = (name: string): number => place.get(name) ?? meta.waits.length;
+  return [...names].sort((one, other) => placeOf(one) - placeOf(other)).map((name) => waitNamed(meta, name));
 }
 
-/** Return what a span waited for: the pieces of idle time on its row that lead up to its start, latest first. */
-export function waitedFor(meta: Meta, gaps: Gaps | null, span: Span): Waited[] {
-  if (!gaps || span.lane !== COMPUTE) return [];
-  return gaps.before(span.row, span.start).map((place) => ({
-    words: `${durationText(gaps.duration[place]!, meta.time_unit)}: ${gaps.words(place)}`,
-    id: gaps.waitsFor(place),
-  }));
+/** Return what a span's rank waited for before it: the contiguous idle intervals up to its start, latest first. */
+export function waitedFor(meta: Meta, idle: IdleIntervals | null, span: Span): WaitedFor[] {
+  if (!idle || span.lane !== COMPUTE) return [];
+  return idle.before(span.row, span.start).map((place) => {
+    const words = [waitNamed(meta, idle.waitingFor(place)).label, idle.text(place)].filter(Boolean).join(": ");
+    return { words: `${durationText(idle.duration[place]!, meta.time_unit)}: ${words}`, id: idle.waitsFor(place) };
+  });
 }

@@ -28,7 +28,7 @@ export function listenToKeys(viewer: Viewer, page: PageActions): () => void {
 function escape(viewer: Viewer): void {
   if (viewer.measuring.peek()) viewer.measuring.value = false;
   else if (viewer.range.peek()) void viewer.setRange(null);
-  else if (viewer.causeFilter.peek()) viewer.causeFilter.value = null;
+  else if (viewer.waitFilter.peek()) viewer.waitFilter.value = null;
   else void viewer.select(null);
 }
 

@@ -2,7 +2,7 @@
 
 import { chunkColor, mix, pixelPalette, textColor } from "../layout/colors";
 import { paintTrack, paintWaits, type Block, type Paint, type Palette } from "../layout/bins";
-import { COMM, COMPUTE, HOST, isJob, type Kind } from "../model/meta";
+import { COMM, COMPUTE, HOST, isAction, type Kind } from "../model/meta";
 import { shortDuration } from "../model/time";
 import type { Spans, Tile } from "../model/spans";
 import { Strips } from "./strips";
@@ -171,7 +171,7 @@ export class BlockPainter {
     for (const block of blocks) {
       const { spans } = block.tile;
       const kind = this.kinds[spans.kind[block.place]!];
-      const chunk = isJob(kind) && spans.table.has("chunk") ? Math.max(spans.table.ints("chunk")[block.place]!, 0) : 0;
+      const chunk = isAction(kind) && spans.table.has("chunk") ? Math.max(spans.table.ints("chunk")[block.place]!, 0) : 0;
       const isCompared = delta !== undefined && spans.count === delta.length && spans !== scene.viewer.comparison.value!.spans;
       const color = isCompared ? deltaColor(delta[block.place]!) : this.color(spans.kind[block.place]!, chunk);
       const left = block.left / scene.ratio;
@@ -198,7 +198,7 @@ export class BlockPainter {
     const { spans } = block.tile;
     const microbatch = spans.table.has("microbatch") ? spans.table.ints("microbatch")[block.place]! : -1;
     const kind = this.kinds[spans.kind[block.place]!];
-    const text = isJob(kind) && microbatch >= 0 ? String(microbatch) : (kind?.letter ?? "");
+    const text = isAction(kind) && microbatch >= 0 ? String(microbatch) : (kind?.letter ?? "");
     const left = block.left / ratio;
     const width = (block.right - block.left) / ratio;
     const wanted = Math.round(Math.min(13, Math.max(9, block.height * 0.5)));

@@ -1,36 +1,37 @@
-/** What lies over the blocks: idle time by cause, clock error, ideal outlines, critical path, arrows, selection. */
+/** Overlays: idle intervals by what was waited for, clock error, ideal outlines, critical path, arrows, selection. */
 
 import { COMPUTE, COMM, HOST } from "../model/meta";
 import type { Links, Span } from "../model/source";
-import { causeColor, causePlace } from "../layout/colors";
+import { waitNamed } from "../layout/colors";
 import { clamp, length } from "../layout/view";
 import { x, type DrawnRow, type Scene } from "./scene";
 
-const LEAST_GAP_WIDTH = 2;
+const LEAST_IDLE_WIDTH = 2;
 /** Lower rows are tinted: a hatch would be noise. */
 const LEAST_HATCHED_HEIGHT = 14;
 const TINT = 0.28;
 /** Rows further apart have a heading between them. */
 const MOST_ROW_GAP = 20;
 
-export function drawGaps(scene: Scene): void {
-  const { gaps } = scene.layers;
-  if (!gaps || !scene.viewer.flags.value.has("idle")) return;
+export function drawIdle(scene: Scene): void {
+  const { idle } = scene.layers;
+  if (!idle || !scene.viewer.flags.value.has("idle")) return;
   const { pen, view } = scene;
-  const filter = scene.viewer.causeFilter.value;
-  const styles = gaps.causes.map((cause) => {
-    if (filter && !filter.has(cause)) return null;
-    return { color: causeColor(cause), hatch: scene.textures.hatch(causePlace(cause), causeColor(cause)) };
+  const filter = scene.viewer.waitFilter.value;
+  const styles = idle.waits.map((name) => {
+    if (filter && !filter.has(name)) return null;
+    const { color, texture } = waitNamed(scene.viewer.meta, name);
+    return { color, hatch: scene.textures.hatch(texture, color) };
   });
-  const { start, duration, cause } = gaps;
-  const shortest = (LEAST_GAP_WIDTH * length(view)) / scene.width;
+  const { start, duration, wait } = idle;
+  const shortest = (LEAST_IDLE_WIDTH * length(view)) / scene.width;
   for (const row of scene.rows) {
     const isHatched = row.mainHeight >= LEAST_HATCHED_HEIGHT;
     pen.globalAlpha = isHatched ? (filter ? 0.95 : 0.6) : filter ? 2 * TINT : TINT;
-    const [from, to] = gaps.within(row.row, view.start, view.end);
+    const [from, to] = idle.within(row.row, view.start, view.end);
     for (let i = from; i < to; i++) {
       if (duration[i]! < shortest) continue;
-      const style = styles[cause[i]!];
+      const style = styles[wait[i]!];
       if (!style) continue;
       const left = Math.max(x(scene, start[i]!), -2);
       const right = Math.min(x(scene, start[i]! + duration[i]!), scene.width + 2);

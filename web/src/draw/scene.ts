@@ -4,7 +4,7 @@ import type { Viewer } from "../layout/viewer";
 import type { PlacedRow } from "../layout/rows";
 import { pixelOf, type View } from "../layout/view";
 import type { Spans, Tile } from "../model/spans";
-import type { Gaps } from "../model/gaps";
+import type { IdleIntervals } from "../model/idle";
 import type { Inks } from "./theme";
 import type { Textures } from "./textures";
 import type { TimeUnit } from "../model/time";
@@ -12,7 +12,7 @@ import type { TimeUnit } from "../model/time";
 export const AXIS_HEIGHT = 34;
 
 export interface Layers {
-  gaps: Gaps | null;
+  idle: IdleIntervals | null;
   /** Ids on the critical path. */
   critical: Set<number> | null;
   criticalIds: number[];

@@ -15,7 +15,6 @@ const STROKES: Record<Texture, [number, number, number, number][]> = {
   cross: [[-1, 7, 7, -1], [-1, -1, 7, 7]],
   bars: [[3, -1, 3, 7]],
 };
-const HATCHES: Texture[] = ["rising", "falling", "cross", "dots", "bars"];
 
 export class Textures {
   private readonly made = new Map<string, CanvasPattern | null>();
@@ -29,9 +28,9 @@ export class Textures {
     return this.pattern(texture, isLight ? "rgba(26,26,26,.22)" : "rgba(255,255,255,.3)", texture === "dots" ? 1.6 : 1);
   }
 
-  /** Hatch for the n-th cause of idle time. */
-  hatch(place: number, color: string): CanvasPattern | null {
-    return this.pattern(HATCHES[place % HATCHES.length]!, color, 1);
+  /** Opaque strokes that fill idle time; no span has such a look. */
+  hatch(texture: Texture, color: string): CanvasPattern | null {
+    return this.pattern(texture, color, 1);
   }
 
   private pattern(texture: Texture, color: string, lineWidth: number): CanvasPattern | null {

@@ -15,7 +15,7 @@ const THIN_FRACTION = 0.24;
 const GHOST_FRACTION = 0.36;
 const TICK_DISTANCE = 90;
 
-export const NO_LAYERS: Layers = { gaps: null, critical: null, criticalIds: [], ideal: null };
+export const NO_LAYERS: Layers = { idle: null, critical: null, criticalIds: [], ideal: null };
 
 export class TimelinePainter {
   readonly blocks: BlockPainter;
@@ -53,7 +53,7 @@ export class TimelinePainter {
     pen.beginPath();
     pen.rect(0, AXIS_HEIGHT, width, size.height);
     pen.clip();
-    overlays.drawGaps(scene);
+    overlays.drawIdle(scene);
     this.blocks.draw(scene);
     overlays.drawIdealOutlines(scene);
     overlays.drawClockErrors(scene);

@@ -1,25 +1,14 @@
 /** Colors as numbers: shades of chunks, readable ink. The formulas are those of vocabulary/palette.py. */
 
-import type { Kind } from "../model/meta";
+import type { Kind, Meta, Wait } from "../model/meta";
 import type { Palette } from "./bins";
 
 const LIGHTEST_CHUNK_FRACTION = 0.55;
-const CAUSE_COLORS = ["#56b4e9", "#d55e00", "#e69f00", "#cc79a7", "#009e73", "#8a8f98"];
-/** Causes that have a color of their own in every run; others take what is left, in order. */
-const KNOWN_CAUSES = ["waits for compute", "transfer", "launch", "other work", "transfer or launch", "not known"];
+const UNKNOWN_WAIT: Wait = { name: "unknown", label: "unknown", color: "#8a8f98", texture: "rising" };
 
-/** Which color and which hatch a cause of idle time has. */
-export function causePlace(cause: string): number {
-  const known = KNOWN_CAUSES.indexOf(cause);
-  if (known >= 0) return known;
-  let sum = 0;
-  for (let i = 0; i < cause.length; i++) sum += cause.charCodeAt(i);
-  return sum % CAUSE_COLORS.length;
-}
-
-/** Color of a cause of idle time, in the picture and in the ledger. */
-export function causeColor(cause: string): string {
-  return CAUSE_COLORS[causePlace(cause)]!;
+/** Label, color and hatch of a wait; one that the run does not declare looks like `unknown`. */
+export function waitNamed(meta: Meta, name: string): Wait {
+  return meta.waits.find((one) => one.name === name) ?? { ...UNKNOWN_WAIT, name, label: name };
 }
 
 export function channels(color: string): [number, number, number] {

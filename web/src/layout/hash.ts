@@ -15,8 +15,8 @@ export interface Shown {
   selected: number | null;
   range: { start: number; end: number; rows: number[] } | null;
   hiddenKinds: string[];
-  /** Causes of idle time that are shown alone; empty: all. */
-  causes: string[];
+  /** Names of the waits whose idle time is shown; empty: all. */
+  waits: string[];
   /** Pixels that the rows are scrolled by. */
   scroll: number;
   ideal: IdealPlace;
@@ -35,7 +35,7 @@ export const NOTHING_CHOSEN: Shown = {
   selected: null,
   range: null,
   hiddenKinds: [],
-  causes: [],
+  waits: [],
   scroll: 0,
   ideal: "off",
   flags: [],
@@ -59,7 +59,7 @@ export function toHash(shown: Shown): string {
   if (shown.range)
     put("range", `${rounded(shown.range.start)}-${rounded(shown.range.end)}@${compactRows(shown.range.rows)}`);
   put("without", shown.hiddenKinds.join("."));
-  put("cause", shown.causes.join("."));
+  put("idle", shown.waits.join("."));
   if (shown.scroll > 0) put("y", rounded(shown.scroll));
   if (shown.ideal !== "off") put("ideal", shown.ideal);
   put("with", shown.flags.join("."));
@@ -89,7 +89,7 @@ export function fromHash(hash: string): Shown {
     selected: /^\d+$/.test(text("span")) ? Number(text("span")) : null,
     range: range && { ...range, rows: readRows(rangeRows ?? "") },
     hiddenKinds: list(text("without")),
-    causes: list(text("cause")),
+    waits: list(text("idle")),
     scroll: /^\d{1,7}$/.test(text("y")) ? Number(text("y")) : 0,
     ideal: oneOf(IDEAL_PLACES, text("ideal"), "off"),
     flags: list(text("with")),

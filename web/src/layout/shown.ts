@@ -20,7 +20,7 @@ export function shownOf(viewer: Viewer): Shown {
     selected: viewer.selected.value?.id ?? null,
     range: viewer.range.value,
     hiddenKinds: hidden.map((kind) => kind.name),
-    causes: [...(viewer.causeFilter.value ?? [])],
+    waits: [...(viewer.waitFilter.value ?? [])],
     scroll: viewer.scroll.value,
     ideal: viewer.ideal.value,
     flags: flags.join(".") === [...FLAGS_AT_FIRST].sort().join(".") ? [] : flags.length ? flags : ["nothing"],
@@ -40,7 +40,7 @@ export async function restore(viewer: Viewer, shown: Shown): Promise<void> {
     viewer.rowChoice.value = { ...shown.rows, pinned: pinned.filter(known), hidden: hidden.filter(known) };
     const without = viewer.meta.kinds.filter((kind) => shown.hiddenKinds.includes(kind.name));
     viewer.hiddenKinds.value = new Set(without.map((kind) => kind.code));
-    viewer.causeFilter.value = shown.causes.length ? new Set(shown.causes) : null;
+    viewer.waitFilter.value = shown.waits.length ? new Set(shown.waits) : null;
     viewer.scroll.value = shown.scroll;
     viewer.ideal.value = shown.ideal;
     const flags = shown.flags.length ? (shown.flags.filter((flag) => flag !== "nothing") as Flag[]) : FLAGS_AT_FIRST;

@@ -36,7 +36,7 @@ export class Viewer {
   readonly ideal = signal<IdealPlace>("off");
   readonly theme = signal<Theme>("auto");
   readonly hiddenKinds: Signal<ReadonlySet<number>> = signal(new Set<number>());
-  readonly causeFilter: Signal<ReadonlySet<string> | null> = signal(null);
+  readonly waitFilter: Signal<ReadonlySet<string> | null> = signal(null);
   readonly panel = signal("");
   readonly dialog = signal<"" | "help" | "palette">("");
 

@@ -3,7 +3,7 @@
 import { bytesFromBase64 } from "./base64";
 import { compareRuns, type Comparison } from "./compare";
 import { DataError, readTable, type Table } from "./columns";
-import { Gaps } from "./gaps";
+import { IdleIntervals } from "./idle";
 import { findLinks } from "./links";
 import { META_FORMAT, type Meta } from "./meta";
 import { compileQuery, findPlaces } from "./query";
@@ -39,7 +39,7 @@ async function readRun(page: Document, before: string): Promise<[Meta, Spans]> {
 export class EmbeddedSource implements Source {
   private readonly tables = new Map<string, Promise<Table | null>>();
   private readonly whole: Tile[];
-  private gaps: Promise<Gaps | null> | null = null;
+  private idle: Promise<IdleIntervals | null> | null = null;
   private compared: Promise<Comparison> | null = null;
 
   constructor(
@@ -95,7 +95,7 @@ export class EmbeddedSource implements Source {
   }
 
   async select(start: number, end: number, rows: number[]): Promise<Selection> {
-    this.idle ??= this.table("idle").then((table) => table && new Gaps(table, this.spans));
+    this.idle ??= this.table("idle").then((table) => table && new IdleIntervals(table, this.spans));
     return selectSpans(this.spans, await this.idle, start, end, rows);
   }
 

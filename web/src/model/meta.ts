@@ -12,6 +12,14 @@ export interface Kind {
   meaning: string;
 }
 
+/** What a rank waits for in an idle interval, and how such an interval is drawn. */
+export interface Wait {
+  name: string;
+  label: string;
+  color: string;
+  texture: Texture;
+}
+
 export interface Ranks {
   rank: number[];
   machine: (string | null)[];
@@ -53,7 +61,8 @@ export interface LedgerPart {
   name: string;
   ns: number;
   meaning: string;
-  causes: string[];
+  /** Names of the waits whose idle time this part is made of. */
+  waits: string[];
 }
 
 export interface Ledger {
@@ -62,10 +71,10 @@ export interface Ledger {
   parts: LedgerPart[];
 }
 
-/** The bubble and its causes, and the largest win, a sentence each; and what else is sure. */
+/** The bubble and its causes, the largest improvement, and further findings: a sentence each. */
 export interface Verdict {
   why: string;
-  win: string;
+  improvement: string;
   findings: string[];
 }
 
@@ -84,6 +93,7 @@ export interface Meta {
   time_unit: "ns" | "cost";
   span_count: number;
   kinds: Kind[];
+  waits: Wait[];
   ranks: Ranks;
   steps: Step[];
   clocks: Clock[];

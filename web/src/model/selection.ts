@@ -1,14 +1,14 @@
 /** Figures of a part of the picture: a time range on some rows. */
 
 import { COMPUTE } from "./meta";
-import type { Gaps } from "./gaps";
+import type { IdleIntervals } from "./idle";
 import type { Selection } from "./source";
 import type { Spans } from "./spans";
 
 const LANE_COUNT = 3;
 
 /** Return the figures of [start, end) on `rows`; every span counts with its part inside. */
-export function selectSpans(spans: Spans, gaps: Gaps | null, start: number, end: number, rows: number[]): Selection {
+export function selectSpans(spans: Spans, idle: IdleIntervals | null, start: number, end: number, rows: number[]): Selection {
   const counts = new Float64Array(256);
   const sums = new Float64Array(256);
   let busy = 0;
@@ -45,7 +45,7 @@ export function selectSpans(spans: Spans, gaps: Gaps | null, start: number, end:
     idle_ns: rows.length * (end - start) - busy,
     wait_ns: wait,
     kinds,
-    causes: gaps ? gaps.sums(start, end, rows) : [],
+    waits: idle ? idle.sums(start, end, rows) : [],
   };
 }
 

@@ -1,6 +1,7 @@
 /** Where spans come from. The page and the local server answer the same questions; nothing else knows which it is. */
 
 import type { Comparison } from "./compare";
+import type { WaitSum } from "./idle";
 import type { Meta } from "./meta";
 import type { Table } from "./columns";
 import type { Tile } from "./spans";
@@ -61,8 +62,8 @@ export interface Selection {
   /** Host blocked on transfers, inside: union per row. */
   wait_ns: number;
   kinds: KindFigures[];
-  /** Idle time inside by cause, where the run has gaps with causes. */
-  causes: { cause: string; sum_ns: number }[];
+  /** Idle time inside by what was waited for; empty without analysis. */
+  waits: WaitSum[];
 }
 
 /** More than the source can answer at once; its message is for the user. */

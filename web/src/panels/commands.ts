@@ -58,7 +58,7 @@ export const COMMANDS: Command[] = [
   { section: "Look", title: "Ideal schedule: under, over, off", keys: ["i"], run: cycleIdeal },
   { section: "Look", title: "Critical path", keys: ["c"], run: (v) => v.toggle("critical") },
   { section: "Look", title: "Dependency arrows", keys: ["r"], run: (v) => v.toggle("arrows") },
-  { section: "Look", title: "Causes of idle time", keys: ["g"], run: (v) => v.toggle("idle") },
+  { section: "Look", title: "Idle intervals", keys: ["g"], run: (v) => v.toggle("idle") },
   { section: "Look", title: "Clock errors at the blocks' edges", keys: ["e"], run: (v) => v.toggle("clocks") },
   { section: "Look", title: "Waits for transfers", keys: ["x"], run: (v) => v.toggle("waits") },
   { section: "Look", title: "Transfers as blocks", keys: ["b"], run: (v) => v.toggle("comm") },

@@ -10,13 +10,13 @@ import { Swatch } from "./legend";
 
 const LONGEST_NAME = 2000;
 
-/** Idle time before a span, and the span that it waited for. */
-export interface Wait {
+/** An idle interval before a span, and the id of the span that ended it, if recorded. */
+export interface WaitedFor {
   words: string;
   id: number | null;
 }
 
-export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (span: Span) => Wait[] }) {
+export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (span: Span) => WaitedFor[] }) {
   const span = viewer.selected.value;
   if (!span)
     return <p class="quiet">Click a block to see what is known of it, and the way of its micro-batch through the stages.</p>;
@@ -36,8 +36,8 @@ export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (spa
         ))}
         {waitedFor(span).map((wait) => (
           <div key={wait.words}>
-            <dt>waited</dt>
-            <dd>{wait.words}{wait.id !== null && <Cause viewer={viewer} id={wait.id} />}</dd>
+            <dt>waited for</dt>
+            <dd>{wait.words}{wait.id !== null && <Awaited viewer={viewer} id={wait.id} />}</dd>
           </div>
         ))}
       </dl>
@@ -45,12 +45,12 @@ export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (spa
   );
 }
 
-/** The span that was waited for; a click goes there. */
-function Cause({ viewer, id }: { viewer: Viewer; id: number }) {
+/** The span that was waited for; a click selects it. */
+function Awaited({ viewer, id }: { viewer: Viewer; id: number }) {
   const [span, setSpan] = useState<Span | null>(null);
   useEffect(() => void viewer.source.details(id).then(setSpan, () => setSpan(null)), [viewer, id]);
   if (!span) return null;
-  return <> <button type="button" class="link" onClick={() => void viewer.select(id, true)}>for {viewer.sentence(span)}</button></>;
+  return <> <button type="button" class="link" onClick={() => void viewer.select(id, true)}>({viewer.sentence(span)})</button></>;
 }
 
 function heading(span: Span, kind: Kind | undefined): string {

@@ -2,10 +2,11 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-import { causeColor } from "../layout/colors";
+import { waitNamed } from "../layout/colors";
 import { broughtOther, compareWith, showOther } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
 import type { Table } from "../model/columns";
+import type { WaitSum } from "../model/idle";
 import type { Ledger, LedgerPart } from "../model/meta";
 import { countText, durationText, percentText } from "../model/time";
 
@@ -36,10 +37,10 @@ export function SelectionFigures({ viewer }: { viewer: Viewer }) {
           ))}
         </tbody>
       </table>
-      {selection.causes.length > 0 && (
+      {selection.waits.length > 0 && (
         <table class="figures">
-          <thead><tr><th scope="col">idle because of</th><th scope="col">sum</th></tr></thead>
-          <tbody>{selection.causes.map((one) => <tr key={one.cause}><th scope="row">{one.cause}</th><td>{durationText(one.sum_ns, unit)}</td></tr>)}</tbody>
+          <thead><tr><th scope="col">idle, waiting for</th><th scope="col">sum</th></tr></thead>
+          <tbody>{selection.waits.map((one) => <tr key={one.waiting_for}><th scope="row">{one.waiting_for.replaceAll("_", " ")}</th><td>{durationText(one.sum_ns, unit)}</td></tr>)}</tbody>
         </table>
       )}
       <button type="button" onClick={() => void viewer.setRange(null)}>Clear the selection</button>
@@ -50,8 +51,8 @@ export function SelectionFigures({ viewer }: { viewer: Viewer }) {
 /** Where the time went; a click on a part leaves its idle time alone in the picture. */
 export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger }) {
   const most = Math.max(...ledger.parts.map((part) => Math.abs(part.ns)), 1);
-  const chosen = viewer.causeFilter.value;
-  const isChosen = (part: LedgerPart): boolean => chosen !== null && part.causes.length > 0 && part.causes.every((cause) => chosen.has(cause));
+  const chosen = viewer.waitFilter.value;
+  const isChosen = (part: LedgerPart): boolean => chosen !== null && part.waits.length > 0 && part.waits.every((name) => chosen.has(name));
   return (
     <div>
       <p class="quiet">Of {durationText(ledger.total_ns, viewer.meta.time_unit)}: {ledger.denominator}</p>
@@ -59,12 +60,12 @@ export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger 
         {ledger.parts.map((part) => (
           <li key={part.name}>
             <button
-              type="button" title={part.meaning} disabled={part.causes.length === 0} aria-pressed={isChosen(part)}
-              onClick={() => (viewer.causeFilter.value = isChosen(part) ? null : new Set(part.causes))}
+              type="button" title={part.meaning} disabled={part.waits.length === 0} aria-pressed={isChosen(part)}
+              onClick={() => (viewer.waitFilter.value = isChosen(part) ? null : new Set(part.waits))}
             >
               <span class="ledger-name">{part.name.replaceAll("_", " ")}</span>
               <span class="ledger-value">{durationText(part.ns, viewer.meta.time_unit)} · {percentText(ledger.total_ns ? part.ns / ledger.total_ns : 0)}</span>
-              <span class="bar" style={{ width: `${(100 * Math.abs(part.ns)) / most}%`, background: barColor(part) }} />
+              <span class="bar" style={{ width: `${(100 * Math.abs(part.ns)) / most}%`, background: barColor(viewer, part) }} />
             </button>
           </li>
         ))}
@@ -73,20 +74,21 @@ export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger 
   );
 }
 
-/** Idle time of all ranks by cause; a click leaves that cause alone in the picture. */
-export function IdleBars({ viewer, idle }: { viewer: Viewer; idle: [string, number][] }) {
-  const total = idle.reduce((sum, [, ns]) => sum + ns, 0);
-  const chosen = viewer.causeFilter.value;
+/** Idle time of all ranks by what they waited for; a click shows only those intervals in the picture. */
+export function IdleBars({ viewer, idle }: { viewer: Viewer; idle: WaitSum[] }) {
+  const total = idle.reduce((sum, one) => sum + one.sum_ns, 0);
+  const chosen = viewer.waitFilter.value;
   return (
     <ul class="ledger">
-      {idle.map(([cause, ns]) => {
-        const isChosen = chosen?.size === 1 && chosen.has(cause);
+      {idle.map(({ waiting_for, sum_ns }) => {
+        const { label, color } = waitNamed(viewer.meta, waiting_for);
+        const isChosen = chosen?.size === 1 && chosen.has(waiting_for);
         return (
-          <li key={cause}>
-            <button type="button" aria-pressed={isChosen} onClick={() => (viewer.causeFilter.value = isChosen ? null : new Set([cause]))}>
-              <span class="ledger-name">{cause}</span>
-              <span class="ledger-value">{durationText(ns, viewer.meta.time_unit)} · {percentText(total ? ns / total : 0)}</span>
-              <span class="bar" style={{ width: `${total ? (100 * ns) / idle[0]![1] : 0}%`, background: causeColor(cause) }} />
+          <li key={waiting_for}>
+            <button type="button" title={`waiting for ${label}`} aria-pressed={isChosen} onClick={() => (viewer.waitFilter.value = isChosen ? null : new Set([waiting_for]))}>
+              <span class="ledger-name">{waiting_for.replaceAll("_", " ")}</span>
+              <span class="ledger-value">{durationText(sum_ns, viewer.meta.time_unit)} · {percentText(total ? sum_ns / total : 0)}</span>
+              <span class="bar" style={{ width: `${total ? (100 * sum_ns) / idle[0]!.sum_ns : 0}%`, background: color }} />
             </button>
           </li>
         );
@@ -95,8 +97,9 @@ export function IdleBars({ viewer, idle }: { viewer: Viewer; idle: [string, numb
   );
 }
 
-function barColor(part: LedgerPart): string {
-  return part.causes.length ? causeColor(part.causes[0]!) : "var(--quiet)";
+function barColor(viewer: Viewer, part: LedgerPart): string {
+  const first = part.waits[0];
+  return first === undefined ? "var(--quiet)" : waitNamed(viewer.meta, first).color;
 }
 
 const METRICS = [

@@ -1,10 +1,10 @@
 /** Kinds with color, texture and letter; a click hides or shows one. */
 
-import { causeColor, causePlace, chunkColor, contrast, textColor } from "../layout/colors";
+import { chunkColor, contrast, textColor } from "../layout/colors";
 import type { Viewer } from "../layout/viewer";
-import { isAction, LANES, type Kind } from "../model/meta";
+import { isAction, LANES, type Kind, type Wait } from "../model/meta";
 
-export function Legend({ viewer, chunkCount, causes }: { viewer: Viewer; chunkCount: number; causes: string[] }) {
+export function Legend({ viewer, chunkCount, waits }: { viewer: Viewer; chunkCount: number; waits: Wait[] }) {
   const flags = viewer.flags.value;
   const shown = viewer.meta.kinds.filter(
     (kind) => kind.lane === LANES[0] || (kind.lane === LANES[1] && flags.has("comm")) || (kind.lane === LANES[2] && flags.has("host")),
@@ -30,11 +30,11 @@ export function Legend({ viewer, chunkCount, causes }: { viewer: Viewer; chunkCo
       {viewer.ideal.value !== "off" && viewer.meta.sections.includes("ideal") && !viewer.comparison.value && (
         <li class="note">{viewer.ideal.value === "under" ? "upper half: measured, lower half: ideal" : "dashed: ideal"}</li>
       )}
-      {flags.has("idle") && causes.length > 0 && (
+      {flags.has("idle") && waits.length > 0 && (
         <li>
-          <ul class="causes" aria-label="Causes of idle time">
-            <li class="note">idle:</li>
-            {causes.map((cause) => <CauseKey key={cause} cause={cause} />)}
+          <ul class="causes" aria-label="Idle intervals">
+            <li class="note">idle, waiting for:</li>
+            {waits.map((wait) => <WaitKey key={wait.name} wait={wait} />)}
           </ul>
         </li>
       )}
@@ -42,26 +42,17 @@ export function Legend({ viewer, chunkCount, causes }: { viewer: Viewer; chunkCo
   );
 }
 
-export function CauseKey({ cause }: { cause: string }) {
-  const color = causeColor(cause);
+function WaitKey({ wait: { name, color, texture, label } }: { wait: Wait }) {
   return (
-    <li class="note">
+    <li class="note" title={`idle, waiting for ${label}`}>
       <svg class="swatch" viewBox="0 0 22 12" aria-hidden="true">
         <rect width="22" height="12" fill="none" stroke={color} />
-        <path d={HATCH_PATHS[causePlace(cause) % HATCH_PATHS.length]} stroke={color} fill="none" />
+        <path d={TEXTURE_PATHS[texture]} stroke={color} fill="none" />
       </svg>
-      {cause}
+      {name.replaceAll("_", " ")}
     </li>
   );
 }
-
-const HATCH_PATHS = [
-  "M0 6 6 0M3 12 15 0M12 12 22 2M21 12 22 11",
-  "M0 6l6 6M3 0l12 12M12 0l10 10M21 0l1 1",
-  "M0 6 6 0M3 12 15 0M12 12 22 2M0 6l6 6M3 0l12 12M12 0l10 10",
-  "M3 3h1.5M9 3h1.5M15 3h1.5M6 8h1.5M12 8h1.5M18 8h1.5",
-  "M3 0v12M8 0v12M13 0v12M18 0v12",
-];
 
 function Delta() {
   return (

@@ -6,11 +6,12 @@ import { broughtOther } from "../layout/compared";
 import { IDEAL_PLACES } from "../layout/hash";
 import { GROUPINGS, LARGEST_PITCH, SORTINGS, type Grouping, type Sorting } from "../layout/rows";
 import type { Flag, Viewer } from "../layout/viewer";
+import type { WaitSum } from "../model/idle";
 import type { Changes, Diagnostic, Ledger, Verdict } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText } from "../model/time";
 import type { PageActions } from "./commands";
-import { Details, type Wait } from "./details";
+import { Details, type WaitedFor } from "./details";
 import { ComparisonFigures, HeatMap, IdleBars, LedgerBars, SelectionFigures } from "./figures";
 import { VerdictWords } from "./verdict";
 
@@ -20,8 +21,8 @@ interface SideProps {
   changes: Changes | null;
   verdict: Verdict | null;
   ledger: Ledger | null;
-  idle: [string, number][];
-  waitedFor: (span: Span) => Wait[];
+  idle: WaitSum[];
+  waitedFor: (span: Span) => WaitedFor[];
 }
 
 export function Side({ viewer, page, changes, verdict, ledger, idle, waitedFor }: SideProps) {
@@ -34,7 +35,7 @@ export function Side({ viewer, page, changes, verdict, ledger, idle, waitedFor }
       <Section title="Selected block"><Details viewer={viewer} waitedFor={waitedFor} /></Section>
       <Section title="Selection"><SelectionFigures viewer={viewer} /></Section>
       {ledger && <Section title="Where the time went"><LedgerBars viewer={viewer} ledger={ledger} /></Section>}
-      {idle.length > 0 && <Section title="Why ranks were idle"><IdleBars viewer={viewer} idle={idle} /></Section>}
+      {idle.length > 0 && <Section title="What idle ranks waited for"><IdleBars viewer={viewer} idle={idle} /></Section>}
       {sections.includes("heat") && <Section title="Stages by steps"><HeatMap viewer={viewer} /></Section>}
       <Section title="View"><ViewChoices viewer={viewer} /></Section>
       <Section title="Compare" isClosed={!broughtOther(viewer)}><ComparisonFigures viewer={viewer} onOpen={page.openComparison} /></Section>
@@ -57,7 +58,7 @@ const FLAGS: [Flag, string, string | null][] = [
   ["waits", "waits for transfers", null],
   ["comm", "transfers", null],
   ["host", "host spans", null],
-  ["idle", "causes of idle time", "idle"],
+  ["idle", "idle intervals", "idle"],
   ["critical", "critical path", "critical_path"],
   ["clocks", "clock errors", null],
 ];

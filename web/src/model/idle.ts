@@ -1,20 +1,27 @@
-/** Idle time in pieces, each with its cause: by row in order of time, so that a part is found without a look at all. */
+/** Idle intervals, each with what the rank waited for. Sorted by row and time, so that a range is found by bisection. */
 
 import type { Table } from "./columns";
 import { lowerBound, type Spans } from "./spans";
 
-export class Gaps {
+/** Idle time with one `waiting_for`. */
+export interface WaitSum {
+  waiting_for: string;
+  sum_ns: number;
+}
+
+export class IdleIntervals {
   readonly count: number;
   readonly row: Int32Array;
   readonly start: Float64Array;
   readonly duration: Float64Array;
-  /** Index into `causes`; -1: not known. */
-  readonly cause: Int32Array;
-  readonly causes: string[];
+  /** Index into `waits`; -1: unknown. */
+  readonly wait: Int32Array;
+  /** The names in the column `waiting_for`. */
+  readonly waits: string[];
   private readonly end: Float64Array;
   private readonly rowFrom: Int32Array;
 
-  /** `spans` are needed where the table tells starts by the spans that the pieces follow. */
+  /** `spans` are needed where the table stores each start as a reference to the preceding span. */
   constructor(
     private readonly table: Table,
     spans: Spans | null = null,
@@ -23,8 +30,8 @@ export class Gaps {
     this.row = table.ints("row");
     this.duration = table.values("duration");
     this.start = table.has("after") && spans ? startsAfter(table, spans) : startsOf(table);
-    this.cause = table.ints("cause");
-    this.causes = table.words("cause");
+    this.wait = table.ints("waiting_for");
+    this.waits = table.words("waiting_for");
     this.end = this.start.map((value, i) => value + this.duration[i]!);
     const rows = this.count ? this.row[this.count - 1]! + 1 : 0;
     this.rowFrom = new Int32Array(rows + 1);
@@ -32,7 +39,7 @@ export class Gaps {
     for (let row = 0; row < rows; row++) this.rowFrom[row + 1]! += this.rowFrom[row]!;
   }
 
-  /** The pieces of a row that reach into [start, end): the first, and the one after the last. */
+  /** The intervals of a row that overlap [start, end): first index, and one past the last. */
   within(row: number, start: number, end: number): [number, number] {
     if (row + 1 >= this.rowFrom.length) return [0, 0];
     const [from, to] = [this.rowFrom[row]!, this.rowFrom[row + 1]!];
@@ -42,18 +49,23 @@ export class Gaps {
     return [first, last];
   }
 
-  /** What a piece says of itself. */
-  words(place: number): string {
-    return [this.causes[this.cause[place]!], this.table.text("text", place)].filter(Boolean).join(": ") || "idle";
+  /** The name of what an interval waits for. */
+  waitingFor(place: number): string {
+    return this.waits[this.wait[place]!] ?? "unknown";
   }
 
-  /** Id of the span that a piece waits for; null where that is not known. */
+  /** Free text of an interval, null without. */
+  text(place: number): string | null {
+    return this.table.text("text", place);
+  }
+
+  /** Id of the span that an interval waits for; null where unknown. */
   waitsFor(place: number): number | null {
     const id = this.table.values("waits_for")[place]!;
     return Number.isNaN(id) ? null : id;
   }
 
-  /** The pieces that lead up to a moment on a row without a break, the latest first. */
+  /** The contiguous intervals that end at a time on a row, latest first. */
   before(row: number, time: number): number[] {
     const places: number[] = [];
     let until = time;
@@ -65,22 +77,22 @@ export class Gaps {
     return places;
   }
 
-  /** Time by cause inside [start, end) on some rows, longest first; causes without any are left out. */
-  sums(start: number, end: number, rows: Iterable<number>): { cause: string; sum_ns: number }[] {
-    const sums = new Float64Array(this.causes.length);
+  /** Idle time inside [start, end) on some rows by what was waited for, longest first, without zeros. */
+  sums(start: number, end: number, rows: Iterable<number>): WaitSum[] {
+    const sums = new Float64Array(this.waits.length);
     for (const row of rows) {
       const [from, to] = this.within(row, start, end);
       for (let i = from; i < to; i++)
-        if (this.cause[i]! >= 0) sums[this.cause[i]!]! += Math.min(this.end[i]!, end) - Math.max(this.start[i]!, start);
+        if (this.wait[i]! >= 0) sums[this.wait[i]!]! += Math.min(this.end[i]!, end) - Math.max(this.start[i]!, start);
     }
-    return this.causes
-      .map((cause, i) => ({ cause, sum_ns: sums[i]! }))
+    return this.waits
+      .map((waiting_for, i) => ({ waiting_for, sum_ns: sums[i]! }))
       .filter((one) => one.sum_ns > 0)
       .sort((one, other) => other.sum_ns - one.sum_ns);
   }
 
-  /** Time by cause of everything. */
-  totals(): { cause: string; sum_ns: number }[] {
+  /** Idle time of the whole run by what was waited for. */
+  totals(): WaitSum[] {
     return this.sums(-Infinity, Infinity, this.rowFrom.subarray(0, -1).keys());
   }
 }
@@ -90,7 +102,7 @@ function startsOf(table: Table): Float64Array {
   return table.relative("start").map((value) => value + origin);
 }
 
-/** Where no span is named, a piece begins `lead` after the end of the piece before it on its row, or of the run's begin. */
+/** Without a span in `after`, an interval begins `lead` after the end of the interval before it on its row, or after the run's begin. */
 function startsAfter(table: Table, spans: Spans): Float64Array {
   const [row, duration] = [table.ints("row"), table.values("duration")];
   const [after, lead] = [table.values("after"), table.values("lead")];
