@@ -1,4 +1,4 @@
-"""Which rank runs which action: the index that simulation and bounds look things up in."""
+"""The rank that runs each action of an order, for look-ups by stage and micro-batch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
     from stagescope.schedules.action import Order
 
-NOBODY = -1
+NO_RANK = -1
 
 
 class ActionIndex(NamedTuple):
-    """Where the actions of an order run; the action of stage s and micro-batch j stands at s * microbatches + j.
+    """The rank that runs each action; the entry for stage s and micro-batch j is at s * microbatches + j.
 
-    `backward` covers full backwards and input-gradient backwards, which produce the gradient that the stage
-    below waits for. `weight` covers full backwards and weight-gradient backwards.
+    `backward` covers full backwards (B) and input-gradient backwards (I): both produce the gradient that the previous
+    stage waits for. `weight` covers full backwards and weight-gradient backwards (W). Entries are NO_RANK where the
+    order lacks the action.
     """
 
     stages: int
@@ -28,28 +29,35 @@ class ActionIndex(NamedTuple):
     backward: list[int]
     weight: list[int]
 
+    @property
+    def by_kind(self) -> dict[str, list[int]]:
+        """The table in which the producers of each kind are found: I and B share one."""
+        return {"F": self.forward, "B": self.backward, "I": self.backward, "W": self.weight}
+
     def action(self, kind: str, cell: int) -> Action:
-        """Return the action of a cell."""
+        """Return the action of this kind at an entry."""
         return Action(kind, *divmod(cell, self.microbatches))
 
 
 def index_actions(order: Order) -> ActionIndex:
-    """Return which rank runs which action, NOBODY where none does; raises ScheduleError for a action that runs twice."""
+    """Return the rank of every action of an order; raises ScheduleError for an action that occurs twice."""
     stages, microbatches = _extent(order)
-    forward, backward, weight = ([NOBODY] * (stages * microbatches) for _ in range(3))
+    forward, backward, weight = ([NO_RANK] * (stages * microbatches) for _ in range(3))
     index = ActionIndex(stages, microbatches, forward, backward, weight)
+    # A full backward is entered as a weight gradient too, so that an order with both B and W is an error.
     tables = {"F": (forward,), "B": (backward, weight), "I": (backward,), "W": (weight,)}
     for rank, kind, stage, microbatch in actions_of(order):
         cell = stage * microbatches + microbatch
         for table in tables[kind]:
-            if table[cell] != NOBODY:
+            if table[cell] != NO_RANK:
                 raise ScheduleError.repeated_action(str(index.action(kind, cell)), (table[cell], rank))
             table[cell] = rank
     return index
 
 
 def actions_of(order: Order) -> Iterator[tuple[int, str, int, int]]:
-    """Yield rank, kind, stage and micro-batch of every action, rank by rank in program order."""
+    """Yield rank, kind, stage and micro-batch of every action, both parts of a pair, in program order."""
+    # Runs for every action of large orders: unpacking is several times as fast as `Action.parts`.
     for rank, actions in order.items():
         for kind, stage, microbatch, partner in actions:
             yield rank, kind, stage, microbatch
@@ -58,7 +66,7 @@ def actions_of(order: Order) -> Iterator[tuple[int, str, int, int]]:
 
 
 def _extent(order: Order) -> tuple[int, int]:
-    """Return one more than the last stage and one more than the last micro-batch."""
+    """Return the numbers of stages and micro-batches, from the largest indices that occur."""
     stages = microbatches = 0
     for _, _, stage, microbatch in actions_of(order):
         if stage >= stages:

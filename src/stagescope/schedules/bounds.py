@@ -1,45 +1,48 @@
-"""How short a step could be at best, whatever the order.
+"""A lower bound of the step time, whatever the order of the actions.
 
-The bound keeps what an order cannot change: which actions there are, which rank runs them, and what each of
-them waits for. For an action a let head(a) be the longest chain of jobs and messages that must have ended
-before a can start, and tail(a) the longest that can only start when a has ended.
+The bound keeps what an order cannot change: the actions, the rank that runs each of them, and what each of them needs
+(`dependencies`). For an action a, let head(a) be the longest chain of actions and messages that must have ended before
+a can start, and tail(a) the longest chain that can only start after a has ended.
 
     rank bound   min head over the actions of rank r  +  work(r)  +  min tail over the actions of rank r
     chain bound  max over all actions of  head(a) + cost(a) + tail(a)
 
-Proof. Rank r cannot start before the head of whichever action it runs first, then needs at least its work,
-since it runs one action at a time, and behind whichever action it ends with, that action's tail is still to
-run on other ranks: the minima cover every choice of first and last. A chain takes at least the sum of its
-parts. With equal costs this is the bound fill + work + drain of the papers: the head of a rank is the way of
-a micro-batch down to its lowest stage, the tail the way of the gradient back up to stage 0, and nothing where
-the backward is split, since a weight gradient can be last. Overlapped pairs stay pairs: a pair counts once in
-the work, and both its jobs last as long as the pair. The optimizer step of a rank follows its work; a barrier
-before it lets the whole of the longest one follow. Queueing on links, blocking sends and gradient reductions
-only lengthen a step, so the bound leaves them out and holds with them.
+Proof. Rank r cannot start before the head of the action that it runs first. It then needs at least its work, since it
+runs one action at a time, and the tail of the action that it runs last still has to run on other ranks. The minima
+cover every choice of first and last action. A chain takes at least the sum of its parts.
 
-The bound is tight (equal to the simulated makespan) at unit costs for gpipe, 1f1b, eager-1f1b, looped-bfs,
-zb-h1, zb-2p, interleaved and interleaved-zb with at least as many micro-batches as ranks, zb-v with at least
-twice as many, and the overlapped forms of 1f1b and interleaved.
+With equal costs this is the bound fill + work + drain of the papers: the head of a rank is the way of a micro-batch
+down to its lowest stage, the tail is the way of the gradient back up to stage 0. The tail is 0 where the backward is
+split, since a weight gradient can be last. An overlapped pair counts once in the work, and both of its parts last as
+long as the pair. The optimizer step of a rank follows its work; with a barrier, the longest optimizer step follows the
+whole step. Queueing on links, blocking sends and gradient reductions only lengthen a step, so the bound ignores them
+and holds with them.
+
+The bound is tight (equal to the simulated makespan) at unit costs for gpipe, 1f1b, eager-1f1b, looped-bfs, zb-h1,
+zb-2p, interleaved and interleaved-zb with at least as many micro-batches as ranks, zb-v with at least twice as many,
+and the overlapped forms of 1f1b and interleaved.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.schedules.action_index import NOBODY, index_actions
+from stagescope.schedules.action_index import NO_RANK, index_actions
 from stagescope.schedules.costs import Costs, action_costs, link_costs, per_stage
+from stagescope.schedules.dependencies import RULES
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
     from stagescope.schedules.action import Action, Order
     from stagescope.schedules.action_index import ActionIndex
     from stagescope.schedules.costs import ActionCosts, Cells
+    from stagescope.schedules.dependencies import Rule
 
 UNIT_COSTS = Costs()
 
 
 class RankBound(NamedTuple):
-    """What a rank must wait for, do and wait for again; `after_ns` is the longer of tail and optimizer step."""
+    """The three parts of the bound of one rank; `after_ns` is the longer of its tail and its optimizer step."""
 
     head_ns: int
     work_ns: int
@@ -47,15 +50,15 @@ class RankBound(NamedTuple):
 
     @property
     def total_ns(self) -> int:
-        """The shortest step in which this rank gets its work done."""
+        """The shortest step in which this rank can finish its work."""
         return self.head_ns + self.work_ns + self.after_ns
 
 
 class LowerBound(NamedTuple):
-    """No order of the same actions on the same ranks makes a step shorter than `makespan_ns`.
+    """The shortest possible step of the same actions on the same ranks is `makespan_ns`.
 
-    `ranks` and `chain_ns` are its two parts; `optimizer_ns` is what follows a barrier, 0 without one.
-    `balanced_ns` is the mean work of a rank, rounded up: a bound for any partition of the model as well.
+    `ranks` has the rank bounds and `chain_ns` the chain bound. `optimizer_ns` is the optimizer time after a barrier, 0
+    without a barrier. `balanced_ns` is the mean work of a rank, rounded up: a bound for every partition of the model.
     """
 
     makespan_ns: int
@@ -66,7 +69,7 @@ class LowerBound(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What the bound comes from: ``rank 3`` or ``one micro-batch``."""
+        """What limits the step: ``rank 3`` or ``one micro-batch``."""
         rank, bound = max(
             self.ranks.items(), key=lambda item: item[1].total_ns, default=(0, RankBound(0, 0, 0))
         )
@@ -74,10 +77,10 @@ class LowerBound(NamedTuple):
 
 
 def lower_bound(order: Order, costs: Costs = UNIT_COSTS) -> LowerBound:
-    """Return how short a step of the same actions on the same ranks can be at best.
+    """Return a lower bound of the step time for the actions of `order` on their ranks, in any sequence.
 
-    Raises ScheduleError for a job that runs twice and for costs that do not cover the order. The order need
-    not be one that can run: only its placement and its pairs count.
+    The sequence is not used, only the placement and the pairs, so the order need not be able to run. Raises
+    ScheduleError for an action that occurs twice and for costs that do not cover the order.
 
     >>> from stagescope.schedules.action import parse_action
     >>> order = {rank: [parse_action(f"{kind}{rank}.{j}") for kind in "FB" for j in range(4)] for rank in range(2)}
@@ -85,8 +88,10 @@ def lower_bound(order: Order, costs: Costs = UNIT_COSTS) -> LowerBound:
     (15, 'rank 1', 12)
     """
     index = index_actions(order)
-    lasting = _durations(order, action_costs(costs, index.stages, index.microbatches), index.microbatches)
-    chains = _Chains(index, lasting, link_costs(costs, index.stages).least_ns)
+    durations_ns = _durations(
+        order, action_costs(costs, index.stages, index.microbatches), index.microbatches
+    )
+    chains = _Chains(index, durations_ns, link_costs(costs, index.stages).least_ns)
     optimizer_ns = _optimizer_ns(order, costs, index.stages)
     joint_ns = max(optimizer_ns.values(), default=0) if costs.optimizer_barrier else 0
     own_ns = dict.fromkeys(order, 0) if costs.optimizer_barrier else optimizer_ns
@@ -108,127 +113,133 @@ def lower_bound(order: Order, costs: Costs = UNIT_COSTS) -> LowerBound:
 
 
 class _Durations(NamedTuple):
-    """How long the jobs of each kind last, per (stage, micro-batch); 0 where the order has none."""
+    """One time per (stage, micro-batch) for each sort of action; 0 where the order lacks the action."""
 
     forward: list[int]
     backward: list[int]
     weight: list[int]
 
+    @property
+    def by_kind(self) -> dict[str, list[int]]:
+        """The list of each kind: B and I share one, since an order has either of them in one place."""
+        return {"F": self.forward, "B": self.backward, "I": self.backward, "W": self.weight}
+
 
 def _durations(order: Order, costs: ActionCosts, width: int) -> _Durations:
-    """Return how long every job of an order lasts; the two of a pair last as long as the pair."""
+    """Return the duration of every action of an order; both parts of a pair last as long as the pair."""
     cells = len(costs.forward)
-    lasting = _Durations([0] * cells, [0] * cells, [0] * cells)
-    tables = {
-        "F": (costs.forward, lasting.forward),
-        "B": (costs.backward, lasting.backward),
-        "I": (costs.backward_input, lasting.backward),
-        "W": (costs.backward_weight, lasting.weight),
+    durations_ns = _Durations([0] * cells, [0] * cells, [0] * cells)
+    by_kind = durations_ns.by_kind
+    cost_ns = {
+        "F": costs.forward,
+        "B": costs.backward,
+        "I": costs.backward_input,
+        "W": costs.backward_weight,
     }
     for actions in order.values():
         for action in actions:
-            jobs = action.parts
-            places = [job.stage * width + job.microbatch for job in jobs]
-            given = [tables[job.kind][0][cell] for job, cell in zip(jobs, places, strict=True)]
-            together = costs.overlapped[places[0]] if action.partner else None
-            duration = _sum(given) if together is None else together
-            if duration is None:
+            parts = [(part.kind, part.stage * width + part.microbatch) for part in action.parts]
+            together_ns = costs.overlapped[parts[0][1]] if action.partner else None
+            if together_ns is None:
+                together_ns = _sum([cost_ns[kind][cell] for kind, cell in parts])
+            if together_ns is None:
                 raise ScheduleError.no_cost(str(action))
-            for job, cell in zip(jobs, places, strict=True):
-                tables[job.kind][1][cell] = duration
-    return lasting
+            for kind, cell in parts:
+                by_kind[kind][cell] = together_ns
+    return durations_ns
 
 
-def _sum(given: Cells) -> int | None:
-    known = [cell for cell in given if cell is not None]
-    return sum(known) if len(known) == len(given) else None
+def _sum(amounts: Cells) -> int | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
 
 
 def _optimizer_ns(order: Order, costs: Costs, stages: int) -> dict[int, int]:
-    """Return per rank the optimizer step of all stages of which it computes weight gradients."""
+    """Return per rank the optimizer time of all stages whose weight gradients it computes."""
     cost_ns = per_stage("optimizer", costs.optimizer, stages)
     return {
         rank: sum(
             cost_ns[stage]
-            for stage in {job.stage for action in actions for job in action.parts if job.kind in "BW"}
+            for stage in {part.stage for action in actions for part in action.parts if part.kind in "BW"}
         )
         for rank, actions in order.items()
     }
 
 
 class _Chains:
-    """The longest chains before and after every job, job by job along the model: no order is needed for it."""
+    """The longest chains before and after every action, from the dependency rule alone: no order is needed."""
 
-    def __init__(self, index: ActionIndex, lasting: _Durations, message_ns: list[int]) -> None:
+    def __init__(self, index: ActionIndex, durations_ns: _Durations, message_ns: list[int]) -> None:
         self.index = index
-        self.lasting = lasting
+        self.width = index.microbatches
+        self.durations_ns = durations_ns.by_kind
         self.message_ns = message_ns
         cells = len(index.forward)
-        self.before_forward = [0] * cells
-        self.before_backward = [0] * cells
-        self.after_forward = [0] * cells
-        self.after_backward = [0] * cells
-        self._go_down()
-        self._come_back()
+        self.heads_ns = _Durations([0] * cells, [0] * cells, [0] * cells).by_kind
+        self.tails_ns = _Durations([0] * cells, [0] * cells, [0] * cells).by_kind
+        # Producers before consumers: forwards down the model, backwards up the model, then weight gradients.
+        walk = (("F", range(cells)), ("B", range(cells - 1, -1, -1)), ("W", range(cells)))
+        # Within a kind, inputs of the same stage are complete before the pass over the stages carries them on.
+        rules = sorted(RULES, key=lambda rule: rule.crosses_stages)
+        for kind, cells_of_kind in walk:
+            for rule in rules:
+                if kind in rule.consumers:
+                    self._extend_heads(kind, rule, cells_of_kind)
+        for kind, cells_of_kind in reversed(walk):
+            for rule in rules:
+                if kind in rule.producers:
+                    self._extend_tails(kind, rule, cells_of_kind[::-1])
 
     def around(self, action: Action) -> tuple[int, int, int]:
         """Return head, cost and tail of an action in nanoseconds."""
-        heads, tails, cost_ns = [], [], 0
-        for kind, stage, microbatch, _ in action.parts:
-            cell = stage * self.index.microbatches + microbatch
-            if kind == "F":
-                heads.append(self.before_forward[cell])
-                tails.append(self.after_forward[cell])
-                cost_ns = self.lasting.forward[cell]
-            elif kind == "W":
-                heads.append(self.before_backward[cell] + self.lasting.backward[cell])
-                tails.append(0)
-                cost_ns = self.lasting.weight[cell]
-            else:
-                heads.append(self.before_backward[cell])
-                tails.append(self.after_backward[cell])
-                cost_ns = self.lasting.backward[cell]
-        return max(heads), cost_ns, max(tails)
-
-    def _go_down(self) -> None:
-        """Fill what comes before: forwards from the first stage on, then backwards from the last stage on."""
-        width, lasting = self.index.microbatches, self.lasting
-        for cell in range(width, len(self.before_forward)):
-            above = cell - width
-            self.before_forward[cell] = (
-                self.before_forward[above] + lasting.forward[above] + self._message(self.index.forward, above)
-            )
-        for cell in reversed(range(len(self.before_backward))):
-            own = self.before_forward[cell] + lasting.forward[cell]
-            below = cell + width
-            if below < len(self.before_backward):
-                message_ns = self._message(self.index.backward, cell)
-                own = max(own, self.before_backward[below] + lasting.backward[below] + message_ns)
-            self.before_backward[cell] = own
-
-    def _come_back(self) -> None:
-        """Fill what comes after: behind backwards from the first stage on, then forwards from the last on."""
-        width, lasting = self.index.microbatches, self.lasting
-        for cell in range(len(self.after_backward)):
-            above = cell - width
-            weight_ns = lasting.weight[cell]
-            if above >= 0:
-                message_ns = self._message(self.index.backward, above)
-                weight_ns = max(weight_ns, message_ns + lasting.backward[above] + self.after_backward[above])
-            self.after_backward[cell] = weight_ns
-        for cell in reversed(range(len(self.after_forward))):
-            own = lasting.backward[cell] + self.after_backward[cell]
-            below = cell + width
-            if below < len(self.after_forward):
-                message_ns = self._message(self.index.forward, cell)
-                own = max(own, message_ns + lasting.forward[below] + self.after_forward[below])
-            self.after_forward[cell] = own
-
-    def _message(self, placed: list[int], cell: int) -> int:
-        """Return what the message between a job and the one of the stage below costs, in either direction."""
-        here, below = placed[cell], placed[cell + self.index.microbatches]
-        return (
-            0
-            if NOBODY in (here, below) or here == below
-            else self.message_ns[cell // self.index.microbatches]
+        parts = [(part.kind, part.stage * self.width + part.microbatch) for part in action.parts]
+        heads, costs, tails = (
+            [tables[kind][cell] for kind, cell in parts]
+            for tables in (self.heads_ns, self.durations_ns, self.tails_ns)
         )
+        return max(heads), costs[0], max(tails)
+
+    def _extend_heads(self, kind: str, rule: Rule, cells: range) -> None:
+        """Let the actions of a kind start no earlier than their inputs by one rule."""
+        producer = rule.producers[0]
+        own_ns, before_ns, lasting_ns = (
+            self.heads_ns[kind],
+            self.heads_ns[producer],
+            self.durations_ns[producer],
+        )
+        message_ns = self._messages(rule)
+        offset = rule.stage_offset * self.width
+        for cell in cells:
+            other = cell + offset
+            if 0 <= other < len(own_ns):
+                head_ns = before_ns[other] + lasting_ns[other] + message_ns[cell]
+                own_ns[cell] = max(own_ns[cell], head_ns)
+
+    def _extend_tails(self, kind: str, rule: Rule, cells: range) -> None:
+        """Let the actions of a kind be followed by their consumers by one rule."""
+        consumer = rule.consumers[0]
+        own_ns, after_ns, lasting_ns = (
+            self.tails_ns[kind],
+            self.tails_ns[consumer],
+            self.durations_ns[consumer],
+        )
+        message_ns = self._messages(rule)
+        offset = -rule.stage_offset * self.width
+        for cell in cells:
+            other = cell + offset
+            if 0 <= other < len(own_ns):
+                tail_ns = message_ns[other] + lasting_ns[other] + after_ns[other]
+                own_ns[cell] = max(own_ns[cell], tail_ns)
+
+    def _messages(self, rule: Rule) -> list[int]:
+        """Return per consumer what the message that brings its input by one rule costs, 0 within a rank."""
+        ranks = self.index.by_kind[rule.consumers[0]]
+        costs_ns = [0] * len(ranks)
+        if not rule.crosses_stages or not any(self.message_ns):
+            return costs_ns
+        offset = rule.stage_offset * self.width
+        for cell, rank in enumerate(ranks):
+            other = cell + offset
+            if 0 <= other < len(ranks) and NO_RANK not in (rank, ranks[other]) and rank != ranks[other]:
+                costs_ns[cell] = self.message_ns[min(cell, other) // self.width]
+        return costs_ns

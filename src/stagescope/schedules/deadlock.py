@@ -1,10 +1,11 @@
-"""Why an order got stuck: the circle of actions that wait for each other, or the job that nobody runs."""
+"""Why an order cannot finish: a cycle of actions that wait for each other, or an action that no rank runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from stagescope.schedules.action import Action
+from stagescope.schedules.dependencies import needs
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -12,66 +13,59 @@ if TYPE_CHECKING:
 
     from stagescope.schedules.action import Order
 
-    Place = tuple[int, int]
+    Position = tuple[int, int]
 
 
-def stuck(order: Order, done: Mapping[int, int]) -> ScheduleError:
-    """Return the error for an order of which each rank has run `done[rank]` actions and can run no more."""
-    places = {
-        job: (rank, position)
+def diagnose_deadlock(order: Order, done: Mapping[int, int]) -> ScheduleError:
+    """Return the error for an order that stopped after `done[rank]` actions of each rank."""
+    positions = {
+        part: (rank, position)
         for rank, actions in order.items()
         for position, action in enumerate(actions)
-        for job in action.parts
+        for part in action.parts
     }
-    last_stage = max(job.stage for job in places)
+    last_stage = max(part.stage for part in positions)
     heads = {rank: (rank, done[rank]) for rank, actions in order.items() if done[rank] < len(actions)}
-    waits_for: dict[int, Place] = {}
+    waits_for: dict[int, Position] = {}
     for rank, head in heads.items():
-        action = order[rank][head[1]]
-        for producers in _producers(action, last_stage):
-            place = next((places[each] for each in producers if each in places), None)
-            if place is None:
+        for producers in _producers(order[rank][head[1]], last_stage):
+            position = next((positions[each] for each in producers if each in positions), None)
+            if position is None:
                 return ScheduleError.missing_producer(_named(order, head), str(producers[0]))
-            # of two missing inputs, one that the rank itself holds back makes the shorter circle
-            if place[1] >= done[place[0]] and waits_for.get(rank, (None,))[0] != rank:
-                waits_for[rank] = place
+            # Of two missing inputs, prefer the one that the rank itself runs later: it makes the shorter cycle.
+            if position[1] >= done[position[0]] and waits_for.get(rank, (None,))[0] != rank:
+                waits_for[rank] = position
     return ScheduleError.deadlock(_cycle(order, heads, waits_for))
 
 
 def _producers(action: Action, last_stage: int) -> list[tuple[Action, ...]]:
-    """Return what an action waits for; of each group of jobs one is enough."""
-    needed: list[tuple[Action, ...]] = []
-    for kind, stage, microbatch, _ in action.parts:
-        if kind == "F" and stage > 0:
-            needed.append((Action("F", stage - 1, microbatch),))
-        elif kind == "W":
-            needed.append((Action("I", stage, microbatch),))
-        elif kind in "BI":
-            needed.append((Action("F", stage, microbatch),))
-            if stage < last_stage:
-                needed.append((Action("B", stage + 1, microbatch), Action("I", stage + 1, microbatch)))
-    return needed
+    """Return one group per input of an action; any action of a group provides the input."""
+    return [
+        tuple(Action(kind, need.stage, part.microbatch) for kind in need.kinds)
+        for part in action.parts
+        for need in needs(part.kind, part.stage, last_stage)
+    ]
 
 
-def _cycle(order: Order, heads: Mapping[int, Place], waits_for: Mapping[int, Place]) -> list[str]:
-    """Return the actions of one circle, the first again at its end.
+def _cycle(order: Order, heads: Mapping[int, Position], waits_for: Mapping[int, Position]) -> list[str]:
+    """Return the actions of one cycle, with the first one repeated at the end.
 
-    A rank's next action waits for a job of another rank, and that job, unless it is next there, for the
-    action that is.
+    The next action of a rank waits for an action of another rank. Unless that action is next on its rank, it in turn
+    waits for the one that is.
     """
     path: list[int] = [next(iter(heads))]
     while (rank := waits_for[path[-1]][0]) not in path:
         path.append(rank)
-    circle = path[path.index(rank) :]
+    cycle = path[path.index(rank) :]
     names = []
-    for each in circle:
-        place = waits_for[each]
+    for each in cycle:
+        position = waits_for[each]
         names.append(_named(order, heads[each]))
-        if place != heads[place[0]]:
-            names.append(_named(order, place))
+        if position != heads[position[0]]:
+            names.append(_named(order, position))
     return [*names, names[0]]
 
 
-def _named(order: Order, place: Place) -> str:
-    rank, position = place
-    return f"{order[rank][position]} on rank {rank}"
+def _named(order: Order, position: Position) -> str:
+    rank, index = position
+    return f"{order[rank][index]} on rank {rank}"

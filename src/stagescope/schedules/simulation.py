@@ -1,4 +1,4 @@
-"""What a simulated step looks like: when every action ran, and what follows from it."""
+"""A simulated step: when every action ran, and the quantities that follow from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.schedules.action_index import NOBODY
+from stagescope.schedules.action_index import NO_RANK
+from stagescope.schedules.dependencies import ACTIVATION, GRADIENT
 from stagescope.schedules.memory import peak_in_flight
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TimedAction(NamedTuple):
-    """One action with its place and time; it prints as the action does."""
+    """One action with its rank and times; it prints like the action."""
 
     action: Action
     rank: int
@@ -30,7 +31,7 @@ class TimedAction(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """One message between ranks: what `producer` made for the next stage, from its end to the arrival."""
+    """One message between ranks, from the end of `producer` to the arrival of its result."""
 
     producer: Action
     sender: int
@@ -40,7 +41,7 @@ class Transfer(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """The reduction of one stage's gradients, which all ranks that hold the stage take part in."""
+    """The reduction of the gradients of one stage by all ranks that hold the stage."""
 
     stage: int
     ranks: tuple[int, ...]
@@ -49,7 +50,7 @@ class Reduction(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """From when to when."""
+    """A start and an end."""
 
     start_ns: int
     end_ns: int
@@ -59,8 +60,8 @@ class Interval(NamedTuple):
 class Simulation:
     """One step, from 0 to `makespan_ns`, the end of its last action, reduction or optimizer step.
 
-    `starts_ns` and `ends_ns` run along `order`, rank by rank. A rank is busy while it runs an action or its
-    optimizer step, and idle else: idle and busy add up to the makespan on every rank.
+    `starts_ns` and `ends_ns` have one entry per action of `order`, per rank. A rank is busy while it runs an action or
+    its optimizer step and idle otherwise: idle and busy add up to the makespan on every rank.
     """
 
     order: Order
@@ -86,7 +87,7 @@ class Simulation:
 
     @cached_property
     def makespan_ns(self) -> int:
-        """When the last action, reduction and optimizer step have ended; the step starts at 0."""
+        """The end of the last action, reduction or optimizer step; the step starts at 0."""
         return max(
             (
                 *(ends[-1] for ends in self.ends_ns.values() if ends),
@@ -106,17 +107,17 @@ class Simulation:
 
     @cached_property
     def idle_ns(self) -> dict[int, int]:
-        """Per rank, what of the makespan it is not busy."""
+        """Per rank, the part of the makespan in which it is not busy."""
         return {rank: self.makespan_ns - busy for rank, busy in self.busy_ns.items()}
 
     @cached_property
     def peak_memory(self) -> dict[int, int]:
-        """Per rank, the most chunk activations in flight at once; `memory` counts other units, and over time."""
+        """Per rank, the most chunk activations in flight at once; see `memory` for bytes and for levels over time."""
         return peak_in_flight(self.order)
 
     @cached_property
     def own_span_ns(self) -> dict[int, int]:
-        """Per rank, from the start of its first action to the end of its last; no optimizer step."""
+        """Per rank, the time from the start of its first action to the end of its last, without the optimizer."""
         return {
             rank: ends[-1] - self.starts_ns[rank][0] if ends else 0 for rank, ends in self.ends_ns.items()
         }
@@ -131,8 +132,8 @@ class Simulation:
     def own_span_bubble_fraction(self) -> float:
         """(cost - work) / cost of the Zero Bubble papers (arXiv 2401.10241, section 5.3).
 
-        Cost is the longest own span of any rank, work the mean time in actions. It leaves out the idle time
-        in which late ranks wait for their first and early ranks for the others' last action.
+        Cost is the longest own span of any rank, work the mean time in actions. This excludes the idle time before the
+        first action of late ranks and after the last action of early ranks.
         """
         cost_ns = max(self.own_span_ns.values(), default=0)
         work_ns = sum(sum(ends) - sum(self.starts_ns[rank]) for rank, ends in self.ends_ns.items())
@@ -140,16 +141,18 @@ class Simulation:
 
     def transfers(self) -> Iterator[Transfer]:
         """Yield every message between two ranks, in the program order of the senders."""
-        width, index = self.index.microbatches, self.index
-        down = 1, index.forward, self.activation_arrivals_ns
-        up = -1, index.backward, self.gradient_arrivals_ns
+        width = self.index.microbatches
+        rules = (ACTIVATION, self.activation_arrivals_ns), (GRADIENT, self.gradient_arrivals_ns)
+        outputs = {
+            kind: (-rule.stage_offset * width, self.index.by_kind[rule.consumers[0]], arrivals_ns)
+            for rule, arrivals_ns in rules
+            for kind in rule.producers
+        }
         for timed in self.actions:
-            for job in timed.action.parts:
-                direction, consumers, arrivals_ns = down if job.kind == "F" else up
-                cell = (job.stage + direction) * width + job.microbatch
-                if (
-                    job.kind != "W"
-                    and 0 <= cell < len(consumers)
-                    and consumers[cell] not in (NOBODY, timed.rank)
-                ):
-                    yield Transfer(job, timed.rank, consumers[cell], timed.end_ns, arrivals_ns[cell])
+            for part in timed.action.parts:
+                if part.kind not in outputs:  # a stage keeps its weight gradients
+                    continue
+                cell_offset, receivers, arrivals_ns = outputs[part.kind]
+                cell = part.stage * width + part.microbatch + cell_offset
+                if 0 <= cell < len(receivers) and receivers[cell] not in (NO_RANK, timed.rank):
+                    yield Transfer(part, timed.rank, receivers[cell], timed.end_ns, arrivals_ns[cell])

@@ -1,22 +1,23 @@
-"""The exact simulation of an order: every action starts as soon as its rank is free and its inputs are there.
+"""The exact simulation of an order: every action starts as soon as its rank is free and its inputs have arrived.
 
-Each rank runs its actions in program order. What an action waits for (golden rule of the whole package):
-F(s, j) for the activation of F(s-1, j); B or I(s, j) for F(s, j) and the gradient of B or I(s+1, j);
-W(s, j) for I(s, j). An overlapped pair starts when both of its jobs can and ends both together. An input comes
-from whatever rank ran its producer, so placements need no mention: it costs a message where that is another
-rank. There are no time steps and no event queue: a rank runs on until an input is missing, and whoever
-produces that input wakes it up, so every action is looked at once or twice.
+Each rank runs its actions in program order; `dependencies` states what an action needs. An overlapped pair starts when
+both of its parts can start, and both end with it. An input comes from whichever rank ran the producer, so placements
+do not appear here: the input costs a message if that is another rank.
+
+There are no time steps and no event queue. A rank runs until an input is missing, and the action that produces this
+input wakes the rank up, so every action is looked at once or twice.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.schedules.action import read_actions
-from stagescope.schedules.action_index import NOBODY, index_actions
+from stagescope.schedules.action_index import NO_RANK, index_actions
 from stagescope.schedules.costs import Costs, action_costs, link_costs
-from stagescope.schedules.deadlock import stuck
+from stagescope.schedules.deadlock import diagnose_deadlock
+from stagescope.schedules.dependencies import ACTIVATION, GRADIENT, RULES
 from stagescope.schedules.simulation import Simulation
 from stagescope.schedules.step_end import gradients_complete, reduce_gradients, step_optimizers
 from stagescope.vocabulary.errors import ScheduleError
@@ -25,17 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from stagescope.schedules.action import Action, Order
+    from stagescope.schedules.action_index import ActionIndex
 
 MISSING = -1
 UNIT_COSTS = Costs()
 
 
 def simulate(order: Mapping[int, Sequence[Action | str]], costs: Costs = UNIT_COSTS) -> Simulation:
-    """Return when every action of an order runs with these costs; the defaults are F = I = W = 1, B = 2.
+    """Return the start and end of every action of an order; the default costs are F = I = W = 1, B = 2.
 
-    `order` has a row of actions per rank, as `Action` or in its notation.
-    Raises ScheduleError for an order that deadlocks (the circle is named), that lacks the producer of an input
-    or holds a job twice, and for costs that do not cover it.
+    `order` maps each rank to its actions, as `Action` or as text such as ``F0.3``. Raises ScheduleError for an order
+    that deadlocks (the message shows the cycle), that lacks a producer or repeats an action, and for costs that do
+    not cover it.
 
     >>> step = simulate({0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}, Costs(forward=10, backward=20, hop=1))
     >>> [f"{each}@{each.start_ns}" for each in step.actions], step.makespan_ns
@@ -55,17 +57,44 @@ def simulate(order: Mapping[int, Sequence[Action | str]], costs: Costs = UNIT_CO
         engine.ends_ns,
         reductions,
         step_optimizers(complete, reductions, engine.ends_ns, costs, stages),
-        engine.times_ns[: engine.cells],
-        engine.times_ns[2 * engine.cells : 3 * engine.cells],
+        engine.inputs_of_rule(RULES.index(ACTIVATION)),
+        engine.inputs_of_rule(RULES.index(GRADIENT)),
     )
+
+
+class _Output(NamedTuple):
+    """Where an action records its end as an input of other actions."""
+
+    first_slot: int
+    cell_offset: int
+    receivers: list[int] | None
+    """The rank per consumer cell; None if the consumer is on the same stage, which needs no message."""
+
+
+def _outputs(index: ActionIndex, cells: int) -> dict[str, tuple[_Output, ...]]:
+    """Return per kind of action what consumers it has, by the dependency rule."""
+    return {
+        kind: tuple(
+            _Output(
+                number * cells,
+                -rule.stage_offset * index.microbatches,
+                index.by_kind[rule.consumers[0]] if rule.crosses_stages else None,
+            )
+            for number, rule in reversed(
+                list(enumerate(RULES))
+            )  # the own stage first, before a blocking send
+            if kind in rule.producers
+        )
+        for kind in "FBIW"
+    }
 
 
 class _Engine:
     """The state of a running simulation.
 
-    `times_ns` holds four values per (stage, micro-batch), MISSING until they are known: the arrival of the
-    activation, the end of the forward, the arrival of the gradient, the end of the input-gradient backward.
-    A rank that needs a missing one notes it in `waiting` and sleeps; one job waits for each, so one rank does.
+    `times_ns` has one slot per dependency rule and consumer cell (stage, micro-batch), rule by rule: when the input
+    arrives, MISSING until that is known. A rank that needs a missing input enters itself in `waiting` under the slot
+    and pauses. Only one action needs each slot, so only one rank waits for it.
     """
 
     def __init__(self, order: Order, costs: Costs) -> None:
@@ -73,36 +102,48 @@ class _Engine:
         self.index = index_actions(order)
         self.width = self.index.microbatches
         self.cells = cells = self.index.stages * self.width
-        self.times_ns = [MISSING] * (4 * cells)
-        self.times_ns[: self.width] = [0] * self.width
-        self.times_ns[3 * cells - self.width : 3 * cells] = [0] * self.width
+        self.times_ns = [MISSING] * (len(RULES) * cells)
+        for number, rule in enumerate(RULES):
+            if rule.stage_offset < 0:  # the first stage needs no activation
+                self.times_ns[number * cells : number * cells + self.width] = [0] * self.width
+            elif rule.stage_offset > 0:  # the last stage needs no gradient
+                self.times_ns[(number + 1) * cells - self.width : (number + 1) * cells] = [0] * self.width
+        self.first_slots = {
+            kind: [number * cells for number, rule in enumerate(RULES) if kind in rule.consumers]
+            for kind in "FBIW"
+        }
+        self.outputs = _outputs(self.index, cells)
         self.starts_ns: dict[int, list[int]] = {rank: [] for rank in order}
         self.ends_ns: dict[int, list[int]] = {rank: [] for rank in order}
         self.free_ns = dict.fromkeys(order, 0)
         self.link_free_ns: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[int, int] = {}
         self.runnable = list(reversed(order))
-        jobs = action_costs(costs, self.index.stages, self.width)
+        durations = action_costs(costs, self.index.stages, self.width)
         self.cost_ns = {
-            "F": jobs.forward,
-            "B": jobs.backward,
-            "I": jobs.backward_input,
-            "W": jobs.backward_weight,
+            "F": durations.forward,
+            "B": durations.backward,
+            "I": durations.backward_input,
+            "W": durations.backward_weight,
         }
-        self.overlapped_ns = jobs.overlapped
+        self.overlapped_ns = durations.overlapped
         self.links = link_costs(costs, self.index.stages)
         self.blocking = costs.blocking
 
+    def inputs_of_rule(self, number: int) -> list[int]:
+        """Return when the input by one dependency rule arrived, per consumer cell."""
+        return self.times_ns[number * self.cells : (number + 1) * self.cells]
+
     def run(self) -> None:
-        """Run every rank to its end; raises ScheduleError if that cannot be reached."""
+        """Run every rank to its end; raises ScheduleError for a deadlock."""
         while self.runnable:
             self._advance(self.runnable.pop())
         done = {rank: len(ends) for rank, ends in self.ends_ns.items()}
         if any(done[rank] < len(actions) for rank, actions in self.order.items()):
-            raise stuck(self.order, done)
+            raise diagnose_deadlock(self.order, done)
 
     def _advance(self, rank: int) -> None:
-        """Run actions of a rank until it is through or an input is missing."""
+        """Run actions of a rank until none is left or an input is missing."""
         actions, starts_ns, ends_ns = self.order[rank], self.starts_ns[rank], self.ends_ns[rank]
         width, cost_ns, free_ns = self.width, self.cost_ns, self.free_ns[rank]
         for position in range(len(ends_ns), len(actions)):
@@ -128,62 +169,55 @@ class _Engine:
         self.free_ns[rank] = free_ns
 
     def _ready(self, kind: str, cell: int, rank: int, free_ns: int) -> int:
-        """Return when a job can start on a rank that is free from then on, MISSING if an input is."""
-        cells = self.cells
-        slot = cell if kind == "F" else 3 * cells + cell if kind == "W" else 2 * cells + cell
-        ready_ns = self.times_ns[slot]
-        if slot >= cells and kind != "W" and ready_ns != MISSING:  # a backward needs its own forward too
-            gradient_ns = ready_ns
-            slot = cells + cell
-            ready_ns = self.times_ns[slot]
-            if gradient_ns > ready_ns != MISSING:
-                ready_ns = gradient_ns
-        if ready_ns == MISSING:
-            self.waiting[slot] = rank
-            return MISSING
-        return ready_ns if ready_ns > free_ns else free_ns  # noqa: FURB136  # runs per action; max() costs twice as much
+        """Return when an action can start on a rank that is free from `free_ns` on, MISSING if an input is."""
+        times_ns = self.times_ns
+        for first_slot in self.first_slots[kind]:
+            ready_ns = times_ns[first_slot + cell]
+            if ready_ns == MISSING:
+                self.waiting[first_slot + cell] = rank
+                return MISSING
+            if ready_ns > free_ns:  # noqa: PLR1730  # runs per action; max() costs twice as much
+                free_ns = ready_ns
+        return free_ns
 
     def _pair_ns(self, pair: Action) -> int | None:
         first, second = pair.parts
         together_ns = self.overlapped_ns[first.stage * self.width + first.microbatch]
         if together_ns is not None:
             return together_ns
-        alone = [self.cost_ns[job.kind][job.stage * self.width + job.microbatch] for job in (first, second)]
+        alone = [
+            self.cost_ns[part.kind][part.stage * self.width + part.microbatch] for part in (first, second)
+        ]
         return None if alone[0] is None or alone[1] is None else alone[0] + alone[1]
 
     def _finish(self, kind: str, cell: int, rank: int, end_ns: int) -> int:
-        """Hand on what a job has produced; returns when its rank is free again."""
-        cells, width = self.cells, self.width
-        if kind == "F":
-            self._arrive(cells + cell, end_ns)
-            consumer = cell + width
-            if consumer >= cells:
-                return end_ns
-            return self._send(consumer, self.index.forward[consumer], cell // width, rank, end_ns)
-        if kind == "W":
-            return end_ns
-        self._arrive(3 * cells + cell, end_ns)
-        consumer = cell - width
-        if consumer < 0:
-            return end_ns
-        return self._send(
-            2 * cells + consumer, self.index.backward[consumer], consumer // width, rank, end_ns
-        )
+        """Pass on the result of an action; returns when its rank is free again."""
+        free_ns = end_ns
+        for first_slot, cell_offset, receivers in self.outputs[kind]:
+            consumer = cell + cell_offset
+            if receivers is None:
+                self._arrive(first_slot + consumer, end_ns)
+            elif 0 <= consumer < self.cells:
+                # A message goes over the link between two stages, which is numbered by the earlier one.
+                link = min(cell, consumer) // self.width
+                free_ns = self._send(first_slot + consumer, (rank, receivers[consumer]), link, end_ns)
+        return free_ns
 
-    def _send(self, slot: int, receiver: int, link: int, sender: int, end_ns: int) -> int:
-        """Carry a result to the rank that waits for it; returns when the sender is free again.
+    def _send(self, slot: int, ranks: tuple[int, int], link: int, end_ns: int) -> int:
+        """Deliver a result from one rank to another; returns when the sender is free again.
 
-        Messages of one sender to one receiver queue for the wire in the order in which they were produced, and
-        a rank produces in program order, so that no other event can come between.
+        Messages of one sender to one receiver queue for the wire in the order in which they were produced. A rank
+        produces in program order, so the queue needs no sorting.
         """
-        if receiver in (sender, NOBODY):
+        sender, receiver = ranks
+        if receiver in (sender, NO_RANK):
             self._arrive(slot, end_ns)
             return end_ns
         wire_ns = self.links.wire_ns[link]
         sent_ns = end_ns
         if wire_ns:
-            sent_ns = max(end_ns, self.link_free_ns[sender, receiver]) + wire_ns
-            self.link_free_ns[sender, receiver] = sent_ns
+            sent_ns = max(end_ns, self.link_free_ns[ranks]) + wire_ns
+            self.link_free_ns[ranks] = sent_ns
         arrival_ns = sent_ns + self.links.hop_ns[link]
         self._arrive(slot, arrival_ns)
         return arrival_ns if self.blocking else end_ns

@@ -1,6 +1,6 @@
 """What every action needs from other actions, and when its transfer came.
 
-F(s, m) needs F(s-1, m). B(s, m) and I(s, m) need B or I(s+1, m) and their own F(s, m). W(s, m) needs I(s, m).
+The dependency rule itself is declared in `schedules.dependencies`; here it is applied to whole columns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import polars as pl
 
 from stagescope.analysis.graph.action_cells import DOUBLED, NONE, ActionIndex, find_cells
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.kinds import RECEIVES, SENDS, label
+from stagescope.schedules.dependencies import RULES
+from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, RECEIVES, SENDS, label
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +26,7 @@ DIRECTIONS = ("forward", "backward", "own")
 FORWARD, BACKWARD, OWN = range(3)
 DirectionType = pl.Enum(list(DIRECTIONS))
 FORWARDS, BACKWARDS, WEIGHTS = ("forward",), ("backward", "backward_input"), ("backward_weight",)
+LETTERS = {kind: BY_NAME[kind].letter for kind in ACTION_KINDS}
 NEVER = np.iinfo(np.int64).min
 """Stands for a transfer that was not recorded, as no real time can."""
 
@@ -45,6 +47,10 @@ class _Actions(NamedTuple):
     forwards: ActionIndex
     backwards: ActionIndex
     weights: ActionIndex
+
+    def of_kind(self, letter: str) -> ActionIndex:
+        """Return the index that contains actions of a kind; whole and split backwards share one."""
+        return {"F": self.forwards, "B": self.backwards, "I": self.backwards, "W": self.weights}[letter]
 
 
 def find_dependencies(actions: pl.DataFrame, transfers: pl.DataFrame) -> Dependencies:
@@ -121,17 +127,16 @@ def _producers(actions: _Actions) -> tuple[Integers, NDArray[np.bool_]]:
     expected = np.zeros((actions.frame.height, 2), dtype=np.bool_)
     stage = actions.frame["stage"].to_numpy()
     last = int(actions.cells.stages[-1]) if len(actions.cells.stages) else NONE
-
-    forward = np.flatnonzero(kind.is_in(FORWARDS).to_numpy())
-    producers[forward, 0] = actions.forwards.find(actions.cells.neighbors(actions.cell[forward], -1))
-    expected[forward, 0] = stage[forward] > 0
-    backward = np.flatnonzero(kind.is_in(BACKWARDS).to_numpy())
-    producers[backward, 0] = actions.backwards.find(actions.cells.neighbors(actions.cell[backward], +1))
-    expected[backward, 0] = stage[backward] < last
-    producers[backward, 1] = actions.forwards.find(actions.cell[backward])
-    weight = np.flatnonzero(kind.is_in(WEIGHTS).to_numpy())
-    producers[weight, 1] = actions.backwards.find(actions.cell[weight])
-    expected[backward, 1] = expected[weight, 1] = True
+    for rule in RULES:
+        kinds = [name for name, letter in LETTERS.items() if letter in rule.consumers]
+        consumer = np.flatnonzero(kind.is_in(kinds).to_numpy())
+        cell = actions.cell[consumer]
+        if rule.crosses_stages:
+            cell = actions.cells.neighbors(cell, rule.stage_offset)
+        needed = stage[consumer] + rule.stage_offset
+        column = 0 if rule.crosses_stages else 1
+        producers[consumer, column] = actions.of_kind(rule.producers[0]).find(cell)
+        expected[consumer, column] = (needed >= 0) & (needed <= last)
     return producers, expected
 
 

@@ -1,8 +1,8 @@
 """Which action needs which, for one micro-batch: the same as in a page (web/src/model/links.ts).
 
-F(s,m) needs F(s-1,m); the backward of (s,m), or its input half, needs that of (s+1,m), and the last stage's its F; a
-weight half needs its input half. Actions belong together within one step and one pipeline. Where several ranks run the
-same action, the one on the own rank counts, else those with the same tensor- and context-parallel place.
+The rule is `schedules.dependencies`; only direct predecessors are linked. Actions belong together within one step and
+one pipeline. Where several ranks run the same action, the one on the own rank counts, else those with the same
+tensor- and context-parallel place.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stagescope.schedules.dependencies import needs
 from stagescope.viewer.tiles.levels import Part, Placed, TooManyError
 from stagescope.viewer.tiles.records import LANE_COUNT, SPAN, none_of
 from stagescope.viewer.tiles.tiles import span_frame
@@ -26,6 +27,8 @@ MOST_PAIRS = 4_000_000
 
 ACTION_CODES = tuple(BY_NAME[name].code for name in ACTION_KINDS)
 PHASES = {"forward": "F", "backward_weight": "W"}
+PHASES_BY_LETTER = {"F": "F", "B": "B", "I": "B", "W": "W"}
+"""Whole backwards and input-gradient backwards are one phase: each provides the gradient of its stage."""
 
 
 class _Action(NamedTuple):
@@ -108,23 +111,26 @@ def _times_of(steps: Sequence[Mapping[str, Any]], step: int) -> tuple[int, int]:
     raise TooManyError
 
 
+def _direct_needs(phase: str, stage: int) -> list[tuple[str, int]]:
+    """Return the phases and stages of possible direct predecessors, the preferred one first.
+
+    The last stage is not known here: where no action of a later stage was recorded, the own forward comes next.
+    """
+    return [
+        (PHASES_BY_LETTER[need.kinds[0]], need.stage) for need in needs(phase, stage, last_stage=stage + 1)
+    ]
+
+
 def _needs(
     action: _Action, actions: Mapping[tuple[str, int], list[_Action]], ranks: Mapping[str, Any]
 ) -> list[_Action]:
-    if action.phase == "F":
-        found = actions.get(("F", action.stage - 1), [])
-    elif action.phase == "W":
-        found = actions.get(("B", action.stage), [])
-    else:
-        found = actions.get(("B", action.stage + 1)) or actions.get(("F", action.stage), [])
-    return _nearest(action, found, ranks)
+    found = (actions[key] for key in _direct_needs(action.phase, action.stage) if actions.get(key))
+    return _nearest(action, next(found, []), ranks)
 
 
 def _most_needed(key: tuple[str, int], actions: Mapping[tuple[str, int], list[_Action]]) -> int:
     """Return how many actions have to be looked at for one of a phase and stage."""
-    phase, stage = key
-    others = {"F": [("F", stage - 1)], "W": [("B", stage)]}.get(phase, [("B", stage + 1), ("F", stage)])
-    return sum(len(actions.get(other, ())) for other in others)
+    return sum(len(actions.get(other, ())) for other in _direct_needs(*key))
 
 
 def _nearest(action: _Action, others: list[_Action], ranks: Mapping[str, Any]) -> list[_Action]:
