@@ -86,7 +86,7 @@ class FakeDevice:
         else:
             assert event.external
 
-    def record_aside(self, event):
+    def record_on_side_stream(self, event):
         self._raise_planted()
         self._happen(event, self.now() + self.random.randint(0, self.latency_ns))
 

@@ -80,7 +80,7 @@ def test_a_span_without_room_is_counted():
     pool = ChunkPool(CHUNK_BYTES)
     buffer = ThreadBuffer(pool, 0, nothing)
     buffer.turn_over()
-    assert [buffer.find_room() for _ in range(3)] == [None] * 3
+    assert [buffer.find_space() for _ in range(3)] == [None] * 3
     assert buffer.dropped == 3
 
 
@@ -89,7 +89,7 @@ def test_room_is_found_again_after_the_writer_has_emptied_a_chunk():
     buffer = ThreadBuffer(pool, 0, nothing)
     buffer.turn_over()
     pool.give_back(pool.full.popleft())
-    assert buffer.find_room() is buffer.chunk is not None
+    assert buffer.find_space() is buffer.chunk is not None
     assert buffer.dropped == 0
 
 
@@ -109,8 +109,8 @@ def test_a_signal_handler_that_finds_room_first_costs_no_chunk():
     buffer = ThreadBuffer(pool, 0, nothing)
     pool.full.append(buffer.chunk)
     buffer.chunk = None
-    pool.handler = buffer.find_room
-    found = buffer.find_room()
+    pool.handler = buffer.find_space
+    found = buffer.find_space()
     assert found is buffer.chunk
     pool.give_back(pool.full.popleft())
     assert len(take_all(pool)) == 1

@@ -33,7 +33,7 @@ environment = launch.recording_environment(directory, steps=None, run="r", inher
 ended = launch.run_command(sys.argv[2:], environment)
 sys.stderr.write(f"{ended.exit_code} {ended.signal_number}\\n")
 """
-ALIKE = PARENT + "launch.die_alike(ended)\nsys.exit(ended.exit_code)\n"
+ALIKE = PARENT + "launch.end_by_same_signal(ended)\nsys.exit(ended.exit_code)\n"
 
 
 def shell(text):

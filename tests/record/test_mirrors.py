@@ -121,7 +121,7 @@ def test_a_missing_library_is_said_once_and_the_others_go_on(recorder, nvtx, cap
         runs.action(FORWARD, Place(0, number), lambda: None)
     assert (
         capsys.readouterr().err
-        == "stagescope: no mstx ranges are written: the training has not imported torch_npu\n"
+        == "stagescope: mstx ranges are no longer written: the training has not imported torch_npu\n"
     )
     assert nvtx.opened == ["F0.0", "F0.1", "F0.2"]
 

@@ -148,4 +148,4 @@ def test_a_hook_that_cannot_be_taken_back_stops_nothing(patches, capsys):
     patches.undo()
     assert calls == [True]
     assert vars(Stage)["forward"] is ORIGINAL["forward"]
-    assert capsys.readouterr().err == "stagescope: cannot take a hook back: KeyError('hook')\n"
+    assert capsys.readouterr().err == "stagescope: cannot remove a hook: KeyError('hook')\n"

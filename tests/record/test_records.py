@@ -10,7 +10,7 @@ from stagescope.record import records
 from stagescope.record.format import NONE, SPAN
 from stagescope.record.records import (
     LANE_OF_CODE,
-    is_our_own,
+    is_packing_error,
     pack_plain,
     pack_span,
     plain_middle,
@@ -74,4 +74,4 @@ def test_only_the_failure_of_packing_is_our_own(act, ours):
         found = error
         if ours:  # the evaluated code is a frame of its own
             found = found.with_traceback(found.__traceback__.tb_next)
-    assert is_our_own(found) is ours
+    assert is_packing_error(found) is ours

@@ -246,7 +246,7 @@ def test_a_hook_that_cannot_be_taken_back_keeps_no_recording_from_being_stored(t
     one_span()
     record.stop()
     assert only_contents(tmp_path).end["reason"] == "stop"
-    assert "cannot take a hook back" in capsys.readouterr().err
+    assert "cannot remove a hook" in capsys.readouterr().err
 
 
 def test_stopping_in_another_thread_stores_everything_and_sigterm_still_ends_the_process(tmp_path):

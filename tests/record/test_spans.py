@@ -232,7 +232,7 @@ def test_spans_that_are_not_wanted_are_not_timed_on_the_device(device_timer):
     assert device_timer.actions == []
 
 
-@pytest.mark.parametrize("make", [spans.Span, spans.CarefulSpan])
+@pytest.mark.parametrize("make", [spans.Span, spans.DetailedSpan])
 def test_while_nothing_is_recorded_a_span_is_a_block_like_any_other(tmp_path, monkeypatch, make):
     monkeypatch.setattr(spans, "PLAIN", make)
     with record.span("forward"):

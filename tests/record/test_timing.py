@@ -113,7 +113,7 @@ def test_a_device_that_comes_later_is_used_from_the_next_step_on(recorder, monke
 
 def test_where_the_framework_computes_wins_over_what_is_initialized(recorder, device, tmp_path):
     action(recorder, 0)
-    recorder.timer.tensors_are_on("cpu")
+    recorder.timer.set_tensor_device("cpu")
     action(recorder, 1)
     recorder.begin_step()
     action(recorder, 2)
@@ -134,7 +134,7 @@ def test_a_device_that_cannot_be_looked_for_costs_one_sentence(recorder, monkeyp
         recorder.begin_step()
         action(recorder, 1)
     recorder.stop("test")
-    assert capsys.readouterr().err.count("cannot time on the device") == 1
+    assert capsys.readouterr().err.count("cannot time actions on the device") == 1
     assert len(only_contents(tmp_path).spans) == 4
 
 

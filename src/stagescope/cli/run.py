@@ -93,7 +93,7 @@ def command(
     finally:
         _remove_if_empty(directory)
     _say_what_came(directory, launch.recordings_in(directory) - before, ended)
-    launch.die_alike(ended)
+    launch.end_by_same_signal(ended)
     return ended.exit_code
 
 

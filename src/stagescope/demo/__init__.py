@@ -1,1 +1,1 @@
-"""The training that `stagescope demo` records: an ordinary script that knows nothing of stagescope."""
+"""The training that `stagescope demo` records: an ordinary script that does not use stagescope."""

@@ -1,4 +1,4 @@
-"""The schedules of torch.distributed.pipelining that the demo can train with; no torch is needed to name them."""
+"""The schedules of torch.distributed.pipelining that the demo supports. Importing this module does not import torch."""
 
 THEORY = {
     "1F1B": "1f1b",
@@ -9,6 +9,6 @@ THEORY = {
     "ZBVZeroBubble": "zb-v",
     "DualPipeV": "dualpipev",
 }
-"""Torch's name of each schedule, and the name under which stagescope.schedules knows its order."""
+"""torch's name of each schedule, and the name of its order in stagescope.schedules."""
 
 SCHEDULES = tuple(THEORY)

@@ -1,8 +1,8 @@
 """Train a small model as a real pipeline on local processes: torchrun --nproc-per-node 4 train.py --schedule 1F1B.
 
-The model learns a fixed linear map through tanh blocks. So that four stages on two cores still give a textbook
-timeline, each block also sleeps: once in its forward pass, once on the way back to its input, and once where it
-makes the weight gradient. Sleeping takes a device's place; it uses no core.
+The model learns a fixed linear map through tanh blocks. To get a textbook timeline from four stages on two cores,
+each block also sleeps: in its forward pass, in the backward pass to its input, and where it computes the weight
+gradient. Sleeping replaces the work of a device without using a core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 
 
 class SleepOnOutput(torch.autograd.Function):
-    """Identity that sleeps in the forward pass and, on every stage, on the way back to the input."""
+    """Identity that sleeps in the forward pass and, on every stage, in the backward pass to the input."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, seconds: float) -> torch.Tensor:
@@ -35,7 +35,7 @@ class SleepOnOutput(torch.autograd.Function):
 
 
 class SleepOnWeight(torch.autograd.Function):
-    """Identity that sleeps where the weight gradient is made."""
+    """Identity that sleeps where the weight gradient is computed."""
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, seconds: float) -> torch.Tensor:
@@ -59,9 +59,7 @@ class Block(nn.Module):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         weight = SleepOnWeight.apply(self.linear.weight, self.seconds)
         value = SleepOnOutput.apply(nn.functional.linear(value, weight, self.linear.bias), self.seconds)
-        return torch.tanh(
-            value
-        )  # last, because torch splits the backward pass only where the output is no view
+        return torch.tanh(value)  # last: torch splits the backward pass only if the output is not a view
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -77,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def stage_indices(schedule: str, rank: int, ranks: int) -> list[int]:
-    """Return the global stages of one rank: one, two in a loop, or two in a V."""
+    """Return the global stages of one rank: a single one, two in a loop, or two in a V."""
     if schedule in V_SHAPED:
         return [rank, 2 * ranks - 1 - rank]
     if issubclass(schedules.get_schedule_class(schedule), schedules.PipelineScheduleMulti):
@@ -86,7 +84,7 @@ def stage_indices(schedule: str, rank: int, ranks: int) -> list[int]:
 
 
 def build(options: argparse.Namespace) -> tuple[Any, list[PipelineStage], torch.optim.Optimizer]:
-    """Return the schedule, this rank's stages, and the optimizer of their weights."""
+    """Return the schedule, the stages of this rank, and the optimizer of their weights."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     indices = stage_indices(options.schedule, rank, ranks)
     seconds = options.work_ms / 1e3 / len(indices)
@@ -105,7 +103,7 @@ def build(options: argparse.Namespace) -> tuple[Any, list[PipelineStage], torch.
 
 
 def train(options: argparse.Namespace) -> float | None:
-    """Run the steps; return the last loss on the rank that has it."""
+    """Run the steps; return the last loss on the rank that has it, None on the others."""
     torch.manual_seed(0)
     schedule, stages, optimizer = build(options)
     batch = torch.randn(options.microbatches * options.rows, options.width)
@@ -125,13 +123,13 @@ def train(options: argparse.Namespace) -> float | None:
 
 
 def main() -> None:
-    """Train, and let the rank with the loss say it."""
+    """Train, and print the loss on the rank that has it."""
     options = parse_arguments()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     loss = train(options)
     if loss is not None:
-        print(f"{options.schedule}: loss {loss:.6f} after {options.steps} steps")  # noqa: T201  # a script's output
+        print(f"{options.schedule}: loss {loss:.6f} after {options.steps} steps")  # noqa: T201  # the output of a script
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,13 +1,13 @@
-"""The recorder inside a training run: which action of which micro-batch ran when, at a microsecond a span.
+"""Records when each action of each micro-batch ran in a training process, at about 1 us per span.
 
     import stagescope.record as record
 
     record.start("recordings/today")                      # or: stagescope run -- torchrun train.py
-    with record.span("forward", microbatch=0, stage=1):   # torch.distributed.pipelining needs no marks
+    with record.span("forward", microbatch=0, stage=1):   # not needed with torch.distributed.pipelining
         ...
     record.stop()
 
-Standard library only. Nothing here raises into the training or waits for the disk.
+Uses the standard library only. Nothing in this package raises into the training or waits for the disk.
 """
 
 from stagescope.record.actions import action

@@ -1,6 +1,6 @@
-"""Actions of a user's own pipeline: a decorator for the functions that compute them.
+"""A decorator for the functions that compute the actions of a custom pipeline.
 
-A decorated function is timed where it computes: on a device, if the training has begun to use one.
+A decorated function is timed where it computes: on the device, if the training uses one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def action(
 ) -> Callable[[Function], Function]:
     """Return a decorator that records each call of a function as one action of `kind`.
 
-    What is not given here is taken from the call's own arguments, where the function has one of that name: `stage`
-    is the global stage, `microbatch` counts from 0, `chunk` is local. `kind` is spelled as in vocabulary/kinds.py; any
-    other word is recorded as kind ``other`` under that name. An exception passes through; the action then ends there.
+    Omitted values are taken from the arguments of the call, if the function has a parameter of that name. `stage` is
+    the global stage, `microbatch` counts from 0, `chunk` is local. `kind` is one of the names in vocabulary/kinds.py;
+    any other text is recorded as kind ``other`` with that name. An exception propagates; the action ends where it was
+    raised.
 
     >>> @action("forward", stage=1)
     ... def forward(x, microbatch):
@@ -57,15 +58,15 @@ def action(
                 if recorder.mirror is not None:
                     recorder.mirror.close()
 
-        return recorded  # type: ignore[return-value]  # takes and returns what the function does
+        return recorded  # type: ignore[return-value]  # same signature as the function
 
     return decorate
 
 
 def _reader_of(function: object, given: dict[str, int | None]) -> Callable[[Any, Any], list[int]]:
-    """Return what takes stage, micro-batch and chunk from a call.
+    """Return a function that reads stage, micro-batch and chunk from the arguments of a call.
 
-    Reads the function's code, not `inspect`, whose import costs every process 5 ms.
+    Uses the code object instead of `inspect`, whose import costs 5 ms per process.
     """
     code = getattr(function, "__code__", None)
     names = code.co_varnames[: code.co_argcount] if code else ()
@@ -89,7 +90,7 @@ def _reader_of(function: object, given: dict[str, int | None]) -> Callable[[Any,
 
 
 def _number(value: Any) -> int:
-    """Return a number of a action, `NONE` for what is no whole number."""
+    """Return `value` as an integer, `NONE` if it is not one."""
     if type(value) is int:
         return value
     try:

@@ -1,9 +1,9 @@
-"""Bounded memory for spans: each thread fills chunks of its own, the writer thread empties them.
+"""Bounded memory for spans: each thread fills its own chunks, the writer thread empties them.
 
-No lock is taken for a span. A chunk belongs to one thread, which packs a record and then raises `used`;
-the writer reads `used` and then copies, so it only ever sees whole records. The pool hands out at most
-`capacity_bytes`; when it is empty spans are counted as dropped instead of being kept. The pool takes no lock
-either: a signal handler may interrupt a thread anywhere in here, and then waits for the writer.
+Recording a span takes no lock. A chunk belongs to one thread, which packs a record and then advances `used`; the
+writer reads `used` before it copies, so it only sees complete records. The pool hands out at most `capacity_bytes`;
+when it is exhausted, spans are counted as dropped. The pool takes no lock either: a signal handler may interrupt a
+thread anywhere in this module, and a lock held by that thread would block it forever.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 RECORD_BYTES = SPAN.size
 CHUNK_BYTES = RECORD_BYTES * 1024
 LAST_RECORD = CHUNK_BYTES - RECORD_BYTES
-DEFAULT_CAPACITY_BYTES = 5 * 2**20  # with code and tables 8 MiB a process, however slow the disk
+DEFAULT_CAPACITY_BYTES = 5 * 2**20  # with code and tables 8 MiB per process, however slow the disk is
 THREAD_INDEXES = 2**16
-"""A record's thread field counts this far and then begins again."""
+"""Thread indexes wrap around here, because the record's thread field has 16 bits."""
 
 
 class Chunk:
-    """A fixed block of packed records: `used` bytes are filled, `flushed` bytes are on their way to disk."""
+    """A fixed-size block of packed records: `used` bytes are filled, `flushed` bytes have been handed to the disk."""
 
     __slots__ = ("data", "flushed", "used")
 
@@ -36,7 +36,7 @@ class Chunk:
 
 
 class ChunkPool:
-    """Hands out chunks up to a fixed total, one at least, and takes them back."""
+    """Hands out chunks up to a fixed total (at least one) and takes them back."""
 
     def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self._free: deque[Chunk] = deque()
@@ -45,7 +45,7 @@ class ChunkPool:
         self.full: deque[Chunk] = deque()
 
     def take(self) -> Chunk | None:
-        """Return an empty chunk, or None when all are in use."""
+        """Return an empty chunk, or None if all are in use."""
         try:
             return self._free.pop()
         except IndexError:
@@ -58,7 +58,7 @@ class ChunkPool:
             self._free.append(chunk)
 
     def close(self) -> None:
-        """Hand out nothing any more and let go of the memory: what comes now is dropped."""
+        """Release the memory and hand out no more chunks: later spans are dropped."""
         self._closed = True
         self._permits.clear()
         self._free.clear()
@@ -76,7 +76,10 @@ class ChunkPool:
 
 
 class Seen:
-    """Whether there was a span lately; an object of its own, as every span sets it and has to find it fast."""
+    """Whether a span was recorded recently.
+
+    A separate object, because every span sets the flag and an attribute of the recorder would take longer to reach.
+    """
 
     __slots__ = ("spans",)
 
@@ -85,7 +88,7 @@ class Seen:
 
 
 class ThreadBuffer:
-    """The chunk that one thread is filling, and how many spans found no room."""
+    """The chunk that one thread is filling, and the number of spans that did not fit."""
 
     __slots__ = ("_pool", "_wake", "chunk", "dropped", "ended", "index", "plain_tails", "seen")
 
@@ -107,19 +110,22 @@ class ThreadBuffer:
         self.dropped = 0
 
     def turn_over(self) -> None:
-        """Hand the full chunk to the writer and go on in an empty one, if there is one."""
+        """Hand the full chunk to the writer and continue in an empty one, if there is one."""
         fresh = self._pool.take()
-        full, self.chunk = self.chunk, fresh  # let go first: a signal handler may record a span on any line
+        full, self.chunk = (
+            self.chunk,
+            fresh,
+        )  # replaced before it is queued: a signal handler may record a span on any line
         if full is not None:
             self._pool.full.append(full)
         self._wake()
 
-    def find_room(self) -> Chunk | None:
-        """Return a chunk with room after none was left, or None and one more dropped span."""
+    def find_space(self) -> Chunk | None:
+        """Return a chunk with free space after the last one was used up, or None, counting one more dropped span."""
         fresh = self._pool.take()
         if self.chunk is None:
             self.chunk = fresh
-        elif fresh is not None:  # a signal handler has found one meanwhile
+        elif fresh is not None:  # a signal handler has installed one meanwhile
             self._pool.give_back(fresh)
         if self.chunk is None:
             self.dropped += 1
@@ -127,9 +133,9 @@ class ThreadBuffer:
 
 
 class ThreadEnd:
-    """Lies in a thread's own storage, and so tells the end of a thread whoever has started it.
+    """Stored in a thread's local storage, so its deletion marks the end of the thread, whichever code started it.
 
-    `Thread.is_alive` does not: a thread that C++ has started looks alive for ever.
+    `Thread.is_alive` does not work here: it stays true forever for a thread that was started from C++.
     """
 
     __slots__ = ("_buffer",)

@@ -1,7 +1,7 @@
-"""The host clock: CLOCK_MONOTONIC for spans, anchored to the wall clock again and again.
+"""The host clock: CLOCK_MONOTONIC for spans, anchored to the wall clock at regular intervals.
 
-All processes of one boot share CLOCK_MONOTONIC and nobody steps it. The wall clock may jump; an anchor is one
-reading of it between two readings of the monotonic clock, so the pair is known to `width_ns`.
+All processes of one boot share CLOCK_MONOTONIC, and it is never set. The wall clock may be set at any time. An anchor
+is one reading of the wall clock between two readings of the monotonic clock, so its error is at most `width_ns` / 2.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 now_ns = time.monotonic_ns
 CLOCK_NAME = "CLOCK_MONOTONIC"
+# The process may be descheduled between the readings; one of a few tries is usually undisturbed.
 _TRIES = 5
 
 
 class Anchor(NamedTuple):
-    """The wall clock at one moment of the monotonic clock, which lies in the middle of `width_ns`."""
+    """The wall clock at one moment of the monotonic clock, which is the middle of an interval of `width_ns`."""
 
     monotonic_ns: int
     realtime_ns: int
@@ -23,7 +24,7 @@ class Anchor(NamedTuple):
 
 
 def read_anchor() -> Anchor:
-    """Return the tightest of a few anchors."""
+    """Return the narrowest of `_TRIES` anchors."""
     return min((_read_once() for _ in range(_TRIES)), key=lambda anchor: anchor.width_ns)
 
 
@@ -35,7 +36,7 @@ def _read_once() -> Anchor:
 
 
 def boot_id() -> str:
-    """Return what identifies this boot of this machine, and so its monotonic clock; empty if unknown."""
+    """Return the identifier of this boot, which identifies the monotonic clock; empty if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Append frames to one recording file, and survive every refusal of the file system."""
+"""Appends frames to one recording file and tolerates every error of the file system."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MAX_NAME_TRIES = 100
 
 
 class FrameFile:
-    """One open file. A frame is written whole or not at all as far as the system allows it."""
+    """One open file. A frame is written completely or not at all, as far as the system allows it."""
 
     def __init__(self, directory: str, names: Iterable[str], limit_bytes: int = 0) -> None:
-        """Create the file under the first of `names` that is free, for at most `limit_bytes` unless that is 0.
+        """Create the file under the first free name of `names`, limited to `limit_bytes` (0: unlimited).
 
-        Raises OSError when the directory or the file cannot be made.
+        Raises OSError if the directory or the file cannot be created.
         """
-        os.makedirs(directory, exist_ok=True)  # pathlib costs import time in every process
+        os.makedirs(directory, exist_ok=True)  # importing pathlib would cost every process start-up time
         self.path, self._descriptor = _create(directory, names)
         self.is_full = False
         self._limit_bytes = limit_bytes
@@ -31,8 +31,11 @@ class FrameFile:
         self._size_bytes = 0
 
     def append(self, frame_type: int, payload: bytes) -> bool:
-        """Write one frame; return whether it is in the file. Never raises. `is_full` tells why, if it was that."""
-        if len(payload) > MAX_PAYLOAD_BYTES:  # no reader would take it for a frame
+        """Append one frame; return whether it was written. Never raises.
+
+        Sets `is_full` if the size limit prevented it.
+        """
+        if len(payload) > MAX_PAYLOAD_BYTES:  # readers reject larger frames
             return False
         if 0 < self._limit_bytes < self._size_bytes + HEAD.size + len(payload):
             self.is_full = True
@@ -47,25 +50,25 @@ class FrameFile:
         return True
 
     def append_json(self, frame_type: int, facts: Mapping[str, object]) -> bool:
-        """Write one frame that carries JSON."""
+        """Append one frame with a JSON payload."""
         return self.append(frame_type, json.dumps(facts, separators=(",", ":"), default=str).encode())
 
     def sync(self) -> None:
-        """Ask the system to put the data on disk; refusals are ignored."""
+        """Ask the system to write the data to disk; errors are ignored."""
         try:
             os.fdatasync(self._descriptor)
         except (OSError, AttributeError):
             return
 
     def is_deleted(self) -> bool:
-        """Return whether the file has been removed from its directory: what it holds is lost at the end."""
+        """Return whether the file has been deleted: its data is lost once it is closed."""
         try:
             return os.fstat(self._descriptor).st_nlink == 0
         except OSError:
             return False
 
     def close(self) -> None:
-        """Close the file; refusals are ignored."""
+        """Close the file; errors are ignored."""
         try:
             os.close(self._descriptor)
         except OSError:
@@ -81,7 +84,7 @@ class FrameFile:
             view = view[written:]
 
     def _forget_partial_frame(self, begin: int) -> None:
-        """Cut a half-written frame off; where even that is refused it stays, and a reader skips it."""
+        """Remove a partially written frame. If truncation fails too, readers skip the frame by its CRC."""
         if self._size_bytes == begin:
             return
         try:
@@ -92,10 +95,10 @@ class FrameFile:
 
 
 def free_names(stem: str) -> Iterator[str]:
-    """Yield names for a file: the plain one, and others for whoever finds that taken.
+    """Yield candidate file names: the plain one first, then names with the process id.
 
-    A forked child or a helper of the training may have the rank of its parent, and a process may record more
-    than once into a directory.
+    A forked child or a helper process may have the same rank as its parent, and a process may record more than once
+    into one directory.
     """
     yield stem + SUFFIX
     own = f"{stem}-{os.getpid()}"
@@ -105,10 +108,10 @@ def free_names(stem: str) -> Iterator[str]:
 
 
 def _create(directory: str, names: Iterable[str]) -> tuple[str, int]:
-    """Return path and descriptor of a new file; no file is ever overwritten."""
+    """Return path and descriptor of a new file. Existing files are never overwritten."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
     for name in names:
-        path = os.path.join(directory, name)  # as above
+        path = os.path.join(directory, name)  # not pathlib, as above
         try:
             return path, os.open(path, flags, 0o600)
         except FileExistsError:

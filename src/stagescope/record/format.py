@@ -1,18 +1,18 @@
-r"""The recording file (``*.sscope``), one per process: frames that survive any crash.
+r"""The recording file (``*.sscope``): a sequence of frames, written by one process, that survives a crash.
 
-A file is a row of frames and nothing else. Each frame is a 20-byte head and a payload, little-endian:
+A file contains nothing but frames. Each frame is a 20-byte head and a payload, little-endian:
 
     offset  size  field
     0       4     magic, b"\xabSSC"
-    4       4     sequence number, 0 for the first frame of the file, then one more per frame
+    4       4     sequence number: 0 for the first frame of the file, plus one per frame
     8       4     payload length in bytes, at most 4 MiB
     12      1     frame type
     13      3     zero
     16      4     CRC32 of bytes 4-15 and of the payload
 
-A reader that meets damage looks for the next head whose CRC is right; the sequence numbers tell how many
-frames are gone. A file without an END frame belongs to a process that did not end by itself. docs/formats.md
-describes the payloads and the history of `FORMAT_VERSION`.
+After damage, a reader searches for the next head with a valid CRC; the sequence numbers show how many frames are
+missing. A file without an END frame was left by a process that did not end regularly. docs/formats.md describes the
+payloads and the history of `FORMAT_VERSION`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ HEAD = struct.Struct("<4sIIB3xI")
 _GUARDED = slice(4, 16)
 
 HEADER, NAMES, SPANS, CLOCK, DROPS, END, DEVICE_CLOCK = range(1, 8)
-"""Frame types. HEADER, NAMES, DROPS and END carry JSON; SPANS, CLOCK and DEVICE_CLOCK fixed-width records."""
+"""Frame types. HEADER, NAMES, DROPS and END contain JSON; SPANS, CLOCK and DEVICE_CLOCK contain fixed-size records.
+"""
 
 SPAN = struct.Struct("<qqqqqiiiiiIhHBB2x")
 SPAN_FIELDS: tuple[tuple[str, str], ...] = (
@@ -54,7 +55,7 @@ SPAN_FIELDS: tuple[tuple[str, str], ...] = (
     ("lane", "u1"),
     ("reserved", "<u2"),
 )
-"""Fields of one SPANS record in order, spelled as numpy dtypes; `NONE` stands for no value."""
+"""Fields of one SPANS record in order, as numpy dtypes. `NONE` means that the value is unknown."""
 
 NONE = -1
 
@@ -64,7 +65,7 @@ ANCHOR_FIELDS: tuple[tuple[str, str], ...] = (
     ("realtime_ns", "<i8"),
     ("width_ns", "<i8"),
 )
-"""Fields of one CLOCK record: the wall clock read between two monotonic reads `width_ns` apart."""
+"""Fields of one CLOCK record: the wall clock, read between two readings of the monotonic clock `width_ns` apart."""
 
 DEVICE_ANCHOR = struct.Struct("<qqqq")
 DEVICE_ANCHOR_FIELDS: tuple[tuple[str, str], ...] = (
@@ -77,7 +78,7 @@ DEVICE_ANCHOR_FIELDS: tuple[tuple[str, str], ...] = (
 
 
 class Frame(NamedTuple):
-    """One intact frame: its sequence number, type and payload, and where it stands in the file."""
+    """One intact frame: its sequence number, type, payload and file offset."""
 
     sequence: int
     type: int
@@ -86,7 +87,7 @@ class Frame(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A stretch of the file that holds no intact frame: damage, or a frame cut short at the end."""
+    """A part of the file without an intact frame: damage, or a frame that was cut off at the end."""
 
     offset: int
     size_bytes: int
@@ -106,10 +107,10 @@ def encode_frame(sequence: int, frame_type: int, payload: bytes) -> bytes:
 
 
 def scan_frames(data: bytes) -> Iterator[Frame | Gap]:
-    """Yield the intact frames of a recording in file order, and a Gap for every stretch between them.
+    """Yield the intact frames of a recording in file order, and a Gap for each damaged part between them.
 
-    Never raises: any sequence of bytes is a row of frames and gaps. A gap that reaches the end of the file
-    and begins like a frame is `truncated`: what a process leaves behind that was killed while it wrote.
+    Never raises, for any input. A gap at the end of the file that begins like a frame has `truncated` set: a process
+    that is killed while writing leaves such a gap.
     """
     view = memoryview(data)
     position = 0
@@ -127,7 +128,7 @@ def scan_frames(data: bytes) -> Iterator[Frame | Gap]:
 
 
 def _frame_at(view: memoryview, position: int) -> Frame | None:
-    """Return the frame that begins at `position` if it is whole and its CRC is right."""
+    """Return the frame at `position` if it is complete and its CRC matches."""
     head = view[position : position + HEAD.size]
     if len(head) < HEAD.size or head[:4] != MAGIC:
         return None
@@ -142,6 +143,7 @@ def _frame_at(view: memoryview, position: int) -> Frame | None:
 
 def _next_frame(data: bytes, view: memoryview, position: int) -> int:
     """Return the offset of the next intact frame from `position` on, or the length of the file."""
+    # The magic may also occur inside a payload, so each hit is verified by its CRC.
     while (position := data.find(MAGIC, position)) >= 0:
         if _frame_at(view, position) is not None:
             return position
@@ -150,7 +152,7 @@ def _next_frame(data: bytes, view: memoryview, position: int) -> int:
 
 
 def _may_be_truncated(view: memoryview, position: int) -> bool:
-    """Tell whether the rest of the file reads like the beginning of one frame that was cut short."""
+    """Return whether the rest of the file looks like the beginning of a single frame."""
     rest = view[position:]
     if len(rest) < HEAD.size:
         return bytes(rest[:4]) == MAGIC[: len(rest)]

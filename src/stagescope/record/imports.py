@@ -1,7 +1,7 @@
-"""Act right after a module is imported, without importing it ourselves.
+"""Calls functions right after a module is imported by other code.
 
-Finder and loader follow the import system's protocols without its base classes: importlib.abc would cost every
-process of a training 5 ms.
+Finder and loader implement the protocols of the import system without its base classes, because importing
+importlib.abc would cost every process 5 ms.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
 
 class ImportWatch:
-    """Calls a function once after each watched module has been executed; one that fails breaks no import."""
+    """Calls a function once after each watched module has been executed.
+
+    An error in the function does not affect the import.
+    """
 
     def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
         self._actions = dict(actions)
 
     def install(self) -> None:
-        """Begin to watch; modules that are imported already are acted on now."""
+        """Start watching; modules that are already imported are handled now."""
         if self._actions:
             sys.meta_path.insert(0, self)
         for name in list(self._actions):
@@ -38,7 +41,7 @@ class ImportWatch:
             sys.meta_path.remove(self)
 
     def act(self, name: str, module: ModuleType) -> None:
-        """Do what is to be done about `module`, unless that has happened; never raises."""
+        """Call the function for `module`, unless that has already happened; never raises."""
         action = self._actions.pop(name, None)
         if action is None:
             return
@@ -46,21 +49,21 @@ class ImportWatch:
             self.remove()
         try:
             action(module)
-        except Exception as error:  # noqa: BLE001  # an unknown version of a framework must not stop it
+        except Exception as error:  # noqa: BLE001  # an unknown version of a framework must not stop the training
             sys.stderr.write(f"stagescope: cannot record {name}: {error!r}\n")
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders give for a watched module, with our loader around theirs.
+        """Return the spec that the other finders return for a watched module, with our loader around its loader.
 
-        A spec that is found is not yet a module: whoever only asks whether a module exists changes nothing.
+        A spec is not yet a module: code that only checks whether a module exists must not trigger anything.
         """
         if fullname not in self._actions:
             return None
         spec = self._ask_others(fullname, path, target)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _ActingLoader(spec.loader, fullname, self)  # type: ignore[arg-type, assignment]  # a protocol
+            spec.loader = _ActingLoader(spec.loader, fullname, self)  # type: ignore[arg-type, assignment]  # implements the protocol
         return spec
 
     def _ask_others(
@@ -70,19 +73,19 @@ class ImportWatch:
             find_spec = getattr(finder, "find_spec", None)
             spec = find_spec(fullname, path, target) if find_spec and finder is not self else None
             if spec is not None:
-                return spec  # type: ignore[no-any-return]  # so says the protocol
+                return spec  # type: ignore[no-any-return]  # defined by the protocol
         return None
 
 
 class _ActingLoader:
-    """Loads as the original loader does, steps out of the way, then acts."""
+    """Loads like the original loader, restores that loader on the module, then calls the function."""
 
     def __init__(self, loader: Loader, name: str, watch: ImportWatch) -> None:
         self._loader = loader
         self._name = name
         self._watch = watch
 
-    def __getattr__(self, name: str) -> Any:  # whatever else the original loader can do
+    def __getattr__(self, name: str) -> Any:  # all other methods of the original loader
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

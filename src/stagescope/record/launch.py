@@ -1,4 +1,4 @@
-"""Run a command with recording on, and be as good as absent: its output, exit code and signals are its own."""
+"""Runs a command with recording on, without changing its output, exit code or signal handling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HOOK_DIRECTORY = Path(__file__).absolute().parent / "hook"
 SENT_BY_TERMINAL = 0x80
-"""si_code of a signal that the kernel itself sent, such as Ctrl-C: the whole foreground group has it already."""
+"""si_code of a signal sent by the kernel, such as for Ctrl-C: the whole foreground process group has received it."""
 
 _PASSED_ON = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
@@ -27,17 +27,17 @@ _PASSED_ON = frozenset(
 
 
 class Ended(NamedTuple):
-    """How a command ended: by its exit code, or by a signal and then `exit_code` is 128 and the signal."""
+    """How a command ended: with an exit code, or by a signal; then `exit_code` is 128 plus the signal number."""
 
     exit_code: int
     signal_number: int | None
 
 
 def prepare_directory(directory: Path, *, force: bool = False, join: bool = False) -> None:
-    """Make `directory` ready to take the recordings of one run.
+    """Prepare `directory` for the recordings of one run.
 
-    A directory with something in it is refused, unless `force`, which removes the recordings in it (and nothing
-    else), or `join`, which adds to what other nodes of the same run write there. Raises OutputError.
+    Raises OutputError if it is not empty, unless `force` (its recordings are deleted, nothing else) or `join` (the
+    recordings of other nodes of the same run are kept).
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def recording_environment(
     inherited: Mapping[str, str],
     max_bytes: int | None = None,
 ) -> dict[str, str]:
-    """Return the environment that has every Python process of a command record itself into `directory`."""
+    """Return an environment in which every Python process records itself into `directory`."""
     path = [str(HOOK_DIRECTORY), *filter(None, [inherited.get("PYTHONPATH")])]
     environment = {
         **inherited,
@@ -78,26 +78,26 @@ def recording_environment(
 
 
 def recordings_in(directory: Path) -> set[Path]:
-    """Return the recordings in a directory and in those of machines in it."""
+    """Return the recordings in a directory and in its subdirectories, one per machine."""
     return {*directory.glob(f"*{SUFFIX}"), *directory.glob(f"*/*{SUFFIX}")}
 
 
 def count_processes(recordings: Iterable[Path]) -> int:
-    """Return how many processes have written these: the segments of one are told apart by what follows a dot."""
+    """Return how many processes wrote these files. The segments of a process differ in the part after the first dot."""
     return len({(path.parent, path.name.partition(".")[0]) for path in recordings})
 
 
 def run_command(
     command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None = None
 ) -> Ended:
-    """Run `command` to its end and return how it ended; output goes where ours goes, or to `output`.
+    """Run `command` to its end and return how it ended. Its output goes to `output`, or to our own.
 
-    Signals sent to this process alone are passed on; what the terminal sends reaches the command anyway. Raises
-    CommandError when it cannot be started.
+    Signals that are sent to this process alone are forwarded; those from the terminal reach the command directly.
+    Raises CommandError if the command cannot be started.
     """
     watched = _PASSED_ON | {signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    at_child_end = _heed_children()
+    at_child_end = _watch_children()
 
     def as_if_started_alone() -> None:
         signal.signal(signal.SIGCHLD, at_child_end)
@@ -109,7 +109,7 @@ def run_command(
             env=dict(environment),
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
-            preexec_fn=as_if_started_alone,  # noqa: PLW1509  # no threads here
+            preexec_fn=as_if_started_alone,  # noqa: PLW1509  # this process has no other threads
         )
         return _ended(_follow(process, watched))
     except (FileNotFoundError, NotADirectoryError):
@@ -117,14 +117,14 @@ def run_command(
     except OSError as reason:
         raise CommandError.cannot_start(command[0], reason) from None
     finally:
-        _forget_pending(watched)
+        _discard_pending(watched)
         if at_child_end is signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def die_alike(ended: Ended) -> None:
-    """End this process by the signal that ended the command, so that a shell sees the same; else return."""
+def end_by_same_signal(ended: Ended) -> None:
+    """End this process by the signal that ended the command, so a shell sees the same status; otherwise return."""
     if ended.signal_number is None:
         return
     _leave_no_core()
@@ -133,8 +133,8 @@ def die_alike(ended: Ended) -> None:
     os.kill(os.getpid(), ended.signal_number)
 
 
-def _heed_children() -> signal.Handlers:
-    """Return whether ends of children were ignored; undo that, or the system would tell us nothing of them."""
+def _watch_children() -> signal.Handlers:
+    """Reset an ignored SIGCHLD, which would hide the end of the child; return the previous handler."""
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         return signal.SIG_DFL
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -142,7 +142,7 @@ def _heed_children() -> signal.Handlers:
 
 
 def _follow(process: subprocess.Popen[bytes], watched: frozenset[signal.Signals]) -> int:
-    """Wait for the end of `process`, passing signals on; return its code as subprocess spells it."""
+    """Wait for the end of `process` while forwarding signals; return its code as subprocess defines it."""
     while (code := process.poll()) is None:
         arrived = signal.sigwaitinfo(watched)
         if arrived.si_signo != signal.SIGCHLD and arrived.si_code != SENT_BY_TERMINAL:
@@ -154,14 +154,14 @@ def _ended(code: int) -> Ended:
     return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
 
 
-def _forget_pending(watched: frozenset[signal.Signals]) -> None:
-    """Take signals that came at the very end off the queue: they were meant for the command."""
+def _discard_pending(watched: frozenset[signal.Signals]) -> None:
+    """Discard signals that arrived at the very end: they were meant for the command."""
     while signal.sigtimedwait(watched, 0):
         continue
 
 
 def _leave_no_core() -> None:
-    """Write no core file of this process: the command has left its own."""
-    import resource  # not on every platform, and seldom needed
+    """Prevent a core file of this process; the command has already written its own."""
+    import resource  # not available on every platform, and rarely needed
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

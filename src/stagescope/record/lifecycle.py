@@ -1,9 +1,9 @@
-"""The ends of a process: exit, fork, SIGTERM. Each is passed on exactly as if nobody had watched.
+"""Stores the recording when the process exits, forks or receives SIGTERM, without changing what happens then.
 
-SIGTERM is the hard one. A Python handler only runs between bytecodes of the main thread, and that thread may sit
-in a collective that never returns. So the C-level handler also writes to the writer's pipe
-(`signal.set_wakeup_fd`); the writer stores what there is, gives the main thread a moment to act, and else ends
-the process itself the way the default action would have.
+SIGTERM is the difficult case. A Python signal handler only runs between bytecodes of the main thread, which may be
+blocked in a collective that never returns. The C-level handler therefore also writes to the writer's pipe
+(`signal.set_wakeup_fd`). The writer stores everything, gives the main thread `MAIN_THREAD_GRACE_S` to handle the
+signal, and otherwise ends the process itself with the signal's default action.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ SIGNAL_FLUSH_TIMEOUT_S = 2.0
 MAIN_THREAD_GRACE_S = 1.0
 _SIGTERM = {signal.SIGTERM}
 _kept_open: list[Writer] = []
-"""Writers whose pipe the C-level handler still writes to, because they were stopped outside the main thread."""
+"""Writers that were stopped outside the main thread. Only the main thread may call `set_wakeup_fd`, so the C-level
+handler still writes to their pipes, which must stay open.
+"""
 
 
 class Lifecycle:
-    """Stores the recording at every end of the process that leaves a moment for it."""
+    """Stores the recording at every end of the process that leaves time for it."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -44,7 +46,7 @@ class Lifecycle:
         _register_at_fork(weakref.ref(self))
 
     def attach(self, writer: Writer) -> None:
-        """Watch the ends of this process; called whenever a thread records its first span."""
+        """Watch for the end of this process. Called whenever a thread records its first span."""
         if self._detached:
             return
         if self._attached_pid != os.getpid():
@@ -54,16 +56,18 @@ class Lifecycle:
             self._watch_sigterm(writer)
 
     def detach(self) -> None:
-        """Stop watching: give SIGTERM back if it is still ours."""
+        """Stop watching; restore the previous SIGTERM handler if ours is still installed."""
         self._detached = True
         atexit.unregister(self._at_exit)
-        if self._watched_by is not None and not _is_main_thread():  # Python leaves signals to the main thread
+        if (
+            self._watched_by is not None and not _is_main_thread()
+        ):  # Python allows signal handlers to be changed in the main thread only
             _kept_open.append(self._watched_by)
             return
         self._give_sigterm_back()
 
     def on_signal_byte(self, number: int) -> None:
-        """Act on a signal seen by the C-level handler; runs in the writer thread, everything is stored."""
+        """Handle a signal that the C-level handler reported. Runs in the writer thread, after everything is stored."""
         if number != signal.SIGTERM or signal.getsignal(signal.SIGTERM) != self._on_sigterm:
             return
         if not self._handled.wait(MAIN_THREAD_GRACE_S) and self._previous is signal.SIG_DFL:
@@ -78,25 +82,25 @@ class Lifecycle:
         self._watched_by = writer
         signal.signal(signal.SIGTERM, self._on_sigterm)
         listener = signal.set_wakeup_fd(writer.wake_descriptor, warn_on_full_buffer=False)
-        if listener != -1:  # an event loop listens already, and it comes first
+        if listener != -1:  # an event loop already uses it and keeps precedence
             _set_wakeup_descriptor(listener)
 
     def _give_sigterm_back(self) -> None:
-        """Undo `_watch_sigterm`, but for what somebody else has replaced since."""
+        """Undo `_watch_sigterm`, except for handlers that other code has replaced since."""
         writer, self._watched_by = self._watched_by, None
         if writer is None:
             return
         if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-            signal.signal(signal.SIGTERM, self._previous)  # type: ignore[arg-type]  # what getsignal gave us
+            signal.signal(signal.SIGTERM, self._previous)  # type: ignore[arg-type]  # the value came from getsignal
         listener = signal.set_wakeup_fd(-1)
         if listener != writer.wake_descriptor:
             _set_wakeup_descriptor(listener)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        """Store what there is, then do what would have been done without us.
+        """Store the recording, then do what would have happened without the recorder.
 
-        A handler that the training has installed since may call this one as "the previous handler". Without us
-        that had been none, so then it is the training that decides whether the process ends.
+        A handler that the training installed later may call this one as "the previous handler". Without the recorder
+        there would have been none, so in that case the training decides whether the process ends.
         """
         self._handled.set()
         self._recorder.flush(SIGNAL_FLUSH_TIMEOUT_S)
@@ -113,16 +117,16 @@ class Lifecycle:
             self._recorder.stop("exit")
 
     def before_fork(self) -> None:
-        """Hold SIGTERM back: one sent to the newborn child would write into the parent's pipe, and end it."""
+        """Block SIGTERM during the fork: the child would write a signal into the parent's pipe, and end the parent."""
         self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGTERM)
 
     def after_fork(self) -> None:
-        """Let SIGTERM through again, in the thread that has forked."""
+        """Unblock SIGTERM in the forking thread."""
         if signal.SIGTERM not in self._masks.before:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGTERM)
 
     def begin_in_child(self) -> None:
-        """Begin anew in a forked child, which must not touch the parent's pipe or file."""
+        """Start with empty state in a forked child, which must not touch the parent's pipe or file."""
         if not self._detached:
             self._give_sigterm_back()
             self._handled = threading.Event()
@@ -131,9 +135,12 @@ class Lifecycle:
 
 
 def _register_at_fork(of_lifecycle: weakref.ref[Lifecycle]) -> None:
-    """Tell a lifecycle of every fork, for as long as there is one: Python itself never forgets a function."""
+    """Call a lifecycle at every fork while it exists.
 
-    def tell(act: Callable[[Lifecycle], None]) -> Callable[[], None]:
+    `os.register_at_fork` has no way to unregister a function, hence the weak reference.
+    """
+
+    def make(act: Callable[[Lifecycle], None]) -> Callable[[], None]:
         def at_fork() -> None:
             lifecycle = of_lifecycle()
             if lifecycle is not None:
@@ -142,9 +149,9 @@ def _register_at_fork(of_lifecycle: weakref.ref[Lifecycle]) -> None:
         return at_fork
 
     os.register_at_fork(
-        before=tell(Lifecycle.before_fork),
-        after_in_parent=tell(Lifecycle.after_fork),
-        after_in_child=tell(Lifecycle.begin_in_child),
+        before=make(Lifecycle.before_fork),
+        after_in_parent=make(Lifecycle.after_fork),
+        after_in_child=make(Lifecycle.begin_in_child),
     )
 
 
@@ -153,7 +160,7 @@ def _is_main_thread() -> bool:
 
 
 def _set_wakeup_descriptor(descriptor: int) -> None:
-    """Have the C-level handler write to `descriptor` again, unless that is closed by now."""
+    """Let the C-level handler write to `descriptor` again, unless it has been closed meanwhile."""
     try:
         signal.set_wakeup_fd(descriptor)
     except (OSError, ValueError):
@@ -161,10 +168,10 @@ def _set_wakeup_descriptor(descriptor: int) -> None:
 
 
 def _at_process_end(function: Callable[[], None]) -> None:
-    """Have `function` called at exit; a multiprocessing child skips atexit and runs its finalizers instead."""
+    """Call `function` at exit. A multiprocessing child does not run atexit functions, only its finalizers."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
-        from multiprocessing.util import Finalize  # only in a child, where it is loaded
+        from multiprocessing.util import Finalize  # already loaded in such a child
 
         Finalize(None, function, exitpriority=10)
     else:
@@ -172,10 +179,12 @@ def _at_process_end(function: Callable[[], None]) -> None:
 
 
 def _die_by(number: int) -> None:
-    """End this process by a signal's default action from a thread that is not the main one."""
+    """End this process by the default action of signal `number`, from a thread other than the main one."""
     try:
-        import ctypes  # costs 10 ms and is needed once in the life of a process
-    except ImportError:  # a Python built without it; better another signal than a process that does not end
+        import ctypes  # its import costs 10 ms, and it is rarely needed
+    except (
+        ImportError
+    ):  # a Python built without ctypes: a process that ends by SIGKILL is better than one that hangs
         number = signal.SIGKILL
     else:
         ctypes.CDLL(None).signal(number, 0)

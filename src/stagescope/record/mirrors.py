@@ -1,8 +1,8 @@
-"""The recorded actions once more as ranges of other profilers: NVTX for Nsight, mstx for MindStudio, Kineto for torch.
+"""Shows recorded actions as ranges in other profilers: NVTX (Nsight), mstx (MindStudio) and Kineto (torch.profiler).
 
-``stagescope run --also nvtx,kineto`` shows each action in those tools under the name that it has here, such as
-``F1.3 step 2``. A mirror costs what its profiler asks for a range; without the option there is none, and the recorder
-pays for one comparison. A library is looked for only among what the training has imported.
+With ``stagescope run --also nvtx,kineto`` each action appears in those tools under its stagescope name, such as
+``F1.3 step 2``. The cost per action is that of a range in the respective profiler; without the option the recorder
+pays for one comparison. Only libraries that the training has already imported are used.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ OTHER = BY_NAME["other"].code
 
 
 class Profiler(Protocol):
-    """Another profiler: opens a named range and closes it. Either may raise, and is then let be."""
+    """Another profiler that can open and close named ranges. If either call raises, the profiler is not used again."""
 
     def open(self, name: str) -> Any:
-        """Open a range and return what closes it."""
+        """Open a range and return the object that `close` needs."""
 
     def close(self, opened: Any) -> None:
-        """Close the range that `open` has returned."""
+        """Close a range."""
 
 
 class Nvtx:
-    """NVTX ranges of the calling thread, through torch or Paddle (Nsight Systems shows them)."""
+    """NVTX ranges of the calling thread, through torch or Paddle (shown by Nsight Systems)."""
 
     def open(self, name: str) -> Any:
         """Push a range; return the function that pops it."""
@@ -57,7 +57,7 @@ class Nvtx:
 
 
 class Mstx:
-    """Ranges on the NPU's current stream (MindStudio and msprof show them)."""
+    """Ranges on the NPU's current stream (shown by MindStudio and msprof)."""
 
     def open(self, name: str) -> Any:
         """Start a range; return its number."""
@@ -85,11 +85,11 @@ class Kineto:
 
 
 PROFILERS: dict[str, Callable[[], Profiler]] = {"kineto": Kineto, "mstx": Mstx, "nvtx": Nvtx}
-"""What ``--also`` may name."""
+"""Valid names for ``--also``."""
 
 
 def parse_profilers(text: str) -> tuple[str, ...]:
-    """Return the names in a list such as ``nvtx,kineto``, each once; raises UsageError for one that is unknown."""
+    """Return the distinct names in a list such as ``nvtx,kineto``; raises UsageError for an unknown one."""
     names = tuple(dict.fromkeys(filter(None, (part.strip().lower() for part in text.split(",")))))
     unknown = [name for name in names if name not in PROFILERS]
     if unknown or not names:
@@ -98,13 +98,13 @@ def parse_profilers(text: str) -> tuple[str, ...]:
 
 
 def install(names: tuple[str, ...], recorder: Recorder, patches: Patches) -> None:
-    """Have the actions, and the spans that are marked by hand, shown in these profilers as well."""
-    from stagescope.record import spans  # imports this part of itself
+    """Show actions and manually marked spans in the profilers `names`."""
+    from stagescope.record import spans  # circular: spans imports this package
 
     mirrors = recorder.mirror = Mirrors(recorder, names)
 
-    class MirroredSpan(spans.CarefulSpan):
-        """Records as any span does, and opens a range around the body in the other profilers."""
+    class MirroredSpan(spans.DetailedSpan):
+        """Records like any span, and opens a range around the body in the other profilers."""
 
         __slots__ = ()
 
@@ -113,7 +113,7 @@ def install(names: tuple[str, ...], recorder: Recorder, patches: Patches) -> Non
             super().__enter__()
 
         def __exit__(self, *error: object) -> None:
-            super().__exit__(*error)  # type: ignore[arg-type]  # what the statement hands in
+            super().__exit__(*error)  # type: ignore[arg-type]  # the arguments of the with statement
             mirrors.close()
 
     patches.replace(spans, "DETAILED", MirroredSpan)
@@ -121,7 +121,7 @@ def install(names: tuple[str, ...], recorder: Recorder, patches: Patches) -> Non
 
 
 class Mirrors:
-    """Opens and closes the same ranges in every profiler that was asked for. Never raises."""
+    """Opens and closes the same ranges in all requested profilers. Never raises."""
 
     def __init__(self, recorder: Recorder, names: tuple[str, ...]) -> None:
         self._recorder = recorder
@@ -129,20 +129,20 @@ class Mirrors:
         self._open = threading.local()
 
     def open(self, kind: int, stage: int = NONE, microbatch: int = NONE, name: str = "") -> None:
-        """Open the range of a action; a action that is neither of a stage nor of a micro-batch is named by its kind."""
+        """Open the range of an action. Without stage and micro-batch it is named after its kind."""
         text = self.name_of(kind, stage, microbatch, name)
         opened = []
         for profiler_name, profiler in list(self._profilers.items()):
             try:
                 opened.append((profiler_name, profiler, profiler.open(text)))
-            except Exception as error:  # noqa: BLE001, PERF203  # it is another library's, and the training goes on
+            except Exception as error:  # noqa: BLE001, PERF203  # errors of another library must not stop the training
                 self._give_up(profiler_name, error)
         self._stack().append(opened)
 
     def open_span(self, kind: object, details: dict[str, Any]) -> None:
-        """Open the range of a span that is marked by hand; none where it is not recorded."""
+        """Open the range of a manually marked span, unless recording is off."""
         if not self._recorder.enabled:
-            self._stack().append([])  # for the `close` that comes
+            self._stack().append([])  # so that the matching `close` has an entry to pop
             return
         known = BY_NAME.get(kind) if isinstance(kind, str) else None
         numbers = [details.get(name) for name in ("stage", "microbatch")]
@@ -150,7 +150,7 @@ class Mirrors:
         self.open(known.code if known else OTHER, stage, microbatch, "" if known else str(kind))
 
     def close(self) -> None:
-        """Close the ranges that this thread has opened last."""
+        """Close the most recently opened ranges of this thread."""
         stack = self._stack()
         for profiler_name, profiler, opened in reversed(stack.pop() if stack else []):
             try:
@@ -159,7 +159,7 @@ class Mirrors:
                 self._give_up(profiler_name, error)
 
     def run(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Any:
-        """Return what `call` returns, with its ranges around it."""
+        """Return the result of `call`, with its ranges around it."""
         self.open(kind, stage, microbatch)
         try:
             return call()
@@ -167,11 +167,11 @@ class Mirrors:
             self.close()
 
     def around(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Callable[[], Any]:
-        """Return `call` with the ranges of a action around it."""
+        """Return `call` with the ranges of an action around it."""
         return lambda: self.run(kind, stage, microbatch, call)
 
     def name_of(self, kind: int, stage: int, microbatch: int, name: str = "") -> str:
-        """Return what a action is called in the other profilers, such as ``F1.3 step 2``."""
+        """Return the name of an action in the other profilers, such as ``F1.3 step 2``."""
         text = name or _label(kind, stage, microbatch)
         return text if self._recorder.step == NONE else f"{text} step {self._recorder.step}"
 
@@ -184,11 +184,11 @@ class Mirrors:
 
     def _give_up(self, profiler: str, error: Exception) -> None:
         self._profilers.pop(profiler, None)
-        self._recorder.warn(f"no {profiler} ranges are written: {_reason(error)}")
+        self._recorder.warn(f"{profiler} ranges are no longer written: {_reason(error)}")
 
 
 def _label(kind: int, stage: int, microbatch: int) -> str:
-    """Return the field's notation where stage or micro-batch is known, as ``F1.3``, ``F1`` or ``F.3``."""
+    """Return the usual notation as far as stage and micro-batch are known: ``F1.3``, ``F1`` or ``F.3``."""
     name = BY_CODE[kind].name
     if NONE not in (stage, microbatch):
         return label(name, stage, microbatch)
@@ -199,6 +199,6 @@ def _label(kind: int, stage: int, microbatch: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):  # of sys.modules
+    if isinstance(error, KeyError):  # raised by sys.modules[...]
         return f"the training has not imported {error.args[0]}"
     return f"{type(error).__name__}: {error}"

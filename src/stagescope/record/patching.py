@@ -1,4 +1,4 @@
-"""Wrap class attributes and module globals once, and put back what was there."""
+"""Wraps class attributes and module globals once, and restores them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARK = "__stagescope_original__"
 
 
 class Patches:
-    """A set of replaced attributes that can be undone; wrapping the same attribute twice does nothing."""
+    """A set of replaced attributes that can be restored. Wrapping an attribute a second time has no effect."""
 
     def __init__(self) -> None:
         self._replaced: list[tuple[object, str, object, object]] = []
@@ -24,8 +24,8 @@ class Patches:
     ) -> bool:
         """Replace the function `name` that `owner` itself defines with ``make(original)``.
 
-        Returns whether it was replaced: an attribute that is missing (another version of the framework),
-        inherited, a static or class method, or wrapped already is left alone.
+        Returns whether it was replaced. An attribute is left unchanged if it is missing (another version of the
+        framework), inherited, a static or class method, or already wrapped.
         """
         original = vars(owner).get(name)
         if not callable(original) or isinstance(original, staticmethod) or hasattr(original, MARK):
@@ -34,18 +34,21 @@ class Patches:
         return True
 
     def replace(self, owner: object, name: str, replacement: object) -> None:
-        """Put `replacement` where `owner` has `name`, and remember what was there."""
+        """Set attribute `name` of `owner` to `replacement` and remember the original."""
         original = vars(owner)[name]
         setattr(replacement, MARK, original)
         setattr(owner, name, replacement)
         self._replaced.append((owner, name, original, replacement))
 
     def on_undo(self, call: Callable[[], object]) -> None:
-        """Have `call` run by `undo`: for hooks that a framework takes and gives back itself."""
+        """Let `undo` run `call`, for hooks that are registered with a framework."""
         self._undo_calls.append(call)
 
     def undo(self) -> None:
-        """Put every original back, the last one first, unless somebody has replaced ours since; never raises."""
+        """Restore all originals in reverse order; never raises.
+
+        Attributes that other code has replaced since are left alone.
+        """
         while self._undo_calls:
             self._run(self._undo_calls.pop())
         for owner, name, original, replacement in reversed(self._replaced):
@@ -56,5 +59,5 @@ class Patches:
     def _run(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001  # it is a framework's, and the others must be run still
-            sys.stderr.write(f"stagescope: cannot take a hook back: {error!r}\n")
+        except Exception as error:  # noqa: BLE001  # framework code; the remaining calls must still run
+            sys.stderr.write(f"stagescope: cannot remove a hook: {error!r}\n")

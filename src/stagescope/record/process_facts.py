@@ -1,4 +1,4 @@
-"""What a process knows of itself and of its place in a action before any framework has spoken."""
+"""Facts about a process and its place in the run that are known before any framework is imported."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _HERE_AND_EVERYWHERE = (
     ("MPI_LOCALNRANKS", "PMI_SIZE"),
 )
 """Variables of torchrun (torch/distributed/elastic/agent/server/local_elastic_agent.py of torch 2.9), Open MPI, Paddle
-(python/paddle/distributed/launch of 3.x), MPICH and Slurm; CROSS_SIZE is DeepSpeed's (launcher/launch.py of 0.18)."""
+(python/paddle/distributed/launch of 3.x), MPICH and Slurm. CROSS_SIZE is DeepSpeed's (launcher/launch.py of 0.18).
+"""
 
 
 def process_facts(began_ns: int) -> dict[str, object]:
-    """Return the header's first facts; ask late, when a rank knows its own."""
+    """Return the initial facts of the header. Called with the first span, when the environment is complete."""
     return {
         "format": "stagescope recording",
         "version": FORMAT_VERSION,
@@ -40,18 +41,20 @@ def process_facts(began_ns: int) -> dict[str, object]:
 
 
 def machine_directory(directory: str) -> str:
-    """Return where this machine's processes write: below `directory` under the machine's name if there are several.
+    """Return the output directory of this machine: a folder named after the machine if the run uses several of them.
 
-    A file system that all of them share then has no directory that every rank of a large action creates files in.
+    This way the ranks of a large run do not all create their files in one directory of a shared file system.
     """
     if not _several_machines():
         return directory
     name = os.uname().nodename.replace(os.sep, "_").lstrip(".")
-    return os.path.join(directory, name or "machine")  # pathlib costs import time in every process
+    return os.path.join(
+        directory, name or "machine"
+    )  # importing pathlib would cost every process start-up time
 
 
 def _several_machines() -> bool:
-    """Return whether the launcher says that the action runs on more than one machine."""
+    """Return whether the launcher's variables show that the run uses more than one machine."""
     for here, everywhere in _HERE_AND_EVERYWHERE:
         own, all_ = _number(here), _number(everywhere)
         if own is not None and all_ is not None:

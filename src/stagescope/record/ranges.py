@@ -1,4 +1,4 @@
-"""The step range of Paddle's static pipeline tool, with the name and the arguments that its users have in place."""
+"""The step range of Paddle's static pipeline profiler, with the name and arguments that its users already have."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def job_schedule_profiler_range(
     end: int,
     exit_after_prof: bool = True,  # noqa: FBT001, FBT002  # Paddle's signature
 ) -> AbstractContextManager[bool]:
-    """Return a context that records step `iter_id` if ``start <= iter_id < end``, and yields whether it does.
+    """Return a context manager that records step `iter_id` if ``start <= iter_id < end``, and yields whether it does.
 
-    Takes the place of ``paddle.profiler.utils.job_schedule_profiler_range`` (Paddle 3.3.1). See `profile_range` for the
-    two things that differ on purpose: a crash in the last step stays a crash, and that step is really recorded.
+    A replacement for ``paddle.profiler.utils.job_schedule_profiler_range`` (Paddle 3.3.1). `profile_range` explains
+    the two deliberate differences: an exception in the last step is not hidden, and that step is completely recorded.
     """
     return profile_range(iter_id, start, end, exit_after_prof)

@@ -1,4 +1,4 @@
-"""The recorder of one process: what is on, which step it is, and the way of a span into its buffer."""
+"""The recorder of one process: whether it is recording, the current step, and how a span reaches its buffer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stagescope.record.format import NONE
 from stagescope.record.lifecycle import Lifecycle
 from stagescope.record.process_facts import machine_directory, process_facts
 from stagescope.record.recording import MAX_NAME_CHARACTERS, Recording
-from stagescope.record.records import LANE_OF_CODE, is_our_own, pack_span, plain_middle, plain_tails
+from stagescope.record.records import LANE_OF_CODE, is_packing_error, pack_span, plain_middle, plain_tails
 from stagescope.record.segments import DEFAULT_MAX_BYTES
 from stagescope.record.timing import Timer
 from stagescope.record.writer import Writer
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
     from stagescope.record.mirrors import Mirrors
 
+# A stop must not hold up the end of a training for long when the file system hangs.
 FLUSH_TIMEOUT_S = 5.0
+# Together with the flush, this has to fit into the time between SIGTERM and SIGKILL.
 RESCUE_TIMEOUT_S = 1.5
 
 
 class Recorder:
-    """Records spans of this process. Its methods never raise and never wait for the disk, but for flush and stop."""
+    """Records spans of this process. No method raises, and only `flush` and `stop` wait for the disk."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Recorder:
         capacity_bytes: int = DEFAULT_CAPACITY_BYTES,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
-        """Record into `directory`: keep `capacity_bytes` in memory, and `max_bytes` on disk unless that is 0."""
+        """Record into `directory`, with at most `capacity_bytes` in memory and `max_bytes` on disk (0: unlimited)."""
         self.directory = directory
         self._max_bytes = max_bytes
         self.steps = steps or StepRange()
@@ -67,10 +69,12 @@ class Recorder:
         self._lifecycle = Lifecycle(self)
 
     def _begin_empty(self) -> None:
-        """Set up everything that belongs to this process alone; a forked child does it again."""
+        """Create the state that belongs to this process alone. A forked child calls this again."""
         self._pool = ChunkPool(self.capacity_bytes)
         self.local = threading.local()
-        self._lock = threading.RLock()  # a signal handler may record a span while its thread holds it
+        self._lock = (
+            threading.RLock()
+        )  # reentrant: a signal handler may record a span while its own thread holds it
         self._recording = Recording(self.directory, self._max_bytes)
         self._name_ids: dict[str, int] = {}
         self._writer: Writer | None = None
@@ -83,7 +87,7 @@ class Recorder:
 
     @property
     def step(self) -> int:
-        """Number of the step that spans belong to now, NONE outside of all."""
+        """Number of the current training step, `NONE` outside of any step."""
         return self._step
 
     @step.setter
@@ -93,13 +97,13 @@ class Recorder:
         self.on_change()
 
     def switch(self, *, on: bool) -> None:
-        """Record from now on, or not."""
+        """Turn recording on or off."""
         self.enabled = on
         self.on_change()
 
     @property
     def has_spans(self) -> bool:
-        """Whether there was a span since `forget_spans` was called."""
+        """Whether a span was recorded since the last call of `forget_spans`."""
         return self.seen.spans
 
     @property
@@ -107,7 +111,7 @@ class Recorder:
         """Path of the recording file, None before the first span."""
         return self._recording.path
 
-    def emit(  # noqa: PLR0917  # a span is what it is: these are the fields of a record
+    def emit(  # noqa: PLR0917  # the fields of one record
         self,
         kind: int,
         start_ns: int,
@@ -123,12 +127,12 @@ class Recorder:
         pair: int = NONE,
         step: int | None = None,
     ) -> None:
-        """Record one span of the current step, or of the given one, on the lane that its kind belongs to."""
+        """Record one span of `step` (default: the current step) on the lane that its kind belongs to."""
         try:
             buffer = self.local.buffer
         except AttributeError:
             buffer = self._new_buffer()
-        chunk_of_records = buffer.chunk or buffer.find_room()
+        chunk_of_records = buffer.chunk or buffer.find_space()
         if chunk_of_records is None:
             return
         used = chunk_of_records.used
@@ -136,13 +140,13 @@ class Recorder:
             pack_span(chunk_of_records.data, used, start_ns, end_ns, wait_start_ns, wait_end_ns, size_bytes,
                        self._step if step is None else step, stage, microbatch, peer, pair, name, chunk,
                        buffer.index, kind, LANE_OF_CODE[kind])  # fmt: skip
-        except Exception as error:  # a value that fits no field must not stop the training
+        except Exception as error:  # a value that does not fit its field must not stop the training
             if used <= LAST_RECORD:
                 buffer.dropped += 1
-                if is_our_own(error):
+                if is_packing_error(error):
                     return
                 raise
-            buffer.turn_over()  # nobody has done that yet: spans that are marked by hand do not look for it
+            buffer.turn_over()  # still full, because `Span.__exit__` does not turn chunks over
         else:
             if chunk_of_records.used == used:
                 self.seen.spans = True
@@ -150,7 +154,7 @@ class Recorder:
                 if used == LAST_RECORD:
                     buffer.turn_over()
                 return
-        self.emit(  # in another chunk, or because a signal handler has recorded a span in the same place
+        self.emit(  # retry in the next chunk, or after a signal handler recorded a span in the same slot
             kind,
             start_ns,
             end_ns,
@@ -167,12 +171,12 @@ class Recorder:
         )
 
     def expect_spans(self) -> None:
-        """Watch the ends of this process from now on, as it has spans that are only known later."""
+        """Start the writer now, for spans whose times become known only later."""
         if not hasattr(self.local, "buffer"):
             self._new_buffer()
 
     def drop(self, count: int) -> None:
-        """Count spans that were timed and cannot be recorded."""
+        """Count `count` spans that were timed but cannot be recorded."""
         if not count:
             return
         try:
@@ -182,21 +186,21 @@ class Recorder:
         buffer.dropped += count
 
     def add_device_anchor(self, record: bytes) -> None:
-        """Have one packed record of the map from the device's clock to the host's written with the next spans."""
+        """Queue one packed DEVICE_CLOCK record, to be written before the next spans."""
         self._recording.add_device_anchor(record)
 
     def warn(self, message: str) -> None:
-        """Say once on stderr what recording suffers from."""
+        """Print a warning on stderr, once per message."""
         self._recording.warn(message)
 
     def name_id(self, text: str) -> int:
-        """Return the string table's number for `text`, of which the beginning counts."""
+        """Return the string table index of `text`, which is truncated to `MAX_NAME_CHARACTERS`."""
         return self._name_ids.get(text) or self._new_name_id(text[:MAX_NAME_CHARACTERS])
 
     def begin_step(self, step: int | None = None) -> int:
-        """Enter the next training step, or the given one; return the moment.
+        """Enter the next training step, or step `step`, and return the current time in nanoseconds.
 
-        Once a step was given, it lasts until another one is given: the training counts, not the recorder.
+        Once the training has passed a step number, only another explicit number changes the step.
         """
         if step is not None:
             self.step, self.step_is_given = step, True
@@ -208,44 +212,45 @@ class Recorder:
         return now_ns()
 
     def end_step(self, start_ns: int) -> None:
-        """Record the step that began at `start_ns` and have the writer store it."""
+        """Record the step that began at `start_ns` and wake the writer."""
         if self.enabled:
             self.emit(STEP_CODE, start_ns, now_ns())
             self.timer.harvest()
             self.flush_soon()
 
     def forget_spans(self) -> bool:
-        """Clear `has_spans`, which every span sets; return whether there has been one at any time."""
+        """Clear `has_spans`; return whether any span has been recorded since the process started."""
+        # A guard such as `profile_range` needs to know about spans before the previous one, too.
         self._had_spans |= self.seen.spans
         self.seen.spans = False
         return self._had_spans
 
     def new_pair(self) -> int:
-        """Return a number for two actions that overlap."""
+        """Return a new number that marks two actions as overlapping."""
         self.last_pair += 1
         return self.last_pair
 
     def describe(self, **facts: object) -> None:
-        """Add facts to the recording's header; a forked child has them too."""
+        """Add facts to the header of the recording. A forked child inherits them."""
         with self._lock:
             self._facts.update(facts)
             if self._writer:
                 self._recording.describe(facts)
 
     def flush_soon(self) -> None:
-        """Ask the writer to store what is there; returns at once."""
+        """Wake the writer without waiting for it."""
         writer = self._writer
         if writer:
             writer.wake()
 
     def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> bool:
-        """Store everything emitted so far; return whether that was done within `timeout_s`."""
+        """Write everything emitted so far; return whether that finished within `timeout_s`."""
         self.timer.harvest()
         writer = self._writer
         return writer.flush(timeout_s) if writer else True
 
     def stop(self, reason: str) -> None:
-        """Store everything, write the END frame and end the writer; does nothing the second time."""
+        """Write everything and the END frame, and stop the writer. Calling it again has no effect."""
         self.timer.finish()
         self.switch(on=False)
         self._lifecycle.detach()
@@ -257,9 +262,10 @@ class Recorder:
         self._pool.close()
 
     def rescue(self) -> None:
-        """Store what a device has done, from the writer thread, while the main thread is stuck.
+        """Write what the device has finished; called by the writer thread while the main thread is stuck.
 
-        A driver that hangs as well must not keep the process alive, so it is asked in a thread that may stay behind.
+        The device is queried in a daemon thread, because a driver call may hang too and must not keep the process
+        alive.
         """
         writer = self._writer
         if writer is None or self.timer.device is None:
@@ -273,7 +279,7 @@ class Recorder:
         writer.store_now()
 
     def restart_in_child(self) -> None:
-        """Drop what a fork brought along: the child writes a file of its own, once it has a span."""
+        """Discard the state inherited through a fork. The child creates its own file with its first span."""
         if self._writer:
             self._writer.abandon()
         self._begin_empty()
@@ -281,9 +287,9 @@ class Recorder:
         self.timer.restart_in_child()
 
     def _new_buffer(self) -> ThreadBuffer:
-        """Return the calling thread's new buffer; the first one starts the writer.
+        """Return a new buffer for the calling thread. The first buffer starts the writer.
 
-        Where nothing is recorded any more, or nothing can be, the buffer has no room and drops every span.
+        When recording has stopped or could not start, the buffer has no memory and drops every span.
         """
         with self._lock:
             if self._writer is None and not self._stopped and not self._writer_is_starting:
@@ -297,17 +303,17 @@ class Recorder:
         self.local.buffer = buffer
         self.local.end = ThreadEnd(buffer)
         if not self._stopped:
-            self.timer.begin_step()  # a script that only marks spans by hand never begins a step or a action
+            self.timer.begin_step()  # scripts that only use `span` never call begin_step or run an action
         return buffer
 
     def _start_writer(self) -> None:
-        self._writer_is_starting = True  # to a signal handler that records a span while we are here
+        self._writer_is_starting = True  # checked by a signal handler that records a span meanwhile
         try:
             self._recording.write_into(machine_directory(self.directory))
             self._recording.describe({**process_facts(self._began_ns), **self._facts})
             on_signal = self._lifecycle.on_signal_byte
             self._writer = Writer(self._recording, self._pool, self._buffers, on_signal)
-        except Exception as error:  # noqa: BLE001  # such as: no file or thread is left, or Python is ending
+        except Exception as error:  # noqa: BLE001  # for example no file or thread available, or interpreter shutdown
             self._stopped = True
             self._pool.close()
             self._recording.warn(f"cannot record: {error}")

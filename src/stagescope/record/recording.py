@@ -1,6 +1,7 @@
-"""What one process writes: header, names, spans, clock anchors and the count of everything lost.
+"""The content of one process's recording: header, names, spans, clock anchors and the number of lost spans.
 
-A frame that its file has no room for makes the next file of the row begin (see segments.py), with header and names.
+When a frame does not fit into a bounded file, the next segment begins with its own header and names (see
+segments.py).
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ if TYPE_CHECKING:
 ANCHOR_INTERVAL_S = 10.0
 MAX_HEADER_BYTES = MAX_PAYLOAD_BYTES // 2
 MAX_NAMES = 2**14
-"""Names beyond these share the last entry: a name per span must not fill the memory of a long training."""
+"""Names beyond this number share the last entry: one name per span must not exhaust memory in a long training."""
 MAX_NAME_CHARACTERS = 512
 NAMES_PER_FRAME = 256
-"""As many as fit one frame even where JSON spells each character with twelve."""
+"""This many names fit one frame even if JSON escapes every character to twelve bytes."""
 MAX_DEVICE_ANCHORS = 2**10
 MORE_NAMES = "(more names than a recording holds)"
 TABLE_SHARE = 4
-"""Header and names each take at most one part in so many of a file that is bounded, which leaves room for spans."""
+"""Header and names may each take at most 1/4 of a bounded file, so that at least half of it is left for spans."""
 
 
 class Recording:
-    """One process's recording; its file is made when the first span arrives. No method raises OSError."""
+    """The recording of one process. Its file is created with the first span. No method raises OSError."""
 
     def __init__(self, directory: str, max_bytes: int = 0) -> None:
-        """Write below `directory`, at most `max_bytes` unless that is 0."""
+        """Write below `directory`, at most `max_bytes` in total (0: unlimited)."""
         self._segments = Segments(directory, max_bytes)
         self._max_table_bytes = max_bytes // SEGMENTS // TABLE_SHARE or MAX_HEADER_BYTES
         self.spans_written = 0
@@ -64,32 +65,35 @@ class Recording:
         self._dropped = 0
         self._dropped_reported = 0
         self._next_anchor_s = 0.0
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def write_into(self, directory: str) -> None:
-        """Write into another directory than was said at first, as long as there is no file."""
+        """Change the output directory. Has no effect once the file exists."""
         self._segments.directory = directory
 
     @property
     def path(self) -> str | None:
-        """Path of the file, None before there is one."""
+        """Path of the file, None before it is created."""
         return self._file.path if self._file else None
 
     def describe(self, facts: dict[str, object]) -> None:
-        """Add facts to the header; they are written before the next spans. What JSON cannot hold is left out."""
+        """Add facts to the header, which is written before the next spans.
+
+        Facts that JSON cannot represent are omitted.
+        """
         for name, value in facts.items():
             header = {**self._header, name: value}
             if _fits(header, min(self._max_table_bytes, MAX_HEADER_BYTES)):
                 self._header = header
                 self._header_changed = True
             else:
-                self.warn(f"cannot record the fact {name!r}: too long, or no JSON")
+                self.warn(f"cannot record the fact {name!r}: it is too large or not JSON")
 
     def add_name(self, text: str) -> int:
-        """Add an entry to the string table and return its number; 0 stands for no name.
+        """Add a string table entry and return its number. Number 0 means "no name".
 
-        Once there are too many, all share one entry, whose number is `shared_name`. Takes no lock, because a signal
-        handler may come here while its thread is here.
+        Beyond `MAX_NAMES` all new names share one entry, whose number is `shared_name`. Takes no lock: a signal
+        handler may call this while it has interrupted this very method.
         """
         if self.shared_name:
             return self.shared_name
@@ -101,11 +105,11 @@ class Recording:
         return number
 
     def add_device_anchor(self, record: bytes) -> None:
-        """Add a packed record of a device's clock; it is written before the next spans."""
+        """Queue a packed DEVICE_CLOCK record, to be written before the next spans."""
         self._device_anchors.append(record)
 
     def write_spans(self, records: bytes) -> None:
-        """Write packed records, or count them as lost."""
+        """Write packed records; if that fails, count them as lost."""
         if not records:
             return
         count = len(records) // RECORD_BYTES
@@ -115,7 +119,7 @@ class Recording:
             self.spans_lost += count
 
     def write_anchor_if_due(self) -> None:
-        """Write a clock anchor every ten seconds and have the system store what is there."""
+        """Write a clock anchor and sync the file every ten seconds."""
         if self._file is None or time.monotonic() < self._next_anchor_s:
             return
         self._next_anchor_s = time.monotonic() + ANCHOR_INTERVAL_S
@@ -124,7 +128,7 @@ class Recording:
         self._warn_if_deleted()
 
     def write_drops(self, dropped_spans: int) -> None:
-        """Write how many spans are dropped so far, if that has changed."""
+        """Write the total number of dropped spans if it has changed."""
         self._dropped = dropped_spans
         if dropped_spans == self._dropped_reported:
             return
@@ -142,23 +146,23 @@ class Recording:
         self.close()
 
     def close(self) -> None:
-        """Close the file without a word."""
+        """Close the file without writing an END frame."""
         if self._file:
             self._file.close()
             self._file = None
 
     def warn(self, message: str) -> None:
-        """Say once on stderr what recording suffers from; the training goes on."""
-        if message in self._said:
+        """Print `message` on stderr, once."""
+        if message in self._warned:
             return
-        self._said.add(message)
+        self._warned.add(message)
         try:
             sys.stderr.write(f"stagescope: {message}\n")
-        except (AttributeError, OSError, ValueError):  # stderr is closed, or there is none
+        except (AttributeError, OSError, ValueError):  # stderr is closed or None
             return
 
     def _ensure_file(self) -> bool:
-        """Begin the first file, or the next one where the last is full."""
+        """Open the first file, or the next segment when the current one is full. Return whether a file is open."""
         if self._file is not None and self._file.is_full:
             self._segments.end(self._file)
             self._file = None
@@ -175,12 +179,12 @@ class Recording:
         return True
 
     def _write_tables(self) -> bool:
-        """Write header and names that the file does not hold yet."""
+        """Write header and names that the current file does not contain yet."""
         file = self._file
         if file is None:
             return False
         if self._header_changed:
-            self._header_changed = False  # before reading it: another thread may add to it meanwhile
+            self._header_changed = False  # before reading it: another thread may add facts meanwhile
             if not file.append_json(HEADER, {**self._header, **self._segments.facts}):
                 self._header_changed = True
                 return False
@@ -205,7 +209,7 @@ class Recording:
             self.warn(f"{self.path} was deleted while it was being written; what it held is lost")
 
     def _append(self, frame_type: int, payload: bytes) -> bool:
-        """Write a frame behind all that it may refer to; where the file has no room for it, into the next one."""
+        """Append a frame, preceded by the tables it refers to; when the file is full, use the next segment."""
         stored = self._try_to_append(frame_type, payload)
         if not stored and self._file and self._file.is_full:
             stored = self._try_to_append(frame_type, payload)
@@ -224,8 +228,8 @@ def _json(facts: dict[str, object]) -> bytes:
 
 
 def _fits(header: dict[str, object], limit_bytes: int) -> bool:
-    """Return whether a header can be written."""
+    """Return whether the header can be encoded within `limit_bytes`."""
     try:
         return len(json.dumps(header, default=str)) <= limit_bytes
-    except Exception:  # noqa: BLE001  # JSON asks the values themselves, and they may answer with anything
+    except Exception:  # noqa: BLE001  # default=str runs __str__ of arbitrary objects
         return False

@@ -1,7 +1,7 @@
-"""One span as the bytes of one record, packed as fast as Python can.
+"""Packs one span into the bytes of one record, as fast as Python allows.
 
-The layout is that of `vocabulary.recording.SPAN`. Where a C long has eight bytes and the right order, it is spelled
-``l`` in native mode: CPython 3.11 turns a time of 45 bits into a long in half the time that it needs for ``q``.
+The layout is that of `record.format.SPAN`. Where a C long has eight bytes and the same byte order, it is written as
+``l`` in native mode: CPython 3.11 converts a 45-bit time to ``l`` in half the time that it needs for ``q``.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from stagescope.vocabulary.kinds import BY_CODE, LANE_CODES, STEP_CODE
 LANE_OF_CODE: dict[int, int] = {code: LANE_CODES[kind.lane] for code, kind in BY_CODE.items()} | {
     STEP_CODE: LANE_CODES["host"]
 }
-"""The lane that a kind belongs to, both as codes of the recording."""
+"""Lane code of each kind code."""
 
 
 def _native(layout: str) -> str:
-    """Return `layout` in native mode where that gives the same bytes."""
+    """Return `layout` in native mode if that produces the same bytes."""
     native = "@" + layout.replace("q", "l")
     same = sys.byteorder == "little" and struct.calcsize(native) == struct.calcsize("<" + layout) == SPAN.size
     return native if same else "<" + layout
 
 
 pack_span = struct.Struct(_native(SPAN.format.lstrip("<"))).pack_into
-"""Packs all fields of a record in their order."""
+"""Packs all fields of a record in order."""
 
 pack_plain = struct.Struct(_native("qq28sii20s")).pack_into
-"""Packs a span that has nothing but a step, a stage and a micro-batch: its times, what `plain_middle` returns,
-stage and micro-batch, and one of `plain_tails`."""
+"""Packs a span that has only step, stage and micro-batch: start, end, the bytes of `plain_middle`, stage, micro-batch,
+and the bytes of one of `plain_tails`.
+"""
 
 
 def plain_middle(step: int) -> bytes | None:
-    """Return the fields between the times and the stage of a plain span; None for a step that fits no field."""
+    """Return the bytes between the times and the stage of a plain span; None if `step` does not fit its field."""
     try:
         return struct.pack("<qqqi", NONE, NONE, NONE, step)
     except struct.error:
@@ -42,7 +43,7 @@ def plain_middle(step: int) -> bytes | None:
 
 
 def plain_tails(thread: int) -> dict[str, bytes]:
-    """Return the fields behind the micro-batch of a plain span of one thread, by the word for its kind."""
+    """Return the bytes after the micro-batch of a plain span of one thread, by kind name."""
     tail = struct.Struct("<iiIhHBB2x")
     return {
         kind.name: tail.pack(NONE, NONE, 0, NONE, thread, code, LANE_OF_CODE[code])
@@ -50,11 +51,11 @@ def plain_tails(thread: int) -> dict[str, bytes]:
     }
 
 
-def is_our_own(error: Exception) -> bool:
-    """Return whether packing itself has failed, or the training's number that was being packed.
+def is_packing_error(error: Exception) -> bool:
+    """Return whether `error` comes from packing or writing a record, rather than from a signal handler of the training.
 
-    A signal's handler of the training may raise just then (a timer that ends a step, say): such an error is
-    the training's, and passes.
+    A handler may run between any two bytecodes of the recorder and raise (for example a timer that aborts a step).
+    Such an error belongs to the training and must propagate.
     """
     raised_in = error.__traceback__ and error.__traceback__.tb_next
     return raised_in is None or raised_in.tb_frame.f_code.co_name in _ASKED_OF_VALUES

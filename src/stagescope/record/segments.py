@@ -1,9 +1,9 @@
-"""The files that one process writes: a single one, or where their size is bounded the last few of a row.
+"""The files that one process writes: a single one, or the last few segments of a size-bounded recording.
 
-A bounded recording is cut into segments of a quarter of the bound each. When the last one is full the oldest is deleted
-and a new one begun, so that at least three quarters of what is allowed are there at any time. Each segment is a
-recording of its own: it repeats header and names, and tells how many records were stored before it, from which a
-reader knows how many were let go.
+A bounded recording is divided into segments of a quarter of the bound. When the last segment is full, the oldest one
+is deleted and a new one begins, so at least three quarters of the allowed size are on disk at any time. Each segment
+is a complete recording: it repeats header and names, and its header holds the number of records stored before it,
+from which a reader computes how many were discarded.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from stagescope.vocabulary.errors import UsageError
 SEGMENTS = 4
 DEFAULT_MAX_BYTES = 2**30
 MIN_MAX_BYTES = 2**20
-"""Less would not hold the header, the names and one chunk of spans."""
+"""A smaller bound would not hold the header, the names and one chunk of spans."""
 
 
 class Segments:
     """Opens the files of one recording one after the other."""
 
     def __init__(self, directory: str, max_bytes: int) -> None:
-        """`max_bytes` bounds all of them together; 0 stands for no bound."""
+        """`max_bytes` is the limit for all segments together; 0 means unlimited."""
         self.directory = directory
         self.max_bytes = max_bytes
         self.limit_bytes = self.max_bytes // SEGMENTS
@@ -34,9 +34,10 @@ class Segments:
         self._full: deque[str] = deque()
 
     def open(self, rank: int, records_before: int) -> FrameFile:
-        """Return the first file, or the next one after the room for it was made.
+        """Return the first file, or the next segment after deleting the oldest one if necessary.
 
-        Its header is to say `facts`. Raises OSError when it cannot be made, or an old one cannot be deleted.
+        The caller adds `facts` to its header. Raises OSError if the file cannot be created or an old one cannot be
+        deleted.
         """
         while self.max_bytes and len(self._full) >= SEGMENTS:
             _delete(self._full[0])
@@ -53,7 +54,7 @@ class Segments:
         return file
 
     def end(self, file: FrameFile) -> None:
-        """Close a file that is full; another one may follow."""
+        """Close a full file. Another one may follow."""
         file.sync()
         file.close()
         self._full.append(file.path)
@@ -61,9 +62,11 @@ class Segments:
 
 
 def parse_bound(given: int | str) -> int:
-    """Return the bytes that a bound such as ``512MiB`` means; raises UsageError for less than 1 MiB that is not 0."""
+    """Return the bytes of a size such as ``512MiB``; raises UsageError below 1 MiB, except for 0."""
     if isinstance(given, str) and not given.isdecimal():
-        from stagescope.vocabulary.sizes import parse_size_bytes  # and with it regular expressions
+        from stagescope.vocabulary.sizes import (
+            parse_size_bytes,
+        )  # imports regular expressions, which few processes need
 
         given = parse_size_bytes(given)
     bound = int(given)
@@ -75,5 +78,5 @@ def parse_bound(given: int | str) -> int:
 def _delete(path: str) -> None:
     try:
         os.unlink(path)
-    except FileNotFoundError:  # somebody else was faster
+    except FileNotFoundError:  # another process has already deleted it
         return

@@ -1,4 +1,4 @@
-"""The one recording of this process: begun by hand or by the start-up hook, ended by hand or at exit."""
+"""The single recording of this process: started by hand or by the start-up hook, stopped by hand or at exit."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ FRAMEWORKS: dict[str, str] = {
     "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "colossalai.pipeline.schedule": "stagescope.record.frameworks.colossalai",
 }
-"""The framework's module, and the module here that instruments it as soon as the training imports it."""
+"""Framework module to watch for, and the module in this package that instruments it right after its import."""
 
 
 class Session:
-    """A recorder, what it has wrapped, and the imports it still waits for."""
+    """A recorder, the functions it has wrapped, and the imports it is waiting for."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -49,16 +49,16 @@ class Session:
         self._watch = ImportWatch(dict.fromkeys(FRAMEWORKS, self._instrument))
 
     def begin(self) -> None:
-        """Instrument the frameworks that are imported, and the others when they are."""
+        """Instrument frameworks that are already imported, and watch for the import of the others."""
         also = os.environ.get(ALSO_VARIABLE)
         if also:
-            from stagescope.record import mirrors  # few runs ask for it
+            from stagescope.record import mirrors  # rarely used, so not imported in every process
 
             mirrors.install(mirrors.parse_profilers(also), self.recorder, self.patches)
         self._watch.install()
 
     def end(self, reason: str) -> None:
-        """Undo every wrapping and store the recording."""
+        """Restore all wrapped functions and finish the recording."""
         self._watch.remove()
         self.patches.undo()
         self.recorder.stop(reason)
@@ -71,18 +71,20 @@ class Session:
 _session: Session | None = None
 
 recorder: Recorder | None = None
-"""The recorder of this process, None where nothing is recorded."""
+"""The recorder of this process, None while it is not recording."""
 
 
-class Nowhere:
-    """Stands for the storage of every thread while nothing is recorded."""
+class NotRecording:
+    """Replaces the thread-local storage while the process is not recording."""
 
     buffer = None
 
 
-here: threading.local | Nowhere = Nowhere()
+storage: threading.local | NotRecording = NotRecording()
 plain_middle: bytes | None = None
-"""The recorder's `local` while it is enabled, and its `plain_middle`: what a span would have to look for elsewhere."""
+"""Copies of the recorder's `local` while it is enabled and of its `plain_middle`: a span finds them without going
+through the recorder.
+"""
 
 
 def start(
@@ -93,16 +95,16 @@ def start(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> None:
-    """Begin to record this process; does nothing if it is being recorded already.
+    """Start recording this process. Has no effect if it is already being recorded.
 
-    `out` is the directory for the recording, by default what `stagescope run` has set or
-    ``stagescope-recording``. `steps` limits the recording, as ``"2:5"`` or as a StepRange. `max_bytes` bounds what
-    this process keeps on disk, as a number or as ``"512MiB"``, 1 GiB unless given: the oldest spans are let go
-    then, with a count; 0 is no bound.
-    `rank` and `world_size` are found from torch.distributed or the launcher's environment where they are not given.
-    Raises UsageError for steps that are no range and for a bound below 1 MiB; nothing else.
+    `out` is the output directory (default: the one set by `stagescope run`, else ``stagescope-recording``). `steps`
+    limits the recording to a range such as ``"2:5"`` or a StepRange. `max_bytes` limits the disk space of this
+    process, as a number or as ``"512MiB"`` (default: 1 GiB, 0: unlimited); beyond it the oldest spans are discarded
+    and counted. `rank` and `world_size` default to the values of torch.distributed or of the launcher's environment.
+
+    Raises UsageError for an invalid step range and for a limit below 1 MiB.
     """
-    global _session, recorder  # noqa: PLW0603  # there is one recording per process
+    global _session, recorder  # noqa: PLW0603  # one recording per process
     if _session is not None:
         return
     wanted = parse_step_range(steps) if isinstance(steps, str) else steps
@@ -110,8 +112,8 @@ def start(
     bound = parse_bound(given)
     directory = os.fspath(out) if out is not None else os.environ.get(OUT_VARIABLE) or DEFAULT_DIRECTORY
     recorder = Recorder(_absolute(directory), steps=wanted, max_bytes=bound)
-    told = {"rank": rank, "world_size": world_size}
-    recorder.describe(**{name: value for name, value in told.items() if value is not None})
+    given_ranks = {"rank": rank, "world_size": world_size}
+    recorder.describe(**{name: value for name, value in given_ranks.items() if value is not None})
     if wanted is not None:
         recorder.describe(steps=str(wanted))
     recorder.on_change = _follow
@@ -121,25 +123,25 @@ def start(
 
 
 def _follow() -> None:
-    """Bring what spans look at up to date with the recorder."""
-    global here, plain_middle  # noqa: PLW0603  # as in start
+    """Update the module attributes that spans read directly."""
+    global storage, plain_middle  # noqa: PLW0603  # as in start
     following = recorder
     if following is None or not following.enabled:
-        here = Nowhere()
+        storage = NotRecording()
     else:
-        here, plain_middle = following.local, following.plain_middle
+        storage, plain_middle = following.local, following.plain_middle
 
 
 def _absolute(directory: str) -> str:
-    """Return the path as it has to be spelled once the action has changed its directory."""
+    """Return an absolute path, which stays valid when the training changes its working directory."""
     try:
-        return os.path.abspath(directory)  # pathlib costs import time in every process
-    except FileNotFoundError:  # the current directory has been deleted
+        return os.path.abspath(directory)  # importing pathlib would cost every process start-up time
+    except FileNotFoundError:  # the working directory has been deleted
         return directory
 
 
 def stop() -> None:
-    """Store the recording and leave the training as it was before `start`; does nothing if nothing runs."""
+    """Finish the recording and restore all wrapped functions. Has no effect if nothing is being recorded."""
     global _session, recorder  # as in start
     session, _session, recorder = _session, None, None
     _follow()

@@ -10,7 +10,7 @@ from stagescope.record import session
 from stagescope.record.buffers import RECORD_BYTES
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.records import is_our_own, pack_plain
+from stagescope.record.records import is_packing_error, pack_plain
 from stagescope.vocabulary.kinds import BY_NAME, COMPUTE
 
 if TYPE_CHECKING:
@@ -32,17 +32,18 @@ def span(
     stage: int | None = NONE,
     **details: int | str | None,
 ) -> Span:
-    """Return what records the body of a ``with`` block as one span of `kind`.
+    """Return a context manager that records its body as one span of `kind`.
 
-    `kind` is spelled as in vocabulary/kinds.py; any other word is recorded as kind ``other`` under that name.
-    `stage` is the global stage, `microbatch` counts from 0. `details` may hold `chunk` (local), `peer` (the global rank
-    at the other end of a transfer), `size_bytes` of a transfer, and `name`. Costs nothing but the call where nothing
-    is being recorded. An exception in the body passes through; the span then ends where it was raised.
+    `kind` is one of the names in vocabulary/kinds.py; any other text is recorded as kind ``other`` with that name.
+    `stage` is the global stage, `microbatch` counts from 0. `details` may contain `chunk` (local), `peer` (the global
+    rank at the other end of a transfer), `size_bytes` of a transfer, and `name`. While the process is not recording,
+    the cost is that of the call. An exception in the body propagates; the span ends where it was raised.
 
     >>> with span("forward", microbatch=0, stage=1):
     ...     pass
     """
-    # A function, as keywords to a class with an __init__ travel in a dictionary, which costs 0.1 us.
+    # A function instead of a class with __init__: keyword arguments of a class are passed in a dictionary, which
+    # costs 0.1 us.
     if details:
         detailed = DETAILED()
         detailed.details = details
@@ -56,9 +57,9 @@ def span(
 
 
 class Span:
-    """A ``with`` block that is timed on the host's clock; made by `span`."""
+    """A ``with`` block that is timed on the host's clock; created by `span`."""
 
-    __slots__ = ("kind", "microbatch", "stage", "start_ns")  # each one more costs 10 ns
+    __slots__ = ("kind", "microbatch", "stage", "start_ns")  # each additional slot costs 10 ns
 
     kind: str
     microbatch: int | None
@@ -71,24 +72,24 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Recorder.emit again, without a call, for the fields that a plain span has: this is most of what a span
-        # costs. Whatever is not as usual is left to emit.
+        # The body of Recorder.emit inlined for the fields of a plain span: a call would be most of the cost of a
+        # span. All unusual cases fall back to emit.
         end_ns = now_ns()
         try:
-            buffer = session.here.buffer
-            if buffer is None:  # nothing is recorded now
+            buffer = session.storage.buffer
+            if buffer is None:  # not recording
                 return
             tail = buffer.plain_tails[self.kind]
             chunk = buffer.chunk
-            used = chunk.used  # from here to the packing, no signal is handled
+            used = chunk.used  # signal handlers do not run between this line and the packing
             pack_plain(chunk.data, used, self.start_ns, end_ns, session.plain_middle, self.stage, self.microbatch,
                        tail)  # fmt: skip
-        except Exception as unusual:  # the first span of a thread, a full chunk, None, a word of the user's
-            if not is_our_own(unusual):
-                buffer.dropped += 1  # type: ignore[union-attr]  # there is one: packing came after it
+        except Exception as unusual:  # first span of a thread, full chunk, a None, an unknown kind
+            if not is_packing_error(unusual):
+                buffer.dropped += 1  # type: ignore[union-attr]  # not None: packing came after it
                 raise
         else:
-            if chunk.used == used:  # else a signal handler has recorded a span in the same place
+            if chunk.used == used:  # otherwise a signal handler has recorded a span in the same slot
                 buffer.seen.spans = True
                 chunk.used = used + RECORD_BYTES
                 return
@@ -96,12 +97,12 @@ class Span:
         if recorder is None or not recorder.enabled:
             return
         if not hasattr(recorder.local, "buffer"):  # a training that only marks spans may have no steps
-            recorder.timer.begin_step()  # which looks for a device
+            recorder.timer.begin_step()  # looks for a device
         _emit(recorder, self, end_ns, {})
 
 
-class CarefulSpan(Span):
-    """The same for whatever a span can be: with details, or a action on a device that has a clock of its own."""
+class DetailedSpan(Span):
+    """A span with details, or an action on a device that has a clock of its own."""
 
     __slots__ = ("details", "token")
 
@@ -127,15 +128,15 @@ class CarefulSpan(Span):
 
 
 PLAIN: type[Span] = Span
-DETAILED: type[CarefulSpan] = CarefulSpan
-"""What `span` makes. Whoever needs to know of each span replaces both by classes of their own."""
+DETAILED: type[DetailedSpan] = DetailedSpan
+"""The classes that `span` instantiates. To observe each span, replace both with subclasses."""
 
 
 def time_on_device() -> None:
-    """Have spans of the compute lane timed as the actions of the frameworks are."""
-    global PLAIN  # noqa: PLW0603  # an attribute of something else would cost each span 20 ns
+    """Time spans of the compute lane on the device, like the actions of the frameworks."""
+    global PLAIN  # noqa: PLW0603  # an attribute lookup would cost each span 20 ns
     if PLAIN is Span:
-        PLAIN = CarefulSpan
+        PLAIN = DetailedSpan
 
 
 def _emit(
@@ -145,7 +146,7 @@ def _emit(
     details: dict[str, int | str | None],
     token: object = None,
 ) -> None:
-    """Record a span that is not plain; an unknown detail becomes part of the name."""
+    """Record a span that is not plain. Unknown details are appended to the name."""
     kind = marked.kind if isinstance(marked.kind, str) else _text(marked.kind)
     given = {key: value for key, value in details.items() if value is not None}
     numbers: dict[str, Any] = {
@@ -169,19 +170,20 @@ def _number(value: int | None) -> int:
 def _text(value: object) -> str:
     try:
         return str(value)
-    except Exception:  # noqa: BLE001  # the caller's object spells itself, and must not stop the training
+    except Exception:  # noqa: BLE001  # __str__ of an arbitrary object must not stop the training
         return f"<{type(value).__name__}>"
 
 
 @contextmanager
-def profile_range(step: int, start: int, stop: int, exit_after: bool = False) -> Iterator[bool]:  # noqa: FBT001, FBT002  # the signature users know from Paddle
+def profile_range(step: int, start: int, stop: int, exit_after: bool = False) -> Iterator[bool]:  # noqa: FBT001, FBT002  # Paddle's signature
     """Record training step `step` if ``start <= step < stop``; yield whether it is recorded.
 
-    Has the meaning of Paddle's ``job_schedule_profiler_range``: `start` is included, `stop` is not, and nothing is
-    ever recorded if ``start >= stop``. Starts the recorder if nobody has. With `exit_after` the process exits
-    with status 0 once step ``stop - 1`` is recorded and stored. Two things differ on purpose: an exception in the body
-    stays that exception, and where the body is only a guard and the step runs after it, recording goes on after
-    the body and the exit waits for the next call, so that the last step is really recorded.
+    Follows Paddle's ``job_schedule_profiler_range``: `start` is included, `stop` is excluded, and nothing is recorded
+    if ``start >= stop``. Starts the recorder if necessary. With `exit_after` the process exits with status 0 once
+    step ``stop
+    - 1`` is recorded and stored. Two differences are deliberate. An exception in the body propagates instead of being
+      replaced by the exit. And where the body is only a guard and the step runs after it, recording continues after
+      the body and the exit is postponed to the next call, so the last step is recorded too.
     """
     wanted = start <= step < stop
     if wanted:
@@ -193,7 +195,7 @@ def profile_range(step: int, start: int, stop: int, exit_after: bool = False) ->
     recorded_before = recorder.forget_spans()
     if exit_after and step >= stop > start and recorded_before:
         _store_and_exit()
-    recorder.begin_step(int(step))  # numpy's integers are none to isinstance
+    recorder.begin_step(int(step))  # numpy integers are not instances of int
     wanted = wanted and recorder.enabled
     recorder.switch(on=wanted)
     yield wanted

@@ -1,14 +1,13 @@
-"""The clock of the compute lane: the host's, or that of the device which does the work.
+"""Times actions on the clock of the place where they run: the host or a device.
 
-A action is timed where it runs. On a host clock a moment is the number of nanoseconds that it is; on a device it is
-an event on the stream, whose time is known later, so the action is recorded later. Whoever times a action need not
-know:
+On the host, a moment is a number of nanoseconds. On a device it is an event on a stream, whose time becomes known
+later, so the action is recorded later. Callers need not know which one applies:
 
     token = recorder.timer.begin()
     ...
     recorder.timer.end(token, FORWARD, stage, microbatch)
 
-Sends, receives and everything else that the host does are host times: they are read and emitted directly.
+Sends, receives and all other host activities are timed on the host and emitted directly.
 """
 
 from __future__ import annotations
@@ -28,71 +27,71 @@ if TYPE_CHECKING:
 class Timer:
     """Times the actions of one process; never raises and never waits for a device.
 
-    `begin()` returns a moment, `end(token, kind, ...)` records the action that began at `token` and ends now. The two
-    are attributes that change when a device is found, so that a host clock costs nothing but itself: look them up
-    again for each action. `resolve(function, *moments)` calls `function` with these moments in nanoseconds of
-    the host clock once they are known, which on a host clock is at once.
+    `begin()` returns a moment, `end(token, kind, ...)` records the action from `token` until now. Both are attributes
+    that change when a device is found, so the host case has no overhead; look them up again for each action.
+    `resolve(function, *moments)` calls `function` with these moments in nanoseconds of the host clock as soon as they
+    are known, on the host immediately.
     """
 
-    __slots__ = ("_recorder", "_told", "begin", "device", "end", "resolve")
+    __slots__ = ("_recorder", "_reported", "begin", "device", "end", "resolve")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._told: str | None = None
+        self._reported: str | None = None
         self.device: DeviceTimer | None = None
         self.begin: Callable[[], Any]
         self.end: Callable[..., None]
         self.resolve: Callable[..., None]
         self._wait_for_first_action()
 
-    def tensors_are_on(self, device: str) -> None:
-        """Say where the framework computes, such as ``cpu`` or ``cuda:1``: no other clock will do then."""
-        if device != self._told:
-            self._told = device
+    def set_tensor_device(self, device: str) -> None:
+        """Set the device that the framework computes on, such as ``cuda:1``. Only its clock is used from now on."""
+        if device != self._reported:
+            self._reported = device
             self.look_for_device()
 
     def look_for_device(self) -> None:
-        """Use the device's clock once the training has begun to use one, and the host's until then."""
+        """Use the device's clock if the training has started to use a device, otherwise the host's."""
         try:
             self._choose()
         except Exception as error:  # noqa: BLE001  # an unknown build of a framework must not stop the training
             self._use_host()
             self._recorder.warn(
-                f"cannot time on the device, so that actions show when they were launched: {error!r}"
+                f"cannot time actions on the device; they show their launch on the host instead: {error!r}"
             )
 
     def _choose(self) -> None:
-        from stagescope.record.devices import find_device  # needed from the first action on only
+        from stagescope.record.devices import find_device  # not needed before the first action
 
-        found = find_device(self._told)
+        found = find_device(self._reported)
         if found is not None and self.device is not None and found.name == self.device.name:
             return
         self.finish()
         if found is None:
             self._use_host()
             return
-        from stagescope.record.devices.device_timer import DeviceTimer  # only where there is a device
+        from stagescope.record.devices.device_timer import DeviceTimer  # only needed with a device
 
         self._use_device(DeviceTimer(self._recorder, found))
 
     def begin_step(self) -> None:
-        """Look for a device again: the training may have begun to use one after its first actions."""
-        if self.device is None and self._told is None:
+        """Look for a device again: the training may have started to use one after its first actions."""
+        if self.device is None and self._reported is None:
             self.look_for_device()
 
     def harvest(self) -> None:
-        """Record the actions that the device has done by now."""
+        """Record the actions that the device has finished."""
         if self.device is not None:
             self.device.harvest()
 
     def finish(self) -> None:
-        """Record what the device has done, and count what it has not: waits for it a moment at most."""
+        """Record what the device has finished and count the rest as dropped; waits for a short time at most."""
         if self.device is not None:
             self.device.finish()
 
     def restart_in_child(self) -> None:
-        """Forget the parent's device in a forked child, which cannot use it."""
-        self._told = None
+        """In a forked child, discard the parent's device, which the child cannot use."""
+        self._reported = None
         self._wait_for_first_action()
 
     def _wait_for_first_action(self) -> None:
@@ -107,7 +106,7 @@ class Timer:
         self.resolve = _call_now
 
     def _use_device(self, device: DeviceTimer) -> None:
-        from stagescope.record import spans  # which imports this module
+        from stagescope.record import spans  # circular: spans imports this module
 
         spans.time_on_device()
         self.device = device
@@ -123,7 +122,7 @@ class Timer:
         return self.begin()
 
     def _end_first(self, *arguments: Any, **keywords: Any) -> None:
-        """Hand on to what the first action has chosen; reached by whoever looked `end` up before that."""
+        """Delegate to the clock that the first action has chosen, for callers that looked `end` up before that."""
         if self.end == self._end_first:
             self._use_host()
         self.end(*arguments, **keywords)

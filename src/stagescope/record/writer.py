@@ -1,8 +1,8 @@
-"""The writer thread: the only place where the recorder touches the disk.
+"""The writer thread, the only place where the recorder accesses the disk.
 
-It sleeps on a pipe. A byte wakes it: a full chunk, the end of a step, a signal (the C-level handler writes
-the signal's number there even while the main thread is stuck inside a library), or the end. Waking it costs
-the training one write of one byte and never blocks.
+It sleeps in poll() on a pipe. It wakes up for a full chunk, the end of a step, a signal (the C-level handler writes
+the signal number into the pipe even while the main thread is blocked inside a library), and the end of the recording.
+Waking it costs the training a non-blocking write of one byte.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from stagescope.record.records import is_our_own
+from stagescope.record.records import is_packing_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ _WAKE = b"\0"
 
 
 class Writer:
-    """Empties thread buffers into one recording until it is stopped."""
+    """Moves the content of all thread buffers into one recording until it is stopped."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Writer:
         buffers: list[ThreadBuffer],
         on_signal: Callable[[int], None],
     ) -> None:
-        """Start the thread; `buffers` may grow at any time. Raises OSError or RuntimeError where that is refused."""
+        """Start the thread. `buffers` may grow at any time. Raises OSError or RuntimeError on failure."""
         self._recording = recording
         self._pool = pool
         self._buffers = buffers
@@ -50,7 +50,7 @@ class Writer:
         self._read_end, self.wake_descriptor = os.pipe()
         os.set_blocking(self._read_end, False)
         os.set_blocking(self.wake_descriptor, False)
-        self._poll = select.poll()  # not select: a training may have more than 1024 files open
+        self._poll = select.poll()  # select() fails for descriptors from 1024 on
         self._poll.register(self._read_end, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="stagescope-writer", daemon=True)
         try:
@@ -60,15 +60,15 @@ class Writer:
             raise
 
     def wake(self) -> None:
-        """Wake the thread; a full pipe means that it is awake already."""
+        """Wake the thread. A full pipe means that it is already awake."""
         try:
             os.write(self.wake_descriptor, _WAKE)
         except OSError as error:
-            if not is_our_own(error):
+            if not is_packing_error(error):
                 raise
 
     def flush(self, timeout_s: float) -> bool:
-        """Have everything emitted so far written; return whether that was done within `timeout_s`."""
+        """Write everything emitted so far; return whether that finished within `timeout_s`."""
         with self._progress:
             self._flushes_wanted += 1
             wanted = self._flushes_wanted
@@ -76,21 +76,21 @@ class Writer:
             return self._progress.wait_for(lambda: self._flushes_done >= wanted, timeout_s)
 
     def stop(self, reason: str) -> None:
-        """Write what is left and the END frame and end the thread; gives up after a few seconds.
+        """Write the rest and the END frame and end the thread, waiting at most `STOP_TIMEOUT_S`.
 
-        The pipe stays open for as long as anything can reach it: a thread that is just being interrupted on
-        its way to wake us would else write into whatever file has been given the same number since.
+        The pipe stays open while anything can reach it: a thread that is interrupted inside `wake` would otherwise
+        write into whichever file has been given the same descriptor since.
         """
         self._stop_reason = reason
         self.wake()
         self._thread.join(STOP_TIMEOUT_S)
 
     def store_now(self) -> None:
-        """Write what is there; for the thread itself, on its way to end the process."""
+        """Write what is there. Only for the writer thread itself, before it ends the process."""
         self._serve()
 
     def abandon(self) -> None:
-        """Let go, in a forked child, of what belongs to the parent; the thread exists only there."""
+        """In a forked child, close what belongs to the parent. The thread does not exist in the child."""
         self._close_pipe()
         self._recording.close()
 
@@ -115,13 +115,13 @@ class Writer:
         self._recording.finish(self._stop_reason)
 
     def _sleep(self) -> list[int]:
-        """Wait for a byte or for the flush interval; return the numbers of the signals that came."""
+        """Wait for a byte or for the flush interval; return the numbers of the signals that arrived."""
         self._poll.poll(FLUSH_INTERVAL_S * 1000)
         try:
             return [number for number in os.read(self._read_end, 4096) if number]
         except BlockingIOError:
             return []
-        except OSError:  # the training has closed every file it does not know, ours among them
+        except OSError:  # the training has closed all descriptors it does not know, including this one
             time.sleep(FLUSH_INTERVAL_S)
             return []
 
@@ -129,8 +129,8 @@ class Writer:
         wanted = self._flushes_wanted
         try:
             self._store()
-        except Exception as error:  # noqa: BLE001  # such as MemoryError: what is not stored stays where it is
-            self._recording.warn(f"the recording may have a gap: {error!r}")
+        except Exception as error:  # noqa: BLE001  # for example MemoryError; the chunk stays queued and is written next time
+            self._recording.warn(f"the recording may have lost spans: {error!r}")
         with self._progress:
             self._flushes_done = wanted
             self._progress.notify_all()
@@ -148,14 +148,14 @@ class Writer:
         self._recording.write_anchor_if_due()
 
     def _write_fresh(self, chunk: Chunk) -> None:
-        """Write what has come into a chunk since the last time."""
+        """Write the part of a chunk that has not been written yet."""
         used = chunk.used
         self._recording.write_spans(bytes(chunk.data[chunk.flushed : used]))
         chunk.flushed = used
 
     def _write_partial(self, buffer: ThreadBuffer) -> None:
-        """Write what a thread has put into its chunk so far; the thread goes on filling it."""
-        ended = buffer.ended  # before the chunk: what the thread did last must not be missed
+        """Write what a thread has put into its chunk so far, while the thread continues to fill it."""
+        ended = buffer.ended  # read before the chunk, so that the thread's last span is not missed
         chunk = buffer.chunk
         if chunk is not None:
             self._write_fresh(chunk)

@@ -106,7 +106,7 @@ def test_anchors_go_to_a_stream_of_our_own(monkeypatch):
     cuda = Streams()
     torch_with(monkeypatch, cuda=cuda)
     device = find_device(None)
-    device.record_aside(device.new_event())
+    device.record_on_side_stream(device.new_event())
     assert cuda.calls == [("record", ("stream of", 1))]
 
 
@@ -115,7 +115,7 @@ def test_a_stream_that_hands_nothing_to_another_thread_is_preferred_for_anchors(
     npu.SyncLaunchStream = lambda device: ("synchronous stream of", device)
     torch_with(monkeypatch, npu=npu)
     device = find_device(None)
-    device.record_aside(device.new_event())
+    device.record_on_side_stream(device.new_event())
     assert npu.calls == [("record", ("synchronous stream of", 1))]
 
 
@@ -168,7 +168,7 @@ def test_any_other_accelerator_is_found_where_the_framework_tells_of_it(monkeypa
     assert device.name == "xpu:0"
     event = device.new_event()
     device.record(event)
-    device.record_aside(event)
+    device.record_on_side_stream(event)
     assert torch.calls == [("record", "current"), ("record", ("stream of", "xpu:0"))]
     assert event.options == {"device": "xpu:0", "enable_timing": True}
     assert (device.new_graph_event(), device.is_capturing(), device.is_done(event)) == (None, False, True)
@@ -202,7 +202,7 @@ def test_the_device_of_paddle_is_found_where_its_hook_tells_of_it(monkeypatch):
     assert (device.name, device.model) == ("gpu:1", "Model of gpu:1")
     event = device.new_event()
     device.record(event)
-    device.record_aside(event)
+    device.record_on_side_stream(event)
     assert paddle.calls == [("record",), ("record", ("stream of", "gpu:1"))]
     assert event.options == {"enable_timing": True}
     assert (device.new_graph_event(), device.is_capturing(), device.is_done(event)) == (None, False, True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagescope.record.frameworks.calls import Signature, harmless
+from stagescope.record.frameworks.calls import Signature, never_raises
 
 
 def step(model, data, current_microbatch=None, *, vp_stage=None, **others):
@@ -50,7 +50,7 @@ class Reader:
         self.said = []
         self.recorder = types.SimpleNamespace(warn=self.said.append)
 
-    @harmless(default="nothing")
+    @never_raises(default="nothing")
     def read(self, value):
         return value.name
 

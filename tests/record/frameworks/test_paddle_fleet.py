@@ -254,7 +254,9 @@ def test_on_a_device_without_a_clock_the_recording_says_so_and_claims_no_wait(tm
     pipelines = fake_paddle.make()
     pipeline = pipelines.PipelineParallel(stage_id=1, num_stages=2, accumulate_steps=4)
     timeline = record(tmp_path, pipelines, pipeline)
-    assert "Paddle's passes on gpu:0 are recorded as the host launches them" in capsys.readouterr().err
+    assert (
+        "Paddle's passes on gpu:0 are recorded with their launch times on the host" in capsys.readouterr().err
+    )
     assert timeline.spans["wait_start_ns"].null_count() == timeline.spans.height
     assert timeline.ranks["device"].to_list() == ["gpu:0"]
 

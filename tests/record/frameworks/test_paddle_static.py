@@ -88,7 +88,7 @@ class Executor:
             types.SimpleNamespace(type=lambda name=name: name, micro_batch_id=lambda: 0) for name in job_types
         ]
         self._plan = types.SimpleNamespace(
-            job_types=lambda: set(job_types), action_list=lambda: jobs, micro_batch_num=lambda: 4
+            job_types=lambda: set(job_types), job_list=lambda: jobs, micro_batch_num=lambda: 4
         )
 
     def run(self, feed_names, return_numpy=True, enable_job_schedule_profiler=False):  # noqa: FBT002

@@ -6,7 +6,15 @@ import weakref
 import pytest
 
 from stagescope import api as workflow
-from stagescope.record.frameworks.runs import BACKWARD, BACKWARD_INPUT, FORWARD, UNKNOWN, Kept, Place, Runs
+from stagescope.record.frameworks.runs import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    FORWARD,
+    UNKNOWN,
+    IdentityMap,
+    Place,
+    Runs,
+)
 from stagescope.record.recorder import Recorder
 
 
@@ -29,7 +37,7 @@ class Thing:
 
 
 def test_what_is_kept_is_found_by_the_very_object():
-    kept, one, other = Kept(), Thing(), Thing()
+    kept, one, other = IdentityMap(), Thing(), Thing()
     kept.keep(one, 1)
     assert (kept.find(one), kept.find(other), kept.find(None)) == (1, None, None)
     assert (kept.take(one, 7), kept.take(one, 7)) == (1, 7)
@@ -38,7 +46,7 @@ def test_what_is_kept_is_found_by_the_very_object():
 
 
 def test_what_can_be_referred_to_weakly_is_not_held():
-    kept, thing = Kept(), Thing()
+    kept, thing = IdentityMap(), Thing()
     ref = weakref.ref(thing)
     kept.keep(thing, "place")
     del thing
@@ -47,7 +55,7 @@ def test_what_can_be_referred_to_weakly_is_not_held():
 
 
 def test_an_object_that_has_taken_a_dead_ones_number_is_not_taken_for_it():
-    kept, thing = Kept(), Thing()
+    kept, thing = IdentityMap(), Thing()
     kept.keep(thing, "place")
     number, other = id(thing), Thing()
     del thing
@@ -57,7 +65,7 @@ def test_an_object_that_has_taken_a_dead_ones_number_is_not_taken_for_it():
 
 
 def test_what_cannot_be_is_held_until_it_is_taken_or_cleared():
-    kept, thing = Kept(), Thing()
+    kept, thing = IdentityMap(), Thing()
     ref = weakref.ref(thing)
     holder = {"hidden": thing}
     kept.keep(holder, "place")

@@ -1,7 +1,7 @@
-"""Devices: one module per kind, each able to mark a moment on a stream and to say later when that was.
+"""Devices: one module per kind, each of which can mark a moment on a stream and report later when that was.
 
-`device.py` states what a device has to offer, `device_clock.py` brings its times to the host's clock,
-`device_timer.py` records actions with both, and `cuda_graphs.py` sees to actions inside captured graphs.
+`device.py` defines the interface of a device, `device_clock.py` converts its times to the host's clock,
+`device_timer.py` uses both to record actions, and `cuda_graphs.py` handles actions inside captured graphs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from stagescope.record.devices.device import Device
 
 
-def find_device(told: str | None) -> Device | None:
+def find_device(reported: str | None) -> Device | None:
     """Return the device that the training computes on, None for the host.
 
-    `told` is what the framework said about its tensors, such as ``cuda:1``; None where it said nothing. Never
-    initializes a device.
+    `reported` is the device of the framework's tensors, such as ``cuda:1``, or None if the framework has not reported
+    one. Never initializes a device.
     """
-    from stagescope.record.devices import (  # a process without actions needs none
+    from stagescope.record.devices import (  # not needed in a process without actions
         accelerator,
         cuda,
         npu,
@@ -26,7 +26,7 @@ def find_device(told: str | None) -> Device | None:
     )
 
     for kind in (cuda, npu, accelerator, paddle):
-        found: Device | None = kind.find(told)
+        found: Device | None = kind.find(reported)
         if found is not None:
             return found
     return None

@@ -1,9 +1,9 @@
-"""Actions inside a captured CUDA graph: recorded by the graph itself, at each of its replays.
+"""Actions inside a captured CUDA graph, which the graph itself records at each replay.
 
-An event that a graph is to record has to be an external one (read in torch 2.13.0); an ordinary event becomes a
-dependency there and has no time. Each replay overwrites the times, so they are read before the next one is launched,
-as far as the graph has come by then. Python runs only once, in the capture: what a replay computes belongs to the
-step in which it is launched.
+A graph can only record events created with ``external=True`` (read in torch 2.13.0); an ordinary event becomes a
+dependency inside the graph and has no time. Each replay overwrites the times, so they are read before the next
+launch, as far as the graph has progressed by then. Python only runs during the capture: an action of a replay belongs
+to the step in which the graph is launched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_GRAPH_ACTIONS = 4096
 
 
 class GraphMark:
-    """An event that a graph records; it belongs to the graph and goes back to no pool."""
+    """An event that a graph records. It belongs to the graph and never returns to a pool."""
 
     __slots__ = ("event",)
 
@@ -36,7 +36,7 @@ class GraphMark:
 
 
 class Graph:
-    """The actions that one graph holds, and whether a replay of it still has to be read."""
+    """The actions of one graph, and the step of a replay that has not been read yet."""
 
     __slots__ = ("actions", "anchor", "launched_in")
 
@@ -58,17 +58,17 @@ class CapturedActions:
         self.is_capturing = False
 
     def begin_capture(self, graph: Any) -> None:
-        """Take the actions from here on for those of `graph`."""
+        """Assign the following actions to `graph`."""
         self.is_capturing = True
         self._current = self._graphs[graph] = Graph()
 
     def end_capture(self) -> None:
-        """Go back to actions that run where they are called."""
+        """Return to actions that run where they are called."""
         self.is_capturing = False
         self._current = None
 
     def mark(self) -> GraphMark | None:
-        """Return a moment of the graph that is being captured, None where torch has no events for it."""
+        """Return a moment of the graph being captured, None if torch has no events for graphs."""
         event = (
             self._device.new_graph_event() if self._current and self._actions < MAX_GRAPH_ACTIONS else None
         )
@@ -78,19 +78,19 @@ class CapturedActions:
         return GraphMark(event)
 
     def add(self, emit: Function, start: GraphMark, end: GraphMark) -> None:
-        """Add a action to the graph that is being captured."""
+        """Add an action to the graph being captured."""
         if self._current is not None:
             self._current.actions.append((emit, start, end))
             self._actions += 1
 
     def launch(self, graph: Any, step: int, anchor: Anchor | None) -> None:
-        """Remember that `graph` has been launched, in `step` and after `anchor`."""
+        """Record that `graph` was launched in `step`, after `anchor`."""
         known = self._graphs.get(graph)
         if known is not None and known.actions:
             known.launched_in, known.anchor = step, anchor
 
-    def lose(self, graph: Any) -> None:
-        """Count the actions of a replay that has not been read, because the next one is about to overwrite it."""
+    def count_lost(self, graph: Any) -> None:
+        """Count the actions of a replay that has not been read and that the next replay is about to overwrite."""
         known = self._graphs.get(graph)
         if known is not None and known.launched_in is not None:
             self._lost += len(known.actions)
@@ -102,7 +102,7 @@ class CapturedActions:
         return lost
 
     def done(self) -> Iterator[tuple[Function, GraphMark, GraphMark, Anchor]]:
-        """Yield the actions of the replays that have come to their end, each once."""
+        """Yield the actions of all completed replays, each once."""
         for graph in list(self._graphs.values()):
             step, anchor = graph.launched_in, graph.anchor
             if step is None or not all(self._device.is_done(end.event) for _, _, end in graph.actions):
@@ -116,7 +116,7 @@ class CapturedActions:
 
 
 def instrument(graphs: ModuleType, recorder: Recorder, patches: Patches) -> None:
-    """Wrap `graphs`, the imported module torch.cuda.graphs: captures and replays become known."""
+    """Wrap captures and replays of `graphs`, the imported module torch.cuda.graphs."""
 
     def capture_begin(original: Function) -> Function:
         def begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +127,7 @@ def instrument(graphs: ModuleType, recorder: Recorder, patches: Patches) -> None
             device.graphs.begin_capture(graph)
             try:
                 return original(graph, *args, **kwargs)
-            except BaseException:  # raised again: no capture has begun, whatever it was
+            except BaseException:  # re-raised: the capture has not begun, for whatever reason
                 device.graphs.end_capture()
                 raise
 

@@ -1,13 +1,13 @@
-"""From a device's clock to the host's: anchors, and straight lines between them.
+"""Converts a device's clock to the host's by linear interpolation between anchors.
 
-An anchor is an event whose host time is known to lie in a bracket: it cannot have happened before it was recorded,
-nor after it was seen done. A device only tells the time between two events, in milliseconds as float32, whose step
-grows with the distance (0.06 us at one second, 62 us at ten minutes, 250 us at an hour). So each moment is measured
-from the last anchor before it, and lies on the line from that anchor to the next one. There is no extrapolation: a
-moment that no anchor has followed yet has to wait for one.
+An anchor is an event with a bracket of host times: it happened after it was recorded and before it was seen
+completed. A device only reports the time between two events, in milliseconds as float32, whose resolution decreases
+with the distance (0.06 us at one second, 62 us at ten minutes, 250 us at an hour). Each moment is therefore measured
+from the last anchor before it, and interpolated between that anchor and the next one. Nothing is extrapolated: a
+moment after the latest anchor has to wait for another one.
 
-The error that is stated for a line holds if the two clocks keep their rates between its anchors: half of the wider
-bracket, and the rounding of the two distances.
+The error stated for an interval holds if both clocks keep their rates within it: half of the wider bracket, plus the
+rounding of the two distances.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FLOAT32_STEP = 2.0**29
-"""Steps of a float64 in one of a float32, whose fraction is 29 bits shorter."""
+"""float64 steps per float32 step: the fraction of a float32 is 29 bits shorter."""
 NS_PER_MS = 1_000_000
 
 
 class Anchor:
-    """One moment on both clocks, and the anchor after it once there is one."""
+    """One moment on both clocks, and the following anchor once there is one."""
 
     __slots__ = ("device_ns", "host_ns", "mark", "next", "width_ns")
 
@@ -44,9 +44,9 @@ class Moment(NamedTuple):
 
 
 class DeviceClock:
-    """The anchors of one device, in the order of their times; old ones live on while a moment refers to them.
+    """The anchors of one device in order of time. Old ones live as long as a moment refers to them.
 
-    `elapsed_ms` tells the distance of two marks, `resolution_ns` how far it may be off beside its rounding.
+    `elapsed_ms` returns the distance between two marks, `resolution_ns` is its maximum error apart from rounding.
     """
 
     def __init__(self, elapsed_ms: Callable[[Any, Any], float], resolution_ns: int) -> None:
@@ -55,9 +55,9 @@ class DeviceClock:
         self.latest: Anchor | None = None
 
     def add(self, mark: Any, before_ns: int, after_ns: int) -> int | None:
-        """Add an anchor that happened between two host times; return the error of the line that leads to it.
+        """Add an anchor that happened between two host times; return the error of the interval that it ends.
 
-        That is 0 for the first anchor, and None, with nothing added, for one that stands where the last one does.
+        Returns 0 for the first anchor, and None without adding it for an anchor at the device time of the last one.
         """
         anchor = Anchor(mark, 0, (before_ns + after_ns) // 2, after_ns - before_ns)
         last = self.latest
@@ -67,6 +67,7 @@ class DeviceClock:
             anchor.device_ns = last.device_ns + round(elapsed_ms * NS_PER_MS)
             if anchor.device_ns <= last.device_ns:
                 return None
+            # Device nanoseconds may be longer or shorter than host nanoseconds; the error is stated in the latter.
             stretch = max(1.0, (anchor.host_ns - last.host_ns) / (anchor.device_ns - last.device_ns))
             distances_ns = 2 * self._distance_error_ns(elapsed_ms) * stretch
             error_ns = max(last.width_ns, anchor.width_ns) // 2 + math.ceil(distances_ns)
@@ -75,7 +76,7 @@ class DeviceClock:
         return error_ns
 
     def locate(self, mark: Any, anchor: Anchor) -> Moment:
-        """Return when `mark` happened, which is done and came after `anchor`."""
+        """Return the position of `mark`, which has completed and was recorded after `anchor`."""
         while True:
             since_ns = round(self._elapsed_ms(anchor.mark, mark) * NS_PER_MS)
             if anchor.next is None or anchor.device_ns + since_ns < anchor.next.device_ns:
@@ -83,13 +84,13 @@ class DeviceClock:
             anchor = anchor.next
 
     def _distance_error_ns(self, elapsed_ms: float) -> int:
-        """Return how far a distance on the device may be off, up to `elapsed_ms`; whole nanoseconds, rounded up."""
+        """Return the maximum error of a device distance of up to `elapsed_ms`, in whole nanoseconds, rounded up."""
         rounding_ms = math.ulp(elapsed_ms) * FLOAT32_STEP / 2
         return math.ceil(rounding_ms * NS_PER_MS) + self._resolution_ns + 1
 
 
 def host_time_ns(moment: Moment) -> int | None:
-    """Return a moment on the host's clock, None while no anchor has followed it."""
+    """Return a moment on the host's clock, None while no later anchor exists."""
     begin = moment.anchor
     end = begin.next
     if end is None:

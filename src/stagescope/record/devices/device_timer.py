@@ -1,12 +1,12 @@
-"""Times actions by pairs of events on the stream that they run on, without ever making that stream or the host wait.
+"""Times actions with pairs of events on their stream, without ever making that stream or the host wait.
 
-An event costs the host some microseconds and the device nothing that is worth measuring. Where it stands in time is
-asked for later, at the end of a step, of those events that have happened by then; none is waited for. Events are
-pooled: one goes back as soon as nobody refers to its mark any more, so none is used again before it was read.
+An event costs the host a few microseconds and the device nothing measurable. Its time is read later, at the end of a
+step and only if it has happened by then. Events are pooled: an event returns to the pool when its mark is no longer
+referenced, so it is never reused before it has been read.
 
-Anchors come from a stream of the recorder's own. They take a host's time of a few round trips to the device, and
-their wait is given up after `PATIENCE_NS` where the device is too busy even for that. No event goes to the streams of
-NCCL: with CUDA_DEVICE_MAX_CONNECTIONS=1 that would put transfers in a row which else overlap (volcengine/veScale#46).
+Anchors use a stream of the recorder's own. They cost the host a few round trips to the device, and are abandoned
+after `PATIENCE_NS` if the device is too busy. No event is recorded on the streams of NCCL: with
+CUDA_DEVICE_MAX_CONNECTIONS=1 that would serialize transfers that otherwise overlap (volcengine/veScale#46).
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
 ANCHOR_INTERVAL_NS = 1_000_000_000
 STALE_NS = 8_000_000_000
-"""A action that begins later than this after the last anchor asks for a new one: float32 steps are 0.5 us there."""
+"""An action that begins later than this after the last anchor requests a new one: float32 steps are 0.5 us there."""
 ANCHOR_TRIES = 5
 WIDE_NS = 50_000
-"""A bracket wider than this is only taken when there is no better one for too long."""
+"""A wider bracket is accepted only if there has been no better one for `STALE_NS`."""
 PATIENCE_NS = 200_000
+# The first anchor and the last one are indispensable, so the device gets more time for them.
 LONG_PATIENCE_NS = 20_000_000
 HARVEST_EVERY = 256
 MAX_WAITING = 4096
-"""Actions whose events have not happened, or whose moments no anchor has followed: about 4 MiB."""
+"""Limit of actions that wait for their events or for the next anchor; they take about 4 MiB."""
 FINISH_TIMEOUT_S = 1.0
 MAX_FAILURES = 16
 
@@ -48,7 +49,7 @@ UNMARKED = object()
 
 
 class Mark:
-    """An event on the device, and the last anchor before it; returns the event to its pool at its own end."""
+    """An event on the device, and the last anchor before it. Returns the event to its pool when it is deleted."""
 
     __slots__ = ("_pool", "anchor", "event")
 
@@ -62,7 +63,7 @@ class Mark:
 
 
 class DeviceTimer:
-    """Times the actions of this process on one device. Methods never raise; what cannot be timed is counted."""
+    """Times the actions of this process on one device. Never raises; actions that cannot be timed are counted."""
 
     def __init__(self, recorder: Recorder, device: Device) -> None:
         self.name = device.name
@@ -82,7 +83,7 @@ class DeviceTimer:
         self._at_work = threading.Lock()
 
     def begin(self) -> object:
-        """Return this moment of the current stream: a Mark, a GraphMark in a capture, or UNMARKED."""
+        """Return the current moment of the current stream: a Mark, during a capture a GraphMark, or UNMARKED."""
         if self._failures >= MAX_FAILURES:
             return UNMARKED
         try:
@@ -94,7 +95,7 @@ class DeviceTimer:
                 return UNMARKED
             mark = Mark(self._take_event(), self._clock.latest, self._free)
             self._device.record(mark.event)
-        except Exception as error:  # noqa: BLE001  # whatever a driver says, it is not the training's to hear from us
+        except Exception as error:  # noqa: BLE001  # driver errors must not reach the training through the recorder
             self._fail(error)
             return UNMARKED
         self._failures = 0
@@ -110,7 +111,7 @@ class DeviceTimer:
         name: int = 0,
         pair: int = NONE,
     ) -> None:
-        """Record the action that began at `token` and ends here, when the device has come so far."""
+        """Record the action from `token` until now, once the device has completed it."""
         recorder = self._recorder
         emit = partial(
             recorder.emit, kind, stage=stage, microbatch=microbatch, chunk=chunk, name=name, pair=pair
@@ -131,10 +132,10 @@ class DeviceTimer:
             self.harvest()
 
     def harvest(self) -> None:
-        """Record the actions that the device has done; takes an anchor where one is due. Does not wait."""
+        """Record the actions that the device has completed, and take an anchor if one is due. Does not wait."""
         if not self._at_work.acquire(
             blocking=False
-        ):  # another thread is at it, or we have interrupted ourselves
+        ):  # another thread is harvesting, or a signal handler has interrupted a harvest
             return
         try:
             if not self._is_capturing():
@@ -150,16 +151,16 @@ class DeviceTimer:
             self._at_work.release()
 
     def before_replay(self, graph: Any) -> None:
-        """Read what the last replay of a captured graph has left, before the next one overwrites it."""
+        """Read the times of a captured graph's last replay before the next one overwrites them."""
         self.harvest()
-        self.graphs.lose(graph)
+        self.graphs.count_lost(graph)
 
     def after_replay(self, graph: Any) -> None:
-        """Expect the actions of a captured graph again, which has just been launched."""
+        """Expect new times of a captured graph, which has just been launched."""
         self.graphs.launch(graph, self._recorder.step, self._clock.latest)
 
     def finish(self) -> None:
-        """Record what the device does within a moment, and count the rest as dropped."""
+        """Record what the device completes within `FINISH_TIMEOUT_S`, and count the rest as dropped."""
         if not self._at_work.acquire(blocking=False):
             return
         try:
@@ -190,9 +191,9 @@ class DeviceTimer:
         self._record()
 
     def _is_capturing(self) -> bool:
-        """Return whether any stream is being captured: asking after an event would break that.
+        """Return whether any stream is being captured: querying an event would invalidate the capture.
 
-        CUDA forbids cudaEventQuery to every thread while one captures in the default mode (pytorch/pytorch#104487).
+        CUDA forbids cudaEventQuery in all threads during a capture in the default mode (pytorch/pytorch#104487).
         """
         return self.graphs.is_capturing or self._device.is_capturing()
 
@@ -203,7 +204,10 @@ class DeviceTimer:
         self._recorder.drop(self.graphs.take_lost())
 
     def _collect(self, *, every: bool) -> None:
-        """Find out when the marks were that have happened; actions end in order unless there are several streams."""
+        """Locate the marks that have happened.
+
+        Unless `every` is set, stops at the first action that has not: actions on a single stream end in order.
+        """
         for _ in range(len(self._pending)):
             function, marks = self._pending[0]
             if not all(self._device.is_done(mark.event) for mark in reversed(marks)):
@@ -221,7 +225,7 @@ class DeviceTimer:
                 self._located.append((function, moments))
 
     def _record(self) -> None:
-        """Record the actions whose moments lie between two anchors."""
+        """Record the actions whose moments are followed by an anchor."""
         while self._located:
             function, moments = self._located[0]
             times_ns = [host_time_ns(moment) for moment in moments]
@@ -231,7 +235,7 @@ class DeviceTimer:
             function(*times_ns)
 
     def _refresh(self) -> None:
-        """Take an anchor before a action that would else be measured from an old one."""
+        """Take an anchor before an action that would otherwise be measured from an outdated one."""
         if self._at_work.acquire(blocking=False):
             try:
                 if not self._is_capturing():
@@ -247,7 +251,7 @@ class DeviceTimer:
         )
 
     def _take_anchor(self, patience_ns: int, *, accept_wide: bool = False) -> None:
-        """Add the narrowest of a few anchors to the clock and to the recording."""
+        """Add the narrowest of `ANCHOR_TRIES` anchors to the clock and to the recording."""
         best = None
         for _ in range(ANCHOR_TRIES):
             bracket = self._try_anchor(patience_ns)
@@ -271,10 +275,10 @@ class DeviceTimer:
             )
 
     def _try_anchor(self, patience_ns: int) -> tuple[Mark, int, int] | None:
-        """Return an event and the host times that it lies between, None where it takes too long."""
+        """Return an event and the host times that enclose it, None if it takes too long."""
         mark = Mark(self._take_event(), None, self._free)
         before_ns = now_ns()
-        self._device.record_aside(mark.event)
+        self._device.record_on_side_stream(mark.event)
         while not self._device.is_done(mark.event):
             if now_ns() - before_ns > patience_ns:
                 return None

@@ -1,4 +1,4 @@
-"""What all frameworks' events have in common: they are recorded, queried, and tell the time between two of them."""
+"""The common part of devices whose framework has events with `record`, `query` and `elapsed_time`."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ if TYPE_CHECKING:
 
 
 class EventDevice:
-    """The part of a Device that does not depend on the framework; `_aside` is a stream of the recorder's own."""
+    """The framework-independent part of a Device. `_side_stream` is a stream of the recorder's own."""
 
-    _aside: Any
+    _side_stream: Any
 
     def new_graph_event(self) -> Any | None:
-        """Return None: no external events are known here."""
+        """Return None: this device has no events for graphs."""
         return None
 
     def is_capturing(self) -> bool:
-        """Return False: no graphs are known here that could be asked about."""
+        """Return False: this device has no graphs whose capture can be queried."""
         return False
 
-    def record_aside(self, event: Any) -> None:
-        """Have `event` happen on a stream that holds nothing else."""
-        event.record(self._aside)
+    def record_on_side_stream(self, event: Any) -> None:
+        """Record `event` on a stream that holds no other work."""
+        event.record(self._side_stream)
 
     def is_done(self, event: Any) -> bool:
         """Return whether `event` has happened."""
         return bool(event.query())
 
     def elapsed_ms(self, start: Any, end: Any) -> float:
-        """Return the milliseconds between two events that have happened."""
+        """Return the milliseconds between two completed events."""
         return float(start.elapsed_time(end))
 
 
 def model_name(ask: Callable[[], object]) -> str:
-    """Return what the maker calls a device, or nothing where asking fails."""
+    """Return the vendor's name for a device, or an empty string if `ask` raises."""
     try:
         return str(ask())
-    except Exception:  # noqa: BLE001  # only a name: the device works without one
+    except Exception:  # noqa: BLE001  # only a name; the device works without it
         return ""

@@ -5,6 +5,6 @@ from __future__ import annotations
 from stagescope.record.devices.torch_streams import TorchStreams, find_streams
 
 
-def find(told: str | None) -> TorchStreams | None:
+def find(reported: str | None) -> TorchStreams | None:
     """Return the current NPU once the training has initialized it."""
-    return find_streams("npu", told)
+    return find_streams("npu", reported)

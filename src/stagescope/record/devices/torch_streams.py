@@ -1,7 +1,7 @@
-"""Devices that torch offers as a module of streams and events: torch.cuda, and torch.npu after torch_npu.
+"""Devices that torch offers as a module with streams and events: torch.cuda, and torch.npu with torch_npu.
 
 Read in torch 2.13.0 (torch/cuda/streams.py, torch/cuda/graphs.py) and in Ascend/pytorch of 2025
-(torch_npu/npu/streams.py), whose streams hand work to a thread of their own unless they are a SyncLaunchStream.
+(torch_npu/npu/streams.py), where every stream except a SyncLaunchStream hands its work to a separate host thread.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class TorchStreams(EventDevice):
         self.name = f"{kind}:{self._index}"
         self.model = model_name(lambda: module.get_device_name(self._index))
         make_stream = getattr(module, "SyncLaunchStream", module.Stream)
-        # Of torch's pool: none that the default stream waits for.
-        self._aside = make_stream(device=self._index)
+        # Streams from torch's pool do not synchronize with the default stream.
+        self._side_stream = make_stream(device=self._index)
         self._asks_capture = getattr(module, "is_current_stream_capturing", super().is_capturing)
 
     def new_event(self) -> Any:
-        """Return an event that keeps its time."""
+        """Return an event with timing enabled."""
         return self._module.Event(enable_timing=True)
 
     def new_graph_event(self) -> Any | None:
-        """Return an event that a graph records itself, or None where this version has none."""
+        """Return an event that a graph records itself, or None if this version of torch has none."""
         try:
             return self._module.Event(enable_timing=True, external=True)
         except TypeError:
@@ -44,15 +44,15 @@ class TorchStreams(EventDevice):
         return bool(self._asks_capture())
 
     def record(self, event: Any) -> None:
-        """Have `event` happen on the current stream of this device."""
+        """Record `event` on the current stream of this device."""
         if self._module.current_device() != self._index:
             raise RuntimeError(f"the action runs on {self._module.current_device()} and not on {self.name}")
         event.record()
 
 
-def find_streams(kind: str, told: str | None) -> TorchStreams | None:
-    """Return the device if torch's module `kind` is initialized, and the framework has not told of another."""
-    if told is not None and told.partition(":")[0] != kind:
+def find_streams(kind: str, reported: str | None) -> TorchStreams | None:
+    """Return the device of torch's module `kind` if it is initialized, unless the framework reported another device."""
+    if reported is not None and reported.partition(":")[0] != kind:
         return None
     module = getattr(sys.modules.get("torch"), kind, None)
     is_initialized = getattr(module, "is_initialized", None)

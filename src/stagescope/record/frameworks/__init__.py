@@ -1,1 +1,1 @@
-"""One module per framework: what to wrap, and what each call means as a span."""
+"""One module per framework: which functions to wrap, and which span each call represents."""

@@ -1,7 +1,7 @@
-"""Read a framework's call without disturbing it: arguments by name, and nothing of ours ever raises.
+"""Reads the arguments of a framework's call by name, without ever raising into the framework.
 
-Versions of a framework move their arguments and drop some. A signature is read once, when the function is
-wrapped; a call then costs one look into a dictionary or a tuple.
+Versions of a framework move or remove arguments. A signature is read once, when the function is wrapped; each call
+then costs one lookup in a dictionary or tuple.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNNAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KE
 
 
 class Call:
-    """The arguments of one call, found by name however they were passed."""
+    """The arguments of one call, by name, whether they were passed by position or by keyword."""
 
     __slots__ = ("_arguments", "_keywords", "_places")
 
@@ -31,7 +31,7 @@ class Call:
         self._keywords = keywords
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an argument; `default` where it was not passed, or this version of the function has none."""
+        """Return an argument; `default` if it was not passed or this version of the function does not have it."""
         if name in self._keywords:
             return self._keywords[name]
         place = self._places.get(name, len(self._arguments))
@@ -39,14 +39,14 @@ class Call:
 
 
 class Signature:
-    """Where a function takes its arguments, as far as it tells."""
+    """The positions of a function's parameters, if known."""
 
     __slots__ = ("_places",)
 
     def __init__(self, function: Function) -> None:
         try:
             parameters = inspect.signature(function).parameters.values()
-        except (TypeError, ValueError):  # a function written in C: only keywords can be told apart
+        except (TypeError, ValueError):  # a function written in C: only keyword arguments can be read
             parameters = {}.values()
         unnamed = [parameter.name for parameter in parameters if parameter.kind in UNNAMED]
         self._places = {name: place for place, name in enumerate(unnamed)}
@@ -56,10 +56,10 @@ class Signature:
         return Call(self._places, arguments, keywords)
 
 
-def harmless(default: Any = None) -> Callable[[Function], Function]:
+def never_raises(default: Any = None) -> Callable[[Function], Function]:
     """Return a decorator for methods that read a framework's objects: they return `default` instead of raising.
 
-    The owner has a `recorder`, which says once on stderr what went wrong.
+    The object has a `recorder`, which prints each error once on stderr.
     """
 
     def decorate(method: Function) -> Function:
@@ -67,7 +67,7 @@ def harmless(default: Any = None) -> Callable[[Function], Function]:
         def ask(self: Any, *args: Any) -> Any:
             try:
                 return method(self, *args)
-            except Exception as error:  # noqa: BLE001  # an unknown version of a framework must not stop it
+            except Exception as error:  # noqa: BLE001  # an unknown version of a framework must not stop the training
                 self.recorder.warn(f"cannot record all of {method.__module__.rpartition('.')[2]}: {error!r}")
                 return default
 

@@ -1,9 +1,10 @@
-"""ColossalAI's pipeline schedules, by name: 1F1B, interleaved and ZBV.
+"""Instruments ColossalAI's pipeline schedules: 1F1B, interleaved and ZBV.
 
-What is wrapped, in ColossalAI 4f9953be: of the schedules in colossalai/pipeline/schedule/ their own ``forward_step``,
-``backward_step``, ``backward_b_step``, ``backward_w_step`` and, as the run, ``forward_backward_step``; of
-colossalai/pipeline/p2p.py the methods that send and receive. A chunk's forwards run in the order of the micro-batches;
-a backward is known by the output that its forward returned. What a version lacks is skipped, and the header counts it.
+Wrapped in ColossalAI 4f9953be: ``forward_step``, ``backward_step``, ``backward_b_step`` and ``backward_w_step`` of
+the schedules in colossalai/pipeline/schedule/ and, as the run, ``forward_backward_step``; and the methods of
+colossalai/pipeline/p2p.py that send and receive. The forwards of a chunk run in micro-batch order; a backward is
+identified by the output that its forward returned. Functions that a version lacks are skipped and listed in the
+header.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import Call, Signature, harmless
+from stagescope.record.frameworks.calls import Call, Signature, never_raises
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import (
     BACKWARD,
@@ -49,7 +50,7 @@ SCHEDULES = {
     "InterleavedSchedule": ("interleaved", ("backward_step",)),
     "ZeroBubbleVPipeScheduler": ("zb-v", ("backward_b_step", "backward_w_step")),
 }
-"""ColossalAI's classes, what the field calls their orders, and the methods that each has for its backwards."""
+"""ColossalAI's classes, the usual names of their orders, and the backward methods of each."""
 KINDS = {"backward_step": BACKWARD, "backward_b_step": BACKWARD_INPUT, "backward_w_step": BACKWARD_WEIGHT}
 P2P = "colossalai.pipeline.p2p"
 PARTS = {
@@ -58,7 +59,7 @@ PARTS = {
     "send_backward": (SEND_BACKWARD, "prev_rank"),
     "recv_backward": (RECV_BACKWARD, "next_rank"),
 }
-"""What each half of a transfer's name means, and the argument that says who is at the other end."""
+"""The parts of a transfer's name: their kind of span, and the argument that contains the peer."""
 
 
 def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> None:
@@ -67,7 +68,7 @@ def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> N
 
 
 class Instrumentation:
-    """The wrappers and what they share: the run, what its forwards made and the messages under way."""
+    """The wrappers and their shared state: the run, the outputs of its forwards and the messages in progress."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
@@ -79,7 +80,7 @@ class Instrumentation:
         self._described: object = None
 
     def install(self, schedules: ModuleType) -> None:
-        """Replace class attributes; `patches` can put them back."""
+        """Replace class attributes; `patches` can restore them."""
         for name, (_, backwards) in SCHEDULES.items():
             schedule = getattr(schedules, name, None)
             if schedule is None:
@@ -127,7 +128,7 @@ class Instrumentation:
             call = signature.call((schedule, *args), kwargs)
             place = self._begin_forward(schedule, call)
             result = self.runs.action(FORWARD, place, lambda: original(schedule, *args, **kwargs))
-            if self.recorder.enabled and _is_training():  # else no backward will let go of it
+            if self.recorder.enabled and _is_training():  # otherwise no backward would remove the entries
                 self.runs.places.keep(result, place)
                 self.transfers.made(result, place)
             return result
@@ -147,19 +148,19 @@ class Instrumentation:
 
         return backward
 
-    @harmless(default=UNKNOWN)
+    @never_raises(default=UNKNOWN)
     def _begin_forward(self, schedule: Any, call: Call) -> Place:
         chunk = call.get("model_chunk_id")
         place = place_of(schedule, chunk, self.runs.next_number(FORWARD, chunk or 0))
         self.transfers.arrived(call.get("input_obj"), place)
         return place
 
-    @harmless(default=UNKNOWN)
+    @never_raises(default=UNKNOWN)
     def _begin_backward(self, schedule: Any, kind: int, call: Call) -> Place:
-        """Return which action a backward is: its forward's, else by its number where the chunk is known."""
+        """Return the place of a backward: that of its forward, or by its number if the chunk is known."""
         output, chunk = call.get("output_obj"), call.get("model_chunk_id")
         number = self.runs.next_number(kind, chunk or 0)
-        last = kind != BACKWARD_INPUT  # the weight gradient's pass works on the same output once more
+        last = kind != BACKWARD_INPUT  # the weight-gradient pass uses the same output later
         found: Place | None = self.runs.places.take(output) if last else self.runs.places.find(output)
         is_known = chunk is not None or getattr(schedule, "num_model_chunks", 1) == 1
         place = found or (place_of(schedule, chunk, number) if is_known else UNKNOWN)
@@ -182,15 +183,15 @@ class Instrumentation:
 
         return transfer
 
-    @harmless()
+    @never_raises()
     def _note(
         self,
         communication: Any,
         parts: list[tuple[int, str]],
-        told: tuple[Any, Any, Any],
+        values: tuple[Any, Any, Any],
         times: tuple[int, int],
     ) -> None:
-        call, sent, result = told
+        call, sent, result = values
         received = result[0] if isinstance(result, tuple) else result
         for kind, argument in parts:
             peer = call.get(argument)
@@ -201,7 +202,7 @@ class Instrumentation:
             else:
                 self.transfers.received(received, Message(kind, peer, bytes_in(received), *times))
 
-    @harmless()
+    @never_raises()
     def _describe(self, schedule: Any) -> None:
         if schedule is self._described or not self.recorder.enabled:
             return
@@ -226,7 +227,7 @@ class Instrumentation:
 
 
 def place_of(schedule: Any, chunk: int | None, microbatch: int) -> Place:
-    """Return where a action of a chunk belongs: around the ranks, and down and up them in the V of zero bubble."""
+    """Return the place of an action: stages go around the ranks, or down and back up in the V of ZBV."""
     manager = schedule.stage_manager
     if chunk is None:
         return Place(manager.stage, microbatch)

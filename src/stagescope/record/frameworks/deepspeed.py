@@ -1,12 +1,13 @@
-"""DeepSpeed's pipeline engine, without a change to the training; 0.19.8.
+"""Instruments DeepSpeed's pipeline engine without a change to the training; DeepSpeed 0.19.8.
 
-The engine looks each instruction of its schedule up in the class dict ``PipelineEngine._INSTRUCTION_MAP`` (runtime/
+The engine looks up each instruction of its schedule in the class dict ``PipelineEngine._INSTRUCTION_MAP`` (runtime/
 pipe/engine.py, ``_exec_schedule``), so the functions in that dict are replaced: patching the methods by name has no
-effect. An instruction is told its buffer, not its micro-batch. Each kind of instruction takes the micro-batches of a
-batch in order (runtime/pipe/schedule.py), so its micro-batch is how many of its kind came before it.
+effect. An instruction contains its buffer, not its micro-batch. Each kind of instruction processes the micro-batches
+of a batch in order (runtime/pipe/schedule.py), so the micro-batch is the number of earlier instructions of the same
+kind.
 
-A transfer is one instruction however many tensors it passes; ``p2p.send`` and ``p2p.recv`` inside it tell its size and
-its peer. The shapes that are sent ahead of the first tensors do not count.
+A transfer is one instruction, however many tensors it moves. Its size and peer come from ``p2p.send`` and
+``p2p.recv`` inside it. The shapes that are sent ahead of the first tensors are not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import harmless
+from stagescope.record.frameworks.calls import never_raises
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
 from stagescope.record.patching import MARK
@@ -44,16 +45,17 @@ RECEIVES = (TRANSFERS["RecvActivation"], TRANSFERS["RecvGrad"])
 REDUCTIONS = ("ReduceGrads", "ReduceTiedGrads")
 GRAD_REDUCE, OTHER = BY_NAME["grad_reduce"].code, BY_NAME["other"].code
 SCHEDULES = {"TrainSchedule": "1f1b", "DataParallelSchedule": "no-pipelining"}
-"""DeepSpeed's schedule classes and the schedules that they are; InferenceSchedule has forwards only."""
+"""DeepSpeed's schedule classes and the schedules they implement. InferenceSchedule is missing, as it only has forwards.
+"""
 
 
 def instrument(engine: ModuleType, recorder: Recorder, patches: Patches) -> None:
-    """Wrap `engine`, the imported module deepspeed.runtime.pipe.engine, and what it sends and receives with."""
+    """Wrap `engine`, the imported module deepspeed.runtime.pipe.engine, and the functions it communicates with."""
     Instrumentation(recorder, patches).install(engine)
 
 
 class Transfer:
-    """What passes while one instruction sends or receives, and the moments between which it waited for that."""
+    """The data moved by one send or receive instruction, and the moments at which its wait began and ended."""
 
     __slots__ = ("kind", "peer", "place", "size_bytes", "start_ns", "step", "wait_end", "wait_start")
 
@@ -69,7 +71,7 @@ class Transfer:
 
 
 class Instrumentation:
-    """The wrappers and what they share: which batch it is, and the transfer under way."""
+    """The wrappers and their shared state: the current batch and the transfer in progress."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
@@ -81,7 +83,7 @@ class Instrumentation:
         self._described: object = None
 
     def install(self, engine: ModuleType) -> None:
-        """Replace the instructions, the two batches, and the functions that move a tensor."""
+        """Replace the instructions, the two batch methods, and the functions that move a tensor."""
         wrap = self.patches.wrap
         self._replace_instructions(engine.PipelineEngine._INSTRUCTION_MAP)  # noqa: SLF001  # no public name
         wrap(engine.PipelineEngine, "train_batch", self._train_batch)
@@ -101,10 +103,10 @@ class Instrumentation:
             replacement = functools.wraps(original)(make(original))
             setattr(replacement, MARK, original)
             instructions[instruction] = replacement
-            self.patches.on_undo(functools.partial(_put_back, instructions, instruction, replacement))
+            self.patches.on_undo(functools.partial(_restore, instructions, instruction, replacement))
 
     def _maker(self, name: str) -> Callable[[Function], Function] | None:
-        """Return what wraps the function of an instruction; None for an instruction of another version."""
+        """Return what wraps the function of an instruction; None for an unknown instruction."""
         if name in ACTIONS:
             return lambda original: self._action(name, original)
         if name in TRANSFERS:
@@ -138,7 +140,10 @@ class Instrumentation:
         return execute
 
     def _end(self, transfer: Transfer) -> None:
-        """Record a transfer. NCCL holds the stream for a receive and not the host, so the timer says when."""
+        """Record a transfer.
+
+        For a receive, NCCL blocks the stream instead of the host, so the timer determines its end.
+        """
         end_ns = now_ns()
         if transfer.wait_end is None:
             self._emit(transfer, end_ns, NONE, NONE)
@@ -201,7 +206,7 @@ class Instrumentation:
         return exec_schedule
 
     def _without_counting(self, original: Function) -> Function:
-        """Wrap a method that passes shapes: they are no part of the message."""
+        """Wrap a method that sends or receives shapes, which are not part of the message."""
 
         def pass_shapes(engine: Any, *args: Any, **kwargs: Any) -> Any:
             transfer, self._transfer = self._transfer, None
@@ -213,7 +218,7 @@ class Instrumentation:
         return pass_shapes
 
     def _moved(self, original: Function) -> Function:
-        """Wrap ``p2p.send`` or ``p2p.recv``, which block the host where the backend does (gloo)."""
+        """Wrap ``p2p.send`` or ``p2p.recv``, which block the host if the backend does (gloo)."""
 
         def move(tensor: Any, stage: Any, *args: Any, **kwargs: Any) -> Any:
             transfer = self._transfer
@@ -229,33 +234,33 @@ class Instrumentation:
 
         return move
 
-    @harmless()
+    @never_raises()
     def _add(self, transfer: Transfer, tensor: Any, stage: Any) -> None:
         transfer.size_bytes += tensor.numel() * tensor.element_size()
-        transfer.peer = self._p2p._grid.stage_to_global(stage_id=stage)  # noqa: SLF001  # where p2p itself asks
+        transfer.peer = self._p2p._grid.stage_to_global(stage_id=stage)  # noqa: SLF001  # the same lookup as in p2p
 
-    @harmless(default=Place())
+    @never_raises(default=Place())
     def _next_place(self, name: str, engine: Any) -> Place:
-        """Return the next action of one kind of instruction: counted whether or not it is recorded."""
+        """Return the place of the next instruction of a kind. Counts even while recording is off."""
         microbatch = self._counts[name]
         self._counts[name] = microbatch + 1
         return Place(engine.stage_id, microbatch, 0)
 
-    @harmless()
+    @never_raises()
     def _describe(self, engine: Any, schedule: Any) -> None:
-        """Tell the header about a training schedule, once for each."""
+        """Describe a training schedule in the header, once per schedule."""
         schedule_class = type(schedule).__name__
-        told = (schedule_class, engine.micro_batches)
-        if schedule_class == "InferenceSchedule" or told == self._described:
+        facts = (schedule_class, engine.micro_batches)
+        if schedule_class == "InferenceSchedule" or facts == self._described:
             return
-        self._described = told
-        self.recorder.timer.tensors_are_on(str(engine.device))
+        self._described = facts
+        self.recorder.timer.set_tensor_device(str(engine.device))
         self.recorder.describe(**engine_facts(engine, schedule_class))
 
 
 def engine_facts(engine: Any, schedule_class: str) -> dict[str, object]:
-    """Return what the header says about an engine: its schedule, sizes, and the place of this rank."""
-    import torch.distributed as dist  # the training has imported it
+    """Return the header facts about an engine: its schedule, sizes, and the coordinates of this rank."""
+    import torch.distributed as dist  # already imported by the training
 
     coordinates = engine.grid.topology().get_coord(engine.global_rank)._asdict()
     names = {"pp": "pipe", "dp": "data", "tp": "model"}
@@ -282,7 +287,7 @@ def engine_facts(engine: Any, schedule_class: str) -> dict[str, object]:
     }
 
 
-def _put_back(instructions: dict[type, Function], instruction: type, ours: Function) -> None:
-    """Put the original of an instruction back, unless somebody has replaced ours since."""
+def _restore(instructions: dict[type, Function], instruction: type, ours: Function) -> None:
+    """Restore the original of an instruction, unless other code has replaced ours since."""
     if instructions.get(instruction) is ours:
         instructions[instruction] = getattr(ours, MARK)

@@ -1,20 +1,20 @@
-"""Megatron-core: its three schedules, without a change to the training; 0.16.1 and the head of August 2026.
+"""Instruments the three schedules of Megatron-core without a change to the training.
 
-What is wrapped, and why there (megatron-core 0.16.1 and Megatron-LM d98e8a64):
+Wrapped functions and what they show (megatron-core 0.16.1, and Megatron-LM d98e8a64 of August 2026):
 
 * ``forward_step`` and ``backward_step`` of pipeline_parallel/schedules.py, module globals that the schedules look up
-  for each action: they exclude the communication. A forward is told its micro-batch and chunk. A backward is told
-  neither, but gets the very tensor that its forward returned, and that bears its action.
+  for each action: they exclude the communication. The arguments of a forward contain micro-batch and chunk. Those of
+  a backward contain neither, but the tensor that its forward returned, which is tagged with its action.
 * ``combined_forward_backward_step`` of combined_1f1b.py: see megatron_overlap.
 * ``_batched_p2p_ops`` and ``_p2p_ops`` of p2p_communication.py: see megatron_messages.
-* ``forward_backward_*``: one call is one step, unless ``train_step`` of megatron.training is there to be the step;
+* ``forward_backward_*``: one call is one step, unless ``train_step`` of megatron.training exists and is the step;
   with ``forward_only`` it is an evaluation, which belongs to no step.
-* ``finalize_model_grads`` and ``DistributedDataParallel.finish_grad_sync``: the outermost is the gradient reduction, as
-  far as the training waits for it.
+* ``finalize_model_grads`` and ``DistributedDataParallel.finish_grad_sync``: the outermost is the gradient reduction,
+  as far as the training waits for it.
 * ``step`` of MegatronOptimizer's classes, and torch's own optimizer hooks for trainings that use one of torch's.
 
-Code that has taken one of these functions by name before this ran (``from ... import finalize_model_grads``) keeps
-the one that is not wrapped; ``stagescope run`` comes first, ``record.start`` should.
+Code that imported one of these functions by name earlier (``from ... import finalize_model_grads``) keeps the
+unwrapped one. ``stagescope run`` always comes first; ``record.start`` should be called before Megatron is imported.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from weakref import WeakKeyDictionary
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import Call, Signature, harmless
+from stagescope.record.frameworks.calls import Call, Signature, never_raises
 from stagescope.record.frameworks.megatron_facts import describe_run, pipeline_place
-from stagescope.record.frameworks.megatron_messages import NOWHERE, Messages, tag, tagged
+from stagescope.record.frameworks.megatron_messages import NO_PLACE, Messages, tag, tagged
 from stagescope.record.frameworks.megatron_overlap import Part, run_overlapped
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
@@ -50,11 +50,11 @@ SCHEDULES = {
     "forward_backward_pipelining_without_interleaving": "1f1b",
     "forward_backward_pipelining_with_interleaving": "interleaved",
 }
-"""Megatron's functions, and the schedule that each declares."""
+"""Megatron's functions, and the schedule that each implements."""
 
 
 def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
-    """Wrap what matters in one of Megatron's modules, right after its import."""
+    """Wrap the relevant functions of one of Megatron's modules, right after its import."""
     instrumentation = _of_recorder.get(recorder)
     if instrumentation is None:
         instrumentation = _of_recorder[recorder] = Instrumentation(recorder, patches)
@@ -62,7 +62,7 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
 
 
 class Instrumentation:
-    """The wrappers and what they share: where this rank stands, the actions and the messages under way."""
+    """The wrappers and their shared state: the coordinates of this rank, the actions and the messages in progress."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
@@ -78,7 +78,7 @@ class Instrumentation:
         self._described: object = None
 
     def install(self, module: ModuleType) -> None:
-        """Wrap what `module` holds of all this."""
+        """Wrap the functions that `module` contains."""
         wrap = self.patches.wrap
         name = module.__name__.rpartition(".")[2]
         if name == "schedules":
@@ -108,7 +108,7 @@ class Instrumentation:
         self.optimizers.watch_torch(self.patches)
 
     def _wrap_in(self, module: str, name: str, make: Callable[[Function], Function]) -> None:
-        """Wrap a function in a module that the schedules have imported; older versions lack some."""
+        """Wrap a function of a module that the schedules have imported; some modules do not exist in older versions."""
         if module in sys.modules:
             self.patches.wrap(sys.modules[module], name, make)
 
@@ -194,9 +194,9 @@ class Instrumentation:
 
         return reduce
 
-    @harmless()
+    @never_raises()
     def _begin_run(self, name: str, call: Call) -> None:
-        """Get ready for one call of a schedule: forget the last one, learn where this rank stands, tell it once."""
+        """Prepare for one call of a schedule: reset the state, find this rank's place, describe it once."""
         self.messages.close()
         self.messages.is_on = True
         self._waiting.clear()
@@ -205,22 +205,22 @@ class Instrumentation:
         model = call.get("model")
         self.chunks = len(model) if isinstance(model, (list, tuple)) else 1
         self.pp_rank, self.pp_size = pipeline_place(name, call)
-        self.messages.default_place = NOWHERE if self.chunks > 1 else Place(self._stage(0), NONE, 0)
-        told = (name, call.get("num_microbatches"), self.chunks, self.pp_rank, self.pp_size)
-        if told != self._described and self.recorder.enabled and not call.get("forward_only"):
-            self._described = told
-            describe_run(self.recorder, SCHEDULES[name], told, model)
+        self.messages.default_place = NO_PLACE if self.chunks > 1 else Place(self._stage(0), NONE, 0)
+        facts = (name, call.get("num_microbatches"), self.chunks, self.pp_rank, self.pp_size)
+        if facts != self._described and self.recorder.enabled and not call.get("forward_only"):
+            self._described = facts
+            describe_run(self.recorder, SCHEDULES[name], facts, model)
 
-    @harmless(default=Place())
+    @never_raises(default=Place())
     def _begin_forward(self, call: Call) -> Place:
-        """Return which action a forward is, and tell so to what was received for it."""
-        told = call.get("current_microbatch"), call.get("vp_stage", call.get("f_model_chunk_id"))
-        place = self._places.get(told) or self._new_place(*told)
+        """Return the place of a forward, and assign it to the message that brought its input."""
+        given = call.get("current_microbatch"), call.get("vp_stage", call.get("f_model_chunk_id"))
+        place = self._places.get(given) or self._new_place(*given)
         self._waiting.append(place)
         self.messages.used_by(call.get("input_tensor"), place)
         return place
 
-    @harmless(default=())
+    @never_raises(default=())
     def _begin_parts(self, call: Call) -> list[Part]:
         """Return the actions of a merged call: a forward, a backward, or both."""
         parts = []
@@ -232,19 +232,22 @@ class Instrumentation:
             parts.append(Part(BACKWARD, place, place.stage != 0))
         return parts
 
-    @harmless()
+    @never_raises()
     def _end_combined_backward(self, result: Any, place: Place) -> None:
-        """Have the gradient that a merged call returns last bear its action, where nothing has sent it yet."""
+        """Tag the gradient that a merged call returns last, if it has not been sent yet."""
         tag(result[-1], place)
 
-    @harmless()
+    @never_raises()
     def _end_forward(self, result: Any, place: Place) -> None:
-        """Have what a forward returns bear its action; older versions return the tensors without their tokens."""
+        """Tag the output of a forward. Older versions return the tensors without the number of tokens."""
         tag(result[0] if isinstance(result, tuple) else result, place)
 
-    @harmless(default=Place())
+    @never_raises(default=Place())
     def _begin_backward(self, made: Any, grad: Any) -> Place:
-        """Return which action a backward is: its forward's, which is the oldest where the tensor does not tell."""
+        """Return the place of a backward: that of its forward.
+
+        If the tensor is not tagged, the forwards of a single chunk are assumed to be used in order.
+        """
         known = tagged(made)
         if known is not None:
             place = Place(*known)
@@ -257,19 +260,19 @@ class Instrumentation:
         self.messages.used_by(grad, place)
         return place
 
-    @harmless()
+    @never_raises()
     def _tag(self, value: Any, place: Place) -> None:
         tag(value, place)
 
     def _new_place(self, microbatch: int | None, chunk: int | None) -> Place:
-        """Return which action a micro-batch and a chunk are; a pipeline of one chunk is not told that it is chunk 0."""
+        """Return the place of a micro-batch on a chunk. With a single chunk Megatron passes None for it."""
         known = chunk if chunk is not None else 0 if self.chunks == 1 else NONE
         place = Place(self._stage(known), NONE if microbatch is None else microbatch, known)
         self._places[microbatch, chunk] = place
         return place
 
     def _stage(self, chunk: int) -> int:
-        """Return the global stage of a local chunk: Megatron lays stages around the ranks."""
+        """Return the global stage of a local chunk: Megatron assigns stages to ranks round-robin."""
         known = NONE not in (chunk, self.pp_rank, self.pp_size)
         return chunk * self.pp_size + self.pp_rank if known else NONE
 

@@ -1,4 +1,4 @@
-"""What a recording's header says of a training with Megatron: its schedule, and where this rank stands in it."""
+"""Header facts of a training with Megatron: its schedule, and the coordinates of this rank."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COORDINATES = {
     "cp": "get_context_parallel_rank",
     "ep": "get_expert_model_parallel_rank",
 }
-"""The header's names of a rank's coordinates, and the functions of parallel_state that tell them."""
+"""The header's names of a rank's coordinates, and the functions of parallel_state that return them."""
 
 
 def pipeline_place(schedule: str, call: Call) -> tuple[int, int]:
-    """Return this rank's place in its pipeline and the pipeline's length, `NONE` where nothing tells them.
+    """Return this rank's position in its pipeline and the pipeline's length, `NONE` if unknown.
 
-    A communicator that is passed to the schedule comes first: with process groups of its own a training may not
-    use parallel_state at all.
+    The communicator passed to the schedule takes precedence: a training with its own process groups may not
+    initialize parallel_state.
     """
     if schedule == "forward_backward_no_pipelining":
         return 0, 1
@@ -38,16 +38,19 @@ def pipeline_place(schedule: str, call: Call) -> tuple[int, int]:
     return (rank, size) if isinstance(rank, int) and isinstance(size, int) else (NONE, NONE)
 
 
-def describe_run(recorder: Recorder, schedule: str, told: tuple[Any, ...], model: Any) -> None:
-    """Add to the header what is known of a run; `told` is its function, micro-batches, chunks, place and length."""
-    import torch.distributed as dist  # the training has imported it
+def describe_run(recorder: Recorder, schedule: str, facts: tuple[Any, ...], model: Any) -> None:
+    """Describe a run in the header.
 
-    function, microbatches, chunks, pp_rank, pp_size = told
+    `facts` contains function, micro-batches, chunks, pipeline rank and pipeline size.
+    """
+    import torch.distributed as dist  # already imported by the training
+
+    function, microbatches, chunks, pp_rank, pp_size = facts
     stages = chunks * pp_size if pp_size != NONE else None
     local = [chunk * pp_size + pp_rank for chunk in range(chunks)] if stages else None
     device = _device(model)
     if device is not None:
-        recorder.timer.tensors_are_on(device)
+        recorder.timer.set_tensor_device(device)
     recorder.describe(
         framework={"name": "megatron-core", "version": _version()},
         device=device,
@@ -65,21 +68,21 @@ def describe_run(recorder: Recorder, schedule: str, told: tuple[Any, ...], model
 
 
 def _coordinates() -> dict[str, object]:
-    """Return this rank's coordinates and the ranks of its pipeline, as far as parallel_state tells them."""
+    """Return this rank's coordinates and the ranks of its pipeline, as far as parallel_state has them."""
     import torch.distributed as dist  # as above
 
-    told: dict[str, object] = {name: _ask(function) for name, function in COORDINATES.items()}
+    coordinates: dict[str, object] = {name: _ask(function) for name, function in COORDINATES.items()}
     group = _ask("get_pipeline_model_parallel_group")
     if group is not None:
-        told["pp_ranks"] = dist.get_process_group_ranks(group)
-    return {name: value for name, value in told.items() if value is not None}
+        coordinates["pp_ranks"] = dist.get_process_group_ranks(group)
+    return {name: value for name, value in coordinates.items() if value is not None}
 
 
 def _ask(function: str) -> Any:
-    """Return what a function of parallel_state says; None where it has no answer."""
+    """Return the result of a function of parallel_state, None if it fails."""
     try:
         return getattr(sys.modules.get(PARALLEL_STATE), function)()
-    except Exception:  # noqa: BLE001  # it asserts that the groups are there, and versions differ
+    except Exception:  # noqa: BLE001  # it asserts that groups exist, and versions differ
         return None
 
 
@@ -88,7 +91,7 @@ def _version() -> str:
 
 
 def _device(model: Any) -> str | None:
-    """Return where the first parameter of the first chunk lies; None where there is none."""
+    """Return the device of the first parameter of the first chunk, None without parameters."""
     first = model[0] if isinstance(model, (list, tuple)) else model
     parameter = next(iter(first.parameters()), None)
     return None if parameter is None else str(parameter.device)

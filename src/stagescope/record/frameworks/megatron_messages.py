@@ -1,13 +1,14 @@
-"""Megatron's sends and receives: from their issue through the wait for them to the action that uses what came.
+"""Megatron's sends and receives, from their issue through the wait for them to the action that uses the data.
 
 Both functions that issue operations are wrapped (megatron-core 0.16.1, pipeline_parallel/p2p_communication.py:
-``_batched_p2p_ops`` returns a list of handles, ``_p2p_ops`` a dict of them by direction), because all ways of
-communicating go through them, with the tensors, the peers and the handles at hand. What is sent bears its action, put
-there when the action ended. What is received learns its action from whoever takes it as an argument, so nothing is
-guessed from an order; a tensor that nobody takes has no micro-batch.
+``_batched_p2p_ops`` returns a list of handles, ``_p2p_ops`` a dict of them by direction), because all communication
+goes through them and they have the tensors, the peers and the handles. A sent tensor carries its action, which was
+attached when the action ended. A received tensor gets its action from the call that takes it as an argument, so
+nothing is inferred from the order; a tensor that no call takes has no micro-batch.
 
-Not recorded are the shapes that ``variable_seq_lengths`` sends ahead, and whatever is sent outside of Megatron's own
-three schedules: only there is it sure that what goes to the next rank is an activation (MindSpeed's V turns around).
+Not recorded are the shapes that ``variable_seq_lengths`` sends in advance, and anything sent outside of Megatron's
+own three schedules: only in those is it certain that a tensor for the next rank is an activation (MindSpeed's V turns
+back).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import harmless
+from stagescope.record.frameworks.calls import never_raises
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 PLACE, MESSAGE = "_stagescope_place", "_stagescope_message"
-"""Attributes of a tensor: the (stage, micro-batch, chunk) it was made by, the message that brought it."""
+"""Tensor attributes: the (stage, micro-batch, chunk) that produced it, and the message that brought it."""
 
-NOWHERE = (NONE, NONE, NONE)
+NO_PLACE = (NONE, NONE, NONE)
 
 SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
     BY_NAME[name].code for name in ("send_forward", "recv_forward", "send_backward", "recv_backward")
@@ -45,7 +46,7 @@ DIRECTIONS = (
 
 
 def tensors_in(value: Any) -> Sequence[Any]:
-    """Return the tensors that Megatron passes as one, a list, or (several modules) a dict of them."""
+    """Return the tensors in a tensor, a list, or a dict of them (with several modules)."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -54,22 +55,22 @@ def tensors_in(value: Any) -> Sequence[Any]:
 
 
 def tag(value: Any, place: tuple[int, int, int]) -> None:
-    """Have tensors bear the action that made them."""
+    """Attach the place of an action to the tensors it produced."""
     for tensor in tensors_in(value):
-        setattr(tensor, PLACE, tuple(place))  # no class of ours: a tensor may be pickled
+        setattr(tensor, PLACE, tuple(place))  # a plain tuple, because a tensor may be pickled
 
 
 def tagged(value: Any) -> tuple[int, int, int] | None:
-    """Return the action that made the first tensor that bears one."""
+    """Return the place attached to the first tensor that has one."""
     for tensor in tensors_in(value):
         place = getattr(tensor, PLACE, None)
         if place is not None:
-            return place  # type: ignore[no-any-return]  # what `tag` has put there
+            return place  # type: ignore[no-any-return]  # set by `tag`
     return None
 
 
 class Message:
-    """One tensor on its way."""
+    """One tensor in transit."""
 
     __slots__ = (
         "action_is_known",
@@ -92,24 +93,24 @@ class Message:
         self.peer = peer
         self.size_bytes = size_bytes
         self.step = step
-        self.stage, self.microbatch, self.chunk = NOWHERE
+        self.stage, self.microbatch, self.chunk = NO_PLACE
         self.action_is_known = False
         self.waits = False
         self.start_ns = self.end_ns = self.wait_start_ns = self.wait_end_ns = NONE
 
     @property
     def is_receive(self) -> bool:
-        """Whether it came here."""
+        """Whether this rank receives it."""
         return self.kind in (RECV_FORWARD, RECV_BACKWARD)
 
     def belongs_to(self, place: tuple[int, int, int]) -> None:
-        """Say whose message this is."""
+        """Set the action that the message belongs to."""
         self.stage, self.microbatch, self.chunk = place
         self.action_is_known = True
 
 
 class Handle:
-    """Stands for a handle that Megatron waits for, and times that wait."""
+    """Replaces a handle that Megatron waits for, and times that wait."""
 
     __slots__ = ("_follower", "_messages", "_work")
 
@@ -118,11 +119,11 @@ class Handle:
         self._messages = messages
         self._follower = follower
 
-    def __getattr__(self, name: str) -> Any:  # whatever else a handle can do
+    def __getattr__(self, name: str) -> Any:  # all other attributes of a handle
         return getattr(self._work, name)
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait as the handle does."""
+        """Wait like the original handle."""
         messages, self._messages = self._messages, []
         return self._follower.time_wait(messages, partial(self._work.wait, *args, **kwargs))
 
@@ -132,7 +133,7 @@ class Messages:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.default_place = NOWHERE
+        self.default_place = NO_PLACE
         self.is_on = False
         self._open: set[Message] = set()
 
@@ -150,7 +151,10 @@ class Messages:
         return issue
 
     def time_wait(self, messages: list[Message], wait: Callable[[], Any]) -> Any:
-        """Return what `wait` returns, timed; a receive on the device's clock: NCCL holds the stream, not the host."""
+        """Return the result of `wait` and record its time.
+
+        A receive is timed on the device's clock, because NCCL blocks the stream and not the host.
+        """
         if any(message.is_receive for message in messages):
             timer = self.recorder.timer
             start = timer.begin()
@@ -165,7 +169,7 @@ class Messages:
         return result
 
     def used_by(self, value: Any, place: tuple[int, int, int]) -> None:
-        """Say which action takes received tensors."""
+        """Assign the action that takes received tensors."""
         for tensor in tensors_in(value):
             message = getattr(tensor, MESSAGE, None)
             if message is not None and not message.action_is_known:
@@ -173,18 +177,18 @@ class Messages:
                 self._settle(message)
 
     def close(self) -> None:
-        """Record the messages that nobody waited for or nobody used, and forget them; follow no more."""
+        """Record the messages without a wait or an action, discard them, and stop following."""
         self.is_on = False
         for message in list(self._open):
             message.action_is_known = True
-            is_still_to_come = (
+            is_pending = (
                 message.waits and message.wait_end_ns == NONE
             )  # on a device, whose clock is read later
-            if not is_still_to_come:
+            if not is_pending:
                 self._emit(message)
         self._open.clear()
 
-    @harmless(default=())
+    @never_raises(default=())
     def _begin(self, keywords: Mapping[str, Any], start_ns: int, end_ns: int) -> dict[str, Message]:
         """Return a message for each tensor that is sent or received, by direction."""
         messages = {}
@@ -198,21 +202,21 @@ class Messages:
             message.start_ns, message.end_ns = start_ns, end_ns
             message.stage, _, message.chunk = self.default_place
             if message.is_receive:
-                self._put(message, tensor)
+                self._attach(message, tensor)
             else:
                 message.belongs_to(tagged(tensor) or self.default_place)
             messages[direction] = message
             self._open.add(message)
         return messages
 
-    @harmless()
-    def _put(self, message: Message, tensor: Any) -> None:
-        """Have a tensor bear the message that brings it; the message does not hold the tensor."""
+    @never_raises()
+    def _attach(self, message: Message, tensor: Any) -> None:
+        """Attach a message to the tensor that it brings. The message does not reference the tensor."""
         setattr(tensor, MESSAGE, message)
 
-    @harmless()
+    @never_raises()
     def _watched(self, handles: Any, messages: dict[str, Message]) -> Any:
-        """Return handles that tell of the waits for them, in the container that Megatron expects."""
+        """Return handles that report the waits for them, in the container that Megatron expects."""
         if not messages or not handles:
             return None
         if isinstance(handles, dict):
@@ -234,7 +238,7 @@ class Messages:
             self._settle(message)
 
     def _settle(self, message: Message) -> None:
-        """Record a message once it was waited for and its action is known."""
+        """Record a message once its wait has ended and its action is known."""
         if message.action_is_known and message.wait_end_ns != NONE:
             self._emit(message)
             self._open.discard(message)

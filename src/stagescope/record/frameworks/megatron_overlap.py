@@ -1,12 +1,11 @@
-"""Megatron's merged forward and backward: one call, two actions that overlap.
+"""Megatron's merged forward and backward: a single call with two actions that overlap.
 
-``combined_forward_backward_step`` (megatron-core 0.16.1, pipeline_parallel/combined_1f1b.py) runs the layers of two
-micro-batches in turn. Where the pipeline is interleaved it is given functions to call before and after each of
-the two: they wait for what is received and send what was made. So the forward lasts from the end of
-``pre_forward`` to the begin of ``post_forward``, and the backward alike. The last stage's loss and the first stage's
-embedding come after that, and send nothing: there a action lasts to the end of the call. What else is left of a
-backward once its gradient is sent, the weight gradient that is delayed to hide the transfer, is recorded as
-``other`` under its name.
+``combined_forward_backward_step`` (megatron-core 0.16.1, pipeline_parallel/combined_1f1b.py) alternates between the
+layers of two micro-batches. In an interleaved pipeline it receives functions to call before and after each of the
+two: they wait for the input and send the output. So the forward lasts from the end of ``pre_forward`` to the begin of
+``post_forward``, and the backward accordingly. The last stage's loss and the first stage's embedding come after that
+and send nothing; there, an action lasts to the end of the call. What remains of a backward after its gradient is sent
+(the weight gradient, delayed to hide the transfer) is recorded as ``other`` under its name.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import harmless
+from stagescope.record.frameworks.calls import never_raises
 from stagescope.record.frameworks.megatron_messages import tag
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place
 from stagescope.vocabulary.kinds import BY_NAME
@@ -32,7 +31,7 @@ TAIL = "delayed weight gradient"
 
 
 class Part(NamedTuple):
-    """One of the two actions of a merged call; one that `sends` has ended when it does."""
+    """One of the two actions of a merged call. With `sends`, the action ends when its output is sent."""
 
     kind: int
     place: Place
@@ -40,7 +39,7 @@ class Part(NamedTuple):
 
 
 class Half:
-    """One of the two actions while it runs."""
+    """One of the two actions while it is running."""
 
     def __init__(self, recorder: Recorder, part: Part, pair: int) -> None:
         self.recorder = recorder
@@ -50,7 +49,7 @@ class Half:
         self._ended_ns = 0
 
     def after(self, wait: Function) -> Function:
-        """Return `wait` so that the action begins at its end."""
+        """Return a wrapper of `wait` after which the action begins."""
 
         def pre(*args: Any, **kwargs: Any) -> Any:
             result = wait(*args, **kwargs)
@@ -60,7 +59,7 @@ class Half:
         return pre
 
     def before(self, send: Function) -> Function:
-        """Return `send` so that the action ends where it begins, and that what is sent bears the action."""
+        """Return a wrapper of `send` before which the action ends, and which tags the data that is sent."""
 
         def post(made: Any, *args: Any, **kwargs: Any) -> Any:
             if self.part.sends:
@@ -71,7 +70,7 @@ class Half:
         return post
 
     def end_call(self) -> None:
-        """Record the action, or what the call still did after it."""
+        """Record the action, or the remaining work of the call after it."""
         if not self._ended_ns:
             self._end()
         elif self.part.kind == BACKWARD:
@@ -82,13 +81,13 @@ class Half:
         self.recorder.timer.end(self._token, self.part.kind, *self.part.place, 0, self._pair)
         self._ended_ns = now_ns()
 
-    @harmless()
+    @never_raises()
     def _tag(self, made: Any) -> None:
         tag(made, self.part.place)
 
 
 def run_overlapped(recorder: Recorder, parts: list[Part], call: Function, keywords: dict[str, Any]) -> Any:
-    """Return what the merged call returns, recorded as its parts: one action, or two with the same pair number."""
+    """Return the result of the merged call, recorded as one action or as two with the same pair number."""
     pair = recorder.new_pair() if len(parts) > 1 else NONE
     halves = [Half(recorder, part, pair) for part in parts]
     watched = dict(keywords)

@@ -1,18 +1,20 @@
-"""MindSpeed's DualPipeV, without a change to its source.
+"""Instruments MindSpeed's DualPipeV without a change to its source.
 
-What is wrapped, and why there (MindSpeed 0d202f97, mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py):
+Wrapped functions and what they show (MindSpeed 0d202f97,
+mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py):
 
-* ``forward_step_with_model_graph`` and ``forward_step_no_model_graph``, module globals: they are told chunk and
-  micro-batch (the second chunk counts on from `num_microbatches`). With `extra_block_kwargs` the former runs a
-  backward as well, and the graph in it tells which;
-* ``backward_step_with_model_graph`` and ``backward_step``: they are told neither, but get the graph or the tensor
-  that their forward returned. A backward without a graph where the forward had one is that of the logits;
-* ``WeightGradStore.pop``: what it computes is known by the cache that it empties. An empty one is no action, and a pop
-  inside an overlapped pair is part of that;
-* ``_communicate`` and the functions that call it. What the overlapped pairs move inside the model is not seen;
-* ``forward_backward_pipelining_with_cutinhalf``: the run.
+* ``forward_step_with_model_graph`` and ``forward_step_no_model_graph``, module globals: their arguments contain chunk
+  and micro-batch (the second chunk continues counting at `num_microbatches`). With `extra_block_kwargs` the former
+  runs a backward as well, which is identified by the graph in it.
+* ``backward_step_with_model_graph`` and ``backward_step``: their arguments contain neither, only the graph or the
+  tensor that the forward returned. A backward without a graph whose forward had one is that of the logits.
+* ``WeightGradStore.pop``: its action is identified by the cache that it empties. With an empty cache it is no action,
+  and inside an overlapped pair it is part of the pair.
+* ``_communicate`` and its callers. Transfers inside the model of overlapped pairs are not visible.
+* ``forward_backward_pipelining_with_cutinhalf``: one run.
 
-MindSpeed puts these into Megatron's modules when it is set up, which is after the import that brings us here.
+MindSpeed installs these functions into Megatron's modules when it is set up, which is after the import that triggers
+this instrumentation.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import Call, Signature, harmless
+from stagescope.record.frameworks.calls import Call, Signature, never_raises
 from stagescope.record.frameworks.mindspeed_transfers import MindSpeedTransfers
 from stagescope.record.frameworks.npu_marks import NpuMarks
 from stagescope.record.frameworks.runs import (
@@ -31,7 +33,7 @@ from stagescope.record.frameworks.runs import (
     FORWARD,
     LOSS,
     UNKNOWN,
-    Kept,
+    IdentityMap,
     Place,
     Runs,
 )
@@ -47,11 +49,11 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 OVERLAPPED = "forward_backward_overlaping"
-"""What Ascend's guide calls a pair, spelled as there."""
+"""The name of a pair in Ascend's guide, with its spelling."""
 
 
-class Made(NamedTuple):
-    """What a forward has returned: its place, and the tensor and the graph that the backward gets."""
+class ForwardOutput(NamedTuple):
+    """Result of a forward: its place, and the tensor and the graph that the backward receives."""
 
     place: Place
     tensor: Any
@@ -64,7 +66,7 @@ def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> N
 
 
 class Instrumentation:
-    """The wrappers and what they share: the run, what its forwards made, and the caches of weight gradients."""
+    """The wrappers and their shared state: the run, the results of its forwards, and the caches of weight gradients."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
@@ -72,7 +74,7 @@ class Instrumentation:
         self.runs = Runs(recorder)
         self.transfers = MindSpeedTransfers(recorder)
         self.marks = NpuMarks(recorder)
-        self._weights = Kept()
+        self._weights = IdentityMap()
         self._in_action = False
         self._is_evaluation = False
         self._microbatches = 0
@@ -82,7 +84,7 @@ class Instrumentation:
         self._store: Any = None
 
     def install(self, schedules: ModuleType) -> None:
-        """Replace module globals and a class method; `patches` can put them back."""
+        """Replace module globals and a class method; `patches` can restore them."""
         self._schedules = schedules
         self._store = schedules.WeightGradStore
         for name, maker in (
@@ -100,11 +102,11 @@ class Instrumentation:
         self.transfers.install(schedules, self.patches)
         if not hasattr(
             schedules, "step_wrapper"
-        ):  # the guide's decorator: then the actions are marked by hand
+        ):  # the decorator from Ascend's guide: the training already marks its actions
             self.marks.install(self.patches)
 
     def _wrap_unwrapped(self, module: ModuleType, name: str, make: Callable[[Function], Function]) -> None:
-        """Wrap a function that Megatron's hooks may have wrapped where it comes from: it is one action, not two."""
+        """Wrap a function that Megatron's hooks may have wrapped at its origin, so that it is not recorded twice."""
         function = getattr(module, name, None)
         if hasattr(function, MARK):
             setattr(module, name, getattr(function, MARK))
@@ -127,9 +129,9 @@ class Instrumentation:
 
         return forward_backward_pipelining_with_cutinhalf
 
-    @harmless()
+    @never_raises()
     def _begin_run(self, call: Call) -> None:
-        """Get ready for one run: forget the last one, learn where this rank stands, tell it once."""
+        """Prepare for one run: discard the state of the last one, find this rank's place, describe it once."""
         self._end_run()
         self._is_evaluation = bool(call.get("forward_only"))
         self._microbatches = int(call.get("num_microbatches", 0))
@@ -146,10 +148,10 @@ class Instrumentation:
         self._weights.clear()
 
     def _describe(self, state: Any) -> None:
-        told = (self._microbatches, self._rank, self._ranks)
-        if self._is_evaluation or told == self._described:
+        facts = (self._microbatches, self._rank, self._ranks)
+        if self._is_evaluation or facts == self._described:
             return
-        self._described = told
+        self._described = facts
         sizes = parallel_sizes(state)
         self.marks.describe(
             pp_info={"pp_type": "dualpipev", "microbatch_num": self._microbatches}, distributed_args=sizes
@@ -167,7 +169,7 @@ class Instrumentation:
         )
 
     def _stage(self, chunk: int) -> int:
-        """Return the global stage of a chunk: down the ranks with the first, up again with the second."""
+        """Return the global stage of a chunk: the first goes down the ranks, the second back up."""
         return self._rank if chunk == 0 else 2 * self._ranks - 1 - self._rank
 
     def _forward(self, original: Function) -> Function:
@@ -185,8 +187,8 @@ class Instrumentation:
                 return self.runs.pair(place, backward, lambda: original(*args, **kwargs))
 
             name = original.__name__ if overlapped is None else OVERLAPPED
-            said = call.get("current_microbatch")
-            message = {"name": name} | ({} if said is None else {"current_microbatch": said})
+            given = call.get("current_microbatch")
+            message = {"name": name} | ({} if given is None else {"current_microbatch": given})
             result = self._action(message, run)
             self._end_forward(result, place)
             return result
@@ -194,7 +196,7 @@ class Instrumentation:
         return forward_step
 
     def _action(self, message: dict[str, object], run: Callable[[], Any]) -> Any:
-        """Run a action with its mark; what is computed inside another action is part of that."""
+        """Run an action with its mark. An action inside another action is part of that one."""
         if self._in_action:
             return run()
         self._in_action = True
@@ -203,38 +205,40 @@ class Instrumentation:
         finally:
             self._in_action = False
 
-    @harmless(default=UNKNOWN)
+    @never_raises(default=UNKNOWN)
     def _begin_forward(self, call: Call) -> Place:
-        """Return which action a forward is, and tell so to what was received for it."""
-        chunk, said = call.get("model_chunk_id"), call.get("current_microbatch")
-        number = self.runs.next_number(FORWARD, chunk) if said is None else said - chunk * self._microbatches
+        """Return the place of a forward, and assign it to the transfer that brought its input."""
+        chunk, given = call.get("model_chunk_id"), call.get("current_microbatch")
+        number = (
+            self.runs.next_number(FORWARD, chunk) if given is None else given - chunk * self._microbatches
+        )
         place = Place(self._stage(chunk), number, chunk)
         self.transfers.arrived(call.get("input_tensor"), place)
         return place
 
-    @harmless(default=UNKNOWN)
+    @never_raises(default=UNKNOWN)
     def _begin_overlapped(self, extra: Any) -> Place:
-        """Return which backward runs together with a forward."""
+        """Return the place of the backward that runs together with a forward."""
         made = self._take(extra.get("bwd_model_graph"))
         self.transfers.arrived(extra.get("bwd_model_grad"), made.place)
         return made.place
 
-    @harmless()
+    @never_raises()
     def _end_forward(self, result: Any, place: Place) -> None:
-        """Remember what the backward will get: a tensor, and with it a graph where the model makes one."""
+        """Remember what the backward will receive: a tensor, and a graph if the model creates one."""
         output = result[0] if isinstance(result, tuple) else result
         output = output[0] if isinstance(output, list) else output
         tensor, graph = output[:2] if isinstance(output, tuple) else (output, None)
-        if self._is_evaluation or not self.recorder.enabled:  # no backward will let go of it
+        if self._is_evaluation or not self.recorder.enabled:  # no backward would remove the entry
             return
-        made = Made(place, tensor, graph)
+        made = ForwardOutput(place, tensor, graph)
         self.runs.places.keep(tensor, made)
         self.runs.places.keep(graph, made)
         self.transfers.made(tensor, place)
 
-    def _take(self, owner: Any) -> Made:
-        """Return what a backward works on, and let go of it."""
-        made: Made = self.runs.places.take(owner, Made(UNKNOWN, None, None))
+    def _take(self, owner: Any) -> ForwardOutput:
+        """Return the forward's result that a backward works on, and remove it."""
+        made: ForwardOutput = self.runs.places.take(owner, ForwardOutput(UNKNOWN, None, None))
         self.runs.places.take(made.tensor)
         self.runs.places.take(made.graph)
         return made
@@ -256,13 +260,13 @@ class Instrumentation:
 
         return backward_step
 
-    @harmless(default=(BACKWARD, UNKNOWN))
+    @never_raises(default=(BACKWARD, UNKNOWN))
     def _begin_backward(self, call: Call) -> tuple[int, Place]:
-        """Return which action a backward is, and tell so to what was received for it."""
+        """Return kind and place of a backward, and assign it to the transfer that brought its gradient."""
         output = call.get("output_tensor")
         output = output[0] if isinstance(output, list) and output else output
         graph = call.get("model_graph")
-        made: Made | None = self.runs.places.find(output)
+        made: ForwardOutput | None = self.runs.places.find(output)
         if graph is None and made is not None and made.graph is not None:
             kind, place = LOSS, made.place
         else:
@@ -271,7 +275,7 @@ class Instrumentation:
         return kind, place
 
     def _kind_after(self, kind: int, place: Place) -> int:
-        """Return the kind of a backward that is over: the input gradient's where weights were put off."""
+        """Return the kind of a finished backward: only the input gradient if the weight gradients were postponed."""
         cache = getattr(self._store, "cache", None)
         if not cache or not getattr(self._store, "is_decoupleBlock", False):
             return kind
@@ -293,7 +297,7 @@ class Instrumentation:
 
 
 def parallel_sizes(state: Any) -> dict[str, object]:
-    """Return the sizes of the parallel groups, spelled as Ascend's tools read them."""
+    """Return the sizes of the parallel groups, under the names that Ascend's tools read."""
     names = {
         "tensor_model_parallel_size": "get_tensor_model_parallel_world_size",
         "pipeline_model_parallel_size": "get_pipeline_model_parallel_world_size",
@@ -305,7 +309,7 @@ def parallel_sizes(state: Any) -> dict[str, object]:
 
 
 def parallel_ranks(state: Any) -> dict[str, object]:
-    """Return this rank's coordinates beside the pipeline's."""
+    """Return the coordinates of this rank in the other parallel groups."""
     names = {
         "dp": "get_data_parallel_rank",
         "tp": "get_tensor_model_parallel_rank",

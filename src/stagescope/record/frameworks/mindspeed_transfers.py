@@ -1,7 +1,8 @@
-"""Sends and receives of MindSpeed's DualPipeV, whose direction depends on the chunk: the second one runs upwards.
+"""Sends and receives of MindSpeed's DualPipeV, whose direction depends on the chunk: the second goes up the ranks.
 
-MindSpeed 0d202f97, dualpipev_schedules.py: six functions, each of which calls ``_communicate`` at most once. The one
-named ``send_forward_recv_slave_forward`` moves gradients as well, so what is sent decides what is received.
+MindSpeed 0d202f97, dualpipev_schedules.py: six functions, each of which calls ``_communicate`` at most once. Despite
+its name, ``send_forward_recv_slave_forward`` also moves gradients, so the sent tensor determines the kind of the
+receive.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import Signature, harmless
-from stagescope.record.frameworks.runs import Kept, Place
+from stagescope.record.frameworks.calls import Signature, never_raises
+from stagescope.record.frameworks.runs import IdentityMap, Place
 from stagescope.record.frameworks.transfers import (
     RECV_BACKWARD,
     RECV_FORWARD,
@@ -51,20 +52,20 @@ class MindSpeedTransfers(Transfers):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._neighbors = {"next": NONE, "prev": NONE}
-        self._gradients = Kept()
+        self._gradients = IdentityMap()
         self._is_backward = False
 
     def install(self, schedules: ModuleType, patches: Patches) -> None:
-        """Wrap the functions that move tensors, and the one that they call."""
+        """Wrap the functions that move tensors, and ``_communicate``."""
         for name in FUNCTIONS:
             patches.wrap(schedules, name, self._enter)
         patches.wrap(schedules, "_communicate", self._move)
 
     def learn(self, state: Any) -> None:
-        """Learn the neighbors of this rank, and take over from Megatron's hooks.
+        """Read the neighbors of this rank, and remove Megatron's hooks.
 
-        Those sit in what ``_communicate`` calls: each message would stand there twice, with a direction that is wrong
-        for the second chunk.
+        Megatron's hooks are in functions that ``_communicate`` calls: each message would be recorded twice, and with
+        the wrong direction for the second chunk.
         """
         megatron = sys.modules.get(MEGATRON_P2P)
         for name in ("_batched_p2p_ops", "_p2p_ops") if megatron else ():
@@ -77,18 +78,18 @@ class MindSpeedTransfers(Transfers):
         }
 
     def made_backward(self, tensor: Any, place: Place) -> None:
-        """Remember a gradient, which may be sent."""
+        """Remember a gradient that may be sent later."""
         self.made(tensor, place)
         if self.recorder.enabled:
             self._gradients.keep(first_of(tensor), True)
 
     def close(self) -> None:
-        """Record the receives whose pass was not seen, and forget everything."""
+        """Record the receives whose data no pass used, and discard everything."""
         super().close()
         self._gradients.clear()
 
     def _enter(self, original: Function) -> Function:
-        """Return the wrapper of a function that moves tensors: its name tells what a receive brings."""
+        """Return the wrapper of a function that moves tensors: its name determines the kind of a receive."""
         is_backward = original.__name__.endswith("_backward")
 
         def transfer(*args: Any, **kwargs: Any) -> Any:
@@ -109,7 +110,7 @@ class MindSpeedTransfers(Transfers):
 
         return _communicate
 
-    @harmless()
+    @never_raises()
     def _note(self, call: Any, moved: Any, interval: tuple[int, int]) -> None:
         is_backward = self._is_backward
         for side in ("next", "prev"):

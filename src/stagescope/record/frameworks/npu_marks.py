@@ -1,8 +1,9 @@
-"""What users of Ascend's pp_chart add to MindSpeed by hand today, while torch_npu's profiler runs: marks and metadata.
+"""Adds the marks and metadata that Ascend's pp_chart needs, while torch_npu's profiler runs.
 
-The marks are mstx ranges with the texts of msprof-analyze's guide (pp_chart_instruct.md, 26.2.0), so that
-``msprof-analyze`` and MindStudio Insight take them as theirs. ``pp_info`` and ``distributed_args`` are added to a
-profiler that does not have them. torch_npu: torch_npu/profiler/profiler.py, ``profile``.
+Without stagescope, users add them to MindSpeed by hand. The marks are mstx ranges with the texts of msprof-analyze's
+guide (pp_chart_instruct.md, 26.2.0), so ``msprof-analyze`` and MindStudio Insight read them. ``pp_info`` and
+``distributed_args`` are added to a profiler that does not have them. The profiler is ``profile`` in
+torch_npu/profiler/profiler.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.frameworks.calls import harmless
+from stagescope.record.frameworks.calls import never_raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,34 +24,34 @@ if TYPE_CHECKING:
 
 
 class NpuMarks:
-    """Marks actions on the NPU's stream for as long as a profiler of torch_npu runs."""
+    """Marks actions on the NPU's stream while a profiler of torch_npu is running."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._running: Any = None
-        self._told: object = None
+        self._described: object = None
         self._facts: dict[str, dict[str, object]] = {}
 
     @property
     def running(self) -> bool:
-        """Whether a profiler runs."""
+        """Whether a profiler is running."""
         return self._running is not None
 
-    @harmless()
+    @never_raises()
     def install(self, patches: Patches) -> None:
-        """Watch torch_npu's profiler begin and end; without torch_npu there is none."""
+        """Watch the start and stop of torch_npu's profiler, if torch_npu is imported."""
         profilers = sys.modules.get("torch_npu.profiler.profiler")
         if profilers is not None:
             patches.wrap(profilers.profile, "start", self._start)
             patches.wrap(profilers.profile, "stop", self._stop)
 
     def describe(self, **facts: dict[str, object]) -> None:
-        """Learn the metadata; a running profiler has them at once, another one when it starts."""
+        """Set the metadata. A running profiler gets it immediately, others when they start."""
         self._facts = facts
-        self._tell()
+        self._describe_profiler()
 
     def run(self, message: dict[str, object], call: Callable[[], Any]) -> Any:
-        """Return what `call` returns, with a mark around it if a profiler runs."""
+        """Return the result of `call`, with a mark around it if a profiler is running."""
         if self._running is None:
             return call()
         number = self._range_start(str(message))
@@ -59,22 +60,22 @@ class NpuMarks:
         finally:
             self._range_end(number)
 
-    @harmless()
+    @never_raises()
     def _range_start(self, text: str) -> Any:
         npu = sys.modules["torch_npu"].npu
         return npu.mstx.range_start(text, npu.current_stream())
 
-    @harmless()
+    @never_raises()
     def _range_end(self, number: Any) -> None:
         if number is not None:
             sys.modules["torch_npu"].npu.mstx.range_end(number)
 
-    @harmless()
-    def _tell(self) -> None:
+    @never_raises()
+    def _describe_profiler(self) -> None:
         profiler = self._running
-        if profiler is None or profiler is self._told or not self._facts:
+        if profiler is None or profiler is self._described or not self._facts:
             return
-        self._told = profiler
+        self._described = profiler
         known = getattr(profiler, "metadata", {})
         for name, facts in self._facts.items():
             if name not in known:
@@ -84,14 +85,14 @@ class NpuMarks:
         def start(profiler: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(profiler, *args, **kwargs)
             self._running = profiler
-            self._tell()
+            self._describe_profiler()
             return result
 
         return start
 
     def _stop(self, original: Function) -> Function:
         def stop(profiler: Any, *args: Any, **kwargs: Any) -> Any:
-            self._running = self._told = None
+            self._running = self._described = None
             return original(profiler, *args, **kwargs)
 
         return stop

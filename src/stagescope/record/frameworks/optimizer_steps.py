@@ -1,7 +1,7 @@
-"""The optimizer step, once, however many optimizers call one another.
+"""Records the optimizer step once, even if several optimizers call each other.
 
-A framework's optimizer (Megatron's MegatronOptimizer, DeepSpeed's engine) steps one of torch's inside, and torch's
-own hooks see that one too: only the outermost is the step.
+The optimizer of a framework (Megatron's MegatronOptimizer, DeepSpeed's engine) steps one of torch's optimizers
+inside, for which torch's own hooks fire as well. Only the outermost call is recorded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from stagescope.record.frameworks.calls import harmless
+from stagescope.record.frameworks.calls import never_raises
 from stagescope.record.frameworks.runs import OPTIMIZER
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class OptimizerSteps:
         self._watches_torch = False
 
     def forget(self) -> None:
-        """Forget a step that failed: called at the begin of each training step."""
+        """Discard a step that failed. Called at the beginning of each training step."""
         self._tokens.clear()
 
     def watch(self, original: Function) -> Function:
-        """Return the wrapper of a framework's function or method that is the whole optimizer step."""
+        """Return the wrapper of a function or method of a framework that is the complete optimizer step."""
 
         def step(*args: Any, **kwargs: Any) -> Any:
             if self._inside or not self.recorder.enabled:
@@ -51,10 +51,10 @@ class OptimizerSteps:
 
         return step
 
-    @harmless()
+    @never_raises()
     def watch_torch(self, patches: Patches) -> None:
-        """Time the steps of torch's own optimizers through torch's public hooks; does so once."""
-        from torch.optim import optimizer as optimizers  # the training has imported it
+        """Time the steps of torch's own optimizers through torch's public hooks. Registers them once."""
+        from torch.optim import optimizer as optimizers  # already imported by the training
 
         if self._watches_torch:
             return
@@ -85,7 +85,7 @@ _of_recorder: WeakKeyDictionary[Recorder, OptimizerSteps] = WeakKeyDictionary()
 
 
 def optimizer_steps(recorder: Recorder) -> OptimizerSteps:
-    """Return what times the optimizer steps of this recorder: one for all frameworks of the process."""
+    """Return the OptimizerSteps of this recorder, shared by all frameworks of the process."""
     steps = _of_recorder.get(recorder)
     if steps is None:
         steps = _of_recorder[recorder] = OptimizerSteps(recorder)

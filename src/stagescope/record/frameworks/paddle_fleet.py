@@ -1,15 +1,16 @@
-"""Paddle fleet's dynamic-graph pipeline: every scheduler of it, without a change to the training.
+"""Instruments all schedulers of Paddle fleet's dynamic-graph pipeline without a change to the training.
 
-What is wrapped, and why there (Paddle 3.3.1, paddle/distributed/fleet/meta_parallel/pipeline_parallel.py):
+Wrapped functions and what they show (Paddle 3.3.1, paddle/distributed/fleet/meta_parallel/pipeline_parallel.py):
 
-* ``register_global_pipeline_parallel_hook``, public: begins and ends each pass around the layers alone;
-* ``_forward_step`` and ``_backward_step``: they know the chunk, which the hooks are not told. Where a version has no
-  hooks they are timed themselves. A chunk's passes run in the order of the micro-batches; `step_id` is a micro-batch
-  only where there is one chunk;
-* ``train_batch``, ``forward_backward_pipeline`` (PaddleNLP's trainer calls it alone) and ``eval_batch``: the runs;
-* ``P2pHelper`` and the module global ``_p2p_helper``, which every transfer goes through (paddle_transfers.py).
+* ``register_global_pipeline_parallel_hook``, public: hooks at the begin and end of each pass, around the layers only.
+* ``_forward_step`` and ``_backward_step``: they know the chunk, which the hooks do not receive. In versions without
+  hooks these functions are timed themselves. The passes of a chunk run in micro-batch order; `step_id` equals the
+  micro-batch only with a single chunk.
+* ``train_batch``, ``forward_backward_pipeline`` (the only one that PaddleNLP's trainer calls) and ``eval_batch``: the
+  runs.
+* ``P2pHelper`` and the module global ``_p2p_helper``, which all transfers go through (see paddle_transfers.py).
 
-Paddle's own timeline (``pp_configs.profiling``) synchronizes the device at every stamp; nothing here does.
+Paddle's own timeline (``pp_configs.profiling``) synchronizes the device at every timestamp; this module does not.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import harmless
+from stagescope.record.frameworks.calls import never_raises
 from stagescope.record.frameworks.paddle_transfers import PaddleTransfers
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, LOSS, OPTIMIZER, UNKNOWN, Place, Runs
 
@@ -37,7 +38,7 @@ SCHEDULES = {
     "PipelineParallelWithInterleaveFthenB": "looped-bfs",
     "VPPFhenBInBalancedMemory": "looped-bfs",
 }
-"""Paddle's schedulers, and what the field calls their orders."""
+"""Paddle's schedulers, and the usual names of their orders."""
 
 
 def instrument(pipelines: ModuleType, recorder: Recorder, patches: Patches) -> None:
@@ -46,7 +47,7 @@ def instrument(pipelines: ModuleType, recorder: Recorder, patches: Patches) -> N
 
 
 class Instrumentation:
-    """The wrappers and what they share: the run, the action inside it and the messages under way."""
+    """The wrappers and their shared state: the run, the action inside it and the messages in progress."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
@@ -61,7 +62,7 @@ class Instrumentation:
         self._described: object = None
 
     def install(self, pipelines: ModuleType) -> None:
-        """Register the hooks, and replace class attributes and a module global; `patches` can put them back."""
+        """Register the hooks, and replace class attributes and a module global; `patches` can undo both."""
         self._base = pipelines.PipelineParallel
         for value in list(vars(pipelines).values()):
             if isinstance(value, type) and issubclass(value, self._base):
@@ -71,7 +72,7 @@ class Instrumentation:
         self.patches.wrap(pipelines.HybridParallelOptimizer, "step", self._optimizer)
 
     def _wrap_class(self, pipeline: type) -> None:
-        """Wrap what a scheduler class itself defines."""
+        """Wrap the methods that a scheduler class itself defines."""
         for name, maker in (
             ("train_batch", self._step),
             ("forward_backward_pipeline", self._step),
@@ -84,7 +85,10 @@ class Instrumentation:
             self.patches.wrap(pipeline, name, maker)
 
     def _register_hooks(self, pipelines: ModuleType) -> None:
-        """Have Paddle tell of each begin and end; without its hooks the whole ``_forward_step`` is the action."""
+        """Register hooks at the begin and end of passes.
+
+        In a version of Paddle without hooks, the whole ``_forward_step`` is recorded instead.
+        """
         callbacks = getattr(pipelines, "pipeline_parallel_callbacks_", None)
         locations = getattr(pipelines, "PipelineParallelMicroStepLocations", None)
         if callbacks is None or locations is None:
@@ -100,8 +104,8 @@ class Instrumentation:
             self.patches.on_undo(partial(callbacks.hooks[location].remove, hook))
         self._has_hooks = True
 
-    def _begin_action(self, **told: Any) -> None:
-        del told
+    def _begin_action(self, **arguments: Any) -> None:
+        del arguments
         if self._action is None:
             return
         kind, place = self._action
@@ -110,8 +114,8 @@ class Instrumentation:
         self._begun = True
         self._token = self.recorder.timer.begin()
 
-    def _end_action(self, **told: Any) -> None:
-        del told
+    def _end_action(self, **arguments: Any) -> None:
+        del arguments
         if self._action is None or not self._begun:
             return
         kind, place = self._action
@@ -125,7 +129,7 @@ class Instrumentation:
             def call() -> Any:
                 return original(pipeline, *args, **kwargs)
 
-            if kwargs.get("static_scheduler"):  # only spells the schedule out
+            if kwargs.get("static_scheduler"):  # only prints the schedule
                 return call()
             return self.runs.step(lambda: self._prepared(pipeline, call))
 
@@ -141,7 +145,7 @@ class Instrumentation:
         return eval_batch
 
     def _prepared(self, pipeline: Any, call: Callable[[], Any]) -> Any:
-        """Run `call`; describe the pipeline first, once, and forget afterwards what was under way."""
+        """Run `call`; before it, describe the pipeline once; after it, discard the messages in progress."""
         self._action, self._begun = None, False
         if pipeline is not self._described and self.recorder.enabled:
             self._described = pipeline
@@ -154,21 +158,23 @@ class Instrumentation:
         finally:
             self.transfers.close()
 
-    @harmless()
+    @never_raises()
     def _describe(self, pipeline: Any) -> None:
-        """Say once what this pipeline is, and on what it computes."""
-        import paddle  # the training has imported it
+        """Describe the pipeline and its device in the header."""
+        import paddle  # already imported by the training
 
         device = paddle.get_device()
-        self.recorder.timer.tensors_are_on(device)
+        self.recorder.timer.set_tensor_device(device)
         if not device.startswith("cpu") and self.recorder.timer.device is None:
-            self.recorder.warn(f"Paddle's passes on {device} are recorded as the host launches them")
+            self.recorder.warn(
+                f"Paddle's passes on {device} are recorded with their launch times on the host"
+            )
             self.recorder.describe(clock_of_actions="host launches")
         self.transfers.learn(pipeline, device)
         self.recorder.describe(device=device, **pipeline_facts(pipeline))
 
     def _place(self, pipeline: Any, kind: int, chunk: int | None) -> Place:
-        """Return the place of the chunk's next action; without chunks there is one, and it has no number."""
+        """Return the place of the chunk's next action; without chunks, the chunk has no number."""
         rank = getattr(pipeline, "stage_id", NONE)
         number = self.runs.next_number(kind, chunk or 0)
         if chunk is None:
@@ -192,7 +198,7 @@ class Instrumentation:
                 (FORWARD, place),
                 lambda: original(pipeline, input_tensor, micro_dataset, chunk_id, *args, **kwargs),
             )
-            if not pipeline.is_pipeline_last_stage():  # the loss is sent to nobody, and would be held
+            if not pipeline.is_pipeline_last_stage():  # the loss is not sent and would be kept
                 self.transfers.made(result[0] if isinstance(result, tuple) and result else result, place)
             return result
 
@@ -224,7 +230,7 @@ class Instrumentation:
         return _backward_step
 
     def _run_action(self, action: tuple[int, Place], call: Callable[[], Any]) -> Any:
-        """Run a pass: its hooks record it, and where there are none this does."""
+        """Run a pass. It is recorded by its hooks or, in versions without hooks, here."""
         if not self._has_hooks:
             return self.runs.action(*action, call)
         self._action = action if self.recorder.enabled else None
@@ -242,14 +248,17 @@ class Instrumentation:
 
             if self._action is None or not getattr(pipeline, "_compute_loss", False):
                 return call()
-            if not pipeline.is_pipeline_last_stage():  # then Paddle computes none
+            if not pipeline.is_pipeline_last_stage():  # Paddle computes the loss on the last stage only
                 return call()
             return self.runs.action(LOSS, self._action[1], call)
 
         return _maybe_loss_compute
 
     def _overlapped(self, original: Function) -> Function:
-        """Return the wrapper of the pass that runs a forward and a backward in one: Paddle calls no hook for it."""
+        """Return the wrapper of the function that overlaps a forward and a backward.
+
+        Paddle calls no hooks for the two.
+        """
 
         def _forward_backward_helper(
             pipeline: Any, dataset: Any, forward: int, backward: int, *args: Any, **kwargs: Any
@@ -281,8 +290,8 @@ class Instrumentation:
 
 
 def pipeline_facts(pipeline: Any) -> dict[str, object]:
-    """Return what the header says about a pipeline: its order, sizes, and the place of this rank."""
-    import paddle  # the training has imported it
+    """Return the header facts about a pipeline: its order, sizes, and the coordinates of this rank."""
+    import paddle  # already imported by the training
     from paddle import distributed  # same
 
     groups = pipeline._hcg  # noqa: SLF001  # no public name
@@ -292,7 +301,7 @@ def pipeline_facts(pipeline: Any) -> dict[str, object]:
         schedule = "interleaved-overlap"
     sharded = (
         groups.get_sharding_parallel_world_size()
-    )  # its ranks are replicas, each with its part of the optimizer
+    )  # its ranks are replicas, each with a part of the optimizer state
     chunks = getattr(pipeline, "num_model_chunks", 1)
     stages = [chunk * pipeline.num_stages + pipeline.stage_id for chunk in range(chunks)]
     return {

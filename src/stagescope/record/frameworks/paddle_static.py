@@ -1,15 +1,15 @@
-"""Paddle's static-graph pipeline: its executor runs a list of jobs in C++ and times them itself, if asked to.
+"""Instruments Paddle's static-graph pipeline, whose executor runs a list of jobs in C++ and can time them itself.
 
-Paddle 3.3.1, paddle/base/executor.py, ``_StandaloneExecutor.run``. A run of a plan with forward jobs is a training
-step. What times the jobs inside depends on the build:
+The wrapped method is ``_StandaloneExecutor.run`` in paddle/base/executor.py, Paddle 3.3.1. A run of a plan with
+forward jobs is a training step. How the jobs inside are timed depends on the build:
 
-* With CUDA the executor's own job profiler is switched on for the recorded steps, by the argument that
-  ``job_schedule_profiler_range`` sets. It prints the jobs' device times on stderr, after each step: nothing here
-  redirects that, the worker's log keeps the lines, and ``stagescope show LOG_DIR`` reads them. As they are many, that
-  happens only where the steps are limited (``--steps A:B``). The recording holds the steps.
-* On a CPU that profiler is not built in. The executor also announces each job to Paddle's host tracer, and what
-  runs on a CPU runs where it is announced, so those events become the jobs. While the training has a profiler of
-  its own, there is none for us, and only the steps are recorded.
+* With CUDA, the executor's own job profiler is turned on for the recorded steps, with the argument that
+  ``job_schedule_profiler_range`` sets. It prints the device times of the jobs on stderr after each step. They are not
+  redirected: they stay in the worker's log, from which ``stagescope show LOG_DIR`` reads them. Because they are many
+  lines, this requires a limited number of steps (``--steps A:B``). The recording contains the steps.
+* On a CPU that profiler is not built in. The executor also reports each job to Paddle's host tracer, and a CPU job
+  runs where it is reported, so those events become spans. While the training uses a profiler of its own, the tracer
+  is not available and only the steps are recorded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def instrument(executors: ModuleType, recorder: Recorder, patches: Patches) -> N
 
 
 class Instrumentation:
-    """The wrapper of the executor's ``run``, and what it knows of the build."""
+    """The wrapper of the executor's ``run``, and what is known about the build."""
 
     def __init__(self, recorder: Recorder, core: Any) -> None:
         self.recorder = recorder
@@ -61,7 +61,7 @@ class Instrumentation:
         self._described = False
 
     def install(self, executors: ModuleType, patches: Patches) -> None:
-        """Replace a class attribute; `patches` can put it back."""
+        """Replace a class attribute; `patches` can restore it."""
         patches.wrap(executors._StandaloneExecutor, "run", self._run)  # noqa: SLF001  # no public name
 
     def _run(self, original: Function) -> Function:
@@ -90,7 +90,7 @@ class Instrumentation:
         return run
 
     def _step(self, call: Callable[..., Any]) -> Any:
-        """Run one recorded step with whatever this build times its jobs with."""
+        """Run one recorded step with the profiler that this build has for its jobs."""
         if self._is_device_build:
             return call(profiled=self.recorder.steps.stop != EVERY_STEP_STOP)
         profiler = self._start_tracer()
@@ -101,8 +101,8 @@ class Instrumentation:
                 self._record_events(profiler)
 
     def _start_tracer(self) -> Any:
-        """Return Paddle's host tracer, running; None where the training uses it."""
-        with suppress(Exception):  # another version of a private interface; the step is recorded all the same
+        """Return Paddle's host tracer, started; None while the training uses it."""
+        with suppress(Exception):  # another version of a private interface; the step is recorded in any case
             options = self._core.ProfilerOptions()
             options.trace_switch = CPU_EVENTS
             profiler = self._core._Profiler.create(options, [])  # noqa: SLF001  # no public name
@@ -114,7 +114,7 @@ class Instrumentation:
 
     def _record_events(self, profiler: Any) -> None:
         try:
-            result = profiler.stop()  # holds what `get_data` returns
+            result = profiler.stop()  # keeps the result of `get_data` alive
             anchor = read_anchor()
             behind_ns = anchor.realtime_ns - anchor.monotonic_ns
             found = [event for root in result.get_data().values() for event in job_events(root)]
@@ -139,25 +139,25 @@ class Instrumentation:
         if self._described:
             return
         self._described = True
-        with suppress(Exception):  # another version names things otherwise
+        with suppress(Exception):  # another version with other names
             self.recorder.describe(**plan_facts(executor, is_device_build=self._is_device_build))
 
 
 def job_events(root: Any) -> Iterator[tuple[int, int, tuple[str, str, str]]]:
-    """Yield the jobs in one thread's tree of host events: start, end, (kind, chunk, micro-batch), as texts."""
+    """Yield the jobs in one thread's tree of host events: start, end, (kind, chunk, micro-batch) as strings."""
     below = [root]
     while below:
         event = below.pop()
         found = _JOB.match(event.name)
-        if found and found[3]:  # only the executor writes a number behind it
+        if found and found[3]:  # only the executor appends a number
             yield event.start_ns, event.end_ns, (found[1], found[2], found[3])
         else:
             below += event.children_node
 
 
 def plan_facts(executor: Any, *, is_device_build: bool) -> dict[str, object]:
-    """Return what the header says about an executor: its plan, and where the jobs' times are."""
-    import paddle  # the training has imported it
+    """Return the header facts about an executor: its plan, and where the times of its jobs are."""
+    import paddle  # already imported by the training
     from paddle import distributed  # same
 
     plan = executor._plan  # noqa: SLF001  # no public name
@@ -169,14 +169,14 @@ def plan_facts(executor: Any, *, is_device_build: bool) -> dict[str, object]:
         "schedule": {
             "microbatches": plan.micro_batch_num(),
             "jobs": "in the worker's log" if is_device_build else "from Paddle's host tracer",
-            "actions": [f"{job.type()}-{job.micro_batch_id()}" for job in plan.action_list()],
+            "actions": [f"{job.type()}-{job.micro_batch_id()}" for job in plan.job_list()],
         },
     }
 
 
 def _is_pipeline(executor: Any) -> bool:
-    """Tell whether an executor runs a pipeline: other plans are start-up programs, or one program as a whole."""
+    """Return whether an executor runs a pipeline, as opposed to a start-up program or a single program."""
     try:
         return any(job_type.startswith("forward") for job_type in executor._plan.job_types())  # noqa: SLF001  # same
-    except Exception:  # noqa: BLE001  # another version; then nothing is known, and nothing is recorded
+    except Exception:  # noqa: BLE001  # another version, about which nothing is known: nothing is recorded
         return False

@@ -1,7 +1,7 @@
 """Sends and receives of Paddle fleet's pipeline.
 
-Paddle 3.3.1, paddle/distributed/fleet/meta_parallel/pp_utils/p2p_communication.py: everything goes through the module
-global ``_p2p_helper``. On a device it only queues work on the calculation stream; on a CPU it blocks.
+Paddle 3.3.1, paddle/distributed/fleet/meta_parallel/pp_utils/p2p_communication.py: all transfers go through the
+module global ``_p2p_helper``. On a device it only queues work on the calculation stream; on a CPU it blocks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PaddleTransfers(Transfers):
         self._entered_ns: int | None = None
 
     def install(self, p2p: ModuleType, patches: Patches) -> None:
-        """Wrap the module that moves tensors."""
+        """Wrap the functions that move tensors."""
         helper = getattr(p2p, "P2pHelper", None)
         for name in list(vars(helper)) if helper else ():
             if name.startswith(("send_", "recv_")):
@@ -51,15 +51,17 @@ class PaddleTransfers(Transfers):
         patches.wrap(p2p, "_p2p_helper", self._move)
 
     def learn(self, pipeline: Any, device: str) -> None:
-        """Learn the neighbors of this rank, and whether a transfer blocks and is whole."""
+        """Read the neighbors of this rank, and whether a transfer blocks and is complete."""
         groups = pipeline._hcg  # noqa: SLF001  # no public name
         self.blocks = device.startswith("cpu")
-        self._whole = groups.get_model_parallel_world_size() == 1  # else each rank may send its part
+        self._whole = (
+            groups.get_model_parallel_world_size() == 1
+        )  # otherwise each rank may send only its part
         self._next_rank = groups._get_p2p_next_rank()  # noqa: SLF001  # no public name
         self._previous_rank = groups._get_p2p_prev_rank()  # noqa: SLF001  # same
 
     def _enter(self, original: Function) -> Function:
-        """Return the wrapper of a method of P2pHelper: it may wait for a message's shape before it moves anything."""
+        """Return the wrapper of a method of P2pHelper, which may wait for a message's shape before it moves data."""
 
         @functools.wraps(original)
         def transfer(*args: Any, **kwargs: Any) -> Any:
@@ -102,10 +104,10 @@ class PaddleTransfers(Transfers):
             self.received(tensors, message)
 
     def _size_of(self, tensors: Any) -> int:
-        """Return how many bytes the tensors hold, `NONE` where only a part of them travels here."""
+        """Return the size of the tensors in bytes, `NONE` if this rank transfers only a part of them."""
         if not self._whole:
             return NONE
         try:
             return sum(int(tensor.size) * int(tensor.element_size()) for tensor in all_of(tensors))
-        except Exception:  # noqa: BLE001  # a container or tensor of another kind; the transfer is still known
+        except Exception:  # noqa: BLE001  # another kind of container or tensor; the transfer is recorded in any case
             return NONE

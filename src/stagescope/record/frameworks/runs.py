@@ -1,7 +1,7 @@
-"""What the hooks of several frameworks need alike: where a step begins, the action that is running, what belongs to whom.
+"""The parts shared by the hooks of several frameworks: steps, actions, and values found by object identity.
 
-Frameworks tell a backward pass which tensors it works on, seldom which micro-batch. But the very object that a
-forward pass returned comes back, so its action is found by the object's identity.
+Frameworks pass a backward the tensors it works on, but rarely the micro-batch. The object that a forward returned is
+passed back unchanged, however, so the action is found by the identity of that object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, LOSS, OPTIMIZER = (
 
 
 class Place(NamedTuple):
-    """Where a action belongs: global stage, micro-batch, local chunk; `NONE` for what is not known."""
+    """The place of an action: global stage, micro-batch, local chunk; `NONE` where unknown."""
 
     stage: int = NONE
     microbatch: int = NONE
@@ -35,44 +35,44 @@ class Place(NamedTuple):
 UNKNOWN = Place()
 
 
-class Kept:
-    """Values found by the identity of the object that they belong to, until they are taken or the run ends.
+class IdentityMap:
+    """Values found by the identity of an object, until they are taken or the run ends.
 
-    An object is referred to weakly, or a recorder would keep activations and gradients in memory. One that cannot be
-    (a list, a dict) is held: its number would else be given to another one.
+    Objects are referenced weakly; otherwise the recorder would keep activations and gradients in memory. Objects
+    without weak references (a list, a dict) are held, because their id could be reused by another object.
     """
 
     def __init__(self) -> None:
         self._values: dict[int, tuple[Callable[[], object], Any]] = {}
 
     def keep(self, owner: object, value: Any) -> None:
-        """Remember `value` for an object; nothing is kept for None."""
+        """Store `value` for an object; does nothing for None."""
         if owner is None:
             return
         try:
             refer: Callable[[], object] = weakref.ref(owner)
         except TypeError:
-            refer = _Holder(owner)
+            refer = _StrongReference(owner)
         self._values[id(owner)] = (refer, value)
 
     def find(self, owner: object, default: Any = None) -> Any:
-        """Return what belongs to an object."""
+        """Return the value of an object."""
         refer, value = self._values.get(id(owner), (None, None))
         return value if refer is not None and refer() is owner else default
 
     def take(self, owner: object, default: Any = None) -> Any:
-        """Return what belongs to an object, and let go of both."""
+        """Return the value of an object, and remove both."""
         value = self.find(owner, default)
         self._values.pop(id(owner), None)
         return value
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Remove everything."""
         self._values.clear()
 
 
-class _Holder:
-    """Refers to an object as a weak reference does, and holds it."""
+class _StrongReference:
+    """Has the interface of a weak reference, but holds the object."""
 
     __slots__ = ("_owner",)
 
@@ -86,27 +86,27 @@ class _Holder:
 class Runs:
     """The runs of a schedule in one process: training steps, and evaluations, which belong to no step.
 
-    A framework's entry points call one another, and those of a framework that it is built on (MindSpeed's schedule
-    runs inside Megatron's train_step); the outermost one is the run.
+    Entry points of a framework call one another, and those of the framework it is built on (MindSpeed's schedule runs
+    inside Megatron's train_step). The outermost call is the run.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.places = Kept()
+        self.places = IdentityMap()
         self._counts: Counter[tuple[int, int]] = Counter()
 
     @property
     def inside(self) -> bool:
-        """Whether a run is going on in this process."""
+        """Whether this process is inside a run."""
         return self.recorder in _running
 
     def forget(self) -> None:
-        """Forget the actions of the last run; a run that is the outermost does so itself when it ends."""
+        """Discard the actions of the last run. The outermost run does this itself when it ends."""
         self._counts.clear()
         self.places.clear()
 
     def step(self, call: Callable[[], Any]) -> Any:
-        """Return what `call` returns, recorded as one training step."""
+        """Return the result of `call`, recorded as one training step."""
         if self.inside:
             return call()
         start_ns = self.recorder.begin_step()
@@ -115,7 +115,7 @@ class Runs:
         return result
 
     def evaluation(self, call: Callable[[], Any]) -> Any:
-        """Return what `call` returns; its actions are recorded without a step."""
+        """Return the result of `call`; its actions are recorded without a step."""
         if self.inside:
             return call()
         step, self.recorder.step = self.recorder.step, NONE
@@ -125,7 +125,7 @@ class Runs:
             self.recorder.step = step
 
     def next_number(self, kind: int, chunk: int) -> int:
-        """Return how many actions of this kind this chunk has had in this run: its micro-batch, in a FIFO order."""
+        """Return the number of earlier actions of this kind and chunk in this run: the micro-batch, in FIFO order."""
         number = self._counts[kind, chunk]
         self._counts[kind, chunk] = number + 1
         return number
@@ -137,9 +137,9 @@ class Runs:
         call: Callable[[], Any],
         kind_after: Callable[[], int] | None = None,
     ) -> Any:
-        """Return what `call` returns, recorded as one action; one that fails is none.
+        """Return the result of `call`, recorded as one action unless it raises.
 
-        `kind_after` says the kind where only the action itself decides it, as whether a backward was split.
+        `kind_after` returns the kind if only the action itself determines it, such as whether a backward was split.
         """
         recorder = self.recorder
         if not recorder.enabled:
@@ -152,7 +152,7 @@ class Runs:
         return result
 
     def pair(self, forward: Place, backward: Place, call: Callable[[], Any]) -> Any:
-        """Return what `call` returns, recorded as a forward and a backward that overlap."""
+        """Return the result of `call`, recorded as a forward and a backward that overlap."""
         recorder = self.recorder
         if not recorder.enabled:
             return call()
@@ -176,4 +176,4 @@ class Runs:
 
 
 _running: weakref.WeakSet[Recorder] = weakref.WeakSet()
-"""The recorders that are inside a run, whichever framework has begun it."""
+"""The recorders that are inside a run, whichever framework started it."""

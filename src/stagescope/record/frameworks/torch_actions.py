@@ -1,6 +1,6 @@
-"""The runtime schedules announce each action as ``record_function("PP:<action>")``; this reads along.
+"""Reads the action names that torch's runtime schedules pass to ``record_function("PP:<action>")``.
 
-Grammar of an action's text, torch 2.13.0 ``_Action.__str__``: ``1F0``, ``6I3``, ``6W3``, ``1B2``, ``1SEND_F0``,
+Grammar of an action, torch 2.13.0 ``_Action.__str__``: ``1F0``, ``6I3``, ``6W3``, ``1B2``, ``1SEND_F0``,
 ``4UNSHARD``, ``0REDUCE_GRAD``, ``(1F6;6B2)OVERLAP_F_B``.
 """
 
@@ -31,16 +31,16 @@ _OTHER = BY_NAME["other"].code
 
 
 class Action(NamedTuple):
-    """What an announcement says: the jobs in it as (kind, stage, micro-batch), or the name of a chore."""
+    """A parsed range name: its actions as (kind, stage, micro-batch), or a housekeeping action and its stage."""
 
     parts: tuple[tuple[int, int, int], ...]
-    chore: str
+    housekeeping: str
     stage: int
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def parse_action(text: str) -> Action:
-    """Return what an announcement says; an unknown one has no jobs and no chore.
+    """Return the parsed range name; an unknown one has neither actions nor housekeeping.
 
     >>> parse_action("PP:(1F6;6B2)OVERLAP_F_B").parts
     ((1, 1, 6), (2, 6, 2))
@@ -48,22 +48,22 @@ def parse_action(text: str) -> Action:
     if not text.startswith(PREFIX):
         return Action((), "", NONE)
     body = text.removeprefix(PREFIX)
-    if chore := _HOUSEKEEPING.fullmatch(body):
-        return Action((), chore[2], int(chore[1]))
+    if housekeeping := _HOUSEKEEPING.fullmatch(body):
+        return Action((), housekeeping[2], int(housekeeping[1]))
     inner = body[1:].split(")")[0].split(";") if body.startswith("(") else [body]
     found = [_ACTION.fullmatch(part) for part in inner]
-    jobs = tuple(
-        (_KIND_OF_LETTER[job[2]], int(job[1]), int(job[3]) if job[3] else NONE) for job in found if job
+    parts = tuple(
+        (_KIND_OF_LETTER[part[2]], int(part[1]), int(part[3]) if part[3] else NONE) for part in found if part
     )
-    return Action(jobs, "", NONE)
+    return Action(parts, "", NONE)
 
 
 def make_action_range(original: Any, instrumentation: Instrumentation) -> type:
-    """Return a subclass of torch's ``record_function`` that also tells the recorder about each action."""
+    """Return a subclass of torch's ``record_function`` that also records actions."""
     recorder = instrumentation.recorder
 
-    class ActionRange(original):  # type: ignore[misc]  # the base is only known when torch is imported
-        """Marks an action for torch's profiler as before, and records what nobody else has recorded."""
+    class ActionRange(original):  # type: ignore[misc]  # the base class is only known once torch is imported
+        """Marks an action for torch's profiler as before, and records what no other hook has recorded."""
 
         def __enter__(self) -> Any:
             self._action = parse_action(self.name)
@@ -72,7 +72,7 @@ def make_action_range(original: Any, instrumentation: Instrumentation) -> type:
             entered = super().__enter__()
             self._receives = instrumentation.messages.receives
             self._token = recorder.timer.begin() if self._action.parts else None
-            self._start_ns = now_ns() if self._action.chore else NONE
+            self._start_ns = now_ns() if self._action.housekeeping else NONE
             return entered
 
         def __exit__(self, *error: object) -> Any:
@@ -82,8 +82,8 @@ def make_action_range(original: Any, instrumentation: Instrumentation) -> type:
             return super().__exit__(*error)
 
         def _record(self) -> None:
-            if self._action.chore:
-                name = recorder.name_id(self._action.chore)
+            if self._action.housekeeping:
+                name = recorder.name_id(self._action.housekeeping)
                 recorder.emit(_OTHER, self._start_ns, now_ns(), self._action.stage, name=name)
             elif instrumentation.messages.receives > self._receives:
                 _record_unseen(instrumentation, self._action, instrumentation.messages.last_receive)
@@ -94,9 +94,9 @@ def make_action_range(original: Any, instrumentation: Instrumentation) -> type:
 
 
 def _record_unseen(instrumentation: Instrumentation, action: Action, begun: Any) -> None:
-    """Record the jobs of an action that bypassed the stage's methods, from the end of their last receive on.
+    """Record the actions of a range that bypassed the stage's methods, starting at the end of their last receive.
 
-    In an evaluation torch announces backwards too, and does nothing in them.
+    During an evaluation torch enters ranges of backwards too, without computing anything.
     """
     for kind, stage, microbatch in action.parts:
         is_done = kind == _KIND_OF_LETTER["F"] or not instrumentation.evaluates

@@ -1,4 +1,4 @@
-"""Sends and receives of torch.distributed.pipelining: from their issue to the end of the wait for them."""
+"""Sends and receives of torch.distributed.pipelining, from their issue to the end of the wait for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RECEIVES = {BY_NAME["recv_forward"].code, BY_NAME["recv_backward"].code}
 
 
 class Message(NamedTuple):
-    """One tensor on its way: what a P2POp is tagged with."""
+    """One tensor to send or receive. Each P2POp is tagged with one."""
 
     kind: int
     stage: int
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 
 class Issued(NamedTuple):
-    """A message whose operation is under way, and the step that it belongs to."""
+    """A message whose operation has been issued, and the step it belongs to."""
 
     message: Message
     step: int
@@ -40,7 +40,7 @@ class Issued(NamedTuple):
 
 
 class Messages:
-    """Follows each message from the stage that names it to the wait that ends it."""
+    """Follows each message from the stage method that creates it to the wait that ends it."""
 
     SOURCES = {  # noqa: RUF012  # a constant
         "get_fwd_recv_ops": BY_NAME["recv_forward"].code,
@@ -48,7 +48,7 @@ class Messages:
         "get_bwd_recv_ops": BY_NAME["recv_backward"].code,
         "get_bwd_send_ops": BY_NAME["send_backward"].code,
     }
-    """The stage's methods that make the operations, and what each makes."""
+    """The stage methods that create the operations, and the kind of span of each."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -57,7 +57,7 @@ class Messages:
         self._under_way: dict[int, tuple[object, list[Issued]]] = {}
 
     def tag_operations(self, kind: int) -> Callable[[Function], Function]:
-        """Return the wrapper of a ``get_*_ops`` method: it tags each operation with its message."""
+        """Return the wrapper of a ``get_*_ops`` method, which tags each operation with its message."""
 
         def make(original: Function) -> Function:
             def get_ops(stage: Any, chunk_id: int) -> Any:
@@ -75,7 +75,7 @@ class Messages:
         return make
 
     def watch_issue(self, original: Function) -> Function:
-        """Return the wrapper of ``_batch_p2p``: it remembers which handle stands for which messages."""
+        """Return the wrapper of ``_batch_p2p``, which remembers the messages of each handle."""
 
         def _batch_p2p(p2p_ops: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.recorder.enabled:
@@ -91,17 +91,17 @@ class Messages:
             if issued and len(works) == len(issued):
                 for work, one in zip(works, issued, strict=True):
                     self._under_way[id(work)] = (work, [one])
-            elif issued and works:  # a coalesced batch: one handle for all
+            elif issued and works:  # a coalesced batch has one handle for all
                 self._under_way[id(works[0])] = (works[0], issued)
             return works
 
         return _batch_p2p
 
     def watch_wait(self, original: Function) -> Function:
-        """Return the wrapper of ``_wait_batch_p2p``: it waits for one handle after the other, timing each.
+        """Return the wrapper of ``_wait_batch_p2p``, which waits for the handles one by one and times each wait.
 
-        Gloo blocks the host. NCCL makes the compute stream wait and returns at once, so the wait is timed on that
-        stream: from where its work before had ended to where it goes on.
+        Gloo blocks the host. NCCL makes the compute stream wait and returns immediately, so the wait is timed on that
+        stream: from the end of its preceding work until it continues.
         """
 
         def _wait_batch_p2p(work: Any) -> Any:
@@ -123,7 +123,7 @@ class Messages:
         return _wait_batch_p2p
 
     def close(self) -> None:
-        """Record the messages that nobody waited for, and forget them."""
+        """Record the messages without a wait, and discard them."""
         for _, unwaited in list(self._under_way.values()):
             for issued in unwaited:
                 self._emit(issued, NONE, NONE)

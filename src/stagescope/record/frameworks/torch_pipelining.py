@@ -1,15 +1,15 @@
-"""torch.distributed.pipelining: every schedule of torch 2.13, without a change to the training.
+"""Instruments every schedule of torch.distributed.pipelining (torch 2.13) without a change to the training.
 
-What is wrapped, and why there (torch 2.13.0, torch/distributed/pipelining/schedules.py and stage.py):
+Wrapped functions and what they show (torch 2.13.0, torch/distributed/pipelining/schedules.py and stage.py):
 
-* the compute methods of ``_PipelineStageBase``: they exclude the wait for the input;
-* ``get_*_ops``: they know stage and micro-batch of each P2POp, so the operations are tagged there;
-* the module globals ``_batch_p2p`` and ``_wait_batch_p2p``, through which every schedule issues and waits;
-* ``step`` of the two schedule bases, which count the training steps;
-* the module global ``record_function``, entered for every action of the runtime schedules: it tells overlapped
-  pairs, and catches actions that a custom function performs without the stage's methods.
+* The compute methods of ``_PipelineStageBase``: they exclude the wait for the input.
+* ``get_*_ops``: they know stage and micro-batch of each P2POp, so the operations are tagged there.
+* The module globals ``_batch_p2p`` and ``_wait_batch_p2p``, through which every schedule issues and waits.
+* ``step`` of the two base classes of schedules, which count the training steps.
+* The module global ``record_function``, entered for every action of the runtime schedules: it shows which actions
+  overlap, and catches actions that a custom function performs without the stage's methods.
 
-The bubble of the last rank of 1F1B must not be judged by ``pipeline_order``: torch 2.13.0 numbers its forwards from 1.
+Do not use ``pipeline_order`` to judge the bubble of the last rank of 1F1B: torch 2.13.0 numbers its forwards from 1.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ COMPUTE_METHODS = (
 
 def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Wrap `schedules`, the imported module torch.distributed.pipelining.schedules, and what it uses."""
-    from torch.distributed.pipelining import stage as stages  # imported by schedules already
+    from torch.distributed.pipelining import stage as stages  # already imported by schedules
 
     Instrumentation(recorder, patches).install(schedules, stages)
 
 
 class Instrumentation:
-    """The wrappers and what they share: the messages under way and the actions seen in this step."""
+    """The wrappers and their shared state: the messages in progress and the actions recorded in this step."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
@@ -72,9 +72,9 @@ class Instrumentation:
         self._described: object = None
 
     def install(self, schedules: ModuleType, stages: ModuleType) -> None:
-        """Replace class attributes and module globals; `patches` can put them back."""
+        """Replace class attributes and module globals; `patches` can restore them."""
         wrap = self.patches.wrap
-        self._base = stages._PipelineStageBase  # noqa: SLF001  # the class all stages share has no public name
+        self._base = stages._PipelineStageBase  # noqa: SLF001  # the common base class has no public name
         self.wrap_stage_class(self._base)
         for method, kind in self.messages.SOURCES.items():
             wrap(self._base, method, self.messages.tag_operations(kind))
@@ -93,7 +93,7 @@ class Instrumentation:
             self.patches.wrap(stage_class, method, maker)
 
     def end_action(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
-        """Record the action that began at `token`, and remember that it has been seen."""
+        """Record the action from `token` until now, and remember that it has been recorded."""
         recorder = self.recorder
         recorder.timer.end(
             token, kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE), 0, recorder.pair
@@ -101,7 +101,7 @@ class Instrumentation:
         self.seen.add((kind, stage, microbatch))
 
     def _timed(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Any:
-        """Run `call` as one action; a subclass's method that calls its parent's is one action, not two."""
+        """Run `call` as one action. If a subclass's method calls its parent's, only the outer one is recorded."""
         key = (kind, stage, microbatch)
         if not self.recorder.enabled or key in self._entered:
             return call()
@@ -136,7 +136,7 @@ class Instrumentation:
             *args: Any,
             **kwargs: Any,
         ) -> Any:
-            if not stage.has_backward:  # an evaluation: torch calls this and does nothing in it
+            if not stage.has_backward:  # an evaluation: torch calls this, but it does nothing
                 return original(stage, bwd_chunk_id, loss, full_backward, *args, **kwargs)
             return self._timed(
                 BACKWARD if full_backward else BACKWARD_INPUT,
@@ -179,7 +179,7 @@ class Instrumentation:
             def call() -> Any:
                 return original(schedule, stage, output, target_mbs, mb_index, *args, **kwargs)
 
-            if not stage.is_last or schedule._loss_fn is None:  # noqa: SLF001  # then torch computes none
+            if not stage.is_last or schedule._loss_fn is None:  # noqa: SLF001  # torch computes no loss here
                 return call()
             return self._timed(LOSS, stage.stage_index, mb_index, call)
 
@@ -187,7 +187,7 @@ class Instrumentation:
 
     def _step(self, original: Function) -> Function:
         def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
-            if schedule._loss_fn and not schedule._has_backward:  # noqa: SLF001  # eval: belongs to no step
+            if schedule._loss_fn and not schedule._has_backward:  # noqa: SLF001  # `eval`: belongs to no step
                 return self._evaluation(original, schedule, args, kwargs)
             start_ns = self.recorder.begin_step()
             self._prepare(schedule)
@@ -210,7 +210,7 @@ class Instrumentation:
             self.recorder.step = step
 
     def _prepare(self, schedule: Any) -> None:
-        """Get ready for one run of `schedule`: forget the last one, learn its stages, describe it once."""
+        """Prepare for one run of `schedule`: discard the state of the last one, find its stages, describe it once."""
         self.seen.clear()
         self._entered.clear()
         self.optimizers.forget()
@@ -219,7 +219,7 @@ class Instrumentation:
             return
         self._described = schedule
         stages = local_stages(schedule)
-        self.recorder.timer.tensors_are_on(str(stages[0].device))
+        self.recorder.timer.set_tensor_device(str(stages[0].device))
         self.chunk_of_stage = {
             stage.stage_index: chunk
             for chunk, stage in enumerate(sorted(stages, key=lambda stage: stage.stage_index))
@@ -238,8 +238,8 @@ def local_stages(schedule: Any) -> list[Any]:
 
 
 def schedule_facts(schedule: Any, stages: list[Any]) -> dict[str, object]:
-    """Return what the header says about a schedule: its name, sizes, place of this rank, and its actions."""
-    import torch  # the training has imported it
+    """Return the header facts about a schedule: its name, sizes, coordinates of this rank, and its actions."""
+    import torch  # already imported by the training
     import torch.distributed as dist  # same
 
     first = stages[0]
@@ -261,7 +261,7 @@ def schedule_facts(schedule: Any, stages: list[Any]) -> dict[str, object]:
     if dist.is_initialized():
         facts |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
         facts["parallel"] = {
-            **facts["parallel"],  # type: ignore[dict-item]  # the dict made above
+            **facts["parallel"],  # type: ignore[dict-item]  # the dict created above
             "pp_ranks": dist.get_process_group_ranks(first.group or dist.group.WORLD),
         }
     return facts

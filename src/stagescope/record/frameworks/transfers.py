@@ -1,7 +1,8 @@
-"""Sends and receives, each named by the pass that made or needs what it carries.
+"""Sends and receives, each identified by the pass that produced or consumes its data.
 
-The call that moves a tensor is seldom told its micro-batch, but the very tensor comes from one pass and goes into
-another, so the message is known by it. A receive is therefore recorded when it is used, with the times of its call.
+The call that moves a tensor rarely receives its micro-batch. But the tensor comes out of one pass and goes into
+another, so the message is identified by the tensor. A receive is therefore recorded when its data is used, with the
+times of the call that received it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.runs import UNKNOWN, Kept, Place
+from stagescope.record.frameworks.runs import UNKNOWN, IdentityMap, Place
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _RECEIVES = (RECV_FORWARD, RECV_BACKWARD)
 
 
 class Message(NamedTuple):
-    """One transfer: what it is, who is at the other end, how much, and when the host was in it."""
+    """One transfer: kind, rank at the other end, size, and the time that the host spent in the call."""
 
     kind: int
     peer: int
@@ -34,33 +35,28 @@ class Message(NamedTuple):
 class Transfers:
     """Follows each message from the call that moves it to the pass that it belongs to.
 
-    `blocks` says that a call returns when its message has arrived, as on a CPU; else it only queues the transfer, and
-    no wait is claimed.
+    `blocks` states that a call returns after its message has arrived, as on a CPU. Otherwise the call only queues the
+    transfer, and no wait is recorded.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.blocks = False
-        self._made = Kept()
-        self._under_way = Kept()
+        self._made = IdentityMap()
+        self._under_way = IdentityMap()
         self._unused: dict[int, Message] = {}
 
     def made(self, tensors: Any, place: Place) -> None:
-        """Remember which pass made what may be sent next."""
+        """Remember which pass produced data that may be sent later."""
         if self.recorder.enabled:
             self._made.keep(first_of(tensors), place)
 
-    def made_by(self, tensors: Any) -> Place:
-        """Return the pass that made something."""
-        found: Place = self._made.find(first_of(tensors), UNKNOWN)
-        return found
-
     def sent(self, tensors: Any, message: Message) -> None:
-        """Record a send, named by the pass that made what it carries."""
+        """Record a send, with the place of the pass that produced its data."""
         self._emit(message, self._made.take(first_of(tensors), UNKNOWN))
 
     def received(self, tensors: Any, message: Message) -> None:
-        """Remember a receive until the pass comes that uses what it brought."""
+        """Remember a receive until a pass uses its data."""
         first = first_of(tensors)
         if first is None:
             self._emit(message, UNKNOWN)
@@ -69,14 +65,14 @@ class Transfers:
         self._unused[id(message)] = message
 
     def arrived(self, tensors: Any, place: Place) -> None:
-        """Record the receive that brought what a pass uses."""
+        """Record the receive that brought the input of a pass."""
         message = self._under_way.take(first_of(tensors))
         if message is not None:
             self._unused.pop(id(message), None)
             self._emit(message, place)
 
     def close(self) -> None:
-        """Record the receives whose pass was not seen, without its number, and forget everything."""
+        """Record the receives whose data no pass used, without a place, and discard everything."""
         for message in self._unused.values():
             self._emit(message, UNKNOWN)
         self._unused.clear()
@@ -91,7 +87,7 @@ class Transfers:
 
 
 def all_of(tensors: Any) -> tuple[Any, ...]:
-    """Return the tensors of what a stage takes or gives: one, a tuple or list, or a dict of them."""
+    """Return the tensors in the input or output of a stage: a single one, a tuple, a list, or a dict."""
     if isinstance(tensors, dict):
         return tuple(tensors.values())
     if isinstance(tensors, (tuple, list)):
@@ -100,13 +96,13 @@ def all_of(tensors: Any) -> tuple[Any, ...]:
 
 
 def first_of(tensors: Any) -> Any:
-    """Return the tensor by which a message is known, None where there is no message."""
+    """Return the tensor that identifies a message, None if there is no message."""
     return next((tensor for tensor in all_of(tensors) if tensor is not None), None)
 
 
 def bytes_in(tensors: Any) -> int:
-    """Return how many bytes torch's tensors hold, `NONE` where that cannot be told."""
+    """Return the size of torch tensors in bytes, `NONE` if unknown."""
     try:
         return sum(tensor.numel() * tensor.element_size() for tensor in all_of(tensors))
-    except Exception:  # noqa: BLE001  # what a stage gives may hold anything; the transfer is known all the same
+    except Exception:  # noqa: BLE001  # a stage may return any object; the transfer is recorded in any case
         return NONE

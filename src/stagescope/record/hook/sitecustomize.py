@@ -1,7 +1,7 @@
-"""Found by Python at start-up through PYTHONPATH; arms the recorder, then steps out of the way.
+"""Imported by Python at start-up through PYTHONPATH; starts the recorder, then makes itself invisible.
 
-A sitecustomize of the user's own, which this file hides, runs right after. stagescope is loaded from where this
-file lies, without putting that folder on sys.path: the training's own environment stays as it is.
+A sitecustomize of the user, which this file shadows, runs right after it. stagescope is loaded relative to this file
+without adding its folder to sys.path, so the environment of the training stays unchanged.
 """
 
 import importlib
@@ -19,7 +19,7 @@ def _arm() -> None:
             "stagescope", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
         )
         if spec is None or spec.loader is None:
-            raise ImportError(f"stagescope is not in {package}")
+            raise ImportError(f"stagescope is not installed in {package}")
         sys.modules["stagescope"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules["stagescope"])
     from stagescope.record.startup import arm
@@ -30,14 +30,14 @@ def _arm() -> None:
 def _is_same(entry: str, directory: str) -> bool:
     try:
         return os.path.abspath(entry) == directory
-    except OSError:  # a relative entry where the current directory has been deleted
+    except OSError:  # a relative entry, and the working directory has been deleted
         return False
 
 
 def _run_own_sitecustomize() -> None:
     ours = sys.modules.pop("sitecustomize", None)
     try:
-        importlib.import_module("sitecustomize")  # the next one on the path
+        importlib.import_module("sitecustomize")  # the next one on sys.path
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
@@ -47,6 +47,6 @@ def _run_own_sitecustomize() -> None:
 
 try:
     _arm()
-except Exception as error:  # noqa: BLE001  # whatever is wrong here, the training must start
+except Exception as error:  # noqa: BLE001  # the training must start in any case
     sys.stderr.write(f"stagescope: cannot record this process: {error!r}\n")
 _run_own_sitecustomize()
