@@ -22,7 +22,7 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from planted_runs import Shape, random_times, run
-from stagescope.analysis.explained_report import build_explained_report
+from stagescope.analysis.report import build_explained_report
 from stagescope.model import Timeline, empty_timeline
 from stagescope.vocabulary.kinds import COMPUTE, RECEIVES
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.graph.actions import Actions, find_actions
-from stagescope.analysis.graph.binding_constraints import Bonds, find_binding_constraints
+from stagescope.analysis.graph.binding_constraints import BindingConstraints, find_binding_constraints
 from stagescope.analysis.graph.critical_path import find_critical_path
 from stagescope.analysis.graph.latest_inputs import find_latest_inputs
 from stagescope.analysis.graph.replay import plan_replay
@@ -50,7 +50,7 @@ def busy_of(timeline: Timeline) -> pl.DataFrame:
     return unite(timeline.spans.filter(pl.col("lane") == "compute"))
 
 
-def bonds_of(actions: Actions) -> Bonds:
+def constraints_of(actions: Actions) -> BindingConstraints:
     return find_binding_constraints(actions, plan_replay(actions), find_transfer_lags(actions).lag_ns)
 
 
@@ -63,7 +63,7 @@ def overlap_of(timeline: Timeline) -> pl.DataFrame:
     return measure_overlap(timeline.spans, bubbles_of(timeline), busy_of(timeline), actions)
 
 
-def gaps_of(timeline: Timeline) -> pl.DataFrame:
+def idle_of(timeline: Timeline) -> pl.DataFrame:
     actions = find_actions(timeline)
     inputs = find_latest_inputs(actions)
     return find_idle_intervals(bubbles_of(timeline), busy_of(timeline), actions, inputs)
@@ -72,10 +72,10 @@ def gaps_of(timeline: Timeline) -> pl.DataFrame:
 def path_of(timeline: Timeline) -> pl.DataFrame:
     actions = find_actions(timeline)
     inputs = find_latest_inputs(actions)
-    return find_critical_path(actions, bonds_of(actions), inputs, busy_of(timeline))
+    return find_critical_path(actions, constraints_of(actions), inputs, busy_of(timeline))
 
 
 def slack_of(timeline: Timeline) -> pl.DataFrame:
     """Return the slack of every action beside what it is."""
     actions = find_actions(timeline)
-    return actions.ops.join(measure_slack(actions, bonds_of(actions)), on=["op", "row"])
+    return actions.table.join(measure_slack(actions, constraints_of(actions)), on=["action", "row"])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope import __version__
 from stagescope.analysis import build_explained_report, build_report
-from stagescope.analysis.completeness.comparable import only_comparable
+from stagescope.analysis.completeness.unaligned import keep_aligned_pipelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.what_if import predict_steps
 from stagescope.analysis.statistics.comparison import compare_totals
@@ -149,8 +149,8 @@ def analyze(timeline: Timeline, *, explain: bool = True) -> Report:
 
     >>> from stagescope.model import empty_timeline
     >>> report = analyze(empty_timeline())
-    >>> report.steps, report.bubble.fraction, report.verdict.findings
-    ((), None, ())
+    >>> report.steps.height, report.bubble.fraction, report.verdict.findings
+    (0, None, ())
     """
     return build_explained_report(timeline) if explain else build_report(timeline)
 
@@ -329,7 +329,7 @@ def compare(before: Timeline, after: Timeline) -> Comparison:
     >>> compare(empty_timeline(), empty_timeline()).table.height
     0
     """
-    return compare_totals(only_comparable(before), only_comparable(after))
+    return compare_totals(keep_aligned_pipelines(before), keep_aligned_pipelines(after))
 
 
 def what_if(timeline: Timeline, assumptions: Sequence[Assumption]) -> WhatIf:
@@ -342,8 +342,8 @@ def what_if(timeline: Timeline, assumptions: Sequence[Assumption]) -> WhatIf:
     >>> what_if(empty_timeline(), []).table.height
     0
     """
-    actions = find_actions(only_comparable(timeline))
-    steps = [step.step for step in build_report(timeline).steps if step.in_totals]
+    actions = find_actions(keep_aligned_pipelines(timeline))
+    steps = build_report(timeline).bubble.steps
     predicted = predict_steps(actions, assumptions, steps)
     return predicted._replace(diagnostics=(*actions.diagnostics, *predicted.diagnostics))
 

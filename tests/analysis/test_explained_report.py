@@ -9,7 +9,9 @@ from stagescope.model.diagnostics import Diagnostic
 def test_its_figures_are_those_of_the_report_without_explanation():
     timeline = schedule_run(slower={3: 1.3})
     whole, figures = build_explained_report(timeline), build_report(timeline)
-    assert (whole.steps, whole.ranks, whole.bubble) == (figures.steps, figures.ranks, figures.bubble)
+    assert whole.steps.equals(figures.steps)
+    assert whole.ranks.equals(figures.ranks)
+    assert whole.bubble == figures.bubble
     assert figures.explanation is None
     assert whole.verdict is not None
 

@@ -42,7 +42,7 @@ def test_the_json_is_exactly_what_the_schema_says():
         "clocks": None,
         "diagnostics": [
             {"severity": "error", "message": "lost", "source": "a.sscope", "rank": 1,
-             "location": "byte 7", "count": 3}
+             "location": "byte 7", "count": 3, "code": "uncoded"}
         ],
     }  # fmt: skip
 

@@ -67,7 +67,7 @@ def test_together_is_one_more_prediction_per_schedule(spans, capsys):
         "--together",
     ]
     assert main(["what-if", spans, *asked, "--json", "-"]) == 0
-    names = [row["assumption"] for row in json.loads(capsys.readouterr().out)["predictions"]]
+    names = [row["change"] for row in json.loads(capsys.readouterr().out)["predictions"]]
     assert names[4:] == [
         f"all stages equal; transfers take no time; schedule {name}" for name in ("zb-h1", "gpipe")
     ]
@@ -88,7 +88,7 @@ def test_json_has_nanoseconds_and_fractions(spans, tmp_path, capsys):
     assert main(["what-if", spans, "--faster", "10%", "--json", str(out)]) == 0
     assert capsys.readouterr().out.endswith(f"\nwrote {out}\n")
     (row,) = json.loads(out.read_text())["predictions"]
-    assert row["assumption"] == "everything 10 % faster"
+    assert row["change"] == "everything 10 % faster"
     assert row["gain_ns"] == row["measured_step_ns"] - row["predicted_step_ns"]
     assert row["gain_fraction"] == row["gain_ns"] / row["measured_step_ns"]
     assert main(["what-if", spans, "--json", str(out)]) == 1

@@ -41,9 +41,9 @@ def test_the_tables_show_all_parts_and_the_claimed_places():
     assert lines[1].startswith("whole step")
     assert sum("(noise)" in line or "(unsure)" in line for line in lines[1:9]) >= 4
     blank = lines.index("")
-    assert [line[:19] for line in lines[blank + 2 : blank + 4]] == [
+    assert [line[:19].strip() for line in lines[blank + 2 : blank + 4]] == [
         "backward of stage 2",
-        "actions of rank 2     ",
+        "actions of rank 2",
     ]
     assert lines[-1].endswith("further comparisons of actions, ranks and links are not claimed.")
 

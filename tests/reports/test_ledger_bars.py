@@ -16,8 +16,8 @@ def eighths(line):
 def test_a_line_per_cause_and_one_for_their_sum():
     lines = ledger_bars(explained(hop_ns=500_000).explanation)
     assert [line.split("  ")[0] for line in lines[1:]] == [
-        "the schedule's own", "unequal stages", "slower replicas", "uneven actions", "transfers",
-        "launch gaps and all else", "idle in all",
+        "schedule bubble", "stage imbalance", "straggler", "jitter", "exposed communication", "unattributed",
+        "total idle",
     ]  # fmt: skip
     assert "27.3 %" in ledger_bars(explained().explanation)[1]
 

@@ -5,7 +5,7 @@ from stagescope.reports.prediction_table import what_if_text
 
 
 def table(**changes):
-    row = {"assumption": "all stages equal", "measured_step_ns": 2e6, "predicted_step_ns": 1.5e6, "gain_ns": 5e5,
+    row = {"change": "all stages equal", "measured_step_ns": 2e6, "predicted_step_ns": 1.5e6, "gain_ns": 5e5,
            "gain_fraction": 0.25, "method": "replay", "condition": "", "note": None}  # fmt: skip
     return pl.DataFrame([{**row, **changes}], schema=dict(WHAT_IF.schema))
 
@@ -28,6 +28,6 @@ def test_a_loss_has_a_sign_and_what_is_not_known_a_question_mark():
 
 
 def test_conditions_stand_before_notes_and_long_assumptions_below_the_table():
-    text = what_if_text(table(assumption="a" * 60, condition="if so", note="thus"))
+    text = what_if_text(table(change="a" * 60, condition="if so", note="thus"))
     assert text.splitlines()[1].startswith("together (1) ")
     assert text.endswith(f"  together (1): {'a' * 60}; if so; thus")

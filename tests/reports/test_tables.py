@@ -1,7 +1,11 @@
 from textwrap import dedent
 
+import polars as pl
+
 from drawing import timeline_from_text
-from stagescope.analysis.report import BubbleFigures, RankFigures, Report, StepFigures, build_report
+from stagescope.analysis import Bubble, Report, build_report
+from stagescope.analysis.intermediates import intermediates_of
+from stagescope.analysis.totals import REPORT_RANKS, REPORT_STEPS
 from stagescope.model import empty_timeline
 from stagescope.reports.tables import figures_table, percent_text
 from synthetic import Shape, pipeline_timeline
@@ -11,16 +15,22 @@ def report(ranks: int, steps: int, machine: str = "node-a", *, in_totals: bool =
     window_ns, fraction = 4_000_000, 0.25
     rank_times_ns = (3_000_000, 1_000_000, 500_000, 200_000)
     return Report(
-        tuple(
-            StepFigures(step, 0, window_ns, window_ns, fraction, in_totals or step > 0)
-            for step in range(steps)
+        pl.DataFrame(
+            [(step, 0, window_ns, window_ns, fraction, in_totals or step > 0) for step in range(steps)],
+            schema=dict(REPORT_STEPS.schema),
+            orient="row",
         ),
-        tuple(
-            RankFigures(rank, machine, (rank, rank + ranks), *rank_times_ns, window_ns, fraction)
-            for rank in range(ranks)
+        pl.DataFrame(
+            [
+                (rank, machine, [rank, rank + ranks], *rank_times_ns, window_ns, fraction)
+                for rank in range(ranks)
+            ],
+            schema=dict(REPORT_RANKS.schema),
+            orient="row",
         ),
-        BubbleFigures(fraction, dict.fromkeys(range(ranks), fraction), "window", tuple(range(steps))),
+        Bubble(fraction, dict.fromkeys(range(ranks), fraction), "window", tuple(range(steps))),
         (),
+        intermediates_of(empty_timeline()),
     )
 
 

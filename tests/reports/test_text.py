@@ -11,11 +11,11 @@ from stagescope.reports.text import bubble_sentence, report_text
 
 def test_the_verdict_comes_first_then_figures_bars_and_stages():
     lines = report_text(explained()).splitlines()
-    assert lines[0] == "1f1b, 4 stages x 8 micro-batches, 27 % idle: 27 points are the schedule's own."
+    assert lines[0] == "1f1b, 4 stages x 8 micro-batches, 27 % idle: 27 points schedule bubble."
     places = [
         next(place for place, line in enumerate(lines) if line.startswith(start))
         for start in (
-            "Largest win",
+            "Largest improvement",
             "The bubble is",
             "Fractions divide",
             "idle because of",

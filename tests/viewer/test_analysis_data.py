@@ -5,7 +5,7 @@ import pytest
 
 from drawing import timeline_from_text
 from machines import on_machines
-from stagescope.analysis import build_explained_report, groundwork
+from stagescope.analysis import build_explained_report, intermediates
 from stagescope.api import simulate
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
@@ -52,8 +52,8 @@ def test_the_verdict_is_that_of_the_report():
 )
 def test_what_several_results_rest_on_is_computed_once(name, monkeypatch):
     asked = []
-    found = getattr(groundwork, name)
-    monkeypatch.setattr(groundwork, name, lambda *given: asked.append(name) or found(*given))
+    found = getattr(intermediates, name)
+    monkeypatch.setattr(intermediates, name, lambda *given: asked.append(name) or found(*given))
     gather_extras(RUN)
     assert asked == [name]
 
@@ -80,7 +80,7 @@ def test_where_no_pipeline_is_on_one_clock_the_verdict_says_so_and_nothing_else_
     extras = gather_extras(on_machines(two, {0: "a", 1: "b"}, {"a": (0, 0), "b": None}))
     assert (extras.idle, extras.critical_path, extras.ideal) == (None, None, None)
     assert list(extras.objects) == ["verdict"]
-    assert "machines of no pipeline are on one clock" in extras.objects["verdict"]["why"]
+    assert "No pipeline has all its machines on one clock" in extras.objects["verdict"]["why"]
 
 
 def test_the_ledger_adds_up_to_the_time_of_the_steps():

@@ -1,21 +1,13 @@
-"""Timeline to result: where the time of a pipeline went, and why."""
+"""Timeline to Report: where the time of a pipeline went, and why."""
 
 from stagescope.analysis.completeness.missing_data import errors_first
-from stagescope.analysis.explained_report import build_explained_report
-from stagescope.analysis.report import (
-    BubbleFigures,
-    RankFigures,
-    Report,
-    StepFigures,
-    build_report,
-)
+from stagescope.analysis.report import Report, build_explained_report, build_report
 from stagescope.analysis.report_json import to_json
+from stagescope.analysis.totals import Bubble
 
 __all__ = [
-    "BubbleFigures",
-    "RankFigures",
+    "Bubble",
     "Report",
-    "StepFigures",
     "build_explained_report",
     "build_report",
     "errors_first",

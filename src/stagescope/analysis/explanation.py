@@ -22,8 +22,8 @@ from stagescope.vocabulary.kinds import TRANSFERS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from stagescope.analysis.groundwork import Groundwork
     from stagescope.analysis.idle.ledger import Ledger
+    from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.prediction.ideal import Ideal
     from stagescope.analysis.statistics.replicas import Replicas
     from stagescope.analysis.statistics.step_trend import StepTrends
@@ -63,24 +63,24 @@ class Explanation:
         return {name: total[name] / window_ns for name in ("idle_ns", *CAUSE_COLUMNS)} if window_ns else {}
 
 
-def explain(groundwork: Groundwork, steps: Collection[int]) -> Explanation:
+def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation:
     """Return what explains the time of `steps`: those in the totals.
 
     Never raises: of a timeline without actions all tables are empty.
     """
-    timeline, (pipelines, bubbles, _) = groundwork.timeline, groundwork.windows
+    timeline, (pipelines, bubbles, _) = intermediates.timeline, intermediates.windows
     chosen = pl.col("step").is_in(list(steps))
     # Of transfers only messages are asked for from here on: without them far less is copied.
     counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
-    actions, busy = groundwork.actions, groundwork.busy
-    ledger, ideal = groundwork.ledger, groundwork.ideal
+    actions, busy = intermediates.actions, intermediates.busy
+    ledger, ideal = intermediates.ledger, intermediates.ideal
     messages = match_messages(timeline.spans).filter(chosen)
     windows = bubbles.filter(chosen)
     stragglers = find_stragglers(counted, messages)
     trends = find_step_trends(counted, pipelines, messages)
     replicas = find_replicas(counted, pipelines)
     # Before the critical path, whose inputs are kept: both together would be the most memory that a report takes.
-    improvements = find_improvements(actions, stragglers.table, ideal.schedule, steps, groundwork.basis)
+    improvements = find_improvements(actions, stragglers.table, ideal.schedule, steps, intermediates.basis)
     found = (actions, ledger, ideal, stragglers, trends, replicas)
     return Explanation(
         ledger=replace(ledger, steps=ledger.steps.filter(chosen), ranks=ledger.ranks.filter(chosen)),
@@ -90,7 +90,7 @@ def explain(groundwork: Groundwork, steps: Collection[int]) -> Explanation:
         stage_costs=measure_stage_costs(counted.spans),
         stage_work=measure_stage_work(counted.spans),
         overlap=measure_overlap(timeline.spans, windows, busy, actions),
-        critical_path=groundwork.critical_path.filter(chosen),
+        critical_path=intermediates.critical_path.filter(chosen),
         stragglers=stragglers,
         trends=trends,
         replicas=replicas,

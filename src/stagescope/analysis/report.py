@@ -1,229 +1,166 @@
-"""The report: where the time of every step and rank went, in a few exact figures."""
+"""The report: where the time of every step and rank went, and why."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.completeness.comparable import apart_diagnostics, ranks_apart
-from stagescope.analysis.completeness.incomplete_steps import (
-    find_incomplete_steps,
-    incomplete_step_diagnostics,
-)
-from stagescope.analysis.completeness.missing_data import errors_first, find_gaps
-from stagescope.model.bubbles import DENOMINATOR, step_bubbles
-from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.pipelines import find_pipelines
+from stagescope.analysis.completeness.missing_data import errors_first, find_missing_data
+from stagescope.analysis.completeness.unaligned import unaligned_diagnostics
+from stagescope.analysis.explanation import explain
+from stagescope.analysis.findings import find_findings
+from stagescope.analysis.intermediates import intermediates_of, only_value
+from stagescope.analysis.totals import measure_totals
+from stagescope.analysis.verdict import give_verdict
+from stagescope.model.diagnostics import diagnostics_table
 from stagescope.model.simulated import is_in_cost_units
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from stagescope.analysis.explanation import Explanation
+    from stagescope.analysis.intermediates import Intermediates
+    from stagescope.analysis.totals import Bubble
     from stagescope.analysis.verdict import Verdict
     from stagescope.model import Timeline
+    from stagescope.model.diagnostics import Diagnostic
 
-FIRST_STEP_RATIO = 1.25
-"""How much longer than the median of the others step 0 must be to be left out of the totals."""
-
-FEWEST_OTHER_STEPS = 2
-
-
-@dataclass(frozen=True)
-class StepFigures:
-    """One training step over all ranks.
-
-    With several pipelines (data-parallel replicas) the step reaches from the first start to the last end of
-    all, `window_ns` is the longest window of one pipeline, and the fraction is idle over window, both summed
-    over all ranks.
-    """
-
-    step: int
-    start_ns: int
-    end_ns: int
-    window_ns: int
-    bubble_fraction: float
-    in_totals: bool
+WIDEST_REPR = 8
+"""Ranks that repr shows; the rest is counted."""
 
 
-@dataclass(frozen=True)
-class RankFigures:
-    """One rank, summed over the steps in the totals; busy_ns + idle_ns = window_ns."""
-
-    rank: int
-    machine: str | None
-    stages: tuple[int, ...]
-    busy_ns: int
-    idle_ns: int
-    receive_wait_ns: int
-    send_wait_ns: int
-    window_ns: int
-    bubble_fraction: float
-
-
-@dataclass(frozen=True)
-class BubbleFigures:
-    """The bubble of the whole run: idle over window, summed over `steps` and all ranks, and per rank.
-
-    `denominator` says in words what the fractions are fractions of. `fraction` is None when no step was
-    recorded.
-    """
-
-    fraction: float | None
-    per_rank: dict[int, float]
-    denominator: str
-    steps: tuple[int, ...]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """The figures of one timeline, and everything that has to be known to trust them, errors first.
+    """Where the time of a run went. Its tables are Polars DataFrames with declared columns (docs/analysis-tables.md).
 
-    `schedule` is what the run declared; `microbatches` is how many one pipeline ran per step, None where steps or
-    pipelines differ or nothing was recorded. `explanation` and `verdict` say why the steps took as long as they did,
-    where that was asked for (analysis/explained_report.py). `apart` are the ranks that nothing is said of, because
-    the machines of their pipeline are not on one clock (analysis/completeness/comparable.py). `in_cost_units` says
-    that times are those of a simulation with relative costs (model/simulated.py).
+    `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `findings` and `improvements` are
+    about the steps in the totals; `ledger`, `idle`, `critical_path` and `slack` have rows for all steps that could be
+    measured (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
+
+    `bubble` has the fraction of the whole run; `diagnostics` is everything needed to judge the numbers, errors first.
+    `schedule` is what the run declared; `microbatches` is how many one pipeline ran per step, None if steps or
+    pipelines differ. `unaligned` are ranks without metrics, because the machines of their pipeline are not on one
+    clock. `in_cost_units` marks a simulation with relative costs (model/simulated.py). `explanation` and `verdict` are
+    None in a report without explanation (`analyze(run, explain=False)`).
     """
 
-    steps: tuple[StepFigures, ...]
-    ranks: tuple[RankFigures, ...]
-    bubble: BubbleFigures
+    steps: pl.DataFrame
+    ranks: pl.DataFrame
+    bubble: Bubble
     diagnostics: tuple[Diagnostic, ...]
+    intermediates: Intermediates
     schedule: str | None = None
     microbatches: int | None = None
-    explanation: Explanation | None = field(default=None, compare=False)
-    verdict: Verdict | None = None
-    apart: tuple[int, ...] = ()
+    unaligned: tuple[int, ...] = ()
     in_cost_units: bool = False
+    explanation: Explanation | None = field(default=None)
+    verdict: Verdict | None = None
+
+    @property
+    def stage_count(self) -> int:
+        """How many stages the run has; the number of ranks if no stage was recorded."""
+        return self.ranks["stages"].explode().drop_nulls().n_unique() or self.ranks.height
+
+    @property
+    def stages(self) -> pl.DataFrame:
+        """The table STAGE_WORK: what one micro-batch costs on every stage."""
+        return self._explained.stage_work
+
+    @property
+    def ledger(self) -> pl.DataFrame:
+        """The table LEDGER: the step of every pipeline, divided among ideal work and causes of lost time."""
+        return self.intermediates.ledger.steps
+
+    @property
+    def idle(self) -> pl.DataFrame:
+        """The table IDLE_INTERVALS: every idle interval of every rank, and what the rank waited for."""
+        return self.intermediates.idle_intervals
+
+    @property
+    def critical_path(self) -> pl.DataFrame:
+        """The table CRITICAL_PATH of every pipeline and step."""
+        return self.intermediates.critical_path
+
+    @property
+    def slack(self) -> pl.DataFrame:
+        """The table SLACK: how much later every action could have ended without a longer step."""
+        return self.intermediates.slack
+
+    @cached_property
+    def findings(self) -> pl.DataFrame:
+        """The table FINDINGS: stragglers, slow links, outlier steps, trends and slow replicas."""
+        return find_findings(self._explained, self.intermediates.windows.bubbles, self.bubble.steps)
+
+    @property
+    def improvements(self) -> pl.DataFrame:
+        """The table IMPROVEMENTS: changes that would shorten a step, the largest gain first."""
+        return self._explained.improvements
+
+    @cached_property
+    def _explained(self) -> Explanation:
+        return self.explanation or explain(self.intermediates, self.bubble.steps)
+
+    def __repr__(self) -> str:
+        fraction = self.bubble.fraction
+        bubble = "no steps" if fraction is None else f"bubble {100 * fraction:.1f} %"
+        head = str(self.verdict) if self.verdict else f"{self.ranks.height} ranks, {bubble}"
+        shown = self.ranks.head(WIDEST_REPR).select("rank", "busy_ns", "idle_ns", "bubble_fraction")
+        lines = [f"{'rank':>6} {'busy ms':>10} {'idle ms':>10} {'bubble':>7}"] if shown.height else []
+        lines += [
+            f"{rank:>6} {busy_ns / 1e6:>10.4g} {idle_ns / 1e6:>10.4g} {100 * share:>5.1f} %"
+            for rank, busy_ns, idle_ns, share in shown.iter_rows()
+        ]
+        hidden = self.ranks.height - shown.height
+        return "\n".join([f"Report: {head}", *lines, *([f"... {hidden} more ranks"] if hidden else [])])
 
 
 def build_report(timeline: Timeline) -> Report:
-    """Return the figures of a timeline, without what explains them.
+    """Return the metrics of a timeline, without explanation and verdict.
 
-    Every step is listed; the totals leave out step 0 when it is the first of three or more and took more than
-    1.25 times the median of the others, because connections are set up and shapes inferred in it; a
-    diagnostic says so then. They leave out steps of which a rank lost actions too, as long as there are others.
-    Never raises: a timeline without pipeline actions gives a report without steps.
+    Every step is listed; the totals leave out a slow first step and incomplete steps (measure_totals), and a
+    diagnostic lists them. Never raises: a timeline without forward or backward actions gives a report without steps.
     """
-    return report_figures(timeline, measure_windows(timeline))
-
-
-class Windows(NamedTuple):
-    """What find_pipelines and step_bubbles say of the pipelines that can be measured, and the ranks of the others."""
-
-    pipelines: pl.DataFrame
-    bubbles: pl.DataFrame
-    apart: list[int]
-
-
-def measure_windows(timeline: Timeline) -> Windows:
-    """Return the pipelines of a timeline and the windows of those whose ranks are on one clock."""
-    every = find_pipelines(timeline.spans, timeline.ranks)
-    apart = ranks_apart(timeline, every)
-    pipelines = every.filter(~pl.col("rank").is_in(apart)) if apart else every
-    return Windows(pipelines, step_bubbles(timeline.spans, pipelines), apart)
-
-
-def report_figures(timeline: Timeline, windows: Windows) -> Report:
-    """Return what build_report does, where the windows are known."""
-    pipelines, bubbles, apart = windows
-    per_step = _per_step(bubbles)
-    incomplete = find_incomplete_steps(timeline.spans, pipelines) & set(per_step["step"])
-    leaves_incomplete = len(incomplete) < per_step.height
-    whole = (
-        ~pl.col("step").is_in(list(incomplete)) if incomplete and leaves_incomplete else pl.lit(value=True)
-    )
-    set_up = _set_up_in_first_step(per_step.filter(whole))
-    in_totals = whole & (pl.col("step") != 0) if set_up else whole
-    steps = tuple(
-        StepFigures(**row) for row in per_step.with_columns(in_totals=in_totals).iter_rows(named=True)
-    )
-    ranks = _per_rank(timeline, bubbles.filter(in_totals))
-    gaps = [
-        *find_gaps(timeline, bubbles, pipelines),
-        *incomplete_step_diagnostics(incomplete, left_out=leaves_incomplete),
+    intermediates = intermediates_of(timeline)
+    pipelines, bubbles, unaligned = intermediates.windows
+    totals = measure_totals(timeline, intermediates.windows)
+    found = [
+        *find_missing_data(timeline, bubbles, pipelines),
+        *unaligned_diagnostics(unaligned),
+        *totals.diagnostics,
     ]
-    found = [*gaps, *apart_diagnostics(apart), *set_up]
-    said = timeline.with_diagnostics(found).diagnostics
     return Report(
-        steps=steps,
-        ranks=ranks,
-        bubble=_bubble(ranks, tuple(step.step for step in steps if step.in_totals)),
-        diagnostics=errors_first(said),
-        schedule=_only(timeline.ranks["schedule"]),
+        steps=totals.steps,
+        ranks=totals.ranks,
+        bubble=totals.bubble,
+        diagnostics=errors_first(timeline.with_diagnostics(found).diagnostics),
+        intermediates=intermediates,
+        schedule=only_value(timeline.ranks["schedule"]),
         microbatches=_microbatches(timeline.spans, pipelines),
-        apart=tuple(apart),
+        unaligned=tuple(unaligned),
         in_cost_units=is_in_cost_units(timeline),
     )
 
 
-def _per_step(bubbles: pl.DataFrame) -> pl.DataFrame:
-    return (
-        bubbles.group_by("step")
-        .agg(
-            pl.min("window_start_ns").alias("start_ns"),
-            pl.max("window_end_ns").alias("end_ns"),
-            pl.max("window_ns"),
-            _fraction(pl.sum("idle_ns"), pl.sum("window_ns")),
-        )
-        .sort("step")
+def build_explained_report(timeline: Timeline) -> Report:
+    """Return the report of a timeline with `explanation` and `verdict`; see build_report for its metrics.
+
+    Its diagnostics include what the analyses could not use. Never raises.
+    """
+    report = build_report(timeline)
+    explanation = explain(report.intermediates, report.bubble.steps)
+    diagnostics = diagnostics_table([*report.diagnostics, *explanation.diagnostics])
+    return replace(
+        report,
+        explanation=explanation,
+        verdict=give_verdict(report, explanation),
+        diagnostics=errors_first(diagnostics),
     )
-
-
-def _per_rank(timeline: Timeline, counted: pl.DataFrame) -> tuple[RankFigures, ...]:
-    stages = (
-        timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
-        .group_by("rank")
-        .agg(pl.col("stage").drop_nulls().unique().sort().alias("stages"))
-    )
-    sums = (
-        counted.group_by("rank")
-        .agg(pl.sum("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns", "window_ns"))
-        .sort("rank")
-    )
-    rows = (
-        sums.with_columns(_fraction(pl.col("idle_ns"), pl.col("window_ns")))
-        .join(timeline.ranks.select("rank", "machine"), on="rank", how="left", maintain_order="left")
-        .join(stages, on="rank", how="left", maintain_order="left")
-    )
-    return tuple(RankFigures(**{**row, "stages": tuple(row["stages"])}) for row in rows.iter_rows(named=True))
-
-
-def _fraction(idle_ns: pl.Expr, window_ns: pl.Expr) -> pl.Expr:
-    """Return idle over window; a window without length has no bubble."""
-    return pl.when(window_ns > 0).then(idle_ns / window_ns).otherwise(0.0).alias("bubble_fraction")
-
-
-def _bubble(ranks: tuple[RankFigures, ...], steps: tuple[int, ...]) -> BubbleFigures:
-    window_ns = sum(rank.window_ns for rank in ranks)
-    idle_ns = sum(rank.idle_ns for rank in ranks)
-    return BubbleFigures(
-        fraction=(idle_ns / window_ns if window_ns else 0.0) if steps else None,
-        per_rank={rank.rank: rank.bubble_fraction for rank in ranks},
-        denominator=DENOMINATOR,
-        steps=steps,
-    )
-
-
-def _set_up_in_first_step(per_step: pl.DataFrame) -> list[Diagnostic]:
-    """Return why step 0 stays out of the totals; empty when it belongs there or was not recorded."""
-    first, others = per_step.filter(pl.col("step") == 0), per_step.filter(pl.col("step") > 0)
-    if first.is_empty() or others.height < FEWEST_OTHER_STEPS:
-        return []
-    first_ns, usual_ns = first["window_ns"][0], median(others["window_ns"])
-    if first_ns <= FIRST_STEP_RATIO * usual_ns:
-        return []
-    longer = (
-        f"{first_ns / usual_ns:.2f} times the median of the others" if usual_ns else "longer than all others"
-    )
-    return [Diagnostic("info", f"step 0 took {longer}; it is listed and left out of the totals")]
 
 
 def _microbatches(spans: pl.DataFrame, pipelines: pl.DataFrame) -> int | None:
-    """Return the micro-batches per step of a pipeline, None where the counts differ."""
+    """Return the micro-batches per step of a pipeline; None if the counts differ."""
     actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
     counts = (
         actions.join(pipelines, on="rank")
@@ -231,9 +168,3 @@ def _microbatches(spans: pl.DataFrame, pipelines: pl.DataFrame) -> int | None:
         .agg(pl.col("microbatch").drop_nulls().n_unique())
     )["microbatch"].unique()
     return int(counts[0]) or None if len(counts) == 1 else None
-
-
-def _only(values: pl.Series) -> str | None:
-    """Return the one value that a column has besides null, None where there is none or more."""
-    present = values.drop_nulls().unique()
-    return str(present[0]) if len(present) == 1 else None

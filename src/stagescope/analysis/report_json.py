@@ -38,8 +38,8 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
         "schema": SCHEMA,
         **_explained(report),
         "microbatches": report.microbatches,
-        "steps": [asdict(step) for step in report.steps],
-        "ranks": [{**asdict(rank), "stages": list(rank.stages)} for rank in report.ranks],
+        "steps": report.steps.to_dicts(),
+        "ranks": report.ranks.to_dicts(),
         "bubble": {
             "fraction": bubble.fraction,
             "per_rank": {str(rank): fraction for rank, fraction in bubble.per_rank.items()},

@@ -44,7 +44,7 @@ def _cause(column: str) -> Callable[[Report], float | None]:
 
 def _step(pick: Callable[[list[int]], float]) -> Callable[[Report], float | None]:
     def length_ns(report: Report) -> float | None:
-        windows_ns = [step.window_ns for step in report.steps if step.in_totals]
+        windows_ns = report.steps.filter("in_totals")["window_ns"].to_list()
         return pick(windows_ns) if windows_ns else None
 
     return length_ns

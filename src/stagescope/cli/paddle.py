@@ -84,5 +84,5 @@ def _summary(timeline: Timeline) -> str:
     from stagescope.reports.tables import percent_text
 
     report: Report = workflow.analyze(timeline)
-    steps = compact_ranges(step.step for step in report.steps)
+    steps = compact_ranges(report.steps["step"])
     return f"steps {steps}, {timeline.ranks.height} ranks, bubble {percent_text(report.bubble.fraction)}"

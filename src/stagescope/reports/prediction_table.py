@@ -22,7 +22,7 @@ def what_if_text(table: pl.DataFrame) -> str:
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
     for row in table.iter_rows(named=True):
-        name = row["assumption"] if len(row["assumption"]) <= WIDEST_NAME else f"together ({len(rows) + 1})"
+        name = row["change"] if len(row["change"]) <= WIDEST_NAME else f"together ({len(rows) + 1})"
         known = row["predicted_step_ns"] is not None
         rows.append(
             (
@@ -33,7 +33,7 @@ def what_if_text(table: pl.DataFrame) -> str:
                 row["method"],
             )
         )
-        spelled = row["assumption"] if name != row["assumption"] else ""
+        spelled = row["change"] if name != row["change"] else ""
         said = "; ".join(filter(None, (spelled, row["condition"], row["note"])))
         if said:
             told = f"{name}: {said}"

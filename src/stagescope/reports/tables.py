@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 
@@ -11,7 +11,11 @@ from stagescope.reports.terminal import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
-    from stagescope.analysis.report import RankFigures, Report, StepFigures
+    from collections.abc import Mapping
+
+    import polars as pl
+
+    from stagescope.analysis import Report
 
 MOST_RANKS = 40
 MOST_STEPS = 20
@@ -31,15 +35,15 @@ def figures_table(report: Report, *, width: int = 80, ascii_only: bool = False) 
     return text.replace("µ", "u").encode("ascii", "replace").decode() if ascii_only else text
 
 
-def _step_lines(steps: tuple[StepFigures, ...]) -> list[str]:
-    if not steps:
+def _step_lines(steps: pl.DataFrame) -> list[str]:
+    if steps.is_empty():
         return ["no steps to measure"]
     half = MOST_STEPS // 2
-    shown = steps if len(steps) <= MOST_STEPS else (*steps[:half], *steps[-half:])
+    shown = steps if len(steps) <= MOST_STEPS else steps.head(half).vstack(steps.tail(half))
     rows = [
-        (str(step.step), duration_text(step.window_ns), percent_text(step.bubble_fraction),
-         "" if step.in_totals else "not in totals")
-        for step in shown
+        (str(step["step"]), duration_text(step["window_ns"]), percent_text(step["bubble_fraction"]),
+         "" if step["in_totals"] else "not in totals")
+        for step in shown.iter_rows(named=True)
     ]  # fmt: skip
     lines = aligned(("step", "length", "bubble", ""), rows, left={3})
     if len(shown) < len(steps):
@@ -49,13 +53,13 @@ def _step_lines(steps: tuple[StepFigures, ...]) -> list[str]:
 
 def _rank_lines(report: Report) -> list[str]:
     ranks = report.ranks
-    if not ranks:
+    if ranks.is_empty():
         return ["no ranks to measure"]
-    shown = [ranks[index] for index in evenly_chosen(len(ranks), MOST_RANKS)]
-    rows = [_rank_row(rank) for rank in shown]
+    shown = ranks[list(evenly_chosen(len(ranks), MOST_RANKS))]
+    rows = [_rank_row(rank) for rank in shown.iter_rows(named=True)]
     if len(ranks) > 1:
         busy, idle, *waits = (
-            duration_text(sum(getattr(rank, name) for rank in ranks))
+            duration_text(int(ranks[name].sum()))
             for name in ("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns")
         )
         rows.append(("all", "", busy, idle, percent_text(report.bubble.fraction), *waits, ""))
@@ -66,17 +70,17 @@ def _rank_lines(report: Report) -> list[str]:
     return lines
 
 
-def _rank_row(rank: RankFigures) -> tuple[str, ...]:
-    stages = ", ".join(map(str, rank.stages))
+def _rank_row(rank: Mapping[str, Any]) -> tuple[str, ...]:
+    stages = ", ".join(map(str, rank["stages"]))
     return (
-        str(rank.rank),
+        str(rank["rank"]),
         stages if len(stages) <= WIDEST_STAGES else stages[: WIDEST_STAGES - 3] + "...",
-        duration_text(rank.busy_ns),
-        duration_text(rank.idle_ns),
-        percent_text(rank.bubble_fraction),
-        duration_text(rank.receive_wait_ns),
-        duration_text(rank.send_wait_ns),
-        "".join(character if character.isprintable() else "?" for character in rank.machine or ""),
+        duration_text(rank["busy_ns"]),
+        duration_text(rank["idle_ns"]),
+        percent_text(rank["bubble_fraction"]),
+        duration_text(rank["receive_wait_ns"]),
+        duration_text(rank["send_wait_ns"]),
+        "".join(character if character.isprintable() else "?" for character in rank["machine"] or ""),
     )
 
 

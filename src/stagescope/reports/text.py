@@ -35,7 +35,7 @@ def report_text(
 
 def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bool) -> Iterator[str]:
     verdict, explanation = report.verdict, report.explanation
-    if verdict is None or explanation is None or not report.ranks:
+    if verdict is None or explanation is None or report.ranks.is_empty():
         yield from textwrap.wrap(bubble_sentence(report), width)
         return
     for sentence in (verdict.why, verdict.improvement):
@@ -59,16 +59,16 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
 def bubble_sentence(report: Report) -> str:
     """Return in one sentence how large the bubble is, of what, and which rank has most of it."""
     bubble = report.bubble
-    if bubble.fraction is None or not report.ranks:
+    if bubble.fraction is None or report.ranks.is_empty():
         return f"{nothing_measured(report)}, so there is no bubble to measure."
     steps = len(bubble.steps)
     over = f"step {bubble.steps[0]}" if steps == 1 else f"{steps} steps ({compact_ranges(bubble.steps)})"
-    idle_ns = sum(rank.idle_ns for rank in report.ranks) // (len(report.ranks) * steps)
-    most = max(report.ranks, key=lambda rank: rank.bubble_fraction)
-    percent = percent_text(most.bubble_fraction)
-    alike = all(percent_text(rank.bubble_fraction) == percent for rank in report.ranks)
+    idle_ns = int(report.ranks["idle_ns"].sum()) // (len(report.ranks) * steps)
+    most, fraction = max(bubble.per_rank.items(), key=lambda each: each[1])
+    percent = percent_text(fraction)
+    alike = all(percent_text(each) == percent for each in bubble.per_rank.values())
     return (
         f"The bubble is {percent_text(bubble.fraction)} of the pipeline window over {over}: "
         f"on average a rank was idle for {duration_text(idle_ns)} per step, "
-        + ("all ranks alike." if alike else f"rank {most.rank} most of all: {percent} of its window.")
+        + ("all ranks alike." if alike else f"rank {most} most of all: {percent} of its window.")
     )

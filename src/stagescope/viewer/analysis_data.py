@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stagescope.analysis.completeness.comparable import without
-from stagescope.analysis.explained_report import study_run
-from stagescope.analysis.groundwork import Groundwork
 from stagescope.analysis.idle.ledger import DENOMINATOR, LEDGER
-from stagescope.analysis.report import measure_windows
+from stagescope.analysis.intermediates import intermediates_of
+from stagescope.analysis.report import build_explained_report
 from stagescope.exporters.layers import AnalysisLayers
 from stagescope.exporters.pictures.step_chart import typical_step
 from stagescope.model.simulated import is_simulated
@@ -22,8 +20,6 @@ from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stagescope.analysis import Report
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.prediction.ideal import Ideal
@@ -47,16 +43,20 @@ def gather_extras(timeline: Timeline) -> AnalysisLayers:
     """
     if timeline.spans.is_empty():
         return AnalysisLayers()
-    report, groundwork = study_run(timeline)
+    return report_extras(build_explained_report(timeline))
+
+
+def report_extras(report: Report) -> AnalysisLayers:
+    """Return what a report states, for the viewer, without analyzing anything twice."""
     verdict = {"verdict": _verdict(report)}
-    if report.explanation is None or groundwork.actions.ops.is_empty():
+    actions = report.intermediates.actions
+    if report.explanation is None or actions.table.is_empty():
         return AnalysisLayers(objects=verdict)
-    row = _rows_kept(timeline, report.apart)
-    ideal = None if is_simulated(timeline) else groundwork.ideal
+    is_theory = is_simulated(report.intermediates.timeline)
     return AnalysisLayers(
-        idle=_idle(groundwork.idle_intervals, row),
-        critical_path=_path(groundwork, row),
-        ideal=None if ideal is None else _ideal_spans(groundwork.actions, ideal),
+        idle=_idle(report.idle),
+        critical_path=_path(report.critical_path),
+        ideal=None if is_theory else _ideal_spans(actions, report.explanation.ideal),
         objects={**verdict, "ledger": _ledger(report.explanation.ledger.steps)},
     )
 
@@ -81,13 +81,14 @@ def gather_layers(timeline: Timeline, step: int | None = None) -> AnalysisLayers
     if step is None or is_simulated(timeline):
         return AnalysisLayers()
     shown = timeline.only_step(step)
-    windows = measure_windows(shown)
-    groundwork = Groundwork(without(shown, windows.apart), windows)
-    if groundwork.actions.ops.is_empty():
+    intermediates = intermediates_of(shown)
+    if intermediates.actions.table.is_empty():
         return AnalysisLayers()
-    is_kept = (pl.col("step") == step) & ~pl.col("rank").is_in(windows.apart)
-    kept = timeline.spans.select(is_kept.fill_null(value=False)).to_series().arg_true()
-    return AnalysisLayers(idle=_idle(groundwork.idle_intervals, kept), critical_path=_path(groundwork, kept))
+    in_step = (pl.col("step") == step).fill_null(value=False)
+    rows = timeline.spans.select(in_step).to_series().arg_true()
+    return AnalysisLayers(
+        idle=_idle(intermediates.idle_intervals, rows), critical_path=_path(intermediates.critical_path, rows)
+    )
 
 
 def _verdict(report: Report) -> dict[str, Any]:
@@ -99,23 +100,18 @@ def _verdict(report: Report) -> dict[str, Any]:
     )
 
 
-def _rows_kept(timeline: Timeline, apart: Sequence[int]) -> pl.Series | None:
-    """Return the rows of the spans that were measured, None where all were."""
-    return (~timeline.spans["rank"].is_in(list(apart))).arg_true() if apart else None
+def _row(row: pl.Expr, rows: pl.Series | None) -> pl.Expr:
+    """Return rows of the analyzed timeline as rows of the one that is shown; None: the same."""
+    return row if rows is None else pl.lit(rows).gather(row)
 
 
-def _row(measured: pl.Expr, kept: pl.Series | None) -> pl.Expr:
-    """Return rows of the measured spans as rows of the timeline."""
-    return measured if kept is None else pl.lit(kept).gather(measured)
-
-
-def _path(groundwork: Groundwork, kept: pl.Series | None) -> pl.DataFrame:
+def _path(critical_path: pl.DataFrame, rows: pl.Series | None = None) -> pl.DataFrame:
     """Return the actions of the critical paths as rows of the timeline."""
-    on_path = groundwork.critical_path.filter(pl.col("part") == "compute")
-    return on_path.select(_row(pl.col("row"), kept).alias("row"), pl.lit(0, pl.Int64).alias("slack_ns"))
+    on_path = critical_path.filter(pl.col("part") == "compute")
+    return on_path.select(_row(pl.col("row"), rows).alias("row"), pl.lit(0, pl.Int64).alias("slack_ns"))
 
 
-def _idle(idle: pl.DataFrame, kept: pl.Series | None) -> pl.DataFrame:
+def _idle(idle: pl.DataFrame, rows: pl.Series | None = None) -> pl.DataFrame:
     """Return the pieces of all idle intervals; one after a rank's last action is no wait and stays blank."""
     return idle.filter(pl.col("waiting_for").cast(pl.String) != "nothing").select(
         "rank",
@@ -123,7 +119,7 @@ def _idle(idle: pl.DataFrame, kept: pl.Series | None) -> pl.DataFrame:
         "start_ns",
         "end_ns",
         pl.col("waiting_for").cast(pl.String),
-        _row(pl.col("waits_for_row"), kept).alias("waits_for"),
+        _row(pl.col("waits_for_row"), rows).alias("waits_for"),
         pl.lit(None, pl.String).alias("text"),
     )
 
@@ -133,8 +129,8 @@ def _ideal_spans(actions: Actions, ideal: Ideal) -> pl.DataFrame | None:
     laid = ideal.actions.filter(pl.col("ideal_start_ns").is_not_null())
     if laid.is_empty():
         return None
-    facts = actions.ops.select("op", "rank", "kind", "step", "stage", "chunk", "microbatch")
-    spans = laid.join(facts, on="op").select(
+    facts = actions.table.select("action", "rank", "kind", "step", "stage", "chunk", "microbatch")
+    spans = laid.join(facts, on="action").select(
         "rank",
         pl.lit(COMPUTE).alias("lane"),
         *("kind", "step", "stage", "chunk", "microbatch"),

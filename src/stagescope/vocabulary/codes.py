@@ -19,7 +19,9 @@ class Code(NamedTuple):
 UNCODED = "uncoded"
 
 CODES: tuple[Code, ...] = (
+    Code("clock.pipeline_unaligned", "The machines of a pipeline are not on one clock, so it is not measured."),
     Code("steps.assumed", "No span has a step, so all spans are taken as step 0."),
+    Code("steps.slow_first", "The first step took much longer than the others and is not in the totals."),
     Code(UNCODED, "A diagnostic without a code of its own, as third-party readers make."),
 )
 """Every code that stagescope itself uses, sorted by name."""

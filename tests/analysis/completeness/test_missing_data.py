@@ -10,7 +10,7 @@ from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 
 def test_a_rank_without_actions_is_left_out_and_said():
     report = build_report(timeline_from_text("F0 B0\n. .\n. ."))
-    assert [rank.rank for rank in report.ranks] == [0]
+    assert report.ranks["rank"].to_list() == [0]
     assert report.diagnostics == (
         Diagnostic("warning", "no forward or backward action of rank 1-2; not in the figures", count=2),
     )

@@ -4,21 +4,21 @@ from hypothesis import given, settings
 from drawing import timeline_from_text
 from gapped_runs import run
 from random_pipelines import one_f_one_b, timeline_of, wild_timelines
-from stagescope.analysis.graph.actions import NEEDS, OPERATIONS, PARTNERS, find_actions
+from stagescope.analysis.graph.actions import ACTIONS, NEEDS, PARTNERS, find_actions
 from stagescope.model import empty_timeline
 from stagescope.vocabulary.kinds import label
 
 
 def names(actions):
-    ops = actions.ops.select("kind", "stage", "microbatch")
-    return [label(*row) for row in ops.iter_rows()]
+    table = actions.table.select("kind", "stage", "microbatch")
+    return [label(*row) for row in table.iter_rows()]
 
 
 def needs(actions):
     named = names(actions)
     return {
-        (named[op], named[producer], direction)
-        for op, producer, direction in actions.needs.select("op", "needs", "direction").iter_rows()
+        (named[action], named[producer], direction)
+        for action, producer, direction in actions.needs.select("action", "needs", "direction").iter_rows()
     }
 
 
@@ -43,14 +43,14 @@ def test_a_drawn_pipeline_has_the_needs_of_the_field():
         *(("I1." + m, "F1." + m, "own") for m in "01"),
         *(("W1." + m, "I1." + m, "own") for m in "01"),
     }
-    assert actions.ops["place"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5]
+    assert actions.table["place"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5]
     assert actions.diagnostics == ()
 
 
 def test_tables_are_as_declared_and_sorted():
     actions = find_actions(run(one_f_one_b(3, 4), lambda action, rank: 10, hop_ns=3, steps=2))
     for frame, table in (
-        (actions.ops, OPERATIONS),
+        (actions.table, ACTIONS),
         (actions.needs, NEEDS),
         (actions.partners, PARTNERS),
     ):
@@ -69,7 +69,7 @@ def test_rows_lead_to_the_spans():
     timeline = run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3, steps=2)
     actions = find_actions(timeline)
     columns = ["rank", "kind", "step", "stage", "microbatch", "start_ns", "end_ns"]
-    assert timeline.spans[actions.ops["row"]].select(columns).equals(actions.ops.select(columns))
+    assert timeline.spans[actions.table["row"]].select(columns).equals(actions.table.select(columns))
 
 
 def test_a_pair_is_one_action_and_brings_the_needs_of_both_its_actions():
@@ -78,15 +78,15 @@ def test_a_pair_is_one_action_and_brings_the_needs_of_both_its_actions():
         1: ["F1.0", "B1.0", "F1.1", "B1.1", "F1.2", "B1.2"],
     }
     actions = find_actions(run(order, lambda action, rank: 10, hop_ns=1))
-    pair = actions.ops.filter("is_pair").row(0, named=True)
+    pair = actions.table.filter("is_pair").row(0, named=True)
     assert (pair["kind"], pair["stage"], pair["microbatch"], pair["rank"]) == ("forward", 0, 2, 0)
     partner = actions.partners.row(0, named=True)
-    assert (partner["op"], partner["kind"], partner["microbatch"]) == (pair["op"], "backward", 0)
+    assert (partner["action"], partner["kind"], partner["microbatch"]) == (pair["action"], "backward", 0)
     found = needs(actions)
     assert ("F0.2", "B1.0", "backward") in found
     assert ("F0.2", "F0.0", "own") in found
     assert ("F1.2", "F0.2", "forward") in found
-    assert actions.ops.height == 11
+    assert actions.table.height == 11
 
 
 def test_a_pair_that_ran_one_after_the_other_is_two_actions():
@@ -95,15 +95,15 @@ def test_a_pair_that_ran_one_after_the_other_is_two_actions():
         timeline.spans.with_columns(pair=pl.Series([None, 3, 3, None], dtype=pl.Int32))
     )
     actions = find_actions(timeline)
-    assert actions.ops.height == 4
-    assert not actions.ops["is_pair"].any()
+    assert actions.table.height == 4
+    assert not actions.table["is_pair"].any()
 
 
 def test_one_span_of_a_pair_alone_is_no_pair():
     timeline = timeline_from_text("F0 B0")
     timeline = timeline.with_spans(timeline.spans.with_columns(pair=pl.Series([3, None], dtype=pl.Int32)))
     actions = find_actions(timeline)
-    assert actions.ops["is_pair"].to_list() == [False, False]
+    assert actions.table["is_pair"].to_list() == [False, False]
     assert actions.partners.is_empty()
 
 
@@ -152,11 +152,11 @@ def test_an_effect_before_its_cause_is_said_unless_the_clocks_may_be_that_far_of
 @given(wild_timelines())
 def test_wild_timelines_give_actions_that_hold_together(timeline):
     actions = find_actions(timeline)
-    ops, found = actions.ops, actions.needs
-    assert ops["op"].to_list() == list(range(ops.height))
-    assert found.filter(pl.col("op") == pl.col("needs")).is_empty()
-    assert ops.filter(pl.col("end_ns") < pl.col("start_ns")).is_empty()
-    both = found.join(ops, on="op").join(ops, left_on="needs", right_on="op", suffix="_producer")
+    table, found = actions.table, actions.needs
+    assert table["action"].to_list() == list(range(table.height))
+    assert found.filter(pl.col("action") == pl.col("needs")).is_empty()
+    assert table.filter(pl.col("end_ns") < pl.col("start_ns")).is_empty()
+    both = found.join(table, on="action").join(table, left_on="needs", right_on="action", suffix="_producer")
     assert both.select((pl.col("step") == pl.col("step_producer")).all()).item()
     assert both.select((pl.col("microbatch") == pl.col("microbatch_producer")).all()).item()
     assert both.select(((pl.col("rank") != pl.col("rank_producer")) == pl.col("is_remote")).all()).item()
@@ -182,6 +182,6 @@ def test_numbers_far_apart_are_found_like_those_side_by_side():
 
 def test_nothing_recorded_is_no_action():
     actions = find_actions(empty_timeline())
-    assert actions.ops.is_empty()
+    assert actions.table.is_empty()
     assert actions.needs.is_empty()
     assert actions.diagnostics == ()

@@ -7,15 +7,15 @@ from drawing import timeline_from_text
 from random_pipelines import lawful_timelines, wild_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.vocabulary.kinds import label
-from waiting import added, bonds_of, message
+from waiting import added, constraints_of, message
 
 
 def bound_by(timeline) -> dict[str, str | None]:
     """Return per action the action that bound it."""
     actions = find_actions(timeline)
-    binding_constraints = bonds_of(actions)
-    names = [label(*action) for action in actions.ops.select("kind", "stage", "microbatch").rows()]
-    in_order = [*(names[op] for op in binding_constraints.plan.order), None]
+    binding_constraints = constraints_of(actions)
+    names = [label(*action) for action in actions.table.select("kind", "stage", "microbatch").rows()]
+    in_order = [*(names[action] for action in binding_constraints.plan.order), None]
     return {in_order[place]: in_order[source] for place, source in enumerate(binding_constraints.bound)}
 
 
@@ -42,7 +42,7 @@ def test_a_message_that_was_noticed_late_does_not():
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(wild_timelines(), lawful_timelines()))
 def test_no_action_starts_before_what_bound_it_allows(timeline):
-    binding_constraints = bonds_of(find_actions(timeline))
+    binding_constraints = constraints_of(find_actions(timeline))
     count = len(binding_constraints.bound)
     assert (binding_constraints.ready_ns <= binding_constraints.start_ns[:count]).all()
     for source, lag_ns in binding_constraints.binding_constraints:
@@ -53,7 +53,7 @@ def test_no_action_starts_before_what_bound_it_allows(timeline):
 @settings(max_examples=40, deadline=None)
 @given(lawful_timelines())
 def test_a_simulated_action_starts_when_nothing_binds_it_any_more(timeline):
-    binding_constraints = bonds_of(find_actions(timeline))
+    binding_constraints = constraints_of(find_actions(timeline))
     assert (
         binding_constraints.ready_ns == binding_constraints.start_ns[: len(binding_constraints.bound)]
     ).all()

@@ -153,11 +153,11 @@ def test_a_timeline_without_actions_has_no_path():
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(wild_timelines(), lawful_timelines()))
 def test_the_parts_reach_without_a_break_from_the_first_start_to_the_last_end(timeline):
-    ops, path = find_actions(timeline).ops, path_of(timeline)
+    table, path = find_actions(timeline).table, path_of(timeline)
     assert dict(path.schema) == dict(CRITICAL_PATH.schema)
     bounds = [pl.min("start_ns"), pl.max("end_ns")]
     key = ["pipeline", "step"]
-    assert path.group_by(key).agg(bounds).sort(key).equals(ops.group_by(key).agg(bounds).sort(key))
+    assert path.group_by(key).agg(bounds).sort(key).equals(table.group_by(key).agg(bounds).sort(key))
     follows = path["place"] > 0
     assert (path["start_ns"] == path["end_ns"].shift(1)).filter(follows).all()
     assert (path["end_ns"] >= path["start_ns"]).all()
@@ -184,7 +184,7 @@ def test_orders_of_reference_implementations_have_paths_of_actions_and_transfers
     path = path_of(timeline)
     assert set(path["part"].cast(pl.String)) == {"compute", "transfer"}
     assert (path["end_ns"] - path["start_ns"]).sum() == step.makespan_ns
-    on_path = slack_of(timeline).join(path.filter(pl.col("part") == "compute").select("op"), on="op")
+    on_path = slack_of(timeline).join(path.filter(pl.col("part") == "compute").select("action"), on="action")
     assert set(on_path["slack_ns"]) == {0}
 
 
@@ -199,7 +199,7 @@ def test_a_simulated_path_holds_actions_and_transfers_only(timeline):
 def test_scaling_time_keeps_every_path(timeline, factor):
     times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
     scaled = path_of(timeline.with_spans(timeline.spans.with_columns(times * factor)))
-    actions = ["pipeline", "step", "op"]
+    actions = ["pipeline", "step", "action"]
     computes = pl.col("part") == "compute"
     before = path_of(timeline).filter(computes).select(actions)
     assert scaled.filter(computes).select(actions).equals(before)

@@ -17,11 +17,11 @@ F0 .  .  .  B0
 def inputs_of(timeline) -> dict[tuple[int, str], tuple]:
     """Return per rank and kind what the action needed last: rank of its producer, made, there, timed, lost."""
     actions = find_actions(timeline)
-    rank, kind = actions.ops["rank"].to_list(), actions.ops["kind"].to_list()
+    rank, kind = actions.table["rank"].to_list(), actions.table["kind"].to_list()
     rows = zip(*(column.tolist() for column in find_latest_inputs(actions)), strict=True)
     return {
-        (rank[op], kind[op]): (rank[producer] if producer >= 0 else NO_ACTION, *facts)
-        for op, (producer, *facts) in enumerate(rows)
+        (rank[action], kind[action]): (rank[producer] if producer >= 0 else NO_ACTION, *facts)
+        for action, (producer, *facts) in enumerate(rows)
     }
 
 
@@ -51,7 +51,7 @@ def test_an_input_that_must_have_been_and_was_not_recorded_is_lost():
 def test_no_other_input_was_there_later(timeline):
     actions = find_actions(timeline)
     latest = find_latest_inputs(actions)
-    ends_ns = actions.ops["end_ns"].to_list()
-    for op, needs, _, _, _, arrived_ns in actions.needs.rows():
-        assert max(ends_ns[needs], arrived_ns or ends_ns[needs]) <= latest.there_ns[op]
-        assert latest.producer[op] != NO_ACTION
+    ends_ns = actions.table["end_ns"].to_list()
+    for action, needs, _, _, _, arrived_ns in actions.needs.rows():
+        assert max(ends_ns[needs], arrived_ns or ends_ns[needs]) <= latest.there_ns[action]
+        assert latest.producer[action] != NO_ACTION

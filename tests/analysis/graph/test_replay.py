@@ -24,7 +24,7 @@ SHAPES = {
 
 def replayed(actions, duration_ns=None, lag_ns=None):
     duration_ns = (
-        actions.ops.select(pl.col("end_ns") - pl.col("start_ns")).to_series().to_numpy()
+        actions.table.select(pl.col("end_ns") - pl.col("start_ns")).to_series().to_numpy()
         if duration_ns is None
         else duration_ns
     )
@@ -39,26 +39,26 @@ def test_a_simulated_step_is_replayed_to_the_nanosecond(name):
     costs = schedules.Costs(forward=1_000, backward_input=1_300, backward_weight=700, hop=90)
     simulation = schedules.simulate(order, costs)
     actions = find_actions(timeline_of_simulation(simulation))
-    assert replayed(actions).tolist() == actions.ops["end_ns"].to_list()
+    assert replayed(actions).tolist() == actions.table["end_ns"].to_list()
 
 
 @settings(deadline=None, max_examples=25)
 @given(lawful_timelines(), st.integers(0, 2**32))
 def test_changed_costs_are_replayed_as_they_are_simulated(timeline, seed):
     actions = find_actions(timeline)
-    ops = actions.ops
-    duration_ns = np.random.default_rng(seed).integers(0, 50, ops.height)
+    table = actions.table
+    duration_ns = np.random.default_rng(seed).integers(0, 50, table.height)
     cost = {
         kind: {
             (stage, microbatch): int(lasts)
             for k, stage, microbatch, lasts in zip(
-                ops["kind"], ops["stage"], ops["microbatch"], duration_ns, strict=True
+                table["kind"], table["stage"], table["microbatch"], duration_ns, strict=True
             )
             if k == kind
         }
         for kind in ("forward", "backward")
     }
-    stages, microbatches = ops["stage"].max() + 1, ops["microbatch"].max() + 1
+    stages, microbatches = table["stage"].max() + 1, table["microbatch"].max() + 1
     costs = schedules.Costs(**cost, hop=5)
     simulation = schedules.simulate(one_f_one_b(stages, microbatches), costs)
     ends = {(a.rank, str(a)): a.end_ns for a in simulation.actions}
@@ -67,7 +67,7 @@ def test_changed_costs_are_replayed_as_they_are_simulated(timeline, seed):
     letters = {"forward": "F", "backward": "B"}
     expected = [
         ends[rank, f"{letters[kind]}{stage}.{m}"]
-        for rank, kind, stage, m in ops.select("rank", "kind", "stage", "microbatch").iter_rows()
+        for rank, kind, stage, m in table.select("rank", "kind", "stage", "microbatch").iter_rows()
     ]
     assert found.tolist() == expected
 
@@ -77,7 +77,7 @@ def test_steps_that_differ_in_order_are_replayed_side_by_side():
     two = timeline_from_text("F0 F1 . B0 . B1\n. F0 B0 F1 B1", step=1, origin_ns=50_000)
     together = one.with_spans(pl.concat([one.spans, two.spans]).sort("rank", "start_ns"))
     actions = find_actions(together)
-    ends = pl.DataFrame({"step": actions.ops["step"], "end_ns": replayed(actions)})
+    ends = pl.DataFrame({"step": actions.table["step"], "end_ns": replayed(actions)})
     for step, alone in ((0, one), (1, two)):
         assert (
             ends.filter(pl.col("step") == step)["end_ns"].to_list() == replayed(find_actions(alone)).tolist()
@@ -119,7 +119,7 @@ def test_a_circle_of_which_all_began_at_once_is_cut_too():
 def test_a_circle_in_actions_that_are_not_sorted_by_time_is_cut_as_well():
     actions = find_actions(timeline_from_text("B0 F0 . .\n. . B0 F0"))
     # Starts that say the opposite of the places: nothing that goes backwards in time is in the circle.
-    lying = replace(actions, ops=actions.ops.with_columns(start_ns=-pl.col("start_ns")))
+    lying = replace(actions, table=actions.table.with_columns(start_ns=-pl.col("start_ns")))
     plan = plan_replay(lying)
     assert sorted(plan.order.tolist()) == [0, 1, 2, 3]
     assert len(plan.diagnostics) == 1
@@ -130,8 +130,8 @@ def test_a_circle_in_actions_that_are_not_sorted_by_time_is_cut_as_well():
 def test_wild_timelines_are_replayed_in_an_order_that_keeps_every_rank(timeline):
     actions = find_actions(timeline)
     plan = plan_replay(actions)
-    assert sorted(plan.order.tolist()) == list(range(actions.ops.height))
-    ends = actions.ops.select("pipeline", "step", "rank").with_columns(end_ns=replayed(actions))
+    assert sorted(plan.order.tolist()) == list(range(actions.table.height))
+    ends = actions.table.select("pipeline", "step", "rank").with_columns(end_ns=replayed(actions))
     groups = ends.group_by("pipeline", "step", "rank", maintain_order=True).agg(
         sorted=pl.col("end_ns").diff().drop_nulls().min().fill_null(0) >= 0
     )
@@ -142,9 +142,9 @@ def test_ready_times_are_when_rank_and_inputs_are_there():
     order = {0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}
     actions = find_actions(run(order, lambda action, rank: 100, hop_ns=7, gap_ns=3))
     ready_ns = ready_times(
-        plan_replay(actions), actions.ops["end_ns"].to_numpy(), find_transfer_lags(actions).lag_ns
+        plan_replay(actions), actions.table["end_ns"].to_numpy(), find_transfer_lags(actions).lag_ns
     )
-    gaps = actions.ops["start_ns"].to_numpy() - ready_ns
+    gaps = actions.table["start_ns"].to_numpy() - ready_ns
     assert gaps[1:].tolist() == [3, 3, 3]
 
 

@@ -15,7 +15,7 @@ from stagescope.model import empty_timeline
 from stagescope.schedules import simulate
 from stagescope.schedules.costs import Costs
 from stagescope.vocabulary.kinds import label
-from waiting import added, bonds_of, message, path_of, slack_of
+from waiting import added, constraints_of, message, path_of, slack_of
 
 
 def slacks(timeline) -> dict[str, int]:
@@ -69,7 +69,7 @@ def test_what_runs_after_the_last_action_of_others_has_slack_to_the_end_of_the_s
 
 def test_a_timeline_without_actions_has_no_slack():
     actions = find_actions(empty_timeline())
-    found = measure_slack(actions, bonds_of(actions))
+    found = measure_slack(actions, constraints_of(actions))
     assert found.is_empty()
     assert dict(found.schema) == dict(SLACK.schema)
 
@@ -79,8 +79,8 @@ def test_a_timeline_without_actions_has_no_slack():
 def test_slack_is_never_negative_and_nothing_on_the_path(timeline):
     found = slack_of(timeline)
     assert (found["slack_ns"] >= 0).all()
-    on_path = path_of(timeline).select("op").unique()
-    assert (found.join(on_path, on="op")["slack_ns"] == 0).all()
+    on_path = path_of(timeline).select("action").unique()
+    assert (found.join(on_path, on="action")["slack_ns"] == 0).all()
 
 
 @st.composite

@@ -12,7 +12,7 @@ from stagescope.model import empty_timeline
 
 def lags(actions):
     """Return (receiver's stage, micro-batch, direction) and lag of every need that was transferred."""
-    at = actions.ops.select("stage", "microbatch")[actions.needs["op"]]
+    at = actions.table.select("stage", "microbatch")[actions.needs["action"]]
     found = at.with_columns(actions.needs["direction"], actions.needs["is_remote"])
     found = found.with_columns(lag_ns=find_transfer_lags(actions).lag_ns).filter("is_remote")
     return {(stage, m, str(way)): lag for stage, m, way, _, lag in found.iter_rows()}

@@ -13,7 +13,7 @@ from stagescope.model import empty_timeline
 
 def classes_of(timeline):
     actions = find_actions(timeline)
-    duration_ns = (actions.ops["end_ns"] - actions.ops["start_ns"]).to_numpy()
+    duration_ns = (actions.table["end_ns"] - actions.table["start_ns"]).to_numpy()
     return actions, duration_ns, find_action_classes(actions, duration_ns)
 
 
@@ -36,7 +36,7 @@ def test_a_class_is_a_rank_a_stage_and_a_kind_in_one_step():
 @given(lawful_timelines())
 def test_means_keep_the_work_of_every_rank_and_means_over_stages_that_of_the_step(timeline):
     actions, duration_ns, classes = classes_of(timeline)
-    rank = actions.ops["rank"].to_numpy()
+    rank = actions.table["rank"].to_numpy()
     of_ranks = [np.bincount(rank, weights=cost) for cost in (duration_ns, classes.costs_ns("mean_ns"))]
     assert of_ranks[0] == pytest.approx(of_ranks[1])
     assert classes.costs_ns("stage_ns").sum() == pytest.approx(duration_ns.sum())
@@ -73,7 +73,7 @@ def test_pairs_are_classes_of_their_own_by_both_their_actions():
     )
     assert pair["action_count"] == 1
     ranks = classes.table["rank"].to_numpy()[classes.of_action]
-    assert ranks.tolist() == actions.ops["rank"].to_list()
+    assert ranks.tolist() == actions.table["rank"].to_list()
 
 
 def test_steps_have_classes_of_their_own():

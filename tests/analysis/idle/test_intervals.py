@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from drawing import timeline_from_text
 from random_pipelines import lawful_timelines, wild_timelines
-from stagescope.analysis.idle.intervals import IDLE_INTERVALS, IDLE_LINKS, link_gaps
+from stagescope.analysis.idle.intervals import IDLE_INTERVALS
 from stagescope.model import empty_timeline
-from waiting import added, bubbles_of, intervals_of, message
+from waiting import added, bubbles_of, idle_of, message
 
 TWO_STAGES = """
 F0 .  .  .  .  .  .  B0
@@ -24,7 +24,7 @@ def pieces(intervals: pl.DataFrame) -> list[tuple]:
 def test_a_gap_is_cut_at_the_end_of_the_producer_and_at_the_arrival():
     drawn = timeline_from_text(TWO_STAGES, cell_ns=10)
     timeline = added(drawn, *message(0, 1, 0, 12, 25), *message(1, 0, 0, 60, 67))
-    assert pieces(intervals_of(timeline)) == [
+    assert pieces(idle_of(timeline)) == [
         (0, "inner", "compute", 10, 60, 1),
         (0, "inner", "transfer", 60, 67, 1),
         (0, "inner", "launch", 67, 70, None),
@@ -37,7 +37,7 @@ def test_a_gap_is_cut_at_the_end_of_the_producer_and_at_the_arrival():
 
 
 def test_without_a_recorded_arrival_transfer_and_launch_are_not_told_apart():
-    assert pieces(intervals_of(timeline_from_text(TWO_STAGES, cell_ns=10))) == [
+    assert pieces(idle_of(timeline_from_text(TWO_STAGES, cell_ns=10))) == [
         (0, "inner", "compute", 10, 60, 1),
         (0, "inner", "transfer_or_launch", 60, 70, 1),
         (1, "leading", "compute", 0, 10, 0),
@@ -49,29 +49,15 @@ def test_without_a_recorded_arrival_transfer_and_launch_are_not_told_apart():
 
 def test_a_gap_names_the_spans_of_the_action_waited_for_and_of_the_one_that_waited():
     timeline = timeline_from_text(TWO_STAGES, cell_ns=10)
-    interval = intervals_of(timeline).row(0, named=True)
+    interval = idle_of(timeline).row(0, named=True)
     named = timeline.spans.select("rank", "kind", "microbatch")
     assert named.row(interval["waits_for_row"]) == (1, "backward", 0)
     assert named.row(interval["before_row"]) == (0, "backward", 0)
 
 
-def test_links_lead_from_the_action_waited_for_to_the_one_that_waited():
-    drawn = timeline_from_text(TWO_STAGES, cell_ns=10)
-    timeline = added(drawn, *message(1, 0, 0, 60, 67))
-    links = link_gaps(intervals_of(timeline))
-    actions = timeline.spans.select("rank", "kind")
-    assert [
-        (actions.row(waited), actions.row(waiting), start_ns, compute_ns, transfer_ns)
-        for _, waited, waiting, start_ns, compute_ns, transfer_ns in links.rows()
-    ] == [
-        ((1, "backward"), (0, "backward"), 10, 50, 7),
-        ((0, "forward"), (1, "forward"), 0, 10, 20),
-    ]
-
-
 def test_an_input_that_was_there_in_time_leaves_the_launch():
     timeline = timeline_from_text("F0 F1 .  .\n.  F0 .  F1", cell_ns=10)
-    inner = intervals_of(added(timeline, *message(0, 1, 0, 10, 10), *message(0, 1, 1, 20, 20)))
+    inner = idle_of(added(timeline, *message(0, 1, 0, 10, 10), *message(0, 1, 1, 20, 20)))
     assert (1, "inner", "launch", 20, 30, None) in pieces(inner)
 
 
@@ -90,7 +76,7 @@ def test_of_two_inputs_the_one_that_was_there_last_counts():
         end_ns=pl.when(is_pair).then(60).otherwise("end_ns").cast(pl.Int64),
     )
     timeline = added(timeline.with_spans(paired), *message(0, 1, 0, 10, 37), *message(2, 1, 1, 20, 25))
-    found = [piece for piece in pieces(intervals_of(timeline)) if piece[0] == 1]
+    found = [piece for piece in pieces(idle_of(timeline)) if piece[0] == 1]
     assert found == [(1, "inner", "transfer", 10, 37, 0), (1, "inner", "launch", 37, 40, None)]
 
 
@@ -99,11 +85,11 @@ def test_an_input_of_which_nothing_was_recorded_is_not_guessed():
         ~((pl.col("rank") == 0) & (pl.col("kind") == "forward"))
     )
     timeline = timeline_from_text(TWO_STAGES, cell_ns=10).with_spans(spans)
-    found = [piece for piece in pieces(intervals_of(timeline)) if piece[2] == "unknown"]
+    found = [piece for piece in pieces(idle_of(timeline)) if piece[2] == "unknown"]
     assert found == []  # the window begins with the forward of rank 1 now
     other = {"kind": "forward", "stage": 0, "microbatch": 7, "start_ns": 0, "end_ns": 10}
     earlier = added(timeline, {"rank": 0, "lane": "compute", "step": 0, **other})
-    assert (1, "leading", "unknown", 0, 30, None) in pieces(intervals_of(earlier))
+    assert (1, "leading", "unknown", 0, 30, None) in pieces(idle_of(earlier))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +98,7 @@ def test_an_input_of_which_nothing_was_recorded_is_not_guessed():
 def test_what_other_compute_waited_for_is_not_said(kind, step):
     timeline = timeline_from_text("F0 . . . B0", cell_ns=10)
     other = {"rank": 0, "lane": "compute", "kind": kind, "step": step, "stage": 0, "microbatch": 5}
-    found = intervals_of(added(timeline, {**other, "start_ns": 20, "end_ns": 30}))
+    found = idle_of(added(timeline, {**other, "start_ns": 20, "end_ns": 30}))
     assert pieces(found.filter(pl.col("step") == 0)) == [
         (0, "inner", "other_work", 10, 20, None),
         (0, "inner", "launch", 30, 40, None),
@@ -121,27 +107,26 @@ def test_what_other_compute_waited_for_is_not_said(kind, step):
 
 def test_actions_of_no_known_stage_leave_gaps_of_no_known_cause():
     spans = timeline_from_text("F0 . B0", cell_ns=10).spans.with_columns(stage=pl.lit(None, pl.Int32))
-    found = intervals_of(timeline_from_text("F0 . B0").with_spans(spans))
+    found = idle_of(timeline_from_text("F0 . B0").with_spans(spans))
     assert pieces(found) == [(0, None, "unknown", 10, 20, None)]
 
 
 def test_an_effect_before_its_cause_waits_for_the_whole_gap():
     # Clocks err: the producer ends after its consumer has begun.
     timeline = timeline_from_text("F0 -  -  .\n.  .  F0 B0", cell_ns=10)
-    assert (1, "leading", "compute", 0, 20, 0) in pieces(intervals_of(timeline))
+    assert (1, "leading", "compute", 0, 20, 0) in pieces(idle_of(timeline))
 
 
 def test_a_timeline_without_actions_has_no_gaps():
-    intervals = intervals_of(empty_timeline())
+    intervals = idle_of(empty_timeline())
     assert intervals.is_empty()
     assert dict(intervals.schema) == dict(IDLE_INTERVALS.schema)
-    assert dict(link_gaps(intervals).schema) == dict(IDLE_LINKS.schema)
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.one_of(wild_timelines(), lawful_timelines()))
 def test_pieces_add_up_to_the_idle_time_of_every_step_and_rank(timeline):
-    intervals, bubbles = intervals_of(timeline), bubbles_of(timeline)
+    intervals, bubbles = idle_of(timeline), bubbles_of(timeline)
     assert dict(intervals.schema) == dict(IDLE_INTERVALS.schema)
     assert (intervals["end_ns"] > intervals["start_ns"]).all()
     sums = intervals.group_by("step", "rank").agg(idle_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
@@ -152,7 +137,7 @@ def test_pieces_add_up_to_the_idle_time_of_every_step_and_rank(timeline):
 @settings(max_examples=30, deadline=None)
 @given(wild_timelines())
 def test_pieces_of_a_gap_follow_each_other_in_order(timeline):
-    intervals = intervals_of(timeline)
+    intervals = idle_of(timeline)
     assert intervals.equals(intervals.sort(IDLE_INTERVALS.order))
     is_same = intervals["interval"] == intervals["interval"].shift(1)
     touches = intervals["start_ns"] == intervals["end_ns"].shift(1)
@@ -163,7 +148,7 @@ def test_pieces_of_a_gap_follow_each_other_in_order(timeline):
 @given(lawful_timelines())
 def test_a_simulated_pipeline_waits_for_compute_and_transfers_only(timeline):
     # The simulator starts every action at once: nothing is left for the host.
-    intervals = intervals_of(timeline)
+    intervals = idle_of(timeline)
     assert set(intervals["waiting_for"].cast(pl.String)) <= {"compute", "transfer", "nothing"}
     spans = timeline.spans
     for row in intervals.filter(pl.col("waiting_for") == "transfer").iter_rows(named=True):
@@ -177,5 +162,5 @@ def test_a_simulated_pipeline_waits_for_compute_and_transfers_only(timeline):
 @given(wild_timelines(), st.integers(-(2**40), 2**60))
 def test_shifting_all_clocks_shifts_the_gaps(timeline, shift_ns):
     times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
-    moved = intervals_of(timeline.with_spans(timeline.spans.with_columns(times + shift_ns)))
-    assert moved.equals(intervals_of(timeline).with_columns(pl.col("start_ns", "end_ns") + shift_ns))
+    moved = idle_of(timeline.with_spans(timeline.spans.with_columns(times + shift_ns)))
+    assert moved.equals(idle_of(timeline).with_columns(pl.col("start_ns", "end_ns") + shift_ns))

@@ -6,7 +6,7 @@ from drawing import timeline_from_text
 from gapped_runs import EXAMPLE, UNIT_NS, example_timeline, run
 from random_pipelines import lawful_timelines, one_f_one_b, wild_timelines
 from stagescope.analysis.graph.actions import find_actions
-from stagescope.analysis.idle.ledger import IDLE_LEDGER, LEDGER, build_ledger, sum_ledger
+from stagescope.analysis.idle.ledger import IDLE_LEDGER, LEDGER, build_ledger
 from stagescope.model import empty_timeline
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
@@ -153,9 +153,9 @@ def test_sums_over_steps_and_ranks_keep_their_sum():
     ledger = ledger_of(
         run(one_f_one_b(2, 3), lambda action, rank: 10 + rank + action.microbatch, steps=3, hop_ns=2)
     )
-    whole = sum_ledger(ledger.steps).row(0, named=True)
-    assert sum(whole[name] for name in PARTS) == whole["window_ns"] == ledger.steps["window_ns"].sum()
-    of_ranks = sum_ledger(ledger.ranks, ["rank"])
+    whole = ledger.steps.sum().row(0, named=True)
+    assert sum(whole[name] for name in PARTS) == whole["window_ns"]
+    of_ranks = ledger.ranks.group_by("rank").sum().sort("rank")
     assert of_ranks["rank"].to_list() == [0, 1]
     assert of_ranks.select(pl.sum_horizontal(CAUSE_COLUMNS) == pl.col("idle_ns")).to_series().all()
 

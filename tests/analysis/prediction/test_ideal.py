@@ -25,10 +25,10 @@ def test_a_run_without_delays_is_its_own_ideal(name):
     actions, ideal = ideal_of(timeline_of_simulation(schedules.simulate(order, costs)), name)
     assert (ideal.source, ideal.agrees_with(name)) == ("recognized", True)
     assert ideal.actions["late_ns"].unique().to_list() == [0]
-    assert ideal.actions["ideal_end_ns"].to_list() == actions.ops["end_ns"].to_list()
-    assert ideal.actions["ideal_place"].to_list() == actions.ops["place"].to_list()
+    assert ideal.actions["ideal_end_ns"].to_list() == actions.table["end_ns"].to_list()
+    assert ideal.actions["ideal_place"].to_list() == actions.table["place"].to_list()
     assert ideal.ranks["distance_fraction"].unique().to_list() == [0.0]
-    assert ideal.makespan_ns == actions.ops["end_ns"].max() - actions.ops["start_ns"].min()
+    assert ideal.makespan_ns == actions.table["end_ns"].max() - actions.table["start_ns"].min()
 
 
 def test_a_planted_delay_is_how_late_what_follows_is():
@@ -36,7 +36,7 @@ def test_a_planted_delay_is_how_late_what_follows_is():
     actions, ideal = ideal_of(timeline)
     late = dict(
         zip(
-            actions.ops.select("kind", "stage", "microbatch").rows(),
+            actions.table.select("kind", "stage", "microbatch").rows(),
             ideal.actions["late_ns"],
             strict=True,
         )
@@ -51,7 +51,7 @@ def test_a_planted_delay_is_how_late_what_follows_is():
 
 def test_every_step_begins_with_its_ideal():
     actions, ideal = ideal_of(run(one_f_one_b(2, 3), lambda action, rank: UNIT[action.kind], steps=3))
-    first = ideal.actions.group_by(actions.ops["step"]).agg(pl.min("ideal_start_ns"))
+    first = ideal.actions.group_by(actions.table["step"]).agg(pl.min("ideal_start_ns"))
     assert first["ideal_start_ns"].n_unique() == 3
     assert ideal.actions["late_ns"].max() == 0
 

@@ -17,7 +17,7 @@ def improvements(timeline, schedule="1f1b", stragglers=None):
 
 
 def assumptions(table):
-    return table["assumption"].to_list()
+    return table["change"].to_list()
 
 
 def test_the_columns_are_those_declared():
@@ -26,7 +26,7 @@ def test_the_columns_are_those_declared():
 
 def test_equal_stages_win_what_the_slow_one_costs_beyond_the_mean():
     table = improvements(schedule_run(slower={2: 1.4}))
-    balanced = table.row(by_predicate=pl.col("assumption") == "all stages equal", named=True)
+    balanced = table.row(by_predicate=pl.col("change") == "all stages equal", named=True)
     # 11 slots of 30 ms at the mean of 1, 1, 1.4, 1
     assert balanced["predicted_step_ns"] == pytest.approx(11 * 33_000_000)
     assert not balanced["needs_more_memory"]
@@ -43,24 +43,24 @@ def test_another_schedule_wins_what_its_simulation_says():
     table = improvements(schedule_run(), "1f1b")
     costs = Costs(forward=10_000_000, backward_input=10_000_000, backward_weight=10_000_000)
     split = simulate(order("zb-h1", ranks=4, microbatches=8), costs).makespan_ns
-    row = table.row(by_predicate=pl.col("assumption") == "schedule zb-h1", named=True)
+    row = table.row(by_predicate=pl.col("change") == "schedule zb-h1", named=True)
     assert row["predicted_step_ns"] == pytest.approx(split)
     assert row["condition"].startswith("if ")
 
 
 def test_more_memory_is_said_of_schedules_that_need_it():
     table = improvements(schedule_run("gpipe", microbatches=8), "gpipe")
-    of_gpipe = dict(table.select("assumption", "needs_more_memory").iter_rows())
+    of_gpipe = dict(table.select("change", "needs_more_memory").iter_rows())
     assert of_gpipe["schedule zb-h1"] is False
     of_1f1b = improvements(schedule_run(microbatches=8))
     more = of_1f1b.filter("needs_more_memory")
     assert "schedule zb-h2" in assumptions(more)
-    assert (more.filter(assumption="schedule zb-h2")["activations_to_measured"] > 1.5).all()
+    assert (more.filter(change="schedule zb-h2")["activations_to_measured"] > 1.5).all()
 
 
 def test_a_bidirectional_schedule_holds_every_stage_twice():
     table = improvements(schedule_run(microbatches=8))
-    held = dict(table.select("assumption", "needs_more_memory").iter_rows())
+    held = dict(table.select("change", "needs_more_memory").iter_rows())
     assert held["schedule dualpipe"] is held["schedule chimera"] is True
 
 

@@ -24,8 +24,8 @@ SPLIT = MeanCosts(
 
 def measured(timeline, is_counted=None, gap_ns=0.0):
     actions = find_actions(timeline)
-    ops = actions.ops
-    columns = ops.select(
+    table = actions.table
+    columns = table.select(
         duration_ns=(pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64),
         gap_ns=pl.lit(gap_ns),
         is_counted=pl.lit(value=True) if is_counted is None else is_counted,

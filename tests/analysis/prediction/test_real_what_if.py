@@ -40,8 +40,8 @@ def record(schedule, milliseconds):
     done = run_ranks([*script, *map(str, milliseconds)], environment, ranks=RANKS)
     assert done.returncode == 0, done.stderr[-3000:]
     actions = find_actions(workflow.read(directory))
-    groups = group_actions(actions.ops)
-    lasting = zip(groups.window_ns(actions.ops).tolist(), groups.steps["step"].to_list(), strict=True)
+    groups = group_actions(actions.table)
+    lasting = zip(groups.window_ns(actions.table).tolist(), groups.steps["step"].to_list(), strict=True)
     quiet = [step for _, step in sorted(each for each in lasting if each[1] > 0)]
     return actions, quiet[:QUIET_STEPS]
 

@@ -98,7 +98,7 @@ def test_changes_that_hold_together_are_made_together():
     timeline = run(ORDER, unit, hop_ns=3 * MS)
     row = predict(timeline, Slower(0.5), NoCommunication())
     assert row["predicted_step_ns"] == pytest.approx(11 * 45 * MS)
-    assert row["assumption"] == "everything 50 % slower; transfers take no time"
+    assert row["change"] == "everything 50 % slower; transfers take no time"
 
 
 def test_a_pair_changes_by_half_where_one_of_its_actions_is_concerned():

@@ -39,7 +39,7 @@ def test_the_excess_is_a_part_of_what_the_other_links_take():
     assert rows["excess_fraction"].to_list() == pytest.approx([-0.2, 0.5, -0.2], abs=0.01)
     assert rows["extra_ns_per_step"][1] == pytest.approx(100, rel=0.01)
     assert rows["p_value"][1] < 0.01
-    assert rows["sample_count"].to_list() == [8, 8, 8]
+    assert rows["span_count"].to_list() == [8, 8, 8]
 
 
 def test_the_clocks_error_is_added_to_what_has_to_be_exceeded():

@@ -40,7 +40,7 @@ def test_a_rank_is_compared_with_the_median_of_the_others_of_its_stage():
     assert np.exp(found.shift[2]) == pytest.approx([1.5, 100 / (100 * 200) ** 0.5])
     assert np.isnan(found.shift[3]).all()
     assert found.facts["peers"].to_list() == [2, 2, 2, 0]
-    assert found.facts["sample_count"].to_list() == [8, 8, 8, 0]
+    assert found.facts["span_count"].to_list() == [8, 8, 8, 0]
 
 
 def test_a_stage_is_as_fast_as_the_lower_median_of_its_ranks():
@@ -66,4 +66,4 @@ def test_what_is_absent_from_a_sample_is_not_compared_in_it():
     table = samples({(0, 0): [100, 100], (1, 0): [100]})
     found = compare_ranks(table, 2)
     assert np.isnan(found.shift).tolist() == [[False, True], [False, True]]
-    assert found.facts["sample_count"].to_list() == [4, 4]
+    assert found.facts["span_count"].to_list() == [4, 4]

@@ -6,15 +6,12 @@ from hypothesis import given, settings
 from drawing import timeline_from_text
 from random_pipelines import timeline_of, wild_timelines
 from stagescope.analysis.statistics.stage_costs import (
-    RANK_WORK,
     STAGE_COSTS,
     STAGE_WORK,
-    measure_rank_work,
     measure_stage_costs,
     measure_stage_work,
 )
 from stagescope.model import empty_timeline
-from stagescope.model.pipelines import find_pipelines
 
 
 def actions(lengths_ns: list[int], *, kind: str = "forward", **facts: int | None) -> list[dict]:
@@ -24,10 +21,6 @@ def actions(lengths_ns: list[int], *, kind: str = "forward", **facts: int | None
         {**start, "microbatch": number, "start_ns": 1_000 * number, "end_ns": 1_000 * number + length_ns}
         for number, length_ns in enumerate(lengths_ns)
     ]
-
-
-def rank_work(timeline) -> pl.DataFrame:
-    return measure_rank_work(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
 
 
 def test_percentiles_are_durations_that_occurred():
@@ -78,7 +71,6 @@ def test_each_half_of_a_pair_is_charged_half_of_it():
     pair = [*actions([30], pair=7), *actions([50], kind="backward", stage=1, pair=7)]
     timeline = timeline_of(pair, 1)
     assert measure_stage_work(timeline.spans)["work_ns"].to_list() == [25, 25]
-    assert rank_work(timeline)["work_ns"].to_list() == [50]
 
 
 def test_a_pair_id_that_only_one_action_has_makes_no_pair():
@@ -104,13 +96,6 @@ def test_a_planted_imbalance_of_stages_is_found():
     assert work["work_to_mean"].to_list() == [0.75, 1.25]
 
 
-def test_the_work_of_a_rank_is_that_of_all_its_stages_per_step():
-    one = timeline_from_text("F0.0 F2.0 - .\nF1.0 F3.0 . .")
-    other = timeline_from_text("F0.0 F2.0 - -\nF1.0 F3.0 . .", step=1, origin_ns=10**6)
-    work = rank_work(one.with_spans(pl.concat([one.spans, other.spans])))
-    assert work.rows() == [(0, 0, 2, 3_500, 3_500 / 2_750), (0, 1, 2, 2_000, 2_000 / 2_750)]
-
-
 def test_weight_gradients_alone_make_no_work_per_micro_batch():
     assert measure_stage_work(timeline_of(actions([5], kind="backward_weight"), 1).spans).is_empty()
 
@@ -129,7 +114,6 @@ def test_a_timeline_without_actions_has_no_costs():
     for found, table in (
         (measure_stage_costs(bare.spans), STAGE_COSTS),
         (measure_stage_work(bare.spans), STAGE_WORK),
-        (rank_work(bare), RANK_WORK),
     ):
         assert found.is_empty()
         assert dict(found.schema) == dict(table.schema)

@@ -33,7 +33,7 @@ def test_a_slow_replica_is_recovered_with_its_size():
     assert (found["subject"], found["finding"], found["rank"], found["stage"]) == ("rank", "slow", 9, 1)
     assert found["excess_fraction"] == pytest.approx(0.10, abs=0.01)
     assert found["extra_ns_per_step"] == pytest.approx(0.10 * 8 * 30e6, rel=0.1)
-    assert (found["compared_with"], found["peers"], found["sample_count"]) == (
+    assert (found["compared_with"], found["peers"], found["span_count"]) == (
         "ranks of the same stage",
         3,
         320,

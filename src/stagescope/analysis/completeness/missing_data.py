@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 
-def find_gaps(timeline: Timeline, bubbles: pl.DataFrame, pipelines: pl.DataFrame) -> list[Diagnostic]:
+def find_missing_data(timeline: Timeline, bubbles: pl.DataFrame, pipelines: pl.DataFrame) -> list[Diagnostic]:
     """Return a warning for all that the figures leave out.
 
     These are pipeline actions without a step, recorded ranks without any pipeline action, and ranks without one in

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 PAIR = 2
 
-OPERATIONS = Table(
+ACTIONS = Table(
     "actions",
     "what the compute of one rank did as one piece: a action, or an overlapped pair",
     ("pipeline", "step", "rank", "start_ns"),
     (
-        Column("op", pl.UInt32, "", "Number of the row."),
+        Column("action", pl.UInt32, "", "Number of the row."),
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("step", pl.Int32, "", "Training step."),
         Column("rank", pl.Int32, "", "Global rank."),
@@ -53,9 +53,9 @@ OPERATIONS = Table(
 NEEDS = Table(
     "needs",
     "one result of an action that another action needed before it could run",
-    ("op", "direction"),
+    ("action", "direction"),
     (
-        Column("op", pl.UInt32, "", "Action that needed it."),
+        Column("action", pl.UInt32, "", "Action that needed it."),
         Column("needs", pl.UInt32, "", "Action that produced it."),
         Column(
             "direction",
@@ -78,9 +78,9 @@ NEEDS = Table(
 PARTNERS = Table(
     "partners",
     "the second action of an overlapped pair",
-    ("op",),
+    ("action",),
     (
-        Column("op", pl.UInt32, "", "Action that it is part of."),
+        Column("action", pl.UInt32, "", "Action that it is part of."),
         Column("kind", KindType, "", "What ran."),
         Column("stage", pl.Int32, "", "Global stage."),
         Column("chunk", pl.Int32, "", "Local model chunk.", nullable=True),
@@ -92,9 +92,9 @@ PARTNERS = Table(
 
 @dataclass(frozen=True)
 class Actions:
-    """The tables OPERATIONS, NEEDS and PARTNERS of a timeline, and what had to be left out of them."""
+    """The tables ACTIONS, NEEDS and PARTNERS of a timeline, and what had to be left out of them."""
 
-    ops: pl.DataFrame
+    table: pl.DataFrame
     needs: pl.DataFrame
     partners: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
@@ -118,10 +118,10 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     transfers = _with_pipeline(spans.lazy().filter(is_transfer).select(names).collect(), pipelines)
     found = find_dependencies(actions, transfers)
     del transfers
-    ops, partners, op_of_action = _unite_pairs(actions)
-    needs = _needs_of_actions(found.rows, op_of_action)
-    early = _say_early(ops, needs, _clock_errors(timeline))
-    return Actions(ops, needs, partners, (*left_out, *found.diagnostics, *early))
+    table, partners, united = _unite_pairs(actions)
+    needs = _needs_of_actions(found.rows, united)
+    early = _say_early(table, needs, _clock_errors(timeline))
+    return Actions(table, needs, partners, (*left_out, *found.diagnostics, *early))
 
 
 def _is_placed() -> pl.Expr:
@@ -170,12 +170,12 @@ def _in_order(actions: pl.DataFrame) -> pl.DataFrame:
 def _unite_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
     """Return the actions, the second actions of pairs, and the action of every action."""
     numbers = np.arange(actions.height, dtype=np.uint32)
-    actions = actions.with_columns(op=pl.Series(numbers), is_pair=pl.lit(value=False))
+    actions = actions.with_columns(action=pl.Series(numbers), is_pair=pl.lit(value=False))
     partners = PARTNERS.empty()
     if actions["pair"].null_count() < actions.height:
         actions, partners, numbers = _with_pairs(actions)
     place = pl.int_range(pl.len(), dtype=pl.UInt32).over("pipeline", "step", "rank")
-    return actions.with_columns(place=place).select(OPERATIONS.names), partners, numbers
+    return actions.with_columns(place=place).select(ACTIONS.names), partners, numbers
 
 
 def _with_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
@@ -185,14 +185,14 @@ def _with_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDAr
         actions.filter(pl.col("pair").is_not_null())
         .with_columns(
             action_count=pl.len().over(key),
-            leader=pl.min("op").over(key),
+            leader=pl.min("action").over(key),
             kind_order=pl.col("kind").to_physical(),
             is_together=pl.max("start_ns").over(key) < pl.min("end_ns").over(key),
         )
         .filter((pl.col("action_count") == PAIR) & pl.col("is_together"))
     )
     united = (
-        paired.sort("leader", "kind_order", "op")
+        paired.sort("leader", "kind_order", "action")
         .group_by("leader", maintain_order=True)
         .agg(
             pl.first("kind", "stage", "chunk", "microbatch", "row"),
@@ -202,7 +202,7 @@ def _with_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDAr
             ),
             pl.min("start_ns"),
             pl.max("end_ns"),
-            follower=pl.max("op"),
+            follower=pl.max("action"),
         )
     )
     leaders, followers = united["leader"].to_numpy(), united["follower"].to_numpy()
@@ -218,28 +218,28 @@ def _with_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDAr
         "row",
         "start_ns",
         "end_ns",
-        op="leader",
+        action="leader",
         is_pair=pl.lit(value=True),
     )
-    ops = (
-        actions.update(changed, on="op")
+    table = (
+        actions.update(changed, on="action")
         .filter(pl.Series(keeps))
-        .with_columns(op=pl.int_range(pl.len(), dtype=pl.UInt32))
+        .with_columns(action=pl.int_range(pl.len(), dtype=pl.UInt32))
     )
     partners = united.select(
-        pl.Series("op", numbers[leaders]),
+        pl.Series("action", numbers[leaders]),
         *(pl.col(f"second_{name}").alias(name) for name in ("kind", "stage", "chunk", "microbatch", "row")),
     )
-    return ops, partners, numbers
+    return table, partners, numbers
 
 
-def _needs_of_actions(rows: pl.DataFrame, op_of_action: NDArray[np.uint32]) -> pl.DataFrame:
+def _needs_of_actions(rows: pl.DataFrame, united: NDArray[np.uint32]) -> pl.DataFrame:
     """Return what actions need as what their actions need; a pair does not need itself."""
-    op, needs = op_of_action[rows["action"].to_numpy()], op_of_action[rows["needs"].to_numpy()]
-    table = rows.with_columns(op=pl.Series(op), needs=pl.Series(needs)).select(NEEDS.names)
-    if len(op_of_action) and int(op_of_action[-1]) + 1 == len(op_of_action):  # no pairs: as sorted as it was
+    action, needs = united[rows["action"].to_numpy()], united[rows["needs"].to_numpy()]
+    table = rows.with_columns(action=pl.Series(action), needs=pl.Series(needs)).select(NEEDS.names)
+    if len(united) and int(united[-1]) + 1 == len(united):  # no pairs: as sorted as it was
         return table
-    return table.filter(pl.col("op") != pl.col("needs")).sort(NEEDS.order, maintain_order=True)
+    return table.filter(pl.col("action") != pl.col("needs")).sort(NEEDS.order, maintain_order=True)
 
 
 def _clock_errors(timeline: Timeline) -> pl.DataFrame:
@@ -249,19 +249,19 @@ def _clock_errors(timeline: Timeline) -> pl.DataFrame:
     return timeline.ranks.select("rank", "clock").join(errors, on="clock", how="left")
 
 
-def _say_early(ops: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
+def _say_early(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
     """Return a warning about actions that began before what they need had ended, clocks allowed for."""
-    op, producer = needs["op"].to_numpy(), needs["needs"].to_numpy()
-    early_ns = ops["end_ns"].to_numpy()[producer] - ops["start_ns"].to_numpy()[op]
+    action, producer = needs["action"].to_numpy(), needs["needs"].to_numpy()
+    early_ns = table["end_ns"].to_numpy()[producer] - table["start_ns"].to_numpy()[action]
     early = np.flatnonzero(early_ns > 0)
     if not len(early):
         return []
-    rank = ops["rank"]
+    rank = table["rank"]
     sides = [
         pl.DataFrame({"rank": rank.gather(side[early])}).join(
             clocks, on="rank", how="left", maintain_order="left"
         )
-        for side in (op, producer)
+        for side in (action, producer)
     ]
     same_clock = (sides[0]["clock"] == sides[1]["clock"]).fill_null(value=False) | (
         sides[0]["rank"] == sides[1]["rank"]

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-class Bond(NamedTuple):
+class Constraint(NamedTuple):
     """At most one binding_constraint per action: whom it waits for, and how long after the end of that one it may start."""
 
     source: Indices
     lag_ns: Integers
 
 
-class Bonds(NamedTuple):
+class BindingConstraints(NamedTuple):
     """What bound each action, all in the order of `plan`; a source of len(order) stands for none.
 
     binding_constraints               all of them: the one to the previous action of the rank, and one for each need
@@ -38,20 +38,20 @@ class Bonds(NamedTuple):
     """
 
     plan: ReplayPlan
-    binding_constraints: tuple[Bond, ...]
+    binding_constraints: tuple[Constraint, ...]
     bound: Indices
     ready_ns: Integers
     start_ns: Integers
     end_ns: Integers
 
 
-def find_binding_constraints(actions: Actions, plan: ReplayPlan, lag_ns: Integers) -> Bonds:
+def find_binding_constraints(actions: Actions, plan: ReplayPlan, lag_ns: Integers) -> BindingConstraints:
     """Return what bound every action; `plan` is what plan_replay, `lag_ns` what find_transfer_lags returns."""
-    ops, count = actions.ops, len(plan.order)
-    start_ns, end_ns = (np.append(ops[name].to_numpy()[plan.order], 0) for name in ("start_ns", "end_ns"))
+    table, count = actions.table, len(plan.order)
+    start_ns, end_ns = (np.append(table[name].to_numpy()[plan.order], 0) for name in ("start_ns", "end_ns"))
     lags = np.append(lag_ns, 0)
-    binding_constraints = [Bond(plan.before, np.zeros(count, dtype=np.int64))]
-    binding_constraints += [Bond(needs.producer, lags[needs.row]) for needs in plan.needs]
+    binding_constraints = [Constraint(plan.before, np.zeros(count, dtype=np.int64))]
+    binding_constraints += [Constraint(needs.producer, lags[needs.row]) for needs in plan.needs]
     bound = np.full(count, count, dtype=np.int32)
     ready_ns = np.full(count, np.iinfo(np.int64).min)
     for source, lag in binding_constraints:
@@ -63,4 +63,4 @@ def find_binding_constraints(actions: Actions, plan: ReplayPlan, lag_ns: Integer
         ready_ns[binds] = ended_ns[binds]
     is_free = bound == count
     ready_ns[is_free] = start_ns[:count][is_free]
-    return Bonds(plan, tuple(binding_constraints), bound, ready_ns, start_ns, end_ns)
+    return BindingConstraints(plan, tuple(binding_constraints), bound, ready_ns, start_ns, end_ns)

@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.latest_inputs import NO_ACTION
-from stagescope.analysis.idle.stretches import find_busy_stretches, find_idle_stretches
+from stagescope.analysis.idle.window_intervals import find_busy_in_windows, find_idle_in_windows
 from stagescope.model.tables import Column, KindType, Table
 
 if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
-    from stagescope.analysis.graph.binding_constraints import Bonds
+    from stagescope.analysis.graph.binding_constraints import BindingConstraints
     from stagescope.analysis.graph.latest_inputs import LatestInputs
 
 PARTS = ("compute", "other_work", "transfer", "launch", "transfer_or_launch", "unknown")
@@ -46,7 +46,7 @@ CRITICAL_PATH = Table(
         ),
         Column("rank", pl.Int32, "", "Rank of the action; of a transfer, the receiver."),
         Column("from_rank", pl.Int32, "", "Sender of a transfer.", nullable=True),
-        Column("op", pl.UInt32, "", "The action, or the one that starts after this part."),
+        Column("action", pl.UInt32, "", "The action, or the one that starts after this part."),
         Column("row", pl.UInt32, "", "Row of it in the timeline's spans."),
         Column("kind", KindType, "", "Kind of it."),
         Column("stage", pl.Int32, "", "Global stage of it."),
@@ -58,33 +58,33 @@ CRITICAL_PATH = Table(
 
 
 def find_critical_path(
-    actions: Actions, binding_constraints: Bonds, inputs: LatestInputs, busy: pl.DataFrame
+    actions: Actions, binding_constraints: BindingConstraints, inputs: LatestInputs, busy: pl.DataFrame
 ) -> pl.DataFrame:
     """Return the table CRITICAL_PATH, one path per pipeline and step.
 
     `binding_constraints` is what find_binding_constraints, `inputs` what find_latest_inputs, `busy` what unite returns for all spans on the
     compute lane. The parts reach from the first start to the last end of the pipeline's actions in the step.
     """
-    if actions.ops.is_empty():
+    if actions.table.is_empty():
         return CRITICAL_PATH.empty()
-    parts = _parts_of(_walk(actions.ops, binding_constraints), actions.ops, inputs, busy)
-    return _table(parts, actions.ops)
+    parts = _parts_of(_walk(actions.table, binding_constraints), actions.table, inputs, busy)
+    return _table(parts, actions.table)
 
 
-def _walk(ops: pl.DataFrame, binding_constraints: Bonds) -> pl.DataFrame:
+def _walk(table: pl.DataFrame, binding_constraints: BindingConstraints) -> pl.DataFrame:
     """Return the actions of all paths, walked back from the last ends of all pipelines and steps at once.
 
-    Columns: back (how many come after it), op, wait_start_ns (when what bound it had ended), start_ns, end_ns. Each
+    Columns: back (how many come after it), action, wait_start_ns (when what bound it had ended), start_ns, end_ns. Each
     wait starts where the action before it ends; the first one's where the step starts.
     """
     order = binding_constraints.plan.order
     count = len(order)
     place = np.empty(count, dtype=np.int64)
     place[order] = np.arange(count)
-    last = ops.group_by("pipeline", "step", maintain_order=True).agg(
-        pl.col("op").get(pl.col("end_ns").arg_max()), pl.min("start_ns"), pl.max("end_ns")
+    last = table.group_by("pipeline", "step", maintain_order=True).agg(
+        pl.col("action").get(pl.col("end_ns").arg_max()), pl.min("start_ns"), pl.max("end_ns")
     )
-    at, until_ns = place[last["op"].to_numpy()], last["end_ns"].to_numpy()
+    at, until_ns = place[last["action"].to_numpy()], last["end_ns"].to_numpy()
     begin_ns = last["start_ns"].to_numpy()
     walked: list[pl.DataFrame] = []
     while len(at):
@@ -93,34 +93,34 @@ def _walk(ops: pl.DataFrame, binding_constraints: Bonds) -> pl.DataFrame:
         bound = binding_constraints.bound[at]
         follows = bound < count
         wait_start_ns = np.where(follows, np.minimum(binding_constraints.end_ns[bound], start_ns), begin_ns)
-        here = {"op": order[at].astype(np.int64), "wait_start_ns": wait_start_ns, "start_ns": start_ns}
+        here = {"action": order[at].astype(np.int64), "wait_start_ns": wait_start_ns, "start_ns": start_ns}
         walked.append(pl.DataFrame({"back": np.full(len(at), len(walked)), **here, "end_ns": end_ns}))
         at, until_ns, begin_ns = bound[follows], start_ns[follows], begin_ns[follows]
     return pl.concat(walked)
 
 
 def _parts_of(
-    walked: pl.DataFrame, ops: pl.DataFrame, inputs: LatestInputs, busy: pl.DataFrame
+    walked: pl.DataFrame, table: pl.DataFrame, inputs: LatestInputs, busy: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return the parts of all paths: back, op, from_op (of transfers), part, start_ns, end_ns."""
-    op = walked["op"].to_numpy()
+    """Return the parts of all paths: back, action, from_op (of transfers), part, start_ns, end_ns."""
+    action = walked["action"].to_numpy()
     wait_start_ns, start_ns = (walked[name].to_numpy() for name in ("wait_start_ns", "start_ns"))
-    there_ns = np.clip(inputs.there_ns[op], wait_start_ns, start_ns)
-    rest = np.where(inputs.is_timed[op], LAUNCH, TRANSFER_OR_LAUNCH)
-    rest[inputs.is_lost[op]] = NOT_KNOWN
-    told = walked.with_columns(there_ns=there_ns, rest=rest, producer=inputs.producer[op])
+    there_ns = np.clip(inputs.there_ns[action], wait_start_ns, start_ns)
+    rest = np.where(inputs.is_timed[action], LAUNCH, TRANSFER_OR_LAUNCH)
+    rest[inputs.is_lost[action]] = NOT_KNOWN
+    told = walked.with_columns(there_ns=there_ns, rest=rest, producer=inputs.producer[action])
     nobody = pl.lit(NO_ACTION, pl.Int64)
     computes = _parts(told, "start_ns", "end_ns", pl.lit(COMPUTE), nobody)
     transfers = _parts(told, "wait_start_ns", "there_ns", pl.lit(TRANSFER), pl.col("producer"))
     rests = _parts(told, "there_ns", "start_ns", pl.col("rest"), nobody)
-    waits = pl.concat([transfers, *_split_rests(rests, ops, busy)])
+    waits = pl.concat([transfers, *_split_rests(rests, table, busy)])
     return pl.concat([computes, waits.filter(pl.col("end_ns") > pl.col("start_ns"))])
 
 
 def _parts(told: pl.DataFrame, start_ns: str, end_ns: str, part: pl.Expr, from_op: pl.Expr) -> pl.DataFrame:
     return told.select(
         "back",
-        "op",
+        "action",
         from_op=from_op,
         part=part.cast(pl.UInt8),
         start_ns=pl.col(start_ns),
@@ -128,12 +128,12 @@ def _parts(told: pl.DataFrame, start_ns: str, end_ns: str, part: pl.Expr, from_o
     )
 
 
-def _split_rests(rests: pl.DataFrame, ops: pl.DataFrame, busy: pl.DataFrame) -> list[pl.DataFrame]:
+def _split_rests(rests: pl.DataFrame, table: pl.DataFrame, busy: pl.DataFrame) -> list[pl.DataFrame]:
     """Return what is left of waits, cut into where the rank was idle and where it computed something else."""
     windows = rests.select(window_start_ns="start_ns", window_end_ns="end_ns").with_columns(
-        rank=ops["rank"].gather(rests["op"])
+        rank=table["rank"].gather(rests["action"])
     )
-    idle, other = find_idle_stretches(windows, busy), find_busy_stretches(windows, busy)
+    idle, other = find_idle_in_windows(windows, busy), find_busy_in_windows(windows, busy)
     split = [
         rests[cut.window].with_columns(start_ns=pl.Series(cut.start_ns), end_ns=pl.Series(cut.end_ns))
         for cut in (idle, other)
@@ -141,9 +141,9 @@ def _split_rests(rests: pl.DataFrame, ops: pl.DataFrame, busy: pl.DataFrame) -> 
     return [split[0], split[1].with_columns(part=pl.lit(OTHER_WORK, pl.UInt8))]
 
 
-def _table(parts: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+def _table(parts: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     """Return parts as the declared table."""
-    of_op = ops.select("pipeline", "step", "rank", "row", "kind", "stage", "microbatch")[parts["op"]]
+    of_op = table.select("pipeline", "step", "rank", "row", "kind", "stage", "microbatch")[parts["action"]]
     # The action itself comes after its waits, even where it has no length.
     is_wait = pl.col("part") != COMPUTE
     in_order = (
@@ -152,7 +152,7 @@ def _table(parts: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         .with_columns(place=pl.int_range(pl.len(), dtype=pl.UInt32).over("pipeline", "step"))
     )
     sender = pl.when(pl.col("from_op") != NO_ACTION).then("from_op")
-    senders = ops["rank"].gather(in_order.select(sender.cast(pl.UInt32)).to_series())
+    senders = table["rank"].gather(in_order.select(sender.cast(pl.UInt32)).to_series())
     return in_order.with_columns(
-        part=PART_NAMES.gather(in_order["part"]), from_rank=senders, op=pl.col("op").cast(pl.UInt32)
+        part=PART_NAMES.gather(in_order["part"]), from_rank=senders, action=pl.col("action").cast(pl.UInt32)
     ).select(CRITICAL_PATH.names)

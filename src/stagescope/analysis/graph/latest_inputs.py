@@ -40,12 +40,12 @@ class LatestInputs(NamedTuple):
 def find_latest_inputs(actions: Actions) -> LatestInputs:
     """Return, for every action, which of its inputs was there latest; of two at once, the one made later."""
     needs = actions.needs
-    op, producers = needs["op"].to_numpy(), needs["needs"].to_numpy()
-    made_ns = actions.ops["end_ns"].to_numpy()[producers]
+    action, producers = needs["action"].to_numpy(), needs["needs"].to_numpy()
+    made_ns = actions.table["end_ns"].to_numpy()[producers]
     there_ns = np.maximum(needs["arrived_ns"].fill_null(NEVER_NS).to_numpy(), made_ns)
-    latest = _choose_latest(op, there_ns, made_ns)
-    chosen = op[latest]
-    count = actions.ops.height
+    latest = _choose_latest(action, there_ns, made_ns)
+    chosen = action[latest]
+    count = actions.table.height
     inputs = LatestInputs(
         np.full(count, NO_ACTION, dtype=np.int64),
         np.full(count, NEVER_NS),
@@ -61,10 +61,10 @@ def find_latest_inputs(actions: Actions) -> LatestInputs:
     return inputs
 
 
-def _choose_latest(op: NDArray[np.uint32], there_ns: Integers, made_ns: Integers) -> Integers:
-    """Return one row for every action in `op`, which is sorted: that of the input that was there latest."""
-    first = np.flatnonzero(np.append(len(op) > 0, op[1:] != op[:-1]))
-    counts = np.diff(np.append(first, len(op)))
+def _choose_latest(action: NDArray[np.uint32], there_ns: Integers, made_ns: Integers) -> Integers:
+    """Return one row for every action in `action`, which is sorted: that of the input that was there latest."""
+    first = np.flatnonzero(np.append(len(action) > 0, action[1:] != action[:-1]))
+    counts = np.diff(np.append(first, len(action)))
     chosen: Integers = first.copy()
     for place in range(1, int(counts.max(initial=0))):
         having = np.flatnonzero(counts > place)
@@ -77,13 +77,13 @@ def _choose_latest(op: NDArray[np.uint32], there_ns: Integers, made_ns: Integers
 
 def _lost(actions: Actions) -> Booleans:
     """Return which actions have fewer inputs from neighboring stages than their actions need."""
-    ops, partners, needs = actions.ops, actions.partners, actions.needs
-    last = pl.lit(pl.concat([ops["stage"], partners["stage"]]).max(), pl.Int32)
+    table, partners, needs = actions.table, actions.partners, actions.needs
+    last = pl.lit(pl.concat([table["stage"], partners["stage"]]).max(), pl.Int32)
     is_forward, stage = pl.col("kind") == "forward", pl.col("stage")
     is_backward = pl.col("kind").is_in(("backward", "backward_input"))
     expects = ((is_forward & (stage > 0)) | (is_backward & (stage < last))).alias("expects")
-    expected = ops.select(expects).to_series().to_numpy().astype(np.int64)
-    np.add.at(expected, partners["op"].to_numpy(), partners.select(expects).to_series().to_numpy())
-    from_neighbors = needs.filter(pl.col("direction") != "own")["op"].to_numpy()
-    lost: Booleans = np.bincount(from_neighbors, minlength=ops.height) < expected
+    expected = table.select(expects).to_series().to_numpy().astype(np.int64)
+    np.add.at(expected, partners["action"].to_numpy(), partners.select(expects).to_series().to_numpy())
+    from_neighbors = needs.filter(pl.col("direction") != "own")["action"].to_numpy()
+    lost: Booleans = np.bincount(from_neighbors, minlength=table.height) < expected
     return lost

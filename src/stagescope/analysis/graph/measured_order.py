@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
 def measured_order(actions: Actions, pipeline: int, step: int) -> Order:
     """Return what every rank of a pipeline ran in a step, in the order of its starts; empty if nothing."""
-    ops = actions.ops.filter((pl.col("pipeline") == pipeline) & (pl.col("step") == step))
-    second = actions.partners.filter(pl.col("op").is_in(ops["op"].implode()))
+    table = actions.table.filter((pl.col("pipeline") == pipeline) & (pl.col("step") == step))
+    second = actions.partners.filter(pl.col("action").is_in(table["action"].implode()))
     partners = {
-        op: Action(BY_NAME[kind].letter, stage, microbatch)
-        for op, kind, stage, microbatch in second.select("op", "kind", "stage", "microbatch").iter_rows()
+        action: Action(BY_NAME[kind].letter, stage, microbatch)
+        for action, kind, stage, microbatch in second.select(
+            "action", "kind", "stage", "microbatch"
+        ).iter_rows()
     }
     order: Order = {}
-    for op, rank, kind, stage, microbatch in ops.select(
-        "op", "rank", "kind", "stage", "microbatch"
+    for action, rank, kind, stage, microbatch in table.select(
+        "action", "rank", "kind", "stage", "microbatch"
     ).iter_rows():
-        action = Action(BY_NAME[kind].letter, stage, microbatch, partners.get(op))
+        action = Action(BY_NAME[kind].letter, stage, microbatch, partners.get(action))
         order.setdefault(rank, []).append(action)
     return order

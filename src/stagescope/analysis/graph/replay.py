@@ -68,7 +68,7 @@ def plan_replay(actions: Actions) -> ReplayPlan:
     place[order] = np.arange(count, dtype=np.int32)
     place[count] = count
     before = np.arange(-1, count - 1, dtype=np.int32)
-    before[actions.ops["place"].to_numpy() == 0] = count
+    before[actions.table["place"].to_numpy() == 0] = count
     needs = []
     for consumer, producer, row in _one_each(edges):
         producers = np.full(count, count, dtype=np.int32)
@@ -127,7 +127,7 @@ class _Edges(NamedTuple):
 
 def _needs_from_elsewhere(actions: Actions) -> _Edges:
     """Return the needs that the order of a rank does not fulfil by itself."""
-    consumer, producer = (actions.needs[name].to_numpy() for name in ("op", "needs"))
+    consumer, producer = (actions.needs[name].to_numpy() for name in ("action", "needs"))
     here = ~actions.needs["is_remote"].to_numpy() & (producer < consumer)
     rows = np.flatnonzero(~here)
     return _Edges(*(column.astype(np.int32) for column in (consumer[rows], producer[rows], rows)))
@@ -146,7 +146,7 @@ def _one_each(edges: _Edges) -> list[_Edges]:
 
 def _sort_by_level(actions: Actions, edges: _Edges) -> tuple[Indices, Integers, Integers]:
     """Return the actions level by level, the bounds of the levels, and which edges had to be cut."""
-    follows = actions.ops["place"].to_numpy() > 0
+    follows = actions.table["place"].to_numpy() > 0
     next_on_rank = np.full(len(follows), NONE, dtype=np.int32)
     next_on_rank[:-1][follows[1:]] = np.flatnonzero(follows[1:]) + 1
     consumers = [next_on_rank, *_consumers(edges, len(follows))]
@@ -206,7 +206,7 @@ def _cut_circles(
     Cut is what goes backwards in time. Only if no action is free after that, as where both ends started at the
     same moment, those that take no time are cut too, and last of all everything: a rank's own order has no circle.
     """
-    start_ns = actions.ops["start_ns"].to_numpy()
+    start_ns = actions.table["start_ns"].to_numpy()
     consumer, producer = edges.consumer[left], edges.producer[left]
     stuck = (waits_for[consumer] > 0) & (waits_for[producer] > 0)
     backwards_ns = start_ns[producer] - start_ns[consumer]

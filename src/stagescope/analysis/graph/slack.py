@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.actions import Actions
-    from stagescope.analysis.graph.binding_constraints import Bonds
+    from stagescope.analysis.graph.binding_constraints import BindingConstraints
 
 SLACK = Table(
     "slack",
     "one action",
-    ("op",),
+    ("action",),
     (
-        Column("op", pl.UInt32, "", "Action."),
+        Column("action", pl.UInt32, "", "Action."),
         Column("row", pl.UInt32, "", "Row of it in the timeline's spans."),
         Column(
             "slack_ns",
@@ -36,11 +36,11 @@ SLACK = Table(
 )
 
 
-def measure_slack(actions: Actions, binding_constraints: Bonds) -> pl.DataFrame:
+def measure_slack(actions: Actions, binding_constraints: BindingConstraints) -> pl.DataFrame:
     """Return the table SLACK: one row per action, 0 on every critical path (total float of the path method)."""
     plan = binding_constraints.plan
     count = len(plan.order)
-    latest_end_ns = np.append(_last_end_ns(actions.ops)[plan.order], 0)
+    latest_end_ns = np.append(_last_end_ns(actions.table)[plan.order], 0)
     # What an action takes from the moment at which nothing binds it: it may have been launched late.
     lasting_ns = binding_constraints.end_ns[:count] - binding_constraints.ready_ns
     for first, stop in zip(plan.levels[-2::-1].tolist(), plan.levels[:0:-1].tolist(), strict=True):
@@ -50,15 +50,15 @@ def measure_slack(actions: Actions, binding_constraints: Bonds) -> pl.DataFrame:
             np.minimum.at(latest_end_ns, source[level], ready_ns - lag_ns[level])
     slack_ns = np.empty(count, dtype=np.int64)
     slack_ns[plan.order] = latest_end_ns[:count] - binding_constraints.end_ns[:count]
-    return actions.ops.select("op", "row", slack_ns=pl.Series(slack_ns, dtype=pl.Int64))
+    return actions.table.select("action", "row", slack_ns=pl.Series(slack_ns, dtype=pl.Int64))
 
 
-def _last_end_ns(ops: pl.DataFrame) -> NDArray[np.int64]:
+def _last_end_ns(table: pl.DataFrame) -> NDArray[np.int64]:
     """Return, for every action, the last end of its pipeline's step; actions are sorted by these two."""
-    if ops.is_empty():
+    if table.is_empty():
         return np.empty(0, dtype=np.int64)
-    pipeline, step = ops["pipeline"].to_numpy(), ops["step"].to_numpy()
+    pipeline, step = table["pipeline"].to_numpy(), table["step"].to_numpy()
     changes = (pipeline[1:] != pipeline[:-1]) | (step[1:] != step[:-1])
     first = np.concatenate(([0], np.flatnonzero(changes) + 1))
-    last_end_ns = np.maximum.reduceat(ops["end_ns"].to_numpy(), first)
-    return np.repeat(last_end_ns, np.diff(np.append(first, ops.height)))
+    last_end_ns = np.maximum.reduceat(table["end_ns"].to_numpy(), first)
+    return np.repeat(last_end_ns, np.diff(np.append(first, table.height)))

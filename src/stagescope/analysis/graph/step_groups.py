@@ -34,14 +34,14 @@ class StepGroups:
         """Return the last of the ends in every step."""
         return _reduce(np.maximum, end_ns, self.first_of_step)
 
-    def first_start_ns(self, ops: pl.DataFrame) -> Integers:
+    def first_start_ns(self, table: pl.DataFrame) -> Integers:
         """Return when the first action of every step started."""
-        return _reduce(np.minimum, ops["start_ns"].to_numpy(), self.first_of_step).astype(np.int64)
+        return _reduce(np.minimum, table["start_ns"].to_numpy(), self.first_of_step).astype(np.int64)
 
-    def window_ns(self, ops: pl.DataFrame) -> Integers:
+    def window_ns(self, table: pl.DataFrame) -> Integers:
         """Return from the first start to the last end in every step."""
-        last_ns = self.makespan_ns(ops["end_ns"].to_numpy()).astype(np.int64)
-        window_ns: Integers = last_ns - self.first_start_ns(ops)
+        last_ns = self.makespan_ns(table["end_ns"].to_numpy()).astype(np.int64)
+        window_ns: Integers = last_ns - self.first_start_ns(table)
         return window_ns
 
     def work_ns(self, cost_ns: Times) -> Times:
@@ -60,10 +60,10 @@ class StepGroups:
         return np.repeat(np.arange(len(lengths)), lengths)
 
 
-def group_actions(ops: pl.DataFrame) -> StepGroups:
+def group_actions(table: pl.DataFrame) -> StepGroups:
     """Return the steps and ranks of an actions table, which is sorted by pipeline, step and rank."""
-    first_of_rank = np.flatnonzero(ops["place"].to_numpy() == 0)
-    ranks = ops.select(pl.col("pipeline", "step", "rank").gather(first_of_rank))
+    first_of_rank = np.flatnonzero(table["place"].to_numpy() == 0)
+    ranks = table.select(pl.col("pipeline", "step", "rank").gather(first_of_rank))
     pipeline, step = ranks["pipeline"].to_numpy(), ranks["step"].to_numpy()
     begins = np.ones(ranks.height, dtype=np.bool_)
     begins[1:] = (pipeline[1:] != pipeline[:-1]) | (step[1:] != step[:-1])
@@ -76,7 +76,7 @@ def group_actions(ops: pl.DataFrame) -> StepGroups:
         first_of_rank[begins],
         first_of_rank,
         step_of_rank,
-        ops.height,
+        table.height,
     )
 
 

@@ -41,7 +41,7 @@ class TransferLags(NamedTuple):
 
 def find_transfer_lags(actions: Actions) -> TransferLags:
     """Return the lag of every need, and a diagnostic for those of which the arrival was not recorded."""
-    ops, needs = actions.ops, actions.needs
+    table, needs = actions.table, actions.needs
     lag_ns = np.zeros(needs.height, dtype=np.int64)
     arrived = needs["arrived_ns"]
     known = np.flatnonzero(arrived.is_not_null().to_numpy())
@@ -49,11 +49,11 @@ def find_transfer_lags(actions: Actions) -> TransferLags:
     message = "needs between ranks have no recorded transfer; it counts as taking no time"
     said = (Diagnostic("warning", message, count=unknown),) if unknown else ()
     if not len(known):
-        return TransferLags(_within_pairs(ops, needs, lag_ns), said)
-    consumer, producer = (needs[name].to_numpy()[known] for name in ("op", "needs"))
-    end_ns, rank = ops["end_ns"].to_numpy(), ops["rank"].to_numpy()
+        return TransferLags(_within_pairs(table, needs, lag_ns), said)
+    consumer, producer = (needs[name].to_numpy()[known] for name in ("action", "needs"))
+    end_ns, rank = table["end_ns"].to_numpy(), table["rank"].to_numpy()
     limit_ns = np.maximum(arrived.to_numpy()[known].astype(np.int64) - end_ns[producer], 0)
-    is_first = ops["place"].to_numpy()[consumer] == 0
+    is_first = table["place"].to_numpy()[consumer] == 0
     stood_idle = is_first | (end_ns[np.maximum(consumer, 1) - 1] <= end_ns[producer])
     seen = pl.DataFrame(
         {
@@ -68,14 +68,16 @@ def find_transfer_lags(actions: Actions) -> TransferLags:
     usual = exact.median().fill_null(pl.col("limit_ns").min()).round().cast(pl.Int64)
     usual_ns = seen.select(usual.over("sender", "receiver", "direction")).to_series().to_numpy()
     lag_ns[known] = np.where(stood_idle, limit_ns, np.minimum(limit_ns, usual_ns))
-    return TransferLags(_within_pairs(ops, needs, lag_ns), said)
+    return TransferLags(_within_pairs(table, needs, lag_ns), said)
 
 
-def _within_pairs(ops: pl.DataFrame, needs: pl.DataFrame, lag_ns: Integers) -> Integers:
+def _within_pairs(table: pl.DataFrame, needs: pl.DataFrame, lag_ns: Integers) -> Integers:
     """Return lags, those between overlapped pairs at most from the end of the producer to the start of the consumer."""
-    is_pair = ops["is_pair"].to_numpy()
-    consumer, producer = (needs[name].to_numpy() for name in ("op", "needs"))
+    is_pair = table["is_pair"].to_numpy()
+    consumer, producer = (needs[name].to_numpy() for name in ("action", "needs"))
     concerned = np.flatnonzero(is_pair[consumer] | is_pair[producer])
-    apart_ns = ops["start_ns"].to_numpy()[consumer[concerned]] - ops["end_ns"].to_numpy()[producer[concerned]]
+    apart_ns = (
+        table["start_ns"].to_numpy()[consumer[concerned]] - table["end_ns"].to_numpy()[producer[concerned]]
+    )
     lag_ns[concerned] = np.minimum(lag_ns[concerned], apart_ns)
     return lag_ns

@@ -51,10 +51,10 @@ class ActionClasses:
 
 def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
     """Return the classes of the actions, with what they cost given how long each action took."""
-    ops = actions.ops
+    table = actions.table
     works, work = _find_works(actions)
-    turn = np.cumsum(ops["place"].to_numpy() == 0) - 1  # one per pipeline, step and rank
-    local, width = _number_within_ranks(ops["rank"].to_numpy(), work, works.height)
+    turn = np.cumsum(table["place"].to_numpy() == 0) - 1  # one per pipeline, step and rank
+    local, width = _number_within_ranks(table["rank"].to_numpy(), work, works.height)
     key = turn * width + local
     counts = np.bincount(key)
     present = np.flatnonzero(counts)
@@ -62,11 +62,11 @@ def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
     number[present] = np.arange(len(present))
     of_action = number[key]
     example = np.zeros(len(present), dtype=np.int64)
-    example[of_action] = np.arange(ops.height)
+    example[of_action] = np.arange(table.height)
     sums_ns = np.bincount(key, weights=duration_ns)[present]
     table = pl.concat(
         [
-            ops.select(*(pl.col(name).gather(example) for name in ("pipeline", "step", "rank"))),
+            table.select(*(pl.col(name).gather(example) for name in ("pipeline", "step", "rank"))),
             works.select(pl.all().gather(work[example])),
             pl.DataFrame({"action_count": counts[present], "mean_ns": sums_ns / counts[present]}),
         ],
@@ -77,10 +77,10 @@ def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
 
 def _find_works(actions: Actions) -> tuple[pl.DataFrame, Integers]:
     """Return the works that there may be, and the row of every action's; pairs are told apart by their partners."""
-    ops, kinds = actions.ops, KindType.categories
-    stages = ops["stage"].unique().sort()
-    work = codes_of(ops["stage"].to_numpy(), stages.to_numpy().astype(np.int64)) * len(kinds)
-    work += ops["kind"].to_physical().to_numpy()
+    table, kinds = actions.table, KindType.categories
+    stages = table["stage"].unique().sort()
+    work = codes_of(table["stage"].to_numpy(), stages.to_numpy().astype(np.int64)) * len(kinds)
+    work += table["kind"].to_physical().to_numpy()
     alone = pl.DataFrame(
         {
             "stage": np.repeat(stages.to_numpy(), len(kinds)),
@@ -90,12 +90,12 @@ def _find_works(actions: Actions) -> tuple[pl.DataFrame, Integers]:
     partners = actions.partners
     if partners.is_empty():
         return alone, work
-    paired = ops.select(pl.col("stage", "kind").gather(partners["op"])).with_columns(
+    paired = table.select(pl.col("stage", "kind").gather(partners["action"])).with_columns(
         partner_stage=partners["stage"], partner_kind=partners["kind"]
     )
     together = paired.unique(maintain_order=True).with_row_index("work", offset=alone.height)
     found = paired.join(together, on=WORK, how="left", maintain_order="left")["work"]
-    work[partners["op"].to_numpy()] = found.to_numpy()
+    work[partners["action"].to_numpy()] = found.to_numpy()
     return pl.concat([alone, together.select(WORK)]), work
 
 

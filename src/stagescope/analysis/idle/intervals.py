@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.latest_inputs import NO_ACTION
-from stagescope.analysis.idle.stretches import find_idle_stretches
+from stagescope.analysis.idle.window_intervals import find_idle_in_windows
 from stagescope.model.segments import search_segments
 from stagescope.model.tables import Column, Table
 
@@ -72,29 +72,10 @@ IDLE_INTERVALS = Table(
         Column("start_ns", pl.Int64, "ns", "Start of the piece."),
         Column("end_ns", pl.Int64, "ns", "End of the piece."),
         Column("waits_for_rank", pl.Int32, "", "Rank of the action waited for.", nullable=True),
-        Column("waits_for_op", pl.UInt32, "", "Action that made the input waited for.", nullable=True),
+        Column("waits_for_action", pl.UInt32, "", "Action that made the input waited for.", nullable=True),
         Column("waits_for_row", pl.UInt32, "", "Row of it in the timeline's spans.", nullable=True),
-        Column("before_op", pl.UInt32, "", "Action that ended the interval.", nullable=True),
+        Column("before_action", pl.UInt32, "", "Action that ended the interval.", nullable=True),
         Column("before_row", pl.UInt32, "", "Row of it in the timeline's spans.", nullable=True),
-    ),
-)
-
-IDLE_LINKS = Table(
-    "idle_links",
-    "one idle interval that waited for an action",
-    ("interval",),
-    (
-        Column("interval", pl.UInt32, "", "Number of the interval."),
-        Column("waited_row", pl.UInt32, "", "Row in spans of the action that was waited for."),
-        Column("waiting_row", pl.UInt32, "", "Row in spans of the action that waited."),
-        Column("start_ns", pl.Int64, "ns", "Start of the interval's first piece that waits for it."),
-        Column("compute_ns", pl.Int64, "ns", "Waited for its end."),
-        Column(
-            "transfer_ns",
-            pl.Int64,
-            "ns",
-            "Waited for its result to arrive; launch included if not told apart.",
-        ),
     ),
 )
 
@@ -128,36 +109,21 @@ def find_idle_intervals(
     return _table(intervals, inputs, bubbles, actions)
 
 
-def link_gaps(intervals: pl.DataFrame) -> pl.DataFrame:
-    """Return the table IDLE_LINKS: from which action's result each interval of IDLE_INTERVALS waited for which action."""
-    length_ns = pl.col("end_ns") - pl.col("start_ns")
-    is_compute = pl.col("waiting_for") == WAITS[COMPUTE]
-    waits = intervals.lazy().filter(pl.col("waits_for_row").is_not_null())
-    links = waits.group_by("interval").agg(
-        pl.first("waits_for_row").alias("waited_row"),
-        pl.first("before_row").alias("waiting_row"),
-        pl.min("start_ns"),
-        length_ns.filter(is_compute).sum().alias("compute_ns"),
-        length_ns.filter(~is_compute).sum().alias("transfer_ns"),
-    )
-    return links.select(IDLE_LINKS.names).sort(IDLE_LINKS.order).collect()
-
-
 def _find_intervals(
     bubbles: pl.DataFrame, busy: pl.DataFrame, actions: Actions, inputs: LatestInputs
 ) -> _Intervals:
     """Return the intervals of all windows, each with the action that ends it."""
-    window, start_ns, end_ns = find_idle_stretches(bubbles, busy)
+    window, start_ns, end_ns = find_idle_in_windows(bubbles, busy)
     first, stop = _actions_of(bubbles, actions)
-    op_start_ns = actions.ops["start_ns"].to_numpy()
-    following = search_segments(op_start_ns, first[window], stop[window], end_ns)
+    action_start_ns = actions.table["start_ns"].to_numpy()
+    following = search_segments(action_start_ns, first[window], stop[window], end_ns)
     is_last = following == stop[window]
     position = np.where(is_last, TRAILING, np.where(following == first[window], LEADING, INNER)).astype(
         np.uint8
     )
     # An action ends the interval only if it starts there: else it was compute that is no action of this step.
     is_ended = np.zeros(len(window), dtype=np.bool_)
-    is_ended[~is_last] = op_start_ns[following[~is_last]] == end_ns[~is_last]
+    is_ended[~is_last] = action_start_ns[following[~is_last]] == end_ns[~is_last]
     rest = np.where(is_last, NOTHING, OTHER_WORK).astype(np.uint8)
     ending = following[is_ended]
     rest[is_ended] = np.where(
@@ -172,7 +138,9 @@ def _find_intervals(
 
 def _actions_of(bubbles: pl.DataFrame, actions: Actions) -> tuple[Integers, Integers]:
     """Return where the actions of each window's step and rank begin and stop; 0 and 0 where there are none."""
-    bounds = actions.ops.group_by("step", "rank").agg(pl.min("op").alias("first"), pl.len().alias("count"))
+    bounds = actions.table.group_by("step", "rank").agg(
+        pl.min("action").alias("first"), pl.len().alias("count")
+    )
     rows = bubbles.select("step", "rank").join(bounds, on=["step", "rank"], how="left", maintain_order="left")
     first = rows["first"].fill_null(0).to_numpy().astype(np.int64)
     return first, first + rows["count"].fill_null(0).to_numpy().astype(np.int64)
@@ -202,8 +170,8 @@ def _table(
     waits = np.isin(waiting_for, LINKED_WAITS)
     producer = np.full(len(interval), NO_ACTION, dtype=np.int64)
     producer[waits] = inputs.producer[following[waits]]
-    ops = actions.ops
-    waits_for_op, before_op = _numbers(producer), _numbers(following)
+    table = actions.table
+    waits_for_action, before_action = _numbers(producer), _numbers(following)
     columns = {
         "interval": pl.Series(interval, dtype=pl.UInt32),
         **bubbles.select("pipeline", "step", "rank")[intervals.window[interval]].to_dict(),
@@ -211,11 +179,11 @@ def _table(
         "waiting_for": WAIT_NAMES.gather(waiting_for),
         "start_ns": start_ns[pieces],
         "end_ns": end_ns[pieces],
-        "waits_for_rank": ops["rank"].gather(waits_for_op),
-        "waits_for_op": waits_for_op,
-        "waits_for_row": ops["row"].gather(waits_for_op),
-        "before_op": before_op,
-        "before_row": ops["row"].gather(before_op),
+        "waits_for_rank": table["rank"].gather(waits_for_action),
+        "waits_for_action": waits_for_action,
+        "waits_for_row": table["row"].gather(waits_for_action),
+        "before_action": before_action,
+        "before_row": table["row"].gather(before_action),
     }
     return pl.DataFrame(columns, schema=dict(IDLE_INTERVALS.schema))
 

@@ -116,16 +116,16 @@ def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
     Stragglers are told from unequal stages only by the other pipelines of the same step: with a single one their
     part is 0, and a diagnostic says so. Needs without a recorded transfer count as taking no time.
     """
-    ops = actions.ops
-    duration_ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
-    groups = group_actions(ops)
+    table = actions.table
+    duration_ns = (table["end_ns"] - table["start_ns"]).to_numpy()
+    groups = group_actions(table)
     basis = basis or find_replay_basis(actions)
     classes = find_action_classes(actions, duration_ns)
     costs = [duration_ns, *(classes.costs_ns(name) for name in ("mean_ns", "peer_ns", "stage_ns"))]
     no_lag = basis.free_ns
     replays = [(duration_ns, basis.lag_ns), *((cost_ns, no_lag) for cost_ns in costs)]
     spans_ns = [
-        groups.window_ns(ops),
+        groups.window_ns(table),
         *(_whole(groups.makespan_ns(replay(basis.plan, *replayed))) for replayed in replays),
     ]
     works_ns = [_whole(groups.work_ns(cost_ns)) for cost_ns in costs]
@@ -140,15 +140,6 @@ def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
     said = (*basis.diagnostics, *_say_peers(steps))
     ranks = _idle_ledger(groups, spans_ns, works_ns)
     return Ledger(_with_straggler_idle(steps).select(LEDGER.names), ranks, said)
-
-
-def sum_ledger(table: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """Return LEDGER or IDLE_LEDGER summed over what is not in `by` (all of it without), times only.
-
-    The sums of the parts are the sum of the windows, or of the idle times: the denominators of their fractions.
-    """
-    sums = pl.col([name for name in table.columns if name.endswith("_ns")]).sum()
-    return table.group_by(by, maintain_order=True).agg(sums) if by else table.select(sums)
 
 
 def _whole(times: NDArray[np.float64] | Integers) -> Integers:

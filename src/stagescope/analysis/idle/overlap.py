@@ -101,9 +101,9 @@ def measure_overlap(
 
 def _messages(actions: Actions) -> pl.DataFrame:
     """Return step and rank of every receiver with start_ns and end_ns of its message, the end null if unknown."""
-    ops, needs = actions.ops, actions.needs.filter("is_remote")
-    receiver = ops.select("step", "rank")[needs["op"]]
-    made_ns = ops["end_ns"].gather(needs["needs"])
+    table, needs = actions.table, actions.needs.filter("is_remote")
+    receiver = table.select("step", "rank")[needs["action"]]
+    made_ns = table["end_ns"].gather(needs["needs"])
     return receiver.with_columns(start_ns=needs["sent_ns"].fill_null(made_ns), end_ns=needs["arrived_ns"])
 
 

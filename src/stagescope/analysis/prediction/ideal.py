@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 IDEAL = Table(
     "ideal",
     "one action, and when it would have run in the ideal",
-    ("op",),
+    ("action",),
     (
-        Column("op", pl.UInt32, "", "Action, a row of actions."),
+        Column("action", pl.UInt32, "", "Action, a row of actions."),
         Column("ideal_place", pl.UInt32, "", "Its place in the schedule's order of its rank.", nullable=True),
         Column(
             "ideal_start_ns",
@@ -97,7 +97,7 @@ def lay_ideal(actions: Actions, declared: str | None = None) -> Ideal:
 
     The fullest step of a pipeline is recognized, the first of several, and stands for all of them.
     """
-    groups = group_actions(actions.ops)
+    groups = group_actions(actions.table)
     sizes = np.bincount(groups.step_of_action(), minlength=groups.steps.height)
     if not len(sizes):
         return _nothing("no actions", ())
@@ -108,9 +108,9 @@ def lay_ideal(actions: Actions, declared: str | None = None) -> Ideal:
         return _nothing(found.evidence, (Diagnostic("info", f"no ideal to compare with: {found.evidence}"),))
     simulation = _simulate(actions, known.order)
     if simulation is None:
-        message = f"no ideal to compare with: not every job of {known.name} was measured"
+        message = f"no ideal to compare with: not every action of {known.name} was measured"
         return _nothing(found.evidence, (Diagnostic("info", message),))
-    first_ns = groups.first_start_ns(actions.ops)[groups.step_of_action()]
+    first_ns = groups.first_start_ns(actions.table)[groups.step_of_action()]
     laid = _lay(actions, simulation, first_ns)
     ranks = _order_distances(actions, laid)
     strange = int(laid["ideal_place"].null_count())
@@ -149,9 +149,9 @@ def _find_schedule(found: Recognition, declared: str | None) -> _Known | None:
 
 def _simulate(actions: Actions, ideal: Order) -> Simulation | None:
     """Return the ideal at the mean measured cost of every kind, None where some kind was not measured."""
-    stages = int(actions.ops["stage"].max()) + 1  # type: ignore[arg-type]  # a column of whole numbers
+    stages = int(actions.table["stage"].max()) + 1  # type: ignore[arg-type]  # a column of whole numbers
     lasting_ns = pl.col("end_ns") - pl.col("start_ns")
-    means = actions.ops.group_by("kind", "is_pair").agg(lasting_ns.mean())
+    means = actions.table.group_by("kind", "is_pair").agg(lasting_ns.mean())
     equal = {
         PAIR if is_pair else BY_NAME[kind].letter: dict.fromkeys(range(stages), mean_ns)
         for kind, is_pair, mean_ns in means.iter_rows()
@@ -187,7 +187,7 @@ def _lay(actions: Actions, simulation: Simulation, first_ns: NDArray[np.int64]) 
     ideal = pl.DataFrame(rows, schema=schema, orient="row")
     window_start = pl.Series(first_ns)
     return (
-        actions.ops.select("op", "kind", "stage", "microbatch", "start_ns")
+        actions.table.select("action", "kind", "stage", "microbatch", "start_ns")
         .join(ideal, on=["kind", "stage", "microbatch"], how="left", maintain_order="left")
         .with_columns(pl.col("ideal_start_ns", "ideal_end_ns") + window_start)
         .with_columns(late_ns=pl.col("start_ns") - pl.col("ideal_start_ns"))
@@ -199,7 +199,7 @@ def _order_distances(actions: Actions, laid: pl.DataFrame) -> pl.DataFrame:
     """Return per rank and step how many actions the schedule has elsewhere."""
     rank = ["pipeline", "step", "rank"]
     place = pl.col("ideal_place")
-    placed = actions.ops.select(rank).with_columns(laid["ideal_place"])
+    placed = actions.table.select(rank).with_columns(laid["ideal_place"])
     counts = (
         placed.with_columns(overtaken=place < place.cum_max().shift(1).over(rank))
         .group_by(rank, maintain_order=True)

@@ -75,7 +75,7 @@ def find_improvements(
     as another schedule's memory, is not part of the gain.
     `basis` is what find_replay_basis returns for these actions (it is asked when None is given).
     """
-    counted = actions.ops.filter(pl.col("step").is_in(list(steps)))
+    counted = actions.table.filter(pl.col("step").is_in(list(steps)))
     if counted.is_empty():
         return IMPROVEMENTS.empty()
     changes: list[Assumption] = [(Balanced(),), (NoCommunication(),)]

@@ -61,22 +61,22 @@ def find_mean_costs(actions: Actions, columns: pl.DataFrame, lag_ns: pl.Series) 
     `columns` has duration_ns, gap_ns and is_counted for every action, `lag_ns` a value per row of needs; only
     actions that are counted count, and the transfers that they needed.
     """
-    ops = pl.concat([actions.ops.select("kind", "is_pair", "stage"), columns], how="horizontal")
-    stages = int(ops["stage"].max() or 0) + 1  # type: ignore[arg-type]  # a column of whole numbers
-    counted = ops.filter("is_counted")
+    table = pl.concat([actions.table.select("kind", "is_pair", "stage"), columns], how="horizontal")
+    stages = int(table["stage"].max() or 0) + 1  # type: ignore[arg-type]  # a column of whole numbers
+    counted = table.filter("is_counted")
     lasting: dict[str, dict[int, float]] = {}
     means = counted.group_by("kind", "is_pair", "stage").agg(pl.mean("duration_ns"))
     for kind, is_pair, stage, mean_ns in means.iter_rows():
         lasting.setdefault(PAIR if is_pair else BY_NAME[kind].letter, {})[stage] = mean_ns
     remote = (
-        actions.needs.select("op", "direction", "is_remote")
+        actions.needs.select("action", "direction", "is_remote")
         .with_columns(lag_ns=lag_ns)
         .filter(pl.col("is_remote") & (pl.col("direction") != "own"))
     )
-    at = remote["op"]
+    at = remote["action"]
     link = pl.when(pl.col("direction") == "forward").then(pl.col("stage") - 1).otherwise("stage")
     hops = (
-        remote.with_columns(stage=ops["stage"].gather(at), is_counted=ops["is_counted"].gather(at))
+        remote.with_columns(stage=table["stage"].gather(at), is_counted=table["is_counted"].gather(at))
         .filter("is_counted")
         .group_by(link=link)
         .agg(pl.col("lag_ns").clip(0).mean())

@@ -43,7 +43,7 @@ def simulate_saving(measured: Order, before: MeanCosts, after: MeanCosts, name: 
     other = other_order(name, ranks=len(measured), microbatches=base.microbatches, stages=base.stages)
     other_ns = _makespan_ns(other, after)
     if same_ns is None or other_ns is None:
-        return Saving(None, "the costs of some of its jobs were not measured")
+        return Saving(None, "the costs of some of its actions were not measured")
     conditions = [*same_ns[1], *other_ns[1]]
     if _is_shared(other) and not _is_shared(measured):
         conditions.append(TWICE)

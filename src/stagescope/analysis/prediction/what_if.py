@@ -45,7 +45,7 @@ WHAT_IF = Table(
     "one assumption, and the step time that it gives",
     (),
     (
-        Column("assumption", pl.String, "", "What is assumed to be different."),
+        Column("change", pl.String, "", "What is changed."),
         Column(
             "measured_step_ns", pl.Float64, "ns", "Mean over the steps of the longest window of a pipeline."
         ),
@@ -143,7 +143,7 @@ def predict_steps(
     """
     basis = basis or find_replay_basis(actions)
     measured = _measure(actions, basis, steps)
-    step_ns = measured.step_ns(measured.groups.window_ns(actions.ops))
+    step_ns = measured.step_ns(measured.groups.window_ns(actions.table))
     base_ns = measured.replayed_ns(measured.duration_ns, measured.lag_ns)
     rows = []
     for assumption in assumptions:
@@ -158,7 +158,7 @@ def predict_steps(
             saving = Saving(base_ns - measured.replayed_ns(duration_ns, lag_ns), "")
         gain_ns = saving.saved_ns
         rows.append({
-            "assumption": "; ".join(map(str, assumption)),
+            "change": "; ".join(map(str, assumption)),
             "measured_step_ns": step_ns,
             "predicted_step_ns": None if gain_ns is None else step_ns - gain_ns,
             "gain_ns": gain_ns,
@@ -237,10 +237,10 @@ class _Measured:
 
 
 def _measure(actions: Actions, basis: ReplayBasis, steps: Collection[int] | None) -> _Measured:
-    ops = actions.ops
-    groups = group_actions(ops)
-    start_ns, end_ns = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-    first_ns = groups.first_start_ns(ops)[groups.step_of_action()]
+    table = actions.table
+    groups = group_actions(table)
+    start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+    first_ns = groups.first_start_ns(table)[groups.step_of_action()]
     # Without anything before it an action could have started with the step.
     ready_ns = np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns)
     every = pl.Series([True]).new_from_index(0, groups.steps.height)
@@ -257,12 +257,12 @@ def _measure(actions: Actions, basis: ReplayBasis, steps: Collection[int] | None
 
 def _share(actions: Actions, change: Slower) -> Floats:
     """Return what share of every action a change concerns: 1, 0, or half of a pair of which one action matches."""
-    ops = actions.ops
-    share: Floats = ops.select(_matches(change)).to_series().cast(pl.Float64).to_numpy().copy()
+    table = actions.table
+    share: Floats = table.select(_matches(change)).to_series().cast(pl.Float64).to_numpy().copy()
     partners = actions.partners
     if len(partners):
-        at = partners["op"].to_numpy()
-        second = partners.with_columns(rank=ops["rank"].gather(partners["op"]))
+        at = partners["action"].to_numpy()
+        second = partners.with_columns(rank=table["rank"].gather(partners["action"]))
         share[at] = (share[at] + second.select(_matches(change)).to_series().to_numpy()) / 2
     return share
 

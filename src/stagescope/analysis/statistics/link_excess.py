@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def compare_links(links: LinkSamples, sampling: Sampling, least_fraction: float) -> pl.DataFrame:
     """Return one row per link that has a peer: rank (the sender), peer, kind (the direction), and the excess.
 
-    Further columns: subject, finding, compared_with, peers, samples, sample_count, excess_fraction, low_fraction,
+    Further columns: subject, finding, compared_with, peers, samples, span_count, excess_fraction, low_fraction,
     high_fraction, extra_ns_per_step, p_value. The excess is a difference in time, divided by the peers' median; it
     has to exceed `least_fraction` of that, and by how much the clocks of both ends may be off.
     """
@@ -53,7 +53,7 @@ def _compare(
     rows = facts.select(rank="source", peer="target", kind="direction").with_columns(
         peers=pl.lit(len(own) - 1, pl.Int64),
         samples=pl.Series(estimates.count),
-        sample_count=pl.Series(messages.astype(np.int64)),
+        span_count=pl.Series(messages.astype(np.int64)),
         excess_fraction=pl.Series(estimates.value / usual_ns),
         low_fraction=pl.Series(low / usual_ns),
         high_fraction=pl.Series(high / usual_ns),

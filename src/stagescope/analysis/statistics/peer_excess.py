@@ -34,7 +34,7 @@ class PeerExcess:
 
     `shift`, `fast` and `spread` are logarithms of ratios to the peers': of the median duration, of the 20th
     percentile, and of the spread relative to the median. `facts` has a row per subject: the subject (its number or
-    name), peers, sample_count (actions that had a peer's to compare with), busy_ns (their time), stage and kind (of the
+    name), peers, span_count (actions that had a peer's to compare with), busy_ns (their time), stage and kind (of the
     class that adds most).
     """
 
@@ -143,7 +143,7 @@ def _class_facts(
         {
             "subject": own,
             "peers": len(own) - 1,
-            "sample_count": np.where(compared, matrices["action_count"], 0).sum(axis=1).astype(np.int64),
+            "span_count": np.where(compared, matrices["action_count"], 0).sum(axis=1).astype(np.int64),
             "busy_ns": np.where(compared, matrices["total_ns"], 0).sum(axis=1),
             "excess": excess.sum(axis=1),
             "stage": pl.Series([first.get("stage")], dtype=pl.Int32).new_from_index(0, len(own)),
@@ -158,7 +158,7 @@ def _facts(facts: list[pl.DataFrame], subjects: pl.Series, split: tuple[str, lis
         numbers = pl.lit(0, pl.Int64)
         return pl.DataFrame({"subject": subjects}).with_columns(
             peers=numbers,
-            sample_count=numbers,
+            span_count=numbers,
             busy_ns=pl.lit(0.0),
             stage=pl.lit(None, pl.Int32),
             kind=pl.lit(None, pl.String),
@@ -167,9 +167,9 @@ def _facts(facts: list[pl.DataFrame], subjects: pl.Series, split: tuple[str, lis
         pl.concat(facts)
         .sort("excess", descending=True, maintain_order=True)
         .group_by("subject", maintain_order=True)
-        .agg(pl.col("peers").max(), pl.col("sample_count", "busy_ns").sum(), pl.first("stage", "kind"))
+        .agg(pl.col("peers").max(), pl.col("span_count", "busy_ns").sum(), pl.first("stage", "kind"))
         .with_columns(pl.col("kind").cast(pl.String))
     )
     named = pl.DataFrame({"subject": subjects}).join(united, on="subject", how="left", maintain_order="left")
-    named = named.with_columns(pl.col("peers", "sample_count", "busy_ns").fill_null(0))
+    named = named.with_columns(pl.col("peers", "span_count", "busy_ns").fill_null(0))
     return named.with_columns(stage=pl.col("subject")) if split[0] == "stage" else named

@@ -64,25 +64,6 @@ STAGE_WORK = Table(
     ),
 )
 
-RANK_WORK = Table(
-    "rank_work",
-    "one rank of a pipeline",
-    ("pipeline", "rank"),
-    (
-        Column("pipeline", pl.Int32, "", "Smallest recorded rank of the pipeline."),
-        Column("rank", pl.Int32, "", "Global rank."),
-        Column("steps", pl.UInt32, "", "Steps with a action on the rank: what the work is divided by."),
-        Column("work_ns", pl.Int64, "ns", "Work of the rank's actions per step."),
-        Column(
-            "work_to_mean",
-            pl.Float64,
-            "",
-            "work_ns / mean of work_ns over the pipeline's ranks; the largest is the pipeline's imbalance.",
-            nullable=True,
-        ),
-    ),
-)
-
 PERCENTILES = {"p10_ns": 0.10, "median_ns": 0.50, "p90_ns": 0.90, "p99_ns": 0.99}
 
 
@@ -120,23 +101,6 @@ def measure_stage_work(spans: pl.DataFrame) -> pl.DataFrame:
     )
     means = sums.with_columns(pl.col(*halves, "work_ns") / pl.col("microbatches"))
     return _finish(means.with_columns(_to_mean(pl.col("work_ns").mean())), STAGE_WORK)
-
-
-def measure_rank_work(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
-    """Return the table RANK_WORK: what the actions of one step cost each rank, and how far from the pipeline's mean.
-
-    A rank may hold several stages; what it does in all of them decides how long a pipeline takes at least.
-    `pipelines` is what find_pipelines returns. Actions without a step do not count.
-    """
-    work = (
-        _actions(spans)
-        .filter(pl.col("step").is_not_null())
-        .group_by("rank")
-        .agg(pl.col("step").n_unique().alias("steps"), pl.sum("charged_ns").alias("work_ns"))
-        .with_columns(pl.col("work_ns") / pl.col("steps"))
-        .join(pipelines, on="rank")
-    )
-    return _finish(work.with_columns(_to_mean(pl.col("work_ns").mean().over("pipeline"))), RANK_WORK)
 
 
 def _actions(spans: pl.DataFrame) -> pl.DataFrame:

@@ -71,7 +71,7 @@ STRAGGLERS = Table(
         Column("compared_with", PeersType, "", "Whose median is the denominator."),
         Column("peers", pl.Int64, "", "How many of these there are."),
         Column("samples", pl.Int64, "", "Steps; parts of steps where there are less than 4."),
-        Column("sample_count", pl.Int64, "", "Actions (of a link: messages) that were compared."),
+        Column("span_count", pl.Int64, "", "Actions (of a link: messages) that were compared."),
         Column("excess_fraction", pl.Float64, "of the peers'", "How much longer its actions take."),
         Column("low_fraction", pl.Float64, "of the peers'", "Lower end of the 95 % interval of that."),
         Column("high_fraction", pl.Float64, "of the peers'", "Upper end."),
@@ -194,7 +194,7 @@ def _machines(samples: ActionSamples, limits: Limits, machines: pl.DataFrame) ->
         .agg(
             pl.col(*FRACTIONS, "extra_ns_per_step").median(),
             pl.col("peers", "samples").min(),
-            pl.col("sample_count").sum(),
+            pl.col("span_count").sum(),
             pl.col("p_value").max(),
             ranks=pl.len(),
         )

@@ -4,10 +4,10 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagescope.analysis.idle.stretches import (
-    Stretches,
-    find_busy_stretches,
-    find_idle_stretches,
+from stagescope.analysis.idle.window_intervals import (
+    WindowIntervals,
+    find_busy_in_windows,
+    find_idle_in_windows,
 )
 from stagescope.model.coverage import unite
 
@@ -21,7 +21,7 @@ def intervals(rows: list[tuple[int, int, int]], *names: str) -> pl.DataFrame:
     return pl.DataFrame(table, schema=schema, orient="row")
 
 
-def moments(stretches: Stretches) -> list[tuple[int, int]]:
+def moments(stretches: WindowIntervals) -> list[tuple[int, int]]:
     """Return every nanosecond of every stretch beside the window that it is in."""
     return [
         (window, moment)
@@ -33,15 +33,15 @@ def moments(stretches: Stretches) -> list[tuple[int, int]]:
 def test_idle_and_busy_stretches_of_a_window():
     busy = unite(intervals([(0, 10, 10), (0, 30, 5), (1, 0, 99)], "start_ns", "end_ns"))
     windows = intervals([(0, 15, 25)], "window_start_ns", "window_end_ns")
-    assert [column.tolist() for column in find_idle_stretches(windows, busy)] == [[0, 0], [20, 35], [30, 40]]
-    assert [column.tolist() for column in find_busy_stretches(windows, busy)] == [[0, 0], [15, 30], [20, 35]]
+    assert [column.tolist() for column in find_idle_in_windows(windows, busy)] == [[0, 0], [20, 35], [30, 40]]
+    assert [column.tolist() for column in find_busy_in_windows(windows, busy)] == [[0, 0], [15, 30], [20, 35]]
 
 
 def test_a_rank_that_is_never_busy_is_idle_throughout():
     busy = unite(intervals([], "start_ns", "end_ns"))
     windows = intervals([(3, 5, 4)], "window_start_ns", "window_end_ns")
-    assert moments(find_idle_stretches(windows, busy)) == [(0, moment) for moment in range(5, 9)]
-    assert moments(find_busy_stretches(windows, busy)) == []
+    assert moments(find_idle_in_windows(windows, busy)) == [(0, moment) for moment in range(5, 9)]
+    assert moments(find_busy_in_windows(windows, busy)) == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -59,5 +59,5 @@ def test_every_nanosecond_of_a_window_is_in_one_stretch_or_the_other(busy_rows, 
     ]
     expected_busy = [(row, at) for row, rank, at in everything if (rank, at) in computing]
     expected_idle = [(row, at) for row, rank, at in everything if (rank, at) not in computing]
-    assert moments(find_busy_stretches(windows, busy)) == expected_busy
-    assert moments(find_idle_stretches(windows, busy)) == expected_idle
+    assert moments(find_busy_in_windows(windows, busy)) == expected_busy
+    assert moments(find_idle_in_windows(windows, busy)) == expected_idle

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-class Stretches(NamedTuple):
-    """Stretches that are not empty, ordered by window and start: the row of the window, start and end."""
+class WindowIntervals(NamedTuple):
+    """WindowIntervals that are not empty, ordered by window and start: the row of the window, start and end."""
 
     window: Integers
     start_ns: Integers
     end_ns: Integers
 
 
-def find_idle_stretches(windows: pl.DataFrame, busy: pl.DataFrame) -> Stretches:
+def find_idle_in_windows(windows: pl.DataFrame, busy: pl.DataFrame) -> WindowIntervals:
     """Return every stretch of every window in which its rank was not busy.
 
     `windows` has rank, window_start_ns and window_end_ns and may hold windows that overlap; `busy` is what `unite`
@@ -42,8 +42,8 @@ def find_idle_stretches(windows: pl.DataFrame, busy: pl.DataFrame) -> Stretches:
     return _not_empty(window, start_ns, end_ns)
 
 
-def find_busy_stretches(windows: pl.DataFrame, busy: pl.DataFrame) -> Stretches:
-    """Return every stretch of every window in which its rank was busy; arguments as in find_idle_stretches."""
+def find_busy_in_windows(windows: pl.DataFrame, busy: pl.DataFrame) -> WindowIntervals:
+    """Return every stretch of every window in which its rank was busy; arguments as in find_idle_in_windows."""
     begins_ns, ends_ns = (windows[name].to_numpy() for name in ("window_start_ns", "window_end_ns"))
     first, stop = _busy_rows(windows, busy)
     window, place = _expand(stop - first)
@@ -67,6 +67,6 @@ def _expand(counts: Integers) -> tuple[Integers, Integers]:
     return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _not_empty(window: Integers, start_ns: Integers, end_ns: Integers) -> Stretches:
+def _not_empty(window: Integers, start_ns: Integers, end_ns: Integers) -> WindowIntervals:
     kept = end_ns > start_ns
-    return Stretches(window[kept], start_ns[kept], end_ns[kept])
+    return WindowIntervals(window[kept], start_ns[kept], end_ns[kept])

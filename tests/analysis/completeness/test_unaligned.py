@@ -7,7 +7,11 @@ import polars as pl
 from drawing import timeline_from_text
 from machines import on_machines
 from stagescope.analysis import build_explained_report, build_report
-from stagescope.analysis.completeness.comparable import apart_diagnostics, only_comparable, ranks_apart
+from stagescope.analysis.completeness.unaligned import (
+    find_unaligned_ranks,
+    keep_aligned_pipelines,
+    unaligned_diagnostics,
+)
 from stagescope.model.pipelines import find_pipelines
 
 TEXT = """
@@ -20,12 +24,12 @@ TOGETHER = on_machines(TWO, {0: "a", 1: "b"}, {"a": (0, 0), "b": (-5, 5)})
 
 
 def apart(timeline):
-    return ranks_apart(timeline, find_pipelines(timeline.spans, timeline.ranks))
+    return find_unaligned_ranks(timeline, find_pipelines(timeline.spans, timeline.ranks))
 
 
 def test_a_pipeline_on_one_clock_is_measured():
     assert apart(TWO) == apart(TOGETHER) == []
-    assert only_comparable(TOGETHER) is TOGETHER
+    assert keep_aligned_pipelines(TOGETHER) is TOGETHER
     assert build_report(TOGETHER).bubble.fraction == 0.5
 
 
@@ -33,14 +37,15 @@ def test_a_pipeline_across_clocks_is_not():
     assert apart(APART) == [0, 1]
     report = build_report(APART)
     assert report.bubble.fraction is None
-    assert report.steps == report.ranks == ()
-    assert report.apart == (0, 1)
+    assert report.steps.is_empty()
+    assert report.ranks.is_empty()
+    assert report.unaligned == (0, 1)
     assert [row.count for row in report.diagnostics if "not on one clock; their steps" in row.message] == [2]
 
 
 def test_its_verdict_says_why():
     verdict = build_explained_report(APART).verdict
-    assert verdict.why == "The machines of no pipeline are on one clock, so there is nothing to explain."
+    assert verdict.why == "No pipeline has all its machines on one clock; there is nothing to explain."
 
 
 def test_other_pipelines_are_measured_all_the_same():
@@ -50,10 +55,10 @@ def test_other_pipelines_are_measured_all_the_same():
     replicas = replace(four, ranks=four.ranks.with_columns(placed))
     timeline = on_machines(replicas, dict(enumerate("aabc")), {"a": (0, 0), "b": (-5, 5), "c": None})
     report = build_report(timeline)
-    assert report.apart == (2, 3)
-    assert [rank.rank for rank in report.ranks] == [0, 1]
-    assert set(only_comparable(timeline).spans["rank"]) == {0, 1}
+    assert report.unaligned == (2, 3)
+    assert report.ranks["rank"].to_list() == [0, 1]
+    assert set(keep_aligned_pipelines(timeline).spans["rank"]) == {0, 1}
 
 
 def test_nothing_is_said_where_all_is_well():
-    assert apart_diagnostics([]) == []
+    assert unaligned_diagnostics([]) == []

@@ -1,0 +1,61 @@
+"""Sentences for claimed findings, made from the rows of their tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.vocabulary.durations import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def straggler_sentence(row: Mapping[str, object]) -> str:
+    """Return a claimed row of STRAGGLERS as a sentence, with its confidence interval."""
+    low, high = (100 * float(str(row[f"{end}_fraction"])) for end in ("low", "high"))
+    subject = {
+        "rank": f"Rank {row['rank']}",
+        "machine": f"Machine {row['machine']}",
+        "stage": f"Stage {row['stage']}",
+        "link": f"The link from rank {row['rank']} to rank {row['peer']}",
+    }[str(row["subject"])]
+    size = f"{low:.1f} to {high:.1f} %"
+    claim, reason = {
+        "noisy": (f"has action durations spread {size} wider", ""),
+        "slow": (f"is {size} slower", ""),
+        "imbalance": (f"takes {size} longer", ""),
+        "imbalance or slow device": (
+            f"takes {size} longer",
+            " It has more work or a slower device: no replica runs the same stage.",
+        ),
+    }[str(row["finding"])]
+    return f"{subject} {claim} than {row['compared_with']} (95 % CI, n = {row['samples']}).{reason}"
+
+
+def outlier_sentence(row: Mapping[str, object]) -> str:
+    """Return a row of OUTLIER_STEPS as a sentence."""
+    longer = duration_text(round(float(str(row["excess_ns"]))))
+    return f"Step {row['step']} took {longer} longer than usual{_where(row)}."
+
+
+def trend_sentence(row: Mapping[str, object]) -> str:
+    """Return a claimed row of STEP_TRENDS as a sentence."""
+    way = "longer" if float(str(row["slope_ns_per_step"])) > 0 else "shorter"
+    return f"Steps became {100 * abs(float(str(row['change_fraction']))):.1f} % {way} from the first to the last."
+
+
+def replica_sentence(row: Mapping[str, object]) -> str:
+    """Return a claimed row of REPLICAS as a sentence."""
+    waited = duration_text(int(str(row["caused_wait_ns"])))
+    return (
+        f"The pipeline of rank {row['pipeline']} finished last in {row['last_count']} of {row['steps']} steps; "
+        f"the ranks of the other replicas waited {waited} for it in total."
+    )
+
+
+def _where(row: Mapping[str, object]) -> str:
+    if row["rank"] is None:
+        return ""
+    if row["peer"] is None:
+        return f", most of it on rank {row['rank']}"
+    return f", most of it on the link from rank {row['rank']} to rank {row['peer']}"

@@ -1,0 +1,114 @@
+"""Intermediate results that several analyses of one run share, each computed once, on first use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.analysis.completeness.unaligned import drop_ranks
+from stagescope.analysis.graph.actions import Actions, find_actions
+from stagescope.analysis.graph.binding_constraints import BindingConstraints, find_binding_constraints
+from stagescope.analysis.graph.critical_path import find_critical_path
+from stagescope.analysis.graph.latest_inputs import LatestInputs, find_latest_inputs
+from stagescope.analysis.graph.replay_basis import ReplayBasis, find_replay_basis
+from stagescope.analysis.graph.slack import measure_slack
+from stagescope.analysis.idle.intervals import find_idle_intervals
+from stagescope.analysis.idle.ledger import Ledger, build_ledger
+from stagescope.analysis.prediction.ideal import Ideal, lay_ideal
+from stagescope.analysis.windows import Windows, measure_windows
+from stagescope.model.coverage import unite
+from stagescope.vocabulary.kinds import COMPUTE
+
+if TYPE_CHECKING:
+    from stagescope.model import Timeline
+
+
+@dataclass(frozen=True)
+class Intermediates:
+    """Shared results for all steps of the pipelines that can be measured.
+
+    `timeline` holds the spans of those pipelines only. `span_rows` maps its rows to rows of the timeline that the
+    caller has; None if both are the same. Columns such as `row` and `before_row` are rows of the caller's timeline.
+    For a large run each of these results takes seconds, and some of them take GiBs.
+    """
+
+    timeline: Timeline
+    windows: Windows
+    span_rows: pl.Series | None = None
+
+    @cached_property
+    def actions(self) -> Actions:
+        """The result of find_actions."""
+        actions = find_actions(self.timeline, self.windows.pipelines)
+        if self.span_rows is None:
+            return actions
+        row = self.span_rows.cast(pl.UInt32)
+        return replace(
+            actions,
+            table=actions.table.with_columns(row=row.gather(actions.table["row"])),
+            partners=actions.partners.with_columns(row=row.gather(actions.partners["row"])),
+        )
+
+    @cached_property
+    def busy(self) -> pl.DataFrame:
+        """The union of all spans on the compute lane, per rank."""
+        computing = self.timeline.spans.lazy().filter(pl.col("lane") == COMPUTE)
+        return unite(computing.select("rank", "start_ns", "end_ns").collect())
+
+    @cached_property
+    def basis(self) -> ReplayBasis:
+        """The result of find_replay_basis."""
+        return find_replay_basis(self.actions)
+
+    @cached_property
+    def inputs(self) -> LatestInputs:
+        """The result of find_latest_inputs."""
+        return find_latest_inputs(self.actions)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The result of build_ledger, for all steps."""
+        return build_ledger(self.actions, self.basis)
+
+    @cached_property
+    def ideal(self) -> Ideal:
+        """The result of lay_ideal, with the declared schedule if all ranks declared the same one."""
+        return lay_ideal(self.actions, only_value(self.timeline.ranks["schedule"]))
+
+    @cached_property
+    def critical_path(self) -> pl.DataFrame:
+        """The result of find_critical_path."""
+        return find_critical_path(self.actions, self._find_constraints(), self.inputs, self.busy)
+
+    @cached_property
+    def slack(self) -> pl.DataFrame:
+        """The result of measure_slack."""
+        return measure_slack(self.actions, self._find_constraints())
+
+    @cached_property
+    def idle_intervals(self) -> pl.DataFrame:
+        """The result of find_idle_intervals."""
+        return find_idle_intervals(self.windows.bubbles, self.busy, self.actions, self.inputs)
+
+    def _find_constraints(self) -> BindingConstraints:
+        # Not cached: the constraints of a large run take more memory than anything else here, and few ask for both
+        # the critical path and the slack.
+        return find_binding_constraints(self.actions, self.basis.plan, self.basis.lag_ns)
+
+
+def intermediates_of(timeline: Timeline, windows: Windows | None = None) -> Intermediates:
+    """Return the intermediate results of a timeline, none of them computed yet."""
+    windows = measure_windows(timeline) if windows is None else windows
+    if not windows.unaligned:
+        return Intermediates(timeline, windows)
+    kept = (~timeline.spans["rank"].is_in(windows.unaligned)).arg_true()
+    return Intermediates(drop_ranks(timeline, windows.unaligned), windows, kept)
+
+
+def only_value(values: pl.Series) -> str | None:
+    """Return the only non-null value of a column; None if there is none or more than one."""
+    present = values.drop_nulls().unique()
+    return str(present[0]) if len(present) == 1 else None

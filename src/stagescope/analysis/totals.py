@@ -1,0 +1,168 @@
+"""Metrics of every step and rank, and which steps count toward the totals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.analysis.completeness.incomplete_steps import (
+    find_incomplete_steps,
+    incomplete_step_diagnostics,
+)
+from stagescope.model.bubbles import DENOMINATOR
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.tables import Column, Table
+from stagescope.vocabulary.kinds import ACTION_KINDS
+
+if TYPE_CHECKING:
+    from stagescope.analysis.windows import Windows
+    from stagescope.model import Timeline
+
+FIRST_STEP_RATIO = 1.25
+"""Step 0 is left out of the totals if it took longer than this many times the median of the other steps."""
+
+FEWEST_OTHER_STEPS = 2
+
+REPORT_STEPS = Table(
+    "report_steps",
+    "one training step over all measured ranks",
+    ("step",),
+    (
+        Column("step", pl.Int32, "", "Training step."),
+        Column("start_ns", pl.Int64, "ns", "First start of a window; pipelines are data-parallel replicas."),
+        Column("end_ns", pl.Int64, "ns", "Last end of a window."),
+        Column("window_ns", pl.Int64, "ns", "Longest window of one pipeline."),
+        Column("bubble_fraction", pl.Float64, "", "Idle time over window, both summed over all ranks."),
+        Column("in_totals", pl.Boolean, "", "Whether the step counts toward the totals."),
+    ),
+)
+
+REPORT_RANKS = Table(
+    "report_ranks",
+    "one rank, summed over the steps in the totals",
+    ("rank",),
+    (
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column("machine", pl.String, "", "Its machine.", nullable=True),
+        Column("stages", pl.List(pl.Int32), "", "Global stages that it runs, sorted."),
+        Column("busy_ns", pl.Int64, "ns", "Union of its compute spans inside the windows."),
+        Column("idle_ns", pl.Int64, "ns", "The rest: busy_ns + idle_ns = window_ns."),
+        Column("receive_wait_ns", pl.Int64, "ns", "Blocked on receives inside the windows."),
+        Column("send_wait_ns", pl.Int64, "ns", "Blocked on sends inside the windows."),
+        Column("window_ns", pl.Int64, "ns", "Windows of its pipeline."),
+        Column("bubble_fraction", pl.Float64, "", "idle_ns / window_ns; 0 for windows without length."),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """The bubble of a run: idle time over window, summed over all ranks and the steps in the totals, and per rank.
+
+    `denominator` states in words what the fractions divide by, `steps` lists the steps in the totals. `fraction` is
+    None if no step was recorded.
+    """
+
+    fraction: float | None
+    per_rank: dict[int, float]
+    denominator: str
+    steps: tuple[int, ...]
+
+
+class Totals(NamedTuple):
+    """The tables REPORT_STEPS and REPORT_RANKS, and diagnostics for steps that are not in the totals."""
+
+    steps: pl.DataFrame
+    ranks: pl.DataFrame
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def bubble(self) -> Bubble:
+        """The bubble of the whole run."""
+        window_ns, idle_ns = (int(self.ranks[name].sum()) for name in ("window_ns", "idle_ns"))
+        steps = tuple(self.steps.filter("in_totals")["step"])
+        return Bubble(
+            fraction=(idle_ns / window_ns if window_ns else 0.0) if steps else None,
+            per_rank=dict(self.ranks.select("rank", "bubble_fraction").iter_rows()),
+            denominator=DENOMINATOR,
+            steps=steps,
+        )
+
+
+def measure_totals(timeline: Timeline, windows: Windows) -> Totals:
+    """Return the metrics of all steps and ranks.
+
+    Step 0 is not in the totals if it is the first of three or more and took more than 1.25 times the median of the
+    others: connections are set up and shapes are inferred in it. Incomplete steps are not, as long as there are
+    complete ones.
+    """
+    per_step = _per_step(windows.bubbles)
+    incomplete = find_incomplete_steps(timeline.spans, windows.pipelines) & set(per_step["step"])
+    leaves_incomplete = len(incomplete) < per_step.height
+    is_complete = pl.lit(value=True)
+    if incomplete and leaves_incomplete:
+        is_complete = ~pl.col("step").is_in(list(incomplete))
+    slow_start = _slow_first_step(per_step.filter(is_complete))
+    in_totals = is_complete & (pl.col("step") != 0) if slow_start else is_complete
+    return Totals(
+        per_step.with_columns(in_totals=in_totals).select(REPORT_STEPS.names),
+        _per_rank(timeline, windows.bubbles.filter(in_totals)),
+        (*incomplete_step_diagnostics(incomplete, left_out=leaves_incomplete), *slow_start),
+    )
+
+
+def _per_step(bubbles: pl.DataFrame) -> pl.DataFrame:
+    return (
+        bubbles.group_by("step")
+        .agg(
+            pl.min("window_start_ns").alias("start_ns"),
+            pl.max("window_end_ns").alias("end_ns"),
+            pl.max("window_ns"),
+            _fraction(pl.sum("idle_ns"), pl.sum("window_ns")),
+        )
+        .sort("step")
+    )
+
+
+def _per_rank(timeline: Timeline, counted: pl.DataFrame) -> pl.DataFrame:
+    stages = (
+        timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+        .group_by("rank")
+        .agg(pl.col("stage").drop_nulls().unique().sort().alias("stages"))
+    )
+    sums = (
+        counted.group_by("rank")
+        .agg(pl.sum("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns", "window_ns"))
+        .sort("rank")
+    )
+    return (
+        sums.with_columns(_fraction(pl.col("idle_ns"), pl.col("window_ns")))
+        .join(timeline.ranks.select("rank", "machine"), on="rank", how="left", maintain_order="left")
+        .join(stages, on="rank", how="left", maintain_order="left")
+        .select(pl.col(name).cast(dtype) for name, dtype in REPORT_RANKS.schema.items())
+    )
+
+
+def _fraction(idle_ns: pl.Expr, window_ns: pl.Expr) -> pl.Expr:
+    """Return idle time over window; a window without length has no bubble."""
+    return pl.when(window_ns > 0).then(idle_ns / window_ns).otherwise(0.0).alias("bubble_fraction")
+
+
+def _slow_first_step(per_step: pl.DataFrame) -> list[Diagnostic]:
+    """Return why step 0 is not in the totals; empty if it is, or if it was not recorded."""
+    first, others = per_step.filter(pl.col("step") == 0), per_step.filter(pl.col("step") > 0)
+    if first.is_empty() or others.height < FEWEST_OTHER_STEPS:
+        return []
+    first_ns, usual_ns = first["window_ns"][0], median(others["window_ns"])
+    if first_ns <= FIRST_STEP_RATIO * usual_ns:
+        return []
+    ratio = first_ns / usual_ns if usual_ns else None
+    took = "longer than all others"
+    if ratio is not None:
+        took = f"{ratio:.0f}x" if ratio > 10 else f"{ratio:.2f}x"  # noqa: PLR2004 - more digits say nothing
+        took += " the median of the other steps"
+    message = f"step 0 took {took}; it is listed and left out of the totals"
+    return [Diagnostic("info", message, code="steps.slow_first")]
