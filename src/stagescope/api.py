@@ -27,7 +27,7 @@ from stagescope.exporters.perfetto import pftrace
 from stagescope.exporters.pictures import png, svg
 from stagescope.exporters.save import save
 from stagescope.ingest import find_inputs, read_inputs
-from stagescope.ingest.merge import merge_timelines, wall_clock_notes
+from stagescope.ingest.merge import WALL_CLOCK_CODE, merge_timelines
 from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
 from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.schedule_names import with_schedule
@@ -116,11 +116,9 @@ def bring_to_one_clock(timeline: Timeline) -> Aligned:
     The report is what `stagescope clocks` prints (clocks/report.py); it names no machine where all ranks share one
     clock. The warning that the stamps are on wall clocks goes, and what was found stands in its place.
     """
-    notes = [note.message for note in wall_clock_notes(timeline.clocks)]
-    if notes:
-        said = timeline.diagnostics
-        timeline = replace(timeline, diagnostics=said.filter(~said["message"].is_in(notes)))
-    return align_clocks(timeline)
+    diagnostics = timeline.diagnostics
+    still_valid = diagnostics["code"].ne_missing(WALL_CLOCK_CODE)
+    return align_clocks(replace(timeline, diagnostics=diagnostics.filter(still_valid)))
 
 
 def read_paddle_logs(

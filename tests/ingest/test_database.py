@@ -1,4 +1,4 @@
-"""What can be read of SQLite files that are damaged, locked or different."""
+"""Reading SQLite files that are damaged, locked or have another schema."""
 
 import os
 import shutil
@@ -24,27 +24,27 @@ def path(tmp_path):
     return path
 
 
-def test_rows_come_without_their_rowid(path):
+def test_rows_omit_the_rowid(path):
     with Database(path) as database:
         assert database.rows("N", f"{NUMBERS} WHERE t.a < ?", [3]) == [(0,), (1,), (2,)]
         assert database.faults == []
 
 
-def test_a_table_that_is_missing_reads_as_empty_and_is_remembered(path):
+def test_a_missing_table_reads_as_empty_and_is_recorded_as_fault(path):
     with Database(path) as database:
         assert database.rows("M", "SELECT t.rowid FROM M t") == []
         assert database.faults == [Fault("M", "is missing")]
         assert not database.has("M")
 
 
-def test_a_column_that_is_missing_reads_as_null_and_is_remembered(path):
+def test_a_missing_column_reads_as_null_and_is_recorded_as_fault(path):
     with Database(path) as database:
         columns = database.columns("N", "t", ("a", "c"))
         assert database.rows("N", f"SELECT t.rowid, {columns} FROM N t LIMIT 1") == [(0, None)]  # noqa: S608
         assert database.faults == [Fault("N", "has no column c")]
 
 
-def test_rows_before_and_after_a_damaged_page_are_saved(path):
+def test_rows_before_and_after_a_damaged_page_are_recovered(path):
     with path.open("r+b") as file:
         file.seek(20 * PAGE)
         file.write(b"\xff" * PAGE)
@@ -61,7 +61,7 @@ def test_rows_before_and_after_a_damaged_page_are_saved(path):
     )
 
 
-def test_a_file_that_was_cut_off_is_refused_or_gives_its_beginning(path):
+def test_a_truncated_file_is_rejected_or_yields_its_beginning(path):
     os.truncate(path, 10 * PAGE)
     try:
         with Database(path) as database:
@@ -76,21 +76,21 @@ def test_a_file_that_was_cut_off_is_refused_or_gives_its_beginning(path):
     ("content", "words"),
     [(b"", r"it is empty \(0 bytes\)"), (b"PK\x03\x04 something else", "it begins with b'PK")],
 )
-def test_what_is_no_database_is_refused_with_its_beginning(tmp_path, content, words):
+def test_a_file_that_is_not_a_database_is_rejected_with_its_first_bytes(tmp_path, content, words):
     path = tmp_path / "x.db"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=f"no SQLite database: {words}"):
+    with pytest.raises(InputError, match=f"not an SQLite database: {words}"):
         Database(path)
     assert not has_tables(path, ["N"])
 
 
-def test_a_file_that_does_not_exist_is_refused(tmp_path):
+def test_a_missing_file_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*absent\.db: No such file"):
         Database(tmp_path / "absent.db")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_database_that_another_program_writes_is_refused(path, monkeypatch):
+def test_a_database_locked_by_a_writer_is_rejected(path, monkeypatch):
     monkeypatch.setattr("stagescope.ingest.database.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
@@ -98,7 +98,7 @@ def test_a_database_that_another_program_writes_is_refused(path, monkeypatch):
             Database(path)
 
 
-def test_the_log_of_a_database_is_read_with_it(path):
+def test_the_write_ahead_log_is_read(path):
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("INSERT INTO N VALUES (5000, '')")
@@ -108,7 +108,7 @@ def test_the_log_of_a_database_is_read_with_it(path):
             assert not database.ignores_log
 
 
-def test_a_log_in_a_directory_without_write_access_is_left_and_said(path):
+def test_a_write_ahead_log_in_a_read_only_directory_is_skipped_with_an_error(path):
     closed = path.parent / "closed"
     closed.mkdir()
     with closing(sqlite3.connect(path)) as writer:
@@ -125,13 +125,13 @@ def test_a_log_in_a_directory_without_write_access_is_left_and_said(path):
             assert len(database.rows("N", NUMBERS)) == 2_000
             (note,) = database.diagnostics(3)
         assert (note.severity, note.rank) == ("error", 3)
-        assert note.message.startswith("its log (-wal) cannot be followed")
+        assert note.code == "database.log_skipped"
         assert len(list(closed.iterdir())) == 2
     finally:
         closed.chmod(0o755)
 
 
-def test_text_that_is_no_utf_8_hides_no_other(tmp_path):
+def test_invalid_utf_8_does_not_hide_other_rows(tmp_path):
     path = tmp_path / "x.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE S (value TEXT)")
@@ -141,14 +141,14 @@ def test_text_that_is_no_utf_8_hides_no_other(tmp_path):
         assert database.rows("S", "SELECT t.rowid, t.value FROM S t") == [("\ufffdA",), ("fine",)]
 
 
-def test_faults_become_errors_of_the_rank(path):
+def test_faults_become_error_diagnostics_of_the_rank(path):
     with Database(path) as database:
         database.rows("TASK", "")
         (row,) = database.diagnostics(3)
     assert (row.severity, row.rank, row.source, row.location) == ("error", 3, str(path), "table TASK")
-    assert row.message == "table TASK is missing"
+    assert (row.code, row.message) == ("database.damaged", "table TASK is missing")
 
 
-def test_a_database_is_known_by_its_first_bytes(path):
+def test_a_database_is_recognized_by_its_first_bytes(path):
     assert is_database(path.read_bytes()[:100])
     assert not is_database(b"SQLite format 2\0")

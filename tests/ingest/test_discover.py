@@ -1,4 +1,4 @@
-"""Which files a call means."""
+"""Finding the files of a call and their readers."""
 
 import errno
 import gzip
@@ -35,23 +35,23 @@ def found(*paths) -> dict[str, list[str]]:
     return {reader.name: [file.name for file in files[reader]] for reader in files}
 
 
-def test_a_directory_is_searched_with_everything_below_it(folder):
+def test_a_directory_is_searched_recursively(folder):
     assert found(folder) == {"red": ["a.r", "c.rec"], "blue": ["b.b"]}
 
 
-def test_files_come_in_natural_order(tmp_path):
+def test_files_are_in_natural_order(tmp_path):
     for name in ("rank10.r", "rank9.r", "rank1.r", "node2-rank7.r", "node10-rank0.r"):
         (tmp_path / name).write_bytes(b"red")
     assert found(tmp_path) == {"red": ["node2-rank7.r", "node10-rank0.r", "rank1.r", "rank9.r", "rank10.r"]}
 
 
-def test_a_pattern_may_look_at_the_beginning_of_a_name_in_any_case(tmp_path):
+def test_patterns_ignore_case(tmp_path):
     for name in ("LOG.10", "LOG.9", "catalog.1"):
         (tmp_path / name).write_bytes(b"blue")
     assert found(tmp_path) == {"blue": ["LOG.9", "LOG.10"]}
 
 
-def test_directories_behind_links_are_searched_once(folder, tmp_path_factory):
+def test_linked_directories_are_searched_once(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "far.r").write_bytes(b"red 3")
     (folder / "below" / "link").symlink_to(elsewhere)
@@ -60,12 +60,12 @@ def test_directories_behind_links_are_searched_once(folder, tmp_path_factory):
     assert found(folder) == {"red": ["a.r", "far.r", "c.rec"], "blue": ["b.b"]}
 
 
-def test_the_content_of_a_compressed_file_decides(tmp_path):
+def test_compressed_files_are_recognized_by_their_decompressed_content(tmp_path):
     (tmp_path / "packed.r").write_bytes(gzip.compress(b"red"))
     assert found(tmp_path) == {"red": ["packed.r"]}
 
 
-def test_content_decides_and_not_the_suffix(tmp_path):
+def test_files_are_recognized_by_content_and_not_by_suffix(tmp_path):
     (tmp_path / "misnamed.b").write_bytes(b"red")
     (tmp_path / "without_suffix").write_bytes(b"blue")
     assert found(tmp_path / "misnamed.b", tmp_path / "without_suffix") == {
@@ -73,18 +73,18 @@ def test_content_decides_and_not_the_suffix(tmp_path):
     }  # fmt: skip
 
 
-def test_a_file_met_twice_counts_once(folder, monkeypatch):
+def test_a_file_reached_twice_counts_once(folder, monkeypatch):
     monkeypatch.chdir(folder)
     assert found("a.r", folder, folder / "below/../a.r") == {"red": ["a.r", "c.rec"], "blue": ["b.b"]}
     assert find_inputs(["a.r", folder], REGISTRY).file_count == 3
 
 
-def test_named_files_are_told_from_found_ones(folder):
+def test_explicitly_named_files_are_recorded(folder):
     inputs = find_inputs([folder / "below", folder / "a.r"], REGISTRY)
     assert inputs.named == {folder / "a.r"}
 
 
-def test_a_path_that_does_not_exist_is_an_error(tmp_path):
+def test_a_missing_path_is_an_error(tmp_path):
     with pytest.raises(InputError) as error:
         find_inputs([tmp_path / "nothing"], REGISTRY)
     assert str(error.value) == f"no such file or directory: {tmp_path / 'nothing'}"
@@ -100,7 +100,7 @@ def test_a_directory_with_nothing_to_read_is_an_error(tmp_path):
     )
 
 
-def test_a_named_file_that_nobody_recognizes_is_an_error(tmp_path):
+def test_an_unrecognized_named_file_is_an_error(tmp_path):
     (tmp_path / "x.r").write_bytes(b"green")
     with pytest.raises(InputError) as error:
         find_inputs([tmp_path / "x.r"], REGISTRY)
@@ -110,28 +110,28 @@ def test_a_named_file_that_nobody_recognizes_is_an_error(tmp_path):
     assert error.value.hint == "formats it reads: red, blue"
 
 
-def test_a_directory_with_a_damaged_file_alone_names_that_file(tmp_path):
+def test_the_error_for_a_directory_with_only_a_damaged_file_names_it(tmp_path):
     (tmp_path / "x.r").touch()
     with pytest.raises(InputError, match=r"x\.r is not a recording .* \(it is empty\)"):
         find_inputs([tmp_path], REGISTRY)
 
 
-def test_an_unrecognized_file_beside_good_ones_is_passed_over_and_said(folder):
+def test_an_unrecognized_file_next_to_good_ones_is_skipped_with_a_warning(folder):
     (folder / "x.r").write_bytes(b"green")
     inputs = find_inputs([folder], REGISTRY)
     assert inputs.file_count == 3
-    [said] = inputs.diagnostics
-    assert said.severity == "warning"
-    assert said.message.startswith(f"not read: {folder / 'x.r'} is not a recording")
+    [note] = inputs.diagnostics
+    assert (note.severity, note.code) == ("warning", "input.not_read")
+    assert note.message.startswith(f"not read: {folder / 'x.r'} is not a recording")
 
 
-def test_a_directory_that_is_named_like_a_file_is_no_file(tmp_path):
+def test_a_directory_with_a_matching_name_is_not_a_file(tmp_path):
     (tmp_path / "odd.r").mkdir()
     (tmp_path / "odd.r" / "a.b").write_bytes(b"blue")
     assert found(tmp_path) == {"blue": ["a.b"]}
 
 
-def test_a_name_that_is_no_text_is_an_error_and_passed_over_in_a_directory(folder):
+def test_a_name_that_is_not_utf_8_is_an_error_and_skipped_in_a_directory(folder):
     odd = folder / os.fsdecode(b"\xff.r")
     odd.write_bytes(b"red")
     expected = f"cannot read {folder}/\ufffd.r: its name is not valid UTF-8"
@@ -141,7 +141,7 @@ def test_a_name_that_is_no_text_is_an_error_and_passed_over_in_a_directory(folde
     assert [row.message for row in find_inputs([folder], REGISTRY).diagnostics] == [f"not read: {expected}"]
 
 
-def test_a_file_that_cannot_be_opened_is_an_error(tmp_path, monkeypatch):
+def test_an_unreadable_file_is_an_error(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 

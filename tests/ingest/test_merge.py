@@ -1,4 +1,4 @@
-"""Several sources become one Timeline."""
+"""Merging several sources into one Timeline."""
 
 from dataclasses import replace
 
@@ -25,11 +25,11 @@ def of_ranks(*ranks: int, world_size: int | None = None, source: str | None = No
     return replace(drawn, ranks=conform(table, RANKS))
 
 
-def said(timeline: Timeline) -> list[Diagnostic]:
+def diagnostics_of(timeline: Timeline) -> list[Diagnostic]:
     return [Diagnostic(**row) for row in timeline.diagnostics.to_dicts()]
 
 
-def test_tables_are_concatenated_sorted_and_as_declared():
+def test_tables_are_concatenated_sorted_and_validated():
     merged = merge_timelines([of_ranks(1, 3), of_ranks(2, 0)])
     assert merged.ranks["rank"].to_list() == [0, 1, 2, 3]
     assert merged.spans["rank"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -38,66 +38,69 @@ def test_tables_are_concatenated_sorted_and_as_declared():
     assert not merged.is_partial
 
 
-def test_one_timeline_stays_as_it_is():
+def test_merging_one_timeline_returns_it_unchanged():
     drawn = timeline_from_text("F0 F1 B0 - B1\n. F0 - B0 -")
     assert_frame_equal(merge_timelines([drawn]).spans, drawn.spans)
     assert_frame_equal(merge_timelines([drawn]).ranks, drawn.ranks)
 
 
-def test_nothing_merges_to_nothing():
+def test_merging_no_timelines_returns_an_empty_one():
     assert merge_timelines([]).spans.is_empty()
 
 
-def test_two_sources_of_one_rank_are_refused_by_name():
+def test_two_sources_of_one_rank_are_rejected_with_their_names():
     with pytest.raises(InputError) as refused:
         merge_timelines([of_ranks(0, 2, source="a.sscope"), of_ranks(1, 2, source="b.csv")])
     assert str(refused.value) == "two recordings of rank 2: a.sscope and b.csv"
 
 
-def test_ranks_that_the_run_declared_and_nobody_recorded_are_an_error():
+def test_declared_ranks_without_a_recording_are_reported():
     merged = merge_timelines([of_ranks(0, 1, 3, world_size=8), of_ranks(4)])
     assert merged.is_partial
-    assert said(merged) == [
-        Diagnostic("error", "no recording of rank 2, 5-7: the run declared 8 ranks", count=4)
+    assert diagnostics_of(merged) == [
+        Diagnostic(
+            "error", "no recording of rank 2, 5-7: the run declared 8 ranks", count=4, code="ranks.missing"
+        )
     ]
 
 
-def test_a_rank_that_only_spans_name_gets_a_row():
+def test_a_rank_that_appears_only_in_spans_gets_a_row():
     drawn = of_ranks(0, 1)
     merged = merge_timelines([replace(drawn, ranks=drawn.ranks.head(1))])
     assert merged.ranks["rank"].to_list() == [0, 1]
 
 
-def test_spans_that_end_before_they_start_are_left_out_and_counted_by_rank():
+def test_reversed_spans_are_dropped_and_counted_per_rank():
     drawn = of_ranks(0, 1, source="a.csv")
     backward = pl.when((pl.col("kind") == "backward") & (pl.col("rank") == 1)).then(pl.col("start_ns") - 1)
     merged = merge_timelines(
         [drawn.with_spans(drawn.spans.with_columns(end_ns=backward.otherwise("end_ns")))]
     )
     assert merged.spans.select("rank", "kind").rows() == [(0, "forward"), (0, "backward"), (1, "forward")]
-    assert said(merged) == [
+    assert diagnostics_of(merged) == [
         Diagnostic(
             "error",
-            "spans that end before they start; they were left out",
+            "spans end before they start and were dropped",
             "a.csv",
             1,
             "first start_ns 1000",
             1,
+            "spans.reversed",
         )
     ]
 
 
-def test_a_wait_that_ends_before_it_starts_is_left_out_and_its_span_stays():
+def test_a_reversed_wait_is_dropped_and_its_span_kept():
     drawn = of_ranks(0)
     waits = drawn.spans.with_columns(wait_start_ns=pl.lit(9, pl.Int64), wait_end_ns=pl.lit(7, pl.Int64))
     merged = merge_timelines([drawn.with_spans(waits)])
     assert merged.spans.select("wait_start_ns", "wait_end_ns").rows() == [(None, None)] * 2
-    assert [(row.message, row.count) for row in said(merged)] == [
-        ("waits that end before they start; left out", 2)
+    assert [(row.message, row.count) for row in diagnostics_of(merged)] == [
+        ("waits end before they start and were dropped", 2)
     ]
 
 
-def test_good_waits_and_half_known_ones_stay():
+def test_valid_and_partly_known_waits_are_kept():
     drawn = of_ranks(0)
     waits = drawn.spans.with_columns(
         wait_start_ns=pl.Series([5, 6], dtype=pl.Int64), wait_end_ns=pl.Series([5, None], dtype=pl.Int64)
@@ -105,13 +108,13 @@ def test_good_waits_and_half_known_ones_stay():
     assert merge_timelines([drawn.with_spans(waits)]).spans["wait_start_ns"].to_list() == [5, 6]
 
 
-def test_a_clock_that_two_sources_describe_alike_has_one_row():
+def test_equal_clock_rows_of_two_sources_are_merged():
     clock = conform(pl.DataFrame({"clock": ["a"], "offset_ns": [5], "method": ["one clock"]}), CLOCKS)
     merged = merge_timelines([replace(of_ranks(0), clocks=clock), replace(of_ranks(1), clocks=clock)])
     assert merged.clocks.height == 1
 
 
-def test_the_caller_may_say_how_many_ranks_there_were():
+def test_the_caller_can_state_the_number_of_ranks():
     bare = of_ranks(0)
     bare = replace(bare, ranks=bare.ranks.with_columns(world_size=pl.lit(None, pl.Int32)))
     assert merge_timelines([bare]).diagnostics.is_empty()
@@ -120,7 +123,7 @@ def test_the_caller_may_say_how_many_ranks_there_were():
     assert note["message"] == "no recording of rank 1-2: the run declared 3 ranks"
 
 
-def test_machines_on_clocks_of_their_own_are_merged_with_a_warning():
+def test_machines_with_separate_clocks_are_merged_with_a_warning():
     clocks = [
         conform(pl.DataFrame({"clock": [name], "offset_ns": [0], "method": ["wall"]}), CLOCKS)
         for name in "ab"
@@ -128,10 +131,10 @@ def test_machines_on_clocks_of_their_own_are_merged_with_a_warning():
     merged = merge_timelines(replace(of_ranks(rank), clocks=clock) for rank, clock in enumerate(clocks))
     (note,) = merged.diagnostics.iter_rows(named=True)
     assert (note["severity"], note["count"]) == ("warning", 2)
-    assert note["message"].startswith("2 machines are merged by their wall clocks")
+    assert note["code"] == "clock.wall"
 
 
-def test_a_reader_that_breaks_the_declaration_is_refused():
+def test_a_reader_that_violates_the_table_declaration_is_rejected():
     drawn = of_ranks(0)
     with pytest.raises(TableError, match="table spans lacks the column"):
         merge_timelines([drawn.with_spans(drawn.spans.drop("kind"))])
@@ -157,29 +160,29 @@ def inputs_of(tmp_path, *readers: Reader, named: tuple[str, ...] = ()) -> Inputs
     )
 
 
-def test_every_format_is_read_by_its_reader_and_discovery_is_heard(tmp_path):
+def test_every_format_is_read_by_its_reader_and_discovery_diagnostics_are_kept(tmp_path):
     timeline = read_inputs(inputs_of(tmp_path, GOOD, reader_of("also", of_ranks(1))))
     assert timeline.ranks["rank"].to_list() == [0, 1]
-    assert [row.message for row in said(timeline)] == ["on the way"]
+    assert [row.message for row in diagnostics_of(timeline)] == ["on the way"]
 
 
 @pytest.mark.parametrize(
     ("error", "severity"), [(InputError("broken"), "error"), (TableError("of something else"), "warning")]
 )
-def test_a_refused_format_that_was_only_found_is_said(tmp_path, error, severity):
+def test_a_rejected_format_that_was_only_found_becomes_a_diagnostic(tmp_path, error, severity):
     timeline = read_inputs(inputs_of(tmp_path, GOOD, reader_of("bad", error)))
-    assert said(timeline)[-1] == Diagnostic(severity, f"not read: {error}")
+    assert diagnostics_of(timeline)[-1] == Diagnostic(severity, f"not read: {error}", code="input.not_read")
 
 
-def test_a_refused_format_that_was_named_is_an_error(tmp_path):
+def test_a_rejected_format_that_was_named_is_an_error(tmp_path):
     with pytest.raises(InputError, match="broken"):
         read_inputs(inputs_of(tmp_path, GOOD, reader_of("bad", InputError("broken")), named=("bad",)))
 
 
-def test_a_refused_format_alone_is_an_error(tmp_path):
+def test_a_rejected_format_without_others_is_an_error(tmp_path):
     with pytest.raises(InputError, match="broken"):
         read_inputs(inputs_of(tmp_path, reader_of("bad", InputError("broken"))))
 
 
-def test_nothing_found_is_an_empty_timeline(tmp_path):
+def test_no_inputs_give_an_empty_timeline(tmp_path):
     assert read_inputs(inputs_of(tmp_path)).spans.equals(empty_timeline().spans)

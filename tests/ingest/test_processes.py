@@ -1,14 +1,29 @@
-"""Traces read in processes of their own."""
+"""Reading large files in worker processes."""
+
+import multiprocessing
+import subprocess
+import sys
 
 import pytest
 
+from ingest.failing_reads import read_and_die, read_and_fail, read_first_and_hang
 from ingest.kineto.planted_traces import mark, write_trace
 from nsight_reports import Planted, write_report
-from stagescope.ingest import processes as parallel
+from stagescope.ingest import processes
 from stagescope.ingest.kineto.rank_trace import read_rank
 from stagescope.ingest.nsight.process_trace import read_report
 from stagescope.ingest.processes import read_each
 from stagescope.vocabulary.errors import InputError
+
+SCRIPT = """
+from pathlib import Path
+from stagescope.ingest import processes
+from stagescope.ingest.kineto.rank_trace import read_rank
+
+print("run")
+processes.LARGE_BYTES, processes._cores = 1, lambda: 2
+print(len(processes.read_each(read_rank, [Path(path) for path in {paths}], lambda _: None)))
+"""
 
 
 @pytest.fixture
@@ -20,35 +35,42 @@ def paths(tmp_path):
 
 
 def read(monkeypatch, paths, cores, pattern=None, function=read_rank):
-    monkeypatch.setattr(parallel, "LARGE_BYTES", 1)
-    monkeypatch.setattr(parallel, "_cores", lambda: cores)
+    monkeypatch.setattr(processes, "LARGE_BYTES", 1)
+    monkeypatch.setattr(processes, "_cores", lambda: cores)
     seen = []
     return read_each(function, paths, seen.append, pattern), seen
 
 
-def test_what_was_read_elsewhere_is_the_same_in_the_order_of_the_files(monkeypatch, paths):
-    here, _ = read(monkeypatch, paths, 1)
-    there, seen = read(monkeypatch, paths, 2)
+def test_workers_return_the_same_as_this_process_in_the_order_of_the_files(monkeypatch, paths):
+    local, _ = read(monkeypatch, paths, 1)
+    remote, seen = read(monkeypatch, paths, 2)
     assert sorted(seen) == paths
-    assert [trace.path for trace in there] == paths
-    for one, other in zip(here, there, strict=True):
+    assert [trace.path for trace in remote] == paths
+    for one, other in zip(local, remote, strict=True):
         assert one.facts == other.facts
         assert one.actions.equals(other.actions)
 
 
-def test_small_traces_are_read_here(monkeypatch, paths):
-    monkeypatch.setattr(parallel.subprocess, "run", None)
-    monkeypatch.setattr(parallel, "_cores", lambda: 2)
+def test_small_files_are_read_in_this_process(monkeypatch, paths):
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", None)
+    monkeypatch.setattr(processes, "_cores", lambda: 2)
     assert len(read_each(read_rank, paths, lambda _: None)) == 3
 
 
-def test_a_pattern_is_known_elsewhere(monkeypatch, tmp_path):
+def test_a_daemonic_process_reads_without_workers(monkeypatch, paths):
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", None)
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    found, _ = read(monkeypatch, paths, 2)
+    assert len(found) == 3
+
+
+def test_workers_get_the_pattern(monkeypatch, tmp_path):
     paths = [write_trace(tmp_path / f"rank{n}.json", [mark("-fwd-3", 0, 9)], rank=n) for n in (0, 1)]
     found, _ = read(monkeypatch, paths, 2, "-{kind}-{microbatch}")
     assert [trace.actions["microbatch"].to_list() for trace in found] == [[3], [3]]
 
 
-def test_reports_of_nsight_are_read_elsewhere_too(monkeypatch, tmp_path):
+def test_workers_read_nsight_reports(monkeypatch, tmp_path):
     planted = Planted()
     planted.range("F0.0", 0, 10)
     planted.kernel(5, 100, 200)
@@ -57,13 +79,36 @@ def test_reports_of_nsight_are_read_elsewhere_too(monkeypatch, tmp_path):
     assert [trace.spans.height for traces in found for trace in traces] == [1, 1]
 
 
-def test_an_error_elsewhere_is_the_same_error(monkeypatch, paths):
+def test_an_input_error_in_a_worker_keeps_its_type_and_text(monkeypatch, paths):
     paths[1].write_text('{"schemaVersion": 1, "deviceProperties": []', encoding="utf-8")
     with pytest.raises(InputError, match="no list of events"):
         read(monkeypatch, paths, 2)
 
 
-def test_a_process_that_dies_costs_one_sentence(monkeypatch, paths):
-    monkeypatch.setattr(parallel.sys, "executable", "false")
-    with pytest.raises(InputError, match="the process that read it failed: exit code 1"):
-        read(monkeypatch, paths, 2)
+def test_any_other_error_in_a_worker_keeps_its_type(monkeypatch, paths):
+    with pytest.raises(ZeroDivisionError, match=r"rank0\.json"):
+        read(monkeypatch, paths[:2], 2, function=read_and_fail)
+
+
+def test_a_killed_worker_is_an_input_error(monkeypatch, paths):
+    with pytest.raises(InputError, match="a worker process that was reading traces was killed"):
+        read(monkeypatch, paths[:2], 2, function=read_and_die)
+    assert multiprocessing.active_children() == []
+
+
+def test_no_worker_is_left_when_reading_ends_early(monkeypatch, paths):
+    with pytest.raises(ZeroDivisionError):
+        read(monkeypatch, paths[:2], 2, function=read_first_and_hang)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("from_stdin", [True, False])
+def test_a_program_without_a_main_guard_runs_once(tmp_path, paths, from_stdin):
+    text = SCRIPT.format(paths=[str(path) for path in paths])
+    script = tmp_path / "script.py"
+    script.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-"] if from_stdin else [sys.executable, str(script)]
+    done = subprocess.run(
+        command, input=text if from_stdin else None, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["run", "3"]

@@ -1,4 +1,4 @@
-"""The readers, ours and those of other packages."""
+"""The registry of built-in and third-party readers."""
 
 import sys
 from importlib.metadata import EntryPoint
@@ -27,12 +27,12 @@ def registered(monkeypatch):
     return register
 
 
-def test_without_any_other_package_our_own_formats_are_read(registered):
+def test_the_built_in_readers_are_registered(registered):
     registered()
     assert load_registry() == (READERS, ())
 
 
-def test_who_has_to_look_through_a_whole_file_is_asked_last():
+def test_readers_that_scan_whole_files_come_last():
     assert READERS[-1] is paddle_log.READER
 
 
@@ -55,18 +55,18 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_no_two_readers_recognize_the_same_beginning(tmp_path, name):
+def test_no_two_readers_recognize_the_same_file(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(HEADS[name])
     assert sum(reader.recognizes(path, HEADS[name]) for reader in READERS) == 1
 
 
-def test_a_registered_reader_comes_after_ours(registered):
+def test_third_party_readers_come_after_the_built_in_ones(registered):
     registered("third_party:THIRD_PARTY")
     assert load_registry() == ((*READERS, THIRD_PARTY), ())
 
 
-def test_a_reader_that_cannot_be_loaded_is_said_and_stops_no_other(registered):
+def test_a_reader_that_fails_to_load_is_reported_and_the_others_work(registered):
     registered("no_such_module_anywhere:READER", "third_party:NO_READER", "third_party:THIRD_PARTY")
     readers, diagnostics = load_registry()
     assert readers == (*READERS, THIRD_PARTY)

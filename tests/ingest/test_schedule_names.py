@@ -6,20 +6,20 @@ from stagescope.ingest.schedule_names import with_schedule
 DRAWN = timeline_from_text("F0 B0\n. F0 B0")
 
 
-def test_what_the_caller_says_fills_in_where_files_state_nothing():
-    said = with_schedule(DRAWN, "Eager1F1B")
-    assert said.ranks["schedule"].to_list() == ["eager-1f1b"] * 2
-    assert with_schedule(said, "gpipe").ranks.equals(said.ranks)
+def test_the_callers_schedule_applies_to_ranks_without_one():
+    timeline = with_schedule(DRAWN, "Eager1F1B")
+    assert timeline.ranks["schedule"].to_list() == ["eager-1f1b"] * 2
+    assert with_schedule(timeline, "gpipe").ranks.equals(timeline.ranks)
 
 
-def test_a_spelling_that_nobody_knows_is_said():
-    said = with_schedule(DRAWN, "2f2b")
-    assert said.ranks.equals(DRAWN.ranks)
-    assert said.diagnostics.select("severity", "message").rows() == [
-        ("warning", "no schedule '2f2b' is known here: nothing is made of it")
+def test_an_unknown_schedule_name_is_a_warning():
+    timeline = with_schedule(DRAWN, "2f2b")
+    assert timeline.ranks.equals(DRAWN.ranks)
+    assert timeline.diagnostics.select("severity", "message").rows() == [
+        ("warning", "unknown schedule '2f2b': ignored")
     ]
 
 
 @pytest.mark.parametrize("nothing", [None, "", "none"])
-def test_nothing_said_changes_nothing(nothing):
+def test_no_stated_schedule_changes_nothing(nothing):
     assert with_schedule(DRAWN, nothing) is DRAWN

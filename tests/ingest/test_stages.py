@@ -1,4 +1,4 @@
-"""Stages that no file states: planted by a simulation, taken away, and recovered."""
+"""Inferring stages: simulated, removed, and recovered."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def planted(name: str, ranks: int, chunks: int) -> Timeline:
 
 
 def without_stages(timeline: Timeline, *, shift_ns: dict[int, int] | None = None) -> Timeline:
-    """Return the timeline as a file that names no stage would give it; shifted ranks are machines of their own."""
+    """Return the timeline without stages and coordinates; each shifted rank is a machine with its own clock."""
     shift = pl.col("rank").replace_strict(shift_ns or {0: 0}, default=0, return_dtype=pl.Int64)
     spans = timeline.spans.with_columns(
         pl.lit(None, pl.Int32).alias("stage"), pl.col("start_ns") + shift, pl.col("end_ns") + shift
@@ -50,7 +50,7 @@ def actions(timeline: Timeline) -> pl.DataFrame:
 
 @pytest.mark.parametrize(("name", "chunks"), SCHEDULES)
 @pytest.mark.parametrize("ranks", [2, 4, 7])
-def test_stages_are_recovered_from_the_arrival_of_the_first_microbatch(name, chunks, ranks):
+def test_recovers_stages_from_the_arrival_order_of_microbatch_0(name, chunks, ranks):
     truth = planted(name, ranks, chunks)
     placed = place_stages(without_stages(truth), Layout())
     assert actions(placed).equals(actions(truth))
@@ -63,7 +63,7 @@ def test_stages_are_recovered_from_the_arrival_of_the_first_microbatch(name, chu
 @pytest.mark.parametrize(("name", "chunks"), SCHEDULES)
 @settings(deadline=None, max_examples=10)
 @given(shifts=st.lists(st.integers(-(10**9), 10**9), min_size=4, max_size=4))
-def test_stages_are_recovered_on_clocks_that_are_far_apart(name, chunks, shifts):
+def test_recovers_stages_on_unaligned_clocks(name, chunks, shifts):
     truth = planted(name, 4, chunks)
     placed = place_stages(without_stages(truth, shift_ns=dict(enumerate(shifts))), Layout())
     assert actions(placed).equals(actions(truth))
@@ -71,7 +71,7 @@ def test_stages_are_recovered_on_clocks_that_are_far_apart(name, chunks, shifts)
 
 
 @given(order=st.permutations(range(4)))
-def test_ranks_may_be_numbered_in_any_order(order):
+def test_recovers_stages_for_any_numbering_of_ranks(order):
     truth = planted("1f1b", 4, 1)
     number = pl.col("rank").replace_strict(dict(enumerate(order)), return_dtype=pl.Int32)
     renumbered = replace(
@@ -90,21 +90,21 @@ def replicas(late_ns: int) -> Timeline:
     return replace(one, spans=pl.concat([one.spans, other]), ranks=ranks)
 
 
-def test_ranks_that_run_the_first_microbatch_together_are_replicas_of_one_stage():
+def test_ranks_that_run_microbatch_0_together_are_replicas_of_one_stage():
     placed = place_stages(without_stages(replicas(late_ns=100)), Layout())
     assert placed.ranks.select("rank", "pp", "dp").rows() == [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]
 
 
 @pytest.mark.parametrize("late_ns", [1_050, 5_000])
-def test_replicas_that_run_apart_are_never_taken_for_more_stages(late_ns):
+def test_delayed_replicas_are_not_mistaken_for_stages(late_ns):
     placed = place_stages(without_stages(replicas(late_ns)), Layout())
     assert placed.spans["stage"].null_count() == placed.spans.height
     assert placed.diagnostics["severity"].to_list() == ["warning"]
-    assert "say how many with --pp" in placed.diagnostics["message"][0]
+    assert placed.diagnostics["code"].to_list() == ["stages.unknown"]
 
 
 @pytest.mark.parametrize("absent", ["its actions", "its row"])
-def test_where_a_rank_is_missing_the_places_of_the_others_are_not_guessed(absent):
+def test_no_stages_are_inferred_when_a_rank_is_missing(absent):
     bare = without_stages(planted("1f1b", 4, 1))
     partial = bare.with_spans(bare.spans.filter(pl.col("rank") != 1))
     if absent == "its row":
@@ -116,28 +116,28 @@ def test_where_a_rank_is_missing_the_places_of_the_others_are_not_guessed(absent
     assert place_stages(partial, Layout(pp=4)).spans["stage"].to_list() == partial.spans["rank"].to_list()
 
 
-def test_what_the_caller_says_of_the_layout_decides():
+def test_the_callers_layout_determines_the_stages():
     placed = place_stages(without_stages(replicas(late_ns=5_000)), Layout(pp=2, order="pp-dp"))
     assert placed.ranks.select("rank", "pp", "dp").rows() == [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]
     assert placed.spans["stage"].to_list() == (placed.spans["rank"] % 2).to_list()
     assert placed.diagnostics.is_empty()
 
 
-def test_what_a_file_states_is_kept_and_a_contradiction_is_said():
+def test_stated_coordinates_are_kept_and_a_contradiction_is_a_warning():
     truth = planted("1f1b", 4, 1)
     placed = place_stages(truth, Layout(pp=2, dp=2))
     assert placed.ranks["pp"].to_list() == [0, 1, 2, 3]
     [note] = placed.diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("warning", 3)
-    assert "other coordinates than the options for rank 1-3" in note["message"]
+    assert "contradict the coordinates that the files state for rank 1-3" in note["message"]
 
 
-def test_a_timeline_with_stages_is_returned_as_it_is():
+def test_a_timeline_with_stages_is_unchanged():
     truth = planted("interleaved", 4, 2)
     assert place_stages(truth, Layout()) is truth
 
 
-def test_a_stated_schedule_decides_on_the_placement():
+def test_the_stated_schedule_determines_the_placement():
     truth = planted("dualpipev", 4, 2)
     bare = without_stages(truth)
     stated = replace(bare, ranks=bare.ranks.with_columns(schedule=pl.lit("interleaved")))

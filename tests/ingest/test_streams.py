@@ -1,4 +1,4 @@
-"""Files as plain bytes, compressed or not."""
+"""Reading compressed and uncompressed files as bytes."""
 
 import gzip
 
@@ -25,7 +25,7 @@ def bytes_and_damage(path, size_bytes: int = -1) -> tuple[bytes, str | None]:
 @pytest.mark.parametrize("packer", PACKERS)
 @settings(deadline=None)
 @given(content=st.binary(max_size=300), sizes=st.lists(st.integers(1, 50), max_size=9))
-def test_any_content_is_read_in_any_pieces(tmp_path_factory, packer, content, sizes):
+def test_any_content_can_be_read_in_any_pieces(tmp_path_factory, packer, content, sizes):
     assume(packer != "plain" or not content.startswith((GZIP_MAGIC, ZSTD_MAGIC)))
     path = tmp_path_factory.mktemp("stream") / "file"
     path.write_bytes(PACKERS[packer](content))
@@ -37,30 +37,30 @@ def test_any_content_is_read_in_any_pieces(tmp_path_factory, packer, content, si
 
 
 @pytest.mark.parametrize("packer", ["gzip", "zstd"])
-def test_parts_packed_one_after_the_other_are_one_stream(tmp_path, packer):
+def test_concatenated_members_are_one_stream(tmp_path, packer):
     path = tmp_path / "file"
     path.write_bytes(PACKERS[packer](b"one ") + PACKERS[packer](b"two"))
     assert bytes_and_damage(path) == (b"one two", None)
 
 
-def test_zeros_after_the_last_gzip_member_are_padding(tmp_path):
+def test_zeros_after_the_last_gzip_member_are_ignored(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(b"all") + bytes(512))
     assert bytes_and_damage(path) == (b"all", None)
 
 
 @pytest.mark.parametrize("packer", ["gzip", "zstd"])
-def test_a_stream_that_was_cut_gives_what_comes_before_the_cut(tmp_path, packer):
+def test_a_truncated_stream_yields_everything_before_the_cut(tmp_path, packer):
     path = tmp_path / "file"
     packed = PACKERS[packer](TEXT + b"the end")
     path.write_bytes(packed[:-3])
     found, damage = bytes_and_damage(path, 4096)
     assert TEXT.startswith(found) or found.startswith(TEXT)
     assert damage is not None
-    assert damage.startswith("the compressed data end in the middle, before byte ")
+    assert damage.startswith("the compressed data are truncated, before byte ")
 
 
-def test_damaged_gzip_data_end_the_stream_and_say_where(tmp_path):
+def test_damaged_gzip_data_end_the_stream_with_a_position(tmp_path):
     path = tmp_path / "file"
     packed = bytearray(gzip.compress(TEXT))
     packed[len(packed) // 2] ^= 0xFF
@@ -70,7 +70,7 @@ def test_damaged_gzip_data_end_the_stream_and_say_where(tmp_path):
     assert damage.startswith("the gzip data are damaged (")
 
 
-def test_damaged_zstandard_data_end_the_stream_and_say_where(tmp_path):
+def test_damaged_zstandard_data_end_the_stream_with_a_position(tmp_path):
     path = tmp_path / "file"
     packed = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(TEXT))
     packed[-1] ^= 0xFF
@@ -80,7 +80,7 @@ def test_damaged_zstandard_data_end_the_stream_and_say_where(tmp_path):
     assert damage.startswith("the Zstandard data are damaged (")
 
 
-def test_a_small_file_that_unpacks_to_much_is_read_piece_by_piece(tmp_path):
+def test_a_file_with_a_high_compression_ratio_is_read_in_pieces(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(bytes(1 << 26)))
     with open_stream(path) as stream:
@@ -88,6 +88,6 @@ def test_a_small_file_that_unpacks_to_much_is_read_piece_by_piece(tmp_path):
         assert len(stream._rest) <= 1 << 22
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path):
+def test_a_missing_file_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         open_stream(tmp_path / "absent")

@@ -1,6 +1,6 @@
-"""File to Timeline: find the inputs of a call, let the reader of each format read them, merge the results.
+"""From files to a Timeline: find the inputs of a call, read each format with its reader, merge the results.
 
-`find_inputs` says what is there, `read_inputs` reads it. Formats are registered in ingest/registry.py.
+`find_inputs` lists the files by format, `read_inputs` reads them. Formats are registered in ingest/registry.py.
 """
 
 from stagescope.ingest.discover import Inputs, find_inputs

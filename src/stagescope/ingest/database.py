@@ -1,6 +1,6 @@
-"""A SQLite file of a profiler, read-only: whatever of its tables can be read, and what could not.
+"""Read-only access to a profiler's SQLite file that survives missing tables and damaged pages.
 
-A table or column that a file lacks reads as empty, damaged pages cost the rows on them, and both are remembered in
+A missing table or column reads as empty and damaged pages lose only their rows; both are recorded in
 `Database.faults`.
 """
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 MAGIC = b"SQLite format 3\0"
 WAL_VERSION = 2
 WAL_VERSION_AT = 18
-"""Where the header says that the file is written through a log (https://sqlite.org/fileformat.html, 1.3)."""
+"""Header byte that marks a database in write-ahead-log mode (https://sqlite.org/fileformat.html, 1.3)."""
 
 BUSY_SECONDS = 2.0
 Row = tuple[Any, ...]
 
 
 class Fault(NamedTuple):
-    """What could not be read of one table."""
+    """A part of one table that could not be read."""
 
     table: str
     text: str
@@ -40,19 +40,19 @@ class Fault(NamedTuple):
 class Database:
     """A profile that is open for reading; use it in a `with` statement.
 
-    Raises InputError where the file is no database, holds nothing or is locked by a program that writes it.
+    Raises InputError if the file is not a database, is empty, or is locked by a program that writes it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.faults: list[Fault] = []
         self.ignores_log = False
-        """Whether the directory allows no reading of what stands in the file's log alone."""
+        """Whether rows that exist only in the write-ahead log are missing, because the directory is read-only."""
         _check_head(path)
         self._connection, self._columns = self._open()
 
     def __enter__(self) -> Self:
-        """Return the database itself."""
+        """Return the open database."""
         return self
 
     def __exit__(
@@ -62,23 +62,30 @@ class Database:
         self._connection.close()
 
     def diagnostics(self, rank: int) -> list[Diagnostic]:
-        """Return what could not be read, as errors of a rank."""
+        """Return one error of `rank` per part that could not be read."""
         source = str(self.path)
         found = [
-            Diagnostic("error", f"table {fault.table} {fault.text}", source, rank, f"table {fault.table}")
+            Diagnostic(
+                "error",
+                f"table {fault.table} {fault.text}",
+                source,
+                rank,
+                f"table {fault.table}",
+                code="database.damaged",
+            )
             for fault in self.faults
         ]
         if self.ignores_log:
-            text = "its log (-wal) cannot be followed in a directory without write access; what it holds is missing"
-            found.append(Diagnostic("error", text, source, rank))
+            text = "the write-ahead log (-wal) cannot be read in a directory without write access; its rows are missing"
+            found.append(Diagnostic("error", text, source, rank, code="database.log_skipped"))
         return found
 
     def has(self, table: str) -> bool:
-        """Tell whether the database has a table."""
+        """Return whether the database has a table."""
         return table in self._columns
 
     def columns(self, table: str, alias: str, names: Sequence[str]) -> str:
-        """Return columns of a table for a SELECT, NULL in the place of those that the table lacks."""
+        """Return a column list for a SELECT, with NULL in place of columns that the table lacks."""
         present = self._columns.get(table, frozenset())
         missing = [name for name in names if name not in present]
         if missing and present:
@@ -86,10 +93,10 @@ class Database:
         return ", ".join(f"{alias}.{name}" if name in present else "NULL" for name in names)
 
     def rows(self, table: str, query: str, parameters: Sequence[object] = ()) -> list[Row]:
-        """Return the rows of a query over `table`; `query` calls it t, selects t.rowid first and has no ORDER BY.
+        """Return the rows of a query over `table`, without the rowid.
 
-        The rowid is left out of the rows. Where a page is damaged the rows before it and those after it are
-        returned.
+        `query` must alias the table as t, select t.rowid first, and have no ORDER BY. If a page is damaged, the rows
+        before and after it are returned.
         """
         if not self.has(table):
             self._note(table, "is missing")
@@ -97,6 +104,7 @@ class Database:
         try:
             return [row[1:] for row in self._connection.execute(query, parameters).fetchall()]
         except sqlite3.DatabaseError as reason:
+            # Reading from both ends recovers everything but the damaged pages; the rowid removes duplicates.
             found = self._until_damage(f"{query} ORDER BY t.rowid", parameters)
             found |= self._until_damage(f"{query} ORDER BY t.rowid DESC", parameters)
             self._note(table, f"cannot be read to its end ({reason}): {len(found)} rows were saved")
@@ -107,7 +115,7 @@ class Database:
         try:
             for row in self._connection.execute(query, parameters):
                 found[row[0]] = row[1:]
-        except sqlite3.DatabaseError:  # the caller tells it
+        except sqlite3.DatabaseError:  # the caller records the fault
             return found
         return found
 
@@ -119,8 +127,8 @@ class Database:
     def _open(self) -> tuple[sqlite3.Connection, dict[str, frozenset[str]]]:
         """Return a connection and the columns of every table.
 
-        A log beside the file cannot be followed in a directory that nobody may write to, because its index would
-        have to be written there. The file alone is read then.
+        SQLite cannot read a write-ahead log in a read-only directory, because it has to write the log's index (-shm)
+        there. In that case only the main file is read (`immutable=1`).
         """
         try:
             return _connect(self.path, "mode=ro")
@@ -137,12 +145,12 @@ class Database:
 
 
 def is_database(head: bytes) -> bool:
-    """Tell whether a file begins as an SQLite database does."""
+    """Return whether a file begins like an SQLite database."""
     return head.startswith(MAGIC)
 
 
 def has_tables(path: Path, names: Sequence[str]) -> bool:
-    """Tell whether a file is a database with all the tables named."""
+    """Return whether a file is a database that has all the named tables."""
     try:
         with Database(path) as database:
             return all(map(database.has, names))
@@ -151,11 +159,11 @@ def has_tables(path: Path, names: Sequence[str]) -> bool:
 
 
 def _check_head(path: Path) -> None:
-    """Raise InputError for a file that cannot be a database; SQLite takes an empty one for a new database."""
+    """Raise InputError for a file that cannot be a database; SQLite would treat an empty file as a new database."""
     head = _head(path)
     if not is_database(head):
         begins = f"it begins with {head[:12]!r}" if head else "it is empty (0 bytes)"
-        raise InputError.damaged(path, f"no SQLite database: {begins}")
+        raise InputError.damaged(path, f"not an SQLite database: {begins}")
 
 
 def _head(path: Path) -> bytes:
@@ -189,7 +197,7 @@ def _columns_of(connection: sqlite3.Connection, table: str) -> frozenset[str]:
 
 
 def _text(value: bytes) -> str:
-    """Return text whatever its bytes are: one name that is no UTF-8 must not hide the others."""
+    """Return text for any bytes: one name that is not valid UTF-8 must not make the other rows unreadable."""
     return value.decode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""Which files a call means, and which reader reads each."""
+"""Find the files that a call names, and the reader of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Inputs(NamedTuple):
-    """The files of one call by reader, which of them the caller named himself, and what was passed over."""
+    """The files of one call by reader, those that the caller named explicitly, and diagnostics for skipped files."""
 
     files: dict[Reader, tuple[Path, ...]]
     named: frozenset[Path]
@@ -27,36 +27,35 @@ class Inputs(NamedTuple):
 
     @property
     def file_count(self) -> int:
-        """How many files there are to read."""
+        """Number of files to read."""
         return sum(map(len, self.files.values()))
 
 
 def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry | None = None) -> Inputs:
-    """Return the files that `paths` mean, each under the reader that recognizes its content.
+    """Return the files below `paths`, grouped by the reader that recognizes their content.
 
-    A file stands for itself; a directory is searched with all directories below it for files whose suffix a
-    reader declares, in natural order (rank2 before rank10). A file that is met twice counts once. Raises
-    InputError for a path that does not exist or cannot be opened, for a named file that no reader recognizes,
-    and for a directory with nothing to read. A file that was only found by its name and is not recognized
-    is passed over with a diagnostic.
+    Directories are searched recursively for files that match the patterns of a reader, in natural order (rank2 before
+    rank10). A file that is reached twice counts once. Raises InputError for a path that does not exist or cannot be
+    opened, for an explicitly named file that no reader recognizes, and for a directory with nothing to read. A file
+    that a directory search found by its name but no reader recognizes is skipped with a diagnostic.
     """
     readers, diagnostics = registry or load_registry()
     found: dict[Path, Reader] = {}
     named: set[Path] = set()
-    passed_over: list[Diagnostic] = []
+    skipped: list[Diagnostic] = []
     for path in map(Path, paths):
         if path.is_dir():
             files, unknown = _search(path, readers)
             found |= files
-            passed_over += unknown
+            skipped += unknown
         else:
             found[path] = _reader_of(path, readers)
             named.add(path)
-    return Inputs(_by_reader(found), frozenset(named), (*diagnostics, *passed_over))
+    return Inputs(_by_reader(found), frozenset(named), (*diagnostics, *skipped))
 
 
 def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Reader], list[Diagnostic]]:
-    """Return the readable files in and below a directory, and what looked like one and is none."""
+    """Return the readable files in and below a directory, and diagnostics for matching files that no reader knows."""
     patterns = tuple(dict.fromkeys(pattern for reader in readers for pattern in reader.patterns))
     below = (file for file in _files_below(directory) if _matches(file.name, patterns) and file.is_file())
     found: dict[Path, Reader] = {}
@@ -72,11 +71,14 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
             if unknown
             else InputError.nothing_to_read(directory, [reader.name for reader in readers])
         )
-    return found, [Diagnostic("warning", f"not read: {error}", str(directory)) for error in unknown]
+    return found, [
+        Diagnostic("warning", f"not read: {error}", str(directory), code="input.not_read")
+        for error in unknown
+    ]
 
 
 def _files_below(directory: Path) -> Iterator[Path]:
-    """Yield every file in and below a directory; a directory that links lead to twice is searched once."""
+    """Yield every file in and below a directory; a directory reached twice through links is searched once."""
     seen: set[str] = set()
     for folder, below, files in os.walk(directory, followlinks=True):
         real = os.path.realpath(folder)
@@ -105,7 +107,7 @@ def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader:
 
 
 def _is_text(path: Path) -> bool:
-    """Tell whether a path can stand in a table; the system allows names of any bytes."""
+    """Return whether a path can be stored in a table: the system allows names of arbitrary bytes, UTF-8 does not."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -114,7 +116,7 @@ def _is_text(path: Path) -> bool:
 
 
 def _by_reader(found: dict[Path, Reader]) -> dict[Reader, tuple[Path, ...]]:
-    """Return the files of each reader, every file once however often and by whatever path it was named."""
+    """Return the files of each reader, every file once regardless of how many paths lead to it."""
     once = {path.resolve(): path for path in reversed(found)}
     files: dict[Reader, tuple[Path, ...]] = {}
     for path, reader in found.items():

@@ -1,8 +1,8 @@
-"""The parallel coordinates of every rank, from the sizes and the order of the dimensions.
+"""Compute the parallel coordinates of every rank from the sizes and the order of the dimensions.
 
 The first dimension of an order varies fastest from rank to rank, as in `RankGenerator` of Megatron-core 0.16
-(megatron/core/parallel_state.py). Expert parallelism is no factor of the number of ranks: `ep` may stand in an
-order and changes nothing.
+(megatron/core/parallel_state.py). Expert parallelism is not a factor of the number of ranks: `ep` is accepted in an
+order and ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the ranks of a run form pipelines, as far as somebody says it: sizes, and the order of the dimensions."""
+    """The sizes and order of the parallel dimensions of a run, as far as the caller specified them."""
 
     pp: int | None = None
     dp: int | None = None
@@ -32,12 +32,12 @@ class Layout:
 
     @property
     def is_given(self) -> bool:
-        """Whether anything is said at all."""
+        """Whether the caller specified a size or an order."""
         return self.order != DEFAULT_ORDER or any(size is not None for size in self._sizes.values())
 
     @property
     def rank_count(self) -> int | None:
-        """Ranks of the whole run; None while a size is open that decides it."""
+        """Number of ranks of the whole run; None unless both pp and dp are given."""
         open_sizes = self.pp is None or self.dp is None
         return None if open_sizes else prod(size or 1 for size in self._sizes.values())
 
@@ -48,9 +48,9 @@ class Layout:
     def sizes(self, world_size: int) -> dict[str, int]:
         """Return the size of every dimension for a run of `world_size` ranks.
 
-        Of pp and dp, one that is not given takes what the others leave; pp does where both are open. Every
-        other size is 1 unless given. Raises InputError when the sizes do not multiply to the ranks; where all
-        are given, fewer ranks than they say may be there.
+        If pp or dp is not given, it takes the remaining factor (pp if both are missing). Every other size defaults
+        to 1. Raises InputError if the sizes do not multiply to `world_size`; if all sizes are given, fewer ranks may
+        be present.
         """
         given = {name: size for name, size in self._sizes.items() if size is not None}
         known = prod(given.values())
@@ -67,8 +67,8 @@ class Layout:
 def coordinates(ranks: Sequence[int], layout: Layout, world_size: int | None = None) -> pl.DataFrame:
     """Return the coordinates of `ranks`: rank, pp, dp, tp, cp, one row per rank in the order given.
 
-    `world_size` is the number of ranks of the run, the highest of `ranks` and one unless given. Raises
-    InputError when the sizes do not fit it, UsageError for an order that is none.
+    `world_size` is the number of ranks of the run and defaults to the highest rank plus one. Raises InputError if
+    the sizes do not fit it, UsageError for an invalid order.
     """
     sizes = layout.sizes(world_size or max(ranks, default=-1) + 1)
     numbers = pl.DataFrame({"rank": pl.Series(ranks, dtype=pl.Int32)})
@@ -81,7 +81,7 @@ def coordinates(ranks: Sequence[int], layout: Layout, world_size: int | None = N
 
 
 def _dimensions(order: str, sizes: dict[str, int]) -> list[str]:
-    """Return the dimensions of an order, fastest first; every one larger than 1 has to stand in it once."""
+    """Return the dimensions of an order, fastest first; each dimension larger than 1 must appear exactly once."""
     names = [name for name in order.lower().split("-") if name != NO_FACTOR]
     unknown = [name for name in names if name not in DIMENSIONS]
     absent = [name for name, size in sizes.items() if size > 1 and name not in names]

@@ -1,4 +1,4 @@
-"""Several sources become one Timeline."""
+"""Merge the Timelines of several sources into one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.one_run import Source, keep_one_run
 from stagescope.ingest.reader import ReadOptions
+from stagescope.ingest.run_selection import Source, select_run
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
 from stagescope.model import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
-    """Return the one Timeline of all inputs, each format read by its reader, with stages where they can be known.
+    """Return one Timeline of all inputs, each format read by its reader, with stages filled in where possible.
 
-    A format that its reader refuses becomes a row in diagnostics if its files were only found in a directory
-    and another format is usable: an error, or a warning where the files are tables of something else. Raises
-    what the reader raises otherwise, and InputError when two sources hold the same rank.
+    If a reader rejects files that were found by searching a directory, and another format is usable, the rejection
+    becomes a diagnostic: an error, or a warning if the files are tables with other content. Otherwise the reader's
+    exception is raised. Raises InputError if two sources hold the same rank.
 
-    Formats that are not of one run are not merged: see ingest/one_run.py.
+    Formats that belong to different runs are not merged; see ingest/run_selection.py.
     """
     options = options or ReadOptions()
     sources: list[Source] = []
@@ -44,10 +44,14 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
     if refused and not sources:
         raise refused[0]
     not_read = [
-        Diagnostic("warning" if isinstance(error, TableError) else "error", f"not read: {error}")
+        Diagnostic(
+            "warning" if isinstance(error, TableError) else "error",
+            f"not read: {error}",
+            code="input.not_read",
+        )
         for error in refused
     ]
-    timelines, left_out = keep_one_run(sources, inputs.named)
+    timelines, left_out = select_run(sources, inputs.named)
     merged = merge_timelines(timelines, options.layout.rank_count).with_diagnostics(
         [*inputs.diagnostics, *not_read, *left_out]
     )
@@ -55,12 +59,12 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
 
 
 def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None) -> Timeline:
-    """Return one Timeline of all given, its tables as declared and sorted.
+    """Return the concatenation of the given Timelines, with validated and sorted tables.
 
-    Raises InputError when two of them hold the same rank, TableError when a table breaks its declaration.
-    Spans that end before they start, and waits that do, are left out and counted in diagnostics. Ranks that
-    spans name and no ranks table describes get a row; ranks that the run declared and nobody recorded become an
-    error in diagnostics. `world_size` is how many ranks the run had where its files do not declare it.
+    Spans and waits that end before they start are dropped and counted in diagnostics. Ranks that appear only in spans
+    get a row in `ranks`. Ranks that the run declared but that have no recording are reported as an error in
+    diagnostics; `world_size` is the number of ranks for files that do not declare it. Raises InputError if two
+    Timelines hold the same rank, TableError if a table violates its declaration.
     """
     declared = [_conformed(timeline) for timeline in timelines] or [empty_timeline()]
     _check_ranks_once(declared)
@@ -74,12 +78,12 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
         diagnostics=pl.concat(t.diagnostics for t in declared),
     )
     return _without_reversed(merged).with_diagnostics(
-        [*_missing_ranks(merged.ranks), *wall_clock_notes(merged.clocks)]
+        [*_missing_ranks(merged.ranks), *_wall_clock_warnings(merged.clocks)]
     )
 
 
 def _conformed(timeline: Timeline) -> Timeline:
-    """Return a Timeline of any reader with its tables as declared, and a ranks row for every rank in it."""
+    """Return a reader's Timeline with validated tables and a `ranks` row for every rank in its spans."""
     spans = conform(timeline.spans, SPANS)
     ranks = conform(timeline.ranks, RANKS)
     undescribed = spans.select("rank").unique().join(ranks, on="rank", how="anti")
@@ -102,20 +106,25 @@ def _check_ranks_once(timelines: Iterable[Timeline]) -> None:
 
 
 def _without_reversed(timeline: Timeline) -> Timeline:
-    """Return the timeline without spans that end before they start, and without waits that do."""
+    """Return the timeline without spans and waits that end before they start."""
     reversed_span = pl.col("end_ns") < pl.col("start_ns")
     reversed_wait = (pl.col("wait_end_ns") < pl.col("wait_start_ns")).fill_null(value=False)
     spans = timeline.spans.filter(~reversed_span)
     diagnostics = [
-        *_counted(timeline, reversed_span, "spans that end before they start; they were left out"),
-        *_counted(timeline.with_spans(spans), reversed_wait, "waits that end before they start; left out"),
+        *_counted(timeline, reversed_span, "spans.reversed", "spans end before they start and were dropped"),
+        *_counted(
+            timeline.with_spans(spans),
+            reversed_wait,
+            "waits.reversed",
+            "waits end before they start and were dropped",
+        ),
     ]
     waits = [pl.when(~reversed_wait).then(name).alias(name) for name in ("wait_start_ns", "wait_end_ns")]
     return timeline.with_spans(spans.with_columns(waits)).with_diagnostics(diagnostics)
 
 
-def _counted(timeline: Timeline, wrong: pl.Expr, message: str) -> list[Diagnostic]:
-    """Return one diagnostic per rank for the spans that are wrong."""
+def _counted(timeline: Timeline, wrong: pl.Expr, code: str, message: str) -> list[Diagnostic]:
+    """Return one diagnostic per rank that has spans selected by `wrong`."""
     counts = (
         timeline.spans.filter(wrong)
         .group_by("rank")
@@ -125,23 +134,33 @@ def _counted(timeline: Timeline, wrong: pl.Expr, message: str) -> list[Diagnosti
     )
     return [
         Diagnostic(
-            "error", message, row["source"], row["rank"], f"first start_ns {row['start_ns']}", row["count"]
+            "error",
+            message,
+            row["source"],
+            row["rank"],
+            f"first start_ns {row['start_ns']}",
+            row["count"],
+            code,
         )
         for row in counts.iter_rows(named=True)
     ]
 
 
-def wall_clock_notes(clocks: pl.DataFrame) -> list[Diagnostic]:
-    """Return a warning where several clocks stand side by side and nobody knows how far they are apart."""
+def _wall_clock_warnings(clocks: pl.DataFrame) -> list[Diagnostic]:
+    """Return a warning if there are several clocks with unknown offsets between them."""
     count = clocks["clock"].n_unique()
     if count < 2 or not clocks["error_hi_ns"].null_count():  # noqa: PLR2004 - one clock agrees with itself
         return []
-    text = f"{count} machines are merged by their wall clocks: how far these are apart is unknown"
-    return [Diagnostic("warning", text, count=count)]
+    text = f"{count} machines are merged by their wall clocks: the offsets between these clocks are unknown"
+    return [Diagnostic("warning", text, count=count, code=WALL_CLOCK_CODE)]
+
+
+WALL_CLOCK_CODE = "clock.wall"
+"""Dropped again by api.py once the clocks are aligned."""
 
 
 def _missing_ranks(ranks: pl.DataFrame) -> list[Diagnostic]:
-    """Return an error for the ranks that the run declared and nobody recorded."""
+    """Return an error for the ranks that the run declared and that have no recording."""
     world_size = ranks["world_size"].max()
     if not isinstance(world_size, int):
         return []
@@ -149,4 +168,4 @@ def _missing_ranks(ranks: pl.DataFrame) -> list[Diagnostic]:
     if not missing:
         return []
     message = f"no recording of rank {compact_ranges(missing)}: the run declared {world_size} ranks"
-    return [Diagnostic("error", message, count=len(missing))]
+    return [Diagnostic("error", message, count=len(missing), code="ranks.missing")]

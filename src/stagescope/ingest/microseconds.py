@@ -1,7 +1,8 @@
-"""Moments in microseconds, as a Chrome trace has them, to whole nanoseconds.
+"""Convert the microsecond timestamps of Chrome traces to whole nanoseconds.
 
-A trace without a base counts from the Unix epoch: 1.7e15 microseconds, which a double holds whole and to a quarter of
-one. A thousand times as many it holds to 256 only, so the whole microseconds are multiplied as integers.
+A trace without a base time counts from the Unix epoch: about 1.7e15 microseconds, which a double resolves to a quarter
+of a microsecond. Multiplied by 1000 as a double, the resolution would drop to 256 ns, so the whole microseconds are
+multiplied as integers.
 """
 
 from __future__ import annotations

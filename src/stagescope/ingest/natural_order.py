@@ -1,4 +1,4 @@
-"""The order in which a person sorts names: rank2 before rank10."""
+"""Sort names in natural order: rank2 before rank10."""
 
 from __future__ import annotations
 

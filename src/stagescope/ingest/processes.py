@@ -1,30 +1,31 @@
-"""Files of several ranks at once, each in a process of its own, where they are large enough to be worth a process.
+"""Read large files of several ranks in parallel, in worker processes; small files are read in this process.
 
-The processes are started as commands: a copy of this one (fork) would inherit locks of threads that it does not have,
-and a fresh one of the multiprocessing module would run the caller's script once more.
+Workers are spawned, not forked: a fork would inherit locks that threads of this process hold (Polars has a thread
+pool), and could deadlock on them.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import pickle
-import subprocess
+import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from importlib import import_module
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from stagescope.vocabulary.errors import InputError, StagescopeError
+from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 Found = TypeVar("Found")
 
 LARGE_BYTES = 32 << 20
-"""What takes as long to read as a process takes to start."""
+"""Reading a file of this size takes about as long as starting a process."""
 
 
 def read_each(
@@ -33,28 +34,41 @@ def read_each(
     on_read: Callable[[Path], object],
     pattern: str | None = None,
 ) -> list[Found]:
-    """Return what `read(path, pattern)` returns for each path, in their order; `on_read` is called with each when read.
+    """Return `read(path, pattern)` for each path, in the order of `paths`; `on_read` is called after each file.
 
-    `read` is a function of a module, and what it returns can be pickled. Raises what it raises, and InputError for a
-    process that failed.
+    `read` must be a module-level function with a result that can be pickled. Raises what it raises, also from a
+    worker, and InputError if a worker process is killed.
     """
     large = [path for path in paths if path.stat().st_size >= LARGE_BYTES]
-    workers = min(len(large), _cores())
-    found = {}
-    with TemporaryDirectory(prefix="stagescope-") as directory, ThreadPoolExecutor(max(workers, 1)) as pool:
-        running = {
-            pool.submit(_read_elsewhere, read, path, Path(directory, str(number)), pattern): path
-            for number, path in enumerate(large if workers > 1 else [])
-        }
+    workers = min(len(large), _cores()) if _can_spawn() else 0
+    if workers < 2:  # noqa: PLR2004 - one worker would only add the cost of starting it
+        return [_read_here(read, path, on_read, pattern) for path in paths]
+    found: dict[Path, Found] = {}
+    with _workers(workers) as pool:
+        with _main_hidden():
+            running = {pool.submit(read, path, pattern): path for path in large}
         for path in paths:
             if path not in running.values():
-                found[path] = read(path, pattern)
-                on_read(path)
+                found[path] = _read_here(read, path, on_read, pattern)
         for future in as_completed(running):
             path = running[future]
-            found[path] = future.result()
+            try:
+                found[path] = future.result()
+            except BrokenProcessPool:
+                raise InputError.worker_killed(path) from None
             on_read(path)
     return [found[path] for path in paths]
+
+
+def _read_here(
+    read: Callable[[Path, str | None], Found],
+    path: Path,
+    on_read: Callable[[Path], object],
+    pattern: str | None,
+) -> Found:
+    found = read(path, pattern)
+    on_read(path)
+    return found
 
 
 def _cores() -> int:
@@ -62,34 +76,42 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _read_elsewhere(
-    read: Callable[[Path, str | None], Found], path: Path, result: Path, pattern: str | None
-) -> Found:
-    """Return what another process has read."""
-    command = [sys.executable, "-m", __name__, read.__module__, read.__name__, str(path), str(result)]
-    command += [] if pattern is None else [pattern]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode or not result.exists():
-        last = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-        raise InputError.damaged(path, f"the process that read it failed: {last}")
-    # It was written a moment ago, by a process of ours, into a directory of ours.
-    found: Found | StagescopeError = pickle.loads(result.read_bytes())  # noqa: S301 - see above
-    if isinstance(found, StagescopeError):
-        raise found
-    return found
+def _can_spawn() -> bool:
+    """Return whether this process may have children: an embedded interpreter and a daemonic worker may not."""
+    return bool(sys.executable) and not multiprocessing.current_process().daemon
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Read with the function of the module, which the first arguments name, one path into another; then a pattern."""
-    module, name, path, result, *pattern = arguments
-    read: Callable[[Path, str | None], object] = getattr(import_module(module), name)
-    found: object
+@contextmanager
+def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool whose workers are terminated, rather than awaited, if the block raises (as on Ctrl-C)."""
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _ignore_interrupts)
     try:
-        found = read(Path(path), pattern[0] if pattern else None)
-    except StagescopeError as error:
-        found = error
-    Path(result).write_bytes(pickle.dumps(found))
+        yield pool
+    except BaseException:
+        # Reading one file can take minutes, and shutdown() alone would wait for it.
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C to the parent: a terminal sends it to all processes, and each worker would print a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Keep workers that start in the block from importing the caller's `__main__`, as spawning otherwise does.
+
+    A script without `if __name__ == "__main__"` would run again in every worker, and a program from standard input
+    cannot be imported. Nothing in `__main__` is needed: only functions of modules run in the workers.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

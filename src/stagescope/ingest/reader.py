@@ -1,4 +1,4 @@
-"""What a reader is: the one shape that every input format takes."""
+"""The interface of a reader: what every input format provides, and the options it gets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 HEAD_BYTES = 4096
-"""How much of a file's beginning `Reader.recognizes` is shown, decompressed."""
+"""Number of decompressed bytes from the beginning of a file that are passed to `Reader.recognizes`."""
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What the caller knows about a run and its files may not say.
+    """Facts about a run that the caller knows and the files may lack.
 
-    `layout` says how the ranks form pipelines, `schedule` and `microbatches` (per step and pipeline) what they
-    ran, `pattern` how a trace calls its actions (ingest/annotations/name_pattern.py). `on_read` is
-    called with each file when it has been read, so that long work can be watched.
+    `layout` describes how the ranks form pipelines, `schedule` and `microbatches` (per step and pipeline) what they
+    ran, `pattern` how a trace names its actions (ingest/annotations/name_pattern.py). `on_read` is called with each
+    file after it has been read, to report progress.
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -33,7 +33,7 @@ class ReadOptions:
     on_read: Callable[[Path], object] | None = None
 
     def done(self, path: Path) -> None:
-        """Say that a file has been read."""
+        """Report that a file has been read."""
         if self.on_read is not None:
             self.on_read(path)
 
@@ -42,11 +42,10 @@ class ReadOptions:
 class Reader:
     """One input format: how its files are found, recognized and read.
 
-    `patterns` are shell patterns in lower case that only narrow the search through a directory by the name of a
-    file; whether a file belongs to the format is decided by `recognizes(path, head)`, from the first
-    `HEAD_BYTES` bytes of its content, decompressed. `read` gets every recognized file of one call at once, so
-    that a reader can join what a run spread over several files; it leaves null what no file says, such as
-    stages and coordinates, which ingest/stages.py then fills in for every reader alike.
+    `patterns` are lower-case shell patterns that only narrow a directory search by file name. Whether a file belongs
+    to the format is decided by `recognizes(path, head)` from the first `HEAD_BYTES` decompressed bytes. `read` gets
+    all recognized files of one call at once, because a run may be spread over several files. It leaves unknown values
+    null; ingest/stages.py then fills in stages and coordinates for every reader.
     """
 
     name: str

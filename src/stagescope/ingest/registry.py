@@ -1,4 +1,4 @@
-"""The input formats: one visible tuple, and what other packages register beside it."""
+"""The registry of input formats: the built-in readers, and those that other packages register."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ READERS: tuple[Reader, ...] = (
     table.CSV,
     paddle_log.READER,
 )
-"""The formats that stagescope itself reads, in the order in which they are asked whether a file is theirs.
+"""The built-in readers, in the order in which `recognizes` is called.
 
-Whoever has to look through a whole file for an answer comes last.
+Readers that must scan a whole file to recognize it come last.
 """
 
 ENTRY_POINT_GROUP = "stagescope.readers"
 
 
 class Registry(NamedTuple):
-    """Every usable reader, and one diagnostic per registered reader that cannot be used."""
+    """All usable readers, and one diagnostic per registered reader that cannot be used."""
 
     readers: tuple[Reader, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
 def load_registry() -> Registry:
-    """Return READERS and the readers that installed packages register, in that order.
+    """Return READERS followed by the readers that installed packages register.
 
-    A package registers a `Reader` under the entry-point group `stagescope.readers`. One that fails to load,
-    or is no Reader, is left out with a diagnostic: it must not keep stagescope from reading the rest.
+    A package registers a `Reader` under the entry-point group `stagescope.readers`. An entry that fails to load, or
+    is not a Reader, is skipped with a diagnostic: it must not prevent reading the other formats.
     """
     loaded = [_load(entry) for entry in entry_points(group=ENTRY_POINT_GROUP)]
     readers = (one for one in loaded if isinstance(one, Reader))
@@ -61,7 +61,7 @@ def load_registry() -> Registry:
 
 
 def _load(entry: EntryPoint) -> Reader | Diagnostic:
-    """Return the registered reader, or why it cannot be used."""
+    """Return the registered reader, or a diagnostic with the reason why it cannot be used."""
     try:
         reader = entry.load()
     except Exception as error:  # noqa: BLE001 - foreign code: no fault of it may stop the other readers
@@ -73,4 +73,4 @@ def _load(entry: EntryPoint) -> Reader | Diagnostic:
 
 def _unusable(entry: EntryPoint, reason: str) -> Diagnostic:
     message = f"the registered reader {entry.name!r} cannot be used: {reason}"
-    return Diagnostic("warning", message, location=entry.value)
+    return Diagnostic("warning", message, location=entry.value, code="reader.unusable")

@@ -1,4 +1,4 @@
-"""The schedule that the caller says was run, on the ranks of which no file says it."""
+"""Apply the schedule that the caller stated to ranks whose files state none."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 
 def with_schedule(timeline: Timeline, spelled: str | None) -> Timeline:
-    """Return the timeline with the schedule that the caller says, on ranks whose files state none.
+    """Return the timeline with `spelled` as the schedule of ranks whose files state none.
 
-    A spelling that nobody knows changes nothing, and a warning says so.
+    An unknown schedule name leaves the timeline unchanged and adds a warning.
     """
     name = known_schedule(spelled)
     if name is None:
-        text = f"no schedule {spelled!r} is known here: nothing is made of it"
-        return timeline if is_spelling(spelled) else timeline.with_diagnostics([Diagnostic("warning", text)])
+        if is_spelling(spelled):
+            return timeline
+        text = f"unknown schedule {spelled!r}: ignored"
+        return timeline.with_diagnostics([Diagnostic("warning", text, code="schedule.unknown")])
     stated = pl.col("schedule").fill_null(pl.lit(name, pl.String))
     return replace(timeline, ranks=timeline.ranks.with_columns(stated))

@@ -1,14 +1,14 @@
-"""A simulated step becomes a Timeline, so that theory goes the way of measurements.
+"""Turn a simulated step into a Timeline, so that theory is analyzed and exported by the same code as measurements.
 
-Times are those of the simulation to the nanosecond, from 0 on. What is written down where:
+Times are those of the simulation in nanoseconds, starting at 0. The mapping:
 
-* an overlapped pair is two spans with the same times that share a pair id;
-* a message that takes time is a send and a receive, both from the end of the job that made it to its arrival.
-  The receive's wait is the time in which its rank was done with everything before and stood still for it; a
-  blocking send's wait is its whole length. Messages that take no time are left out;
-* reductions of gradients are comm spans, optimizer steps compute spans, of the ranks that take part;
-* a rank's chunks are numbered by the first micro-batch that goes through them, then by stage, so that in a
-  bidirectional schedule chunk 0 is the same direction on every rank.
+* An overlapped pair becomes two spans with the same times and one pair id.
+* A message with a nonzero transfer time becomes a send and a receive, both from the end of the producing action to
+  the arrival. The receive's wait is the time during which its rank was idle waiting for it; a blocking send waits for
+  its whole length. Messages without a transfer time are omitted.
+* Gradient reductions become comm spans, optimizer steps compute spans, on the participating ranks.
+* A rank's chunks are numbered by the first micro-batch that runs on them, then by stage. In a bidirectional schedule
+  chunk 0 is thereby the same direction on every rank.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def timeline_of_simulation(
 ) -> Timeline:
     """Return the Timeline of a simulated step: its spans, one ranks row per rank, and step 0 of each.
 
-    `schedule` is the name that the ranks carry. `in_cost_units` says that the costs were relative, 1 unit as
-    1 ms, so that pictures name no unit of time; nothing else depends on it.
+    `schedule` is the schedule name in `ranks`. `in_cost_units` marks costs as relative (1 unit stored as 1 ms):
+    figures then show no unit of time; nothing else depends on it.
     """
     clock = COST_UNIT_CLOCK if in_cost_units else SIMULATED_CLOCK
     ranks = sorted(simulation.order)
@@ -87,16 +87,16 @@ def _ranks_table(ranks: list[int], schedule: str | None, clock: str) -> pl.DataF
 
 
 def _spans(simulation: Simulation) -> pl.DataFrame:
-    jobs = _frame(_action_rows(simulation), COLUMNS)
+    actions = _frame(_action_rows(simulation), COLUMNS)
     chunks = (
-        jobs.group_by("rank", "stage")
+        actions.group_by("rank", "stage")
         .agg(first=pl.min("microbatch"))
         .sort("rank", "first", "stage")
         .select("rank", "stage", chunk=pl.int_range(pl.len(), dtype=pl.Int32).over("rank"))
     )
     transfers = _frame(_transfer_rows(simulation), COLUMNS | WAITS)
     step_end = _frame(_step_end_rows(simulation), COLUMNS)
-    spans = pl.concat([jobs, transfers, step_end], how="diagonal").join(
+    spans = pl.concat([actions, transfers, step_end], how="diagonal").join(
         chunks, on=["rank", "stage"], how="left", maintain_order="left"
     )
     lanes = {name: kind.lane for name, kind in BY_NAME.items()}
@@ -105,7 +105,7 @@ def _spans(simulation: Simulation) -> pl.DataFrame:
 
 
 def _frame(rows: Iterable[Row], columns: dict[str, Any]) -> pl.DataFrame:
-    # Column by column is several times as fast as row by row with a schema of enumerations.
+    # Building column by column is several times faster than row by row when the schema has enum types.
     values = list(zip(*rows, strict=True)) or [()] * len(columns)
     return pl.DataFrame(
         [
@@ -116,7 +116,7 @@ def _frame(rows: Iterable[Row], columns: dict[str, Any]) -> pl.DataFrame:
 
 
 def _action_rows(simulation: Simulation) -> Iterator[Row]:
-    """Yield every job, an overlapped pair as two with one pair id."""
+    """Yield every action; an overlapped pair as two rows with one pair id."""
     pairs = 0
     for rank, actions in simulation.order.items():
         times = zip(actions, simulation.starts_ns[rank], simulation.ends_ns[rank], strict=True)
@@ -124,13 +124,13 @@ def _action_rows(simulation: Simulation) -> Iterator[Row]:
             pair = None if partner is None else pairs
             yield rank, KIND_BY_LETTER[kind], stage, microbatch, pair, None, None, start_ns, end_ns
             if partner is not None:
-                kind, stage, microbatch, _ = partner  # noqa: PLW2901 - the other job of the same action
+                kind, stage, microbatch, _ = partner  # noqa: PLW2901 - the second action of the pair
                 yield rank, KIND_BY_LETTER[kind], stage, microbatch, pair, None, None, start_ns, end_ns
                 pairs += 1
 
 
 def _transfer_rows(simulation: Simulation) -> Iterator[Row]:
-    """Yield a send and a receive per message that takes time."""
+    """Yield a send and a receive per message with a nonzero transfer time."""
     free_ns = _free_before(simulation)
     for transfer in simulation.transfers():
         if transfer.end_ns == transfer.start_ns:
@@ -143,8 +143,8 @@ def _transfer_rows(simulation: Simulation) -> Iterator[Row]:
         blocked = times if simulation.costs.blocking else (None, None)
         sent = f"send_{direction}", stage, microbatch, None, transfer.receiver, size
         yield transfer.sender, *sent, *times, *blocked
-        job = direction, *consumer
-        waited = (free_ns[job], transfer.end_ns) if free_ns[job] < transfer.end_ns else (None, None)
+        fed = direction, *consumer
+        waited = (free_ns[fed], transfer.end_ns) if free_ns[fed] < transfer.end_ns else (None, None)
         received = f"recv_{direction}", *consumer, None, transfer.sender, size
         yield transfer.receiver, *received, *times, *waited
 
@@ -156,25 +156,24 @@ def _bytes(simulation: Simulation, link: int) -> int | None:
 
 
 def _free_before(simulation: Simulation) -> dict[tuple[str, int, int], int]:
-    """Return per job that may receive a message since when its rank had nothing else to do."""
+    """Return for each action that may receive a message the time from which its rank was idle."""
     free: dict[tuple[str, int, int], int] = {}
     blocking = simulation.transfers() if simulation.costs.blocking else ()
     released_ns = {transfer.producer: transfer.end_ns for transfer in blocking}
     for rank, actions in simulation.order.items():
         before_ns = 0
         for action, end_ns in zip(actions, simulation.ends_ns[rank], strict=True):
-            jobs = action.parts
             free |= {
-                (DIRECTIONS[job.kind], job.stage, job.microbatch): before_ns
-                for job in jobs
-                if job.kind != "W"
+                (DIRECTIONS[part.kind], part.stage, part.microbatch): before_ns
+                for part in action.parts
+                if part.kind != "W"  # a weight gradient needs no message
             }
-            before_ns = max(end_ns, *(released_ns.get(job, 0) for job in jobs))
+            before_ns = max(end_ns, *(released_ns.get(part, 0) for part in action.parts))
     return free
 
 
 def _step_end_rows(simulation: Simulation) -> Iterator[Row]:
-    """Yield the reductions of gradients and the optimizer steps."""
+    """Yield the gradient reductions and the optimizer steps."""
     for reduction in simulation.reductions:
         for rank in reduction.ranks:
             yield (

@@ -1,4 +1,4 @@
-"""The clocks that a source's stamps are of, before anything has aligned them."""
+"""Build the `clocks` rows of a source, as its timestamps were recorded, before any alignment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def source_clocks(machines: Mapping[str, str | None], method: str, *, is_known: bool = True) -> pl.DataFrame:
-    """Return the CLOCKS rows of some clocks, each with the machine that it is of, as they stand in the source.
+    """Return one CLOCKS row per key of `machines`, which maps each clock to its machine; all offsets are 0.
 
-    `method` says what they are. One clock agrees with itself, if it `is_known` to be one; how far several are apart
-    is unknown.
+    `method` describes the clocks. A single clock has an error of 0 if it `is_known` to be one clock; the error
+    between several clocks is unknown (null).
     """
     error_ns = 0 if len(machines) == 1 and is_known else None
     rows = pl.DataFrame(

@@ -1,8 +1,8 @@
-"""Where stages come from: the file, else the caller, else the way of micro-batch 0.
+"""Determine the stage of every span: from the file, else from the caller's layout, else by inference.
 
-A rank's coordinates are those that its file states; where none does, those of the layout that the caller gives; else
-they are inferred and said so. A action's stage follows from its rank's pipeline coordinate and its model chunk, by the
-placement of the schedule.
+A rank's coordinates come from its file, else from the layout that the caller gives, else from the path of micro-batch
+0 (coordinate_inference.py), which a diagnostic reports. The stage of an action follows from its rank's pipeline
+coordinate and model chunk, by the placement of the schedule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.arrival import infer_coordinates
+from stagescope.ingest.coordinate_inference import infer_coordinates
 from stagescope.ingest.layout import coordinates
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.schedules.catalog import NAMES, find_schedule
@@ -28,14 +28,15 @@ PLACED = (*ACTION_KINDS, *TRANSFERS, "loss")
 """The kinds that belong to a stage."""
 
 FOLDED_FRACTION = 0.5
-"""On a V the second chunk follows the first at once on the last rank, and only after the whole way on the first."""
+"""In a V placement, chunk 1 follows chunk 0 immediately on the last rank, but on the first rank only after micro-batch
+0 has traversed the pipeline twice. The wait on the last rank must be below this fraction of the wait on the first."""
 
 
 def place_stages(timeline: Timeline, layout: Layout) -> Timeline:
-    """Return the timeline with coordinates in `ranks` and stages in `spans` wherever they were open and can be known.
+    """Return the timeline with missing coordinates in `ranks` and missing stages in `spans` filled in where possible.
 
-    What a file states is kept, and a warning says where the layout contradicts it. What stays open stays null, with
-    a warning. Raises InputError when the layout does not fit the number of ranks.
+    Values stated by a file are kept, with a warning if the layout contradicts them. Values that remain unknown stay
+    null, with a warning. Raises InputError if the layout does not fit the number of ranks.
     """
     timeline = _with_coordinates(timeline, layout)
     open_stages = pl.col("stage").is_null() & pl.col("kind").is_in(PLACED)
@@ -58,28 +59,30 @@ def _with_coordinates(timeline: Timeline, layout: Layout) -> Timeline:
         return timeline
     inferred = infer_coordinates(timeline) if _all_took_part(timeline) else None
     if inferred is None:
-        text = "the stages of the ranks are not known and cannot be inferred: say how many with --pp (--tp, --dp, --cp)"
-        return timeline.with_diagnostics([Diagnostic("warning", text, count=ranks.height)])
+        text = "the stages of the ranks are unknown and cannot be inferred: give the sizes with --pp (--tp, --dp, --cp)"
+        return timeline.with_diagnostics(
+            [Diagnostic("warning", text, count=ranks.height, code="stages.unknown")]
+        )
     return _merged(timeline, inferred.coordinates).with_diagnostics(
-        [_said(inferred.coordinates, inferred.evidence)]
+        [_inference_note(inferred.coordinates, inferred.evidence)]
     )
 
 
 def _world_size(ranks: pl.DataFrame) -> int:
-    """Return how many ranks the run has: as many as it declared, and at least those that are there."""
+    """Return the number of ranks of the run: the declared number, or more if higher rank numbers are present."""
     numbers = [int(rank) + 1 for rank in ranks["rank"]]
     return max(numbers + [int(size) for size in ranks["world_size"].drop_nulls()])
 
 
 def _all_took_part(timeline: Timeline) -> bool:
-    """Tell whether every rank of the run has actions here: where some are missing, the others' places are not known."""
+    """Return whether every rank of the run has actions: with ranks missing, the order of the others proves nothing."""
     with_actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))["rank"].n_unique()
     declared = timeline.ranks["world_size"].max()
     return with_actions == timeline.ranks.height and (declared is None or declared == with_actions)
 
 
 def _merged(timeline: Timeline, found: pl.DataFrame) -> Timeline:
-    """Return the timeline with coordinates where its own are null."""
+    """Return the timeline with `found` in place of null coordinates."""
     names = [name for name in DIMENSIONS if name in found.columns]
     joined = timeline.ranks.join(found, on="rank", how="left", suffix="_found", maintain_order="left")
     filled = [pl.coalesce(name, f"{name}_found").alias(name) for name in names]
@@ -94,18 +97,24 @@ def _contradictions(ranks: pl.DataFrame, given: pl.DataFrame) -> list[Diagnostic
     wrong = stated.filter(differs)["rank"]
     if wrong.is_empty():
         return []
-    text = f"the files state other coordinates than the options for rank {compact_ranges(wrong)}; the files' are used"
-    return [Diagnostic("warning", text, count=len(wrong))]
+    text = (
+        f"the options contradict the coordinates that the files state for rank {compact_ranges(wrong)};"
+        " the files are used"
+    )
+    return [Diagnostic("warning", text, count=len(wrong), code="stages.contradicted")]
 
 
-def _said(found: pl.DataFrame, evidence: str) -> Diagnostic:
+def _inference_note(found: pl.DataFrame, evidence: str) -> Diagnostic:
     by_stage = found.sort("pp", "rank").group_by("pp", maintain_order=True).agg("rank")
     stages = "; ".join(
         f"{pp}: rank {compact_ranges(ranks)}" for pp, ranks in by_stage.head(SHOWN_STAGES).iter_rows()
     )
     more = f"; and {by_stage.height - SHOWN_STAGES} more" if by_stage.height > SHOWN_STAGES else ""
-    text = f"no file states the stages; inferred from {evidence}: {stages}{more} (say it with --pp, --tp, --dp, --cp)"
-    return Diagnostic("info", text, count=found.height)
+    text = (
+        f"no file states the stages; inferred from {evidence}: {stages}{more}"
+        " (override with --pp, --tp, --dp, --cp)"
+    )
+    return Diagnostic("info", text, count=found.height, code="stages.inferred")
 
 
 SHOWN_STAGES = 8
@@ -122,13 +131,14 @@ def _with_stages(timeline: Timeline, open_stages: pl.Expr) -> pl.DataFrame:
     if placement == "v":
         stage = chunk * size + pl.when(chunk % 2 == 1).then(size - 1 - pl.col("pp")).otherwise("pp")
     elif placement == "bidirectional":
+        # The direction of a micro-batch decides its stage here, and neither rank nor chunk states it.
         stage = pl.lit(None, pl.Int32)
     filled = pl.when(open_stages).then(stage.cast(pl.Int32)).otherwise("stage").alias("stage")
     return spans.with_columns(filled).select(timeline.spans.columns)
 
 
 def _placement(timeline: Timeline, spans: pl.DataFrame, chunk_count: int) -> str:
-    """Return the placement of the schedule that the ranks state, else the one that the first micro-batch shows."""
+    """Return the placement of the schedule that the ranks state, else the one that micro-batch 0 shows."""
     stated = timeline.ranks["schedule"].drop_nulls().unique()
     for name in stated:
         if name in NAMES:
@@ -137,7 +147,7 @@ def _placement(timeline: Timeline, spans: pl.DataFrame, chunk_count: int) -> str
 
 
 def _is_folded(spans: pl.DataFrame) -> bool:
-    """Tell whether micro-batch 0 goes from the first chunk to the second at once on the last rank."""
+    """Return whether micro-batch 0 goes directly from chunk 0 to chunk 1 on the last rank, as in a V placement."""
     first = spans.filter(
         (pl.col("kind") == "forward") & (pl.col("microbatch") == 0) & pl.col("pp").is_not_null()
     )

@@ -1,7 +1,7 @@
-"""A file as a stream of plain bytes, whether it is compressed or not.
+"""Read a file as a stream of bytes, decompressed if necessary.
 
-gzip (RFC 1952) and Zstandard (RFC 8878) are known by their first bytes, not by the file's name. A file that was
-cut off or damaged gives everything before the damage; what was wrong stands in `ByteStream.damage` afterwards.
+gzip (RFC 1952) and Zstandard (RFC 8878) are detected by their first bytes, not by the file name. A truncated or
+damaged file yields everything before the damage; `ByteStream.damage` then describes what was wrong.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 GZIP_WINDOW_BITS = 31
-"""zlib's code for a window of 32 KiB inside a gzip header."""
+"""zlib's `wbits` value for a gzip header with a window of 32 KiB."""
 
 INPUT_BYTES = 1 << 18
 ZSTD_INPUT_BYTES = 1 << 12
-"""Zstandard offers no limit on what one call gives back; a block of 4 bytes can stand for 128 KiB."""
+"""Zstandard cannot limit the output of one call, and 4 bytes can expand to 128 KiB; small inputs bound it."""
 
 OUTPUT_BYTES = 1 << 22
 
 
 class _Decompressor(Protocol):
-    """What zlib and zstandard have in common."""
+    """The common interface of the zlib and zstandard decompressors."""
 
     @property
     def eof(self) -> bool: ...
@@ -41,13 +41,13 @@ class _Decompressor(Protocol):
 
 
 class ByteStream:
-    """The bytes of one file, decompressed while they are read; use it in a `with` statement."""
+    """The bytes of one file, decompressed on the fly; use it in a `with` statement."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`; raises InputError where the system refuses."""
+        """Open `path`; raises InputError if the system refuses."""
         self.path = path
         self.damage: str | None = None
-        """Why the stream ended before the file's content did; None while nothing is known to be wrong."""
+        """Why the stream ended early; None while no damage was found."""
         try:
             self._file: IO[bytes] = path.open("rb")
             magic = self._file.read(len(ZSTD_MAGIC))
@@ -60,7 +60,7 @@ class ByteStream:
         self._rest = memoryview(b"")
 
     def read(self, size_bytes: int = -1) -> bytes:
-        """Return the next `size_bytes` bytes, fewer only at the end; all that is left when negative."""
+        """Return the next `size_bytes` bytes, fewer only at the end; all remaining bytes if negative."""
         wanted = size_bytes if size_bytes >= 0 else float("inf")
         parts: list[bytes | memoryview] = []
         found = 0
@@ -77,7 +77,7 @@ class ByteStream:
         return b"".join(parts)
 
     def __enter__(self) -> Self:
-        """Return the stream itself."""
+        """Return the open stream."""
         return self
 
     def __exit__(
@@ -99,23 +99,23 @@ class ByteStream:
             raise InputError.cannot_read(self.path, reason) from None
 
     def _gzip(self) -> Iterator[bytes]:
-        """Yield what the members of a gzip file hold, at most OUTPUT_BYTES at a time."""
+        """Yield the content of all members of a gzip file, at most OUTPUT_BYTES at a time."""
         unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
         data = b""
         try:
             while data := data or self._file.read(INPUT_BYTES):
                 yield unpacker.decompress(data, OUTPUT_BYTES)
                 data = unpacker.unconsumed_tail
-                if unpacker.eof:  # members may follow one another, and padding the last
+                if unpacker.eof:  # another member may follow, or zero padding (RFC 1952, 2.2)
                     data = (unpacker.unused_data or self._file.read(INPUT_BYTES)).lstrip(b"\0")
                     unpacker = zlib.decompressobj(GZIP_WINDOW_BITS) if data else unpacker
         except zlib.error as error:
-            self._say_damage(f"the gzip data are damaged ({error})")
+            self._note_damage(f"the gzip data are damaged ({error})")
             return
         self._check_end(unpacker)
 
     def _zstd(self) -> Iterator[bytes]:
-        """Yield what the frames of a Zstandard file hold."""
+        """Yield the content of all frames of a Zstandard file."""
         import zstandard  # noqa: PLC0415 - a library that few files need
 
         unpacker = zstandard.ZstdDecompressor().decompressobj()
@@ -127,18 +127,18 @@ class ByteStream:
                 if unpacker.eof and (data := unpacker.unused_data or self._file.read(ZSTD_INPUT_BYTES)):
                     unpacker = zstandard.ZstdDecompressor().decompressobj()
         except zstandard.ZstdError as error:
-            self._say_damage(f"the Zstandard data are damaged ({error})")
+            self._note_damage(f"the Zstandard data are damaged ({error})")
             return
         self._check_end(unpacker)
 
     def _check_end(self, unpacker: _Decompressor) -> None:
         if not unpacker.eof:
-            self._say_damage("the compressed data end in the middle")
+            self._note_damage("the compressed data are truncated")
 
-    def _say_damage(self, what: str) -> None:
+    def _note_damage(self, what: str) -> None:
         self.damage = f"{what}, before byte {self._file.tell()} of the file"
 
 
 def open_stream(path: Path) -> ByteStream:
-    """Return `path` as a stream of bytes, decompressed where it is compressed; raises InputError."""
+    """Return `path` as a stream of decompressed bytes; raises InputError if it cannot be opened."""
     return ByteStream(path)

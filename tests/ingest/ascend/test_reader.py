@@ -318,7 +318,7 @@ def test_an_empty_first_rank_hides_nothing_of_the_others(tmp_path):
     from_first = of_others.filter(pl.col("kind").str.starts_with("recv"), pl.col("peer") == 0)
     assert named_transfers(timeline).height == of_others.height - from_first.height
     path = truth.databases[0]
-    assert (0, f"not read: {path}: no SQLite database: it is empty (0 bytes)", 1) in said(timeline, "error")
+    assert (0, f"not read: {path}: not an SQLite database: it is empty (0 bytes)", 1) in said(timeline, "error")
 
 
 def test_a_truncated_profile_gives_what_stands_before_the_cut(tmp_path):
@@ -371,7 +371,7 @@ def test_nothing_usable_is_an_error(tmp_path):
     truth = write_cluster(tmp_path, Cluster(pp=2))
     for path in truth.databases.values():
         path.write_bytes(b"not a database at all")
-    with pytest.raises(InputError, match="no SQLite database: it begins with b'not a databa'"):
+    with pytest.raises(InputError, match="not an SQLite database: it begins with b'not a databa'"):
         read(truth)
 
 

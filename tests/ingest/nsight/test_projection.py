@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from nsight_reports import ENGINE, NCCL, REDUCE, SEND_RECV, Planted, thread, write_report
-from stagescope.ingest.nsight.holders import NOWHERE, Holders
+from stagescope.ingest.nsight.enclosing_ranges import NO_RANGE, EnclosingRanges
 from stagescope.ingest.nsight.projection import on_main_stream, project
 from stagescope.ingest.nsight.report import Report
 
@@ -24,7 +24,7 @@ ACTIONS = pl.DataFrame(
 def projected(tmp_path):
     def projected(planted, drop=(), actions=ACTIONS):
         with Report(write_report(tmp_path / "a.sqlite", planted, drop=drop)) as report:
-            return project(report, Holders(actions))
+            return project(report, EnclosingRanges(actions))
 
     return projected
 
@@ -70,7 +70,7 @@ def test_transfers_stand_apart_each_with_the_range_it_was_launched_in(projected)
     found = projected(planted)
     assert found.transfers.select("action", "start_ns", "end_ns").rows() == [
         (0, 1000, 1500),
-        (NOWHERE, 2000, 2500),
+        (NO_RANGE, 2000, 2500),
     ]
     assert found.work.is_empty()
 
@@ -109,4 +109,4 @@ def test_without_kernels_or_launches_nothing_is_projected(projected, table):
     planted = Planted()
     planted.kernel(10, 1000, 1100)
     found = projected(planted, [f"DROP TABLE {table}"])
-    assert np.isin(found.work["action"].to_numpy(), [NOWHERE]).all()
+    assert np.isin(found.work["action"].to_numpy(), [NO_RANGE]).all()

@@ -14,11 +14,11 @@ from stagescope.ingest.annotations.steps import (
     with_steps,
 )
 from stagescope.ingest.kineto.annotated import annotated_spans, named_marks
-from stagescope.ingest.kineto.by_transfers import infer_by_transfers
 from stagescope.ingest.kineto.device import on_device
 from stagescope.ingest.kineto.evaluations import find_evaluations, without_evaluations
 from stagescope.ingest.kineto.facts import RankFacts, rank_facts
-from stagescope.ingest.kineto.inferred import Inferred, infer_spans
+from stagescope.ingest.kineto.inferred_actions import Inferred, infer_spans
+from stagescope.ingest.kineto.inferred_from_transfers import infer_from_transfers
 from stagescope.ingest.kineto.operator_classes import BACKWARD, SEND
 from stagescope.ingest.kineto.tables import read_tables
 from stagescope.model.diagnostics import Diagnostic
@@ -137,7 +137,7 @@ def _inferred_from(read: TraceTables, facts: RankFacts) -> tuple[Inferred, str, 
     found = infer_spans(read.tables)
     if found.actions.height:
         return found, "operators, flows and transfers", UNMATCHED_BACKWARDS
-    told = infer_by_transfers(read.tables, facts)
+    told = infer_from_transfers(read.tables, facts)
     return told, BY_TRANSFERS, UNMATCHED_TRANSFERS
 
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from stagescope.ingest.annotations.name_pattern import NamePattern
 from stagescope.ingest.annotations.steps import STEPS_SCHEMA, named_steps, step_openings, with_steps
-from stagescope.ingest.nsight.holders import NOWHERE, Holders
+from stagescope.ingest.nsight.enclosing_ranges import NO_RANGE, EnclosingRanges
 from stagescope.ingest.nsight.names import range_meaning, step_of
 from stagescope.ingest.nsight.projection import on_main_stream, project
 from stagescope.ingest.nsight.report import Report, process_of
@@ -62,7 +62,7 @@ def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | 
         if actions.is_empty():
             names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
             return Unmarked(path, ranges.height, names, [f"{one.table} {one.text}" for one in report.faults])
-        projected = project(report, Holders(actions))
+        projected = project(report, EnclosingRanges(actions))
         damage = [
             Diagnostic("error", f"table {fault.table} {fault.text}", str(path)) for fault in report.faults
         ]
@@ -153,7 +153,7 @@ def _notes(projected: Projected, actions: int, on_host: int, aside: int, path: P
     if aside:
         text = "kernels of actions ran on other streams than the action's own: their time is not drawn"
         found.append(Diagnostic("info", text, str(path), count=aside))
-    loose = projected.transfers.filter(pl.col("action") == NOWHERE).height
+    loose = projected.transfers.filter(pl.col("action") == NO_RANGE).height
     if loose:
         text = "transfers were launched in no range: whether they send or receive, and what, is not known"
         found.append(Diagnostic("info", text, str(path), count=loose))

@@ -18,7 +18,7 @@ from stagescope.ingest.annotations.kernel_classes import (
     TRANSFER_KERNEL,
     kernel_class,
 )
-from stagescope.ingest.nsight.holders import NOWHERE, Holders
+from stagescope.ingest.nsight.enclosing_ranges import NO_RANGE, EnclosingRanges
 from stagescope.ingest.nsight.report import ABSENT, KERNELS, LAUNCHES, process_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ WORK_SCHEMA = {
 class Projected(NamedTuple):
     """What the device did: per action, stream and class of kernel (WORK_SCHEMA), and every transfer of its own.
 
-    `action` is NOWHERE for a transfer in no range; `unlaunched` counts kernels whose launch was not recorded.
+    `action` is NO_RANGE for a transfer in no range; `unlaunched` counts kernels whose launch was not recorded.
     """
 
     work: pl.DataFrame
@@ -52,13 +52,13 @@ class Projected(NamedTuple):
 class Launches:
     """The launches of a report, searchable by process and correlation id."""
 
-    def __init__(self, report: Report, holders: Holders) -> None:
+    def __init__(self, report: Report, enclosing: EnclosingRanges) -> None:
         keys, actions = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for block in report.blocks(LAUNCHES, LAUNCH_COLUMNS):
             numbered = block["correlationId"] > 0
             thread, start = block["globalTid"][numbered], block["start"][numbered]
             keys.append(_key(process_of(thread), block["correlationId"][numbered]))
-            actions.append(holders.find(thread, start))
+            actions.append(enclosing.find(thread, start))
         every = np.concatenate(keys)
         order = np.argsort(every, kind="stable")
         processes = np.unique(every >> CORRELATION_BITS)
@@ -73,16 +73,16 @@ class Launches:
     def actions(self, process: Numbers, correlation: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
         """Return the action that launched each kernel, and whether the launch was recorded at all."""
         if len(self._keys) == 0:
-            return np.full(len(process), NOWHERE, np.int64), np.zeros(len(process), np.bool_)
+            return np.full(len(process), NO_RANGE, np.int64), np.zeros(len(process), np.bool_)
         key = _key(process, correlation)
         place = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
         known = self._keys[place] == key
-        return np.where(known, self._actions[place], NOWHERE).astype(np.int64), known
+        return np.where(known, self._actions[place], NO_RANGE).astype(np.int64), known
 
 
-def project(report: Report, holders: Holders) -> Projected:
+def project(report: Report, enclosing: EnclosingRanges) -> Projected:
     """Return what the kernels of a report did for the actions that hold their launches."""
-    launches = Launches(report, holders)
+    launches = Launches(report, enclosing)
     classes = {number: kernel_class(name) for number, name in report.names_like("ccl").items()}
     communicating = np.array(sorted(n for n, what in classes.items() if what != COMPUTE_KERNEL), np.int64)
     work, transfers = [pl.DataFrame(schema=WORK_SCHEMA)], [pl.DataFrame(schema=WORK_SCHEMA)]
@@ -114,7 +114,7 @@ def on_main_stream(work: pl.DataFrame, kinds: pl.DataFrame) -> tuple[pl.DataFram
 
     `kinds` has action and is_reduce: a reduction of gradients is made of collectives, any other action is not.
     """
-    told = work.filter(pl.col("action") != NOWHERE).join(kinds, on="action", how="inner")
+    told = work.filter(pl.col("action") != NO_RANGE).join(kinds, on="action", how="inner")
     own = told.filter(
         (pl.col("what") == COMPUTE_KERNEL) | ((pl.col("what") == COLLECTIVE_KERNEL) & pl.col("is_reduce"))
     )

@@ -63,6 +63,14 @@ class InputError(StagescopeError):
         return cls(f"cannot read {shown}: its name is not valid UTF-8", "rename it, or a directory above it")
 
     @classmethod
+    def worker_killed(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a worker process that the system ended while files were being read."""
+        return cls(
+            f"{path} was not read: a worker process that was reading traces was killed",
+            "the system may have run out of memory: give fewer files at once",
+        )
+
+    @classmethod
     def damaged(cls, path: str | os.PathLike[str], what: str) -> Self:
         """Return the error for a file of a known format with nothing usable in it."""
         return cls(f"{path}: {what}")

@@ -3,7 +3,7 @@
 import pytest
 
 from ingest.kineto.planted_traces import backward_operator, flow, in_us, mark, operator, tables_of
-from stagescope.ingest.kineto.inferred import infer_spans
+from stagescope.ingest.kineto.inferred_actions import infer_spans
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ NO_ACTION = 2
 class Inferred(NamedTuple):
     """Actions and transfers by `order`, the number of the action's forward in this trace; and what tells no action.
 
-    `unmatched` counts backwards without a forward, or transfers where these alone tell (by_transfers.py). `left_out`
+    `unmatched` counts backwards without a forward, or transfers where these alone tell (inferred_from_transfers.py). `left_out`
     counts the transfers that are of no action, as those of an evaluation.
     """
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsight_reports import thread
-from stagescope.ingest.nsight.holders import NOWHERE, Holders, Intervals
+from stagescope.ingest.nsight.enclosing_ranges import NO_RANGE, EnclosingRanges, Intervals
 
 
 def actions(*rows):
@@ -20,9 +20,9 @@ def actions(*rows):
     return pl.DataFrame(rows, schema, orient="row")
 
 
-def find(holders, *calls):
+def find(enclosing, *calls):
     threads, moments = zip(*calls, strict=True)
-    return holders.find(np.array(threads, np.int64), np.array(moments, np.int64)).tolist()
+    return enclosing.find(np.array(threads, np.int64), np.array(moments, np.int64)).tolist()
 
 
 @st.composite
@@ -44,17 +44,17 @@ def test_the_innermost_interval_is_found(intervals, moments):
     found = Intervals(*columns, np.arange(len(intervals))).holder(np.array(moments))
     for moment, number in zip(moments, found.tolist(), strict=True):
         holding = [(b - a, n) for n, (a, b) in enumerate(intervals) if a <= moment <= b]
-        assert number == (min(holding)[1] if holding else NOWHERE)
+        assert number == (min(holding)[1] if holding else NO_RANGE)
 
 
 def test_a_call_is_of_its_own_thread():
-    holders = Holders(actions((0, thread(7, 1), 0, 100, False), (1, thread(7, 2), 0, 100, False)))
-    assert find(holders, (thread(7, 1), 50), (thread(7, 2), 50), (thread(7, 1), 150)) == [0, 1, NOWHERE]
+    enclosing = EnclosingRanges(actions((0, thread(7, 1), 0, 100, False), (1, thread(7, 2), 0, 100, False)))
+    assert find(enclosing, (thread(7, 1), 50), (thread(7, 2), 50), (thread(7, 1), 150)) == [0, 1, NO_RANGE]
 
 
 def test_a_thread_without_ranges_works_for_the_backward_of_its_process():
-    holders = Holders(
+    enclosing = EnclosingRanges(
         actions((0, thread(7), 0, 100, False), (1, thread(7), 200, 300, True), (2, thread(8), 0, 400, True))
     )
     calls = [(thread(7, 9), 50), (thread(7, 9), 250), (thread(7, 9), 350), (thread(5, 9), 250)]
-    assert find(holders, *calls) == [NOWHERE, 1, NOWHERE, NOWHERE]
+    assert find(enclosing, *calls) == [NO_RANGE, 1, NO_RANGE, NO_RANGE]

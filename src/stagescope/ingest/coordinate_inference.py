@@ -1,10 +1,10 @@
-"""Which stage of the pipeline a rank is, from the way of micro-batch 0 through the ranks.
+"""Infer the pipeline coordinates of ranks from the path of micro-batch 0.
 
-Ranks on one clock stand in the order in which their forward of micro-batch 0 begins; ranks that run it at the same
-time are replicas of one stage. Between machines whose clocks are not aligned that order means nothing. There, the
-time between a rank's own forward and backward of micro-batch 0 tells: it is the way to the last stage and back, so
-the farther a stage is from the last one the longer it takes, whatever the schedule. Either way the answer is given
-only where it is clear.
+On one clock, the stages follow the order in which ranks begin the forward of micro-batch 0; ranks that run it at the
+same time are replicas of one stage. Across machines with unaligned clocks that order is meaningless. There the
+turnaround is used instead: the time between a rank's own forward and backward of micro-batch 0. It covers the path to
+the last stage and back, so it grows with the distance from the last stage under every schedule. Both methods return a
+result only if the evidence is unambiguous.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 BACKWARDS = ("backward", "backward_input")
 CLEAR_FRACTION = 0.02
-"""Turnarounds of neighboring stages differ by a forward and a backward at least; closer ones are no evidence."""
+"""Turnarounds of neighboring stages differ by at least one forward and one backward; anything closer is no evidence."""
 
 MOST_VIOLATED_FRACTION = 0.1
-"""The share of steps in which gradients may seem to come back too early before the order is not believed."""
+"""Largest fraction of steps in which a gradient may arrive before it was produced; above it the order is rejected."""
 
 
-class Arrival(NamedTuple):
-    """The stage order of the ranks: rank, pp, dp (the replica); and what it rests on, in words."""
+class InferredCoordinates(NamedTuple):
+    """Inferred coordinates (rank, pp, dp; dp is the replica) and a description of the evidence."""
 
     coordinates: pl.DataFrame
     evidence: str
 
 
-def infer_coordinates(timeline: Timeline) -> Arrival | None:
-    """Return the pipeline coordinate of every rank that ran micro-batch 0; None where the evidence is not clear."""
+def infer_coordinates(timeline: Timeline) -> InferredCoordinates | None:
+    """Return the pipeline coordinate of every rank that ran micro-batch 0; None if the evidence is ambiguous."""
     first = _first_actions(timeline)
     ranks = first["rank"].unique()
     if ranks.is_empty():
@@ -44,7 +44,7 @@ def infer_coordinates(timeline: Timeline) -> Arrival | None:
 
 
 def _first_actions(timeline: Timeline) -> pl.DataFrame:
-    """Return per step and rank the forward and the backward of micro-batch 0 on the rank's first chunk."""
+    """Return the forward and backward of micro-batch 0 on each rank's first chunk, one row per step and rank."""
     spans = timeline.spans.filter(
         (pl.col("microbatch") == 0) & (pl.col("chunk").fill_null(0) == 0) & pl.col("step").is_not_null()
     )
@@ -60,8 +60,8 @@ def _first_actions(timeline: Timeline) -> pl.DataFrame:
     return forward.join(backward, on=key, how="left").sort(key)
 
 
-def _by_arrival(first: pl.DataFrame) -> Arrival | None:
-    """Return the ranks by the time at which micro-batch 0 reaches them, replicas of one stage together."""
+def _by_arrival(first: pl.DataFrame) -> InferredCoordinates | None:
+    """Return the ranks ordered by when micro-batch 0 reaches them; overlapping forwards are replicas of one stage."""
     step_start_ns = pl.col("start_ns").min().over("step")
     times = first.select(
         "rank", since_ns=pl.col("start_ns") - step_start_ns, until_ns=pl.col("end_ns") - step_start_ns
@@ -69,6 +69,7 @@ def _by_arrival(first: pl.DataFrame) -> Arrival | None:
     ranks = times.group_by("rank").median().sort("since_ns", "rank")
     levels: list[list[int]] = []
     level_ends_ns = float("-inf")
+    # The earliest end of a level closes it: a replica of the same stage has begun by then, the next stage cannot have.
     for rank, begins_ns, ends_ns in ranks.iter_rows():
         if begins_ns >= level_ends_ns:
             levels.append([])
@@ -80,11 +81,11 @@ def _by_arrival(first: pl.DataFrame) -> Arrival | None:
     found = _coordinates(levels)
     if _returns_too_early(first, found):
         return None
-    return Arrival(found, "the order in which micro-batch 0 arrives")
+    return InferredCoordinates(found, "the order in which micro-batch 0 arrives")
 
 
-def _by_turnaround(first: pl.DataFrame) -> Arrival | None:
-    """Return the ranks by how long micro-batch 0 takes to come back to them, on each rank's own clock."""
+def _by_turnaround(first: pl.DataFrame) -> InferredCoordinates | None:
+    """Return the ranks ordered by the turnaround of micro-batch 0, measured on each rank's own clock."""
     ranks = (
         first.drop_nulls("back_start_ns")
         .group_by("rank")
@@ -93,12 +94,12 @@ def _by_turnaround(first: pl.DataFrame) -> Arrival | None:
     )
     if ranks.height < first["rank"].n_unique():
         return None
-    apart_ns = -ranks["turnaround_ns"].diff().drop_nulls()
-    if (apart_ns <= CLEAR_FRACTION * ranks["turnaround_ns"].max()).any():  # type: ignore[operator] # a number
+    difference_ns = -ranks["turnaround_ns"].diff().drop_nulls()
+    if (difference_ns <= CLEAR_FRACTION * ranks["turnaround_ns"].max()).any():  # type: ignore[operator] # a number
         return None
-    return Arrival(
+    return InferredCoordinates(
         _coordinates([[rank] for rank in ranks["rank"]]),
-        "the time that micro-batch 0 takes to come back, because the machines' clocks are not aligned",
+        "the turnaround of micro-batch 0, because the machines' clocks are not aligned",
     )
 
 
@@ -108,7 +109,7 @@ def _coordinates(levels: list[list[int]]) -> pl.DataFrame:
 
 
 def _returns_too_early(first: pl.DataFrame, found: pl.DataFrame) -> bool:
-    """Tell whether gradients would come back to a stage before the next one had made them."""
+    """Return whether gradients would reach a stage before the next stage has produced them."""
     by_stage = first.join(found, on="rank").group_by("step", "pp").agg(pl.min("back_start_ns", "back_end_ns"))
     following = by_stage.select("step", pl.col("pp") - 1, next_end_ns="back_end_ns")
     pairs = by_stage.join(following, on=["step", "pp"]).drop_nulls()

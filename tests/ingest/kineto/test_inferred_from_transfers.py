@@ -3,8 +3,8 @@
 import pytest
 
 from ingest.kineto.planted_traces import in_us, mark, tables_of
-from stagescope.ingest.kineto.by_transfers import USUAL_NS, infer_by_transfers
 from stagescope.ingest.kineto.facts import RankFacts
+from stagescope.ingest.kineto.inferred_from_transfers import USUAL_NS, infer_from_transfers
 
 BEHIND_US, BEFORE_US = (round(ns / 1000) for ns in USUAL_NS.values())
 
@@ -13,7 +13,7 @@ BEHIND_US, BEFORE_US = (round(ns / 1000) for ns in USUAL_NS.values())
 def inferred(tmp_path):
     def infer(*events, rank=1, groups=((0, 1, 2),)):
         facts = RankFacts(rank, len(groups[0]), "h", None, has_epoch=True, groups=groups)
-        return infer_by_transfers(tables_of(tmp_path, events), facts)
+        return infer_from_transfers(tables_of(tmp_path, events), facts)
 
     return infer
 

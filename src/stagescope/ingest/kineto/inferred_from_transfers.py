@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.kineto.annotated import RECEIVED, SENT
-from stagescope.ingest.kineto.inferred import SPANS_SCHEMA, WORKS_SCHEMA, Inferred
+from stagescope.ingest.kineto.inferred_actions import SPANS_SCHEMA, WORKS_SCHEMA, Inferred
 from stagescope.ingest.kineto.operator_classes import RECEIVE, SEND
 from stagescope.ingest.kineto.transfer_order import Item, Work, match_transfers
 
@@ -62,7 +62,7 @@ class Action(NamedTuple):
     error_ns: int
 
 
-def infer_by_transfers(tables: Mapping[str, pl.DataFrame], facts: RankFacts) -> Inferred:
+def infer_from_transfers(tables: Mapping[str, pl.DataFrame], facts: RankFacts) -> Inferred:
     """Return what the order of a rank's transfers tells, if it is that of 1F1B; nothing otherwise."""
     is_work = pl.col("name").str.contains(RECEIVED) | pl.col("name").str.contains(SENT)
     works = _works(tables["annotations"].filter(is_work), tables["operators"])

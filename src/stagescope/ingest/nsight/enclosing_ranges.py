@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-NOWHERE = -1
+NO_RANGE = -1
 
 
 class Intervals:
@@ -34,8 +34,8 @@ class Intervals:
         ]
 
     def holder(self, moment_ns: Numbers) -> Numbers:
-        """Return the number of the innermost interval that holds each moment; NOWHERE for none."""
-        found = np.full(len(moment_ns), NOWHERE, np.int64)
+        """Return the number of the innermost interval that holds each moment; NO_RANGE for none."""
+        found = np.full(len(moment_ns), NO_RANGE, np.int64)
         for start_ns, end_ns, number in self._levels:
             place = np.searchsorted(start_ns, moment_ns, side="right") - 1
             inside = (place >= 0) & (moment_ns <= end_ns[place])
@@ -43,7 +43,7 @@ class Intervals:
         return found
 
 
-class Holders:
+class EnclosingRanges:
     """The ranges of a report's threads; `actions` has action (its number), thread, start_ns, end_ns, is_backward."""
 
     def __init__(self, actions: pl.DataFrame) -> None:
@@ -57,8 +57,8 @@ class Holders:
             self._backwards[int(number)] = _intervals(actions.filter((process == number) & backward))
 
     def find(self, thread: Numbers, moment_ns: Numbers) -> Numbers:
-        """Return the action that each call lies in; NOWHERE for none."""
-        found = np.full(len(thread), NOWHERE, np.int64)
+        """Return the action that each call lies in; NO_RANGE for none."""
+        found = np.full(len(thread), NO_RANGE, np.int64)
         for one in np.unique(thread).tolist():
             intervals = self._by_thread.get(one) or self._backwards.get(int(process_of(np.int64(one))))
             if intervals is not None:

@@ -1,0 +1,22 @@
+"""Functions for worker processes of test_processes.py, which have to import them from a module."""
+
+import os
+import signal
+import time
+
+
+def read_and_die(_, __):
+    """End the worker as the system does when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_and_fail(path, _):
+    """Fail with an error that is not one of stagescope's."""
+    raise ZeroDivisionError(path.name)
+
+
+def read_first_and_hang(path, _):
+    """Fail for rank 0 and never return for the others."""
+    if path.name == "rank0.json":
+        raise ZeroDivisionError
+    time.sleep(600)
