@@ -1,12 +1,12 @@
-"""Whether the stated interval holds on random mixtures of everything that can go wrong with clocks and stamps.
+"""Whether the stated interval holds on random mixtures of everything that can go wrong with clocks and timestamps.
 
     python benchmarks/align_mixtures.py [--count 600] [--first 500000] [--harsh]
 
 Each mixture is drawn from its seed: schedule, machines, replicas, steps, drift and wander, false, lost and mismatched
 messages, links that are missing or used one way, asymmetry, actions without messages, and in six of ten a clock that is
-set by 50 us to 50 ms. `--harsh`: always one that is set, one to three steps, mostly false stamps. A clock that is set
+set by 50 us to 50 ms. `--harsh`: always one that is set, one to three steps, mostly false timestamps. A clock that is set
 at a moment that no right observations enclose, both ways between its machine and some other, is not set: that is
-what docs/clocks.md assumes. A row is printed for each mixture with stamps out of their interval, and a line of totals.
+what docs/clocks.md assumes. A row is printed for each mixture with timestamps out of their interval, and a line of totals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import polars as pl
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from planted_clocks import STAMPS, ClockStep, Plan, Planted, plant, uncovered
+from planted_clocks import TIMESTAMPS, ClockStep, Plan, Planted, plant, uncovered
 from stagescope.clocks import align_clocks
 from stagescope.clocks.observations import gather_observations
 
@@ -30,7 +30,7 @@ SCHEDULES = ("1f1b", "1f1b", "1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "d
 
 
 def main() -> None:
-    """Print each mixture that is not covered, and how many stamps were checked."""
+    """Print each mixture that is not covered, and how many timestamps were checked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--first", type=int, default=500_000)
@@ -45,11 +45,11 @@ def main() -> None:
             plan = replace(plan, clock_steps=())
             planted = plant(plan)
         wrong = uncovered(planted, align_clocks(planted.timeline).timeline)
-        checked += sum(planted.timeline.spans[name].drop_nulls().len() for name in STAMPS)
+        checked += sum(planted.timeline.spans[name].drop_nulls().len() for name in TIMESTAMPS)
         outside += len(wrong)
         if len(wrong):
-            print(f"{len(wrong)} stamps outside: {plan}", flush=True)
-    print(f"{asked.count} mixtures ({unset} without their step), {checked} stamps, {outside} outside")
+            print(f"{len(wrong)} timestamps outside: {plan}", flush=True)
+    print(f"{asked.count} mixtures ({unset} without their step), {checked} timestamps, {outside} outside")
 
 
 def draw(seed: int, *, harsh: bool) -> Plan:
@@ -119,9 +119,9 @@ def observed(planted: Planted) -> bool:
 
 
 def _right_spans(planted: Planted) -> pl.DataFrame:
-    """Return the spans with their true stamps, without the false ends of transfers and those with a wrong name."""
-    true = planted.truth.select("name", *STAMPS, true_microbatch="microbatch")
-    spans = planted.timeline.spans.drop(STAMPS).join(true, on="name", maintain_order="left")
+    """Return the spans with their true timestamps, without the false ends of transfers and those with a wrong name."""
+    true = planted.truth.select("name", *TIMESTAMPS, true_microbatch="microbatch")
+    spans = planted.timeline.spans.drop(TIMESTAMPS).join(true, on="name", maintain_order="left")
     kind = pl.col("kind").cast(pl.String)
     false = pl.lit(value=False)
     for way, stamp in (("send", "start_ns"), ("recv", "end_ns")):

@@ -3,7 +3,7 @@
     python benchmarks/align_speed.py
 
 The limit is 30 CPU seconds for 1,000 machines and 3,000 pairs of them that exchange messages. The last rows have
-false stamps or a clock step in them, so that several explanations are tried. `worst` is the largest error of the
+false timestamps or a clock step in them, so that several explanations are tried. `worst` is the largest error of the
 aligned offsets, to show that the work was done.
 """
 

@@ -1,7 +1,7 @@
 """Runs of several machines with clocks that are known to the nanosecond: the truth that alignment has to find.
 
 A run is simulated in true time, message by message, with jobs and transfers of random length; each machine then
-stamps its events with a clock of its own. `Planted.truth` are the same spans as the first machine's clock would
+timestamps its events with a clock of its own. `Planted.truth` are the same spans as the first machine's clock would
 have stamped them, so `aligned - truth` is the error of every stamp. Spans carry their number as their name.
 """
 
@@ -19,7 +19,7 @@ from stagescope.schedules import order, parse_action
 
 ORIGIN_NS = 1_763_600_000_000_000_000
 FORWARD_NS, BACKWARD_NS, WEIGHT_NS = 10_000_000, 20_000_000, 10_000_000
-STAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+TIMESTAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 JOB_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 
 
@@ -70,7 +70,7 @@ class Planted:
     corrupted: dict[str, list[str]]
 
     def errors_ns(self, aligned: Timeline, stamp: str = "start_ns") -> pl.DataFrame:
-        """Return per span its clock, its stamp after alignment and the error of it; corrupted stamps are left out."""
+        """Return per span its clock, its stamp after alignment and the error of it; corrupted timestamps are left out."""
         return (
             aligned.spans.join(self.timeline.ranks.select("rank", "clock"), on="rank")
             .join(self.truth.select("name", pl.col(stamp).alias("true_ns")), on="name")
@@ -137,7 +137,7 @@ def _stamped(frame: pl.DataFrame, clock_of: Any) -> pl.DataFrame:
     parts = []
     for (rank,), part in frame.group_by("rank", maintain_order=True):
         stamped = {}
-        for name in STAMPS:
+        for name in TIMESTAMPS:
             true_ns = part[name].cast(pl.Float64).to_numpy()
             there = ~np.isnan(true_ns)
             values = clock_of(rank).read(np.where(there, true_ns, 0.0))
@@ -153,7 +153,7 @@ def _stamped(frame: pl.DataFrame, clock_of: Any) -> pl.DataFrame:
 def _corrupted(
     frame: pl.DataFrame, plan: Plan, rng: np.random.Generator
 ) -> tuple[pl.DataFrame, dict[str, list[str]]]:
-    """Return stamps of transfers of which some were shifted, by anything from the least to the most, and which."""
+    """Return timestamps of transfers of which some were shifted, by anything from the least to the most, and which."""
     is_transfer = frame["kind"].str.contains("send|recv").to_numpy()
     changed, corrupted = {}, {}
     for name in ("start_ns", "end_ns"):
@@ -421,9 +421,9 @@ def uncovered(planted: Planted, aligned: Timeline) -> pl.DataFrame:
     """Return every stamp whose error lies outside of the interval that the clocks table states for it."""
     rows = aligned.clocks.select("clock", "start_ns", "error_lo_ns", "error_hi_ns").sort("start_ns")
     wrong = []
-    for stamp in STAMPS:
-        stamps = planted.errors_ns(aligned, stamp).sort("at_ns")
-        inside = stamps.join_asof(
+    for stamp in TIMESTAMPS:
+        timestamps = planted.errors_ns(aligned, stamp).sort("at_ns")
+        inside = timestamps.join_asof(
             rows, left_on="at_ns", right_on="start_ns", by="clock", check_sortedness=False
         )
         missing_ns = -pl.col("error_ns")  # what would have to be added to be right

@@ -22,7 +22,7 @@ TESTS = Path(__file__).parent
 RANKS, SHIFTED = 4, (2, 3)
 MICROBATCHES, MILLISECONDS = 16, "1"
 LIMIT_S = 240
-STAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+TIMESTAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class ShiftedTraining:
         )
         parts = []
         for (rank,), spans in raw.spans.group_by("rank", maintain_order=True):
-            shown = spans.with_columns(pl.col(STAMPS) - added_ns[rank])
+            shown = spans.with_columns(pl.col(TIMESTAMPS) - added_ns[rank])
             if rank in SHIFTED:
-                shown = shown.with_columns(unshifted_ns(shown[name], self.zero_ns) for name in STAMPS)
-            parts.append(shown.with_columns(pl.col(STAMPS) + added_ns[0]))
+                shown = shown.with_columns(unshifted_ns(shown[name], self.zero_ns) for name in TIMESTAMPS)
+            parts.append(shown.with_columns(pl.col(TIMESTAMPS) + added_ns[0]))
         return pl.concat(parts)
 
 

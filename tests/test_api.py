@@ -33,7 +33,7 @@ def test_what_was_found_of_the_clocks_is_said_once(tmp_path):
     record_machines(tmp_path)
     timeline = read(tmp_path)
     (note,) = timeline.diagnostics["message"]
-    assert note.startswith("2 machines on one clock")
+    assert note.startswith("Clocks of 2 machines aligned")
 
 
 def test_the_report_of_the_clocks_comes_with_the_same_timeline(tmp_path):

@@ -13,7 +13,7 @@ from stagescope.cli.clock_lines import NOT_COMPARABLE
 from stagescope.exporters.pictures.step_chart import APART
 
 TRACES = DATA / "kineto"
-LINE = "2 machines on one clock; no stamp off by more than "
+LINE = "Clocks of 2 machines aligned; maximum error "
 WALL = "merged by their wall clocks"
 
 
@@ -55,42 +55,42 @@ def printed(capsys, *words) -> list[str]:
 def test_the_line_is_printed_once_for_every_source(run, command, capsys):
     lines = printed(capsys, command, run)
     assert sum(line.startswith(LINE) for line in lines) == 1
-    assert not any("machines on one clock" in line and not line.startswith(LINE) for line in lines)
+    assert not any("machines aligned" in line and not line.startswith(LINE) for line in lines)
     assert not any(WALL in line for line in lines)
 
 
 @pytest.mark.parametrize("command", ["show", "report"])
-def test_raw_stamps_come_with_a_warning_instead(run, command, capsys):
+def test_unaligned_timestamps_come_with_a_warning_instead(run, command, capsys):
     lines = printed(capsys, command, run, "--no-align")
-    assert not any("on one clock" in line for line in lines)
+    assert not any("machines aligned" in line for line in lines)
     assert sum(WALL in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("source", ["paddle", "ascend", "kineto"])
-def test_the_directories_of_one_machine_are_one_clock(tmp_path, source, capsys):
+def test_all_directories_of_one_machine_have_one_clock(tmp_path, source, capsys):
     if source == "paddle":
         write_worker_logs(tmp_path, PaddleRun(devices=4, microbatches=4))
     elif source == "kineto":
         move_traces(TRACES / "GPipe", tmp_path, ranks=(), ahead_ns=0)
     else:
         write_cluster(tmp_path, Cluster(steps=2, microbatches=4))
-    assert printed(capsys, "clocks", tmp_path) == ["All stamps are of one clock."]
+    assert printed(capsys, "clocks", tmp_path) == ["All timestamps come from one clock."]
     assert not any("clock" in line for line in printed(capsys, "report", tmp_path))
 
 
-def test_machines_that_could_not_be_aligned_are_the_first_line_and_drawn_apart(tmp_path, capsys):
+def test_unaligned_machines_are_the_first_line_and_drawn_separately(tmp_path, capsys):
     record_strangers(tmp_path)
     for command in ("show", "report"):
         lines = printed(capsys, command, tmp_path)
-        assert lines[0].startswith("2 machines could not be brought to one clock: node-1 (")
+        assert lines[0].startswith("Clocks of 2 machines could not be aligned: node-1 (")
         assert lines[1] == NOT_COMPARABLE
-        assert sum("could not be brought" in line for line in lines) == 1
+        assert sum("could not be aligned" in line for line in lines) == 1
     chart = printed(capsys, "show", tmp_path, "--width", "100")
     assert sum(f"node-0: {APART}" in line for line in chart) == 1
     assert sum(f"node-1: {APART}" in line for line in chart) == 1
 
 
-def test_the_line_keeps_to_ascii_where_it_has_to(tmp_path, capsys):
+def test_the_line_is_ascii_with_the_ascii_option(tmp_path, capsys):
     record_machines(tmp_path)
     lines = printed(capsys, "show", tmp_path, "--ascii")
     assert any(line.startswith(LINE) for line in lines)
@@ -98,13 +98,13 @@ def test_the_line_keeps_to_ascii_where_it_has_to(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", ["show", "report", "clocks"])
-def test_the_name_of_a_machine_cannot_move_the_cursor(tmp_path, command, capsys):
+def test_control_characters_in_machine_names_are_replaced(tmp_path, command, capsys):
     record_strangers(tmp_path, host="node\x1b[2J\n")
     lines = printed(capsys, command, tmp_path)
-    assert "could not be brought to one clock: node?[2J?-1" in lines[0]
+    assert "could not be aligned: node?[2J?-1" in lines[0]
 
 
-def test_an_export_has_aligned_stamps_unless_told_otherwise(tmp_path, capsys):
+def test_an_export_is_aligned_unless_no_align_is_given(tmp_path, capsys):
     planted = record_machines(tmp_path)
     true_ms = planted.truth.filter(rank=2)["start_ns"].min() / 1e6
     raw_ms = planted.timeline.spans.filter(rank=2)["start_ns"].min() / 1e6
@@ -117,5 +117,5 @@ def test_an_export_has_aligned_stamps_unless_told_otherwise(tmp_path, capsys):
         first_ms = min(int(row[start]) for row in rows[1:] if row[rank] == "2") / 1e6
         assert first_ms == pytest.approx(
             expected_ms + 1, abs=0.2
-        )  # recordings stamp the wall clock 1 ms later
+        )  # recordings read the wall clock 1 ms later
         out.unlink()

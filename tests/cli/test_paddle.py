@@ -269,7 +269,7 @@ def test_files_hold_each_machines_own_stamps_and_the_figures_are_of_one_clock(tm
     begins = [min(job["ts"] for job in jobs(two, f"GPU:0(machine:{n})")) for n in range(2)]
     assert begins[1] - begins[0] > skew_us
     assert figures in lines
-    assert any(line.startswith("2 machines on one clock") for line in lines)
+    assert any(line.startswith("Clocks of 2 machines aligned") for line in lines)
     assert RAW_FILES in lines
 
 

@@ -3,19 +3,19 @@ import pytest
 
 from evidence_rows import evidence_from_rows, there_and_back
 from stagescope.clocks.bounds import bound
-from stagescope.clocks.frame import Cut, frame_of
-from stagescope.clocks.limits import facts_of, limits_of
-from stagescope.clocks.reference_bounds import rooms_of
+from stagescope.clocks.grid import Adjustment, grid_of
+from stagescope.clocks.limits import constraints_of, limits_of
+from stagescope.clocks.reference_bounds import reference_limits
 
 MOMENTS = range(0, 10_000, 100)
 
 
-def bounds_of(rows, clocks, *, cuts=()):
-    frame = frame_of(np.linspace(0, 9_900, 12), np.where(np.arange(clocks), 1e-4, 0.0), cuts)
+def bounds_of(rows, clocks, *, adjustments=()):
+    grid = grid_of(np.linspace(0, 9_900, 12), np.where(np.arange(clocks), 1e-4, 0.0), adjustments)
     reference = np.zeros(clocks, np.int64)
     evidence = evidence_from_rows(rows)
-    limits = limits_of(facts_of(evidence, frame, 0.0), frame)
-    return bound(limits, frame, reference, rooms_of(limits, evidence, frame, 0.0))
+    limits = limits_of(constraints_of(evidence, grid, 0.0), grid)
+    return bound(limits, grid, reference, reference_limits(limits, evidence, grid, 0.0))
 
 
 def test_a_machine_lies_between_the_delays_of_both_directions():
@@ -59,7 +59,7 @@ def test_the_reference_may_be_off_by_the_room_of_the_pair_that_leaves_it_the_lea
 
 def test_a_step_of_the_reference_is_told_by_the_clocks_that_went_on():
     rows = there_and_back(MOMENTS, ahead_ns=lambda at_ns: -300 * (at_ns >= 5_000), latency_ns=20.0)
-    bounds = bounds_of(rows, 2, cuts=(Cut(0, 4_950.0, 5_050.0, 300.0),))
+    bounds = bounds_of(rows, 2, adjustments=(Adjustment(0, 4_950.0, 5_050.0, 300.0),))
     assert bounds.lower_ns[0, 0] <= 0 <= bounds.upper_ns[0, 0]
     # The reference went ahead by 300, so this has to be taken off it from then on; the other clock stays right.
     assert bounds.lower_ns[-1, 0] <= -300 <= bounds.upper_ns[-1, 0]
@@ -88,7 +88,7 @@ def test_after_the_last_messages_of_either_way_the_reference_has_the_room_of_a_p
 
 def test_a_step_that_either_of_two_clocks_may_have_made_leaves_room_for_both():
     rows = there_and_back(MOMENTS, ahead_ns=lambda at_ns: 300 * (at_ns >= 5_000), latency_ns=20.0)
-    bounds = bounds_of(rows, 2, cuts=(Cut(1, 4_950.0, 5_050.0, 300.0, or_reference=True),))
+    bounds = bounds_of(rows, 2, adjustments=(Adjustment(1, 4_950.0, 5_050.0, 300.0, may_be_reference=True),))
     assert bounds.upper_ns[0, 0] == pytest.approx(40, abs=4)
     # Machine 1 was set ahead by 300 and the reference was not; or the reference back, and machine 1 was not.
     for clock, either_ns in ((0, (0, 300)), (1, (-300, 0))):

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evidence_rows import evidence_from_rows, there_and_back
-from stagescope.clocks.conflicts import exclusion_ns, false_ones, find_conflicts, tight, unproven
+from stagescope.clocks.conflicts import exclusion_ns, find_conflicts, find_outliers, tight, unproven_outliers
 
 BUDGET = np.array([0.0, 200e-6])
 MOMENTS = range(0, 1_000_000, 10_000)
@@ -23,7 +23,7 @@ def test_one_false_stamp_excludes_many_and_is_the_only_one_dropped():
     rows = there_and_back(range(0, 10_000, 100), ahead_ns=lambda _: 500)
     rows[60] = (0, 1, rows[60][2], 100)
     found, count = conflicts_of(rows)
-    assert np.flatnonzero(false_ones(found, count)).tolist() == [60]
+    assert np.flatnonzero(find_outliers(found, count)).tolist() == [60]
     # 20 ns back, 100 - 500 ns there, and no drift to speak of.
     assert exclusion_ns(found, count)[60] > 379
     assert exclusion_ns(found, count)[0] == 0
@@ -34,7 +34,7 @@ def test_a_clock_step_excludes_on_one_side_only_and_nothing_is_false():
         there_and_back(range(0, 10_000, 100), ahead_ns=lambda at: 300 * (at >= 5_000))
     )
     assert len(found) > 0
-    assert not false_ones(found, count).any()
+    assert not find_outliers(found, count).any()
 
 
 def seen_by_few(delays_back_ns):
@@ -47,9 +47,9 @@ def seen_by_few(delays_back_ns):
     rows += [(1, 0, 992_000 + 2_000 * number, delay_ns) for number, delay_ns in enumerate(delays_back_ns)]
     evidence = evidence_from_rows(rows)
     conflicts = find_conflicts(evidence, BUDGET)
-    false = false_ones(conflicts, len(evidence))
+    false = find_outliers(conflicts, len(evidence))
     saw = (evidence.source == 0) & (evidence.sent_ns >= 950_000)
-    return saw, false, false & ~unproven(evidence, conflicts, false, 2)
+    return saw, false, false & ~unproven_outliers(evidence, conflicts, false, 2)
 
 
 def test_what_a_few_false_ones_at_the_end_exclude_may_be_right():
@@ -73,9 +73,9 @@ def test_what_is_false_before_right_ones_of_its_direction_is_proved_so_by_two():
     ]
     evidence = evidence_from_rows(rows)
     conflicts = find_conflicts(evidence, BUDGET)
-    false = false_ones(conflicts, len(evidence))
+    false = find_outliers(conflicts, len(evidence))
     assert false.sum() == 1
-    assert not unproven(evidence, conflicts, false, 2).any()
+    assert not unproven_outliers(evidence, conflicts, false, 2).any()
 
 
 def test_receives_that_did_not_wait_count_only_where_none_did():

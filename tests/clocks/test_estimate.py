@@ -3,7 +3,7 @@ import pytest
 
 from evidence_rows import evidence_from_rows
 from stagescope.clocks.estimate import fit
-from stagescope.clocks.frame import Cut, frame_of
+from stagescope.clocks.grid import Adjustment, grid_of
 
 SECOND_NS = 1e9
 ANCHORED = np.array([True, False])
@@ -19,11 +19,11 @@ def messages(ahead_ns, *, each=400, spreads_ns=(30_000, 60_000), length_ns=10 * 
     return evidence_from_rows(rows)
 
 
-def corrections(evidence, *, cuts=(), at_ns=(0.5, 5.0, 9.5)):
-    frame = frame_of(np.linspace(0, 10 * SECOND_NS, 20), np.array([0.0, 2e-4]), cuts)
+def corrections(evidence, *, adjustments=(), at_ns=(0.5, 5.0, 9.5)):
+    grid = grid_of(np.linspace(0, 10 * SECOND_NS, 20), np.array([0.0, 2e-4]), adjustments)
     moments_ns = np.array(at_ns) * SECOND_NS
-    fitted = fit(evidence, frame, ANCHORED, believed=True)
-    return fitted, fitted.at(frame, np.ones(len(at_ns), np.int64), moments_ns)
+    fitted = fit(evidence, grid, ANCHORED, trusted=True)
+    return fitted, fitted.at(grid, np.ones(len(at_ns), np.int64), moments_ns)
 
 
 def test_recovers_offset_and_drift_although_the_directions_spread_unequally():
@@ -41,8 +41,10 @@ def test_recovers_a_rate_that_wanders():
 
 
 def test_recovers_the_size_of_a_clock_step():
-    cut = Cut(1, 4.9 * SECOND_NS, 5.1 * SECOND_NS, 250_000.0)
-    fitted, _ = corrections(messages(lambda at_ns: 300_000 * (at_ns >= 5 * SECOND_NS)), cuts=(cut,))
+    adjustment = Adjustment(1, 4.9 * SECOND_NS, 5.1 * SECOND_NS, 250_000.0)
+    fitted, _ = corrections(
+        messages(lambda at_ns: 300_000 * (at_ns >= 5 * SECOND_NS)), adjustments=(adjustment,)
+    )
     assert fitted.jumps_ns.tolist() == pytest.approx([-300_000], abs=3_000)
 
 

@@ -9,14 +9,14 @@ EPOCH_NS = 1_763_600_000_000_000_000
 
 
 def table(*rows):
-    """Return observations of rows (source, target, sent_ns, received_ns), stamps after an epoch."""
+    """Return observations of rows (source, target, sent_ns, received_ns), timestamps after an epoch."""
     named = ("source", "target", "sent_ns", "received_ns")
-    frame = pl.DataFrame(rows, schema=list(named), orient="row")
+    grid = pl.DataFrame(rows, schema=list(named), orient="row")
     missing = [
         pl.lit(value, OBSERVATION_SCHEMA[name]).alias(name)
         for name, value in {"waited": True, "kind": "message"}.items()
     ]
-    stamped = frame.with_columns(pl.col("sent_ns", "received_ns") + EPOCH_NS, *missing)
+    stamped = grid.with_columns(pl.col("sent_ns", "received_ns") + EPOCH_NS, *missing)
     return stamped.sort("source", "target", "sent_ns")
 
 

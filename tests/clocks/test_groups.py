@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from evidence_rows import evidence_from_rows, there_and_back
+from stagescope.clocks.correction import correction_of
 from stagescope.clocks.evidence import Coarse
-from stagescope.clocks.groups import group_shifts
-from stagescope.clocks.pieces import pieces_of
-from stagescope.clocks.solve import solve
+from stagescope.clocks.groups import shift_groups
+from stagescope.clocks.solution import solve
 
 MOMENTS = range(0, 100_000_000, 1_000_000)
 DRIFT_NS = 40_000.0
@@ -16,9 +16,9 @@ def shifted(rows, clocks, offsets_ns=None):
     evidence = evidence_from_rows(rows)
     coarse = Coarse(0, np.array(offsets_ns or [0] * clocks))
     solution = solve(evidence, clocks, 200.0)
-    stamps_ns = np.array([0, 100_000_000])
-    pieces = [pieces_of(solution, coarse, clock, stamps_ns) for clock in range(clocks)]
-    return group_shifts(pieces, solution, evidence, coarse, DRIFT_NS)
+    timestamps_ns = np.array([0, 100_000_000])
+    pieces = [correction_of(solution, coarse, clock, timestamps_ns) for clock in range(clocks)]
+    return shift_groups(pieces, solution, evidence, coarse, DRIFT_NS)
 
 
 def test_one_way_alone_bounds_one_side_and_moves_no_more_than_it_must():

@@ -2,23 +2,23 @@ import numpy as np
 import pytest
 
 from evidence_rows import evidence_from_rows, there_and_back
-from stagescope.clocks.frame import Cut, frame_of
+from stagescope.clocks.grid import Adjustment, grid_of
 from stagescope.clocks.limits import (
-    carried,
+    constraints_of,
     contradicting_pairs,
-    facts_of,
-    fewest_believed,
+    extrapolate,
+    fewest_with_inlier,
+    limit_slope,
     limits_of,
-    most_false,
-    no_faster,
+    most_outliers,
 )
 
 PPM = 1e-6
 
 
-def limits_at(rows, knots_ns, *, cuts=(), share=0.0):
-    frame = frame_of(np.array(knots_ns, float), np.array([0.0, 100 * PPM]), cuts)
-    return limits_of(facts_of(evidence_from_rows(rows), frame, share), frame)
+def limits_at(rows, knots_ns, *, adjustments=(), share=0.0):
+    grid = grid_of(np.array(knots_ns, float), np.array([0.0, 100 * PPM]), adjustments)
+    return limits_of(constraints_of(evidence_from_rows(rows), grid, share), grid)
 
 
 def test_an_observation_limits_later_knots_from_the_past_and_earlier_ones_from_the_future():
@@ -30,8 +30,8 @@ def test_an_observation_limits_later_knots_from_the_past_and_earlier_ones_from_t
 
 
 def test_no_limit_is_carried_across_a_clock_step():
-    cut = Cut(1, 1_200_000.0, 1_800_000.0, 40.0)
-    limits = limits_at([(0, 1, 1_000_000, 50)], [0, 1_000_000, 2_000_000], cuts=(cut,))
+    adjustment = Adjustment(1, 1_200_000.0, 1_800_000.0, 40.0)
+    limits = limits_at([(0, 1, 1_000_000, 50)], [0, 1_000_000, 2_000_000], adjustments=(adjustment,))
     assert limits.past_ns[2, 0] == np.inf
 
 
@@ -49,8 +49,8 @@ def test_beyond_the_outermost_observations_only_the_outermost_ones_and_the_room_
     limits = limits_at(rows, [-1_000_000, 2_000_000, 5_000_000])
     nearest_ns = limits.safe_ns[1] + limits.along_ns[0]
     assert limits.along_ns[0] == pytest.approx([300, 300])
-    assert limits.safe_ns[0] == pytest.approx(nearest_ns + limits.room_ns)
-    assert limits.safe_ns[2] == pytest.approx(nearest_ns + limits.room_ns)
+    assert limits.safe_ns[0] == pytest.approx(nearest_ns + limits.margin_ns)
+    assert limits.safe_ns[2] == pytest.approx(nearest_ns + limits.margin_ns)
 
 
 def test_the_last_limit_is_that_of_the_last_observations_although_earlier_ones_were_tighter():
@@ -66,12 +66,12 @@ def test_the_last_limit_is_that_of_the_last_observations_although_earlier_ones_w
 def test_what_is_missing_is_carried_from_the_nearest_knot_and_not_across_a_step():
     limits_ns = np.array([[np.inf], [10.0], [2.0], [np.inf], [np.inf]])
     along_ns = np.array([[1.0], [1.0], [1.0], [np.inf]])
-    assert carried(limits_ns, along_ns)[:, 0].tolist() == [11, 10, 2, 3, np.inf]
+    assert extrapolate(limits_ns, along_ns)[:, 0].tolist() == [11, 10, 2, 3, np.inf]
 
 
 def test_so_many_of_a_block_are_not_believed_that_chance_hardly_exceeds_them():
-    assert most_false(16, 0.0) == 0
-    assert most_false(16, 0.01) < most_false(16, 0.1) <= 16
+    assert most_outliers(16, 0.0) == 0
+    assert most_outliers(16, 0.01) < most_outliers(16, 0.1) <= 16
     rows = there_and_back(range(0, 64_000, 1_000), ahead_ns=lambda _: 0)
     rows[64] = (0, 1, rows[64][2], -15)
     trusting = limits_at(rows, [0, 32_000, 64_000]).tightest_ns
@@ -84,7 +84,7 @@ def test_at_an_end_the_third_longest_of_the_last_few_counts():
     rows = there_and_back(range(0, 64_000, 1_000), ahead_ns=lambda _: 0)
     for number, delay_ns in enumerate((30, 1_000, 500, 40)):
         rows[2 * number - 8] = (0, 1, rows[2 * number - 8][2], delay_ns)
-    assert fewest_believed(0.01) == 7
+    assert fewest_with_inlier(0.01) == 7
     limits = limits_at(rows, range(0, 64_001, 500), share=0.01)
     ahead = limits.one == 0
     # Up to the third last of them; a step may have been after any of these three.
@@ -95,10 +95,10 @@ def test_at_an_end_the_third_longest_of_the_last_few_counts():
 
 def test_of_fewer_observations_the_longest_counts_to_their_very_end():
     rows = [(0, 1, at_ns, at_ns / 10) for at_ns in (100, 200, 300)]
-    frame = frame_of(np.linspace(0, 400, 401), np.zeros(2), ())
+    grid = grid_of(np.linspace(0, 400, 401), np.zeros(2), ())
     evidence = evidence_from_rows(rows)
-    assert len(facts_of(evidence, frame, 0.01).limit_ns) == 0
-    limits = limits_of(facts_of(evidence, frame, 0.01, to_the_end=True), frame)
+    assert len(constraints_of(evidence, grid, 0.01).limit_ns) == 0
+    limits = limits_of(constraints_of(evidence, grid, 0.01, to_the_ends=True), grid)
     assert limits.future_ns[300, 0] == limits.past_ns[130, 0] == 30
     assert np.isinf([limits.future_ns[301, 0], limits.past_ns[100, 0]]).all()
 
@@ -111,9 +111,9 @@ def test_limits_that_exclude_each_other_name_the_pair():
 
 def test_values_are_lowered_until_none_rises_or_falls_faster_than_allowed():
     values_ns = np.array([[0.0], [90.0], [100.0], [10.0]])
-    assert no_faster(values_ns, np.full((3, 1), 20.0)).ravel().tolist() == [0.0, 20.0, 30.0, 10.0]
+    assert limit_slope(values_ns, np.full((3, 1), 20.0)).ravel().tolist() == [0.0, 20.0, 30.0, 10.0]
 
 
 def test_a_clock_that_was_set_may_change_at_once():
     values_ns = np.array([[0.0], [90.0]])
-    assert no_faster(values_ns, np.array([[np.inf]])).tolist() == values_ns.tolist()
+    assert limit_slope(values_ns, np.array([[np.inf]])).tolist() == values_ns.tolist()

@@ -6,7 +6,7 @@ from planted_clocks import ClockStep, Plan, plant, uncovered
 from stagescope.clocks import align_clocks
 
 MIXTURES = {
-    "the reference was set early on, with two false stamps about": Plan(
+    "the reference was set early on, with two false timestamps about": Plan(
         ranks=8,
         replicas=2,
         ranks_per_machine=2,
@@ -41,7 +41,7 @@ MIXTURES = {
         lost=0.01,
         mismatched=0.01,
     ),
-    "false stamps that are believed bend the estimate faster than clocks drift": Plan(
+    "false timestamps that are believed bend the estimate faster than clocks drift": Plan(
         ranks=16,
         ranks_per_machine=3,
         microbatches=4,
@@ -97,7 +97,7 @@ MIXTURES = {
         clock_steps=(ClockStep(0, 0.3748144172318235, -18_571_266),),
         corrupt=0.02,
     ),
-    "the gap in its stamps does not tell where the clock was set ahead": Plan(
+    "the gap in its timestamps does not tell where the clock was set ahead": Plan(
         schedule="dualpipev",
         ranks=6,
         ranks_per_machine=2,
@@ -111,7 +111,7 @@ MIXTURES = {
         lost=0.01,
         mismatched=0.01,
     ),
-    "a false stamp made a step look ten times as large to one pair, and two others were blamed": Plan(
+    "a false stamp made a step look ten times as large to one pair, and two others were attributed": Plan(
         ranks=8,
         ranks_per_machine=3,
         steps=4,
@@ -234,7 +234,7 @@ MIXTURES = {
         corrupt=0.01,
         missing_links=((1, 2),),
     ),
-    "two false stamps agree as if they had seen a step": Plan(
+    "two false timestamps agree as if they had seen a step": Plan(
         schedule="zb-h1",
         ranks=12,
         ranks_per_machine=3,

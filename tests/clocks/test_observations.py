@@ -33,7 +33,7 @@ def test_a_job_ends_before_the_job_on_the_next_stage_begins_and_backward_the_oth
         (1, 0, 0, 4000, 4000),
         (1, 0, 1, 5000, 5000),
     ]
-    assert found["kind"].unique().to_list() == ["job"]
+    assert found["kind"].unique().to_list() == ["action"]
     assert found["waited"].all()
 
 

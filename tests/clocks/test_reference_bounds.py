@@ -2,24 +2,26 @@ import numpy as np
 import pytest
 
 from evidence_rows import evidence_from_rows, there_and_back
-from stagescope.clocks.frame import Cut, frame_of
-from stagescope.clocks.limits import facts_of, limits_of
-from stagescope.clocks.reference_bounds import rooms_of, unnoticed
+from stagescope.clocks.grid import Adjustment, grid_of
+from stagescope.clocks.limits import constraints_of, limits_of
+from stagescope.clocks.reference_bounds import reference_limits, unnoticed_adjustments
 
 SHARE = 0.01
-"""So many false ones go unnoticed: of seven in a row three are right."""
+"""So many false ones go unnoticed_adjustments: of seven in a row three are right."""
 
 
-def rooms_in(frame, rows, share):
+def rooms_in(grid, rows, share):
     evidence = evidence_from_rows(rows)
-    return rooms_of(limits_of(facts_of(evidence, frame, share), frame), evidence, frame, share)
+    return reference_limits(limits_of(constraints_of(evidence, grid, share), grid), evidence, grid, share)
 
 
-def rooms_at_the_ends(rows, clocks, *, share=SHARE, blind=()):
+def rooms_at_the_ends(rows, clocks, *, share=SHARE, unbounded=()):
     """Return how far the reference, clock 0, may have been set ahead until the first knot and until the last one."""
-    frame = frame_of(np.linspace(0, 9_900, 100), np.where(np.arange(clocks), 1e-6, 0.0), (), blind)
-    rooms = rooms_in(frame, rows, share)
-    ahead_ns = unnoticed(rooms, frame, np.zeros(clocks, np.int64), np.full((100, clocks), np.inf))[1]
+    grid = grid_of(np.linspace(0, 9_900, 100), np.where(np.arange(clocks), 1e-6, 0.0), (), unbounded)
+    reference_limits = rooms_in(grid, rows, share)
+    ahead_ns = unnoticed_adjustments(
+        reference_limits, grid, np.zeros(clocks, np.int64), np.full((100, clocks), np.inf)
+    )[1]
     return ahead_ns[0, 0], ahead_ns[-1, 0]
 
 
@@ -36,8 +38,8 @@ def until(moment_ns, *, afterwards_ns, every_ns=100):
 def test_where_nothing_is_false_every_observation_counts():
     assert rooms_at_the_ends(until(9_900, afterwards_ns=500.0), 2, share=0.0)[1] == pytest.approx(520, abs=2)
     rows = there_and_back(range(0, 10_000, 100), ahead_ns=lambda _: 0, latency_ns=20.0)
-    rooms = rooms_in(frame_of(np.linspace(0, 9_900, 9), np.zeros(2), ()), rows, 0.0)
-    assert rooms.enclosing is rooms.sure
+    reference_limits = rooms_in(grid_of(np.linspace(0, 9_900, 9), np.zeros(2), ()), rows, 0.0)
+    assert reference_limits.enclosing is reference_limits.sure
 
 
 def test_a_step_inside_of_the_last_block_has_room_if_the_last_few_saw_it():
@@ -56,7 +58,7 @@ def test_near_the_end_the_pair_that_reaches_farther_tells_how_much_room_there_is
 
 
 def test_what_another_clock_observed_where_it_is_not_bounded_itself_counts():
-    blind = (Cut(1, 9_500.0, np.inf, 0.0),)
-    assert rooms_at_the_ends(until(9_650, afterwards_ns=500.0), 2, blind=blind)[1] == pytest.approx(
+    unbounded = (Adjustment(1, 9_500.0, np.inf, 0.0),)
+    assert rooms_at_the_ends(until(9_650, afterwards_ns=500.0), 2, unbounded=unbounded)[1] == pytest.approx(
         560, abs=2
     )

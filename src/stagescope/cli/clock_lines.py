@@ -1,4 +1,4 @@
-"""The line about the clocks of a run, said once: first where its machines could not be put on one clock."""
+"""The line about clock alignment: printed once, and first where some machines could not be aligned."""
 
 from __future__ import annotations
 
@@ -7,49 +7,50 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from stagescope.clocks import ClockReport
     from stagescope.model.diagnostics import Diagnostic
 
-NOT_COMPARABLE = "Steps of pipelines that reach across them, and their bubbles, are not measured."
+NOT_COMPARABLE = (
+    "Pipelines that span these machines cannot be compared: their steps and bubbles are not measured."
+)
+SUMMARY_CODES = ("clock.aligned", "clock.unaligned")
+"""Diagnostics with the same message as the line."""
 
 
-def say_apart(clocks: ClockReport, *, ascii_only: bool = False) -> None:
-    """Print that machines are not on one clock, and what that means; nothing where they are."""
-    if clocks.left_out:
+def print_unaligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:
+    """Print which machines could not be aligned and the consequence; nothing if all were."""
+    if clocks.unaligned:
         click.echo(in_ascii(_line(clocks)) if ascii_only else _line(clocks))
         click.echo(NOT_COMPARABLE)
         click.echo()
 
 
 def aligned_line(clocks: ClockReport) -> str | None:
-    """Return how well the machines were put on one clock; None where there was but one, or `say_apart` speaks."""
-    return _line(clocks) if clocks.machines and not clocks.left_out else None
+    """Return how well the machines were aligned; None for a single machine, or where print_unaligned prints."""
+    return _line(clocks) if clocks.machines and not clocks.unaligned else None
 
 
-def say_aligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:
-    """Print how well the machines were put on one clock; nothing where there was but one, or `say_apart` spoke."""
+def print_aligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:
+    """Print how well the machines were aligned; nothing for a single machine, or where print_unaligned prints."""
     line = aligned_line(clocks)
     if line:
         click.echo(in_ascii(line) if ascii_only else line)
 
 
-def without_clock_line(diagnostics: Sequence[Diagnostic], clocks: ClockReport) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics but for the one that says what the line says."""
-    from stagescope.clocks import clock_line
-
-    said = clock_line(clocks).rstrip(".") if clocks.machines else None
-    return tuple(one for one in diagnostics if one.message != said)
+def without_clock_line(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics without the one that repeats the line."""
+    return tuple(one for one in diagnostics if one.code not in SUMMARY_CODES)
 
 
 def _line(clocks: ClockReport) -> str:
-    """Return the line, names of machines in it without what would move a cursor."""
+    """Return the line with control characters replaced: machine names come from files and may hold escape sequences."""
     from stagescope.clocks import clock_line
 
     return "".join(character if character.isprintable() else "?" for character in clock_line(clocks))
 
 
 def in_ascii(text: str) -> str:
-    """Return text for a terminal that shows ASCII alone."""
+    """Return text for a terminal that only shows ASCII."""
     return text.replace("µ", "u").encode("ascii", "replace").decode()

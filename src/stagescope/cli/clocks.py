@@ -1,4 +1,4 @@
-"""``stagescope clocks``: how the clocks of a run's machines were brought to one, and how well."""
+"""``stagescope clocks``: how the clocks of a run's machines were aligned, and how well."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, and nothing else, to standard output.")
 @reading_options
 def command(paths: tuple[Path, ...], options: ReadOptions, *, as_json: bool) -> int:
-    """Tell how the machines' clocks were brought to one.
+    """Show how the clocks of all machines were aligned.
 
-    Per machine: what was added to its stamps, the rate of that, the interval in which the error lies, and the
-    observations that say so; clocks that were set during the run; observations that others prove false.
+    For each machine: clock offset, drift, the guaranteed bound of the error and the number of observations. Then
+    clocks that were set during the run, and observations that were excluded because their timestamps are inconsistent.
     """
     read = read_paths(paths, options)
-    click.echo(_json_text(read.clocks) if as_json else _story(read.clocks))
+    click.echo(_json_text(read.clocks) if as_json else _text(read.clocks))
     return exit_code(read.timeline)
 
 
@@ -47,8 +47,8 @@ def _json_text(clocks: ClockReport) -> str:
     return json.dumps(report_json(clocks), indent=2, allow_nan=False)
 
 
-def _story(clocks: ClockReport) -> str:
-    from stagescope.reports.clocks import clock_story
+def _text(clocks: ClockReport) -> str:
+    from stagescope.reports.clocks import clocks_text
 
-    story = clock_story(clocks)
-    return story if speaks_unicode() else in_ascii(story)
+    text = clocks_text(clocks)
+    return text if speaks_unicode() else in_ascii(text)

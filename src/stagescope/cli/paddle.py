@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.clock_lines import say_aligned, say_apart, without_clock_line
+from stagescope.cli.clock_lines import print_aligned, print_unaligned, without_clock_line
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import exit_code, reading_options, say_partial
@@ -64,17 +64,17 @@ def command(
     timeline = workflow.read_paddle_logs(log_dir, chosen, options, multi_machine=multi_machine)
     say_partial(timeline)
     read = workflow.bring_to_one_clock(timeline)
-    say_apart(read.clocks, ascii_only=not speaks_unicode())
+    print_unaligned(read.clocks, ascii_only=not speaks_unicode())
     # The files hold what Paddle's script would write: every machine's own stamps.
     written = workflow.export_paddle_profile(timeline, output or log_dir)
     for one in written:
         click.echo(f"wrote {one.path}: {one.slice_count} slices, {one.size_bytes} bytes")
     click.echo(_summary(read.timeline))
-    say_aligned(read.clocks, ascii_only=not speaks_unicode())
+    print_aligned(read.clocks, ascii_only=not speaks_unicode())
     if read.clocks.machines:
         click.echo(RAW_FILES)
     said = errors_first(read.timeline.diagnostics)
-    print_diagnostics(without_clock_line(said, read.clocks))
+    print_diagnostics(without_clock_line(said))
     return exit_code(timeline)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stagescope.cli.clock_lines import aligned_line, say_apart, without_clock_line
+from stagescope.cli.clock_lines import aligned_line, print_unaligned, without_clock_line
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
@@ -116,10 +116,10 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
     from stagescope.reports.text import report_text
 
     ascii_only = not speaks_unicode()
-    say_apart(clocks, ascii_only=ascii_only)
+    print_unaligned(clocks, ascii_only=ascii_only)
     line = aligned_line(clocks)
     click.echo(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))
-    unsaid = replace(report, diagnostics=without_clock_line(report.diagnostics, clocks))
+    unsaid = replace(report, diagnostics=without_clock_line(report.diagnostics))
     if full:
         click.echo()
         print_figures(unsaid)
@@ -140,5 +140,5 @@ def _markdown(report: Report, clocks: ClockReport) -> str:
     from stagescope.reports.markdown import report_markdown
 
     said = clock_line(clocks) if clocks.machines else None
-    unsaid = replace(report, diagnostics=without_clock_line(report.diagnostics, clocks))
+    unsaid = replace(report, diagnostics=without_clock_line(report.diagnostics))
     return report_markdown(unsaid, said)

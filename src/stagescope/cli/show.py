@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stagescope.cli.clock_lines import say_aligned, say_apart, without_clock_line
+from stagescope.cli.clock_lines import print_aligned, print_unaligned, without_clock_line
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 
@@ -57,12 +57,12 @@ def command(
     read = read_paths(paths, options, align=align)
     timeline, clocks = read.timeline, read.clocks
     ascii_only = drawing["ascii_only"] or not speaks_unicode()
-    say_apart(clocks, ascii_only=ascii_only)
+    print_unaligned(clocks, ascii_only=ascii_only)
     print_chart(timeline, step, **drawing)
-    say_aligned(clocks, ascii_only=ascii_only)
+    print_aligned(clocks, ascii_only=ascii_only)
     click.echo()
     report = workflow.analyze(timeline, explain=False)
-    unsaid = without_clock_line(report.diagnostics, clocks)
+    unsaid = without_clock_line(report.diagnostics)
     print_figures(replace(report, diagnostics=unsaid), width=drawing["width"], ascii_only=ascii_only)
     return exit_code(timeline)
 

@@ -1,27 +1,35 @@
-"""Brings the clocks of all machines of a run to one, with a guaranteed error."""
+"""Aligns the clocks of all machines of a run, with a guaranteed bound on the error.
 
-from stagescope.clocks.align import MAX_PPM, Aligned, align_clocks
+The steps, each in a module of its own: observations (pairs of ordered events) and recorded_offsets collect the facts;
+evidence turns them into arrays; conflicts, adjustments and ambiguous_edges find outliers and clocks that were set;
+limits, bounds and reference_bounds compute the guaranteed bounds; estimate computes the best estimate within them;
+solution runs these in order; correction and groups turn the result into corrections of raw timestamps; summary,
+report and report_text describe it. docs/clocks.md explains the assumptions and the method.
+"""
+
+from stagescope.clocks.alignment import MAX_PPM, Aligned, align_clocks
 from stagescope.clocks.report import (
+    ClockAdjustment,
     ClockReport,
-    ContradictoryPair,
+    InconsistentPair,
     MachineClock,
-    Rejected,
-    StepFound,
-    Witness,
+    Observation,
+    Outlier,
     report_json,
 )
-from stagescope.clocks.sentences import clock_line
+from stagescope.clocks.report_text import candidates_text, clock_line
 
 __all__ = [
     "MAX_PPM",
     "Aligned",
+    "ClockAdjustment",
     "ClockReport",
-    "ContradictoryPair",
+    "InconsistentPair",
     "MachineClock",
-    "Rejected",
-    "StepFound",
-    "Witness",
+    "Observation",
+    "Outlier",
     "align_clocks",
+    "candidates_text",
     "clock_line",
     "report_json",
 ]

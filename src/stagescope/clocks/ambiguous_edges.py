@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from stagescope.clocks.conflicts import CONFIRMING
-from stagescope.clocks.frame import Cut
+from stagescope.clocks.grid import Adjustment
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
 
 
-class Doubtful(NamedTuple):
-    """Observations (places) that exclude others on one side, too few for a step; `blind` where they might be one."""
+class Ambiguous(NamedTuple):
+    """Observations (places) that exclude many on one side, too few for a step; `unbounded` where they might be one."""
 
     places: Ints
-    blind: tuple[Cut, ...]
+    unbounded: tuple[Adjustment, ...]
 
 
 class Points(NamedTuple):
@@ -37,14 +37,14 @@ class Group(NamedTuple):
 
     early: Ints
     late: Ints
-    by_ns: Floats
+    conflict_ns: Floats
 
     def where(self, chosen: Bools | Ints) -> Group:
         """Return some of the conflicts."""
-        return Group(self.early[chosen], self.late[chosen], self.by_ns[chosen])
+        return Group(self.early[chosen], self.late[chosen], self.conflict_ns[chosen])
 
 
-def cover(group: Group) -> Ints:
+def conflict_cover(group: Group) -> Ints:
     """Return observations without which no conflict remains: those with the most, and both of the last ones."""
     chosen: list[Ints] = []
     early, late = group.early, group.late
@@ -60,62 +60,69 @@ def cover(group: Group) -> Ints:
     return np.concatenate(chosen)
 
 
-def stretches(points: Points, group: Group, ends_ns: Floats, own: Ints, doubted: Bools) -> list[Cut]:
+def unbounded_ends(
+    points: Points, group: Group, ends_ns: Floats, own: Ints, ambiguous: Bools
+) -> list[Adjustment]:
     """Return the ends of the run in which a clock may have been set, with too little after (or before) to tell.
 
     `points` are the observations with the places `own`; `ends_ns` are the earlier and the later event of every
-    observation; `doubted` are those that are left out. Where more of either direction was observed beyond the
-    witnesses, and does not exclude what they do, they are false. Else they may as well be all that saw a step: as
+    observation; `ambiguous` are those that are left out. Where more of either direction was observed beyond the
+    few, and does not exclude what they do, they are false. Else they may as well be all that saw a step: as
     late, or as early, as the last of them allows, and as much earlier, or later, as it may have been a step back,
     for so long a clock shows times twice.
     """
-    by_ns = float(group.by_ns.max())
+    conflict_ns = float(group.conflict_ns.max())
     found = []
-    for witnesses, others, sign in ((group.late, group.early, 1), (group.early, group.late, -1)):
-        if len(np.unique(witnesses)) > len(np.unique(others)):
+    for few, many, sign in ((group.late, group.early, 1), (group.early, group.late, -1)):
+        if len(np.unique(few)) > len(np.unique(many)):
             continue
         at_ns = sign * ends_ns.mean(axis=0)
-        beyond = sign * points.at_ns > at_ns[witnesses].max()
+        beyond = sign * points.at_ns > at_ns[few].max()
         ahead = points.evidence.source == points.pair[0]
         if min(np.sum(beyond & ahead), np.sum(beyond & ~ahead)) >= CONFIRMING:
             continue
         limit_ns = ends_ns[0] if sign > 0 else -ends_ns[1]
-        start_ns = sign * (_latest(witnesses, limit_ns[others], doubted) - by_ns)
+        start_ns = sign * (_latest(few, limit_ns[many], ambiguous) - conflict_ns)
         ends = (start_ns, np.inf) if sign > 0 else (-np.inf, start_ns)
-        found += [Cut(clock, *ends, 0.0) for clock in points.pair]
-    return [cut if np.isfinite(cut.from_ns) else _read(cut, points, doubted[own]) for cut in found]
+        found += [Adjustment(clock, *ends, 0.0) for clock in points.pair]
+    return [
+        adjustment
+        if np.isfinite(adjustment.from_ns)
+        else _with_offset_range(adjustment, points, ambiguous[own])
+        for adjustment in found
+    ]
 
 
-def _latest(witnesses: Ints, limits_ns: Floats, doubted: Bools) -> float:
-    """Return since when a step may have been: each of the witnesses says since the last one that it excludes.
+def _latest(few: Ints, limits_ns: Floats, ambiguous: Bools) -> float:
+    """Return since when a step may have been: each of the few says since the last one that it excludes.
 
-    Some may be false, and exclude others for no step: the earliest of what they say.
+    Some may be false, and exclude many for no step: the earliest of what they say.
     """
-    of_doubt = doubted[witnesses]
-    if of_doubt.any():
-        witnesses, limits_ns = witnesses[of_doubt], limits_ns[of_doubt]
-    names, number = np.unique(witnesses, return_inverse=True)
+    is_ambiguous = ambiguous[few]
+    if is_ambiguous.any():
+        few, limits_ns = few[is_ambiguous], limits_ns[is_ambiguous]
+    names, number = np.unique(few, return_inverse=True)
     latest_ns = np.full(len(names), -np.inf)
     np.maximum.at(latest_ns, number, limits_ns)
     return float(latest_ns.min())
 
 
-def _read(cut: Cut, points: Points, doubted: Bools) -> Cut:
-    """Return a stretch at the beginning with how far the other clock was ahead in it, if the doubted are right.
+def _with_offset_range(adjustment: Adjustment, points: Points, ambiguous: Bools) -> Adjustment:
+    """Return a stretch at the beginning with how far the other clock was ahead in it, if the ambiguous are right.
 
     Each of them bounds one side, the tightest of the other way that it does not exclude bounds the other side.
     """
     evidence = points.evidence
     delay_ns, ahead = evidence.delay_ns, evidence.source == points.pair[0]
-    inside = points.at_ns <= cut.to_ns
-    least_ns, most_ns = cut.ahead_ns
-    for place in np.flatnonzero(inside & doubted).tolist():
+    inside = points.at_ns <= adjustment.to_ns
+    least_ns, most_ns = adjustment.ahead_ns
+    for place in np.flatnonzero(inside & ambiguous).tolist():
         opposite_ns = delay_ns[inside & (ahead != ahead[place])]
         opposite_ns = opposite_ns[opposite_ns + delay_ns[place] >= 0]
         if len(opposite_ns):
             both_ns = float(delay_ns[place]), float(opposite_ns.min())
             forth_ns, back_ns = both_ns if ahead[place] else both_ns[::-1]
             least_ns, most_ns = min(least_ns, -back_ns), max(most_ns, forth_ns)
-    if cut.clock == points.pair[0]:
-        return replace(cut, other=points.pair[1], ahead_ns=(least_ns, most_ns))
-    return replace(cut, other=points.pair[0], ahead_ns=(-most_ns, -least_ns))
+    if adjustment.clock == points.pair[0]:
+        return replace(adjustment, other=points.pair[1], ahead_ns=(least_ns, most_ns))
+    return replace(adjustment, other=points.pair[0], ahead_ns=(-most_ns, -least_ns))

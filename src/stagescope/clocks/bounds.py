@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagescope.clocks.frame import TOLERANCE_NS
-from stagescope.clocks.limits import carried
-from stagescope.clocks.reference_bounds import unnoticed
+from stagescope.clocks.grid import TOLERANCE_NS
+from stagescope.clocks.limits import extrapolate
+from stagescope.clocks.reference_bounds import unnoticed_adjustments
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Floats, Ints
-    from stagescope.clocks.frame import Cut, Frame
+    from stagescope.clocks.grid import Adjustment, Grid
     from stagescope.clocks.limits import Limits
-    from stagescope.clocks.reference_bounds import Rooms
+    from stagescope.clocks.reference_bounds import ReferenceLimits
 
 
 @dataclass(frozen=True)
@@ -36,39 +36,48 @@ class Bounds:
         return np.asarray((self.lower_ns > self.upper_ns + TOLERANCE_NS).any(axis=0))
 
 
-def bound(limits: Limits, frame: Frame, reference: Ints, rooms: Rooms) -> Bounds:
+def bound(limits: Limits, grid: Grid, reference: Ints, reference_limits: ReferenceLimits) -> Bounds:
     """Return the interval of x at every knot; the `reference` of each clock's group shows 0 in its first segment.
 
-    `rooms` tell by how much it may have been set without being noticed.
+    `reference_limits` tell by how much it may have been set without being noticed.
     """
-    start = (reference == np.arange(len(reference))) & (frame.segment >= 0)
+    start = (reference == np.arange(len(reference))) & (grid.segment >= 0)
     limit_ns = limits.safe_ns
     upper_ns = _shortest(limits.one, limits.other, limit_ns, start)
     lower_ns = -_shortest(limits.other, limits.one, limit_ns, start)
-    for clock in sorted({cut.clock for cut in frame.cuts} & set(reference.tolist())):
-        _rejoin(lower_ns, upper_ns, frame, np.flatnonzero(reference == clock), clock)
-    back_ns, ahead_ns = unnoticed(rooms, frame, reference, upper_ns - lower_ns)
-    along_ns = np.where(frame.continuous(), frame.budget * frame.gap_ns, np.inf)
-    lower_ns, upper_ns = -carried(ahead_ns - lower_ns, along_ns), carried(upper_ns + back_ns, along_ns)
-    for cut in frame.cuts:
-        if cut.or_reference:
-            _doubt(lower_ns, upper_ns, frame, np.flatnonzero(reference == reference[cut.clock]), cut)
-    for cut in frame.blind:
-        if cut.clock in reference and cut.ahead_ns[0] <= cut.ahead_ns[1]:
-            _begin(lower_ns, upper_ns, frame, np.flatnonzero(reference == cut.clock), cut)
+    for clock in sorted({adjustment.clock for adjustment in grid.adjustments} & set(reference.tolist())):
+        _bridge_adjustments_of_reference(lower_ns, upper_ns, grid, np.flatnonzero(reference == clock), clock)
+    back_ns, ahead_ns = unnoticed_adjustments(reference_limits, grid, reference, upper_ns - lower_ns)
+    along_ns = np.where(grid.continuous(), grid.budget * grid.gap_ns, np.inf)
+    lower_ns, upper_ns = (
+        -extrapolate(ahead_ns - lower_ns, along_ns),
+        extrapolate(upper_ns + back_ns, along_ns),
+    )
+    for adjustment in grid.adjustments:
+        if adjustment.may_be_reference:
+            _widen_after_ambiguous(
+                lower_ns, upper_ns, grid, np.flatnonzero(reference == reference[adjustment.clock]), adjustment
+            )
+    for adjustment in grid.unbounded:
+        if adjustment.clock in reference and adjustment.ahead_ns[0] <= adjustment.ahead_ns[1]:
+            _widen_for_unbounded_start(
+                lower_ns, upper_ns, grid, np.flatnonzero(reference == adjustment.clock), adjustment
+            )
     return Bounds(lower_ns, upper_ns)
 
 
-def _begin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: Cut) -> None:
+def _widen_for_unbounded_start(
+    lower_ns: Floats, upper_ns: Floats, grid: Grid, group: Ints, adjustment: Adjustment
+) -> None:
     """Widen a group's intervals, in place: its reference may have been set in a stretch at the beginning.
 
     Then all clocks of the group are off by as much as that changed what one of them was ahead.
     """
-    after = np.flatnonzero((frame.knots_ns >= cut.to_ns) & (frame.segment[:, cut.other] >= 0))
+    after = np.flatnonzero((grid.knots_ns >= adjustment.to_ns) & (grid.segment[:, adjustment.other] >= 0))
     least_ns, most_ns = -np.inf, np.inf
     if len(after):
-        least_ns = float(-upper_ns[after[0], cut.other]) - cut.ahead_ns[1]
-        most_ns = float(-lower_ns[after[0], cut.other]) - cut.ahead_ns[0]
+        least_ns = float(-upper_ns[after[0], adjustment.other]) - adjustment.ahead_ns[1]
+        most_ns = float(-lower_ns[after[0], adjustment.other]) - adjustment.ahead_ns[0]
     lower_ns[:, group] += min(0.0, least_ns)
     upper_ns[:, group] += max(0.0, most_ns)
 
@@ -90,12 +99,14 @@ def _shortest(to: Ints, via: Ints, limit_ns: Floats, start: Bools) -> Floats:
     return distance_ns
 
 
-def _rejoin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, clock: int) -> None:
+def _bridge_adjustments_of_reference(
+    lower_ns: Floats, upper_ns: Floats, grid: Grid, group: Ints, clock: int
+) -> None:
     """Carry a group over the steps of its reference, in place: what the other clocks kept tells by how much it was set.
 
     The clocks that were not set at the same time went on; so the reference's step is what they seem to have done.
     """
-    segment, others = frame.segment[:, clock], group[group != clock]
+    segment, others = grid.segment[:, clock], group[group != clock]
     for number in range(1, int(segment.max()) + 1):
         knots = np.flatnonzero(segment == number)
         earlier = np.flatnonzero(segment == number - 1)
@@ -104,33 +115,35 @@ def _rejoin(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, clock
             continue
         last, first = earlier[-1], knots[0]
         steady = others[
-            (frame.segment[last, others] == frame.segment[first, others]) & (frame.segment[last, others] >= 0)
+            (grid.segment[last, others] == grid.segment[first, others]) & (grid.segment[last, others] >= 0)
         ]
-        drift_ns = frame.budget[steady] * (frame.knots_ns[first] - frame.knots_ns[last])
+        drift_ns = grid.budget[steady] * (grid.knots_ns[first] - grid.knots_ns[last])
         low = lower_ns[last, steady] - upper_ns[first, steady] - drift_ns
         high = upper_ns[last, steady] - lower_ns[first, steady] + drift_ns
         lower_ns[np.ix_(knots, group)] += low.max(initial=-np.inf)
         upper_ns[np.ix_(knots, group)] += high.min(initial=np.inf)
 
 
-def _doubt(lower_ns: Floats, upper_ns: Floats, frame: Frame, group: Ints, cut: Cut) -> None:
+def _widen_after_ambiguous(
+    lower_ns: Floats, upper_ns: Floats, grid: Grid, group: Ints, adjustment: Adjustment
+) -> None:
     """Widen a group's intervals from a step on, in place: its reference, the first, may have made it, the other way.
 
     Then all clocks of the group are off by as much as that one clock seems to have been set. If it was set back, its
-    own stamps from then on begin with times that it had shown before.
+    own timestamps from then on begin with times that it had shown before.
     """
-    whole = frame.segment[:, cut.clock] >= 0
-    before = np.flatnonzero(whole & (frame.knots_ns <= cut.from_ns))
-    after = np.flatnonzero(whole & (frame.knots_ns >= cut.to_ns))
+    whole = grid.segment[:, adjustment.clock] >= 0
+    before = np.flatnonzero(whole & (grid.knots_ns <= adjustment.from_ns))
+    after = np.flatnonzero(whole & (grid.knots_ns >= adjustment.to_ns))
     least_ns, most_ns = -np.inf, np.inf
     if len(before) and len(after):
         last, first = before[-1], after[0]
-        drift_ns = float(frame.budget[cut.clock] * (frame.knots_ns[first] - frame.knots_ns[last]))
-        least_ns = float(lower_ns[last, cut.clock] - upper_ns[first, cut.clock]) - drift_ns
-        most_ns = float(upper_ns[last, cut.clock] - lower_ns[first, cut.clock]) + drift_ns
+        drift_ns = float(grid.budget[adjustment.clock] * (grid.knots_ns[first] - grid.knots_ns[last]))
+        least_ns = float(lower_ns[last, adjustment.clock] - upper_ns[first, adjustment.clock]) - drift_ns
+        most_ns = float(upper_ns[last, adjustment.clock] - lower_ns[first, adjustment.clock]) + drift_ns
     back_ns = max(0.0, most_ns)
-    later = np.ix_(frame.knots_ns > cut.from_ns, group)
+    later = np.ix_(grid.knots_ns > adjustment.from_ns, group)
     lower_ns[later] += min(0.0, least_ns)
     upper_ns[later] += back_ns
-    shown_again = (frame.knots_ns > cut.from_ns - back_ns) & (frame.knots_ns <= cut.from_ns)
+    shown_again = (grid.knots_ns > adjustment.from_ns - back_ns) & (grid.knots_ns <= adjustment.from_ns)
     upper_ns[shown_again, group[0]] += back_ns

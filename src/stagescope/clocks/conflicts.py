@@ -1,7 +1,7 @@
-"""Observations that exclude each other, and which of them are false.
+"""Observations that exclude each other, and which of them are outliers.
 
 Two observations of opposite directions exclude each other if their delays, and all drift that there can be between
-them, add up to less than nothing. One that excludes others before it and after it is false. One that excludes
+them, add up to less than nothing. One that excludes others before it and after it is outliers. One that excludes
 others on one side only may as well be the first to see that a clock was set.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagescope.clocks.frame import TOLERANCE_NS
+from stagescope.clocks.grid import TOLERANCE_NS
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
@@ -21,16 +21,16 @@ REACH = 24
 """So many observations of the other direction are compared with each, before it and after it."""
 
 CONFIRMING = 2
-"""So many observations on either side have to exclude one before it is false and no clock step."""
+"""So many observations on either side have to exclude one before it is outliers and no clock step."""
 
 
 @dataclass(frozen=True)
 class Conflicts:
-    """Pairs of observations, the earlier and the later one (their places), that exclude each other by `by_ns`."""
+    """Pairs of observations, the earlier and the later one (their places), that exclude each other by `conflict_ns`."""
 
     early: Ints
     late: Ints
-    by_ns: Floats
+    conflict_ns: Floats
 
     def __len__(self) -> int:
         return len(self.early)
@@ -38,7 +38,7 @@ class Conflicts:
     def without(self, places: Bools) -> Conflicts:
         """Return the conflicts that none of these observations takes part in."""
         kept = ~(places[self.early] | places[self.late])
-        return Conflicts(self.early[kept], self.late[kept], self.by_ns[kept])
+        return Conflicts(self.early[kept], self.late[kept], self.conflict_ns[kept])
 
 
 def moments(evidence: Evidence) -> Floats:
@@ -65,21 +65,21 @@ def find_conflicts(evidence: Evidence, budget: Floats) -> Conflicts:
     others = np.flatnonzero(tight(evidence, clocks))
     others = others[np.lexsort((at_ns[others], own[others]))]
     place, first, last = _places(own[others], at_ns[others], back, at_ns)
-    one, other, by_ns = [], [], []
+    one, other, conflict_ns = [], [], []
     for offset in range(-REACH, REACH):
         at = place + offset
         mine = np.flatnonzero((at >= first) & (at < last))
         theirs = others[at[mine]]
-        room_ns = room_between(evidence, mine, theirs, budget)
-        found = room_ns < -TOLERANCE_NS
+        margin_ns = margin_between(evidence, mine, theirs, budget)
+        found = margin_ns < -TOLERANCE_NS
         one.append(mine[found])
         other.append(theirs[found])
-        by_ns.append(-room_ns[found])
+        conflict_ns.append(-margin_ns[found])
     mine, theirs = np.concatenate(one), np.concatenate(other)
     later = at_ns[mine] > at_ns[theirs]
     early, late = np.where(later, theirs, mine), np.where(later, mine, theirs)
     unique = np.unique(early * count + late, return_index=True)[1]
-    return Conflicts(early[unique], late[unique], np.concatenate(by_ns)[unique])
+    return Conflicts(early[unique], late[unique], np.concatenate(conflict_ns)[unique])
 
 
 def _places(groups: Ints, sorted_ns: Floats, wanted: Ints, at_ns: Floats) -> tuple[Ints, Ints, Ints]:
@@ -97,7 +97,7 @@ def _places(groups: Ints, sorted_ns: Floats, wanted: Ints, at_ns: Floats) -> tup
     return np.clip(place, first, last), first, last
 
 
-def room_between(evidence: Evidence, mine: Ints, theirs: Ints, budget: Floats) -> Floats:
+def margin_between(evidence: Evidence, mine: Ints, theirs: Ints, budget: Floats) -> Floats:
     """Return what two observations of opposite directions leave: the delays, and the drift that there may be."""
     source, target = evidence.source[mine], evidence.target[mine]
     drift_ns = budget[source] * np.abs(evidence.sent_ns[mine] - evidence.received_ns[theirs])
@@ -106,12 +106,12 @@ def room_between(evidence: Evidence, mine: Ints, theirs: Ints, budget: Floats) -
     return np.asarray(delay_ns[mine] + delay_ns[theirs] + drift_ns)
 
 
-def false_ones(conflicts: Conflicts, count: int) -> Bools:
+def find_outliers(conflicts: Conflicts, count: int) -> Bools:
     """Return which of `count` observations others before and after exclude: always the most excluded one first.
 
-    A right one is excluded by the few false ones around it only, a false one by nearly all right ones.
+    A right one is excluded by the few outliers ones around it only, a outliers one by nearly all right ones.
     """
-    false = np.zeros(count, bool)
+    outliers = np.zeros(count, bool)
     while len(conflicts):
         before = np.bincount(conflicts.late, minlength=count)
         after = np.bincount(conflicts.early, minlength=count)
@@ -122,37 +122,37 @@ def false_ones(conflicts: Conflicts, count: int) -> Bools:
         found = (score >= CONFIRMING) & (score >= strongest)
         if not found.any():
             break
-        false |= found
+        outliers |= found
         conflicts = conflicts.without(found)
-    return false
+    return outliers
 
 
-def unproven(evidence: Evidence, conflicts: Conflicts, false: Bools, clocks: int) -> Bools:
-    """Return which of the false ones may as well be right, and those few false that exclude them on one side.
+def unproven_outliers(evidence: Evidence, conflicts: Conflicts, outliers: Bools, clocks: int) -> Bools:
+    """Return which of the outliers ones may as well be right, and those few outliers that exclude them on one side.
 
-    A clock that is set near an end shows itself to a few observations only. Two of them that are false exclude those
+    A clock that is set near an end shows itself to a few observations only. Two of them that are outliers exclude those
     that are right, and these exclude all from before. With more witnesses against it, or with others of its own
-    direction beyond it that nothing excludes, an observation is false.
+    direction beyond it that nothing excludes, an observation is outliers.
     """
     unsure = np.zeros(len(evidence), bool)
     at_ns, way = moments(evidence), evidence.source * clocks + evidence.target
-    kept = np.flatnonzero(~false & tight(evidence, clocks))
+    kept = np.flatnonzero(~outliers & tight(evidence, clocks))
     kept = kept[np.lexsort((at_ns[kept], way[kept]))]
-    places = np.flatnonzero(false)
+    places = np.flatnonzero(outliers)
     place, first, last = _places(way[kept], at_ns[kept], way[places], at_ns[places])
     sides = (
         (conflicts.early, conflicts.late, last - place),
         (conflicts.late, conflicts.early, place - first),
     )
     for own, others, beyond in sides:
-        against = np.bincount(own[~false[others]], minlength=len(evidence))[places]
+        against = np.bincount(own[~outliers[others]], minlength=len(evidence))[places]
         unsure[places] |= (against <= CONFIRMING) & (beyond < CONFIRMING)
     return unsure
 
 
 def exclusion_ns(conflicts: Conflicts, count: int) -> Floats:
     """Return by how much each observation is excluded at most; 0 where nothing does."""
-    by_ns = np.zeros(count)
-    np.maximum.at(by_ns, conflicts.early, conflicts.by_ns)
-    np.maximum.at(by_ns, conflicts.late, conflicts.by_ns)
-    return by_ns
+    conflict_ns = np.zeros(count)
+    np.maximum.at(conflict_ns, conflicts.early, conflicts.conflict_ns)
+    np.maximum.at(conflict_ns, conflicts.late, conflicts.conflict_ns)
+    return conflict_ns

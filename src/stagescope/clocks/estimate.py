@@ -22,7 +22,7 @@ from stagescope.clocks.conflicts import tight
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
-    from stagescope.clocks.frame import Frame
+    from stagescope.clocks.grid import Grid
 
 ROUNDS = 4
 PER_WINDOW = 8
@@ -34,15 +34,15 @@ NOISE_NS = 300.0
 LARGEST_RATE = 100e-6
 RIDGE = 1e-11
 """Of the largest term: so much does every correction resist, so that two that nothing tells apart can be solved for."""
-LOW_SHARE = 0.3
+LOW_QUANTILE = 0.3
 """What is usual for a pair is what three in ten of its windows undercut."""
-BELIEVED_SHARE = 0.1
+ROUND_TRIP_QUANTILE = 0.1
 """The round trip of a pair, where nothing is false: most windows of some have no short delay in one direction."""
 MISFIT = 0.5
 """Steadier rates fit if the windows miss by no more than this, squared, in terms of what chance explains."""
 
 
-class _Liveliness(NamedTuple):
+class _RateNoise(NamedTuple):
     """How fast rates may stray, `ppm` in a second and ten times that in 100, and how many messages a window needs."""
 
     ppm: float
@@ -54,11 +54,11 @@ class _Liveliness(NamedTuple):
         return self.ppm * 1e-6 / math.sqrt(1e9)
 
 
-LIVELIEST = _Liveliness(2.0, PER_WINDOW)
+MOST_VARIABLE = _RateNoise(2.0, PER_WINDOW)
 STEADIER = (
-    _Liveliness(0.02, 10 * PER_WINDOW),
-    _Liveliness(0.1, 5 * PER_WINDOW),
-    _Liveliness(0.5, 2 * PER_WINDOW),
+    _RateNoise(0.02, 10 * PER_WINDOW),
+    _RateNoise(0.1, 5 * PER_WINDOW),
+    _RateNoise(0.5, 2 * PER_WINDOW),
 )
 """In the order in which they are tried."""
 
@@ -71,47 +71,53 @@ class Fit:
     smooth_ns: Floats
     jumps_ns: Floats
 
-    def at(self, frame: Frame, clock: Ints, at_ns: Floats) -> Floats:
+    def at(self, grid: Grid, clock: Ints, at_ns: Floats) -> Floats:
         """Return the correction of each clock at a moment, in coarse time."""
-        place, share = _place(self.times_ns, at_ns)
-        value = self.smooth_ns[place, clock] * (1 - share) + self.smooth_ns[place + 1, clock] * share
-        for cut, jump in zip(frame.cuts, self.jumps_ns, strict=True):
+        place, fraction = _place(self.times_ns, at_ns)
+        value = self.smooth_ns[place, clock] * (1 - fraction) + self.smooth_ns[place + 1, clock] * fraction
+        for adjustment, jump in zip(grid.adjustments, self.jumps_ns, strict=True):
             value = value + np.where(
-                (clock == cut.clock) & (at_ns >= (cut.from_ns + cut.to_ns) / 2), jump, 0.0
+                (clock == adjustment.clock) & (at_ns >= (adjustment.from_ns + adjustment.to_ns) / 2),
+                jump,
+                0.0,
             )
         return np.asarray(value)
 
 
-def fit(evidence: Evidence, frame: Frame, anchored: Bools, *, believed: bool) -> Fit:
-    """Return the fitted corrections; those of `anchored` clocks are 0. `believed`: nothing is thought to be false."""
-    clocks = len(frame.budget)
+def fit(evidence: Evidence, grid: Grid, anchored: Bools, *, trusted: bool) -> Fit:
+    """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: nothing is thought to be false."""
+    clocks = len(grid.budget)
     evidence = evidence.where(tight(evidence, clocks))
-    times_ns = _times(evidence, frame)
-    result = Fit(times_ns, np.zeros((len(times_ns), clocks)), -np.array([cut.size_ns for cut in frame.cuts]))
-    before = frame.segment_at(evidence.source, evidence.sent_ns)
-    after = frame.segment_at(evidence.target, evidence.received_ns)
+    times_ns = _times(evidence, grid)
+    result = Fit(
+        times_ns,
+        np.zeros((len(times_ns), clocks)),
+        -np.array([adjustment.size_ns for adjustment in grid.adjustments]),
+    )
+    before = grid.segment_at(evidence.source, evidence.sent_ns)
+    after = grid.segment_at(evidence.target, evidence.received_ns)
     usable = (before >= 0) & (after >= 0)
     evidence, side = evidence.where(usable), (before + after)[usable]
     if not len(evidence):
         return result
-    low_share = BELIEVED_SHARE if believed else LOW_SHARE
-    short = _cells(evidence, times_ns, side, LIVELIEST.per_window)
-    result = _refined(result, _Problem(evidence, short, frame, anchored, low_share), LIVELIEST)
+    low_quantile = ROUND_TRIP_QUANTILE if trusted else LOW_QUANTILE
+    short = _cells(evidence, times_ns, side, MOST_VARIABLE.per_window)
+    result = _refined(result, _Problem(evidence, short, grid, anchored, low_quantile), MOST_VARIABLE)
     for steadier in STEADIER:
         cells = _cells(evidence, times_ns, side, steadier.per_window)
-        problem = _Problem(evidence, cells, frame, anchored, low_share)
+        problem = _Problem(evidence, cells, grid, anchored, low_quantile)
         steady = _refined(result, problem, steadier)
         if _misfit(_windows(problem, steady)) <= MISFIT:
             return steady
     return result
 
 
-def _refined(result: Fit, problem: _Problem, liveliness: _Liveliness) -> Fit:
+def _refined(result: Fit, problem: _Problem, rate_noise: _RateNoise) -> Fit:
     """Return the fit after some rounds of finding the shortest delays and solving for them."""
-    smoothness = _smoothness(result.times_ns, result.smooth_ns.shape[1], liveliness.walk)
+    smoothness = _smoothness(result.times_ns, result.smooth_ns.shape[1], rate_noise.walk)
     for _ in range(ROUNDS):
         windows = _windows(problem, result)
-        result = _solve(windows, problem.frame, result, problem.anchored, smoothness)
+        result = _solve(windows, problem.grid, result, problem.anchored, smoothness)
     return result
 
 
@@ -120,12 +126,12 @@ def _misfit(windows: _Windows) -> float:
     return float(np.mean(windows.change_ns**2 * windows.weight)) if len(windows.one) else 0.0
 
 
-def _times(evidence: Evidence, frame: Frame) -> Floats:
-    clocks = len(frame.budget)
+def _times(evidence: Evidence, grid: Grid) -> Floats:
+    clocks = len(grid.budget)
     pairs, counts = np.unique(evidence.source * clocks + evidence.target, return_counts=True)
     each = float(np.quantile(counts, 0.9)) if len(pairs) else 0.0
     most = max(2, min(MOST_WINDOWS, MOST_UNKNOWN // clocks))
-    return np.linspace(frame.knots_ns[0], frame.knots_ns[-1], int(np.clip(each / PER_WINDOW + 1, 2, most)))
+    return np.linspace(grid.knots_ns[0], grid.knots_ns[-1], int(np.clip(each / PER_WINDOW + 1, 2, most)))
 
 
 def _place(times_ns: Floats, at_ns: Floats) -> tuple[Ints, Floats]:
@@ -162,9 +168,9 @@ class _Cells:
 class _Problem:
     evidence: Evidence
     cells: _Cells
-    frame: Frame
+    grid: Grid
     anchored: Bools
-    low_share: float
+    low_quantile: float
 
 
 def _cells(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) -> _Cells:
@@ -177,8 +183,8 @@ def _cells(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) ->
     _, pair, counts = np.unique(pairs, return_inverse=True, return_counts=True)
     number = np.maximum(counts // (2 * per_window), np.minimum(LEAST_WINDOWS, counts // 4))
     number = np.clip(number, 1, len(times_ns) - 1)[pair]
-    share = (evidence.sent_ns - times_ns[0]) / (times_ns[-1] - times_ns[0])
-    window = np.clip(np.floor(share * number), 0, number - 1).astype(np.int64)
+    fraction = (evidence.sent_ns - times_ns[0]) / (times_ns[-1] - times_ns[0])
+    window = np.clip(np.floor(fraction * number), 0, number - 1).astype(np.int64)
     cell = (pair * len(times_ns) + window) * (int(side.max()) + 1) + side
     _, first, index = np.unique(cell, return_index=True, return_inverse=True)
     at_ns = np.bincount(index, evidence.sent_ns) / np.bincount(index)
@@ -187,13 +193,13 @@ def _cells(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) ->
 
 def _windows(problem: _Problem, fitted: Fit) -> _Windows:
     """Return what each window says: the middle of both directions, or one of them against the pair's round trip."""
-    evidence, cells, frame = problem.evidence, problem.cells, problem.frame
-    delay_ns = evidence.delay_ns + fitted.at(frame, evidence.target, evidence.received_ns)
-    delay_ns = delay_ns - fitted.at(frame, evidence.source, evidence.sent_ns)
+    evidence, cells, grid = problem.evidence, problem.cells, problem.grid
+    delay_ns = evidence.delay_ns + fitted.at(grid, evidence.target, evidence.received_ns)
+    delay_ns = delay_ns - fitted.at(grid, evidence.source, evidence.sent_ns)
     ways = [_shortest(cells.index[way], delay_ns[way], cells.pair) for way in (cells.ahead, ~cells.ahead)]
     least, noise = np.stack(ways, axis=1)
     trip_ns = least.sum(axis=0)
-    usual_ns = _usual(cells.pair, trip_ns, problem.low_share)
+    usual_ns = _usual(cells.pair, trip_ns, problem.low_quantile)
     both = np.isfinite(trip_ns)
     with np.errstate(invalid="ignore"):
         alone = np.where(np.isfinite(least[0]), least[0] - usual_ns / 2, usual_ns / 2 - least[1])
@@ -210,13 +216,13 @@ def _windows(problem: _Problem, fitted: Fit) -> _Windows:
     )
 
 
-def _usual(pair: Ints, values: Floats, share: float) -> Floats:
-    """Return for each window what this share of its pair's windows undercut, infinite where no value is finite."""
+def _usual(pair: Ints, values: Floats, fraction: float) -> Floats:
+    """Return for each window what this fraction of its pair's windows undercut, infinite where no value is finite."""
     usual = np.full(int(pair.max()) + 1, np.inf)
     known = np.flatnonzero(np.isfinite(values))
     order = known[np.lexsort((values[known], pair[known]))]
     found, first, counts = np.unique(pair[order], return_index=True, return_counts=True)
-    usual[found] = values[order[first + (share * counts).astype(np.int64)]]
+    usual[found] = values[order[first + (fraction * counts).astype(np.int64)]]
     return np.asarray(usual[pair])
 
 
@@ -237,7 +243,7 @@ def _shortest(index: Ints, delay_ns: Floats, pair: Ints) -> tuple[Floats, Floats
     steps = harmonic[counts - 1] - harmonic[counts - 1 - low]
     least[found], sizes[found] = delay_ns[first], counts
     spread_ns[found[low > 0]] = ((delay_ns[first + low] - delay_ns[first])[low > 0]) / steps[low > 0]
-    usual_ns = _usual(pair, spread_ns, LOW_SHARE)
+    usual_ns = _usual(pair, spread_ns, LOW_QUANTILE)
     excess_ns = np.where(np.isfinite(usual_ns), usual_ns, 0.0) / sizes
     return least - excess_ns, excess_ns
 
@@ -262,9 +268,9 @@ def _smoothness(times_ns: Floats, clocks: int, walk: float) -> coo_array:
     return coo_array((value, (row, column)), shape=(offset, knots.size)).tocsr()
 
 
-def _solve(windows: _Windows, frame: Frame, fitted: Fit, anchored: Bools, smoothness: coo_array) -> Fit:
+def _solve(windows: _Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothness: coo_array) -> Fit:
     count, clocks = fitted.smooth_ns.shape
-    design = _design(windows, frame, fitted.times_ns, clocks)
+    design = _design(windows, grid, fitted.times_ns, clocks)
     smooth = smoothness.tocoo()
     smooth = coo_array(
         (smooth.data, (smooth.row, smooth.col)), shape=(smooth.shape[0], design.shape[1])
@@ -273,9 +279,9 @@ def _solve(windows: _Windows, frame: Frame, fitted: Fit, anchored: Bools, smooth
     current = np.concatenate([fitted.smooth_ns.reshape(-1), fitted.jumps_ns])
     normal = design.T @ weighted + smooth.T @ smooth
     right = weighted.T @ windows.change_ns - smooth.T @ (smooth @ current)
-    free = np.flatnonzero(np.concatenate([np.tile(~anchored, count), np.ones(len(frame.cuts), bool)]))
+    free = np.flatnonzero(np.concatenate([np.tile(~anchored, count), np.ones(len(grid.adjustments), bool)]))
     normal = normal.tocsc()[free][:, free]
-    # What nothing was said about stays where it is; of what only a sum was said about, each takes its part.
+    # What nothing was label about stays where it is; of what only a sum was label about, each takes its part.
     ridge_size = RIDGE * max(float(normal.diagonal().max(initial=0.0)), 1e-8)
     ridge = coo_array((np.full(len(free), ridge_size), (np.arange(len(free)),) * 2)).tocsc()
     change = np.zeros(len(current))
@@ -301,20 +307,20 @@ def _solved(normal: csc_array, right: Floats, clock: Ints) -> Floats:
     )
 
 
-def _design(windows: _Windows, frame: Frame, times_ns: Floats, clocks: int) -> coo_array:
+def _design(windows: _Windows, grid: Grid, times_ns: Floats, clocks: int) -> coo_array:
     """Return the matrix from all corrections to what each window asks for: correction of one less that of other."""
-    place, share = _place(times_ns, windows.at_ns)
+    place, fraction = _place(times_ns, windows.at_ns)
     row = np.arange(len(place))
     entries = []
     for clock, sign in ((windows.one, 1.0), (windows.other, -1.0)):
         entries += [
-            (row, place * clocks + clock, sign * (1 - share)),
-            (row, (place + 1) * clocks + clock, sign * share),
+            (row, place * clocks + clock, sign * (1 - fraction)),
+            (row, (place + 1) * clocks + clock, sign * fraction),
         ]
-        for number, cut in enumerate(frame.cuts):
-            own = (clock == cut.clock) & (windows.at_ns >= (cut.from_ns + cut.to_ns) / 2)
+        for number, adjustment in enumerate(grid.adjustments):
+            own = (clock == adjustment.clock) & (windows.at_ns >= (adjustment.from_ns + adjustment.to_ns) / 2)
             column = np.full(int(own.sum()), len(times_ns) * clocks + number)
             entries.append((row[own], column, np.full(len(column), sign)))
     rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
-    shape = (len(place), len(times_ns) * clocks + len(frame.cuts))
+    shape = (len(place), len(times_ns) * clocks + len(grid.adjustments))
     return coo_array((values, (rows, columns)), shape=shape).tocsr()

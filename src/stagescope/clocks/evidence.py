@@ -1,6 +1,6 @@
 """Observations as arrays, on one coarse time scale: what the solver works on.
 
-The coarse offset of a clock is a guess that makes stamps of all clocks comparable to some microseconds. No bound
+The coarse offset of a clock is a guess that makes timestamps of all clocks comparable to some microseconds. No bound
 rests on it: a wrong guess makes bounds wider, because more drift is allowed for.
 """
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Bools = npt.NDArray[np.bool_]
 
-TYPICAL_SHARE = 0.1
-"""The coarse offset is made from the delay that a tenth of the messages undercut: a few false stamps move nothing."""
+TYPICAL_QUANTILE = 0.1
+"""The coarse offset is made from the delay that a tenth of the messages undercut: a few false timestamps move nothing.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Coarse:
-    """How raw stamps become coarse time: `stamp - zero_ns - offset_ns[clock]`."""
+    """How raw timestamps become coarse time: `stamp - zero_ns - offset_ns[clock]`."""
 
     zero_ns: int
     offset_ns: Ints
@@ -76,7 +77,7 @@ def coarse_offsets(table: pl.DataFrame, clocks: int) -> Coarse:
     typical: dict[tuple[int, int], float] = {}
     keys, first = np.unique(source * clocks + target, return_index=True)
     for key, delays in zip(keys, np.split(delay_ns, first[1:]), strict=True):
-        rank = int(len(delays) * TYPICAL_SHARE)
+        rank = int(len(delays) * TYPICAL_QUANTILE)
         typical[int(key // clocks), int(key % clocks)] = float(np.partition(delays, rank)[rank])
     ahead, round_trips = _ahead(typical)
     offset_ns = _along_tree(ahead, round_trips, clocks)

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from stagescope.clocks.correction import Correction
     from stagescope.clocks.evidence import Coarse, Evidence, Floats, Ints
-    from stagescope.clocks.pieces import Pieces
-    from stagescope.clocks.solve import Solution
+    from stagescope.clocks.solution import Solution
 
 BLOCK = 16
 """So many observations one way, in order of time, are judged together."""
 
 
-def group_shifts(
-    pieces: list[Pieces], solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: float
-) -> list[Pieces]:
+def shift_groups(
+    corrections: list[Correction], solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: float
+) -> list[Correction]:
     """Return the pieces with each group moved as little as its one-sided evidence demands, and with its error.
 
     `drift_ns` is how far two clocks may drift apart over the run: what is known at one moment is spent over all.
     The group of the first clock stays. A group without evidence to it stays too, and its errors are infinite.
     """
     main = int(solution.reference[0])
-    lower_ns, upper_ns = _room(solution, evidence, coarse, drift_ns)
+    lower_ns, upper_ns = _shift_range(solution, evidence, coarse, drift_ns)
     shifted = []
-    for clock, own in enumerate(pieces):
+    for clock, own in enumerate(corrections):
         group = int(solution.reference[clock])
         if group == main:
             shifted.append(own)
@@ -48,7 +48,9 @@ def group_shifts(
     return shifted
 
 
-def _room(solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: float) -> tuple[Floats, Floats]:
+def _shift_range(
+    solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: float
+) -> tuple[Floats, Floats]:
     """Return for each group, at its reference, by how much it may have to be moved: least and most."""
     reference, clocks = solution.reference, len(solution.reference)
     dropped = [
@@ -62,14 +64,14 @@ def _room(solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: floa
         coarse.offset_ns[reference[across.target]] - coarse.offset_ns[reference[across.source]]
     ).astype(float)
     limit_ns = across.delay_ns + highest[across.target] - lowest[across.source] + moved_ns + drift_ns
-    one, other, limit_ns = _unchecked(across, limit_ns, reference)
-    # Not in coarse but in raw time: a shift of 0 leaves the reference's own stamps as they were.
+    one, other, limit_ns = _one_way_limits(across, limit_ns, reference)
+    # Not in coarse but in raw time: a shift of 0 leaves the reference's own timestamps as they were.
     upper_ns = _reach(one, other, limit_ns, int(reference[0]), clocks)
     lower_ns = -_reach(other, one, limit_ns, int(reference[0]), clocks)
     return lower_ns, upper_ns
 
 
-def _unchecked(across: Evidence, limit_ns: Floats, reference: Ints) -> tuple[Ints, Ints, Floats]:
+def _one_way_limits(across: Evidence, limit_ns: Floats, reference: Ints) -> tuple[Ints, Ints, Floats]:
     """Return what every two groups are limited to, by what half of the observations of each block in time say.
 
     Nothing of the other direction proves a false one false, or shows that a clock was set in between: therefore not

@@ -102,7 +102,7 @@ def _jobs(timeline: Timeline) -> pl.DataFrame:
     )
     takers = named.select(*key, target_rank="rank", received_ns="start_ns")
     return makers.join(takers, on=key).select(
-        pl.lit("job").alias("kind"),
+        pl.lit("action").alias("kind"),
         "source_rank",
         "target_rank",
         "step",

@@ -1,25 +1,34 @@
-"""What alignment found, for people and programs: machines, steps, what was not believed, what contradicts itself."""
+"""The report of an alignment: machines, clock adjustments, outliers and inconsistent pairs, for people and programs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-REFERENCE, ALIGNED, ONE_SIDED, APART, WITHHELD = "reference", "aligned", "one-sided", "apart", "withheld"
-STATES = (REFERENCE, ALIGNED, ONE_SIDED, APART, WITHHELD)
+REFERENCE, ALIGNED, ONE_SIDED, UNALIGNED, INCONSISTENT = (
+    "reference",
+    "aligned",
+    "one-sided",
+    "unaligned",
+    "inconsistent",
+)
+STATES = (REFERENCE, ALIGNED, ONE_SIDED, UNALIGNED, INCONSISTENT)
 
 
 @dataclass(frozen=True)
 class MachineClock:
-    """One clock. `error_lo_ns` and `error_hi_ns` are the worst over the run; None: nothing ever bounds that side.
+    """How one clock was aligned.
 
-    `unbounded_ns` is for how long of the run a side is not bounded, as where a clock may have been set unseen.
+    `state` is one of STATES: reference (of its group), aligned (error bounded on both sides), one-sided (bounded on one
+    side), unaligned (no bound towards the common clock), inconsistent (its observations contradict each other and
+    were not used). `group` names the reference of the clocks that are aligned to one another. `has_link` is true where
+    some observation connects that group to the common clock; if the clock is unaligned all the same, the observations
+    were too few or inconsistent.
 
-    state: reference (of its group), aligned (bounded from both sides), one-sided, apart (nothing joins it to the
-    common clock), withheld (its evidence contradicts itself). `group` is the reference of the clocks that are
-    aligned to one another. `linked` tells whether anything was observed between them and the rest: of a clock that
-    is apart nevertheless it was too little, or contradicted itself. `offset_ns` and `drift_ppm` are what was added
-    to its stamps: at their beginning, and the mean rate of that.
+    `offset_ns` was added to the clock's first timestamp, and `drift_ppm` is the mean rate at which it changes.
+    `error_lo_ns` and `error_hi_ns` are the guaranteed bound at the worst moment of the run, None where that side is
+    never bounded. `unbounded_ns` is for how long a side is not bounded, for instance because the clock may have been
+    set without being noticed.
     """
 
     clock: str
@@ -32,38 +41,38 @@ class MachineClock:
     error_lo_ns: int | None
     error_hi_ns: int | None
     unbounded_ns: int
-    evidence_count: int
-    rejected_count: int
-    linked: bool = False
+    observation_count: int
+    outlier_count: int
+    has_link: bool = False
 
     @property
     def name(self) -> str:
-        """What people call it: the machine, or the clock where no machine is known."""
+        """The machine, or the clock where no machine is known."""
         return self.machine or self.clock
 
     @property
-    def is_placed(self) -> bool:
+    def is_aligned(self) -> bool:
         """Whether both sides are bounded, for a part of the run at least."""
         return self.error_lo_ns is not None and self.error_hi_ns is not None
 
 
 @dataclass(frozen=True)
-class StepFound:
-    """A clock that was set, by `size_ns` (positive: ahead), between two of its own stamps.
+class ClockAdjustment:
+    """A clock that was set by `size_ns` (positive: forward) between two of its own timestamps.
 
-    `suspects` are all clocks that it could have been, where the evidence does not tell them apart.
+    `candidates` are all clocks that may have been set, where the observations cannot distinguish them.
     """
 
     clock: str
     from_ns: int
     to_ns: int
     size_ns: int
-    suspects: tuple[str, ...]
+    candidates: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Witness:
-    """One observation: which event of one clock cannot have been after which of another."""
+class Observation:
+    """Two events on two clocks, of which the source's cannot have been later than the target's."""
 
     kind: str
     source: str
@@ -82,53 +91,54 @@ class Witness:
 
 
 @dataclass(frozen=True)
-class Rejected:
-    """An observation that others prove false, by at least `by_ns`."""
+class Outlier:
+    """An observation whose timestamps are inconsistent with the others, and wrong by at least `error_ns`."""
 
-    witness: Witness
-    by_ns: int
+    observation: Observation
+    error_ns: int
 
 
 @dataclass(frozen=True)
-class ContradictoryPair:
-    """Two clocks whose observations exclude each other by `by_ns`; nothing of them was used."""
+class InconsistentPair:
+    """Two clocks whose observations contradict each other by `conflict_ns`; none of them was used."""
 
     clocks: tuple[str, str]
-    by_ns: int
-    witnesses: tuple[Witness, ...]
+    conflict_ns: int
+    observations: tuple[Observation, ...]
 
 
 @dataclass(frozen=True)
 class ClockReport:
-    """The whole story of one alignment. `max_ppm` is the drift that the intervals allow for.
+    """Everything that one alignment found. `max_ppm` is the drift that the guaranteed bounds allow for.
 
-    `false_share` is the share of false observations that they withstand: 0 where all stamps were believed.
+    The bounds hold as long as no more than `tolerated_outlier_fraction` of the observations are wrong without having
+    been detected; it is 0 where no outlier was found.
     """
 
     machines: tuple[MachineClock, ...]
-    steps: tuple[StepFound, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
-    contradictions: tuple[ContradictoryPair, ...] = ()
+    adjustments: tuple[ClockAdjustment, ...] = ()
+    outliers: tuple[Outlier, ...] = ()
+    inconsistent_pairs: tuple[InconsistentPair, ...] = ()
     max_ppm: float = 0.0
-    false_share: float = 0.0
+    tolerated_outlier_fraction: float = 0.0
 
     def name_of(self, clock: str) -> str:
         """Return the name of the machine that has a clock."""
         return next((machine.name for machine in self.machines if machine.clock == clock), clock)
 
     @property
-    def left_out(self) -> tuple[MachineClock, ...]:
-        """The machines that are not on the common clock within bounds from both sides."""
-        return tuple(machine for machine in self.machines if not machine.is_placed)
+    def unaligned(self) -> tuple[MachineClock, ...]:
+        """The machines that are not on the common clock with a bound on both sides."""
+        return tuple(machine for machine in self.machines if not machine.is_aligned)
 
     @property
-    def open_somewhere(self) -> tuple[MachineClock, ...]:
-        """The machines on the common clock of which a part of the run is not bounded."""
-        return tuple(machine for machine in self.machines if machine.is_placed and machine.unbounded_ns)
+    def partly_bounded(self) -> tuple[MachineClock, ...]:
+        """The machines on the common clock whose error is not bounded for a part of the run."""
+        return tuple(machine for machine in self.machines if machine.is_aligned and machine.unbounded_ns)
 
     @property
     def worst_error_ns(self) -> int | None:
-        """The largest error of a stamp of an aligned machine, where it is bounded; None where no two were aligned."""
+        """The largest guaranteed bound of a timestamp of an aligned machine; None where no two were aligned."""
         known = [
             max(-machine.error_lo_ns, machine.error_hi_ns)
             for machine in self.machines
@@ -138,21 +148,19 @@ class ClockReport:
 
 
 def report_json(report: ClockReport) -> dict[str, Any]:
-    """Return the report as plain data, for json.dumps.
+    """Return the report as plain data for json.dumps.
 
-    Keys: machines (of each: clock, machine, ranks, state, group, offset_ns, drift_ppm, error_lo_ns and error_hi_ns,
-    null where nothing bounds that side, unbounded_ns, evidence_count, rejected_count, linked), steps, rejected,
-    contradictions, each as its class here has it, worst_error_ns (null where no two machines were aligned), left_out
-    (clocks), max_ppm and false_share. One clock, or none: no machines.
+    Keys: machines, adjustments, outliers and inconsistent_pairs (lists of objects with the fields of MachineClock,
+    ClockAdjustment, Outlier and InconsistentPair), max_ppm, tolerated_outlier_fraction, worst_error_ns (null where no
+    two machines were aligned) and unaligned (a list of clocks). A run with a single clock has no machines.
     """
-    known = asdict(report)
-    plain = {name: _plain(value) for name, value in known.items()}
-    left_out = [machine.clock for machine in report.left_out]
-    return {**plain, "worst_error_ns": report.worst_error_ns, "left_out": left_out}
+    fields = {name: _plain(value) for name, value in asdict(report).items()}
+    unaligned = [machine.clock for machine in report.unaligned]
+    return {**fields, "worst_error_ns": report.worst_error_ns, "unaligned": unaligned}
 
 
 def _plain(value: object) -> object:
-    """Return tuples as lists, as a reader of JSON would find them."""
+    """Return tuples as lists, so that the result equals what json.loads returns."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

@@ -53,7 +53,7 @@ def clock_notes(timeline: Timeline) -> dict[int, str]:
 
 
 def clock_summary(timeline: Timeline) -> pl.DataFrame:
-    """Return one row per clock: clock, machine, offset_ns at its start, the worst errors, evidence_count, method.
+    """Return one row per clock: clock, machine, offset_ns at its start, the worst errors, observation_count, method.
 
     error_lo_ns and error_hi_ns are null where that side is never bounded; is_bounded_throughout says whether both
     are known all the time.
@@ -64,7 +64,7 @@ def clock_summary(timeline: Timeline) -> pl.DataFrame:
         pl.min("error_lo_ns"),
         pl.max("error_hi_ns"),
         pl.all_horizontal(pl.col(name).is_not_null().all() for name in errors).alias("is_bounded_throughout"),
-        pl.first("evidence_count", "method"),
+        pl.first("observation_count", "method"),
     )
 
 

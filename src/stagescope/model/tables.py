@@ -131,7 +131,7 @@ CLOCKS = Table(
         Column(
             "error_hi_ns", pl.Int64, "ns", "Upper end of the offset's error; null: unknown.", nullable=True
         ),
-        Column("evidence_count", pl.Int64, "", "Observations that the offset rests on.", nullable=True),
+        Column("observation_count", pl.Int64, "", "Observations that the offset rests on.", nullable=True),
         Column("method", pl.String, "", "How the offset was found."),
     ),
 )

@@ -1,4 +1,4 @@
-"""The story of an alignment as text: every machine's clock, what was found on the way, and what was not believed."""
+"""The report of clock alignment as text: machines, clock adjustments, inconsistent machines and outliers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagescope.clocks import clock_line
+from stagescope.clocks import candidates_text, clock_line
 from stagescope.reports.aligned import aligned
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.number_ranges import compact_ranges
@@ -14,17 +14,17 @@ from stagescope.vocabulary.number_ranges import compact_ranges
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stagescope.clocks import ClockReport, MachineClock, StepFound
+    from stagescope.clocks import ClockAdjustment, ClockReport, MachineClock
 
-MOST_REJECTED = 20
-HEAD = ("machine", "ranks", "state", "offset", "drift", "interval", "observations", "rejected")
+MOST_OUTLIERS = 20
+HEAD = ("machine", "ranks", "state", "offset", "drift", "guaranteed bound", "observations", "outliers")
 NOT_BOUNDED = "not bounded"
 
 
-def clock_story(report: ClockReport) -> str:
-    """Return everything that an alignment found: the line, a table of machines, steps, contradictions, rejections.
+def clocks_text(report: ClockReport) -> str:
+    """Return the summary line, a table of machines, and paragraphs for everything that was found.
 
-    Of more than 20 rejected observations those that are furthest off are shown, and a line says how many are not.
+    At most 20 outliers are listed, the largest errors first, followed by the number of the others.
     """
     if not report.machines:
         return clock_line(report)
@@ -32,9 +32,9 @@ def clock_story(report: ClockReport) -> str:
         [_printable(clock_line(report))],
         _machine_lines(report),
         list(_group_lines(report)),
-        list(_step_lines(report)),
-        list(_contradiction_lines(report)),
-        list(_rejected_lines(report)),
+        list(_adjustment_lines(report)),
+        list(_inconsistency_lines(report)),
+        list(_outlier_lines(report)),
         list(_meaning_lines(report)),
     )
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
@@ -48,78 +48,79 @@ def _machine_lines(report: ClockReport) -> list[str]:
             machine.state,
             _signed_text(machine.offset_ns),
             f"{machine.drift_ppm:+.2f} ppm",
-            _interval_text(machine),
-            str(machine.evidence_count),
-            str(machine.rejected_count),
+            _bound_text(machine),
+            str(machine.observation_count),
+            str(machine.outlier_count),
         )
         for machine in report.machines
     ]
     return aligned(HEAD, rows, left={0, 1, 2, 5})
 
 
-def _interval_text(machine: MachineClock) -> str:
-    """Return between which bounds a stamp's error lies, and for how long it is not known."""
+def _bound_text(machine: MachineClock) -> str:
+    """Return the guaranteed bound of a timestamp's error, and for how much of the run there is none."""
     low_ns, high_ns = machine.error_lo_ns, machine.error_hi_ns
     if low_ns is None and high_ns is None:
         return NOT_BOUNDED
     low, high = (NOT_BOUNDED if one is None else _signed_text(one) for one in (low_ns, high_ns))
-    unknown = f", for {duration_text(machine.unbounded_ns)} not at all" if machine.unbounded_ns else ""
-    return f"{low} to {high}{unknown}"
+    unbounded = f" ({NOT_BOUNDED} for {duration_text(machine.unbounded_ns)})" if machine.unbounded_ns else ""
+    return f"{low} to {high}{unbounded}"
 
 
 def _group_lines(report: ClockReport) -> Iterator[str]:
-    """Yield which machines are on one clock with each other, where not all are."""
+    """Yield the groups of machines that are aligned to each other, where there are several."""
     groups: dict[str, list[MachineClock]] = {}
     for machine in report.machines:
         groups.setdefault(machine.group, []).append(machine)
     if len(groups) <= 1:
         return
-    yield "On one clock with each other, and not with the rest:"
+    yield "Machines aligned to each other, but not to the other groups:"
     for members in groups.values():
         yield "  " + ", ".join(_printable(member.name) for member in members)
 
 
-def _step_lines(report: ClockReport) -> Iterator[str]:
-    names = {machine.clock: _printable(machine.name) for machine in report.machines}
-    if report.steps:
-        yield "Clocks that were set during the run, by their own stamps:"
-    for step in report.steps:
-        who = " or ".join(names.get(clock, _printable(clock)) for clock in step.suspects or (step.clock,))
-        yield f"  {who} by {_signed_text(step.size_ns)}, {_between(step)}"
+def _adjustment_lines(report: ClockReport) -> Iterator[str]:
+    if report.adjustments:
+        yield "Clocks that were set during the run, in the time of the clock itself:"
+    for adjustment in report.adjustments:
+        machines = _printable(candidates_text(report, adjustment))
+        yield f"  {machines} by {_signed_text(adjustment.size_ns)}, {_between(adjustment)}"
 
 
-def _between(step: StepFound) -> str:
-    first, last = (np.datetime_as_string(np.datetime64(ns, "ns"), "us") for ns in (step.from_ns, step.to_ns))
+def _between(adjustment: ClockAdjustment) -> str:
+    ends_ns = (adjustment.from_ns, adjustment.to_ns)
+    first, last = (np.datetime_as_string(np.datetime64(ns, "ns"), "us") for ns in ends_ns)
     return f"between {first} and {last}"
 
 
-def _contradiction_lines(report: ClockReport) -> Iterator[str]:
-    if report.contradictions:
-        yield "Machines whose observations exclude each other; nothing of them was used:"
-    for pair in report.contradictions:
+def _inconsistency_lines(report: ClockReport) -> Iterator[str]:
+    if report.inconsistent_pairs:
+        yield "Machines that were not compared because their observations contradict each other:"
+    for pair in report.inconsistent_pairs:
         names = " and ".join(map(report.name_of, pair.clocks))
-        yield f"  {_printable(names)} by {duration_text(pair.by_ns)}:"
-        yield from (f"    {witness}" for witness in pair.witnesses)
+        yield f"  {_printable(names)} by {duration_text(pair.conflict_ns)}:"
+        yield from (f"    {observation}" for observation in pair.observations)
 
 
-def _rejected_lines(report: ClockReport) -> Iterator[str]:
-    if report.rejected:
-        yield "Observations that others prove false, and by how much at least:"
-    for one in report.rejected[:MOST_REJECTED]:
-        yield f"  {duration_text(one.by_ns)}: {one.witness}"
-    if len(report.rejected) > MOST_REJECTED:
-        yield f"  ... and {len(report.rejected) - MOST_REJECTED} more; --json lists them all"
+def _outlier_lines(report: ClockReport) -> Iterator[str]:
+    if report.outliers:
+        yield "Observations excluded because their timestamps are inconsistent, with the least possible error:"
+    for outlier in report.outliers[:MOST_OUTLIERS]:
+        yield f"  {duration_text(outlier.error_ns)}: {outlier.observation}"
+    if len(report.outliers) > MOST_OUTLIERS:
+        yield f"  ... and {len(report.outliers) - MOST_OUTLIERS} more (use --json to list all)"
 
 
 def _meaning_lines(report: ClockReport) -> Iterator[str]:
-    """Yield what the columns mean, and on what the intervals rest."""
-    yield "offset: added to a machine's stamps, at the first of them; drift: the rate at which that changes."
+    """Yield the meaning of the columns and the assumptions of the bounds."""
+    yield "offset: added to a machine's first timestamp; drift: the rate at which the offset changes."
     yield (
-        "interval: what a stamp may still lack, at the worst moment of the run, provided that no clock drifts by more "
-        f"than {report.max_ppm:g} ppm and no event comes before its cause."
+        "guaranteed bound: remaining error of a timestamp at the worst moment of the run, assuming that clocks drift "
+        f"by at most {report.max_ppm:g} ppm and no effect precedes its cause."
     )
-    if report.false_share:
-        yield f"It holds with up to {100 * report.false_share:.2g} % false observations, rejected ones among them."
+    if report.tolerated_outlier_fraction:
+        percent = 100 * report.tolerated_outlier_fraction
+        yield f"It also holds if up to {percent:.2g} % of the observations are undetected outliers."
 
 
 def _signed_text(value_ns: int) -> str:

@@ -30,6 +30,12 @@ CODES: tuple[Code, ...] = (
     Code("actions.on_host", "Actions have no device kernel in the source and are shown at the host's times."),
     Code("actions.with_loss", "Forwards include their loss, because no operator marks where it begins."),
     Code("backwards.unmatched", "Backwards without a forward in the source were dropped."),
+    Code("clock.adjusted", "A machine's clock was set during the run."),
+    Code("clock.aligned", "How well the clocks of all machines were aligned."),
+    Code(
+        "clock.inconsistent",
+        "The observations of two clocks contradict each other, so the two were not compared.",
+    ),
     Code(
         "clock.no_epoch",
         "A source does not state when its clock began, so it cannot be compared with other clocks.",
@@ -38,9 +44,11 @@ CODES: tuple[Code, ...] = (
         "clock.not_shared",
         "Every rank counts from its own origin; times of different ranks cannot be compared.",
     ),
+    Code("clock.outliers", "Observations with inconsistent timestamps were excluded from clock alignment."),
     Code(
         "clock.pipeline_unaligned", "The machines of a pipeline are not on one clock, so it is not measured."
     ),
+    Code("clock.unaligned", "The clocks of some machines could not be aligned."),
     Code(
         "clock.wall",
         "Several machines are merged by their wall clocks; the offsets between them are unknown.",

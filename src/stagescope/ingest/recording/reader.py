@@ -156,7 +156,7 @@ def _clocks(processes: Sequence[Process]) -> pl.DataFrame:
                 "offset_ns": int(best["realtime_ns"] - best["monotonic_ns"]) if best is not None else 0,
                 "error_lo_ns": -error_ns if len(machines) == 1 else None,
                 "error_hi_ns": error_ns if len(machines) == 1 else None,
-                "evidence_count": len(anchors),
+                "observation_count": len(anchors),
                 "method": "one clock" if len(machines) == 1 else "wall clock",
             }
         )

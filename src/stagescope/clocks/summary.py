@@ -10,37 +10,37 @@ import polars as pl
 
 from stagescope.clocks.report import (
     ALIGNED,
-    APART,
+    INCONSISTENT,
     ONE_SIDED,
     REFERENCE,
-    WITHHELD,
+    UNALIGNED,
+    ClockAdjustment,
     ClockReport,
-    ContradictoryPair,
+    InconsistentPair,
     MachineClock,
-    Rejected,
-    StepFound,
-    Witness,
+    Observation,
+    Outlier,
 )
 
 if TYPE_CHECKING:
+    from stagescope.clocks.correction import Correction
     from stagescope.clocks.evidence import Bools, Coarse, Evidence, Floats, Ints
-    from stagescope.clocks.pieces import Pieces
-    from stagescope.clocks.solve import Solution
+    from stagescope.clocks.solution import Contradiction, Solution
     from stagescope.model import Timeline
 
 COMMON = "recorded common clock"
 
 METHODS = {
-    "message": "messages of the run",
-    "job": "order of the run's jobs",
-    "reduction": "reductions of the run",
+    "message": "messages",
+    "action": "order of actions",
+    "reduction": "gradient reductions",
     "recorded offset": "recorded offsets",
 }
 """What an observation of each kind is called where it is told how a clock was aligned."""
 
 
 @dataclass(frozen=True)
-class Found:
+class AlignmentResult:
     """Everything that an alignment has come to, by the numbers of the clocks; `names` has rank and clock."""
 
     names: pl.DataFrame
@@ -49,63 +49,62 @@ class Found:
     evidence: Evidence
     solution: Solution
     coarse: Coarse
-    pieces: tuple[Pieces, ...]
-    stamps: tuple[Ints, ...]
+    corrections: tuple[Correction, ...]
+    timestamps: tuple[Ints, ...]
 
     def name(self, clock: int) -> str:
         """Return a clock's name."""
         return self.clocks[clock] if clock < len(self.clocks) else COMMON
 
 
-def methods_of(found: Found) -> list[str]:
+def methods_of(found: AlignmentResult) -> list[str]:
     """Return for each clock what was observed of it."""
     ends = [found.table.select("kind", clock=end) for end in ("source", "target")]
     seen = {clock: set(kinds) for clock, kinds in pl.concat(ends).group_by("clock").agg("kind").iter_rows()}
     return [
-        " and ".join(said for kind, said in METHODS.items() if kind in seen.get(clock, ()))
-        or "nothing observed"
+        " and ".join(label for kind, label in METHODS.items() if kind in seen.get(clock, ()))
+        or "no observations"
         for clock in range(len(found.clocks))
     ]
 
 
-def describe(found: Found, timeline: Timeline, max_ppm: float) -> ClockReport:
+def summarize(found: AlignmentResult, timeline: Timeline, max_ppm: float) -> ClockReport:
     """Return the report: one entry per clock in the order of their ranks, and what was found on the way."""
     solution = found.solution
+    outliers = sorted(solution.rejected.items(), key=lambda item: -item[1])
     return ClockReport(
         machines=_machines(found, timeline),
-        steps=tuple(_step(found, number) for number in range(len(solution.blamed))),
-        rejected=tuple(
-            Rejected(_witness(found, row), int(by_ns))
-            for row, by_ns in sorted(solution.rejected.items(), key=lambda item: -item[1])
-        ),
-        contradictions=tuple(
-            ContradictoryPair(
-                (found.name(each.one), found.name(each.other)),
-                int(each.by_ns),
-                tuple(_witness(found, row) for row in each.rows),
-            )
-            for each in solution.contradictions
-        ),
+        adjustments=tuple(_adjustment(found, number) for number in range(len(solution.attributed))),
+        outliers=tuple(Outlier(_observation(found, row), int(error_ns)) for row, error_ns in outliers),
+        inconsistent_pairs=tuple(_inconsistent_pair(found, pair) for pair in solution.contradictions),
         max_ppm=max_ppm,
-        false_share=solution.share,
+        tolerated_outlier_fraction=solution.outlier_fraction,
     )
 
 
-def _machines(found: Found, timeline: Timeline) -> tuple[MachineClock, ...]:
+def _inconsistent_pair(found: AlignmentResult, pair: Contradiction) -> InconsistentPair:
+    return InconsistentPair(
+        (found.name(pair.one), found.name(pair.other)),
+        int(pair.conflict_ns),
+        tuple(_observation(found, row) for row in pair.rows),
+    )
+
+
+def _machines(found: AlignmentResult, timeline: Timeline) -> tuple[MachineClock, ...]:
     count = len(found.solution.reference)
     evidence = found.evidence
     seen = np.bincount(np.concatenate([evidence.source, evidence.target]), minlength=count)
     rejected = np.array(list(found.solution.rejected), np.int64)
     both = np.concatenate([evidence.source[rejected], evidence.target[rejected]])
-    false = np.bincount(both, minlength=count)
+    outliers = np.bincount(both, minlength=count)
     linked = _linked(evidence, found.solution.reference)
     machines = dict(timeline.ranks.drop_nulls("clock").select("clock", "machine").iter_rows())
     ranks = dict(found.names.group_by("clock").agg(pl.col("rank").sort()).iter_rows())
     entries = []
     for clock, name in enumerate(found.clocks):
-        pieces = found.pieces[clock]
-        lower, upper = _limit(-pieces.lower_ns), _limit(pieces.upper_ns)
-        open_pieces = ~(np.isfinite(pieces.lower_ns) & np.isfinite(pieces.upper_ns))
+        correction = found.corrections[clock]
+        lower, upper = _limit(-correction.lower_ns), _limit(correction.upper_ns)
+        open_pieces = ~(np.isfinite(correction.lower_ns) & np.isfinite(correction.upper_ns))
         entries.append(
             MachineClock(
                 name,
@@ -113,13 +112,13 @@ def _machines(found: Found, timeline: Timeline) -> tuple[MachineClock, ...]:
                 tuple(ranks[name]),
                 _state(found, clock, lower, upper),
                 found.name(int(found.solution.reference[clock])),
-                int(pieces.offset_ns[0]),
-                _mean_drift(pieces),
+                int(correction.offset_ns[0]),
+                _mean_drift(correction),
                 None if lower is None else -lower,
                 upper,
-                _length_of(open_pieces, pieces, found.stamps[clock]),
+                _length_of(open_pieces, correction, found.timestamps[clock]),
                 int(seen[clock]),
-                int(false[clock]),
+                int(outliers[clock]),
                 bool(linked[clock]),
             )
         )
@@ -139,65 +138,65 @@ def _limit(errors_ns: Floats) -> int | None:
     return int(np.ceil(finite.max())) if len(finite) else None
 
 
-def _length_of(chosen: Bools, pieces: Pieces, stamps_ns: Ints) -> int:
-    """Return for how long of a clock's stamps some pieces hold."""
-    if not len(stamps_ns):
+def _length_of(chosen: Bools, correction: Correction, timestamps_ns: Ints) -> int:
+    """Return for how long of a clock's timestamps some pieces hold."""
+    if not len(timestamps_ns):
         return 0
-    limits = np.clip(np.append(pieces.start_ns, stamps_ns[-1]), stamps_ns[0], stamps_ns[-1])
-    limits[0] = stamps_ns[0]
+    limits = np.clip(np.append(correction.start_ns, timestamps_ns[-1]), timestamps_ns[0], timestamps_ns[-1])
+    limits[0] = timestamps_ns[0]
     return int(np.maximum(np.diff(limits), 0)[chosen].sum())
 
 
-def _state(found: Found, clock: int, lower: int | None, upper: int | None) -> str:
+def _state(found: AlignmentResult, clock: int, lower: int | None, upper: int | None) -> str:
     reference = found.solution.reference
     if clock in found.solution.withheld:
-        return WITHHELD
+        return INCONSISTENT
     if clock == reference[0] or clock == 0:
         return REFERENCE
     if lower is not None and upper is not None:
         return ALIGNED
     if lower is not None or upper is not None:
         return ONE_SIDED
-    return APART
+    return UNALIGNED
 
 
-def _mean_drift(pieces: Pieces) -> float:
-    if len(pieces.start_ns) <= 1:
+def _mean_drift(correction: Correction) -> float:
+    if len(correction.start_ns) <= 1:
         return 0.0
-    lengths = np.diff(pieces.start_ns)
-    return float(np.average(pieces.rate[:-1], weights=np.maximum(lengths, 1))) * 1e6
+    lengths = np.diff(correction.start_ns)
+    return float(np.average(correction.rate[:-1], weights=np.maximum(lengths, 1))) * 1e6
 
 
-def _step(found: Found, number: int) -> StepFound:
-    cuts = found.solution.blamed[number].cuts
-    cut = cuts[0]
-    zero_ns = found.coarse.zero_ns + int(found.coarse.offset_ns[cut.clock])
-    unsure = [int(found.solution.reference[each.clock]) for each in cuts if each.or_reference]
-    return StepFound(
-        found.name(cut.clock),
-        int(cut.from_ns) + zero_ns,
-        int(cut.to_ns) + zero_ns,
+def _adjustment(found: AlignmentResult, number: int) -> ClockAdjustment:
+    adjustments = found.solution.attributed[number].adjustments
+    adjustment = adjustments[0]
+    zero_ns = found.coarse.zero_ns + int(found.coarse.offset_ns[adjustment.clock])
+    unsure = [int(found.solution.reference[each.clock]) for each in adjustments if each.may_be_reference]
+    return ClockAdjustment(
+        found.name(adjustment.clock),
+        int(adjustment.from_ns) + zero_ns,
+        int(adjustment.to_ns) + zero_ns,
         round(_size(found, number)),
-        tuple(found.name(clock) for clock in (*(each.clock for each in cuts), *unsure)),
+        tuple(found.name(clock) for clock in (*(each.clock for each in adjustments), *unsure)),
     )
 
 
-def _size(found: Found, number: int) -> float:
+def _size(found: AlignmentResult, number: int) -> float:
     """Return by how much the clock was set: the jump of its correction, the other way round."""
-    cut = found.solution.blamed[number].cuts[0]
-    frame = found.solution.frame
-    whole = np.flatnonzero(frame.segment[:, cut.clock] >= 0)
-    before = whole[frame.knots_ns[whole] <= cut.from_ns]
-    after = whole[frame.knots_ns[whole] >= cut.to_ns]
+    adjustment = found.solution.attributed[number].adjustments[0]
+    grid = found.solution.grid
+    whole = np.flatnonzero(grid.segment[:, adjustment.clock] >= 0)
+    before = whole[grid.knots_ns[whole] <= adjustment.from_ns]
+    after = whole[grid.knots_ns[whole] >= adjustment.to_ns]
     if not len(before) or not len(after):
-        return cut.size_ns
-    x_ns = found.solution.x_ns[:, cut.clock]
+        return adjustment.size_ns
+    x_ns = found.solution.x_ns[:, adjustment.clock]
     return float(x_ns[before[-1]] - x_ns[after[0]])
 
 
-def _witness(found: Found, row: int) -> Witness:
+def _observation(found: AlignmentResult, row: int) -> Observation:
     fields = found.table.row(row, named=True)
     del fields["waited"]
-    return Witness(
+    return Observation(
         **fields | {"source": found.name(fields["source"]), "target": found.name(fields["target"])}
     )

@@ -26,10 +26,10 @@ INSIDE = -1_000_000
 
 
 @dataclass(frozen=True)
-class Cut:
+class Adjustment:
     """A clock step: somewhere between two moments of a clock, in coarse time, it was set, ahead by `size_ns`.
 
-    `or_reference`: the reference of its group may as well have been set, the other way; nobody else tells.
+    `may_be_reference`: the reference of its group may as well have been set, the other way; nobody else tells.
     `ahead_ns`: how far the clock `other` was ahead of this one before, at least and at most, if it was a step.
     """
 
@@ -37,24 +37,24 @@ class Cut:
     from_ns: float
     to_ns: float
     size_ns: float
-    or_reference: bool = False
+    may_be_reference: bool = False
     other: int = -1
     ahead_ns: tuple[float, float] = (math.inf, -math.inf)
 
 
 @dataclass(frozen=True)
-class Frame:
+class Grid:
     """The knots in coarse time, the drift budget of each clock (a fraction), and the clock steps.
 
     `segment` tells for each knot and clock how many steps of it came before; -1 is inside of one, or in a stretch
-    of `blind`: there a step may have been, and too little came after (or before) it to tell.
+    of `unbounded`: there a step may have been, and too little came after (or before) it to tell.
     """
 
     knots_ns: Floats
     budget: Floats
-    cuts: tuple[Cut, ...]
+    adjustments: tuple[Adjustment, ...]
     segment: Ints
-    blind: tuple[Cut, ...] = ()
+    unbounded: tuple[Adjustment, ...] = ()
 
     @property
     def gap_ns(self) -> float:
@@ -62,19 +62,21 @@ class Frame:
         return float(self.knots_ns[1] - self.knots_ns[0])
 
     @cached_property
-    def seen(self) -> Frame:
-        """The frame as if no clock was set in a stretch in which one may have been."""
-        return frame_of(self.knots_ns, self.budget, self.cuts) if self.blind else self
+    def seen(self) -> Grid:
+        """The grid as if no clock was set in a stretch in which one may have been."""
+        return grid_of(self.knots_ns, self.budget, self.adjustments) if self.unbounded else self
 
     def segment_at(self, clock: Ints, at_ns: Floats) -> Ints:
         """Return the segment that each moment of a clock lies in, -1 inside of a step."""
         found = np.zeros(len(clock), np.int64)
-        for cut in self.cuts:
-            own = clock == cut.clock
-            found += own & (at_ns >= cut.to_ns)
-            found[own & (at_ns > cut.from_ns) & (at_ns < cut.to_ns)] = INSIDE
-        for cut in self.blind:
-            found[(clock == cut.clock) & (at_ns > cut.from_ns) & (at_ns < cut.to_ns)] = INSIDE
+        for adjustment in self.adjustments:
+            own = clock == adjustment.clock
+            found += own & (at_ns >= adjustment.to_ns)
+            found[own & (at_ns > adjustment.from_ns) & (at_ns < adjustment.to_ns)] = INSIDE
+        for adjustment in self.unbounded:
+            found[(clock == adjustment.clock) & (at_ns > adjustment.from_ns) & (at_ns < adjustment.to_ns)] = (
+                INSIDE
+            )
         return np.maximum(found, -1)
 
     def continuous(self) -> Bools:
@@ -83,7 +85,7 @@ class Frame:
 
 
 def knots_for(evidence: Evidence, clocks: int) -> Floats:
-    """Return the knots: evenly spaced over the evidence, without outermost stamps that are far off and may be false."""
+    """Return the knots: evenly spaced over the evidence, without outermost timestamps that are far off and may be false."""
     if not len(evidence):
         return np.array([0.0, 1.0])
     times = np.concatenate([evidence.sent_ns, evidence.received_ns])
@@ -95,10 +97,15 @@ def knots_for(evidence: Evidence, clocks: int) -> Floats:
     return np.linspace(first, max(last, first + 1_000.0), count)
 
 
-def frame_of(knots_ns: Floats, budget: Floats, cuts: tuple[Cut, ...], blind: tuple[Cut, ...] = ()) -> Frame:
-    """Return the frame with every knot's segment filled in."""
+def grid_of(
+    knots_ns: Floats,
+    budget: Floats,
+    adjustments: tuple[Adjustment, ...],
+    unbounded: tuple[Adjustment, ...] = (),
+) -> Grid:
+    """Return the grid with every knot's segment filled in."""
     clocks, count = len(budget), len(knots_ns)
-    bare = Frame(knots_ns, budget, cuts, np.zeros((count, clocks), np.int64), blind)
+    bare = Grid(knots_ns, budget, adjustments, np.zeros((count, clocks), np.int64), unbounded)
     number = np.tile(np.arange(clocks), count)
     segment = bare.segment_at(number, np.repeat(knots_ns, clocks)).reshape(count, clocks)
-    return Frame(knots_ns, budget, cuts, segment, blind)
+    return Grid(knots_ns, budget, adjustments, segment, unbounded)

@@ -1,22 +1,22 @@
 import numpy as np
 
 from evidence_rows import evidence_from_rows
-from stagescope.clocks.frame import MOST_KNOTS, Cut, frame_of, knots_for
+from stagescope.clocks.grid import MOST_KNOTS, Adjustment, grid_of, knots_for
 
 BUDGET = np.array([0.0, 1e-4])
 
 
 def test_a_clock_step_parts_the_knots_before_it_from_those_after_it():
-    frame = frame_of(np.arange(5.0) * 100, BUDGET, (Cut(1, 150.0, 250.0, 30.0),))
-    assert frame.segment[:, 0].tolist() == [0, 0, 0, 0, 0]
-    assert frame.segment[:, 1].tolist() == [0, 0, -1, 1, 1]
-    assert frame.continuous()[:, 1].tolist() == [True, False, False, True]
+    grid = grid_of(np.arange(5.0) * 100, BUDGET, (Adjustment(1, 150.0, 250.0, 30.0),))
+    assert grid.segment[:, 0].tolist() == [0, 0, 0, 0, 0]
+    assert grid.segment[:, 1].tolist() == [0, 0, -1, 1, 1]
+    assert grid.continuous()[:, 1].tolist() == [True, False, False, True]
 
 
 def test_a_blind_stretch_is_in_no_segment():
-    frame = frame_of(np.arange(4.0) * 100, BUDGET, (), (Cut(1, 150.0, np.inf, 0.0),))
-    assert frame.segment[:, 1].tolist() == [0, 0, -1, -1]
-    assert frame.segment_at(np.array([0, 1]), np.array([180.0, 180.0])).tolist() == [0, -1]
+    grid = grid_of(np.arange(4.0) * 100, BUDGET, (), (Adjustment(1, 150.0, np.inf, 0.0),))
+    assert grid.segment[:, 1].tolist() == [0, 0, -1, -1]
+    assert grid.segment_at(np.array([0, 1]), np.array([180.0, 180.0])).tolist() == [0, -1]
 
 
 def test_knots_span_the_evidence_but_not_a_stamp_that_is_far_off():

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from evidence_rows import evidence_from_rows, there_and_back
-from stagescope.clocks.frame import frame_of, knots_for
-from stagescope.clocks.solve import explain, overly_false, references, solve
+from stagescope.clocks.grid import grid_of, knots_for
+from stagescope.clocks.solution import pairs_with_many_outliers, references, screen, solve
 
 MOMENTS = range(0, 100_000_000, 1_000_000)
 
@@ -31,9 +31,9 @@ def test_every_correction_lies_within_its_bounds():
     assert (solution.bounds.lower_ns <= solution.x_ns).all()
     assert (solution.x_ns <= solution.bounds.upper_ns).all()
     assert solution.x_ns[:, 0].tolist() == [0] * len(solution.x_ns)
-    assert solution.x_ns[-1, 1] == pytest.approx(-500 - 5e-5 * solution.frame.knots_ns[-1], abs=200)
+    assert solution.x_ns[-1, 1] == pytest.approx(-500 - 5e-5 * solution.grid.knots_ns[-1], abs=200)
     assert not solution.rejected
-    assert solution.share == 0
+    assert solution.outlier_fraction == 0
 
 
 def test_false_stamps_are_rejected_with_by_how_much_and_make_the_rest_doubtful():
@@ -42,25 +42,25 @@ def test_false_stamps_are_rejected_with_by_how_much_and_make_the_rest_doubtful()
     solution = solve(evidence_from_rows(rows), 2, 200.0)
     assert list(solution.rejected) == [80]
     assert solution.rejected[80] == pytest.approx(880_000, abs=2_000)
-    assert solution.share > 0
+    assert solution.outlier_fraction > 0
 
 
 def test_what_is_explained_by_a_clock_step_is_not_called_false():
     rows = right(lambda at: 300_000 * (at >= 50_000_000))
     evidence = evidence_from_rows(rows)
-    frame = frame_of(knots_for(evidence, 2), np.array([0.0, 2e-4]), ())
-    explained = explain(evidence, frame, np.zeros(2, np.int64))
-    assert len(explained.kept) == len(rows)
-    assert [each.cuts[0].clock for each in explained.blamed] == [1]
-    assert explained.share == 0
+    grid = grid_of(knots_for(evidence, 2), np.array([0.0, 2e-4]), ())
+    screened = screen(evidence, grid, np.zeros(2, np.int64))
+    assert len(screened.kept) == len(rows)
+    assert [each.adjustments[0].clock for each in screened.attributed] == [1]
+    assert screened.outlier_fraction == 0
 
 
 def test_many_false_ones_of_one_direction_are_no_chance():
     evidence = evidence_from_rows(right())
     some = dict.fromkeys(range(0, 8, 2), 5.0)
-    assert overly_false(evidence, some) == []
+    assert pairs_with_many_outliers(evidence, some) == []
     many = {row: float(row) for row in range(0, 200, 4)}
-    assert overly_false(evidence, many) == [(0, 1, 196.0)]
+    assert pairs_with_many_outliers(evidence, many) == [(0, 1, 196.0)]
 
 
 def test_a_pair_that_contradicts_itself_is_named_and_the_rest_is_solved_without_it():
@@ -101,4 +101,4 @@ def test_the_estimate_changes_no_faster_than_clocks_drift():
     # Late by 30 ms one way, throughout the second half: possible, and no drift.
     late = [(s, t, at, ns + 30_000_000 * (at > 50_000_000 and s == 0)) for s, t, at, ns in rows]
     solution = solve(evidence_from_rows(late), 2, 200.0)
-    assert np.abs(np.diff(solution.x_ns[:, 1])).max() <= 200e-6 * solution.frame.gap_ns + 1
+    assert np.abs(np.diff(solution.x_ns[:, 1])).max() <= 200e-6 * solution.grid.gap_ns + 1

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from evidence_rows import evidence_from_rows, there_and_back
+from stagescope.clocks.correction import Correction, correction_of
 from stagescope.clocks.evidence import Coarse
-from stagescope.clocks.frame import Cut, frame_of
-from stagescope.clocks.pieces import Pieces, pieces_of
-from stagescope.clocks.solve import solve
+from stagescope.clocks.grid import Adjustment, grid_of
+from stagescope.clocks.solution import solve
 
 ZERO_NS = 1_763_600_000_000_000_000
 COARSE = Coarse(ZERO_NS, np.array([0, 7_000]))
@@ -18,20 +18,22 @@ def pieces_from(ahead_ns, *, stamps_ms=(0, 50, 100)):
     """Return the solution of two clocks that send each other a message a millisecond, and the second's pieces."""
     rows = there_and_back(range(0, 100_000_000, MILLISECOND_NS), ahead_ns=ahead_ns, latency_ns=10_000.0)
     solution = solve(evidence_from_rows(rows), 2, 200.0)
-    stamps_ns = ZERO_NS + 7_000 + np.array(stamps_ms) * MILLISECOND_NS
-    return solution, pieces_of(solution, COARSE, 1, stamps_ns)
+    timestamps_ns = ZERO_NS + 7_000 + np.array(stamps_ms) * MILLISECOND_NS
+    return solution, correction_of(solution, COARSE, 1, timestamps_ns)
 
 
 def test_a_stamp_is_moved_by_the_piece_it_lies_in():
-    pieces = Pieces(np.array([100, 200]), np.array([5, -5]), np.array([0.0, 0.1]), np.zeros(2), np.zeros(2))
+    pieces = Correction(
+        np.array([100, 200]), np.array([5, -5]), np.array([0.0, 0.1]), np.zeros(2), np.zeros(2)
+    )
     assert pieces.at(np.array([90, 100, 199, 200, 300])).tolist() == [95, 105, 204, 195, 305]
 
 
 def test_a_steady_clock_is_moved_by_what_it_is_ahead_within_the_error_of_every_piece():
     _, pieces = pieces_from(lambda _: 300)
     # 7,000 ns of coarse offset and 300 ns more.
-    stamps_ns = ZERO_NS + np.arange(0, 100) * MILLISECOND_NS
-    assert (pieces.at(stamps_ns) - stamps_ns).tolist() == pytest.approx([-7_300] * 100, abs=200)
+    timestamps_ns = ZERO_NS + np.arange(0, 100) * MILLISECOND_NS
+    assert (pieces.at(timestamps_ns) - timestamps_ns).tolist() == pytest.approx([-7_300] * 100, abs=200)
     assert (pieces.lower_ns < 0).all()
     assert (pieces.upper_ns > 0).all()
 
@@ -47,18 +49,18 @@ def test_stamps_before_and_after_all_evidence_have_pieces_and_wider_errors():
 
 def test_the_order_of_a_clock_s_own_stamps_is_kept_where_it_was_set_back():
     solution, _ = pieces_from(lambda at_ns: -400_000 * (at_ns >= 50 * MILLISECOND_NS))
-    assert len(solution.frame.cuts) == 1
-    stamps_ns = ZERO_NS + 7_000 + np.sort(np.arange(0, 100_000_000, 300_000))
-    pieces = pieces_of(solution, COARSE, 1, stamps_ns)
-    assert (np.diff(pieces.at(stamps_ns)) >= 0).all()
+    assert len(solution.grid.adjustments) == 1
+    timestamps_ns = ZERO_NS + 7_000 + np.sort(np.arange(0, 100_000_000, 300_000))
+    pieces = correction_of(solution, COARSE, 1, timestamps_ns)
+    assert (np.diff(pieces.at(timestamps_ns)) >= 0).all()
 
 
 def test_a_stretch_in_which_the_clock_may_have_been_set_unseen_is_without_bounds():
     solution, _ = pieces_from(lambda _: 0)
     from_ns = 90.0 * MILLISECOND_NS
-    blind = replace(solution.frame, blind=(Cut(1, from_ns, np.inf, 0.0),))
-    pieces = pieces_of(
-        replace(solution, frame=blind), COARSE, 1, ZERO_NS + np.array([0, 99 * MILLISECOND_NS])
+    unbounded = replace(solution.grid, unbounded=(Adjustment(1, from_ns, np.inf, 0.0),))
+    pieces = correction_of(
+        replace(solution, grid=unbounded), COARSE, 1, ZERO_NS + np.array([0, 99 * MILLISECOND_NS])
     )
     late = pieces.start_ns >= ZERO_NS + 7_000 + from_ns
     assert np.isinf(pieces.upper_ns[late]).all()
@@ -67,9 +69,9 @@ def test_a_stretch_in_which_the_clock_may_have_been_set_unseen_is_without_bounds
 
 def test_the_estimate_follows_the_rate_where_nothing_is_bounded():
     solution, whole = pieces_from(lambda at_ns: 1e-4 * at_ns)
-    blind = replace(solution.frame, blind=(Cut(1, -np.inf, 50.0 * MILLISECOND_NS, 0.0),))
-    frame = frame_of(blind.knots_ns, blind.budget, blind.cuts, blind.blind)
-    stamps_ns = ZERO_NS + 7_000 + np.arange(0, 100) * MILLISECOND_NS
-    pieces = pieces_of(replace(solution, frame=frame), COARSE, 1, stamps_ns)
+    unbounded = replace(solution.grid, unbounded=(Adjustment(1, -np.inf, 50.0 * MILLISECOND_NS, 0.0),))
+    grid = grid_of(unbounded.knots_ns, unbounded.budget, unbounded.adjustments, unbounded.unbounded)
+    timestamps_ns = ZERO_NS + 7_000 + np.arange(0, 100) * MILLISECOND_NS
+    pieces = correction_of(replace(solution, grid=grid), COARSE, 1, timestamps_ns)
     assert np.isinf(pieces.upper_ns[0])
-    assert pieces.at(stamps_ns).tolist() == pytest.approx(whole.at(stamps_ns).tolist(), abs=2)
+    assert pieces.at(timestamps_ns).tolist() == pytest.approx(whole.at(timestamps_ns).tolist(), abs=2)

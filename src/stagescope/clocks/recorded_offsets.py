@@ -18,7 +18,7 @@ MOMENTS = 64
 """A recorded offset holds throughout: it is an observation at this many moments, so that little drift lies between."""
 
 
-def snapshot_observations(timeline: Timeline, number: Mapping[str, int]) -> pl.DataFrame:
+def recorded_offset_observations(timeline: Timeline, number: Mapping[str, int]) -> pl.DataFrame:
     """Return observations of the clocks whose one row in `clocks` states both errors, if two or more do.
 
     What they are measured against is a clock of its own, with the next free number: true time was at least the stamp

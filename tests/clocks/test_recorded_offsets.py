@@ -4,7 +4,7 @@ import polars as pl
 
 from drawing import timeline_from_text
 from stagescope.clocks import align_clocks
-from stagescope.clocks.snapshots import MOMENTS, snapshot_observations
+from stagescope.clocks.recorded_offsets import MOMENTS, recorded_offset_observations
 from stagescope.model import CLOCKS, RANKS
 from stagescope.model.validate import conform
 
@@ -32,7 +32,7 @@ def recorded(errors_ns, *, text="O0 .  .  O1\nO0 .  .  O1"):
 
 
 def test_a_recorded_interval_is_two_observations_against_the_common_clock_at_every_moment():
-    found = snapshot_observations(recorded([("left", -5, 5), ("right", 40, 60)]), NUMBER)
+    found = recorded_offset_observations(recorded([("left", -5, 5), ("right", 40, 60)]), NUMBER)
     assert len(found) == 4 * MOMENTS
     first = found.filter(pl.col("sent_ns").is_in([0, 40]) | (pl.col("received_ns") == 0))
     right = first.filter((pl.col("source") == 1) | (pl.col("target") == 1))
@@ -41,11 +41,11 @@ def test_a_recorded_interval_is_two_observations_against_the_common_clock_at_eve
 
 
 def test_one_recorded_interval_joins_nothing():
-    assert snapshot_observations(recorded([("left", -5, 5)]), NUMBER).is_empty()
+    assert recorded_offset_observations(recorded([("left", -5, 5)]), NUMBER).is_empty()
 
 
 def test_an_offset_without_both_errors_is_no_observation():
-    assert snapshot_observations(recorded([("left", -5, 5), ("right", None, None)]), NUMBER).is_empty()
+    assert recorded_offset_observations(recorded([("left", -5, 5), ("right", None, None)]), NUMBER).is_empty()
 
 
 def test_recorded_intervals_alone_bring_two_machines_to_one_clock():

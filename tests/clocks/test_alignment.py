@@ -68,9 +68,9 @@ def test_any_graph_of_right_stamps_is_covered_and_nothing_is_called_false(seed, 
     planted = plant_graph(seed, machines=machines, links=links, messages=messages)
     aligned = align_clocks(planted.timeline)
     assert uncovered(planted, aligned.timeline).is_empty()
-    assert not aligned.clocks.steps
-    assert not aligned.clocks.rejected
-    assert not aligned.clocks.contradictions
+    assert not aligned.clocks.adjustments
+    assert not aligned.clocks.outliers
+    assert not aligned.clocks.inconsistent_pairs
 
 
 # The same examples each time: a stamp that is false by so little that nothing contradicts it is not covered, and
@@ -119,7 +119,7 @@ def test_recovers_sixteen_stages_on_eight_machines_that_drift_by_50_ppm(seed):
 )
 def test_finds_a_clock_step_and_blames_the_machine_that_was_set(size_ns, machine):
     planted = plant(Plan(seed=77, clock_steps=(ClockStep(machine, 0.5, size_ns),)))
-    (step,) = align_clocks(planted.timeline).clocks.steps
+    (step,) = align_clocks(planted.timeline).clocks.adjustments
     assert step.clock == f"node-{machine}/wall"
     assert step.size_ns == pytest.approx(size_ns, abs=20_000)
 
@@ -127,8 +127,8 @@ def test_finds_a_clock_step_and_blames_the_machine_that_was_set(size_ns, machine
 def test_of_two_machines_nobody_knows_which_was_set_and_both_are_named():
     planted = plant(Plan(ranks=2, steps=10, seed=77, clock_steps=(ClockStep(0, 0.5, 1_000_000),)))
     aligned = align_clocks(planted.timeline)
-    (step,) = aligned.clocks.steps
-    assert step.suspects == ("node-1/wall", "node-0/wall")
+    (step,) = aligned.clocks.adjustments
+    assert step.candidates == ("node-1/wall", "node-0/wall")
     assert step.size_ns == pytest.approx(-1_000_000, abs=20_000)
 
 
@@ -164,14 +164,14 @@ def test_a_shifted_row_of_a_drawing_is_shifted_back_into_its_interval():
 
 def test_a_common_shift_of_all_clocks_changes_nothing():
     planted = plant(Plan(steps=4, seed=3))
-    by_ns = 123_456_789_012_345
+    shift_ns = 123_456_789_012_345
     moved = planted.timeline.spans.with_columns(
-        pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") + by_ns
+        pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") + shift_ns
     )
     one = align_clocks(planted.timeline)
     other = align_clocks(planted.timeline.with_spans(moved))
     assert other.clocks == one.clocks
-    assert (other.timeline.spans["start_ns"] - by_ns).equals(one.timeline.spans["start_ns"])
+    assert (other.timeline.spans["start_ns"] - shift_ns).equals(one.timeline.spans["start_ns"])
 
 
 def test_permuting_the_names_of_machines_permutes_the_results():
@@ -213,9 +213,9 @@ def test_machines_without_a_link_are_never_joined():
     planted = plant(Plan(missing_links=((1, 2),), steps=4))
     aligned = align_clocks(planted.timeline)
     states = [machine.state for machine in aligned.clocks.machines]
-    assert states == ["reference", "aligned", "apart", "apart"]
-    apart = aligned.clocks.machines[3]
-    assert (apart.error_lo_ns, apart.error_hi_ns, apart.group) == (None, None, "node-2/wall")
+    assert states == ["reference", "aligned", "unaligned", "unaligned"]
+    unaligned = aligned.clocks.machines[3]
+    assert (unaligned.error_lo_ns, unaligned.error_hi_ns, unaligned.group) == (None, None, "node-2/wall")
     raw = planted.timeline.spans.filter(pl.col("rank") == 2)
     assert aligned.timeline.spans.filter(pl.col("rank") == 2).equals(raw)
     assert "warning" in aligned.timeline.diagnostics["severity"]
@@ -231,20 +231,20 @@ def test_one_sided_evidence_gives_an_interval_with_one_end():
 def test_contradictory_evidence_names_the_machines_and_the_witnesses():
     planted = plant(Plan(steps=4))
     bad = (pl.col("kind") == "recv_backward") & (pl.col("rank") == 1)
-    # Every other message seems to arrive a second before it was sent: no step and no few false stamps explain it.
+    # Every other message seems to arrive a second before it was sent: no step and no few false timestamps screen it.
     bad &= pl.col("microbatch") % 2 == 0
     spans = planted.timeline.spans.with_columns(
         end_ns=pl.when(bad).then(pl.col("end_ns") - 1_000_000_000).otherwise("end_ns")
     )
     aligned = align_clocks(planted.timeline.with_spans(spans))
-    (pair,) = aligned.clocks.contradictions
+    (pair,) = aligned.clocks.inconsistent_pairs
     assert pair.clocks == ("node-1/wall", "node-2/wall")
-    assert {str(witness).split(" of ")[0] for witness in pair.witnesses} == {"message"}
+    assert {str(one).split(" of ")[0] for one in pair.observations} == {"message"}
     assert [machine.state for machine in aligned.clocks.machines] == [
         "reference",
         "aligned",
-        "apart",
-        "apart",
+        "unaligned",
+        "unaligned",
     ]
 
 
@@ -263,5 +263,5 @@ def test_the_clocks_table_says_for_every_segment_what_was_added_and_how_sure_it_
     assert clocks["start_ns"].null_count() == clocks["error_lo_ns"].null_count() == 0
     assert (clocks["error_lo_ns"] <= 0).all()
     assert (clocks["error_hi_ns"] >= 0).all()
-    assert (clocks["evidence_count"] > 0).all()
+    assert (clocks["observation_count"] > 0).all()
     assert clocks.filter(pl.col("clock") == "node-0/wall")["offset_ns"].unique().to_list() == [0]

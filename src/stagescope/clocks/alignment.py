@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.clocks.correction import correction_of
 from stagescope.clocks.evidence import coarse_offsets, evidence_of
-from stagescope.clocks.findings import Found, describe, methods_of
-from stagescope.clocks.groups import group_shifts
+from stagescope.clocks.groups import shift_groups
 from stagescope.clocks.observations import gather_observations
-from stagescope.clocks.pieces import pieces_of
+from stagescope.clocks.recorded_offsets import recorded_offset_observations
 from stagescope.clocks.report import ClockReport
-from stagescope.clocks.sentences import diagnostics_of
-from stagescope.clocks.snapshots import snapshot_observations
-from stagescope.clocks.solve import solve
+from stagescope.clocks.report_text import diagnostics_of
+from stagescope.clocks.solution import solve
+from stagescope.clocks.summary import AlignmentResult, methods_of, summarize
 from stagescope.model import CLOCKS, SPANS, STEPS
 from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
+    from stagescope.clocks.correction import Correction
     from stagescope.clocks.evidence import Coarse, Ints
-    from stagescope.clocks.pieces import Pieces
     from stagescope.model import Timeline
 
 MAX_PPM = 200.0
 """The rates of two clocks differ by no more: quartz oscillators are within 100 ppm of true, mostly within 50."""
 
-STAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+TIMESTAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Aligned:
 
 
 def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
-    """Return the timeline with the stamps of all machines moved to the clock of the first, and the report of it.
+    """Return the timeline with the timestamps of all machines moved to the clock of the first, and the report of it.
 
     The first is that of the smallest rank. Each moved clock gets one row per piece of its correction in `clocks`,
     with an interval that holds if what docs/clocks.md assumes does: no clock's rate differs from the reference's
-    by more than `max_ppm`, and no event is before its cause. Machines that no evidence joins keep their stamps and
+    by more than `max_ppm`, and no event is before its cause. Machines that no evidence joins keep their timestamps and
     have null errors; warnings name them. A timeline whose ranks share one clock comes back as it is, the same object.
     """
     names = _clock_names(timeline.ranks, timeline.spans)
@@ -54,21 +54,23 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
         return Aligned(replace(timeline, alignment=report), report)
     number = {clock: index for index, clock in enumerate(clocks)}
     numbered = names.with_columns(pl.col("clock").replace_strict(number, return_dtype=pl.Int32))
-    snapshots = snapshot_observations(timeline, number)
-    table = pl.concat([gather_observations(timeline, numbered), snapshots]).sort(
+    recorded = recorded_offset_observations(timeline, number)
+    table = pl.concat([gather_observations(timeline, numbered), recorded]).sort(
         "source", "target", "sent_ns", "received_ns", maintain_order=True
     )
-    count = len(clocks) + (1 if len(snapshots) else 0)
+    count = len(clocks) + (1 if len(recorded) else 0)
     coarse = coarse_offsets(table, count)
     evidence = evidence_of(table, coarse)
     solution = solve(evidence, count, max_ppm)
-    stamps = _stamps(timeline, numbered, len(clocks))
-    pieces = [pieces_of(solution, coarse, clock, stamps[clock]) for clock in range(len(clocks))]
-    drift_ns = 2e-6 * max_ppm * _length_ns(stamps, coarse)
-    pieces = group_shifts(pieces, solution, evidence, coarse, drift_ns)
-    found = Found(names, tuple(clocks), table, evidence, solution, coarse, tuple(pieces), tuple(stamps))
-    report = describe(found, timeline, max_ppm)
-    moved = _moved(timeline, numbered, pieces)
+    timestamps = _timestamps_by_clock(timeline, numbered, len(clocks))
+    corrections = [correction_of(solution, coarse, clock, timestamps[clock]) for clock in range(len(clocks))]
+    drift_ns = 2e-6 * max_ppm * _length_ns(timestamps, coarse)
+    corrections = shift_groups(corrections, solution, evidence, coarse, drift_ns)
+    found = AlignmentResult(
+        names, tuple(clocks), table, evidence, solution, coarse, tuple(corrections), tuple(timestamps)
+    )
+    report = summarize(found, timeline, max_ppm)
+    moved = _moved(timeline, numbered, corrections)
     rows = _clock_rows(timeline, found, report)
     return Aligned(
         replace(moved, clocks=rows, alignment=report).with_diagnostics(diagnostics_of(report)), report
@@ -85,9 +87,11 @@ def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     return named.with_columns(clock=pl.coalesce("clock", own))
 
 
-def _stamps(timeline: Timeline, numbered: pl.DataFrame, count: int) -> list[Ints]:
+def _timestamps_by_clock(timeline: Timeline, numbered: pl.DataFrame, count: int) -> list[Ints]:
     """Return every stamp of each clock, sorted, once."""
-    columns = [(timeline.spans, name) for name in STAMPS] + [(timeline.steps, name) for name in STAMPS[:2]]
+    columns = [(timeline.spans, name) for name in TIMESTAMPS] + [
+        (timeline.steps, name) for name in TIMESTAMPS[:2]
+    ]
     every = pl.concat([frame.select("rank", at_ns=name) for frame, name in columns]).drop_nulls()
     by_clock = every.join(numbered, on="rank").select("clock", "at_ns").unique().sort("clock", "at_ns")
     clock, at_ns = by_clock["clock"].to_numpy(), by_clock["at_ns"].to_numpy()
@@ -95,20 +99,20 @@ def _stamps(timeline: Timeline, numbered: pl.DataFrame, count: int) -> list[Ints
     return [at_ns[limits[index] : limits[index + 1]] for index in range(count)]
 
 
-def _length_ns(stamps: list[Ints], coarse: Coarse) -> float:
+def _length_ns(timestamps: list[Ints], coarse: Coarse) -> float:
     """Return how long the run was, from the first stamp of any clock to the last one."""
     ends = [
         own[[0, -1]] - offset_ns
-        for own, offset_ns in zip(stamps, coarse.offset_ns.tolist(), strict=False)
+        for own, offset_ns in zip(timestamps, coarse.offset_ns.tolist(), strict=False)
         if len(own)
     ]
     return float(np.max(ends) - np.min(ends)) if ends else 0.0
 
 
-def _moved(timeline: Timeline, numbered: pl.DataFrame, pieces: list[Pieces]) -> Timeline:
+def _moved(timeline: Timeline, numbered: pl.DataFrame, corrections: list[Correction]) -> Timeline:
     """Return the timeline with every stamp of spans and steps on the common clock, rows in their declared order."""
-    spans = _moved_columns(timeline.spans, numbered, pieces, STAMPS)
-    steps = _moved_columns(timeline.steps, numbered, pieces, STAMPS[:2])
+    spans = _moved_columns(timeline.spans, numbered, corrections, TIMESTAMPS)
+    steps = _moved_columns(timeline.steps, numbered, corrections, TIMESTAMPS[:2])
     return replace(
         timeline,
         spans=spans.sort(SPANS.order, maintain_order=True),
@@ -117,40 +121,42 @@ def _moved(timeline: Timeline, numbered: pl.DataFrame, pieces: list[Pieces]) -> 
 
 
 def _moved_columns(
-    frame: pl.DataFrame, numbered: pl.DataFrame, pieces: list[Pieces], names: tuple[str, ...]
+    frame: pl.DataFrame, numbered: pl.DataFrame, corrections: list[Correction], names: tuple[str, ...]
 ) -> pl.DataFrame:
     clock = (
         frame.select("rank").join(numbered, on="rank", how="left", maintain_order="left")["clock"].to_numpy()
     )
     order = np.argsort(clock, kind="stable")
-    limits = np.searchsorted(clock[order], np.arange(len(pieces) + 1))
+    limits = np.searchsorted(clock[order], np.arange(len(corrections) + 1))
     moved = {}
     for name in names:
-        stamps_ns = frame[name].fill_null(0).to_numpy().copy()
-        for index, own in enumerate(pieces):
+        timestamps_ns = frame[name].fill_null(0).to_numpy().copy()
+        for index, own in enumerate(corrections):
             rows = order[limits[index] : limits[index + 1]]
-            stamps_ns[rows] = own.at(stamps_ns[rows])
-        moved[name] = pl.when(pl.col(name).is_not_null()).then(pl.Series(name, stamps_ns)).alias(name)
+            timestamps_ns[rows] = own.at(timestamps_ns[rows])
+        moved[name] = pl.when(pl.col(name).is_not_null()).then(pl.Series(name, timestamps_ns)).alias(name)
     return frame.with_columns(**moved)
 
 
-def _clock_rows(timeline: Timeline, found: Found, report: ClockReport) -> pl.DataFrame:
+def _clock_rows(timeline: Timeline, found: AlignmentResult, report: ClockReport) -> pl.DataFrame:
     """Return the clocks table: a row per piece; its start is on the common clock, as every time of the timeline."""
     before = dict(timeline.clocks.select("clock", "offset_ns").iter_rows())
     parts = []
-    for machine, pieces, method in zip(report.machines, found.pieces, methods_of(found), strict=True):
+    for machine, correction, method in zip(
+        report.machines, found.corrections, methods_of(found), strict=True
+    ):
         columns = {
-            "start_ns": pieces.start_ns + pieces.offset_ns,
-            "offset_ns": pieces.offset_ns + before.get(machine.clock, 0),
+            "start_ns": correction.start_ns + correction.offset_ns,
+            "offset_ns": correction.offset_ns + before.get(machine.clock, 0),
             # A piece maps the clock's own time; what is known of the rate is known to the drift budget only.
-            "drift_ppm": pieces.rate * 1e6,
-            "error_lo_ns": _whole(pieces.lower_ns, np.floor),
-            "error_hi_ns": _whole(pieces.upper_ns, np.ceil),
+            "drift_ppm": correction.rate * 1e6,
+            "error_lo_ns": _whole(correction.lower_ns, np.floor),
+            "error_hi_ns": _whole(correction.upper_ns, np.ceil),
         }
         own = pl.DataFrame(columns).with_columns(
             clock=pl.lit(machine.clock),
             machine=pl.lit(machine.machine, pl.String),
-            evidence_count=pl.lit(machine.evidence_count),
+            observation_count=pl.lit(machine.observation_count),
             method=pl.lit(f"{method}: {machine.state}"),
         )
         parts.append(conform(own, CLOCKS))

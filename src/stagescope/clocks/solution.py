@@ -1,0 +1,278 @@
+"""From observations to corrections with bounds: the simplest explanation that leaves no contradiction.
+
+First every observation that others exclude is dropped, and the moments at which a clock was set are found. If
+anything was is_outlier, a outlier_fraction of what is left is taken to be is_outlier without being noticed. Where
+contradictions remain the outlier_fraction is raised; where none will do, the pairs of clocks that contradict
+themselves are withheld and the rest is solved without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse import coo_array  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
+
+from stagescope.clocks.adjustments import AttributedAdjustment, attribute_adjustments, pair_adjustments
+from stagescope.clocks.bounds import Bounds, bound
+from stagescope.clocks.conflicts import (
+    CONFIRMING,
+    exclusion_ns,
+    find_conflicts,
+    find_outliers,
+    unproven_outliers,
+)
+from stagescope.clocks.estimate import fit
+from stagescope.clocks.grid import TOLERANCE_NS, Grid, grid_of, knots_for
+from stagescope.clocks.limits import constraints_of, contradicting_pairs, limit_slope, limits_of
+from stagescope.clocks.reference_bounds import reference_limits
+
+if TYPE_CHECKING:
+    from stagescope.clocks.conflicts import Conflicts
+    from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
+
+OUTLIER_FRACTIONS = (0.04, 0.12)
+"""Shares of unnoticed_adjustments is_outlier timestamps to try where the one that the noticed ones suggest leaves contradictions."""
+
+FEW_OUTLIERS, MOST_OUTLIERS_FRACTION = 4, 0.25
+"""More than so many observations of one direction, and than this outlier_fraction of them, are not is_outlier by chance."""
+
+UNNOTICED_PER_NOTICED = 4.0
+"""For each observation that is is_outlier by little, so many more may be is_outlier by too little to be noticed."""
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two clocks whose observations exclude each other by `conflict_ns`, whatever is believed; `rows` are the worst two."""
+
+    one: int
+    other: int
+    conflict_ns: float
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Corrections `x_ns` at every knot of every clock in coarse time, their bounds, and how they came about."""
+
+    grid: Grid
+    reference: Ints
+    bounds: Bounds
+    x_ns: Floats
+    outlier_fraction: float
+    attributed: tuple[AttributedAdjustment, ...]
+    rejected: dict[int, float]
+    contradictions: tuple[Contradiction, ...] = ()
+    withheld: frozenset[int] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True)
+class Screened:
+    """What was taken to be wrong: adjustments, unbounded_ends in which one may have been, is_outlier ones; `kept` is the rest."""
+
+    kept: Evidence
+    grid: Grid
+    attributed: tuple[AttributedAdjustment, ...]
+    rejected: dict[int, float]
+    outlier_fraction: float
+
+
+def solve(evidence: Evidence, clocks: int, max_ppm: float) -> Solution:
+    """Return the corrections of every clock against its group's reference, with bounds that hold if max_ppm does.
+
+    A group are clocks that evidence bounds from both sides; what lies between groups is not used here.
+    """
+    contradictions: list[Contradiction] = []
+    while True:
+        reference = references(evidence, clocks)
+        inside = evidence.where(reference[evidence.source] == reference[evidence.target])
+        budget = np.where(reference == np.arange(clocks), 0.0, max_ppm * 1e-6)
+        grid = grid_of(knots_for(inside, clocks), budget, ())
+        screened = screen(inside, grid, reference)
+        worst = pairs_with_many_outliers(inside, screened.rejected)
+        for outlier_fraction in (
+            screened.outlier_fraction,
+            *(s for s in OUTLIER_FRACTIONS if s > screened.outlier_fraction),
+        ):
+            if worst:
+                break
+            limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
+            around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
+            found = bound(limits, screened.grid, reference, around)
+            if not contradicting_pairs(limits) and not found.contradictory.any():
+                found = _without_disputed(found, reference, contradictions)
+                return _solution(
+                    replace(screened, outlier_fraction=outlier_fraction),
+                    reference,
+                    found,
+                    tuple(contradictions),
+                )
+        if not worst:
+            plain_limits = limits_of(constraints_of(inside, grid, 0.0), grid)
+            worst = sorted(contradicting_pairs(plain_limits), key=lambda pair: -pair[2])[:1]
+        if not worst:
+            return _without_correction(grid, reference, tuple(contradictions), inside)
+        contradictions += [
+            Contradiction(*pair, _tightest_observations(inside, pair[0], pair[1])) for pair in worst
+        ]
+        keys = [key for one, other, _ in worst for key in (one * clocks + other, other * clocks + one)]
+        evidence = evidence.where(~np.isin(evidence.source * clocks + evidence.target, keys))
+
+
+def _without_disputed(found: Bounds, reference: Ints, contradictions: list[Contradiction]) -> Bounds:
+    """Return the bounds without those of clocks that were compared in vain only: they may be what contradicts all."""
+    alone = np.bincount(reference, minlength=len(reference))[reference] == 1
+    attributed = [clock for each in contradictions for clock in (each.one, each.other)]
+    disputed = alone & np.isin(np.arange(len(reference)), attributed)
+    return Bounds(np.where(disputed, -np.inf, found.lower_ns), np.where(disputed, np.inf, found.upper_ns))
+
+
+def pairs_with_many_outliers(evidence: Evidence, rejected: dict[int, float]) -> list[tuple[int, int, float]]:
+    """Return the pairs of clocks of which more observations are is_outlier than chance explains, and by how much."""
+    if not rejected:
+        return []
+    clocks = int(max(evidence.source.max(), evidence.target.max())) + 1
+    way = evidence.source * clocks + evidence.target
+    ways, counts = np.unique(way, return_counts=True)
+    is_outlier = np.isin(evidence.row, list(rejected))
+    outlier_counts = np.bincount(np.searchsorted(ways, way[is_outlier]), minlength=len(ways))
+    found: dict[tuple[int, int], float] = {}
+    for index in np.flatnonzero(
+        outlier_counts > np.maximum(FEW_OUTLIERS, MOST_OUTLIERS_FRACTION * counts)
+    ).tolist():
+        conflict_ns = max(rejected[row] for row in evidence.row[is_outlier & (way == ways[index])].tolist())
+        source, target = divmod(int(ways[index]), clocks)
+        pair = (min(source, target), max(source, target))
+        found[pair] = max(conflict_ns, found.get(pair, 0.0))
+    return [(one, other, conflict_ns) for (one, other), conflict_ns in found.items()]
+
+
+def references(evidence: Evidence, clocks: int) -> Ints:
+    """Return for each clock the reference of its group: the first clock that evidence bounds it to from both sides."""
+    places = np.unique(evidence.source * clocks + evidence.target)
+    links = coo_array((np.ones(len(places)), (places // clocks, places % clocks)), shape=(clocks, clocks))
+    group = connected_components(links.tocsr(), directed=True, connection="strong")[1]
+    _, first, back = np.unique(group, return_index=True, return_inverse=True)
+    return np.asarray(first[back], np.int64)
+
+
+def screen(evidence: Evidence, plain: Grid, reference: Ints) -> Screened:
+    """Return what is wrong with the observations, if some exclude each other, and the rest of them."""
+    conflicts = find_conflicts(evidence, plain.budget)
+    if not len(conflicts):
+        return Screened(evidence, plain, (), {}, 0.0)
+    is_outlier = find_outliers(conflicts, len(evidence))
+    least = CONFIRMING + 1 if is_outlier.any() else CONFIRMING
+    is_outlier &= ~unproven_outliers(evidence, conflicts, is_outlier, len(plain.budget))
+    by_pair, ambiguous = pair_adjustments(
+        evidence.where(~is_outlier), _renumbered(conflicts, ~is_outlier), plain.budget, least
+    )
+    places = np.flatnonzero(~is_outlier)[ambiguous.places]
+    conflict_ns = exclusion_ns(conflicts, len(evidence))
+    is_outlier[places] = True
+    kept = evidence.where(~is_outlier)
+    attributed = attribute_adjustments(by_pair, kept, plain.budget, np.unique(reference))
+    adjustments = tuple(adjustment for each in attributed for adjustment in each.adjustments)
+    grid = grid_of(plain.knots_ns, plain.budget, adjustments, ambiguous.unbounded)
+    rejected = dict(zip(evidence.row[is_outlier].tolist(), conflict_ns[is_outlier].tolist(), strict=True))
+    return Screened(
+        kept, grid, tuple(attributed), rejected, _unnoticed_fraction(kept, grid, conflict_ns[is_outlier])
+    )
+
+
+def _renumbered(conflicts: Conflicts, kept: Bools) -> Conflicts:
+    left = conflicts.without(~kept)
+    number = np.cumsum(kept) - 1
+    return replace(left, early=number[left.early], late=number[left.late])
+
+
+def _unnoticed_fraction(kept: Evidence, grid: Grid, conflict_ns: Floats) -> float:
+    """Return the outlier_fraction of observations that may be is_outlier by too little to be noticed.
+
+    What is is_outlier by less than the room between the two directions of a pair is not. About as many will be as are
+    is_outlier by up to as much again, and those were noticed.
+    """
+    if not len(conflict_ns):
+        return 0.0
+    limits = limits_of(constraints_of(kept, grid, 0.0), grid)
+    margin_ns = limits.tightest_ns + np.where(limits.back >= 0, limits.tightest_ns[:, limits.back], np.inf)
+    usual_ns = np.median(margin_ns[np.isfinite(margin_ns)]) if np.isfinite(margin_ns).any() else 0.0
+    small_count = int(np.sum(conflict_ns < usual_ns))
+    return float(min(OUTLIER_FRACTIONS[-1], UNNOTICED_PER_NOTICED * (small_count + 1) / max(1, len(kept))))
+
+
+def _solution(
+    screened: Screened, reference: Ints, found: Bounds, contradictions: tuple[Contradiction, ...]
+) -> Solution:
+    """Return the solution: the estimate at every knot, moved into its interval where it lies outside."""
+    grid = screened.grid
+    count, clocks = found.upper_ns.shape
+    anchored = reference == np.arange(clocks)
+    # What was kept in a stretch that is not bounded is likely right all the same: good enough for a guess.
+    fitted = fit(screened.kept, grid.seen, anchored, trusted=not screened.outlier_fraction)
+    clock = np.tile(np.arange(clocks), count)
+    x_ns = fitted.at(grid, clock, np.repeat(grid.knots_ns, clocks)).reshape(count, clocks)
+    jumps = dict(zip(grid.adjustments, np.abs(fitted.jumps_ns).tolist(), strict=True))
+    attributed = tuple(
+        AttributedAdjustment(tuple(sorted(each.adjustments, key=lambda adjustment: -jumps[adjustment])))
+        for each in screened.attributed
+    )
+    return Solution(
+        grid=grid,
+        reference=reference,
+        bounds=found,
+        x_ns=_feasible(x_ns, found, grid),
+        outlier_fraction=screened.outlier_fraction,
+        attributed=attributed,
+        rejected=screened.rejected,
+        contradictions=contradictions,
+    )
+
+
+def _feasible(x_ns: Floats, found: Bounds, grid: Grid) -> Floats:
+    """Return corrections within their intervals that change no faster than clocks drift, but where one was set.
+
+    A is_outlier stamp that is believed can bend the estimate, or narrow the interval for a while, by more than that.
+    """
+    along_ns = np.where(grid.seen.continuous(), grid.budget * grid.gap_ns, np.inf)
+    inside_ns = np.clip(x_ns, found.lower_ns, found.upper_ns)
+    too_fast = (np.abs(np.diff(inside_ns, axis=0)) > along_ns + TOLERANCE_NS).any(axis=0)
+    lowest_ns, highest_ns = -limit_slope(-found.lower_ns, along_ns), limit_slope(found.upper_ns, along_ns)
+    smooth_ns = np.clip(
+        (limit_slope(x_ns, along_ns) - limit_slope(-x_ns, along_ns)) / 2, lowest_ns, highest_ns
+    )
+    # Where not even the ends of the intervals can be joined, halfway between them changes slowly as well.
+    crossed = lowest_ns > highest_ns
+    middle_ns = np.where(crossed, lowest_ns, 0.0) / 2 + np.where(crossed, highest_ns, 0.0) / 2
+    return np.where(too_fast, np.where(crossed, middle_ns, smooth_ns), inside_ns)
+
+
+def _tightest_observations(evidence: Evidence, one: int, other: int) -> tuple[int, ...]:
+    """Return the observation of each direction with the shortest delay that the clocks show."""
+    rows = []
+    for source, target in ((one, other), (other, one)):
+        own = np.flatnonzero((evidence.source == source) & (evidence.target == target))
+        if len(own):
+            rows.append(int(evidence.row[own[np.argmin(evidence.delay_ns[own])]]))
+    return tuple(rows)
+
+
+def _without_correction(
+    grid: Grid, reference: Ints, contradictions: tuple[Contradiction, ...], evidence: Evidence
+) -> Solution:
+    """Return no correction for any clock: what is left contradicts itself only in circles of several machines."""
+    start = np.broadcast_to(reference == np.arange(len(reference)), grid.segment.shape)
+    used = np.unique(np.concatenate([evidence.source, evidence.target]))
+    return Solution(
+        grid=grid,
+        reference=reference,
+        bounds=Bounds(np.where(start, 0.0, -np.inf), np.where(start, 0.0, np.inf)),
+        x_ns=np.zeros(grid.segment.shape),
+        outlier_fraction=0.0,
+        attributed=(),
+        rejected={},
+        contradictions=contradictions,
+        withheld=frozenset(used.tolist()),
+    )
