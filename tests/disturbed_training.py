@@ -1,4 +1,4 @@
-"""A 1F1B training of sleeps on four processes, one of which is disturbed: the truth for analyses of a real run.
+"""Train 1F1B on four processes that sleep, with one known disturbance, for benchmarks/diagnosis_accuracy.py.
 
 Usage: fork_ranks.py 4 disturbed_training.py HOW, with HOW one of nothing, stage, link, step, noise. `stage` makes the
 actions of rank 2 two and a half times as long; `link` holds back what rank 1 sends to rank 2; `step` lets

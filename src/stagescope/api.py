@@ -18,6 +18,7 @@ from stagescope import __version__
 from stagescope.analysis import build_explained_report, build_report
 from stagescope.analysis.completeness.unaligned import keep_aligned_pipelines
 from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.prediction.changes import combinations_of
 from stagescope.analysis.prediction.what_if import predict_steps
 from stagescope.analysis.statistics.comparison import compare_totals
 from stagescope.clocks import align_clocks
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stagescope.analysis import Report
-    from stagescope.analysis.prediction.what_if import Assumption, WhatIf
+    from stagescope.analysis.prediction.changes import Change, Combination
+    from stagescope.analysis.prediction.what_if import WhatIf
     from stagescope.analysis.statistics.comparison import Comparison
     from stagescope.clocks import Aligned
     from stagescope.exporters.layers import AnalysisLayers
@@ -330,19 +332,22 @@ def compare(before: Timeline, after: Timeline) -> Comparison:
     return compare_totals(keep_aligned_pipelines(before), keep_aligned_pipelines(after))
 
 
-def what_if(timeline: Timeline, assumptions: Sequence[Assumption]) -> WhatIf:
-    """Return how long a step would take under each assumption; see analysis/prediction/what_if.py.
+def what_if(timeline: Timeline, changes: Change | Sequence[Change | Combination]) -> WhatIf:
+    """Return the predicted step time for each change; see analysis/prediction/what_if.py.
 
-    Steps that the report leaves out of its totals are left out here too. Raises ScheduleError for a schedule that
-    does not exist, or not for as many ranks and micro-batches as were measured.
+    `changes` is one change or several (analysis/prediction/changes.py), each predicted alone; the changes of a tuple
+    are made together. Steps that are not in the totals of the report are left out here too. Raises TypeError for
+    anything that is not a change, and ScheduleError for an unknown schedule or one that does not support the measured
+    numbers of ranks and micro-batches.
 
     >>> from stagescope.model import empty_timeline
     >>> what_if(empty_timeline(), []).table.height
     0
     """
+    combinations = combinations_of(changes)
     actions = find_actions(keep_aligned_pipelines(timeline))
     steps = build_report(timeline).bubble.steps
-    predicted = predict_steps(actions, assumptions, steps)
+    predicted = predict_steps(actions, combinations, steps)
     return predicted._replace(diagnostics=(*actions.diagnostics, *predicted.diagnostics))
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from stagescope.analysis.prediction.what_if import Slower
+from stagescope.analysis.prediction.changes import Slower
 from stagescope.cli.change_words import parse_change
 from stagescope.vocabulary.errors import UsageError
 
@@ -8,11 +8,10 @@ from stagescope.vocabulary.errors import UsageError
 @pytest.mark.parametrize(
     ("option", "text", "change"),
     [
-        ("--faster", "10%", Slower(-0.1)),
-        ("--slower", "200 %", Slower(2.0)),
-        ("--faster", "stage=3:10%", Slower(-0.1, stage=3)),
-        ("--slower", " rank = 2 , kind = backward : 2.5% ", Slower(0.025, rank=2, kind="backward")),
-        ("--faster", "100%", Slower(-1.0)),
+        ("--faster", "10%", Slower(factor=0.9)),
+        ("--slower", "200 %", Slower(factor=3.0)),
+        ("--faster", "stage=3:10%", Slower(factor=0.9, stage=3)),
+        ("--slower", " rank = 2 , kind = backward : 2.5% ", Slower(factor=1.025, rank=2, kind="backward")),
     ],
 )
 def test_changes_are_understood(option, text, change):
@@ -20,7 +19,7 @@ def test_changes_are_understood(option, text, change):
 
 
 @pytest.mark.parametrize(
-    "text", ["101%", "stage:5%", "machine=1:5%", "stage=1,stage=1:5%", "kind=loss:1%", "%"]
+    "text", ["100%", "101%", "stage:5%", "machine=1:5%", "stage=1,stage=1:5%", "kind=loss:1%", "%"]
 )
 def test_what_is_no_change_is_an_error(text):
     with pytest.raises(UsageError, match="expected a percentage"):

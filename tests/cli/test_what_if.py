@@ -116,7 +116,7 @@ def test_what_was_not_measured_is_a_question_mark_with_the_reason(spans, capsys)
     assert main(["what-if", spans, "--faster", "stage=9:10%"]) == 1
     lines = printed(capsys)
     assert lines[3].split() == [*["stage", "9", "10", "%", "faster"], "?", "?", "?", "replay"]
-    assert lines[5] == "  stage 9 10 % faster: no action that counts is of that stage, rank or kind"
+    assert lines[5] == "  stage 9 10 % faster: no counted action has that stage, rank or kind"
 
 
 def test_nothing_recorded_is_said(tmp_path, capsys):

@@ -55,7 +55,8 @@ class Explanation:
     diagnostics: tuple[Diagnostic, ...]
 
     def idle_fractions(self) -> dict[str, float]:
-        """Return what part of the window is idle, in all (idle_ns) and for each of CAUSE_COLUMNS; {} without a window."""
+        """Return what part of the window is idle, in all (idle_ns) and for each of CAUSE_COLUMNS; {} without a window.
+        """
         if self.idle.is_empty():
             return {}
         total = self.idle.row(-1, named=True)

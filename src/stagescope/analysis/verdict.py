@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 IMBALANCE_FRACTION = 0.02
 """A stage is named as the slowest if it costs at least this much more than the mean of the others."""
 
+LARGEST_PERCENT_RATIO = 10
 MOST_FINDINGS = 5
 
 
@@ -112,7 +113,7 @@ def _slowest_stage(explanation: Explanation) -> str | None:
     stage = f"stage {slowest['stage']}"
     return (
         f"{stage} takes {ratio:.0f}x as long"
-        if ratio > 10
+        if ratio > LARGEST_PERCENT_RATIO
         else f"{stage} takes {100 * (ratio - 1):.0f} % longer"
     )
 

@@ -9,7 +9,7 @@ from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
-    from stagescope.analysis.prediction.what_if import Slower
+    from stagescope.analysis.prediction.changes import Slower
 
 PERCENT = re.compile(r"(?:(?P<where>[^:]+):)?\s*(?P<percent>\d+(?:\.\d+)?)\s*%")
 WHERE = re.compile(r"\s*(?:(?P<number>stage|rank)\s*=\s*(?P<value>\d+)|kind\s*=\s*(?P<kind>\w+))\s*")
@@ -20,16 +20,16 @@ def parse_change(option: str, text: str) -> Slower:
     """Return the change that ``--faster`` or ``--slower`` says.
 
     Raises UsageError for anything but a percentage with stage, rank or kind before it, each once, and for what
-    would be faster by more than 100 %.
+    would take no time.
     """
-    from stagescope.analysis.prediction.what_if import Slower
+    from stagescope.analysis.prediction.changes import Slower
 
     found = PERCENT.fullmatch(text.strip())
     if found is None:
         raise UsageError.change_malformed(option, text)
     percent = float(found["percent"])
     faster = option == "--faster"
-    if faster and percent > ALL:
+    if faster and percent >= ALL:
         raise UsageError.change_malformed(option, text)
     where: dict[str, int | str] = {}
     for word in (found["where"] or "").split(",") if found["where"] else ():
@@ -43,5 +43,5 @@ def parse_change(option: str, text: str) -> Slower:
         ):
             raise UsageError.change_malformed(option, text)
         where[name] = part["kind"] or int(part["value"])
-    fraction = -percent / ALL if faster else percent / ALL
-    return Slower(fraction, **where)  # type: ignore[arg-type]  # numbers for stage and rank, a word for kind
+    factor = 1 - percent / ALL if faster else 1 + percent / ALL
+    return Slower(factor=factor, **where)  # type: ignore[arg-type]  # numbers for stage and rank, a word for kind

@@ -14,7 +14,8 @@ from stagescope.cli.reading import align_option, exit_code, read_paths, reading_
 from stagescope.cli.show import speaks_unicode
 
 if TYPE_CHECKING:
-    from stagescope.analysis.prediction.what_if import Assumption, Change, WhatIf
+    from stagescope.analysis.prediction.changes import Change, Combination
+    from stagescope.analysis.prediction.what_if import WhatIf
     from stagescope.ingest.reader import ReadOptions
 
 
@@ -69,7 +70,7 @@ def command(
 
     asked = _changes(**changes)  # type: ignore[arg-type]  # click gives each option its own type
     read = read_paths(paths, options, align=align)
-    predicted = workflow.what_if(read.timeline, _assumptions(asked, together=together))
+    predicted = workflow.what_if(read.timeline, _combinations(asked, together=together))
     # A prediction that could not be made was asked for in vain: its note says why.
     code = exit_code(read.timeline) or int(predicted.table["predicted_step_ns"].has_nulls())
     if json_path == STANDARD_OUTPUT:
@@ -92,24 +93,24 @@ def _changes(
     schedules: tuple[str, ...],
 ) -> list[Change]:
     """Return what was asked for, in a fixed order; without anything, what costs nothing to ask."""
-    from stagescope.analysis.prediction.what_if import Balanced, NoCommunication, OtherSchedule
+    from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule
     from stagescope.schedules.spellings import known_schedule
 
     nothing = not (faster or slower or balanced or no_communication or schedules)
     return [
         *(parse_change("--faster", text) for text in faster),
         *(parse_change("--slower", text) for text in slower),
-        *([Balanced()] if balanced or nothing else []),
-        *([NoCommunication()] if no_communication or nothing else []),
+        *([EqualStages()] if balanced or nothing else []),
+        *([FreeTransfers()] if no_communication or nothing else []),
         *(OtherSchedule(known_schedule(name) or name) for name in schedules),
     ]
 
 
-def _assumptions(asked: list[Change], *, together: bool) -> list[Assumption]:
+def _combinations(asked: list[Change], *, together: bool) -> list[Combination]:
     """Return every change alone, and if wanted all of them at once: once per schedule, as only one can run."""
-    from stagescope.analysis.prediction.what_if import OtherSchedule
+    from stagescope.analysis.prediction.changes import OtherSchedule
 
-    alone: list[Assumption] = [(change,) for change in asked]
+    alone: list[Combination] = [(change,) for change in asked]
     if not together:
         return alone
     costs = [change for change in asked if not isinstance(change, OtherSchedule)]

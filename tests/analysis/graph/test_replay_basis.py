@@ -4,14 +4,15 @@ from random_pipelines import one_f_one_b
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.idle.ledger import build_ledger
-from stagescope.analysis.prediction.what_if import NoCommunication, predict_steps
+from stagescope.analysis.prediction.changes import FreeTransfers
+from stagescope.analysis.prediction.what_if import predict_steps
 
 
 def test_a_basis_that_is_made_once_gives_what_each_would_make_for_itself():
     actions = find_actions(run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3, gap_ns=2))
     basis = find_replay_basis(actions)
     assert build_ledger(actions, basis).steps.equals(build_ledger(actions).steps)
-    asked = [(NoCommunication(),)]
+    asked = [(FreeTransfers(),)]
     assert predict_steps(actions, asked, basis=basis).table.equals(predict_steps(actions, asked).table)
 
 

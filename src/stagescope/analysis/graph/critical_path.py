@@ -62,8 +62,9 @@ def find_critical_path(
 ) -> pl.DataFrame:
     """Return the table CRITICAL_PATH, one path per pipeline and step.
 
-    `binding_constraints` is what find_binding_constraints, `inputs` what find_latest_inputs, `busy` what unite returns for all spans on the
-    compute lane. The parts reach from the first start to the last end of the pipeline's actions in the step.
+    `binding_constraints` is what find_binding_constraints, `inputs` what find_latest_inputs, `busy` what unite
+    returns for all spans on the compute lane. The parts reach from the first start to the last end of the pipeline's
+    actions in the step.
     """
     if actions.table.is_empty():
         return CRITICAL_PATH.empty()

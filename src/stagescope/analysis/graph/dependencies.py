@@ -32,7 +32,8 @@ NEVER = np.iinfo(np.int64).min
 
 
 class Dependencies(NamedTuple):
-    """One row per action and need (columns action, needs, direction, sent_ns, arrived_ns), and what could not be told."""
+    """One row per action and need (columns action, needs, direction, sent_ns, arrived_ns), and what could not be told.
+    """
 
     rows: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]

@@ -19,15 +19,15 @@ def measured_order(actions: Actions, pipeline: int, step: int) -> Order:
     table = actions.table.filter((pl.col("pipeline") == pipeline) & (pl.col("step") == step))
     second = actions.partners.filter(pl.col("action").is_in(table["action"].implode()))
     partners = {
-        action: Action(BY_NAME[kind].letter, stage, microbatch)
-        for action, kind, stage, microbatch in second.select(
+        number: Action(BY_NAME[kind].letter, stage, microbatch)
+        for number, kind, stage, microbatch in second.select(
             "action", "kind", "stage", "microbatch"
         ).iter_rows()
     }
     order: Order = {}
-    for action, rank, kind, stage, microbatch in table.select(
+    for number, rank, kind, stage, microbatch in table.select(
         "action", "rank", "kind", "stage", "microbatch"
     ).iter_rows():
-        action = Action(BY_NAME[kind].letter, stage, microbatch, partners.get(action))
+        action = Action(BY_NAME[kind].letter, stage, microbatch, partners.get(number))
         order.setdefault(rank, []).append(action)
     return order

@@ -1,18 +1,19 @@
 """Why every idle stretch of a rank was idle: what it waited for, to the nanosecond.
 
-A interval is a stretch inside the pipeline's window in which nothing ran on the rank's compute lane, as in `step_bubbles`.
-Of the action that ends it, the input counts that was there latest. Let e be the start of the interval, q the end
-of the action that made this input, y its arrival, s the end of the interval; all clipped to the interval, it is cut into
+A interval is a stretch inside the pipeline's window in which nothing ran on the rank's compute lane, as in
+`step_bubbles`. Of the action that ends it, the input counts that was there latest. Let e be the start of the
+interval, q the end of the action that made this input, y its arrival, s the end of the interval; all clipped to the
+interval, it is cut into
 
     [e, q)  compute        the producer was not through, or had not even begun
     [q, y)  transfer            the input was on its way (also: the receive had not been posted or noticed)
     [y, s)  launch              everything was there; the host had not launched the action yet
 
-so that the pieces of all intervals add up to the rank's idle time. What is not recorded is not guessed: without an arrival
-[q, s) is `transfer_or_launch`; where the action needed something else of which nothing was recorded, what is left
-after the inputs that are known is `unknown`. A interval before compute that is no action of the step (a loss, an
-optimizer step, the next step's action) is `other_work`: what such work waits for is not recorded. A interval after the
-rank's last action is `nothing`: it waits for nothing on this rank, only the others are not through.
+so that the pieces of all intervals add up to the rank's idle time. What is not recorded is not guessed: without an
+arrival [q, s) is `transfer_or_launch`; where the action needed something else of which nothing was recorded, what is
+left after the inputs that are known is `unknown`. A interval before compute that is no action of the step (a loss, an
+optimizer step, the next step's action) is `other_work`: what such work waits for is not recorded. A interval after
+the rank's last action is `nothing`: it waits for nothing on this rank, only the others are not through.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ def find_idle_intervals(
     """Return the table IDLE_INTERVALS: every idle nanosecond of every rank and step, cut by waiting_for.
 
     `bubbles` is what step_bubbles, `busy` what unite returns for all spans on the compute lane, `actions` what
-    find_actions and `inputs` what find_latest_inputs returns. The pieces of a step and rank add up to its
-    `idle_ns` exactly, whatever the clocks did. Where windows of two steps overlap, each has its own intervals, as it has
-    its own idle time.
+    find_actions and `inputs` what find_latest_inputs returns. The pieces of a step and rank add up to its `idle_ns`
+    exactly, whatever the clocks did. Where windows of two steps overlap, each has its own intervals, as it has its
+    own idle time.
     """
     intervals = _find_intervals(bubbles, busy, actions, inputs)
     return _table(intervals, inputs, bubbles, actions)

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.graph.measured_order import measured_order
-from stagescope.analysis.prediction.other_schedule import other_order
-from stagescope.analysis.prediction.what_if import (
-    WHAT_IF,
-    Balanced,
-    NoCommunication,
+from stagescope.analysis.prediction.changes import (
+    EqualStages,
+    FreeTransfers,
     OtherSchedule,
     Slower,
-    predict_steps,
 )
+from stagescope.analysis.prediction.other_schedule import other_order
+from stagescope.analysis.prediction.what_if import WHAT_IF, predict_steps
 from stagescope.model.tables import Column, Table
 from stagescope.schedules.action_index import actions_of, index_actions
 from stagescope.schedules.catalog import NAMES
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
-    from stagescope.analysis.prediction.what_if import Assumption
+    from stagescope.analysis.prediction.changes import Combination
     from stagescope.schedules.action import Order
 
 MOST_ACTIONS = 20_000
@@ -78,7 +77,7 @@ def find_improvements(
     counted = actions.table.filter(pl.col("step").is_in(list(steps)))
     if counted.is_empty():
         return IMPROVEMENTS.empty()
-    changes: list[Assumption] = [(Balanced(),), (NoCommunication(),)]
+    changes: list[Combination] = [(EqualStages(),), (FreeTransfers(),)]
     changes += [(each,) for each in _as_fast_as_peers(stragglers)]
     memory = [1.0] * len(changes)
     more = [False] * len(changes)
@@ -99,9 +98,9 @@ def _as_fast_as_peers(stragglers: pl.DataFrame) -> Iterator[Slower]:
         pl.col("is_claimed") & (pl.col("finding") != "noisy") & pl.col("subject").is_in(["rank", "stage"])
     )
     for row in slow.head(MOST_STRAGGLERS).iter_rows(named=True):
-        fraction = -row["excess_fraction"] / (1 + row["excess_fraction"])
+        factor = 1 / (1 + row["excess_fraction"])
         where = {"rank": row["rank"]} if row["subject"] == "rank" else {"stage": row["stage"]}
-        yield Slower(fraction, **where)
+        yield Slower(factor=factor, **where)
 
 
 class _Memory(NamedTuple):

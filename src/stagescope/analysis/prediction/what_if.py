@@ -1,9 +1,10 @@
-"""What if: how long a step would take if something about it were different.
+"""Predicted step times under changes.
 
-Changes of costs are replayed in the measured order. The launch gap of every action (its start less the moment
-at which it could have started) stays as it was, so that the replay without any change gives the measured step. What
-a change saves is the difference between the two replays. Another schedule cannot be replayed: it and the measured
-order are simulated with the same costs, and the difference of the two simulations is what it saves.
+Changes of costs are replayed in the measured order. The launch delay of every action, its start minus the time at
+which it could have started, stays as measured, so that a replay without changes gives exactly the measured step. The
+gain of a change is the difference between the two replays. Another schedule changes the order and cannot be replayed:
+both it and the measured order are simulated with the same mean costs, and the gain is the difference between the two
+simulations. What no simulation models, such as jitter, is then missing on both sides.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stagescope.analysis.graph.replay import ready_times, replay
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.action_classes import find_action_classes
+from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule, Slower
 from stagescope.analysis.prediction.mean_costs import find_mean_costs
 from stagescope.analysis.prediction.other_schedule import Saving, simulate_saving
 from stagescope.model.tables import Column, Table
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.replay import ReplayPlan
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.graph.step_groups import StepGroups
+    from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.mean_costs import MeanCosts
     from stagescope.model.diagnostics import Diagnostic
     from stagescope.schedules.action import Order
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 
 WHAT_IF = Table(
     "what if",
-    "one assumption, and the step time that it gives",
+    "one change, or several made together, and the predicted step time",
     (),
     (
         Column("change", pl.String, "", "What is changed."),
@@ -53,77 +56,31 @@ WHAT_IF = Table(
             "predicted_step_ns",
             pl.Float64,
             "ns",
-            "The same under the assumption; null: not known.",
+            "The same with the change; null: not known.",
             nullable=True,
         ),
         Column(
             "gain_ns",
             pl.Float64,
             "ns",
-            "Measured less predicted; negative: it would take longer.",
+            "Measured minus predicted; negative: the step would take longer.",
             nullable=True,
         ),
         Column("gain_fraction", pl.Float64, "", "gain_ns / measured_step_ns.", nullable=True),
-        Column("method", pl.String, "", "replay: of the measured order; simulation: of another schedule."),
+        Column("method", pl.String, "", "replay of the measured order, or simulation of another schedule."),
         Column(
-            "condition", pl.String, "", "What must hold for it and was not measured: if ...; empty: nothing."
+            "condition",
+            pl.String,
+            "",
+            "What the prediction assumes beyond the measurement, as a clause with if; empty: nothing.",
         ),
-        Column("note", pl.String, "", "How it was found, or why it is not known.", nullable=True),
+        Column("note", pl.String, "", "How it was predicted, or why it is unknown.", nullable=True),
     ),
 )
 
 
-class Slower(NamedTuple):
-    """Actions take (1 + fraction) of their time: all, or those of one stage, rank or kind. Negative: faster.
-
-    10 % faster is 10 % less time.
-    """
-
-    fraction: float
-    stage: int | None = None
-    rank: int | None = None
-    kind: str | None = None
-
-    def __str__(self) -> str:
-        where = [
-            f"{name} {value}"
-            for name, value in zip(self._fields[1:], self[1:], strict=True)
-            if value is not None
-        ]
-        word = "slower" if self.fraction > 0 else "faster"
-        return f"{' '.join(where) or 'everything'} {abs(100 * self.fraction):.3g} % {word}"
-
-
-class Balanced(NamedTuple):
-    """Every stage costs the mean over the stages, kind by kind; the spread around its mean stays in proportion."""
-
-    def __str__(self) -> str:
-        return "all stages equal"
-
-
-class NoCommunication(NamedTuple):
-    """Transfers take no time."""
-
-    def __str__(self) -> str:
-        return "transfers take no time"
-
-
-class OtherSchedule(NamedTuple):
-    """The actions run in another order, with the measured mean costs of every stage."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"schedule {self.name}"
-
-
-Change = Slower | Balanced | NoCommunication | OtherSchedule
-Assumption = tuple[Change, ...]
-"""Changes that hold together."""
-
-
 class WhatIf(NamedTuple):
-    """The table WHAT_IF, a row per assumption in the order in which they were given, and what it does not rest on."""
+    """The table WHAT_IF, one row per combination in the given order, and diagnostics of the measured actions."""
 
     table: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
@@ -131,34 +88,34 @@ class WhatIf(NamedTuple):
 
 def predict_steps(
     actions: Actions,
-    assumptions: Sequence[Assumption],
+    combinations: Sequence[Combination],
     steps: Collection[int] | None = None,
     basis: ReplayBasis | None = None,
 ) -> WhatIf:
-    """Return how long the steps would take under each assumption, all steps counted unless `steps` says which.
+    """Return the predicted mean step time for each combination of changes, over `steps` or all steps.
 
-    `basis` is what find_replay_basis returns for these actions (it is asked when None is given).
-    A prediction is null where it cannot be made, and the note says why. Raises ScheduleError for a schedule that
-    does not exist, or not for as many ranks and micro-batches as were measured.
+    `basis` is what find_replay_basis returns for these actions; None: it is computed here. A prediction that cannot be
+    made is null, with the reason in `note`. Raises ScheduleError for an unknown schedule, and for one that does not
+    support the measured numbers of ranks and micro-batches.
     """
     basis = basis or find_replay_basis(actions)
     measured = _measure(actions, basis, steps)
     step_ns = measured.step_ns(measured.groups.window_ns(actions.table))
     base_ns = measured.replayed_ns(measured.duration_ns, measured.lag_ns)
     rows = []
-    for assumption in assumptions:
-        duration_ns, lag_ns = measured.changed(assumption)
-        schedules = [change.name for change in assumption if isinstance(change, OtherSchedule)]
-        nowhere = [change for change in assumption if not measured.has(change)]
-        if nowhere:
-            saving = Saving(None, "no action that counts is of that stage, rank or kind")
+    for combination in combinations:
+        duration_ns, lag_ns = measured.changed(combination)
+        schedules = [change.name for change in combination if isinstance(change, OtherSchedule)]
+        unmatched = [change for change in combination if not measured.has(change)]
+        if unmatched:
+            saving = Saving(None, "no counted action has that stage, rank or kind")
         elif schedules:
             saving = measured.simulated_saving(schedules[-1], duration_ns, lag_ns)
         else:
             saving = Saving(base_ns - measured.replayed_ns(duration_ns, lag_ns), "")
         gain_ns = saving.saved_ns
         rows.append({
-            "change": "; ".join(map(str, assumption)),
+            "change": "; ".join(map(str, combination)),
             "measured_step_ns": step_ns,
             "predicted_step_ns": None if gain_ns is None else step_ns - gain_ns,
             "gain_ns": gain_ns,
@@ -172,7 +129,7 @@ def predict_steps(
 
 @dataclass(frozen=True)
 class _Measured:
-    """What was measured, in the form in which it is replayed; `counted` says which of the steps count."""
+    """The measurement in the form in which it is replayed; `counted` marks the steps that count."""
 
     actions: Actions
     plan: ReplayPlan
@@ -183,51 +140,51 @@ class _Measured:
     lag_ns: Integers
 
     def step_ns(self, makespan_ns: Floats | Integers) -> float:
-        """Return the mean over the counted steps of the longest of their pipelines; 0 without any."""
+        """Return the mean makespan of the longest pipeline over the counted steps; 0 without steps."""
         steps = self.groups.steps.with_columns(makespan_ns=makespan_ns).filter(self.counted)
         longest = steps.group_by("step").agg(pl.max("makespan_ns"))["makespan_ns"]
         return float(longest.sum()) / max(len(longest), 1)
 
     def replayed_ns(self, duration_ns: Floats, lag_ns: Floats | Integers) -> float:
-        """Return the same of a replay; launch gaps stay."""
+        """Return the same for a replay; launch delays stay as measured."""
         return self.step_ns(self.groups.makespan_ns(replay(self.plan, duration_ns + self.gap_ns, lag_ns)))
 
     def has(self, change: Change) -> bool:
-        """Return whether a change concerns anything in the steps that count."""
-        if not isinstance(change, Slower) or change == Slower(change.fraction):
+        """Return whether a change concerns any action in the counted steps."""
+        if not isinstance(change, Slower) or not change.selectors:
             return True
         counted = self.counted.to_numpy()[self.groups.step_of_action()]
         return bool(_share(self.actions, change)[counted].any())
 
-    def changed(self, assumption: Assumption) -> tuple[Floats, Floats | Integers]:
-        """Return how long actions and transfers take once the changes of an assumption are made, in turn."""
+    def changed(self, combination: Combination) -> tuple[Floats, Floats | Integers]:
+        """Return the durations of actions and transfers after applying the changes in order."""
         duration_ns, lag_ns = self.duration_ns, self.lag_ns
-        for change in assumption:
+        for change in combination:
             if isinstance(change, Slower):
-                duration_ns = duration_ns * (1 + change.fraction * _share(self.actions, change))
-            elif isinstance(change, Balanced):
+                duration_ns = duration_ns * (1 + (change.factor - 1) * _share(self.actions, change))
+            elif isinstance(change, EqualStages):
                 duration_ns = duration_ns * _balance(self.actions, duration_ns)
-            elif isinstance(change, NoCommunication):
+            elif isinstance(change, FreeTransfers):
                 lag_ns = np.minimum(lag_ns, 0)
         return duration_ns, lag_ns
 
     def simulated_saving(self, name: str, duration_ns: Floats, lag_ns: Floats | Integers) -> Saving:
-        """Return what a schedule saves beside the measured order, at changed costs."""
+        """Return what a schedule with changed costs saves compared with the measured order."""
         if not self.counted.any():
-            return Saving(None, "no step counts")
+            return Saving(None, "no step is counted")
         as_measured = duration_ns is self.duration_ns and lag_ns is self.lag_ns
         after = self.mean_costs if as_measured else self._mean_costs(duration_ns, lag_ns)
         return simulate_saving(self.order, self.mean_costs, after, name)
 
     @cached_property
     def order(self) -> Order:
-        """The order of the first step that counts, which stands for all of them."""
+        """The order of the first counted step; the other steps are assumed to have the same order."""
         first = self.groups.steps.filter(self.counted).row(0, named=True)
         return measured_order(self.actions, first["pipeline"], first["step"])
 
     @cached_property
     def mean_costs(self) -> MeanCosts:
-        """The mean costs as they were measured: other schedules are all simulated with them."""
+        """The measured mean costs; cached, because every simulated schedule needs them."""
         return self._mean_costs(self.duration_ns, self.lag_ns)
 
     def _mean_costs(self, duration_ns: Floats, lag_ns: Floats | Integers) -> MeanCosts:
@@ -241,7 +198,7 @@ def _measure(actions: Actions, basis: ReplayBasis, steps: Collection[int] | None
     groups = group_actions(table)
     start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
     first_ns = groups.first_start_ns(table)[groups.step_of_action()]
-    # Without anything before it an action could have started with the step.
+    # An action without a predecessor could have started when the step began.
     ready_ns = np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns)
     every = pl.Series([True]).new_from_index(0, groups.steps.height)
     return _Measured(
@@ -256,7 +213,10 @@ def _measure(actions: Actions, basis: ReplayBasis, steps: Collection[int] | None
 
 
 def _share(actions: Actions, change: Slower) -> Floats:
-    """Return what share of every action a change concerns: 1, 0, or half of a pair of which one action matches."""
+    """Return the share of every action that a change applies to: 1, 0, or 0.5 for a pair with one matching action.
+
+    How an overlapped pair divides its time cannot be measured, so each of its two actions is charged half of it.
+    """
     table = actions.table
     share: Floats = table.select(_matches(change)).to_series().cast(pl.Float64).to_numpy().copy()
     partners = actions.partners
@@ -268,19 +228,14 @@ def _share(actions: Actions, change: Slower) -> Floats:
 
 
 def _matches(change: Slower) -> pl.Expr:
-    """Return whether a action is one that a change concerns."""
-    asked = {
-        name: value
-        for name, value in (("stage", change.stage), ("rank", change.rank), ("kind", change.kind))
-        if value is not None
-    }
+    """Return an expression for whether a change applies to a row."""
     return pl.all_horizontal(
-        pl.lit(value=True), *(pl.col(name) == value for name, value in asked.items())
+        pl.lit(value=True), *(pl.col(name) == value for name, value in change.selectors.items())
     ).alias("matches")
 
 
 def _balance(actions: Actions, duration_ns: Floats) -> Floats:
-    """Return by what the duration of every action is multiplied so that all stages cost the same."""
+    """Return the factor per action that makes all stages cost the same."""
     classes = find_action_classes(actions, duration_ns)
     same_kind = ["pipeline", "step", "kind", "partner_kind"]
     mean_ns, count = pl.col("mean_ns"), pl.col("action_count")

@@ -139,6 +139,19 @@ class UsageError(StagescopeError):
         )
 
     @classmethod
+    def factor_not_positive(cls, factor: float) -> Self:
+        """Return the error for actions that are to take no time or less."""
+        return cls(
+            f"factor {factor:g} of a change: expected a positive number",
+            "factor=0.9 takes 0.9 times as long, factor=1.5 takes 50 % longer",
+        )
+
+    @classmethod
+    def change_kind_unknown(cls, kind: str, known: Iterable[str]) -> Self:
+        """Return the error for a change of actions of an unknown kind."""
+        return cls(f"unknown kind of action {kind!r} in a change", f"kinds are {', '.join(known)}")
+
+    @classmethod
     def condition_malformed(cls, text: str, quantities: Iterable[str]) -> Self:
         """Return the error for a condition on a report that is not written QUANTITY>NUMBER."""
         return cls(
