@@ -1,8 +1,8 @@
-"""Ascend profiles made by rule: the databases of a whole cluster, and the truth about what was run.
+"""Generated Ascend profiles: the databases of a whole cluster, and the planted truth.
 
-The schema is the one that the documents of the msprof export describe (Ascend/msprof,
+The schema is that of the documentation of the msprof export (Ascend/msprof,
 docs/en/user_guide/profile_data_file_references_db.md), the marks are those of the pp_chart guide of msprof-analyze
-26.2 (scenario 1, and scenario 2 for DualPipeV). What ran when is simulated with random costs. `write_cluster`
+26.2 (scenario 1, and scenario 2 for DualPipeV). Times are simulated with random costs. `write_cluster`
 returns the truth in the times of the databases; faults are planted afterwards, with `edit`, `lose_mark`, `add_mark`
 and `lose_op`.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EPOCH_NS = 1_763_600_000_123_456_789
 STEP_GAP_NS, LAUNCH_LEAD_NS, REPLICA_LAG_NS, HOP_NS = 1_000_000, 200_000, 7_000, 40_000
 FIRST_MARK_ID = 4_000_000_001
-"""START_CONNECTION_ID_MSTX of Ascend/msprof: where the connection ids of marks begin."""
+"""START_CONNECTION_ID_MSTX of Ascend/msprof: the first connection id of marks."""
 
 NO_RANK = 4_294_967_295
 MESSAGE_BYTES = 8_388_608
@@ -148,7 +148,7 @@ class _Mark(NamedTuple):
 
 
 class _Op(NamedTuple):
-    """One end of a message on one rank, or with batches all between two jobs of a rank."""
+    """One end of a message on one rank, or with batches all between two actions of a rank."""
 
     step: int
     is_send: bool | None
@@ -159,7 +159,7 @@ class _Op(NamedTuple):
 
 def write_cluster(directory: Path, cluster: Cluster) -> Truth:
     """Return the truth about the cluster whose databases were written below `directory`."""
-    jobs: list[dict[str, Any]] = []
+    planted: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     marks: dict[int, list[_Mark]] = {rank: [] for rank in range(cluster.world_size)}
     began_ns = EPOCH_NS
@@ -169,8 +169,8 @@ def write_cluster(directory: Path, cluster: Cluster) -> Truth:
         for rank in range(cluster.world_size):
             pp, replica = divmod(rank, cluster.width)
             origin_ns = began_ns + replica * REPLICA_LAG_NS + _skew_ns(cluster, rank)
-            for job, mark in _actions(cluster, simulation, pp):
-                jobs += [{**each, "rank": rank, "step": step, **_moved(mark, origin_ns)} for each in job]
+            for part, mark in _actions(cluster, simulation, pp):
+                planted += [{**each, "rank": rank, "step": step, **_moved(mark, origin_ns)} for each in part]
                 marks[rank].append(_Mark(mark["message"], step, **_moved(mark, origin_ns)))
         ends += _message_ends(cluster, simulation, step, began_ns)
         bounds.append((began_ns, began_ns + simulation.makespan_ns))
@@ -186,7 +186,7 @@ def write_cluster(directory: Path, cluster: Cluster) -> Truth:
         shutil.copyfile(template, path)
         transfers += _write_rank(path, cluster, rank, (marks[rank], own, bounds))
     template.unlink()
-    return Truth(_frame(jobs, ACTIONS), _frame(transfers, TRANSFERS), databases)
+    return Truth(_frame(planted, ACTIONS), _frame(transfers, TRANSFERS), databases)
 
 
 ACTIONS = {
@@ -257,7 +257,7 @@ def _moved(times: dict[str, Any], origin_ns: int) -> dict[str, int]:
 def _actions(
     cluster: Cluster, simulation: Simulation, pp: int
 ) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
-    """Yield the marks of one pipeline rank: the truth rows that each stands for, and the mark."""
+    """Yield the marks of one pipeline rank: the truth rows of each, and the mark."""
     stages = cluster.stages(pp)
     last = cluster.pp * cluster.chunk_count - 1
     times = zip(simulation.starts_ns[pp], simulation.ends_ns[pp], strict=True)
@@ -268,7 +268,7 @@ def _actions(
         )
         if has_logits:
             cut_ns = start_ns + (end_ns - start_ns) // 10
-            of = next(job for job in action.parts if job.stage == last and job.kind in "BI")
+            of = next(part for part in action.parts if part.stage == last and part.kind in "BI")
             truth = {"kind": "loss", "stage": last, "chunk": stages.index(last), "microbatch": of.microbatch}
             text = str({"name": "backward_step"})
             yield (
@@ -278,9 +278,9 @@ def _actions(
             start_ns = cut_ns
         text = _message(cluster, action, stages)
         rows = [
-            {"kind": _KINDS[job.kind], "stage": job.stage, "chunk": stages.index(job.stage), "message": text,
-             "microbatch": job.microbatch, "pair": number if action.partner else None}
-            for job in action.parts
+            {"kind": _KINDS[part.kind], "stage": part.stage, "chunk": stages.index(part.stage), "message": text,
+             "microbatch": part.microbatch, "pair": number if action.partner else None}
+            for part in action.parts
         ]  # fmt: skip
         yield rows, {"message": text, "start_ns": start_ns, "end_ns": end_ns}
 
@@ -294,32 +294,34 @@ def _message(cluster: Cluster, action: Action, stages: tuple[int, ...]) -> str:
     suffix = "_with_model_graph" if of_v else ""
     if action.kind == "W":
         return str({"name": "WeightGradStore.pop"})
-    forward = next((job for job in action.parts if job.kind == "F"), None)
+    forward = next((part for part in action.parts if part.kind == "F"), None)
     if forward is None:
         return str({"name": f"backward_step{suffix}"})
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "name": "forward_backward_overlaping" if action.partner else f"forward_step{suffix}"
     }
     chunk = stages.index(forward.stage)
-    if of_v:  # the second chunk counts on where the first one ends
-        said["current_microbatch"] = forward.microbatch + chunk * cluster.microbatches
+    if of_v:  # the second chunk continues the numbering of the first
+        fields["current_microbatch"] = forward.microbatch + chunk * cluster.microbatches
     elif cluster.numbered:
-        said["current_microbatch"] = forward.microbatch
-        said |= {"model_chunk_id": chunk} if len(stages) > 1 else {}
-    return str(said)
+        fields["current_microbatch"] = forward.microbatch
+        fields |= {"model_chunk_id": chunk} if len(stages) > 1 else {}
+    return str(fields)
 
 
 def _message_ends(cluster: Cluster, simulation: Simulation, step: int, began_ns: int) -> list[dict[str, Any]]:
     """Return both ends of every message of a step, of all replicas.
 
-    A send begins when its job has ended; a receive is posted when its rank is done with the job before; both end when
-    the data are there.
+    A send starts when its action has ended; a receive is posted when its rank has finished the previous action; both
+    end when the data have arrived.
     """
     free_ns = {}
     for pp, actions in simulation.order.items():
         before_ns = 0
         for action, end_ns in zip(actions, simulation.ends_ns[pp], strict=True):
-            free_ns |= {(_DIRECTIONS[job.kind], job.stage, job.microbatch): before_ns for job in action.parts}
+            free_ns |= {
+                (_DIRECTIONS[part.kind], part.stage, part.microbatch): before_ns for part in action.parts
+            }
             before_ns = end_ns
     rows = []
     for number, sent in enumerate(simulation.transfers()):
@@ -482,9 +484,9 @@ def _write_transfers(
         name = f"hcom_{kind}__{hashed}_{number}_1"
         times = (start_ns, max(end["end_ns"] for end in batch))
         if cluster.transfers == "marks":
-            said = {"streamId": "9", "count": "4194304", "dataType": "bfp16", "groupName": group,
+            fields = {"streamId": "9", "count": "4194304", "dataType": "bfp16", "groupName": group,
                     "opName": f"Hccl{kind.capitalize()}"}  # fmt: skip
-            _add_mark(connection, strings, _Mark(json.dumps(said), 0, *times))
+            _add_mark(connection, strings, _Mark(json.dumps(fields), 0, *times))
         elif cluster.transfers != "none":
             tasks = [end["peer"] // cluster.width for end in batch]
             own = rank // cluster.width

@@ -1,4 +1,4 @@
-"""The raw marks of a generated Ascend cluster, from which marks can be lost, and the truth to compare names with."""
+"""Raw marks of a generated Ascend cluster, from which marks can be removed, and the planted names."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ NAMES = ["stage", "chunk", "microbatch"]
 
 
 class MarkedRun:
-    """A cluster's raw marks with the truth about them, from which marks can be lost."""
+    """Raw marks of a cluster and their planted names; marks can be removed."""
 
     def __init__(self, directory, cluster):
         self.cluster = cluster
         self.truth = write_cluster(directory, cluster).actions
-        said = [ast.literal_eval(text) for text in self.truth["message"]]
+        fields = [ast.literal_eval(text) for text in self.truth["message"]]
         self.raw = (
             self.truth.with_columns(
-                message=pl.Series([each["name"] for each in said]),
-                marker=pl.Series([MARKERS[each["name"]] for each in said]),
-                said_microbatch=pl.Series([each.get("current_microbatch") for each in said], dtype=pl.Int32),
-                said_chunk=pl.Series([each.get("model_chunk_id") for each in said], dtype=pl.Int32),
+                message=pl.Series([each["name"] for each in fields]),
+                marker=pl.Series([MARKERS[each["name"]] for each in fields]),
+                recorded_microbatch=pl.Series(
+                    [each.get("current_microbatch") for each in fields], dtype=pl.Int32
+                ),
+                recorded_chunk=pl.Series([each.get("model_chunk_id") for each in fields], dtype=pl.Int32),
             )
             .unique(["rank", "start_ns"], keep="first", maintain_order=True)
             .select(*RAW_ACTIONS)

@@ -1,4 +1,4 @@
-"""The truth about a synthetic Ascend cluster as the Timeline that a perfect reader would make of its databases."""
+"""Planted truth of a generated Ascend cluster, as the Timeline that a perfect reader returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def timeline_of_truth(cluster: Cluster, truth: Truth) -> Timeline:
-    """Return spans and ranks of what ran; `source` of a rank is its database."""
+    """Return the planted spans and ranks; `source` of a rank is its database."""
     ranks = pl.DataFrame({"rank": range(cluster.world_size)}).with_columns(
         pp=pl.col("rank") // cluster.width,
         schedule=pl.lit(cluster.schedule),

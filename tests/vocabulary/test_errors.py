@@ -20,7 +20,6 @@ NEW = {
     "input": InputError.nothing_to_read("runs", ["recording", "csv"]),
     "unknown": InputError.not_recognized("a.bin", ["recording"], b"PK\x03\x04"),
     "empty": InputError.not_recognized("a.bin", ["recording"], b""),
-    "newer": InputError.newer_version("a.sscope", 9, 1),
     "step": InputError.no_step(9, [0, 1, 2, 5]),
     "exists": OutputError.exists("runs"),
     "full": OutputError.cannot_write("runs", FULL),
@@ -40,7 +39,6 @@ NEW = {
             "a.bin is not a recording or a trace that stagescope knows (it begins with b'PK\\x03\\x04')",
         ),
         ("empty", "a.bin is not a recording or a trace that stagescope knows (it is empty)"),
-        ("newer", "a.sscope has format version 9; this stagescope reads up to 1"),
         ("step", "step 9 was not recorded; recorded: 0-2, 5"),
         ("exists", "runs already exists"),
         ("full", "cannot write runs: No space left on device"),
@@ -54,7 +52,7 @@ def test_a_message_is_built_from_the_facts(name, message):
     assert str(NEW[name]) == message
 
 
-@pytest.mark.parametrize("name", ["input", "unknown", "newer", "exists", "program"])
+@pytest.mark.parametrize("name", ["input", "unknown", "exists", "program"])
 def test_what_can_be_tried_next_is_said(name):
     assert NEW[name].hint
 

@@ -10,6 +10,7 @@ import click
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import EXIT_PARTIAL, exit_code, read_paths, reading_options
+from stagescope.exporters.other_tools import errors
 from stagescope.vocabulary.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _place(directory: Path, output: Path | None, *, force: bool) -> Path:
     read = directory.resolve()
     place = read.with_name(read.name + COPY_SUFFIX) if output is None else output
     if place.resolve().is_relative_to(read):
-        raise OutputError.inside_input(place, directory)
+        raise errors.inside_input(place, directory)
     if place.exists() and not force:
         raise OutputError.exists(place)
     return place
@@ -142,5 +143,5 @@ def _report(timeline: Timeline, written: WrittenChart, place: Path) -> int:
     failed = [each for each in written.diagnostics if each.severity == "error"]
     print_diagnostics([*errors_first(timeline.diagnostics), *written.diagnostics])
     if not written.ranks:
-        raise OutputError.nothing_written(place)
+        raise errors.nothing_written(place)
     return EXIT_PARTIAL if failed else exit_code(timeline)

@@ -206,10 +206,10 @@ def test_a_damaged_database_is_named_and_the_others_are_written(profiles, tmp_pa
     assert not [path for path in (tmp_path / "out").rglob("*") if "unfinished" in path.name]
 
 
-def test_copies_without_room_are_refused_before_they_begin(profiles, tmp_path, monkeypatch):
+def test_refuses_copies_without_enough_space(profiles, tmp_path, monkeypatch):
     given = profiles()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
-    with pytest.raises(OutputError, match="no room for copies"):
+    with pytest.raises(OutputError, match="not enough space for copies"):
         given.copies(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

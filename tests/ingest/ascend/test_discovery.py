@@ -1,4 +1,4 @@
-"""Whose profile a database is, and which of several counts."""
+"""Ranks of profiles, and the selection among several of one rank."""
 
 import sqlite3
 from contextlib import closing
@@ -26,7 +26,7 @@ def database(path, *statements):
         ("msmonitor_4711_20251120101112123_12.db", 12),
     ],
 )
-def test_the_rank_stands_in_the_name(tmp_path, name, rank):
+def test_reads_the_rank_from_the_file_name(tmp_path, name, rank):
     path = tmp_path / name
     path.write_bytes(b"")
     assert is_profile(path, b"")
@@ -34,14 +34,14 @@ def test_the_rank_stands_in_the_name(tmp_path, name, rank):
 
 
 @pytest.mark.parametrize("name", ["analysis.db", "ascend_pytorch_profiler_x.db", "msmonitor_1_2_3.db"])
-def test_other_names_are_profiles_by_their_tables_alone(tmp_path, name):
+def test_files_of_other_names_are_recognized_by_their_tables(tmp_path, name):
     other = database(tmp_path / name)
     assert not is_profile(other, other.read_bytes()[:4096])
     marked = database(tmp_path / "renamed.db", "CREATE TABLE MSTX_EVENTS (a)", "CREATE TABLE TASK (a)")
     assert is_profile(marked, marked.read_bytes()[:4096])
 
 
-def test_a_name_without_a_rank_asks_the_database(tmp_path):
+def test_reads_the_rank_from_the_database_if_the_name_has_none(tmp_path):
     path = database(
         tmp_path / "ascend_pytorch_profiler.db",
         "CREATE TABLE RANK_DEVICE_MAP (rankId INTEGER, deviceId INTEGER)",
@@ -51,11 +51,11 @@ def test_a_name_without_a_rank_asks_the_database(tmp_path):
     assert profiles == [Profile(5, path)]
     assert (note.severity, note.message) == (
         "info",
-        "its name says no rank; rank 5 stands in RANK_DEVICE_MAP",
+        "the file name has no rank; rank 5 is taken from RANK_DEVICE_MAP",
     )
 
 
-def test_the_declared_arguments_say_the_rank_too(tmp_path):
+def test_reads_the_rank_from_the_declared_arguments(tmp_path):
     path = database(
         tmp_path / "ascend_pytorch_profiler.db",
         "CREATE TABLE META_DATA (name TEXT, value TEXT)",
@@ -64,15 +64,15 @@ def test_the_declared_arguments_say_the_rank_too(tmp_path):
     assert choose_profiles([path])[0] == [Profile(6, path)]
 
 
-def test_a_file_beside_the_output_says_the_rank(tmp_path):
+def test_reads_the_rank_from_a_file_next_to_the_output(tmp_path):
     path = database(tmp_path / "w_1_ascend_pt" / "ASCEND_PROFILER_OUTPUT" / "ascend_pytorch_profiler.db")
     (tmp_path / "w_1_ascend_pt" / "profiler_info_7.json").write_text("{}")
     profiles, (note,) = choose_profiles([path])
     assert profiles == [Profile(7, path)]
-    assert note.message.endswith("rank 7 stands in profiler_info")
+    assert (note.code, note.rank) == ("rank.from_content", 7)
 
 
-def test_alone_and_without_any_sign_it_is_rank_0(tmp_path):
+def test_a_single_profile_without_a_rank_is_rank_0(tmp_path):
     one = database(tmp_path / "a" / "ascend_pytorch_profiler.db")
     other = database(tmp_path / "b" / "ascend_pytorch_profiler.db")
     profiles, (note,) = choose_profiles([one])
@@ -80,11 +80,11 @@ def test_alone_and_without_any_sign_it_is_rank_0(tmp_path):
     assert note.severity == "info"
     profiles, notes = choose_profiles([one, other])
     assert profiles == []
-    assert {note.message for note in notes} == {"nothing says which rank it is; it was left out"}
+    assert {note.code for note in notes} == {"rank.unknown"}
     assert {note.severity for note in notes} == {"error"}
 
 
-def test_the_newest_folder_wins(tmp_path):
+def test_the_newest_folder_is_used(tmp_path):
     paths = [
         database(
             tmp_path / f"n_1_{time}_ascend_pt" / "ASCEND_PROFILER_OUTPUT" / "ascend_pytorch_profiler_0.db"
@@ -97,7 +97,7 @@ def test_the_newest_folder_wins(tmp_path):
     assert {(note.severity, note.rank) for note in notes} == {("warning", 0)}
 
 
-def test_without_a_time_in_the_path_the_session_decides(tmp_path):
+def test_the_session_start_decides_without_a_time_in_the_path(tmp_path):
     paths = [
         database(
             tmp_path / folder / "ASCEND_PROFILER_OUTPUT" / "ascend_pytorch_profiler_0.db",
@@ -109,6 +109,6 @@ def test_without_a_time_in_the_path_the_session_decides(tmp_path):
     assert choose_profiles(paths)[0] == [Profile(0, paths[1])]
 
 
-def test_ranks_come_in_order(tmp_path):
+def test_ranks_are_sorted(tmp_path):
     paths = [database(tmp_path / f"ascend_pytorch_profiler_{rank}.db") for rank in (10, 2, 1)]
     assert [profile.rank for profile in choose_profiles(paths)[0]] == [1, 2, 10]

@@ -1,4 +1,4 @@
-"""What the times of a transfer say for a message, and when order alone may decide."""
+"""Evidence from the times of transfers, and when order alone may decide."""
 
 import numpy as np
 import pytest
@@ -24,8 +24,8 @@ def expected(*ready_ms, is_open=()):
     return Expected(rows, ready_ns, needed_ns, needed_ns - MS, action_ns, np.isin(rows, is_open))
 
 
-def trusted(seen, due, partner, *, end=SEND, apart_ns=None):
-    return are_trusted(end, seen, due, np.array(partner), apart_ns).tolist()
+def trusted(seen, due, partner, *, end=SEND, clock_offset_ns=None):
+    return are_trusted(end, seen, due, np.array(partner), clock_offset_ns).tolist()
 
 
 def test_a_send_at_the_end_of_its_action_is_evident():
@@ -46,24 +46,24 @@ def test_a_message_of_unknown_actions_holds_a_place_in_the_order():
     assert trusted(observed(1, 4.5, 10), expected(1, 4, NAN, 10), [0, 1, 3]) == [True, False, True]
 
 
-def test_a_message_without_a_place_forbids_to_go_by_order():
+def test_order_is_no_evidence_next_to_a_message_of_unknown_position():
     assert trusted(observed(1, 4.5, 7), expected(1, 4, 7, is_open=[1]), [0, 1, 2]) == [True, False, True]
 
 
-def test_batches_are_never_told_by_order():
+def test_order_is_no_evidence_for_batches():
     assert trusted(observed(1, 4.5, 7, is_batch=True), expected(1, 4, 7), [0, 1, 2]) == [True, False, True]
 
 
-def test_of_two_messages_at_once_both_have_to_be_there_in_their_order():
+def test_simultaneous_messages_need_all_transfers_in_order():
     assert trusted(observed(1, 4, 4, 9), expected(1, 4, 4, 9, 12), [0, 1, 2, 3]) == [True] * 4
     assert trusted(observed(1, 4, 9), expected(1, 4, 4, 9, 12), [0, 1, 3]) == [True, False, True]
     assert trusted(observed(1, 4, 4, 9), expected(1, 4, 4, 9, 12), [0, 0, 1, 3]) == [True, False, False, True]
 
 
-def test_a_receive_is_evident_by_how_long_the_data_took():
+def test_a_receive_is_evident_by_its_transfer_time():
     due = expected(1, 4, 7)
-    assert trusted(observed(1, 7), due, [0, 2], end=RECEIVE, apart_ns=0.0) == [True, True]
-    assert trusted(observed(1, 4, 6.8), due, [0, 1, 2], end=RECEIVE, apart_ns=0.0)[:2] == [True, True]
+    assert trusted(observed(1, 7), due, [0, 2], end=RECEIVE, clock_offset_ns=0.0) == [True, True]
+    assert trusted(observed(1, 4, 6.8), due, [0, 1, 2], end=RECEIVE, clock_offset_ns=0.0)[:2] == [True, True]
 
 
 def test_a_receive_is_evident_by_the_action_that_waited_for_it():
@@ -73,15 +73,15 @@ def test_a_receive_is_evident_by_the_action_that_waited_for_it():
     assert trusted(seen, busy, [0, 2], end=RECEIVE) == [False, False]
 
 
-def test_what_fits_no_message_is_said():
+def test_reports_transfers_that_fit_no_message():
     assert fit_any(SEND, observed(1, 5), expected(1, 4), np.array([0, -1]), None).tolist() == [True, False]
     assert fit_any(SEND, observed(1), expected(), np.array([-1]), None).tolist() == [False]
 
 
 @pytest.mark.parametrize(("end", "start_ms"), [(SEND, 0.5), (RECEIVE, 1.5)])
-def test_what_cannot_be_costs_everything(end, start_ms):
+def test_impossible_pairs_have_infinite_cost(end, start_ms):
     assert pair_costs(end, observed(start_ms), expected(1), None).tolist() == [np.inf]
 
 
-def test_a_time_that_is_not_known_is_neither_for_nor_against():
+def test_an_unknown_time_is_neutral_evidence():
     assert pair_costs(SEND, observed(1), expected(NAN), None).tolist() == [0.3]

@@ -8,7 +8,7 @@ def facts(rank, host, machine):
     return Facts(rank, "", host=host, machine=machine)
 
 
-def test_hosts_of_one_name_are_told_apart_by_their_ids():
+def test_hosts_with_equal_names_are_distinguished_by_id():
     every = [facts(0, "node", "1234567890"), facts(1, "node", "abc"), facts(2, "other", "x")]
     assert machines_of(every) == {"1234567890": "node (12345678)", "abc": "node (abc)", "x": "other"}
 

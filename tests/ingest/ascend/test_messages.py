@@ -40,7 +40,7 @@ def test_every_message_of_a_simulation_is_expected_and_no_other(name, options):
     assert messages["shares_clock"].all()
 
 
-def test_messages_of_one_pair_stand_in_the_order_of_sending():
+def test_messages_of_one_pair_are_in_sending_order():
     messages = expect_messages(spans_of("dualpipev", 4, 10).filter(pl.col("lane") == "compute"), places(4))
     apart = messages.filter(pl.col("sent_ns") < pl.col("sent_ns").shift(1).over("source", "target"))
     assert apart.is_empty()
@@ -49,7 +49,7 @@ def test_messages_of_one_pair_stand_in_the_order_of_sending():
     assert set(first["direction"]) == {"forward"}
 
 
-def test_a_action_that_is_not_known_leaves_its_time_open():
+def test_an_unknown_action_has_null_times():
     actions = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute")
     lost = (pl.col("rank") == 1) & (pl.col("kind") == "forward") & (pl.col("microbatch") == 2)
     messages = expect_messages(actions.filter(~lost), places(3))
@@ -58,7 +58,7 @@ def test_a_action_that_is_not_known_leaves_its_time_open():
     assert open_ones.select("source", "target", "microbatch").rows() == [(0, 1, 2), (1, 2, 2)]
 
 
-def test_an_absent_rank_still_receives():
+def test_a_missing_rank_still_receives():
     actions = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute", pl.col("rank") != 2)
     messages = expect_messages(actions, places(3, absent=[2]))
     assert messages.filter(target=2).height == 4
@@ -66,14 +66,14 @@ def test_an_absent_rank_still_receives():
     assert not messages.filter(target=2)["shares_clock"].any()
 
 
-def test_what_an_absent_rank_sent_of_several_kinds_has_no_known_order():
+def test_several_kinds_of_messages_from_a_missing_rank_have_no_known_order():
     actions = spans_of("dualpipev", 4, 8).filter(pl.col("lane") == "compute", pl.col("rank") != 0)
     messages = expect_messages(actions, places(4, absent=[0]))
     assert messages.filter(source=0).is_empty()
     assert not messages.filter(target=0).is_empty()
 
 
-def test_replicas_do_not_mix(tmp_path):
+def test_replicas_exchange_no_messages(tmp_path):
     truth = write_cluster(tmp_path, Cluster(dp=2, transfers="none"))
     actions = truth.actions.with_columns(lane=pl.lit("compute"))
     coordinates = pl.DataFrame(
@@ -86,13 +86,13 @@ def test_replicas_do_not_mix(tmp_path):
     assert (messages["source"] % 2 == messages["target"] % 2).all()
 
 
-def test_a_action_that_stands_twice_is_no_evidence():
+def test_a_duplicate_action_is_ignored():
     actions = timeline_from_text("F0 F0 . B0\n. F0 B0 .").spans
     messages = expect_messages(actions, places(2))
     assert messages.filter(direction="forward")["ready_ns"].to_list() == [None]
 
 
-def test_a_message_of_two_unknown_actions_is_expected_all_the_same():
+def test_a_message_of_two_unknown_actions_is_expected():
     actions = spans_of("1f1b", 3, 4).filter(pl.col("lane") == "compute")
     lost = (pl.col("kind") == "forward") & (pl.col("microbatch") == 2) & (pl.col("rank") < 2)
     messages = expect_messages(actions.filter(~lost), places(3)).filter(source=0, target=1)
@@ -101,7 +101,7 @@ def test_a_message_of_two_unknown_actions_is_expected_all_the_same():
     assert not messages["is_open"].any()
 
 
-def test_where_several_kinds_are_sent_a_message_without_its_sender_opens_the_places_around_it():
+def test_a_message_without_a_known_sender_opens_the_places_around_it():
     actions = spans_of("interleaved", 2, 4, chunks=2).filter(pl.col("lane") == "compute")
     lost = (pl.col("kind") == "forward") & (pl.col("microbatch") == 1) & (pl.col("stage") == 0)
     messages = expect_messages(actions.filter(~lost), places(2)).filter(source=0, target=1)

@@ -26,7 +26,7 @@ def in_order(frame):
 @pytest.fixture
 def run(tmp_path):
     fresh = itertools.count()
-    return lambda **words: MarkedRun(tmp_path / str(next(fresh)), Cluster(transfers="none", **words))
+    return lambda **keys: MarkedRun(tmp_path / str(next(fresh)), Cluster(transfers="none", **keys))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_an_overlapped_mark_becomes_a_forward_and_a_backward_with_one_pair_id(ru
     assert pairs.height == planted.truth.drop_nulls("pair").height // 2
 
 
-def test_the_backward_of_the_loss_is_told_by_its_mark_or_by_its_place(run):
+def test_identifies_the_backward_of_the_loss_by_mark_or_position(run):
     planted = run(schedule="dualpipev", pp=4, microbatches=8, options=UNSPLIT)
     alike = planted.raw.with_columns(message=pl.col("message").str.replace("_with_model_graph", ""))
     for raw in (planted.raw, alike):
@@ -76,7 +76,7 @@ def test_marks_without_the_loss_are_named_too(run):
 
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipev"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_lost_mark_shifts_no_other_and_is_counted_as_an_error(run, schedule, seed):
+def test_a_missing_mark_shifts_no_other_and_is_counted_as_an_error(run, schedule, seed):
     planted = run(schedule=schedule, pp=4, microbatches=8, seed=seed)
     dice = random.Random(seed)  # noqa: S311  # chance that can be repeated
     for rank in range(4):
@@ -88,7 +88,7 @@ def test_a_lost_mark_shifts_no_other_and_is_counted_as_an_error(run, schedule, s
         assert unnamed == sum(note.count for note in by_text(notes, "warning"))
 
 
-def test_every_single_mark_of_a_step_can_be_lost_and_nothing_is_named_wrongly(run):
+def test_no_single_missing_mark_causes_a_wrong_name(run):
     planted = run(schedule="1f1b", pp=4, microbatches=6, steps=1)
     unnamed = 0
     for rank in range(4):
@@ -100,7 +100,7 @@ def test_every_single_mark_of_a_step_can_be_lost_and_nothing_is_named_wrongly(ru
     assert unnamed <= 12
 
 
-def test_without_a_clock_in_common_nothing_is_named_wrongly_either(run):
+def test_no_wrong_names_without_a_shared_clock(run):
     planted = run(schedule="1f1b", pp=4, microbatches=6, steps=1, skew_ns=5_000_000, ranks_per_host=1)
     for rank in range(4):
         for lost in range(12):
@@ -108,7 +108,7 @@ def test_without_a_clock_in_common_nothing_is_named_wrongly_either(run):
             assert planted.wrong(spans)[0] == 0
 
 
-def test_several_lost_marks_of_many_ranks_leave_every_name_right(run):
+def test_several_missing_marks_of_many_ranks_cause_no_wrong_name(run):
     planted = run(schedule="dualpipev", pp=4, microbatches=16, dp=2, steps=3, options=UNSPLIT)
     dice = random.Random(7)  # noqa: S311  # chance that can be repeated
     kept = pl.Series([dice.random() > 0.02 for _ in range(planted.raw.height)])
@@ -134,7 +134,7 @@ def test_an_empty_weight_gradient_pop_is_counted_and_the_rest_is_named(run):
 
 
 @pytest.mark.parametrize(("declared", "severity"), [(None, "info"), (3, "warning"), (500, "warning")])
-def test_wrong_or_missing_numbers_of_micro_batches_are_counted_from_what_ran(run, declared, severity):
+def test_counts_micro_batches_if_the_declaration_is_wrong_or_missing(run, declared, severity):
     planted = run(schedule="dualpipev", pp=4, microbatches=10, options=UNSPLIT)
     spans, notes = planted.name(microbatches=declared)
     assert planted.wrong(spans) == (0, 0)
@@ -142,19 +142,19 @@ def test_wrong_or_missing_numbers_of_micro_batches_are_counted_from_what_ran(run
     assert "10 " in notes[0].message
 
 
-def test_the_number_is_counted_though_a_mark_is_lost(run):
+def test_counts_micro_batches_despite_a_missing_mark(run):
     planted = run(schedule="1f1b", pp=4, microbatches=8, steps=3)
     assert planted.wrong(planted.name(planted.without(2, 5), microbatches=None)[0])[0] == 0
 
 
 @pytest.mark.parametrize("spelled", ["1F1B", "None", "none", None, "1f1b"])
-def test_spellings_of_the_schedule_are_known_and_none_is_1f1b(run, spelled):
+def test_recognizes_spellings_of_the_schedule(run, spelled):
     planted = run(schedule="1f1b")
     spans, notes = planted.name(schedule=spelled)
     assert (planted.wrong(spans), notes) == ((0, 0), [])
 
 
-def test_an_unknown_schedule_is_said_and_the_likely_ones_are_tried(run):
+def test_an_unknown_schedule_is_reported_and_likely_ones_are_tried(run):
     planted = run(schedule="1f1b")
     spans, notes = planted.name(schedule="ripipe")
     assert planted.wrong(spans) == (0, 0)
@@ -175,27 +175,27 @@ def test_virtual_stages_are_found_by_the_number_of_forwards(run):
 
 
 @pytest.mark.parametrize("chunks", [2, 3])
-def test_virtual_stages_that_nobody_declares_are_found_by_the_order(run, chunks):
+def test_undeclared_virtual_stages_are_found_by_the_order(run, chunks):
     made = run(schedule="interleaved", chunks=chunks, microbatches=8)
     named, notes = made.name(schedule=None, microbatches=None)
     assert made.wrong(named) == (0, 0)
     assert [note.severity for note in notes] == ["info"]
 
 
-def test_virtual_stages_of_ranks_of_unknown_place_are_not_numbered(run):
+def test_virtual_stages_without_known_coordinates_are_not_numbered(run):
     named, notes = run(schedule="interleaved", chunks=2).name(schedule=None, microbatches=None, placed=False)
     assert named["microbatch"].null_count() == named.height
     assert [note.severity for note in notes] == ["warning"]
 
 
-def test_passes_are_told_apart_where_no_step_is(run):
+def test_passes_become_steps_without_step_numbers(run):
     planted = run(schedule="dualpipev", pp=4, microbatches=8, steps=3, options=UNSPLIT)
     spans, _ = planted.name(planted.raw.with_columns(step=pl.lit(0, pl.Int32)))
     assert in_order(spans).equals(in_order(planted.truth))
 
 
 @pytest.mark.parametrize("numbered", [True, False])
-def test_passes_without_a_declaration_are_told_apart_by_what_the_marks_say(run, numbered):
+def test_undeclared_passes_are_separated_by_recorded_numbers(run, numbered):
     planted = run(schedule="1f1b", pp=4, microbatches=8, steps=3, numbered=numbered)
     spans, _ = planted.name(
         planted.raw.with_columns(step=pl.lit(0, pl.Int32)), microbatches=None if numbered else 8
@@ -203,7 +203,7 @@ def test_passes_without_a_declaration_are_told_apart_by_what_the_marks_say(run, 
     assert in_order(spans).equals(in_order(planted.truth))
 
 
-def test_ranks_that_ran_fewer_passes_are_warned_about_where_no_step_is_told(run):
+def test_warns_of_uneven_passes_without_step_numbers(run):
     planted = run(schedule="1f1b", pp=2, microbatches=4, steps=3)
     late = planted.raw.filter((pl.col("rank") == 0) | (pl.col("step") > 0))
     spans, notes = planted.name(late.with_columns(step=pl.lit(0, pl.Int32)))
@@ -220,7 +220,7 @@ def test_actions_outside_every_step_are_named_and_keep_no_step(run):
     assert {(note.severity, note.rank) for note in notes} == {("info", rank) for rank in range(4)}
 
 
-def test_a_step_that_holds_two_passes_is_not_forced_into_one(run):
+def test_a_step_with_two_passes_is_not_forced_into_one(run):
     planted = run(schedule="1f1b", pp=4, microbatches=8, steps=4)
     raw = planted.raw.with_columns(step=pl.when(pl.col("step") == 2).then(1).otherwise("step").cast(pl.Int32))
     spans, notes = planted.name(raw)
@@ -238,7 +238,7 @@ def test_a_profile_that_starts_in_the_middle_of_a_step_leaves_that_step_unnamed(
     assert "20%" in by_text(notes, "warning")[0].message
 
 
-def test_ranks_of_unknown_place_are_numbered_by_counting_where_all_did_as_many(run):
+def test_equal_counts_are_numbered_without_coordinates(run):
     planted = run(schedule="1f1b", pp=4, microbatches=8)
     spans, notes = planted.name(placed=False)
     truth = planted.truth.select("rank", "start_ns", "kind", "chunk", "microbatch")
@@ -248,7 +248,7 @@ def test_ranks_of_unknown_place_are_numbered_by_counting_where_all_did_as_many(r
     assert [note.severity for note in notes] == ["info"]
 
 
-def test_ranks_of_unknown_place_that_did_not_do_as_many_are_not_numbered(run):
+def test_unequal_counts_are_not_numbered_without_coordinates(run):
     planted = run(schedule="1f1b", pp=4, microbatches=8)
     spans, notes = planted.name(planted.without(1, 3), placed=False)
     assert spans["microbatch"].null_count() == spans.height
@@ -257,14 +257,14 @@ def test_ranks_of_unknown_place_that_did_not_do_as_many_are_not_numbered(run):
 
 @pytest.mark.parametrize("missing", [0, 2, 3])
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipev"])
-def test_the_other_ranks_of_a_pipeline_of_which_one_is_missing_are_named_as_they_were(run, schedule, missing):
+def test_a_missing_rank_does_not_change_the_names_of_the_others(run, schedule, missing):
     options = {"options": UNSPLIT} if schedule == "dualpipev" else {}
     planted = run(schedule=schedule, microbatches=10, **options)
     spans, _ = planted.name(planted.raw.filter(pl.col("rank") != missing))
     assert planted.wrong(spans) == (0, 0)
 
 
-def test_replicas_with_the_same_marks_are_named_alike(run):
+def test_replicas_with_equal_marks_get_equal_names(run):
     planted = run(schedule="dualpipev", pp=2, microbatches=6, dp=4, options=UNSPLIT)
     spans, _ = planted.name()
     numbered = spans.select(
@@ -278,6 +278,6 @@ def test_replicas_with_the_same_marks_are_named_alike(run):
     assert numbered.drop("replica").n_unique() == numbered.height // 4
 
 
-def test_no_action_gives_no_span():
+def test_no_actions_yield_no_spans():
     spans, notes = name_actions(pl.DataFrame(schema=RAW_ACTIONS), RANKS.empty(), PipelineInfo())
     assert (spans.height, notes) == (0, [])

@@ -38,7 +38,7 @@ def _comparable(actions):
     return actions.with_columns(pl.col("kind").cast(pl.String)).select(ACTION_COLUMNS).sort(ACTION_COLUMNS)
 
 
-def said(timeline, severity=None):
+def diagnosed(timeline, severity=None):
     rows = timeline.diagnostics.filter(severity is None or pl.col("severity") == severity)
     return [(row["rank"], row["message"], row["count"]) for row in rows.iter_rows(named=True)]
 
@@ -48,7 +48,7 @@ def named_transfers(timeline):
 
 
 def wrong_transfers(timeline, truth):
-    """Return the transfers that bear a name which the truth does not give their operation."""
+    """Return the transfers whose name differs from the planted one."""
     key = ["rank", "step", "kind", "stage", "microbatch", "peer", "name"]
     named = named_transfers(timeline).with_columns(pl.col("kind").cast(pl.String)).select(key)
     return named.join(truth.transfers.select(key), on=key, how="anti")
@@ -78,7 +78,7 @@ def test_recovers_every_planted_action_and_transfer(tmp_path, shape, seed):
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("count", [1, 5, 20])
-def test_lost_operations_shift_no_other(tmp_path, shape, count):
+def test_missing_operations_shift_no_other(tmp_path, shape, count):
     truth = write_cluster(tmp_path, Cluster(**shape))
     rows = truth.transfers.select("rank", "name").rows()
     lost = random.Random(count).sample(rows, count)  # noqa: S311 - a planted fault
@@ -87,27 +87,27 @@ def test_lost_operations_shift_no_other(tmp_path, shape, count):
     timeline = read(truth)
     assert wrong_transfers(timeline, truth).is_empty()
     assert wrong_pairs(timeline, truth) == []
-    # Of two that one overlapped pair sent to the same rank at the same time, nothing tells which one was lost.
+    # If one of two messages that an overlapped pair sent to one rank is missing, it is unknown which one.
     unclear = timeline.spans.filter(pl.col("lane") == "comm", pl.col("kind") == "other").height
     assert named_transfers(timeline).height == truth.transfers.height - count - unclear
     assert unclear <= (count if shape is DUALPIPEV else 0)
-    missing = [number for _, text, number in said(timeline, "warning") if text.startswith("messages between")]
-    assert sum(missing) == count + unclear
+    missing = timeline.diagnostics.filter(pl.col("code").str.starts_with("messages.missing_"))["count"]
+    assert missing.sum() == count + unclear
 
 
-def test_a_lost_receive_leaves_every_later_pair_right(tmp_path):
+def test_a_missing_receive_shifts_no_later_pair(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
     received = truth.transfers.filter(rank=1, kind="recv_forward").row(2, named=True)
     lose_op(truth.databases[1], received["name"])
     timeline = read(truth)
     assert wrong_pairs(timeline, truth) == []
     assert match_messages(timeline.spans).height == truth.transfers.height // 2 - 1
-    text = "messages between actions without a receive that is certainly theirs; nothing else was shifted"
-    assert (1, text, 1) in said(timeline, "warning")
+    text = "messages between actions without a certain receive; no other message was shifted"
+    assert (1, text, 1) in diagnosed(timeline, "warning")
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_batches_are_told_apart_by_what_they_send_and_receive(tmp_path, shape):
+def test_identifies_batches_by_their_messages(tmp_path, shape):
     truth = write_cluster(tmp_path, Cluster(**shape, transfers="batched"))
     timeline = read(truth)
     assert wrong_transfers(timeline, truth).is_empty()
@@ -119,7 +119,7 @@ def test_batches_are_told_apart_by_what_they_send_and_receive(tmp_path, shape):
     assert both_ways["bytes"].null_count() == both_ways.height
 
 
-def test_marks_of_communication_stand_for_the_operations_at_level_none(tmp_path):
+def test_reads_marks_of_communication_at_level_none(tmp_path):
     truth = write_cluster(tmp_path, Cluster(transfers="marks"))
     for path in truth.databases.values():
         edit(path, "DROP TABLE COMMUNICATION_OP", "DROP TABLE COMMUNICATION_TASK_INFO")
@@ -134,7 +134,7 @@ def test_marks_of_communication_stand_for_the_operations_at_level_none(tmp_path)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_clocks_that_are_apart_hide_no_transfer(tmp_path, shape):
+def test_clock_offsets_hide_no_transfer(tmp_path, shape):
     truth = write_cluster(tmp_path, Cluster(**shape, skew_ns=5_000_000, ranks_per_host=1))
     timeline = read(truth)
     assert wrong_transfers(timeline, truth).is_empty()
@@ -144,7 +144,7 @@ def test_clocks_that_are_apart_hide_no_transfer(tmp_path, shape):
     assert timeline.clocks["error_lo_ns"].null_count() == 4
 
 
-def test_a_transfer_bears_its_operation_and_size(tmp_path):
+def test_a_transfer_has_the_name_and_size_of_its_operation(tmp_path):
     truth = write_cluster(tmp_path, Cluster(pp=2, steps=1))
     row = read(truth).spans.filter(pl.col("kind") == "send_forward").row(0, named=True)
     planted = truth.transfers.filter(kind="send_forward").row(0, named=True)
@@ -154,7 +154,7 @@ def test_a_transfer_bears_its_operation_and_size(tmp_path):
     assert (row["bytes"], row["wait_start_ns"], row["wait_end_ns"]) == (8_388_608, None, None)
 
 
-def test_the_ranks_table_says_where_every_rank_is(tmp_path):
+def test_the_ranks_table_locates_every_rank(tmp_path):
     truth = write_cluster(tmp_path, Cluster(pp=2, dp=2, tp=2, ranks_per_host=4))
     timeline = read(truth)
     columns = ["rank", "machine", "device", "pp", "dp", "tp", "cp", "host", "clock", "world_size", "schedule"]
@@ -190,23 +190,25 @@ def test_actions_outside_every_step_are_kept_and_counted(tmp_path):
         edit(path, "DELETE FROM STEP_TIME WHERE id = 1")
     timeline = read(truth)
     assert actions_of(timeline).height == truth.actions.height
-    text = "actions began outside every step of the profile (STEP_TIME); they are kept without its number"
+    text = (
+        "actions started outside every step of the profile (STEP_TIME); they are kept without a step number"
+    )
     assert [(rank, text, 16) for rank in range(4)] == [
-        row for row in said(timeline, "warning") if row[1] == text
+        row for row in diagnosed(timeline, "warning") if row[1] == text
     ]
 
 
-def test_a_mark_of_something_else_is_no_action(tmp_path):
+def test_ignores_unrecognized_marks(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
     start_ns = truth.actions["start_ns"].min() - 500_000
     add_mark(truth.databases[0], "dataloader fast-forward", start_ns, start_ns + 300_000)
     timeline = read(truth)
     assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
-    text = "marks that are no actions of the pipeline were passed over: 'dataloader fast-forward'"
-    assert said(timeline) == [(0, text, 1)]
+    text = "ignored marks that are not pipeline actions: 'dataloader fast-forward'"
+    assert diagnosed(timeline) == [(0, text, 1)]
 
 
-def test_a_mark_inside_another_is_left_out_and_counted(tmp_path):
+def test_a_nested_mark_is_omitted_and_counted(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
     action = truth.actions.filter(rank=2).row(3, named=True)
     add_mark(
@@ -214,20 +216,22 @@ def test_a_mark_inside_another_is_left_out_and_counted(tmp_path):
     )
     timeline = read(truth)
     assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
-    assert (2, "marks of actions inside the mark of another action were left out", 1) in said(
+    assert (2, "marks of actions inside the mark of another action were omitted", 1) in diagnosed(
         timeline, "info"
     )
 
 
-def test_a_mark_without_a_task_is_left_out_and_counted(tmp_path):
+def test_a_mark_without_a_task_is_omitted_and_counted(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
     edit(truth.databases[1], "DELETE FROM TASK WHERE connectionId = 4000000003")
     timeline = read(truth)
     assert actions_of(timeline).height == truth.actions.height - 1
-    assert (1, "marks of actions have no task on the device and were left out", 1) in said(timeline, "error")
+    assert (1, "marks of actions have no task on the device and were omitted", 1) in diagnosed(
+        timeline, "error"
+    )
 
 
-def test_a_lost_mark_names_no_transfer_wrong(tmp_path):
+def test_a_missing_mark_causes_no_wrong_transfer(tmp_path):
     truth = write_cluster(tmp_path, Cluster(**DUALPIPEV))
     lose_mark(truth.databases[1], 20)
     timeline = read(truth)
@@ -257,7 +261,7 @@ def damaged_cluster(directory, seed):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_is_lost_together_names_no_transfer_wrong(tmp_path, seed):
+def test_random_losses_cause_no_wrong_transfer(tmp_path, seed):
     truth = damaged_cluster(tmp_path, seed)
     timeline = read(truth)
     assert wrong_transfers(timeline, truth).is_empty()
@@ -266,7 +270,7 @@ def test_whatever_is_lost_together_names_no_transfer_wrong(tmp_path, seed):
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("pp", [2, 3, 4])
-def test_without_the_last_rank_of_the_pipeline_no_action_is_named_wrong(tmp_path, shape, pp):
+def test_a_missing_last_rank_causes_no_wrong_name(tmp_path, shape, pp):
     sizes = {"microbatches": 2 * pp} if "chunks" in shape else {}
     truth = write_cluster(tmp_path, Cluster(**{**shape, **sizes}, pp=pp))
     truth.databases[pp - 1].write_bytes(b"")
@@ -284,7 +288,7 @@ def test_context_parallel_ranks_have_their_stage(tmp_path):
     assert timeline.ranks["cp"].to_list() == [0, 1] * 8
 
 
-def test_what_nobody_declares_is_inferred_and_said(tmp_path):
+def test_infers_an_undeclared_layout_and_reports_it(tmp_path):
     truth = write_cluster(tmp_path, Cluster(declared=False))
     for path in truth.databases.values():
         edit(path, "DELETE FROM META_DATA")
@@ -292,13 +296,13 @@ def test_what_nobody_declares_is_inferred_and_said(tmp_path):
     assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
     assert wrong_transfers(timeline, truth).is_empty()
     text = (
-        "no profile says how the ranks form a pipeline; "
-        "their places are inferred from the order in which micro-batch 0 arrives"
+        "no profile records the pipeline layout; "
+        "pipeline ranks are inferred from the order in which micro-batch 0 arrives"
     )
-    assert (None, text, 4) in said(timeline, "info")
+    assert (None, text, 4) in diagnosed(timeline, "info")
 
 
-def test_a_layout_given_by_hand_goes_before_the_declared_one(tmp_path):
+def test_a_layout_in_the_options_takes_precedence(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
     for path in truth.databases.values():
         edit(path, "DELETE FROM META_DATA")
@@ -313,22 +317,24 @@ def test_an_empty_first_rank_hides_nothing_of_the_others(tmp_path):
     timeline = read(truth)
     assert_frame_equal(actions_of(timeline), _comparable(truth.actions.filter(pl.col("rank") > 0)))
     assert wrong_transfers(timeline, truth).is_empty()
-    # What rank 0 sent is of two kinds, in an order that nobody recorded.
+    # Rank 0 sent messages of two kinds, whose common order is not recorded.
     of_others = truth.transfers.filter(pl.col("rank") > 0)
     from_first = of_others.filter(pl.col("kind").str.starts_with("recv"), pl.col("peer") == 0)
     assert named_transfers(timeline).height == of_others.height - from_first.height
     path = truth.databases[0]
-    assert (0, f"not read: {path}: not an SQLite database: it is empty (0 bytes)", 1) in said(timeline, "error")
+    assert (0, f"not read: {path}: not an SQLite database: it is empty (0 bytes)", 1) in diagnosed(
+        timeline, "error"
+    )
 
 
-def test_a_truncated_profile_gives_what_stands_before_the_cut(tmp_path):
+def test_a_truncated_profile_is_read_up_to_the_cut(tmp_path):
     truth = write_cluster(tmp_path, Cluster(steps=6, noise_tasks=2_000))
     path = truth.databases[2]
     size = path.stat().st_size
     os.truncate(path, size - size // 4)
     timeline = read(truth)
     assert timeline.is_partial
-    errors = [text for rank, text, _ in said(timeline, "error") if rank == 2]
+    errors = [text for rank, text, _ in diagnosed(timeline, "error") if rank == 2]
     assert errors
     assert all(
         "SQLite" in text or text.startswith("table ") or "no task" in text or "no mark" in text
@@ -339,35 +345,37 @@ def test_a_truncated_profile_gives_what_stands_before_the_cut(tmp_path):
 
 
 @pytest.mark.parametrize("table", ["MSTX_EVENTS", "TASK", "STRING_IDS"])
-def test_a_missing_table_is_named_and_costs_its_rank_alone(tmp_path, table):
+def test_a_missing_table_is_reported_and_affects_one_rank_only(tmp_path, table):
     truth = write_cluster(tmp_path, Cluster())
     edit(truth.databases[3], f"DROP TABLE {table}")
     timeline = read(truth)
-    assert (3, f"table {table} is missing", 1) in said(timeline, "error")
+    assert (3, f"table {table} is missing", 1) in diagnosed(timeline, "error")
     assert timeline.steps["rank"].unique().to_list() == [0, 1, 2]
     assert 3 in timeline.ranks["rank"]
 
 
-def test_a_missing_column_is_named(tmp_path):
+def test_a_missing_column_is_reported(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
     edit(truth.databases[1], "ALTER TABLE TASK RENAME COLUMN connectionId TO correlationId")
     timeline = read(truth)
-    assert (1, "table TASK has no column connectionId", 1) in said(timeline, "error")
+    assert (1, "table TASK has no column connectionId", 1) in diagnosed(timeline, "error")
     assert timeline.steps["rank"].unique().to_list() == [0, 2, 3]
 
 
-def test_a_locked_profile_is_named_and_the_others_are_read(tmp_path, monkeypatch):
+def test_a_locked_profile_is_reported_and_the_others_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr("stagescope.ingest.database.BUSY_SECONDS", 0.01)
     truth = write_cluster(tmp_path, Cluster())
     with closing(sqlite3.connect(truth.databases[0], isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         timeline = read(truth)
     path = truth.databases[0]
-    assert (0, f"not read: {path}: SQLite cannot read it: database is locked", 1) in said(timeline, "error")
+    assert (0, f"not read: {path}: SQLite cannot read it: database is locked", 1) in diagnosed(
+        timeline, "error"
+    )
     assert timeline.ranks["rank"].to_list() == [1, 2, 3]
 
 
-def test_nothing_usable_is_an_error(tmp_path):
+def test_raises_if_no_profile_is_usable(tmp_path):
     truth = write_cluster(tmp_path, Cluster(pp=2))
     for path in truth.databases.values():
         path.write_bytes(b"not a database at all")
@@ -391,7 +399,7 @@ def test_reading_changes_no_file(tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".db-wal", ".db-shm", ".db-journal")]
 
 
-def test_the_newest_profile_of_a_rank_is_read_and_the_older_named(tmp_path):
+def test_reads_the_newest_profile_of_a_rank_and_reports_older_ones(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
     old = truth.databases[1].parents[1]
     new = old.with_name(old.name.replace("20251120", "20251121"))
@@ -401,12 +409,12 @@ def test_the_newest_profile_of_a_rank_is_read_and_the_older_named(tmp_path):
     )
     newer = str(new / "ASCEND_PROFILER_OUTPUT" / truth.databases[1].name)
     assert timeline.ranks["source"].to_list()[1] == newer
-    text = f"an older profile of the same rank was left out; read was {newer}"
-    assert said(timeline, "warning") == [(1, text, 1)]
+    text = f"an older profile of the same rank was ignored; the newest is {newer}"
+    assert diagnosed(timeline, "warning") == [(1, text, 1)]
     assert timeline.diagnostics["source"].to_list() == [str(truth.databases[1])]
 
 
-def test_profiles_are_found_without_a_flag_behind_links_and_beside_each_other(tmp_path):
+def test_finds_profiles_behind_links_and_in_one_directory(tmp_path):
     truth = write_cluster(tmp_path / "real", Cluster())
     (tmp_path / "run").mkdir()
     for rank in (0, 1):
@@ -420,11 +428,11 @@ def test_profiles_are_found_without_a_flag_behind_links_and_beside_each_other(tm
     assert_frame_equal(actions_of(timeline), _comparable(truth.actions))
 
 
-def test_a_missing_rank_is_told_by_the_declared_sizes(tmp_path):
+def test_declared_sizes_reveal_a_missing_rank(tmp_path):
     truth = write_cluster(tmp_path, Cluster())
     shutil.rmtree(truth.databases[2].parents[1])
     timeline = read_inputs(find_inputs([tmp_path], Registry((READER,), ())))
-    assert (None, "no recording of rank 2: the run declared 4 ranks", 1) in said(timeline, "error")
+    assert (None, "no recording of rank 2: the run declared 4 ranks", 1) in diagnosed(timeline, "error")
     assert wrong_transfers(timeline, truth).is_empty()
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import polars as pl
 
 from stagescope.ingest.ascend.pipeline_info import RAW_ACTIONS
-from stagescope.ingest.ascend.placing import Fitted
 from stagescope.ingest.ascend.plan import LOGITS, Plan
+from stagescope.ingest.ascend.plan_matching import FittedPlan
 from stagescope.ingest.ascend.spans import spans_of_actions
 
 
@@ -21,10 +21,10 @@ def actions(*sorts, places=None):
 
 
 def fitted(plan):
-    return Fitted(plan, plan.rows(), 0, 0)
+    return FittedPlan(plan, plan.rows(), 0, 0)
 
 
-def test_marks_of_unknown_place_are_what_they_are_called():
+def test_marks_of_unknown_place_follow_their_names():
     spans = spans_of_actions(actions("forward", "backward", LOGITS, "weight"), fitted(Plan("1f1b", 2, 4)))
     assert spans["kind"].to_list() == ["forward", "backward", "loss", "backward_weight"]
     assert spans.select("stage", "chunk", "microbatch").null_count().row(0) == (4, 4, 4)
@@ -36,7 +36,7 @@ def test_a_backward_before_its_weight_gradient_is_an_input_gradient():
     assert spans["kind"].to_list() == ["backward_input", "backward_weight", "backward", "forward"]
 
 
-def test_an_overlapped_mark_of_unknown_place_is_a_pair_all_the_same():
+def test_an_overlapped_mark_of_unknown_place_is_a_pair():
     spans = spans_of_actions(actions("overlap", "forward"), fitted(Plan("1f1b", 2, 4)))
     assert spans["kind"].to_list() == ["forward", "backward", "forward"]
     assert spans["pair"].to_list() == [0, 0, None]
@@ -45,14 +45,14 @@ def test_an_overlapped_mark_of_unknown_place_is_a_pair_all_the_same():
 def test_a_place_gives_kind_stage_chunk_and_micro_batch():
     plan = Plan("dualpipev", 2, 4, 2)
     row = plan.rows()[0]
-    at = next(place for place, due in enumerate(row) if len(due.parts) > 1)
+    at = next(place for place, planned in enumerate(row) if len(planned.parts) > 1)
     spans = spans_of_actions(actions("overlap", places=[at]), fitted(plan))
     found = spans.select("kind", "stage", "chunk", "microbatch").rows()
     assert found == [tuple(action) for action in row[at].parts]
     assert spans["lane"].unique().to_list() == ["compute"]
 
 
-def test_numbers_that_were_counted_are_kept():
+def test_counted_numbers_are_kept():
     counted = actions("forward", "backward").with_columns(chunk=pl.lit(0), microbatch=pl.lit(5))
     spans = spans_of_actions(counted)
     assert spans.select("chunk", "stage", "microbatch").rows() == [(0, None, 5)] * 2

@@ -1,4 +1,4 @@
-"""Transfers as spans, and what is said of those that are none; test_ascend.py has whole runs."""
+"""Transfers as spans, and their diagnostics; test_reader.py covers whole runs."""
 
 import polars as pl
 import pytest
@@ -23,7 +23,7 @@ def run():
         (1, "hcom_receive__1_1_1", "receive", 0, MS, 2 * MS),
     ]
     frame = pl.DataFrame(
-        transfers, schema=["rank", "name", "way", "peer", "start_ns", "end_ns"], orient="row"
+        transfers, schema=["rank", "name", "role", "peer", "start_ns", "end_ns"], orient="row"
     )
     frame = frame.with_columns(group=pl.lit("g"), local_peer=pl.col("peer"), bytes=pl.lit(8), tasks=pl.lit(3))
     coordinates = {name: [0, 0] for name in ("dp", "tp", "cp")}
@@ -41,7 +41,7 @@ def run():
 COLUMNS = ("rank", "lane", "kind", "step", "stage", "chunk", "microbatch", "peer", "bytes", "name")
 
 
-def test_both_ends_bear_the_names_of_their_actions(run):
+def test_both_ends_have_the_names_of_their_actions(run):
     spans, notes = name_transfers(*run)
     assert spans.columns == SPANS.names
     assert spans.select(COLUMNS).rows() == [
@@ -51,7 +51,7 @@ def test_both_ends_bear_the_names_of_their_actions(run):
     assert notes == []
 
 
-def test_a_transfer_of_no_action_is_shown_as_other_and_counted(run):
+def test_a_transfer_without_an_action_is_shown_as_other_and_counted(run):
     transfers, actions, ranks = run
     more = transfers.filter(rank=0).with_columns(pl.col("start_ns", "end_ns") + 9 * MS, name=pl.lit("stray"))
     spans, (note,) = name_transfers(pl.concat([transfers, more]), actions, ranks)
@@ -60,17 +60,14 @@ def test_a_transfer_of_no_action_is_shown_as_other_and_counted(run):
     assert (note.severity, note.rank, note.count) == ("warning", 0, 1)
 
 
-def test_a_lost_end_is_counted_on_the_rank_that_lost_it(run):
+def test_a_missing_end_is_counted_on_its_rank(run):
     transfers, actions, ranks = run
-    stray = transfers.filter(rank=1).with_columns(way=pl.lit("send"), name=pl.lit("stray"))
+    stray = transfers.filter(rank=1).with_columns(role=pl.lit("send"), name=pl.lit("stray"))
     _, notes = name_transfers(pl.concat([transfers.filter(rank=0), stray]), actions, ranks)
-    assert [(note.rank, note.message.split(" that is")[0]) for note in notes][-1] == (
-        1,
-        "messages between actions without a receive",
-    )
+    assert (notes[-1].rank, notes[-1].code, notes[-1].count) == (1, "messages.missing_receive", 1)
 
 
-def test_a_rank_without_any_transfer_lost_none(run):
+def test_a_rank_without_transfers_has_no_missing_ends(run):
     transfers, actions, ranks = run
     assert name_transfers(transfers.filter(rank=0), actions, ranks)[1] == []
     assert name_transfers(transfers.clear(), actions, ranks)[0].is_empty()

@@ -1,4 +1,4 @@
-"""Operations between two ranks, as one profile shows them."""
+"""Operations between two ranks, as recorded in one profile."""
 
 import json
 
@@ -24,7 +24,7 @@ def test_sends_and_receives_have_their_peer_and_size(tmp_path):
     assert found.sort("start_ns")["local_peer"].to_list() == planted.sort("start_ns")["peer"].to_list()
     assert found["bytes"].unique().to_list() == [8_388_608]
     assert found["tasks"].unique().to_list() == [3]
-    assert set(found["way"]) == {"send", "receive"}
+    assert set(found["role"]) == {"send", "receive"}
 
 
 def test_a_batch_has_one_row_per_peer(tmp_path):
@@ -32,25 +32,25 @@ def test_a_batch_has_one_row_per_peer(tmp_path):
     found = raw(truth.databases[1], 1)
     links = truth.transfers.filter(rank=1).select("name", "peer").unique()
     assert found.height == links.height
-    assert set(found["way"]) == {"batch"}
+    assert set(found["role"]) == {"batch"}
     both_ways = found.filter(pl.col("tasks") == 6)
     assert both_ways["bytes"].unique().to_list() == [2 * 8_388_608]
 
 
-def test_a_task_that_names_its_own_rank_last_is_turned_round(tmp_path):
+def test_a_task_with_its_own_rank_last_is_reversed(tmp_path):
     truth = write_cluster(tmp_path, Cluster(pp=2, microbatches=1, steps=1))
     edit(truth.databases[1], "UPDATE COMMUNICATION_TASK_INFO SET srcRank = dstRank, dstRank = srcRank")
     assert raw(truth.databases[1], 1)["local_peer"].to_list() == [0, 0]
 
 
-def test_operations_of_whole_groups_are_no_transfers(tmp_path):
+def test_collective_operations_are_not_transfers(tmp_path):
     truth = write_cluster(tmp_path, Cluster(pp=2, microbatches=1, steps=1))
     path = truth.databases[0]
     edit(path, "UPDATE STRING_IDS SET value = 'hcom_allReduce__1_1_1' WHERE value LIKE 'hcom_send%'")
-    assert raw(path, 0)["way"].to_list() == ["receive"]
+    assert raw(path, 0)["role"].to_list() == ["receive"]
 
 
-def test_without_the_table_of_tasks_the_peer_is_open(tmp_path):
+def test_without_the_table_of_tasks_the_peer_is_null(tmp_path):
     truth = write_cluster(tmp_path, Cluster(pp=2, microbatches=1, steps=1))
     edit(truth.databases[0], "DROP TABLE COMMUNICATION_TASK_INFO")
     found = raw(truth.databases[0], 0)
@@ -58,25 +58,25 @@ def test_without_the_table_of_tasks_the_peer_is_open(tmp_path):
     assert found["local_peer"].null_count() == 2
 
 
-def test_without_operations_there_is_nothing(tmp_path):
+def test_no_operations_yield_no_transfers(tmp_path):
     truth = write_cluster(tmp_path, Cluster(pp=2, microbatches=1, steps=1))
     edit(truth.databases[0], "DROP TABLE COMMUNICATION_OP")
     assert raw(truth.databases[0], 0).is_empty()
 
 
 def test_marks_of_sends_and_receives_are_transfers_once_each():
-    said = {"streamId": "9", "count": "16", "dataType": "fp32", "groupName": "g"}
+    fields = {"streamId": "9", "count": "16", "dataType": "fp32", "groupName": "g"}
     names = ("HcclSend", "HcclReceive", "HcclBatchSendRecv", "HcclAllReduce")
-    texts = [json.dumps({**said, "opName": name}) for name in names]
+    texts = [json.dumps({**fields, "opName": name}) for name in names]
     marks = pl.DataFrame({"text": texts * 2, "start_ns": range(8), "end_ns": range(1, 9)})
     found = marked_transfers(marks, 3)
-    assert found.select("way", "bytes", "start_ns", "rank").rows() == [
+    assert found.select("role", "bytes", "start_ns", "rank").rows() == [
         ("send", 64, 0, 3), ("receive", 64, 1, 3), ("batch", 64, 2, 3),
         ("send", 64, 4, 3), ("receive", 64, 5, 3), ("batch", 64, 6, 3),
     ]  # fmt: skip
 
 
-def test_the_peer_is_the_groups_rank_else_the_one_along_the_pipeline():
+def test_looks_up_the_peer_in_the_group_or_along_the_pipeline():
     rows = [(0, "listed", 1), (0, "other", 1), (0, "listed", None), (0, "other", 9)]
     transfers = pl.DataFrame(
         rows, schema={"rank": pl.Int32, "group": pl.String, "local_peer": pl.Int64}, orient="row"

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.exporters.other_tools import errors
 from stagescope.exporters.other_tools.connection_ids import connection_ids
 from stagescope.exporters.other_tools.step_task_info import UNKNOWN, step_task_rows
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.errors import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -150,7 +150,7 @@ def _check(targets: tuple[Target, ...]) -> None:
     place = next(folder for folder in copied[0].path.parents if folder.exists())
     free_bytes = shutil.disk_usage(place).free
     if free_bytes < needed_bytes:
-        raise OutputError.no_room(place, needed_bytes, free_bytes)
+        raise errors.no_space(place, needed_bytes, free_bytes)
 
 
 def _check_writable(path: Path) -> None:
@@ -158,13 +158,13 @@ def _check_writable(path: Path) -> None:
     if not path.stat().st_mode & stat.S_IWUSR or not (
         os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     ):
-        raise OutputError.read_only(path)
+        raise errors.read_only(path)
     try:
         with closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
     except sqlite3.OperationalError as reason:
-        raise OutputError.in_use(path, str(reason)) from reason
+        raise errors.in_use(path, str(reason)) from reason
     except sqlite3.DatabaseError:
         # A damaged one is skipped, and said, when its turn comes: the others need not wait for it.
         return

@@ -1,5 +1,5 @@
-"""Ascend profiles: what the profilers of torch_npu, MindSpore and msMonitor write, step by step to tables.
+"""Reader of Ascend profiles: the databases of torch_npu's and MindSpore's profilers and of msMonitor.
 
-discovery and database find and open the files, markers and metadata take from one rank what it says, naming gives
-every action its place in the schedule, transfers gives every message its two ends.
+`discovery` and `ingest/database.py` find and open the files, `markers` and `metadata` read one rank, `naming` assigns
+every action its place in the schedule, `pairing` matches both ends of every message.
 """

@@ -1,9 +1,9 @@
-"""What the times of a transfer and of the actions around it say for and against a message: costs, and what is evident.
+"""Costs of pairing transfers with messages, and which pairs are certain, from the times of transfers and actions.
 
-A send starts when its action has ended and its stream is free; a receive has ended when its action starts, and
-accounts for the time that its rank waited. Costs put two sequences side by side (alignment.py). Order alone is no
-evidence where operations or actions were lost, so that a partner found there has to be evident by its own times, or
-to stand in a run that nothing is missing from.
+A send starts when its action has ended and its stream is free. A receive has ended when its action starts, and explains
+the time that its rank waited. The costs are minimized by sequence_alignment.py. Order alone is no evidence where
+transfers or actions are missing: a partner found by order is accepted only if its own times confirm it, or if it is
+part of a complete run of transfers between two confirmed ones.
 """
 
 from __future__ import annotations
@@ -22,52 +22,53 @@ if TYPE_CHECKING:
     Flags = npt.NDArray[np.bool_]
 
 TOLERANCE_NS = 10_000
-"""A mark's task on the device may begin a little before, and end a little after, the kernels that it covers."""
+"""A mark's task on the device may start slightly before, and end slightly after, the kernels that it covers."""
 
 CLOCK_TOLERANCE_NS = 50_000
-"""The same between two ranks, whose times are converted to the wall clock each by itself."""
+"""The same between two ranks, whose times are converted to the wall clock independently."""
 
 WORST_PART = 0.6
-"""What one piece of evidence costs at most, in action lengths: two against a pair are worse than a lost message."""
+"""Maximum cost of one piece of evidence, in action lengths: two against a pair cost more than a missing message."""
 
 GAP_FRACTION = 0.2
-"""A gap of this share of a action, for which there is no reason, weighs as much as a transfer that takes a whole action."""
+"""Unexplained idle time of this share of an action costs as much as a transfer as long as a whole action."""
 
 UNKNOWN = 0.3
-"""Cost of evidence that is not there: neither for a pair nor against it."""
+"""Cost of missing evidence: neither for a pair nor against it."""
 
 
 class Observed(NamedTuple):
-    """The transfers of one rank to or from one other, in order: row numbers, times, and when their stream was free.
+    """Transfers of one rank to or from one other, in order: row numbers, times, and when their stream became free.
 
-    `extra` and `most` are what each costs without a partner, and at most with one; a batch may do nothing one way.
+    `unpaired_cost` is the cost of each without a partner, `max_cost` the maximum cost of its pair. A batch may transfer
+    nothing in one direction.
     """
 
     rows: Indices
     start_ns: Floats
     end_ns: Floats
     free_ns: Floats
-    extra: Floats
-    most: Floats
+    unpaired_cost: Floats
+    max_cost: Floats
     is_batch: Flags
 
     def at(self, places: Indices) -> Observed:
-        """Return the transfers at some places, in their shape."""
+        """Return the transfers at some indices, in the shape of the indices."""
         return Observed(
             self.rows[places],
             self.start_ns[places],
             self.end_ns[places],
             self.free_ns[places],
-            self.extra[places],
-            self.most[places],
+            self.unpaired_cost[places],
+            self.max_cost[places],
             self.is_batch[places],
         )
 
 
 class Expected(NamedTuple):
-    """The messages between the same two, in order: row numbers, and times, nan where one is not known.
+    """Messages between the same two ranks, in order: row numbers and times, NaN where unknown.
 
-    `is_open` says where one more message may stand whose place in the order is not known.
+    `is_open` marks places in the order where a message of unknown position may belong.
     """
 
     rows: Indices
@@ -78,7 +79,7 @@ class Expected(NamedTuple):
     is_open: Flags
 
     def at(self, places: Indices) -> Expected:
-        """Return the messages at some places, in their shape."""
+        """Return the messages at some indices, in the shape of the indices."""
         return Expected(
             self.rows[places],
             self.ready_ns[places],
@@ -89,51 +90,52 @@ class Expected(NamedTuple):
         )
 
 
-def pair_costs(end: str, observed: Observed, expected: Expected, apart_ns: float | None) -> Floats:
-    """Return what it costs to take each observed transfer for that end of the expected message beside it.
+def pair_costs(end: str, observed: Observed, expected: Expected, clock_offset_ns: float | None) -> Floats:
+    """Return the cost of pairing each observed transfer with the expected message at the same index.
 
-    `apart_ns` is what to add to the target's times to have the source's, None where that is not known.
+    `clock_offset_ns` is added to the target's times to obtain the source's, None if unknown.
     """
-    return (_send_costs if end == SEND else _receive_costs)(observed, expected, apart_ns)
+    return (_send_costs if end == SEND else _receive_costs)(observed, expected, clock_offset_ns)
 
 
-def _send_costs(observed: Observed, expected: Expected, apart_ns: float | None) -> Floats:
-    """Return how late each send started after its action, unless its stream was busy until then."""
+def _send_costs(observed: Observed, expected: Expected, clock_offset_ns: float | None) -> Floats:
+    """Return costs by how late each send started after its action, unless its stream was busy until then."""
     since_ready_ns = observed.start_ns - expected.ready_ns
     at_once = (observed.start_ns - observed.free_ns < CLOCK_TOLERANCE_NS) & (since_ready_ns > 0)
     costs = np.where(at_once, 0.0, _part(np.abs(since_ready_ns), GAP_FRACTION * expected.action_ns))
+    # Impossible pairs are infinite instead of expensive: no sum of other evidence may outweigh causality.
     never = since_ready_ns < -TOLERANCE_NS
-    if apart_ns is not None:
-        never |= observed.start_ns > expected.needed_ns + apart_ns + CLOCK_TOLERANCE_NS
+    if clock_offset_ns is not None:
+        never |= observed.start_ns > expected.needed_ns + clock_offset_ns + CLOCK_TOLERANCE_NS
     return np.where(never, np.inf, costs)
 
 
-def _receive_costs(observed: Observed, expected: Expected, apart_ns: float | None) -> Floats:
-    """Return what of the wait of each receive's action it leaves open, and how long the data took."""
+def _receive_costs(observed: Observed, expected: Expected, clock_offset_ns: float | None) -> Floats:
+    """Return costs by how much of its action's wait each receive leaves unexplained, and how long the data took."""
     waited_ns = expected.needed_ns - np.fmax(expected.free_ns, observed.end_ns)
     costs = _part(np.abs(waited_ns), GAP_FRACTION * expected.action_ns)
     never = observed.end_ns > expected.needed_ns + TOLERANCE_NS
-    if apart_ns is not None:
-        ready_ns = expected.ready_ns - apart_ns
+    if clock_offset_ns is not None:
+        ready_ns = expected.ready_ns - clock_offset_ns
         never |= observed.end_ns < ready_ns - CLOCK_TOLERANCE_NS
         costs = costs + _part(observed.end_ns - np.fmax(ready_ns, observed.start_ns), expected.action_ns)
     return np.where(never, np.inf, costs)
 
 
 def _part(time_ns: Floats, action_ns: Floats) -> Floats:
-    """Return a time that nothing explains as a cost; an unknown one is neither for nor against."""
+    """Return unexplained time as a cost between 0 and WORST_PART, UNKNOWN where the time is NaN."""
     return np.nan_to_num(np.clip(time_ns / action_ns, 0.0, WORST_PART), nan=UNKNOWN)
 
 
 def are_trusted(
-    end: str, observed: Observed, expected: Expected, partner: Indices, apart_ns: float | None
+    end: str, observed: Observed, expected: Expected, partner: Indices, clock_offset_ns: float | None
 ) -> Flags:
-    """Return whether each transfer's partner is evident, or stands in a whole run between two that are.
+    """Return whether each transfer's partner is evident, or part of a complete run between two evident ones.
 
-    A run is whole where as many were observed as expected, one after the other, and no message without a place may
-    stand among them. Batches of which some do nothing one way make no run.
+    A run is complete if as many transfers were observed as expected, consecutively, and no message of unknown position
+    can belong to it. Batches never form a run, because some transfer nothing in one direction.
     """
-    evident = (partner >= 0) & _are_evident(end, observed, expected, partner, apart_ns)
+    evident = (partner >= 0) & _are_evident(end, observed, expected, partner, clock_offset_ns)
     n, m = len(observed.rows), len(expected.rows)
     anchors = np.concatenate([[-1], np.flatnonzero(evident), [n]])
     places = np.concatenate([[-1], partner[evident], [m]])
@@ -148,15 +150,16 @@ def are_trusted(
 
 
 def _are_evident(
-    end: str, observed: Observed, expected: Expected, partner: Indices, apart_ns: float | None
+    end: str, observed: Observed, expected: Expected, partner: Indices, clock_offset_ns: float | None
 ) -> Flags:
-    """Return whether each transfer fits its message by its own times, and no other message of the two ranks.
+    """Return whether each transfer matches its message, and no other message of the two ranks, by its own times.
 
-    Of several that fit at once, such as those of an overlapped action, all have to be there, in their order.
+    Where several match at the same time, such as those of an overlapped action, all of them have to be present, in
+    order.
     """
     if not len(expected.rows):
         return np.zeros(len(observed.rows), bool)
-    moments, due = _moments(end, observed, expected, partner, apart_ns)
+    moments, due = _moments(end, observed, expected, partner, clock_offset_ns)
     at = partner.clip(0)
     fits = np.abs(moments - due[at]) <= CLOCK_TOLERANCE_NS
     rivals, before = _near(moments, due)
@@ -167,36 +170,36 @@ def _are_evident(
 
 
 def fit_any(
-    end: str, observed: Observed, expected: Expected, partner: Indices, apart_ns: float | None
+    end: str, observed: Observed, expected: Expected, partner: Indices, clock_offset_ns: float | None
 ) -> Flags:
-    """Return whether each transfer fits some message by its own times."""
+    """Return whether each transfer matches any message by its own times."""
     if not len(expected.rows):
         return np.zeros(len(observed.rows), bool)
-    moments, due = _moments(end, observed, expected, partner, apart_ns)
+    moments, due = _moments(end, observed, expected, partner, clock_offset_ns)
     return np.asarray(_near(moments, due)[0] > 0)
 
 
 def _moments(
-    end: str, observed: Observed, expected: Expected, partner: Indices, apart_ns: float | None
+    end: str, observed: Observed, expected: Expected, partner: Indices, clock_offset_ns: float | None
 ) -> tuple[Floats, Floats]:
-    """Return the one time of every transfer that tells its message, and when each message would have it.
+    """Return the time of every transfer that identifies its message, and the time expected for each message.
 
-    A send begins when its action has ended. A receive has arrived as long after that as the others did; where the
-    clocks are not known to agree, it ends when the action that waited for it starts.
+    A send starts when its action has ended. A receive ends a typical delay after that. Where the clocks are not known
+    to agree, it ends when the action that waited for it starts.
     """
     if end == SEND:
         return observed.start_ns, expected.ready_ns
-    if apart_ns is None:
+    if clock_offset_ns is None:
         waited = expected.needed_ns - expected.free_ns > CLOCK_TOLERANCE_NS
         return observed.end_ns, np.where(waited, expected.needed_ns, np.nan)
-    ready_ns = expected.ready_ns - apart_ns
+    ready_ns = expected.ready_ns - clock_offset_ns
     late_ns = (observed.end_ns - ready_ns[partner])[partner >= 0]
     usual_ns = np.nan if np.isnan(late_ns).all() else np.nanmedian(late_ns)
     return observed.end_ns, ready_ns + usual_ns
 
 
 def _near(moments: Floats, among: Floats) -> tuple[Indices, Indices]:
-    """Return how many of a set of times are near each moment, and how many are before those."""
+    """Return how many times of a set are within the tolerance of each moment, and how many are before it."""
     known = np.sort(among[~np.isnan(among)])
     first = np.searchsorted(known, moments - CLOCK_TOLERANCE_NS)
     return np.searchsorted(known, moments + CLOCK_TOLERANCE_NS, "right") - first, first

@@ -1,4 +1,4 @@
-"""The machines of a run and their clocks."""
+"""Machine names and clocks of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ID_LETTERS = 8
 
 
 def machines_of(facts: Sequence[Facts]) -> dict[str | None, str]:
-    """Return the shown name of every machine: its host's, with the beginning of its id where several are called so."""
+    """Return the display name of every machine: its host name, with the start of its id where hosts share a name."""
     hosts = {each.machine: each.host or each.machine for each in facts if each.machine}
     counts = Counter(hosts.values())
     return {
@@ -30,7 +30,7 @@ def machines_of(facts: Sequence[Facts]) -> dict[str | None, str]:
 
 
 def clocks_table(facts: Sequence[Facts]) -> pl.DataFrame:
-    """Return the clocks table: one wall clock per machine, how far from the others nobody knows."""
+    """Return the clocks table: one wall clock per machine, offset 0 until the clocks are aligned."""
     machines = machines_of(facts)
     clocks = {each.clock: machines[each.machine] for each in facts if each.clock}
     rows = [

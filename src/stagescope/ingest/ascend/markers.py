@@ -1,9 +1,8 @@
-"""The pipeline's actions as the marks of one profile show them, in the time of the device.
+"""Actions of one profile from its marks, in device time.
 
-A mark is a range of mstx: a call on the host (MSTX_EVENTS) whose task on the device (TASK) has the same connectionId.
-The text of a mark is what somebody wrote into the training script; `ACTION_NAMES` declares which of them are actions,
-after the guide of pp_chart (msprof-analyze 26.2, docs/en/advanced_features/pp_chart.md) and the functions that it
-decorates.
+A mark is an mstx range: a call on the host (MSTX_EVENTS) whose task on the device (TASK) has the same connectionId. The
+text of a mark is free text of the training script; `ACTION_NAMES` declares which texts are actions, following the guide
+of pp_chart (msprof-analyze 26.2, docs/en/advanced_features/pp_chart.md) and the functions that it decorates.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
 ACTION_NAMES: tuple[tuple[str, str], ...] = (
     (r"forward_step(_no_model_graph|_with_model_graph)?", FORWARD),
     (r"backward_step(_with_model_graph)?", BACKWARD),
-    (r"forward_backward_overlap(p?ing|ped)", OVERLAP),  # the guide writes overlaping
+    (r"forward_backward_overlap(p?ing|ped)", OVERLAP),  # the guide spells it "overlaping"
     (r"WeightGradStore[._]pop(_single)?", WEIGHT),
 )
-"""Whole names of marks, and what they stand for."""
+"""Regular expressions for whole names of marks, and the marker of each."""
 
-LOOKS_LIKE = ("%forward%", "%backward%", "%WeightGradStore%", "%opName%")
-"""What the texts of interest have in common, in the words of SQL. msprof-analyze takes the first two for actions."""
+TEXT_PATTERNS = ("%forward%", "%backward%", "%WeightGradStore%", "%opName%")
+"""SQL LIKE patterns of relevant texts. msprof-analyze takes every match of the first two for an action."""
 
 SHOWN_NAMES = 3
 MICROBATCH_KEYS = ("current_microbatch", "microbatch_id", "microbatch")
@@ -49,8 +48,8 @@ TASKS = {"connection": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
 STEP_TIMES = {"step": pl.Int32, "host_start_ns": pl.Int64, "step_end_ns": pl.Int64}
 
 
-class Said(NamedTuple):
-    """What the text of a mark says: its action, None for none, the name, and what the name does not."""
+class MarkFields(NamedTuple):
+    """Fields of a mark's text: the marker (None if it is not an action), the name, and numbers if recorded."""
 
     marker: str | None
     name: str
@@ -59,10 +58,10 @@ class Said(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """The marks of one profile, their tasks as start_ns and end_ns, and what had to be said about them.
+    """Marks of one profile, with their tasks' start_ns and end_ns, and diagnostics.
 
-    actions   the columns of RAW_ACTIONS, with host_start_ns and host_end_ns
-    other  text, start_ns, end_ns of the marks that are JSON objects with `opName`, the marks of communication
+    * `actions`: the columns of RAW_ACTIONS, host_start_ns and host_end_ns
+    * `other`: text, start_ns and end_ns of the marks that are JSON objects with `opName`, the marks of communication
     """
 
     actions: pl.DataFrame
@@ -71,20 +70,20 @@ class Marks(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def parse_message(text: str) -> Said:
-    """Return what the text of a mark says: a Python dict as the guide's decorator writes it, JSON, or a plain name.
+def parse_message(text: str) -> MarkFields:
+    """Return the fields of a mark's text: a Python dict as the guide's decorator writes it, JSON, or a plain name.
 
     >>> parse_message("{'name': 'forward_step', 'current_microbatch': 3}")
-    Said(marker='forward', name='forward_step', microbatch=3, chunk=None)
+    MarkFields(marker='forward', name='forward_step', microbatch=3, chunk=None)
     """
     facts = read_object(text)
     name = str(facts.get("name", text)) if facts else text.strip()
     marker = next((marker for pattern, marker in ACTION_NAMES if re.fullmatch(pattern, name)), None)
-    return Said(marker, name, _number(facts, MICROBATCH_KEYS), _number(facts, CHUNK_KEYS))
+    return MarkFields(marker, name, _number(facts, MICROBATCH_KEYS), _number(facts, CHUNK_KEYS))
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """Return the object that a text writes down in JSON or as a Python dict, an empty one if it does not."""
+    """Return the object in a text of JSON or a Python dict literal, an empty dict for any other text."""
     if not text.lstrip().startswith("{"):
         return {}
     try:
@@ -105,31 +104,31 @@ def _number(facts: dict[str, Any], keys: Iterable[str]) -> int | None:
 def read_marks(database: Database, rank: int) -> Marks:
     """Return the marks of a profile that are actions or communication, with the times of their tasks.
 
-    A mark without a task is left out and counted: when the host called is not when the device worked. A mark with
-    several tasks lasts from the first start to the last end.
+    A mark without a task is omitted and counted: the time of the host call is not the time of the device work. A mark
+    with several tasks lasts from the first start to the last end.
     """
     texts = _texts(database)
-    said = {number: parse_message(text) for number, text in texts.items()}
+    fields = {number: parse_message(text) for number, text in texts.items()}
     marks = _read(database, texts)
-    timed, lost = _on_device(database, marks)
-    actions = [number for number, each in said.items() if each.marker]
-    other = [number for number, text in texts.items() if "opName" in text and not said[number].marker]
+    timed, untimed = _on_device(database, marks)
+    actions = [number for number, each in fields.items() if each.marker]
+    other = [number for number, text in texts.items() if "opName" in text and not fields[number].marker]
     of_action = pl.col("text").is_in(actions)
-    lost_actions = lost.filter(of_action).height
-    names = {said[number].name for number in marks["text"].unique() if not said[number].marker}
+    untimed_actions = untimed.filter(of_action).height
+    names = {fields[number].name for number in marks["text"].unique() if not fields[number].marker}
     return Marks(
-        _actions(timed.filter(of_action), said, rank),
+        _actions(timed.filter(of_action), fields, rank),
         _other(timed.filter(pl.col("text").is_in(other)), texts),
-        [*_unknown(names, database, rank), *_without_task(lost_actions, database, rank)],
+        [*_unknown(names, database, rank), *_without_task(untimed_actions, database, rank)],
     )
 
 
 def _texts(database: Database) -> dict[int, str]:
-    """Return by number the texts that may stand in marks of interest, others that look alike among them."""
+    """Return the texts of possibly relevant marks by number, including others that match the same patterns."""
     columns = database.columns("STRING_IDS", "t", ("id", "value"))
-    alike = " OR ".join("t.value LIKE ?" for _ in LOOKS_LIKE)
+    alike = " OR ".join("t.value LIKE ?" for _ in TEXT_PATTERNS)
     query = f"SELECT t.rowid, {columns} FROM STRING_IDS t WHERE {alike}"  # noqa: S608 - declared names
-    return {number: str(text) for number, text in database.rows("STRING_IDS", query, LOOKS_LIKE)}
+    return {number: str(text) for number, text in database.rows("STRING_IDS", query, TEXT_PATTERNS)}
 
 
 def _read(database: Database, texts: Iterable[int]) -> pl.DataFrame:
@@ -141,10 +140,10 @@ def _read(database: Database, texts: Iterable[int]) -> pl.DataFrame:
 
 
 def _on_device(database: Database, marks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the marks with start_ns and end_ns of their tasks, and those without a task.
+    """Return the marks with start_ns and end_ns of their tasks, and the marks without a task.
 
-    TASK has no index on connectionId and holds hundreds of thousands of rows, which are compared with the bounds
-    first: the ids of marks begin at 4,000,000,001 (START_CONNECTION_ID_MSTX of Ascend/msprof), above all others.
+    TASK has no index on connectionId and has hundreds of thousands of rows, so the cheap range condition is tested
+    first: the ids of marks start at 4,000,000,001 (START_CONNECTION_ID_MSTX of Ascend/msprof), above all others.
     """
     connections = marks["connection"].drop_nulls()
     if connections.is_empty():
@@ -165,12 +164,12 @@ def _frame(rows: Sequence[tuple[object, ...]], schema: dict[str, Any]) -> pl.Dat
     return pl.DataFrame(rows, schema=schema, orient="row", strict=False)
 
 
-def _actions(marks: pl.DataFrame, said: dict[int, Said], rank: int) -> pl.DataFrame:
+def _actions(marks: pl.DataFrame, fields: dict[int, MarkFields], rank: int) -> pl.DataFrame:
     numbers = marks["text"].unique()
     words = pl.DataFrame(
-        [(number, *said[number]) for number in numbers],
-        schema={"text": pl.Int64, "marker": pl.String, "message": pl.String, "said_microbatch": pl.Int32,
-                "said_chunk": pl.Int32},
+        [(number, *fields[number]) for number in numbers],
+        schema={"text": pl.Int64, "marker": pl.String, "message": pl.String, "recorded_microbatch": pl.Int32,
+                "recorded_chunk": pl.Int32},
         orient="row",
     )  # fmt: skip
     named = marks.join(words, on="text", how="left")
@@ -187,18 +186,19 @@ def _unknown(names: set[str], database: Database, rank: int) -> Iterable[Diagnos
     alike = sorted(name for name in names if "opName" not in name)
     if alike:
         shown = ", ".join(map(repr, alike[:SHOWN_NAMES])) + (", ..." if alike[SHOWN_NAMES:] else "")
-        text = f"marks that are no actions of the pipeline were passed over: {shown}"
-        yield Diagnostic("info", text, str(database.path), rank, "table MSTX_EVENTS", len(alike))
+        text = f"ignored marks that are not pipeline actions: {shown}"
+        source, table = str(database.path), "table MSTX_EVENTS"
+        yield Diagnostic("info", text, source, rank, table, len(alike), "marks.unrecognized")
 
 
 def _without_task(count: int, database: Database, rank: int) -> Iterable[Diagnostic]:
     if count:
-        text = "marks of actions have no task on the device and were left out"
-        yield Diagnostic("error", text, str(database.path), rank, "table TASK", count)
+        text = "marks of actions have no task on the device and were omitted"
+        yield Diagnostic("error", text, str(database.path), rank, "table TASK", count, "marks.without_task")
 
 
 def read_step_times(database: Database, rank: int) -> pl.DataFrame:
-    """Return the steps of a profile on the host: rank, step, host_start_ns, step_end_ns; no row where it has none."""
+    """Return the steps of a profile on the host: rank, step, host_start_ns, step_end_ns; empty if it records none."""
     columns = database.columns("STEP_TIME", "t", ("id", "startNs", "endNs"))
     query = f"SELECT t.rowid, {columns} FROM STEP_TIME t"  # noqa: S608 - declared names
     rows = database.rows("STEP_TIME", query) if database.has("STEP_TIME") else []
@@ -206,10 +206,10 @@ def read_step_times(database: Database, rank: int) -> pl.DataFrame:
 
 
 def without_nested(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the actions of all ranks that stand inside no other, sorted by rank and start, and those that do.
+    """Return the actions of all ranks that are not nested in another, sorted by rank and start, and the nested ones.
 
-    A decorated function that calls another makes a mark inside a mark, on the host and on the device. What is inside
-    on the device alone runs beside the other on a stream of its own, and stays.
+    A decorated function that calls another makes a mark inside a mark, on both the host and the device. A mark inside
+    another on the device only runs concurrently on a stream of its own, and is kept.
     """
     ordered = actions.sort("rank", "start_ns", "end_ns", descending=[False, False, True]).with_row_index(
         "row"
@@ -230,9 +230,9 @@ def without_nested(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def with_steps(actions: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the actions with the step in which their mark began on the host, null outside of every step.
+    """Return the actions with the step in which their mark started on the host, null outside of every step.
 
-    A rank without any step is in step 0 all the time.
+    On a rank without recorded steps, all actions are in step 0.
     """
     at_start = actions.select("rank", "host_start_ns").with_row_index("row").sort("host_start_ns")
     found = at_start.join_asof(

@@ -1,7 +1,7 @@
-"""The messages that the named actions must have exchanged: who sent which to whom, and between which times.
+"""Messages that the identified actions must have exchanged: sender, receiver, and the times that bound the transfer.
 
-A forward on stage s makes what the forward of the same micro-batch on stage s + 1 takes; backwards go the other way.
-Nothing is sent between two stages of one rank. Where one of the two actions is not known, the other still tells of the
+A forward on stage s produces the input of the same micro-batch's forward on stage s + 1; backwards go the other way.
+Nothing is sent between two stages of one rank. Where only one of the two actions is known, it still implies the
 message, as long as the rank of the neighboring stage is known.
 """
 
@@ -17,22 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 DIRECTIONS = {"forward": "forward", "backward": "backward", "backward_input": "backward"}
-"""The kinds of action that send and receive, and which way."""
+"""Direction of the messages of every kind of action that sends and receives."""
 
 ALONG = [name for name in DIMENSIONS if name != "pp"]
 MESSAGE = ["pipeline", "step", "direction", "to_stage", "microbatch"]
 
 
 def expect_messages(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages that the named actions exchanged, in the order in which each pair of ranks sends them.
+    """Return the messages that the identified actions exchanged, in the order in which each pair of ranks sends them.
 
     Columns: source, target (ranks), step, direction, stage and chunk (of the sender), to_stage and to_chunk,
-    microbatch, ready_ns (end of the action that made it, on the source's clock), needed_ns (start of the action that
-    takes it) and free_ns (end of the action before that; needed_ns for a pair's halves), both on the target's clock;
-    sent_ns is ready_ns, or where it would be; shares_clock tells whether the two clocks are one. Times and chunks are
-    null where a action is not known. `coordinates` has rank, clock, pp, dp, tp and cp. Of two messages that one
-    overlapped pair makes, the forward's is sent first, as in MindSpeed (core/pipeline_parallel/dualpipev: its hook
-    runs first).
+    microbatch, ready_ns (end of the producing action, on the source's clock), needed_ns (start of the consuming action)
+    and free_ns (end of the action before that; needed_ns for the two halves of a pair), both on the target's clock;
+    sent_ns is ready_ns, or its estimate; shares_clock is true where both clocks are the same. Times and chunks are null
+    where an action is not known. `coordinates` has rank, clock, pp, dp, tp and cp. Of two messages that one overlapped
+    pair produces, the forward's is sent first, as in MindSpeed (core/pipeline_parallel/dualpipev: its hook runs first).
     """
     actions = _actions(spans, coordinates)
     stages = _stage_ranks(actions, coordinates)
@@ -45,9 +44,9 @@ def expect_messages(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFr
     taken = actions.select(
         *MESSAGE[:3], "microbatch", "free_ns", to_stage="stage", to_chunk="chunk", needed_ns="start_ns"
     )
-    told = made.join(taken, on=MESSAGE, how="full", coalesce=True, nulls_equal=True)
+    known = made.join(taken, on=MESSAGE, how="full", coalesce=True, nulls_equal=True)
     every = _all_messages(actions, stages)
-    messages = told.join(every, on=MESSAGE, how="full", coalesce=True, nulls_equal=True).with_columns(
+    messages = known.join(every, on=MESSAGE, how="full", coalesce=True, nulls_equal=True).with_columns(
         stage=pl.col("to_stage") - pl.when(pl.col("direction") == "forward").then(1).otherwise(-1)
     )
     ranked = (
@@ -67,11 +66,11 @@ def expect_messages(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFr
 
 
 def _actions(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
-    """Return the actions that send or receive, each once, with the pipeline of their rank and when it was free."""
+    """Return each action that sends or receives, with the pipeline of its rank and when the rank became free."""
     replicas = coordinates.select("rank", pipeline=pl.struct(pl.col(ALONG).fill_null(0)))
     compute = spans.filter(pl.col("lane") == "compute").sort("rank", "start_ns", "end_ns")
     before_ns = pl.col("end_ns").cum_max().shift(1)
-    # A pair begins with the later of its two inputs: that its rank waited says nothing about either of them.
+    # A pair starts with the later of its two inputs: the wait of its rank is no evidence on either of them.
     free_ns = pl.when(pl.col("pair").is_null()).then(before_ns).otherwise("start_ns")
     since = compute.with_columns(free_ns=free_ns.over("rank"))
     return (
@@ -84,9 +83,9 @@ def _actions(spans: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
 
 
 def _all_messages(actions: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
-    """Return one row (MESSAGE) for every message of every step, also where neither of its actions is known.
+    """Return one row (MESSAGE) for every message of every step, even where neither of its actions is known.
 
-    A message that nobody expects leaves its transfers to be taken for those of another.
+    Without a row for a message, its transfers would be paired with another message.
     """
     steps = actions.select("pipeline", "step").unique()
     microbatches = pl.DataFrame({"microbatch": range(int(actions["microbatch"].max() or 0) + 1)})  # type: ignore[arg-type]
@@ -102,10 +101,10 @@ def _all_messages(actions: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stage_ranks(actions: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFrame:
-    """Return pipeline, stage, rank: where every stage lies, also on ranks without a profile.
+    """Return pipeline, stage, rank: the location of every stage, including stages on ranks without a profile.
 
-    The stages of an absent rank follow from the others where these show one rule: chunk c of pipeline rank i holds
-    stage c P + i, or c P + P - 1 - i where the pipeline turns.
+    The stages of a missing rank follow from the others where these all follow one rule: chunk c of pipeline rank i
+    holds stage c P + i, or c P + P - 1 - i in a V-shaped pipeline.
     """
     seen = actions.select("pipeline", "stage", "rank").unique()
     placed = coordinates.drop_nulls("pp").select("rank", "pp", pipeline=pl.struct(pl.col(ALONG).fill_null(0)))
@@ -130,10 +129,10 @@ def _stage_ranks(actions: pl.DataFrame, coordinates: pl.DataFrame) -> pl.DataFra
 def _in_sending_order(messages: pl.DataFrame) -> pl.DataFrame:
     """Return the messages by source, target and time of sending.
 
-    Messages of one kind between two ranks are sent in the order in which they are taken, which places those of
-    unknown actions, and within a step in the order of their micro-batches, which places those that neither action
-    tells of. Where there are several kinds, their common order is not known: there, messages without their sender's
-    action are left out, and those among which they may stand are open.
+    Messages of one kind between two ranks are sent in the order in which they are consumed, which positions those of
+    unknown actions, and within a step in the order of their micro-batches, which positions those without any known
+    action. Where two ranks exchange several kinds, their common order is unknown: messages without their sender's
+    action are then omitted, and the places where they may belong are marked open.
     """
     pair, sort = ["source", "target"], ["source", "target", "direction", "to_stage"]
     lag_ns = (pl.col("needed_ns") - pl.col("ready_ns")).median().over(sort).fill_null(0).cast(pl.Int64)
@@ -155,9 +154,9 @@ def _in_sending_order(messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_open(messages: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages with is_open: whether one of those that have no place may stand before, after or as it.
+    """Return the messages with is_open: whether a message of unknown position may come directly before, after or at it.
 
-    It stands after the one before it of its own kind, and before the one after it.
+    Such a message comes after the previous one of its own kind and before the next one.
     """
     pair, sort = ["source", "target"], ["source", "target", "direction", "to_stage"]
     place = pl.int_range(pl.len()).over(pair)

@@ -1,4 +1,4 @@
-"""What naming found wrong with the marks, per rank, in words and counts."""
+"""Diagnostics of naming: faults of the marks, counted per rank."""
 
 from __future__ import annotations
 
@@ -7,89 +7,109 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.ascend.placing import MOST_EDITS, expected
+from stagescope.ingest.ascend.plan_matching import MAX_EDIT_FRACTION, expected
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from stagescope.ingest.ascend.placing import Fitted, Look
+    from stagescope.ingest.ascend.plan_matching import FittedPlan, MarkSequence
     from stagescope.schedules.recognition.matching import Match
 
 
 class _Finding(NamedTuple):
+    code: str
     severity: str
     text: str
 
 
-LOST = _Finding(
-    "error", "marks of actions that {schedule} has are missing; the other actions keep their names"
+MISSING = _Finding(
+    "actions.missing",
+    "error",
+    "marks of actions that {schedule} has are missing; the other actions keep their names",
 )
-EXTRA = _Finding(
-    "warning", "marks that {schedule} does not have, such as an empty WeightGradStore.pop, have no number"
+SURPLUS = _Finding(
+    "marks.surplus",
+    "warning",
+    "marks that {schedule} does not have, such as an empty WeightGradStore.pop, get no number",
 )
 AMBIGUOUS = _Finding(
-    "warning", "actions beside lost ones could be several micro-batches; they have no number"
+    "actions.ambiguous",
+    "warning",
+    "actions next to missing ones match several micro-batches; they get no number",
 )
-STRANGE = _Finding("warning", "marks are of steps that differ from {schedule} by more than {most:.0%}; "
-                              "they have no number")  # fmt: skip
-UNTOLD = _Finding(
-    "info", "actions outside every step are named as passes of their own, without a step number"
+MISMATCH = _Finding(
+    "schedule.mismatch",
+    "warning",
+    "marks are in steps that differ from {schedule} by more than {most:.0%}; they get no number",
+)
+OUTSIDE_STEPS = _Finding(
+    "actions.outside_steps",
+    "info",
+    "actions outside every step are named as separate passes, without a step number",
 )
 
 
-def what_was_wrong(
-    grouped: pl.DataFrame, fitted: Fitted, looks: Mapping[int, Look], matches: Mapping[int, Match | None]
+def diagnose_naming(
+    grouped: pl.DataFrame,
+    fitted: FittedPlan,
+    sequences: Mapping[int, MarkSequence],
+    matches: Mapping[int, Match | None],
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic per rank and sort of fault, with the first place where it was found."""
+    """Yield a diagnostic per rank and finding, with the location of the first one."""
     counts: dict[tuple[int, _Finding], int] = defaultdict(int)
     first: dict[tuple[int, _Finding], str] = {}
     groups = grouped.group_by("group", maintain_order=True).agg(pl.first("rank", "step"))
-    untold = groups["step"].null_count() < groups.height
+    has_steps = groups["step"].null_count() < groups.height
     for group, rank, step in groups.iter_rows():
-        for finding, count, where in _findings(looks[group], matches[group], fitted):
+        for finding, count, where in _findings(sequences[group], matches[group], fitted):
             counts[rank, finding] += count
             first.setdefault((rank, finding), _place(step, where))
-        if untold and step is None and matches[group]:
-            counts[rank, UNTOLD] += len(looks[group].words)
+        if has_steps and step is None and matches[group]:
+            counts[rank, OUTSIDE_STEPS] += len(sequences[group].keys)
     if groups["step"].n_unique() == 1:
-        yield from _uneven_passes(looks, matches, fitted)
-    words = {"schedule": fitted.plan.schedule, "most": MOST_EDITS}
+        yield from _uneven_passes(sequences, matches, fitted)
+    keys = {"schedule": fitted.plan.schedule, "most": MAX_EDIT_FRACTION}
     for (rank, finding), count in counts.items():
-        text = finding.text.format(**words)
-        yield Diagnostic(finding.severity, text, None, rank, first.get((rank, finding)), count)
+        text = finding.text.format(**keys)
+        location = first.get((rank, finding))
+        yield Diagnostic(finding.severity, text, None, rank, location, count, finding.code)
 
 
-def _findings(look: Look, found: Match | None, fitted: Fitted) -> Iterator[tuple[_Finding, int, str]]:
+def _findings(
+    sequence: MarkSequence, found: Match | None, fitted: FittedPlan
+) -> Iterator[tuple[_Finding, int, str]]:
     if found is None:
-        yield STRANGE, len(look.words), ""
+        yield MISMATCH, len(sequence.keys), ""
         return
     if found.lost:
-        due = expected(look, fitted.rows)[found.lost[0]]
-        certain = "" if found.ambiguous else "+".join(label(j.kind, j.stage, j.microbatch) for j in due.parts)
-        yield LOST, len(found.lost), certain
+        planned = expected(sequence, fitted.rows)[found.lost[0]]
+        certain = (
+            "" if found.ambiguous else "+".join(label(j.kind, j.stage, j.microbatch) for j in planned.parts)
+        )
+        yield MISSING, len(found.lost), certain
     if found.extra:
-        yield EXTRA, len(found.extra), look.words[found.extra[0]].split(":")[0]
+        yield SURPLUS, len(found.extra), sequence.keys[found.extra[0]].split(":")[0]
     if found.ambiguous:
         yield AMBIGUOUS, len(found.ambiguous), ""
 
 
 def _uneven_passes(
-    looks: Mapping[int, Look], matches: Mapping[int, Match | None], fitted: Fitted
+    sequences: Mapping[int, MarkSequence], matches: Mapping[int, Match | None], fitted: FittedPlan
 ) -> Iterator[Diagnostic]:
-    """Yield a warning where nothing tells steps apart and the ranks did not run as many passes."""
+    """Yield a warning where no step numbers are recorded and the ranks ran different numbers of passes."""
     counts = {
-        len(expected(look, fitted.rows)) // len(fitted.rows[look.pp])
-        for group, look in looks.items()
-        if look.may_repeat and look.pp is not None and matches[group]
+        len(expected(sequence, fitted.rows)) // len(fitted.rows[sequence.pp])
+        for group, sequence in sequences.items()
+        if sequence.may_repeat and sequence.pp is not None and matches[group]
     }
     if len(counts) > 1:
         text = (
-            f"nothing tells steps apart, and the ranks ran between {min(counts)} and {max(counts)} passes through the "
-            f"schedule: the same step number may not be the same step on all of them"
+            f"no step numbers are recorded, and the ranks ran between {min(counts)} and {max(counts)} passes through "
+            f"the schedule: one step number may mean different steps on different ranks"
         )
-        yield Diagnostic("warning", text)
+        yield Diagnostic("warning", text, code="steps.uneven_passes")
 
 
 def _place(step: int | None, where: str) -> str:

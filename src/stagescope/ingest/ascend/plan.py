@@ -1,14 +1,14 @@
-"""What the marks of every rank are, job by job, where it follows a schedule.
+"""Plans: the marks that a schedule prescribes for every rank, in order.
 
 Ascend's guide marks the forward and backward functions of Megatron's schedules, and those of MindSpeed's DualPipeV
 (MindSpeed, core/pipeline_parallel/dualpipev/dualpipev_schedules.py; msprof-analyze 26.2.0, recipe pp_chart):
 
-* An overlapped pair is one mark, which says the number of its forward. Backwards and weight gradients say none.
-* The second chunk of a rank counts its micro-batches on from the first's: m to 2 m - 1.
-* Rank 0 of a DualPipeV holds the last stage too. There, a mark of its own, the backward of the loss ("logits"),
-  stands before each backward of the second chunk.
-* In the cool-down DualPipeV pops weight gradients without a mark, so that backwards look whole. Versions that mark
-  them show the other order; both are tried.
+* An overlapped pair is one mark, which records the number of its forward. Backwards and weight gradients record none.
+* The second chunk of a rank continues the numbering of the first: m to 2 m - 1.
+* Rank 0 of a DualPipeV also holds the last stage. There, each backward of the second chunk is preceded by a separate
+  mark, the backward of the loss ("logits").
+* In the cool-down, DualPipeV runs weight gradients without a mark, so each backward looks complete. Versions that mark
+  them have the other order; both are tried.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from stagescope.schedules import Action
 
 LOGITS = "logits"
-"""The sort of a mark that is certainly the loss's backward, and the name of that job."""
+"""Sort of a mark that is certainly the backward of the loss, and the name of that action."""
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 SORTS = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
 
 
 class PlannedAction(NamedTuple):
-    """One job that a mark stands for."""
+    """One action that a mark represents."""
 
     kind: str
     stage: int
@@ -44,8 +44,8 @@ class PlannedAction(NamedTuple):
     microbatch: int
 
 
-class Due(NamedTuple):
-    """The next mark of a rank: what it would say, and the one or two jobs that it stands for."""
+class PlannedMark(NamedTuple):
+    """One mark of a rank's plan: its expected content, and the one or two actions that it represents."""
 
     mark: Mark
     parts: tuple[PlannedAction, ...]
@@ -53,10 +53,10 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule in its sizes, and how the marks show it.
+    """A schedule with its sizes, and how the marks represent it.
 
-    `logits` is the sort of mark that the loss's backward has on rank 0 of a DualPipeV, None where it has none.
-    `counts_on` says whether the second chunk numbers its micro-batches from m on.
+    `logits` is the sort of mark of the loss's backward on rank 0 of a DualPipeV, None if it has no mark. `counts_on` is
+    true if the numbers of the second chunk start at m.
     """
 
     schedule: str
@@ -67,8 +67,8 @@ class Plan:
     logits: str | None = None
     counts_on: bool = False
 
-    def rows(self) -> dict[int, tuple[Due, ...]] | None:
-        """Return the marks of one step per pipeline coordinate, None where the schedule cannot have these sizes."""
+    def rows(self) -> dict[int, tuple[PlannedMark, ...]] | None:
+        """Return the marks of one step per pipeline coordinate; None where the schedule cannot have these sizes."""
         options: dict[str, object] = {}
         if self.schedule == "dualpipev":
             options["split_cooldown"] = self.split_cooldown
@@ -84,27 +84,27 @@ class Plan:
             return None
         return {pp: tuple(self._row(pp, actions)) for pp, actions in order.items()}
 
-    def _row(self, pp: int, actions: list[Action]) -> Iterator[Due]:
+    def _row(self, pp: int, actions: list[Action]) -> Iterator[PlannedMark]:
         placement = find_schedule(self.schedule).placement
         chunk_of = {s: c for c, s in enumerate(stages_of(placement, self.ranks, self.chunks, pp))}
         last_stage = self.ranks * self.chunks - 1
         for action in actions:
-            jobs = tuple(
-                PlannedAction(KINDS[job.kind], job.stage, chunk_of[job.stage], job.microbatch)
-                for job in action.parts
+            parts = tuple(
+                PlannedAction(KINDS[part.kind], part.stage, chunk_of[part.stage], part.microbatch)
+                for part in action.parts
             )
-            ends = next((job for job in jobs if job.stage == last_stage and job.kind != "forward"), None)
+            ends = next((part for part in parts if part.stage == last_stage and part.kind != "forward"), None)
             if self.logits is not None and pp == 0 and ends is not None and ends.kind != "backward_weight":
-                yield Due(self._mark(self.logits, ends), (ends._replace(kind="loss"),))
-            yield Due(self._mark(OVERLAP if len(jobs) > 1 else SORTS[action.kind], jobs[0]), jobs)
+                yield PlannedMark(self._mark(self.logits, ends), (ends._replace(kind="loss"),))
+            yield PlannedMark(self._mark(OVERLAP if len(parts) > 1 else SORTS[action.kind], parts[0]), parts)
 
-    def _mark(self, sort: str, job: PlannedAction) -> Mark:
-        first = job.chunk * self.microbatches if self.counts_on else 0
-        return Mark(sort, job.chunk, first + job.microbatch)
+    def _mark(self, sort: str, part: PlannedAction) -> Mark:
+        first = part.chunk * self.microbatches if self.counts_on else 0
+        return Mark(sort, part.chunk, first + part.microbatch)
 
-    def variants(self, *, logits_are_told: bool) -> list[Plan]:
-        """Return the ways in which marks may show this schedule, the likeliest first."""
+    def variants(self, *, logits_are_marked: bool) -> list[Plan]:
+        """Return the ways in which marks may represent this schedule, the most likely first."""
         if self.schedule != "dualpipev":
             return [self]
-        shown = (LOGITS,) if logits_are_told else (BACKWARD, None)
+        shown = (LOGITS,) if logits_are_marked else (BACKWARD, None)
         return [replace(self, split_cooldown=split, logits=sort) for split in (False, True) for sort in shown]

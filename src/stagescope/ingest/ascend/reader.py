@@ -1,9 +1,8 @@
-"""Ascend profiles: the databases of torch_npu's and MindSpore's profilers and of msMonitor, one per rank.
+"""Reader of Ascend profiles: databases of torch_npu's and MindSpore's profilers and of msMonitor, one per rank.
 
-Actions are the mstx marks that the guide of pp_chart (msprof-analyze 26.2) puts around forward and backward
-functions, in the time of the device. Micro-batches and stages are told by the schedule (ingest/ascend/naming.py),
-transfers by the actions that made and took them (ingest/ascend/pairing.py). The steps are those of the profiler's
-STEP_TIME.
+Actions are the mstx marks that the guide of pp_chart (msprof-analyze 26.2) puts around forward and backward functions,
+in device time. The schedule determines micro-batches and stages (ingest/ascend/naming.py); the actions determine the
+messages of the transfers (ingest/ascend/pairing.py). The steps are those of the profiler's STEP_TIME.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.ascend.arrivals import place_by_arrival
+from stagescope.ingest.ascend import errors
 from stagescope.ingest.ascend.discovery import PATTERNS, choose_profiles, is_profile
+from stagescope.ingest.ascend.inferred_coordinates import infer_rank_coordinates
 from stagescope.ingest.ascend.machines import clocks_table, machines_of
 from stagescope.ingest.ascend.markers import read_marks, read_step_times, with_steps, without_nested
-from stagescope.ingest.ascend.metadata import agree, place_ranks, read_facts
+from stagescope.ingest.ascend.metadata import combine_facts, place_ranks, read_facts
 from stagescope.ingest.ascend.naming import name_actions
 from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.ascend.transfer_spans import name_transfers
@@ -27,7 +27,7 @@ from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform, in_order
 from stagescope.schedules.spellings import known_schedule
-from stagescope.vocabulary.errors import InputError, StagescopeError
+from stagescope.vocabulary.errors import StagescopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class _Content(NamedTuple):
-    """What one profile holds."""
+    """Content of one profile."""
 
     facts: Facts
     actions: pl.DataFrame
@@ -48,10 +48,10 @@ class _Content(NamedTuple):
 
 
 def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
-    """Return the Timeline of all given profiles, which belong to one run; one profile per rank, the newest.
+    """Return the Timeline of all given profiles, which belong to one run; the newest profile per rank.
 
-    A profile that cannot be read, or not to its end, becomes an error in diagnostics while another is usable. Raises
-    InputError when none is or none holds a mark, and when a layout given by hand does not fit the ranks.
+    A profile that is unreadable, or damaged in part, becomes an error in diagnostics while another is usable. Raises
+    InputError if none is usable or none has a mark, and if a layout in the options does not fit the ranks.
     """
     options = options or ReadOptions()
     profiles, notes = choose_profiles(paths)
@@ -62,17 +62,20 @@ def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> 
             contents.append(_read(profile))
         except StagescopeError as error:
             refused.append(error)
-            notes.append(Diagnostic("error", f"not read: {error}", str(profile.path), profile.rank))
+            source = str(profile.path)
+            notes.append(
+                Diagnostic("error", f"not read: {error}", source, profile.rank, code="file.unreadable")
+            )
         options.done(profile.path)
     for path in sorted({*paths} - {profile.path for profile in profiles}):
         options.done(path)
     if not any(content.actions.height for content in contents):
-        raise refused[0] if refused and not contents else InputError.no_marks(paths[0], len(paths))
+        raise refused[0] if refused and not contents else errors.no_marks(paths[0], len(paths))
     return _timeline(contents, options).with_diagnostics(notes)
 
 
 def _read(profile: Profile) -> _Content:
-    """Return what one profile holds; raises InputError where it cannot be opened."""
+    """Return the content of one profile; raises InputError where it cannot be opened."""
     with Database(profile.path) as database:
         facts = read_facts(database, profile.rank)
         marks = read_marks(database, profile.rank)
@@ -82,19 +85,20 @@ def _read(profile: Profile) -> _Content:
             transfers = marked_transfers(marks.other, profile.rank)
         notes = [*marks.notes, *database.diagnostics(profile.rank)]
         if marks.actions.is_empty():
-            text = "it holds no mark of a forward or backward with a task on the device"
-            notes.append(Diagnostic("error", text, str(profile.path), profile.rank))
+            text = "no mark of a forward or backward with a task on the device"
+            source = str(profile.path)
+            notes.append(Diagnostic("error", text, source, profile.rank, code="marks.none"))
         return _Content(facts, marks.actions, steps, transfers, notes)
 
 
 def _timeline(contents: Sequence[_Content], options: ReadOptions) -> Timeline:
     facts = [content.facts for content in contents]
     actions, action_notes = _raw_actions(contents)
-    declared, fact_notes = agree(facts)
+    declared, fact_notes = combine_facts(facts)
     ranks = _with_schedule(_ranks(facts, declared.world_size), options.schedule or declared.pipeline.schedule)
     places, place_notes = place_ranks(facts, declared, options.layout)
     if places["pp"].null_count() == places.height:
-        places, place_notes = place_by_arrival(actions, ranks)
+        places, place_notes = infer_rank_coordinates(actions, ranks)
     every = places.join(ranks.select("rank", "clock"), on="rank", how="left")
     given = PipelineInfo(
         options.schedule or declared.pipeline.schedule, options.microbatches or declared.pipeline.microbatches
@@ -117,17 +121,20 @@ def _timeline(contents: Sequence[_Content], options: ReadOptions) -> Timeline:
 
 
 def _raw_actions(contents: Sequence[_Content]) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the raw actions of all ranks with their steps, without those inside others, and what was set aside."""
+    """Return the raw actions of all ranks with their steps, without nested ones, and diagnostics."""
     actions, nested = without_nested(pl.concat(content.actions for content in contents))
     stepped = with_steps(actions, pl.concat(content.steps for content in contents))
     notes = []
-    for frame, severity, text in (
-        (nested, "info", "marks of actions inside the mark of another action were left out"),
-        (stepped.filter(pl.col("step").is_null()), "warning",
-         "actions began outside every step of the profile (STEP_TIME); they are kept without its number"),
+    for frame, severity, code, text in (
+        (nested, "info", "marks.nested", "marks of actions inside the mark of another action were omitted"),
+        (stepped.filter(pl.col("step").is_null()), "warning", "actions.outside_steps",
+         "actions started outside every step of the profile (STEP_TIME); they are kept without a step number"),
     ):  # fmt: skip
         counts = frame.group_by("rank", maintain_order=True).len()
-        notes += [Diagnostic(severity, text, rank=rank, count=count) for rank, count in counts.iter_rows()]
+        notes += [
+            Diagnostic(severity, text, rank=rank, count=count, code=code)
+            for rank, count in counts.iter_rows()
+        ]
     return stepped.drop("host_start_ns", "host_end_ns"), notes
 
 
@@ -144,7 +151,7 @@ def _ranks(facts: Sequence[Facts], world_size: int | None) -> pl.DataFrame:
 
 
 def _with_schedule(ranks: pl.DataFrame, schedule: str | None) -> pl.DataFrame:
-    """Return the ranks with the schedule under its own name, null for a spelling that is none's."""
+    """Return the ranks with the canonical name of the schedule, null for an unknown spelling."""
     return ranks.with_columns(schedule=pl.lit(known_schedule(schedule), pl.String))
 
 

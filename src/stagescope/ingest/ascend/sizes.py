@@ -1,4 +1,4 @@
-"""Which schedules, in which sizes, the marks may show: what is declared, checked against what every rank did."""
+"""List the schedules and sizes that the marks may follow: the declared ones, checked against the recorded actions."""
 
 from __future__ import annotations
 
@@ -19,49 +19,51 @@ if TYPE_CHECKING:
 
 CHUNKS = {"dualpipev": 2}
 ONE_F_ONE_B = ("1f1b", "interleaved")
-MOST_CHUNKS = 16
-"""Chunks per rank that are tried where nobody says how many there are."""
+MAX_CHUNKS = 16
+"""Largest number of chunks per rank that is tried where it is not declared."""
 
-FAR_TOO_MANY = 1.5
-"""A pass with so many times the forwards of any step is nothing to compare with: too much was declared by far."""
+MAX_FORWARDS_RATIO = 1.5
+"""Plans with more than this many times the forwards of the longest step are not tried."""
 
 
 class Counts(NamedTuple):
-    """What the steps did: forwards in most and in the longest of them, and the number after the highest one said.
+    """Forwards in most steps and in the longest step; micro-batches by the highest number recorded in a mark.
 
-    Where no step is told apart from another, a group of actions may be several passes through the schedule.
+    Without recorded step numbers, a group of actions may be several passes through the schedule.
     """
 
     forwards: int
     longest: int
-    said: int | None
+    recorded_microbatches: int | None
     overlaps: bool
-    steps_are_told: bool
+    has_step_numbers: bool
 
 
 def count_actions(actions: pl.DataFrame) -> Counts:
-    """Return the counts; `actions` has the column `group` beside those of the raw actions."""
+    """Return the counts; `actions` has the column `group` in addition to those of the raw actions."""
     is_forward = pl.col("marker").is_in([FORWARD, OVERLAP])
     counts = actions.group_by("group").agg(
-        forwards=is_forward.sum(), said=pl.col("said_microbatch").max() + 1
+        forwards=is_forward.sum(), recorded=pl.col("recorded_microbatch").max() + 1
     )
     forwards = counts["forwards"].sort()
-    said = counts["said"].drop_nulls().mode().sort()
+    recorded = counts["recorded"].drop_nulls().mode().sort()
     return Counts(
         forwards.mode().sort()[-1],
         forwards[-1],
-        said[-1] if len(said) else None,
+        recorded[-1] if len(recorded) else None,
         bool(actions["marker"].is_in([OVERLAP, WEIGHT]).any()),
         actions["step"].n_unique() > 1,
     )
 
 
 def list_plans(counts: Counts, stages: int, declared: PipelineInfo) -> tuple[list[Plan], list[Diagnostic]]:
-    """Return the plans to compare the marks with, the likeliest first, and what was wrong with the declaration."""
+    """Return the plans to compare with the marks, the most likely first, and diagnostics on the declaration."""
     notes: list[Diagnostic] = []
     if not is_spelling(declared.schedule):
-        text = f"no schedule {declared.schedule!r} is known here; the actions are compared with those that are likely"
-        notes.append(Diagnostic("warning", text))
+        text = (
+            f"unknown schedule {declared.schedule!r}; the actions are compared with the most likely schedules"
+        )
+        notes.append(Diagnostic("warning", text, code="schedule.unknown"))
     name = known_schedule(declared.schedule)
     names = [name] if name else ["dualpipev"] if counts.overlaps else ["1f1b", "gpipe"]
     plans = [
@@ -70,51 +72,53 @@ def list_plans(counts: Counts, stages: int, declared: PipelineInfo) -> tuple[lis
             stages,
             m,
             chunks,
-            counts_on=chunks > 1 and (counts.said or 0) > m,
+            counts_on=chunks > 1 and (counts.recorded_microbatches or 0) > m,
         )
         for each in names
         for chunks, m in dict.fromkeys(_sizes(each, counts, declared.microbatches))
-        if 0 < chunks * m <= FAR_TOO_MANY * counts.longest and _may_be(each, (chunks, m), stages, declared)
+        if 0 < chunks * m <= MAX_FORWARDS_RATIO * counts.longest
+        and _is_possible(each, (chunks, m), stages, declared)
     ]
     return plans, notes
 
 
-def _may_be(name: str, size: tuple[int, int], stages: int, declared: PipelineInfo) -> bool:
-    """Tell whether sizes that nobody declares are possible: Megatron interleaves whole rounds of micro-batches only."""
+def _is_possible(name: str, size: tuple[int, int], stages: int, declared: PipelineInfo) -> bool:
+    """Return whether undeclared sizes are possible: Megatron interleaves only complete rounds of micro-batches."""
     chunks, microbatches = size
     is_interleaved = name in ONE_F_ONE_B and chunks > 1
     return not is_interleaved or declared.microbatches is not None or microbatches % stages == 0
 
 
 def _sizes(name: str, counts: Counts, declared: int | None) -> Iterator[tuple[int, int]]:
-    """Yield possible numbers of chunks and micro-batches of a schedule; how near they come is for others to tell."""
+    """Yield possible numbers of chunks and micro-batches of a schedule; the caller compares how well they fit."""
     chunks = CHUNKS.get(name, 1)
     if declared:
         yield chunks, declared
         if name in ONE_F_ONE_B:
             yield from ((round(each / declared), declared) for each in (counts.forwards, counts.longest))
-    if counts.said:
-        yield chunks, ceil(counts.said / chunks)
-        yield chunks, counts.said
-    if counts.steps_are_told or not (declared or counts.said):
-        # Where marks are lost in most steps, the longest step is nearer to the truth than most steps are.
+    if counts.recorded_microbatches:
+        yield chunks, ceil(counts.recorded_microbatches / chunks)
+        yield chunks, counts.recorded_microbatches
+    if counts.has_step_numbers or not (declared or counts.recorded_microbatches):
+        # Where marks are missing in most steps, the longest step is closer to the truth than the typical one.
         yield chunks, ceil(counts.forwards / chunks)
         yield chunks, ceil(counts.longest / chunks)
     if name in ONE_F_ONE_B and not declared:
-        several = range(2, MOST_CHUNKS + 1)
+        several = range(2, MAX_CHUNKS + 1)
         yield from (
             (v, each // v) for v in several for each in (counts.forwards, counts.longest) if each % v == 0
         )
 
 
 def check_declared(plan: Plan, counts: Counts, declared: PipelineInfo) -> Iterator[Diagnostic]:
-    """Yield what the plan that fits says against the declared number of micro-batches."""
+    """Yield a diagnostic where the plan that fits differs from the declared number of micro-batches."""
     found = plan.microbatches
     if declared.microbatches is None:
-        yield Diagnostic("info", f"{found} micro-batches per step are counted, none are declared")
+        text = f"{found} micro-batches per step, counted: none are declared"
+        yield Diagnostic("info", text, code="microbatches.counted")
     elif declared.microbatches != found:
         text = (
-            f"{declared.microbatches} micro-batches per step are declared, which the {counts.forwards} forwards of "
-            f"most steps contradict: {found} is used"
+            f"{declared.microbatches} micro-batches per step are declared, but most steps have {counts.forwards} "
+            f"forwards: {found} is used"
         )
-        yield Diagnostic("warning", text)
+        yield Diagnostic("warning", text, code="microbatches.contradictory")

@@ -1,4 +1,4 @@
-"""Actions with their places become rows of the spans table."""
+"""Convert identified actions to rows of the spans table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:
-    from stagescope.ingest.ascend.placing import Fitted
+    from stagescope.ingest.ascend.plan_matching import FittedPlan
 
 PARTS = pl.DataFrame(
     [
@@ -27,21 +27,23 @@ PARTS = pl.DataFrame(
     schema={"sort": pl.String, "part": pl.Int32, "kind": pl.String},
     orient="row",
 )
-"""What a mark of unknown place stands for; an overlapped one for two actions."""
+"""The actions that a mark of unknown place represents: two for an overlapped mark."""
 
 NUMBERS = ("chunk", "stage", "microbatch")
-NULLS = [pl.lit(None, pl.Int32).alias(name) for name in NUMBERS]
+NULL_COLUMNS = [pl.lit(None, pl.Int32).alias(name) for name in NUMBERS]
 
 
-def spans_of_actions(actions: pl.DataFrame, fitted: Fitted | None = None) -> pl.DataFrame:
-    """Return the declared spans of actions; with `fitted`, `place` says which entry of its rank's plan each is."""
+def spans_of_actions(actions: pl.DataFrame, fitted: FittedPlan | None = None) -> pl.DataFrame:
+    """Return the declared spans of actions; with `fitted`, `place` is the index of each in its rank's plan."""
     numbered = actions.with_row_index("row").with_columns(pl.col("row").cast(pl.Int32))
     if fitted is None:
-        absent = [null for name, null in zip(NUMBERS, NULLS, strict=True) if name not in numbered.columns]
+        absent = [
+            null for name, null in zip(NUMBERS, NULL_COLUMNS, strict=True) if name not in numbered.columns
+        ]
         spans = _unplaced(numbered.with_columns(absent))
     else:
         placed = numbered.drop_nulls("place").join(_plan_table(fitted), on=["pp", "place"], how="left")
-        unplaced = _unplaced(numbered.filter(pl.col("place").is_null()).with_columns(NULLS))
+        unplaced = _unplaced(numbered.filter(pl.col("place").is_null()).with_columns(NULL_COLUMNS))
         spans = pl.concat([placed, unplaced], how="diagonal_relaxed")
     is_pair = pl.col("marker") == OVERLAP
     return conform(
@@ -54,12 +56,12 @@ def spans_of_actions(actions: pl.DataFrame, fitted: Fitted | None = None) -> pl.
     )
 
 
-def _plan_table(fitted: Fitted) -> pl.DataFrame:
+def _plan_table(fitted: FittedPlan) -> pl.DataFrame:
     rows = [
         (pp, place, part, *action)
         for pp, row in fitted.rows.items()
-        for place, due in enumerate(row)
-        for part, action in enumerate(due.parts)
+        for place, planned in enumerate(row)
+        for part, action in enumerate(planned.parts)
     ]
     columns = ("kind", "stage", "chunk", "microbatch")
     schema = dict.fromkeys(("pp", "place", "part", *columns), pl.Int32) | {"kind": pl.String}
@@ -67,7 +69,7 @@ def _plan_table(fitted: Fitted) -> pl.DataFrame:
 
 
 def _unplaced(actions: pl.DataFrame) -> pl.DataFrame:
-    """Return actions of unknown place: a backward right before a weight gradient of its step is an input gradient."""
+    """Return actions of unknown place; a backward directly before a weight gradient is an input gradient."""
     follows = pl.col("sort").shift(-1).over("group") == WEIGHT
     kinds = actions.with_columns(splits=follows.fill_null(value=False)).join(PARTS, on="sort", how="left")
     split = (pl.col("sort") == BACKWARD) & pl.col("splits")

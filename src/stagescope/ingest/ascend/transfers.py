@@ -1,8 +1,8 @@
-"""What ranks sent one another, as one profile shows it: the operations of the communication library, or marks of them.
+"""Transfers between ranks in one profile, from the communication library's operations or from marks of them.
 
-From profiler level 1 on COMMUNICATION_OP lists every operation, and COMMUNICATION_TASK_INFO its tasks with the rank at
-the other end, counted within the operation's group. At Level_none torch_npu's own mstx marks are all there is; they
-name the direction and leave out the peer.
+From profiler level 1 on, COMMUNICATION_OP lists every operation, and COMMUNICATION_TASK_INFO lists its tasks with the
+rank at the other end, numbered within the operation's group. At Level_none only torch_npu's own mstx marks exist; they
+record the direction but not the peer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from stagescope.ingest.ascend.metadata import Facts
     from stagescope.ingest.database import Database
 
-SEND, RECEIVE, BATCH = WAYS = ("send", "receive", "batch")
-"""A batch (hcom_batchSendRecv) may send, receive or do both; its tasks do not say which."""
+SEND, RECEIVE, BATCH = ROLES = ("send", "receive", "batch")
+"""A batch (hcom_batchSendRecv) may send, receive or do both; its tasks do not record which."""
 
 OPERATIONS = (
     ("hcom_send", SEND),
@@ -31,17 +31,18 @@ OPERATIONS = (
     ("hcclrec", RECEIVE),
     ("hcclbatchsendrecv", BATCH),
 )
-"""How the names of operations between two ranks begin, in lower case: HCCL's, and those of torch_npu's marks."""
+"""Prefixes of the names of operations between two ranks, in lower case: HCCL's, and those of torch_npu's marks."""
 
+# HCCL's value for "no remote rank": an unsigned 32-bit -1.
 NO_RANK = 4_294_967_295
 RAW_TRANSFERS = {
     "rank": pl.Int32,
     "name": pl.String,  # of the operation
-    "way": pl.String,  # one of WAYS
+    "role": pl.String,  # one of ROLES
     "group": pl.String,
-    "local_peer": pl.Int64,  # rank within the group; null where nothing tells
+    "local_peer": pl.Int64,  # rank within the group; null if unknown
     "bytes": pl.Int64,
-    "tasks": pl.Int64,  # how many of the operation concern that rank
+    "tasks": pl.Int64,  # number of the operation's tasks with that rank
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
 }
@@ -56,7 +57,7 @@ ELEMENT_BYTES = {
 
 
 def read_transfers(database: Database, facts: Facts) -> pl.DataFrame:
-    """Return the operations of a profile that concern two ranks, as RAW_TRANSFERS; bytes are those of the copies."""
+    """Return the operations of a profile between two ranks as RAW_TRANSFERS; bytes are those of the copy tasks."""
     if not database.has("COMMUNICATION_OP"):
         return pl.DataFrame(schema=RAW_TRANSFERS)
     ops = pl.DataFrame(_ops(database), schema=OPS, orient="row", strict=False)
@@ -77,10 +78,11 @@ def _ops(database: Database) -> list[tuple[object, ...]]:
 
 
 def _links(database: Database, ops: list[int]) -> list[tuple[object, ...]]:
-    """Return the tasks of operations that name a rank at the other end."""
+    """Return the tasks of operations that record a rank at the other end."""
     if not ops or not database.has("COMMUNICATION_TASK_INFO"):
         return []
     columns = database.columns("COMMUNICATION_TASK_INFO", "t", ("opId", "srcRank", "dstRank"))
+    # Notify tasks only synchronize; their recorded size is not a payload.
     size = "CASE WHEN k.value LIKE 'Notify%' THEN 0 ELSE t.size END"
     query = (
         f"SELECT t.rowid, {columns}, {size} FROM COMMUNICATION_TASK_INFO t "  # noqa: S608 - declared names
@@ -92,8 +94,8 @@ def _links(database: Database, ops: list[int]) -> list[tuple[object, ...]]:
 def _peers(ops: pl.DataFrame, links: pl.DataFrame, facts: Facts) -> pl.DataFrame:
     """Return op, local_peer, bytes, tasks: one row per rank at the other end.
 
-    A task names its own rank first and the other second, whichever way the data go; where the group is recorded and
-    has it the other way round, the rank that is not one's own counts.
+    A task records its own rank first and the other second, whichever direction the data take. If the recorded group
+    shows the reverse, the rank that is not this profile's own is used.
     """
     own = {
         name: group.ranks.index(facts.rank)
@@ -117,10 +119,10 @@ def _peers(ops: pl.DataFrame, links: pl.DataFrame, facts: Facts) -> pl.DataFrame
 
 def _raw(found: pl.DataFrame, rank: int) -> pl.DataFrame:
     lower = pl.col("name").str.to_lowercase()
-    way = pl.lit(None, pl.String)
+    role = pl.lit(None, pl.String)
     for prefix, meaning in OPERATIONS:
-        way = pl.when(lower.str.starts_with(prefix)).then(pl.lit(meaning)).otherwise(way)
-    return found.with_columns(rank=pl.lit(rank, pl.Int32), way=way).select(
+        role = pl.when(lower.str.starts_with(prefix)).then(pl.lit(meaning)).otherwise(role)
+    return found.with_columns(rank=pl.lit(rank, pl.Int32), role=role).select(
         pl.col(name).cast(dtype) for name, dtype in RAW_TRANSFERS.items()
     )
 
@@ -131,17 +133,17 @@ def marked_transfers(marks: pl.DataFrame, rank: int) -> pl.DataFrame:
     `marks` has text, start_ns and end_ns; a text is an object with opName, groupName, count and dataType.
     """
     texts = marks["text"].unique()
-    said = pl.DataFrame(list(_said(texts)), schema=SAID, orient="row")
-    found = marks.join(said, on="text", how="inner").with_columns(
+    parsed = pl.DataFrame(list(_parse_marks(texts)), schema=MARKED, orient="row")
+    found = marks.join(parsed, on="text", how="inner").with_columns(
         local_peer=pl.lit(None, pl.Int64), tasks=pl.lit(None, pl.Int64)
     )
-    return _raw(found.sort("start_ns"), rank).drop_nulls("way")
+    return _raw(found.sort("start_ns"), rank).drop_nulls("role")
 
 
-SAID = {"text": pl.String, "name": pl.String, "group": pl.String, "bytes": pl.Int64}
+MARKED = {"text": pl.String, "name": pl.String, "group": pl.String, "bytes": pl.Int64}
 
 
-def _said(texts: Iterable[str]) -> Iterable[tuple[str, str, str | None, int | None]]:
+def _parse_marks(texts: Iterable[str]) -> Iterable[tuple[str, str, str | None, int | None]]:
     for text in texts:
         facts = read_object(text)
         size = ELEMENT_BYTES.get(str(facts.get("dataType", "")).lower())
@@ -154,9 +156,9 @@ def _said(texts: Iterable[str]) -> Iterable[tuple[str, str, str | None, int | No
 def with_peers(
     transfers: pl.DataFrame, groups: Mapping[int, Facts], coordinates: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return the raw transfers of all ranks with `peer`, the global rank at the other end, null where nothing tells.
+    """Return the raw transfers of all ranks with `peer`, the global rank at the other end, null if unknown.
 
-    A group's own list of ranks says which is meant; without it, the ranks along the pipeline do.
+    The peer is looked up in the group's recorded list of ranks, otherwise among the ranks along the pipeline.
     """
     listed = pl.DataFrame(
         [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.ingest.paddle import errors
 from stagescope.ingest.paddle.launches import split_launches
 from stagescope.ingest.paddle.log_jobs import DEVICE, LAUNCHES, jobs_of
 from stagescope.ingest.paddle.log_scan import scan_log
@@ -54,9 +55,7 @@ def read_worker_logs(logs: Sequence[WorkerLog], options: ReadOptions) -> Timelin
     read = [_read_log(log, options) for log in logs]
     used = {one.log: (one.jobs, one.slots) for one in read if one.jobs is not None and one.slots is not None}
     if not used:
-        raise InputError.no_profiled_actions(
-            [log.path for log in logs if log.path.exists()] or [logs[0].path]
-        )
+        raise errors.no_job_lines([log.path for log in logs if log.path.exists()] or [logs[0].path])
     steps, notes = match_steps(pl.concat(slots for _, slots in used.values()))
     spans = pl.concat(_spans(log, jobs, steps) for log, (jobs, _) in used.items())
     return Timeline(

@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.natural_order import natural_key
+from stagescope.ingest.paddle import errors
 from stagescope.ingest.paddle.job_types import describe_job, span_name
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
@@ -98,7 +99,7 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
             text = "no job in the trace: the executor ran no pipeline plan while it was recorded"
             diagnostics.append(Diagnostic("error", text, process.sources[0]))
     if not processes:
-        raise InputError.no_action_in_traces(paths[0])
+        raise errors.no_action_in_traces(paths[0])
     ranks = _ranks(processes, diagnostics)
     jobs = [_jobs(process, rank) for rank, process in ranks.items()]
     for rank, process in ranks.items():

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.ingest.natural_order import natural_key
+from stagescope.ingest.paddle import errors
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def find_worker_logs(
     found = {folder: _logs_in(folder) for folder in folders}
     by_folder = {folder: logs for folder, logs in found.items() if logs}
     if not by_folder:
-        raise InputError.no_worker_logs(log_dir)
+        raise errors.no_worker_logs(log_dir)
     return number_ranks(by_folder, devices, multi_machine=multi_machine)
 
 

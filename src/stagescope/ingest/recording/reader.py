@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.recording import errors
 from stagescope.ingest.recording.diagnostics import damage_of, device_notes, run_notes
 from stagescope.ingest.recording.frames import Columns, Contents, read_contents
 from stagescope.ingest.recording.segments import Part, join_segments
@@ -114,7 +115,7 @@ def _read_processes(paths: Sequence[Path], options: ReadOptions) -> tuple[list[P
         lost += notes
         version = contents.header.get("version", fmt.FORMAT_VERSION)
         if version > fmt.FORMAT_VERSION:
-            raise InputError.newer_version(path, version, fmt.FORMAT_VERSION)
+            raise errors.newer_version(path, version, fmt.FORMAT_VERSION)
         rank = contents.header.get("rank", _rank_in_name(path))
         if rank is None:
             spans = len(contents.spans)

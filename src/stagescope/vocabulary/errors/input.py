@@ -76,34 +76,11 @@ class InputError(StagescopeError):
         return cls(f"{path}: {what}")
 
     @classmethod
-    def no_marks(cls, path: str | os.PathLike[str], files: int) -> Self:
-        """Return the error for Ascend profiles without a mark of the pipeline's actions."""
-        which = path if files == 1 else f"{path} and {files - 1} more profiles"
-        return cls(
-            f"{which}: no mark of a forward or backward with a task on the device",
-            "mark these functions with mstx and profile with export_type db, as docs/ascend.md tells",
-        )
-
-    @classmethod
-    def newer_version(cls, path: str | os.PathLike[str], found: int, known: int) -> Self:
-        """Return the error for a file written by a newer stagescope."""
-        return cls(f"{path} has format version {found}; this stagescope reads up to {known}",
-                   "upgrade stagescope to read it")  # fmt: skip
-
-    @classmethod
     def duplicate_rank(cls, rank: int, sources: Iterable[str]) -> Self:
         """Return the error for two recordings that claim to be the same rank."""
         return cls(
             f"two recordings of rank {rank}: {' and '.join(sources)}",
             "give one run at a time: name one run's directory, or remove the recordings of the other run",
-        )
-
-    @classmethod
-    def no_action_in_traces(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the error for traces of paddle.profiler in which the executor ran no pipeline action."""
-        return cls(
-            f"no pipeline action in {path}: no event is called like forward-0[39.575 ms]",
-            "the static executor writes them, one per action of a plan, while paddle.profiler records",
         )
 
     @classmethod
@@ -148,24 +125,6 @@ class InputError(StagescopeError):
             f"{path}: no slice is called {called}; the most frequent names: {shown}",
             "say how actions are called, such as --pattern '{kind}_{microbatch}' for forward_3 "
             "(also {stage}, {chunk}, {step}, {rank}, {peer}, and * for anything)",
-        )
-
-    @classmethod
-    def no_worker_logs(cls, directory: str | os.PathLike[str]) -> Self:
-        """Return the error for a directory without Paddle's worker logs."""
-        return cls(
-            f"no workerlog.N in {directory}",
-            "paddle.distributed.launch writes them to its --log_dir; several machines are sub-directories of one",
-        )
-
-    @classmethod
-    def no_profiled_actions(cls, paths: Sequence[str | os.PathLike[str]]) -> Self:
-        """Return the error for worker logs of which none holds a action."""
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        return cls(
-            f"no job line in {paths[0]}{more}: the run was not profiled",
-            "use job_schedule_profiler_range or switch_job_schedule_profiler (paddle.profiler.utils) in the training, "
-            "or --job_schedule_profiler_start and _end of PaddleNLP, on a CUDA build of Paddle",
         )
 
     @classmethod

@@ -1,8 +1,9 @@
-"""What the times say about a mark that could be several actions.
+"""Timing evidence for deciding which action a mark is, where the order alone allows several.
 
-Under the right hypothesis a action begins as soon as its rank is free and its input is there, a lost action fits into
-the gap that it left, and nothing ends after what it made was used. The time by which a match breaks this is what it
-leaves unexplained. Actions of other ranks count only where their names are sure and their clock is the same.
+If the choice is right, three things hold: an action starts as soon as its rank is free and its input has arrived, a
+missing action fits into the idle time where it ran, and no action ends after its result was used. The time by which a
+match violates this is the time that it leaves unexplained. Actions of other ranks are used only where they are already
+identified and share the clock.
 """
 
 from __future__ import annotations
@@ -15,42 +16,42 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from stagescope.ingest.ascend.plan import Due, PlannedAction
+    from stagescope.ingest.ascend.plan import PlannedAction, PlannedMark
 
-Key = tuple[bool, int, int]
-"""Whether a action is a forward, its stage, its micro-batch."""
+ActionKey = tuple[bool, int, int]
+"""Whether the action is a forward, its stage, and its micro-batch."""
 
 PRODUCTS = ("forward", "backward", "backward_input")
-"""The kinds whose result goes to another stage."""
+"""Kinds of action whose result is sent to another stage."""
 
 
-class When(NamedTuple):
-    """From when to when a action ran."""
+class Interval(NamedTuple):
+    """Start and end of an action."""
 
     start_ns: int
     end_ns: int
 
 
 @dataclass(frozen=True)
-class StepClues:
-    """The times of one group, and what else is known of its step (`Clues` of schedules/recognition/matching.py)."""
+class StepTiming:
+    """Times of one group's marks and what else is known of its step (`Clues` of schedules/recognition/matching.py)."""
 
-    times: Sequence[When]
-    due: Sequence[Due]
+    times: Sequence[Interval]
+    planned: Sequence[PlannedMark]
     stages: int
     usual_ns: Mapping[str, int]
-    known: Mapping[Key, When] = field(default_factory=dict)
+    known: Mapping[ActionKey, Interval] = field(default_factory=dict)
 
     @property
     def margin_ns(self) -> int:
-        """Half the time of a usual action."""
+        """Half the typical length of an action."""
         return sorted(self.usual_ns.values())[len(self.usual_ns) // 2] // 2
 
     def unexplained_ns(self, seen: int, place: int, first_lost: int) -> int:
-        """Return the time left unexplained if mark `seen` is `place` of the plan, those from `first_lost` on lost."""
+        """Return the time left unexplained if mark `seen` is entry `place`, with those from `first_lost` on missing."""
         free_ns = self.times[seen - 1].end_ns if seen else None
         unexplained_ns = 0
-        for lost in range(first_lost, min(place, len(self.due))):
+        for lost in range(first_lost, min(place, len(self.planned))):
             ready_ns = self._ready_ns(lost, free_ns)
             if ready_ns is not None:
                 free_ns = ready_ns + self._usual_ns(lost)
@@ -60,15 +61,16 @@ class StepClues:
         start_ns, end_ns = self.times[seen]
         return (
             unexplained_ns
-            + self._apart_ns(place, start_ns, free_ns)
+            + self._start_error_ns(place, start_ns, free_ns)
             + self._late_ns(place, end_ns)
             + abs(end_ns - start_ns - self._usual_ns(place))
         )
 
-    def _apart_ns(self, place: int, start_ns: int, free_ns: int | None) -> int:
-        """Return by how much a action began before or after it could.
+    def _start_error_ns(self, place: int, start_ns: int, free_ns: int | None) -> int:
+        """Return by how much an action started before or after it could have started.
 
-        Where not all that it needs is known, it may have waited for that: then only too early is wrong.
+        Where not all inputs are known, the action may have waited for an unknown one: then only starting too early
+        counts.
         """
         ready_ns = self._ready_ns(place, free_ns)
         if ready_ns is None:
@@ -77,29 +79,30 @@ class StepClues:
         return abs(start_ns - ready_ns) if all_known else max(0, ready_ns - start_ns)
 
     def _usual_ns(self, place: int) -> int:
-        return self.usual_ns.get(self.due[place].mark.sort, 0)
+        return self.usual_ns.get(self.planned[place].mark.sort, 0)
 
     def _ready_ns(self, place: int, free_ns: int | None) -> int | None:
-        """Return when a action could begin: its rank is free, and what it needs is there."""
+        """Return when an action could start: its rank is free and its known inputs have arrived."""
         needed = [self.known[key].end_ns for key in self._neighbors(place, -1) if key in self.known]
         known_ns = needed if free_ns is None else [free_ns, *needed]
         return max(known_ns, default=None)
 
     def _late_ns(self, place: int, end_ns: int) -> int:
-        """Return by how much a action would end after what it made was used."""
+        """Return by how much an action would end after its result was used."""
         used = [self.known[key].start_ns for key in self._neighbors(place, 1) if key in self.known]
         return max(0, end_ns - min(used)) if used else 0
 
-    def _neighbors(self, place: int, direction: int) -> Iterator[Key]:
-        """Yield the actions that one needs (direction -1) or is needed by (1): on the stage before and after it."""
-        for action in self.due[place].parts:
+    def _neighbors(self, place: int, direction: int) -> Iterator[ActionKey]:
+        """Yield the keys of the actions whose results one needs (direction -1), or that need its result (1)."""
+        for action in self.planned[place].parts:
             if action.kind in PRODUCTS:
                 forward = action.kind == "forward"
                 yield forward, action.stage + (direction if forward else -direction), action.microbatch
 
 
 def usual_lengths(actions: pl.DataFrame) -> dict[int, dict[str, int]]:
-    """Return per rank and sort of mark how long it usually takes."""
+    """Return the median length per rank and sort of mark."""
+    # The median: warm-up steps and preempted actions are many times longer than the rest.
     lengths = actions.group_by("rank", "sort").agg(
         (pl.col("end_ns") - pl.col("start_ns")).median().cast(pl.Int64)
     )
@@ -109,6 +112,6 @@ def usual_lengths(actions: pl.DataFrame) -> dict[int, dict[str, int]]:
     return found
 
 
-def key_of(action: PlannedAction) -> Key:
-    """Return what a action is known by in other ranks' clues."""
+def action_key(action: PlannedAction) -> ActionKey:
+    """Return the key that identifies an action in the timing of other ranks."""
     return action.kind == "forward", action.stage, action.microbatch

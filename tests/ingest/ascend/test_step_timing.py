@@ -3,25 +3,25 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stagescope.ingest.ascend.clues import StepClues, When, key_of, usual_lengths
-from stagescope.ingest.ascend.plan import Due, PlannedAction
+from stagescope.ingest.ascend.plan import PlannedAction, PlannedMark
+from stagescope.ingest.ascend.step_timing import Interval, StepTiming, action_key, usual_lengths
 from stagescope.schedules.recognition.matching import Mark
 
 STAGES = 3
 
 
-def due(kind, stage, microbatch):
-    return Due(Mark(kind, 0, microbatch), (PlannedAction(kind, stage, 0, microbatch),))
+def planned(kind, stage, microbatch):
+    return PlannedMark(Mark(kind, 0, microbatch), (PlannedAction(kind, stage, 0, microbatch),))
 
 
 def clues(times, row, known=None):
-    return StepClues(
-        [When(*each) for each in times], row, STAGES, {"forward": 10, "backward": 20}, known or {}
+    return StepTiming(
+        [Interval(*each) for each in times], row, STAGES, {"forward": 10, "backward": 20}, known or {}
     )
 
 
-FORWARDS = [due("forward", 0, j) for j in range(4)]
-MIDDLE = [due("forward", 1, j) for j in range(4)]
+FORWARDS = [planned("forward", 0, j) for j in range(4)]
+MIDDLE = [planned("forward", 1, j) for j in range(4)]
 
 
 def test_actions_back_to_back_leave_nothing_unexplained():
@@ -29,58 +29,58 @@ def test_actions_back_to_back_leave_nothing_unexplained():
     assert [found.unexplained_ns(seen, seen, seen) for seen in (0, 1)] == [0, 0]
 
 
-def test_a_gap_of_its_length_explains_a_lost_action_and_nothing_else_does():
+def test_idle_time_of_its_length_explains_a_missing_action():
     found = clues([(0, 10), (20, 30)], FORWARDS)
     assert found.unexplained_ns(1, 2, 1) == 0
     assert found.unexplained_ns(1, 1, 1) == 10
 
 
-def test_a_lost_action_that_does_not_fit_leaves_what_it_lacks():
+def test_a_missing_action_longer_than_the_idle_time_leaves_the_difference():
     found = clues([(0, 10), (14, 24)], FORWARDS)
     assert found.unexplained_ns(1, 2, 1) == 6
 
 
-def test_a_action_that_waits_for_its_input_is_explained_by_it():
-    known = {(True, 0, 1): When(15, 25)}
+def test_waiting_for_an_input_is_explained():
+    known = {(True, 0, 1): Interval(15, 25)}
     found = clues([(0, 10), (25, 35)], MIDDLE, known)
     assert found.unexplained_ns(1, 1, 1) == 0
 
 
-def test_a_action_before_its_input_is_not():
-    known = {(True, 0, 1): When(30, 40)}
+def test_starting_before_the_input_is_not_explained():
+    known = {(True, 0, 1): Interval(30, 40)}
     assert clues([(0, 10), (10, 20)], MIDDLE, known).unexplained_ns(1, 1, 1) == 30
 
 
-def test_an_unknown_input_may_be_what_a_action_waited_for():
+def test_waiting_for_an_unknown_input_is_explained():
     assert clues([(0, 10), (25, 35)], MIDDLE).unexplained_ns(1, 1, 1) == 0
 
 
-def test_what_is_used_before_it_ends_is_unexplained():
-    known = {(True, 0, 0): When(-10, 0), (True, 2, 0): When(4, 14)}
+def test_use_of_a_result_before_its_end_is_not_explained():
+    known = {(True, 0, 0): Interval(-10, 0), (True, 2, 0): Interval(4, 14)}
     assert clues([(0, 10)], MIDDLE, known).unexplained_ns(0, 0, 0) == 6
 
 
-def test_a_lost_action_must_have_ended_before_its_result_was_used():
-    known = {(True, 1, 1): When(12, 22)}
+def test_a_missing_action_must_end_before_its_result_is_used():
+    known = {(True, 1, 1): Interval(12, 22)}
     assert clues([(0, 10), (20, 30)], FORWARDS, known).unexplained_ns(1, 2, 1) == 8
 
 
-def test_an_unusual_length_counts():
+def test_an_unusual_length_is_not_explained():
     assert clues([(0, 17)], FORWARDS).unexplained_ns(0, 0, 0) == 7
 
 
-def test_actions_lost_after_the_last_one_need_no_gap():
+def test_actions_missing_after_the_last_one_need_no_idle_time():
     assert clues([(0, 10)], FORWARDS).unexplained_ns(1, 4, 1) == 0
 
 
-def test_gradients_come_from_the_stage_above():
-    row = [due("backward", 1, 0)]
-    known = {(False, 2, 0): When(0, 20)}
+def test_gradients_come_from_the_next_stage():
+    row = [planned("backward", 1, 0)]
+    known = {(False, 2, 0): Interval(0, 20)}
     assert clues([(25, 45)], row, known).unexplained_ns(0, 0, 0) == 5
-    assert key_of(row[0].parts[0]) == (False, 1, 0)
+    assert action_key(row[0].parts[0]) == (False, 1, 0)
 
 
-def test_the_margin_is_half_a_usual_action():
+def test_the_margin_is_half_a_typical_action():
     assert clues([], []).margin_ns == pytest.approx(10)
 
 

@@ -7,52 +7,54 @@ import pytest
 
 from ascend_profiles import Cluster
 from ascend_runs import UNSPLIT, MarkedRun
-from stagescope.ingest.ascend.choice import choose_plans
 from stagescope.ingest.ascend.pipeline_info import PipelineInfo
-from stagescope.ingest.ascend.placing import Look
 from stagescope.ingest.ascend.plan import Plan
+from stagescope.ingest.ascend.plan_matching import MarkSequence
+from stagescope.ingest.ascend.plan_selection import choose_plans
 
 NOTHING = PipelineInfo(None, None)
 ONE_F_ONE_B, GPIPE = Plan("1f1b", 2, 4), Plan("gpipe", 2, 4)
 
 
-def looks(plan, *, without=None):
+def sequences(plan, *, without=None):
     """Return what every rank of a plan shows, one rank without some of its marks."""
     lost = without or {}
     shown = {}
     for pp, row in plan.rows().items():
-        kept = [due for at, due in enumerate(row) if at not in lost.get(pp, ())]
-        shown[pp] = Look(pp, tuple(f"{due.mark.sort}::" for due in kept), may_repeat=False)
+        kept = [planned for at, planned in enumerate(row) if at not in lost.get(pp, ())]
+        shown[pp] = MarkSequence(pp, tuple(f"{planned.mark.sort}::" for planned in kept), may_repeat=False)
     return list(shown.values())
 
 
-def test_the_plan_that_some_rank_shows_exactly_is_taken_where_nothing_is_declared():
-    assert choose_plans(looks(ONE_F_ONE_B), [GPIPE, ONE_F_ONE_B], NOTHING) == [ONE_F_ONE_B]
-    assert choose_plans(looks(ONE_F_ONE_B, without={0: [3]}), [GPIPE, ONE_F_ONE_B], NOTHING) == [ONE_F_ONE_B]
+def test_chooses_an_exactly_matching_plan_if_none_is_declared():
+    assert choose_plans(sequences(ONE_F_ONE_B), [GPIPE, ONE_F_ONE_B], NOTHING) == [ONE_F_ONE_B]
+    assert choose_plans(sequences(ONE_F_ONE_B, without={0: [3]}), [GPIPE, ONE_F_ONE_B], NOTHING) == [
+        ONE_F_ONE_B
+    ]
 
 
-def test_no_plan_is_taken_where_no_rank_shows_one_exactly():
-    damaged = looks(ONE_F_ONE_B, without={0: [3], 1: [2]})
+def test_chooses_no_plan_without_an_exact_match():
+    damaged = sequences(ONE_F_ONE_B, without={0: [3], 1: [2]})
     assert choose_plans(damaged, [GPIPE, ONE_F_ONE_B], NOTHING) == []
 
 
-def test_no_plan_is_taken_where_two_that_say_other_things_are_shown_by_as_many_ranks():
-    mixed = [looks(ONE_F_ONE_B)[1], looks(GPIPE)[0]]
+def test_chooses_no_plan_if_two_conflicting_ones_match():
+    mixed = [sequences(ONE_F_ONE_B)[1], sequences(GPIPE)[0]]
     assert choose_plans(mixed, [GPIPE, ONE_F_ONE_B], NOTHING) == []
 
 
-def test_a_plan_is_not_taken_where_ranks_did_more_than_it_prescribes():
+def test_rejects_a_plan_with_fewer_actions_than_recorded():
     smaller = Plan("1f1b", 2, 3)
-    shown = [looks(smaller)[1], looks(ONE_F_ONE_B, without={0: [7]})[0]]
+    shown = [sequences(smaller)[1], sequences(ONE_F_ONE_B, without={0: [7]})[0]]
     assert choose_plans(shown, [smaller], NOTHING) == []
 
 
-def test_what_is_declared_is_believed_until_another_plan_is_borne_out():
+def test_keeps_the_declared_plan_until_another_is_confirmed():
     declared = PipelineInfo("1f1b", 4)
-    damaged = looks(ONE_F_ONE_B, without={0: [3], 1: [2]})
+    damaged = sequences(ONE_F_ONE_B, without={0: [3], 1: [2]})
     assert choose_plans(damaged, [ONE_F_ONE_B, Plan("1f1b", 2, 3)], declared) == [ONE_F_ONE_B]
     other = Plan("1f1b", 2, 6)
-    assert choose_plans(looks(other), [ONE_F_ONE_B, other], declared) == [other]
+    assert choose_plans(sequences(other), [ONE_F_ONE_B, other], declared) == [other]
 
 
 def shape(dice):
@@ -73,7 +75,7 @@ def shape(dice):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_is_lost_no_action_gets_a_wrong_name(tmp_path, seed):
+def test_random_losses_cause_no_wrong_name(tmp_path, seed):
     dice = random.Random(seed)  # noqa: S311  # chance that can be repeated
     cluster = Cluster(transfers="none", steps=dice.randint(1, 3), numbered=dice.random() < 0.2, **shape(dice))
     planted = MarkedRun(tmp_path, cluster)
@@ -81,5 +83,5 @@ def test_whatever_is_lost_no_action_gets_a_wrong_name(tmp_path, seed):
     raw = planted.raw.with_row_index().filter(~pl.col("index").is_in(lost)).drop("index")
     if dice.random() < 0.2:
         raw = raw.filter(pl.col("rank") != dice.randrange(cluster.pp))
-    said = {} if dice.random() < 0.6 else {"schedule": None, "microbatches": None}
-    assert planted.wrong(planted.name(raw, **said)[0])[0] == 0
+    options = {} if dice.random() < 0.6 else {"schedule": None, "microbatches": None}
+    assert planted.wrong(planted.name(raw, **options)[0])[0] == 0

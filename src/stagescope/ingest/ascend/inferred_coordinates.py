@@ -1,7 +1,7 @@
-"""Where each rank stands in the pipeline, when no profile says it: by its first forward and backward of a step.
+"""Pipeline coordinates of the ranks from their first forward and backward of each step, where no profile records them.
 
-Whatever the schedule, the first forward of a step on a rank is micro-batch 0, and so is the first backward unless the
-pipeline turns and comes back. That is all that `infer_coordinates` needs.
+In every schedule, the first forward of a step on a rank is micro-batch 0. So is the first backward, unless the pipeline
+is V-shaped. `infer_coordinates` needs no more than that.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform
 
 
-def place_by_arrival(actions: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return rank, pp, dp, tp, cp as the times tell them, null where they do not, and how they were found.
+def infer_rank_coordinates(
+    actions: pl.DataFrame, ranks: pl.DataFrame
+) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return rank, pp, dp, tp, cp as inferred from the times (null where unknown), and how they were inferred.
 
-    `actions` are raw actions, `ranks` has rank and clock. A rank that is alone is a pipeline of one.
+    `actions` are raw actions, `ranks` has rank and clock. A single rank is a pipeline of one.
     """
     unplaced = ranks.select(
         "rank", *(pl.lit(None, pl.Int32).alias(name) for name in ("pp", "dp", "tp", "cp"))
@@ -27,17 +29,19 @@ def place_by_arrival(actions: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.Dat
         return unplaced.with_columns(pp=pl.lit(0, pl.Int32)), []
     found = infer_coordinates(_first_actions(actions, ranks))
     if found is None:
-        text = (
-            "no profile says how the ranks form a pipeline, nor do their times: give --pp (--tp, --dp, --cp)"
-        )
-        return unplaced, [Diagnostic("warning", text, count=ranks.height)]
-    text = f"no profile says how the ranks form a pipeline; their places are inferred from {found.evidence}"
+        text = "no profile records the pipeline layout, and the times do not determine it: pass --pp (--tp, --dp, --cp)"
+        return unplaced, [Diagnostic("warning", text, count=ranks.height, code="layout.unknown")]
+    text = f"no profile records the pipeline layout; pipeline ranks are inferred from {found.evidence}"
     placed = unplaced.select("rank", "tp", "cp").join(found.coordinates, on="rank", how="left")
-    return placed.select(unplaced.columns), [Diagnostic("info", text, count=ranks.height)]
+    return placed.select(unplaced.columns), [
+        Diagnostic("info", text, count=ranks.height, code="layout.inferred")
+    ]
 
 
 def _first_actions(actions: pl.DataFrame, ranks: pl.DataFrame) -> Timeline:
-    """Return a timeline of the first forward and backward of every step and rank."""
+    """Return a Timeline with the first forward and backward of every step and rank."""
+    # Overlapped pairs occur only in V-shaped pipelines, where the first backward of a rank may belong to its
+    # second chunk.
     kinds = (
         {FORWARD: "forward"} if OVERLAP in actions["marker"] else {FORWARD: "forward", BACKWARD: "backward"}
     )

@@ -1,0 +1,18 @@
+"""Errors of stagescope's own recordings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+
+
+def newer_version(path: str | os.PathLike[str], found: int, known: int) -> InputError:
+    """Return the error for a recording written by a newer stagescope."""
+    return InputError(
+        f"{path} has format version {found}; this stagescope reads up to {known}",
+        "upgrade stagescope to read it",
+    )
