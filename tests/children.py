@@ -1,6 +1,6 @@
-"""Real child processes for the tests of the recorder, and what their recordings hold.
+"""Real child processes for the tests of the recorder, and the content of their recordings.
 
-Every child has a time limit and is ended by its process id, so that no test leaves one behind.
+Every child has a time limit and is killed by its process id, so no test leaves one behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 60
 FORK_WARNING = "ignore:This process:DeprecationWarning"
-"""From Python 3.12 on, a fork beside any thread is warned of, and these tests do just that."""
+"""Python 3.12 and later warn about a fork in a process with threads, which these tests do on purpose."""
 CLEARED = (
     *("STAGESCOPE_OUT", "STAGESCOPE_STEPS", "STAGESCOPE_RUN", "STAGESCOPE_MAX_BYTES", "STAGESCOPE_ALSO"),
     *("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "PYTHONPATH"),
@@ -30,20 +30,20 @@ CLEARED = (
 
 
 def clean_environment(**changes: str) -> dict[str, str]:
-    """Return our environment without what a recorder listens to, and with `changes`."""
+    """Return our environment without the recorder's variables, and with `changes`."""
     kept = {name: value for name, value in os.environ.items() if name not in CLEARED}
     return {**kept, **changes}
 
 
 def run_child(code: str, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
-    """Return how a Python program ended and what it said."""
+    """Run a Python program to its end; return how it ended and its output."""
     options = {"env": clean_environment(), "timeout": LIMIT_S, **options}
     return subprocess.run(_command(code, arguments), capture_output=True, text=True, check=False, **options)
 
 
 @contextmanager
 def child(code: str, *arguments: object, **options) -> Iterator[subprocess.Popen[str]]:
-    """Start a Python program, wait for its first line of output (``ready``), and kill it at the end if need be."""
+    """Start a Python program, wait for its first line of output (``ready``), and kill it at the end if necessary."""
     options = {"env": clean_environment(), **options}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(_command(code, arguments), text=True, **pipes, **options) as process:
@@ -64,18 +64,18 @@ def end_of(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
 
 
 def contents_in(directory: Path) -> list[Contents]:
-    """Return what the recordings in a directory hold, in the order of their names."""
+    """Return the content of all recordings in a directory, sorted by file name."""
     return [read_contents(path.read_bytes()) for path in sorted(directory.glob("*.sscope"))]
 
 
 def only_contents(directory: Path) -> Contents:
-    """Return what the one recording in a directory holds."""
+    """Return the content of the only recording in a directory."""
     (contents,) = contents_in(directory)
     return contents
 
 
 def microbatches(contents: Contents) -> list[int]:
-    """Return the micro-batches of a recording's spans in file order: how these tests number their spans."""
+    """Return the micro-batches of a recording's spans in file order, by which these tests number their spans."""
     return contents.spans["microbatch"].tolist()
 
 

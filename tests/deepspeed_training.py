@@ -1,7 +1,7 @@
-"""A training with DeepSpeed's pipeline engine on CPUs that writes down itself what it computes when.
+"""A training with DeepSpeed's pipeline engine on CPUs that logs what it computes when.
 
 Feature 0 of every activation carries the micro-batch's number through all stages. Usage: DS_ACCELERATOR=cpu
-deepspeed_training.py OUT; started by hand it forks its four ranks after one import of DeepSpeed.
+deepspeed_training.py OUT. Started by hand, it imports DeepSpeed once and forks its four ranks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def batches():
 
 
 def train():
-    # It would compile for 40 s what no pipeline uses. (`deepspeed.comm.torch` as an attribute is torch itself.)
+    # Otherwise DeepSpeed compiles for 40 s an operator that pipelines do not use. (`deepspeed.comm.torch` as an
+    # attribute is torch itself.)
     import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     deepspeed.init_distributed("gloo")
     layers = [LayerSpec(Block, stage) for stage in range(RANKS)]

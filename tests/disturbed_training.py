@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-# What is planted is large, so that it stands out on a machine that is busy with other things too.
+# The planted disturbances are large enough to be found on a machine that is busy with other work too.
 MICROBATCHES = 8
 STEPS = 10
 WIDTH = 8

@@ -1,9 +1,9 @@
-"""ColossalAI's schedules as far as a caller can tell: class and method names, arguments, and what is handed on.
+"""A replacement of ColossalAI's schedules with the same classes, methods, arguments and data flow.
 
-Each run writes what it does into `done`, in the notation of schedules, with the global stage.
+Each run appends the executed actions to `done`, in the notation of schedules, with the global stage.
 """
 
-# ruff: noqa: ARG002, FBT002, PLR0917 - a stand-in takes what the real thing takes
+# ruff: noqa: ARG002, FBT002, PLR0917 - the signatures are ColossalAI's
 
 from __future__ import annotations
 

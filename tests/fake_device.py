@@ -1,7 +1,7 @@
-"""A device whose clock, queue and faults are planted: what the recorder reads of it can be held against the truth.
+"""A device with planted clock, queue and faults, so that recorded times can be compared with the truth.
 
-Times are whole nanoseconds of the host's clock until the device tells them: then they carry its offset, drift and tick,
-and the distance of two events is rounded to float32 milliseconds, as CUDA does.
+Times are whole nanoseconds of the host's clock until the device reports them: then they include its offset, drift and
+resolution, and the distance of two events is rounded to float32 milliseconds, as in CUDA.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from stagescope.record.format import DEVICE_ANCHOR
 
 
 class SimulatedTime:
-    """A host clock that goes on by a random moment with each look at it."""
+    """A host clock that advances by a random amount whenever it is read."""
 
     def __init__(self, seed=0, start_ns=10**15):
-        self.random = random.Random(seed)  # noqa: S311 - planted, not secret
+        self.random = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self.ns = start_ns
 
     def __call__(self):
@@ -31,7 +31,7 @@ class SimulatedTime:
 
 @dataclass
 class FakeEvent:
-    """`done_ns` is the truth: when it happened on the host's clock; None before it is recorded."""
+    """`done_ns` is the true time of the event on the host's clock, None before it is recorded."""
 
     done_ns: int | None = None
     seen_ns: int = 0
@@ -39,7 +39,7 @@ class FakeEvent:
 
 
 class FakeDevice:
-    """A device with one compute stream; `work` queues something on it, `last_ns` is when the last event happens."""
+    """A device with one compute stream; `work` queues work on it, `last_ns` is the time of its last event."""
 
     model = "Fake 1"
 
@@ -91,7 +91,7 @@ class FakeDevice:
         self._happen(event, self.now() + self.random.randint(0, self.latency_ns))
 
     def replay(self, events):
-        """Have the events of a graph happen, a microsecond after one another."""
+        """Trigger the events of a graph, one microsecond apart."""
         for event in events:
             self._happen(event, self.work(1_000)[1])
 
@@ -107,7 +107,7 @@ class FakeDevice:
         return as_float32((self.device_ns(end.done_ns) - self.device_ns(start.done_ns)) / 1e6)
 
     def device_ns(self, host_ns):
-        """The device's own clock, which stands still between its ticks."""
+        """The device's own clock, which is constant between its ticks."""
         drifted_ns = host_ns + round((host_ns - 10**15) * self.drift_ppm / 1e6)
         return (drifted_ns + self.offset_ns) // self.tick_ns * self.tick_ns
 
@@ -125,7 +125,7 @@ def as_float32(value):
 
 
 class Notebook:
-    """Stands in for the recorder: keeps the spans, the anchors, the drops and the warnings."""
+    """Replaces the recorder: keeps the spans, the anchors, the drops and the warnings."""
 
     def __init__(self):
         self.step = 0
@@ -147,7 +147,7 @@ class Notebook:
         self.warnings.append(message)
 
     def error_ns(self, host_ns):
-        """The error stated for the line that a moment lies on; of two lines that meet there, the greater one."""
+        """The error stated for the interval of a moment; at a shared anchor, the larger of two."""
         errors = []
         for (_, begin_ns, _, _), (_, end_ns, _, error_ns) in zip(
             self.anchors, self.anchors[1:], strict=False
@@ -158,7 +158,7 @@ class Notebook:
 
 
 def use(clock, monkeypatch):
-    """Have the device timer live in simulated time."""
+    """Let the device timer run in simulated time."""
     monkeypatch.setattr(device_timer, "now_ns", clock)
     monkeypatch.setattr(device_timer.time, "monotonic", lambda: clock() / 1e9)
     monkeypatch.setattr(device_timer.time, "sleep", lambda seconds: clock.sleep(round(seconds * 1e9)))

@@ -1,11 +1,11 @@
-"""MindSpeed's DualPipeV as far as its callers can tell: the functions, arguments and queues of dualpipev_schedules.py.
+"""A replacement of MindSpeed's DualPipeV with the functions, arguments and queues of dualpipev_schedules.py.
 
-`make` returns the module for one rank of a pipeline. Its run hands objects on as the real one does: per chunk a queue
-of inputs, outputs and graphs, weight gradients put off in `WeightGradStore.cache`, micro-batches of the second chunk
-counted on from the first's. What it really does is written down in `done`, in the notation of schedules.
+`make` returns the module for one rank of a pipeline. Its run passes objects on as the real one does: per chunk a
+queue of inputs, outputs and graphs, postponed weight gradients in `WeightGradStore.cache`, and micro-batches of the
+second chunk that continue the numbers of the first. The executed actions are in `done`, in the notation of schedules.
 """
 
-# ruff: noqa: ARG001, ARG003, FBT002, PLR0917 - a stand-in takes what the real thing takes
+# ruff: noqa: ARG001, ARG003, FBT002, PLR0917 - the signatures are MindSpeed's
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stagescope import schedules
 
 
 class Tensor:
-    """Something with an identity and a size."""
+    """An object with an identity and a size."""
 
     def __init__(self, what=""):
         self.what = what
@@ -31,12 +31,12 @@ class Tensor:
 class Graph:
     """What the model's forward leaves for its backward."""
 
-    def __init__(self, job):
-        self.job = job
+    def __init__(self, action):
+        self.action = action
 
 
 def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
-    """Return the module for one rank; `empty_pops` more pops find nothing to do, as the real cool-down's may."""
+    """Return the module for one rank; `empty_pops` more pops find an empty cache, as they may in the real cool-down."""
     module = types.ModuleType("mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules")
     module.done = done = []
     module.parallel_state = types.SimpleNamespace(
@@ -71,8 +71,8 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
         def pop(cls, overlap_arg=None):
             if len(cls.cache) == 0:
                 return
-            jobs = {cls.cache.pop(0) for _ in range(len(cls.cache))}
-            done.extend(f"W{job}" for job in jobs)
+            actions = {cls.cache.pop(0) for _ in range(len(cls.cache))}
+            done.extend(f"W{action}" for action in actions)
 
         @classmethod
         def pop_single(cls):
@@ -88,10 +88,10 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
         return f"{stage}.{current_microbatch - chunk * microbatches}"
 
     def run_backward(graph):
-        done.append(f"{'I' if WeightGradStore.is_decoupleBlock else 'B'}{graph.job}")
+        done.append(f"{'I' if WeightGradStore.is_decoupleBlock else 'B'}{graph.action}")
         if WeightGradStore.is_decoupleBlock:
-            WeightGradStore.cache += [graph.job, graph.job]
-        return Tensor(f"gradient of {graph.job}")
+            WeightGradStore.cache += [graph.action, graph.action]
+        return Tensor(f"gradient of {graph.action}")
 
     def forward_step_with_model_graph(
         forward_step_func,
@@ -108,17 +108,17 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
         current_microbatch=None,
         extra_block_kwargs=None,
     ):
-        job = action_of(model_chunk_id, current_microbatch)
-        output, graph = Tensor(f"output of {job}"), Graph(job)
+        action = action_of(model_chunk_id, current_microbatch)
+        output, graph = Tensor(f"output of {action}"), Graph(action)
         if extra_block_kwargs is None:
-            done.append(f"F{job}")
+            done.append(f"F{action}")
             return (output, graph), 0
-        WeightGradStore.start_decouple()  # the layers put their weights off, and catch up in the same pair
+        WeightGradStore.start_decouple()
         backward = extra_block_kwargs["bwd_model_graph"]
-        WeightGradStore.cache.append(backward.job)
+        WeightGradStore.cache.append(backward.action)
         module.WeightGradStore.pop()
         WeightGradStore.end_decouple()
-        done[-1:] = [f"F{job}+B{backward.job}"]
+        done[-1:] = [f"F{action}+B{backward.action}"]
         return (output, graph, types.SimpleNamespace(input_tensor_grad=Tensor())), 0
 
     def forward_step_no_model_graph(
@@ -135,10 +135,10 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
         is_first_microbatch=False,
         current_microbatch=None,
     ):
-        job = action_of(model_chunk_id, current_microbatch)
-        done.append(f"F{job}")
+        action = action_of(model_chunk_id, current_microbatch)
+        done.append(f"F{action}")
         output = Tensor()
-        output.graph = Graph(job)
+        output.graph = Graph(action)
         return output, 0
 
     def backward_step_with_model_graph(
@@ -246,10 +246,10 @@ class _Run:
                 "bwd_model_grad": self.logits(1 - chunk),
                 "bwd_model_graph": self.graphs[1 - chunk].pop(0),
             }
-        said = action.microbatch + chunk * self.microbatches
+        number = action.microbatch + chunk * self.microbatches
         arguments = (None, chunk, None, None, self.microbatches, input_tensor, [], None, False, None)
         result, _ = self.module.forward_step_with_model_graph(
-            *arguments, current_microbatch=said, extra_block_kwargs=extra
+            *arguments, current_microbatch=number, extra_block_kwargs=extra
         )
         if backward is not None:
             self.inputs[1 - chunk].pop(0)
@@ -262,7 +262,7 @@ class _Run:
             self.module.send_forward(result[0], None, None, chunk)
 
     def logits(self, chunk):
-        """Run the loss' own backward, which the first rank has before each of the second chunk."""
+        """Run the backward of the loss, which the first rank has before each backward of the second chunk."""
         if self.rank or not chunk:
             return None
         return self.module.backward_step_with_model_graph(None, self.outputs[1][0], None, None, None, None)

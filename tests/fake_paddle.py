@@ -1,9 +1,9 @@
-"""fleet's pipeline of Paddle 3.3.1 as far as its callers can tell, for schedulers that no CPU runs.
+"""A replacement of fleet's pipeline of Paddle 3.3.1, for schedulers that do not run on a CPU.
 
-`installed` puts a ``paddle`` in place that knows its device; `make` returns a stand-in of pipeline_parallel.py.
+`installed` adds a ``paddle`` module that knows its device; `make` returns a replacement of pipeline_parallel.py.
 """
 
-# ruff: noqa: ARG001, ARG002, FBT002 - a stand-in takes what the real thing takes
+# ruff: noqa: ARG001, ARG002, FBT002 - the signatures are Paddle's
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class Callbacks:
     def __init__(self):
         self.hooks = {location: [] for location in Locations}
 
-    def on_location(self, location, **told):
+    def on_location(self, location, **arguments):
         for hook in self.hooks[location]:
-            hook(**told)
+            hook(**arguments)
 
 
 def make(*, hooks=True):
-    """Return the module; without `hooks` as Paddle was before it had them."""
+    """Return the module; without `hooks` like the versions of Paddle that had none."""
     module = types.ModuleType("paddle.distributed.fleet.meta_parallel.pipeline_parallel")
     module.p2p = p2p = types.ModuleType("p2p_communication")
     callbacks = Callbacks()
@@ -189,12 +189,12 @@ def make(*, hooks=True):
                 self._backward_step(None, Tensor(), None, chunk_id=chunk, step_id=micro_step)
 
         def forward_backward_pipeline(self, data, scaler=None, static_scheduler=False):
-            self.step, jobs, early = [], self.accumulate_steps * self.num_model_chunks, 4
+            self.step, passes, early = [], self.accumulate_steps * self.num_model_chunks, 4
             for micro_step in range(early):
                 self._one(micro_step, forward=True)
-            for micro_step in range(early, jobs):
+            for micro_step in range(early, passes):
                 self._forward_backward_helper(None, micro_step, micro_step - early)
-            for micro_step in range(jobs - early, jobs):
+            for micro_step in range(passes - early, passes):
                 self._one(micro_step, forward=False)
             self.done += self.step
 

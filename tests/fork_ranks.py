@@ -1,4 +1,7 @@
-"""Start a training script as local ranks quickly: import torch once, then fork. Usage: fork_ranks.py RANKS SCRIPT …"""
+"""Starts a training script as local ranks quickly: imports torch once, then forks.
+
+Usage: fork_ranks.py RANKS SCRIPT [ARGUMENT]...
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the trainings of other frameworks through ``stagescope run``, each once, and compare with what they saw."""
+"""Runs the trainings of other frameworks through ``stagescope run``, each once, and compares them with their logs."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def train(framework: str, *arguments: str, recorded: bool = True, steps: str | N
         "PYTHONPATH": path,
         "OMP_NUM_THREADS": "1",
         "DS_ACCELERATOR": "cpu",
-        # A build that was killed leaves a lock behind, on which every later one would wait for ever.
+        # A killed build leaves a lock behind, for which every later build would wait forever.
         "TORCH_EXTENSIONS_DIR": str(root / "extensions"),
     }
     done = run_group(command, env=environment, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads((root / "truth" / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
-    losses = next(one["losses"] for one in reversed(told) if one["losses"])
-    return Training(root / "recording", {rank: one["log"] for rank, one in enumerate(told)}, losses)
+    logs = [json.loads((root / "truth" / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+    losses = next(one["losses"] for one in reversed(logs) if one["losses"])
+    return Training(root / "recording", {rank: one["log"] for rank, one in enumerate(logs)}, losses)
 
 
 def timeline_of(framework: str, *arguments: str):
@@ -73,7 +73,7 @@ def actions_of(timeline, rank):
 
 
 def assert_recorded_as_executed(training, timeline):
-    """Each action is recorded once, around the work that the model itself noted, in the order in which it did it."""
+    """Each action is recorded once, around the work that the model logged, in the order in which it was executed."""
     offset_ns = timeline.clocks["offset_ns"][0]
     for rank in range(RANKS):
         actions = actions_of(timeline, rank).rows(named=True)
@@ -96,7 +96,7 @@ def recognized(timeline, step):
 
 
 def violated_dependencies(timeline):
-    """Return the actions that began before what they need had ended, evaluations included."""
+    """Return the actions that began before their dependencies had ended, including evaluations."""
     actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     last = actions["stage"].max()
     times = {
@@ -119,7 +119,7 @@ def violated_dependencies(timeline):
 
 
 def assert_every_send_has_its_receive(timeline, *, size_bytes, stages, microbatches, runs):
-    """`runs` are the numbers of training steps and of evaluations."""
+    """`runs` contains the numbers of training steps and of evaluations."""
     transfers = timeline.spans.filter(pl.col("kind").is_in(TRANSFERS))
     known = transfers.select("stage", "microbatch", "peer", "bytes")
     assert known.drop_nulls().height == known.height
@@ -135,7 +135,7 @@ def assert_every_send_has_its_receive(timeline, *, size_bytes, stages, microbatc
 
 
 def assert_received_before_used(timeline):
-    """A received tensor's action begins after the receive has ended."""
+    """The action of a received tensor begins after the receive has ended."""
     starts = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS)).select(
         "rank", "step", "stage", "microbatch", pl.col("kind").cast(pl.String), action_start_ns="start_ns"
     )
@@ -154,7 +154,7 @@ def counts_by_step(timeline, kind):
 
 
 def spans_in(directory, *fields):
-    """Return the one recording's spans in file order, as tuples of their kind and these fields."""
+    """Return the spans of the only recording in file order, as tuples of kind and the given fields."""
     spans = only_contents(directory).spans
     names = ["step" if code == STEP_CODE else BY_CODE[code].name for code in spans["kind"].tolist()]
     return list(zip(names, *(spans[field].tolist() for field in fields), strict=True))

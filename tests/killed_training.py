@@ -19,7 +19,7 @@ def log_and_die(kind, stage, microbatch):
     log_work(kind, stage, microbatch)
     calls += kind == "forward" and stage == 2 and microbatch == 4
     if calls == 3:
-        time.sleep(1)  # longer than the recorder's flush interval: what came before is stored
+        time.sleep(1)  # longer than the recorder's flush interval, so that earlier spans are stored
         os.kill(os.getpid(), signal.SIGKILL)
 
 

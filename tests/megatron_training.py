@@ -1,11 +1,11 @@
-"""A training with Megatron-core that writes down itself, inside the model, what it computes when.
+"""A training with Megatron-core that logs inside the model what it computes when.
 
-It runs on CPUs with gloo: three places where Megatron-core 0.16.1 says "cuda" are told "cpu". Feature 0 of every
-activation carries the micro-batch's number through all stages. Usage: megatron_training.py OUT CHUNKS; started by
-hand it forks its four ranks after one import of Megatron.
+It runs on CPUs with gloo, for which three places in Megatron-core 0.16.1 that name "cuda" are changed to "cpu".
+Feature 0 of every activation carries the micro-batch's number through all stages. Usage: megatron_training.py OUT
+CHUNKS. Started by hand, it imports Megatron once and forks its four ranks.
 
-Outputs are kept where chunks are interleaved: gloo would still be sending them when Megatron lets go of their memory,
-and what arrives then differs from run to run.
+Outputs are kept alive for interleaved chunks: Megatron frees their memory while gloo is still sending them, and the
+received data then varies from run to run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ torch.cuda.synchronize = lambda *_: None
 
 
 class CpuForCuda(TorchFunctionMode):
-    """Makes tensors on the CPU where the GPU is asked for: the schedules count tokens on ``device="cuda"``."""
+    """Creates tensors on the CPU where the GPU is requested: the schedules count tokens on ``device="cuda"``."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -53,7 +53,7 @@ class CpuForCuda(TorchFunctionMode):
 
 
 class Block(nn.Module):
-    """One model chunk; its stage is its place in the loop around all ranks."""
+    """One model chunk; its stage is its position in the loop around all ranks."""
 
     def __init__(self, config, chunk, chunks):
         super().__init__()
@@ -86,7 +86,7 @@ def forward_step(batches, model):
 
 
 def batches_of(chunks):
-    """The same batches for every step; each chunk has an iterator of its own, and only stage 0 reads it."""
+    """The same batches for every step. Each chunk has its own iterator, and only stage 0 reads it."""
     batches = torch.randn(MICROBATCHES, LENGTH, ROWS, WIDTH, generator=torch.Generator().manual_seed(0))
     batches[..., 0] = torch.arange(float(MICROBATCHES)).view(-1, 1, 1)
     iterators = [itertools.cycle(batches) for _ in range(chunks)]

@@ -1,6 +1,6 @@
 """A pipeline in one process that starts and stops the recorder by hand. Arguments: OUT [custom]
 
-GPipe over one stage, with an evaluation between its steps (torch 2.13 evaluates no looped schedule); or, with
+GPipe over one stage, with an evaluation between its steps (torch 2.13 cannot evaluate a looped schedule); or, with
 `custom`, a looped schedule over two stages whose backward passes are a custom function.
 """
 
@@ -21,7 +21,7 @@ from stagescope import record
 
 
 class OwnStage(PipelineStage):
-    """A stage that adds something of its own around torch's forward."""
+    """A stage with its own code around torch's forward."""
 
     def forward_one_chunk(self, *args, **kwargs):
         return super().forward_one_chunk(*args, **kwargs)
@@ -46,7 +46,7 @@ def state():
 
 
 def custom_backward(action, context):
-    """Run a full backward without the stage's wrapped method, as a graph-based runner does."""
+    """Run a full backward without the stage's wrapped method, like a graph-based runner."""
     schedule = context.schedule_ref
     stage = next(stage for stage in schedule._stages if stage.stage_index == action.stage_index)
     loss = schedule._maybe_get_loss(stage, action.microbatch_index)

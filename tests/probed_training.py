@@ -1,7 +1,7 @@
-"""A pipeline training that writes down itself, inside the model, what it computes when: the truth of a recording.
+"""A pipeline training that logs inside the model what it computes when: the truth for a recording.
 
 Column 0 of every activation carries the micro-batch's number through all stages, so the autograd functions below know
-which micro-batch they work on, whatever the schedule. Usage: fork_ranks.py 4 probed_training.py SCHEDULE OUT [STEPS]
+their micro-batch, whatever the schedule is. Usage: fork_ranks.py 4 probed_training.py SCHEDULE OUT [STEPS]
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.stage = stage
 
     def forward(self, value):
-        # Shapes are inferred with tensors that hold nothing, or anything.
+        # Shapes are inferred with meta tensors or with uninitialized ones.
         number = -1.0 if value.is_meta else float(value[0, 0].detach())
         microbatch = round(number) if 0 <= number < MICROBATCHES else -1
         weight = ProbeWeight.apply(self.linear.weight, self.stage, microbatch)

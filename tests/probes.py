@@ -1,4 +1,4 @@
-"""What the training scripts put into their models to write down themselves what is computed when: the truth."""
+"""Functions with which the training scripts log inside their models what is computed when: the truth."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LOG: list[tuple[str, int, int, int, int]] = []
 
 
 def log_work(kind: str, stage: int, microbatch: int) -> None:
-    """Do work that takes a while, and note what of which action it was."""
+    """Do work that takes a while, and log it with its action."""
     start_ns = time.monotonic_ns()
     time.sleep(SECONDS)
     LOG.append((kind, stage, microbatch, start_ns, time.monotonic_ns()))
 
 
 class ProbeOutput(torch.autograd.Function):
-    """Passes a stage's output and its gradient on; `backward` is what the way back is called."""
+    """Passes a stage's output and its gradient through; `backward` is the name of the backward pass."""
 
     @staticmethod
     def forward(ctx, value, stage, microbatch, backward="backward"):
@@ -39,7 +39,7 @@ class ProbeOutput(torch.autograd.Function):
 
 
 def finish(out: Path, losses: list[float]) -> None:
-    """Write down this rank's truth, and leave when all have."""
+    """Write this rank's log, and exit when all ranks have done so."""
     out.mkdir(parents=True, exist_ok=True)
     truth = {"log": LOG, "losses": losses}
     (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(truth), encoding="utf-8")

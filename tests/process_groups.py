@@ -1,4 +1,4 @@
-"""Run programs that start others, so that none outlives a test and no test waits again for what hung once."""
+"""Runs programs that start others, so that none outlives a test and a hanging one is awaited only once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 240
 
 
 def run_group(command: Sequence[str], **options) -> subprocess.CompletedProcess[str]:
-    """Return how a program ended and what it said; past LIMIT_S, it and all that it started are killed."""
+    """Return how a program ended and its output; after LIMIT_S, it and all its children are killed."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, start_new_session=True, **pipes, **options) as process:
         try:
@@ -40,13 +40,13 @@ def _ended(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def once(function: Callable[P, T]) -> Callable[P, T]:
-    """Call a function once for the same arguments: what it returned or raised then, it does every time."""
+    """Call a function once per combination of arguments; later calls return or raise the same."""
 
     @functools.cache
     def outcome(*args: P.args, **kwargs: P.kwargs) -> tuple[T | None, Exception | None]:
         try:
             return function(*args, **kwargs), None
-        except Exception as error:  # noqa: BLE001 - it is raised again, each time
+        except Exception as error:  # noqa: BLE001 - raised again on each call
             return None, error
 
     @functools.wraps(function)

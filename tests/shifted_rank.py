@@ -1,8 +1,8 @@
-"""Run a training as one rank whose recorder reads a clock that is off, as on a machine of its own.
+"""Runs a training as one rank whose recorder reads a shifted clock, as if on a different machine.
 
-The shift and its drift are planted exactly: `shifted_ns` is undone by `unshifted_ns` to the nanosecond. The wall clock
-of the recorder goes off with its monotonic clock, and the boot id is another, so that only the messages of the run tell
-how far the two machines are apart. Usage: shifted_rank.py ZERO_NS SCRIPT [ARGUMENT]...
+Offset and drift are planted exactly: `unshifted_ns` reverts `shifted_ns` to the nanosecond. The recorder's wall clock
+is shifted together with its monotonic clock, and the boot id differs, so only the messages of the run show the offset
+between the two machines. Usage: shifted_rank.py ZERO_NS SCRIPT [ARGUMENT]...
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from stagescope.record import clock, process_facts
 
 SHIFT_NS = 30_000_000
 DRIFT_ONE_IN = 20_000
-"""A nanosecond more in so many: 50 ppm."""
+"""One additional nanosecond per this many: 50 ppm."""
 
 OTHER_BOOT = "another-boot"
 
 
 def shifted_ns(true_ns, zero_ns):
-    """Return what the clock shows at a true time: it is ahead, and runs fast from `zero_ns` on."""
+    """Return the reading of the clock at a true time: it is ahead, and runs fast from `zero_ns` on."""
     return true_ns + SHIFT_NS + (true_ns - zero_ns) // DRIFT_ONE_IN
 
 
 def unshifted_ns(shown_ns, zero_ns):
-    """Return the one true time at which the clock shows `shown_ns` (a number, or an array of them)."""
+    """Return the true time at which the clock shows `shown_ns` (a number or an array)."""
     since_ns = shown_ns - SHIFT_NS - zero_ns
     return zero_ns - (-since_ns * DRIFT_ONE_IN // (DRIFT_ONE_IN + 1))
 
 
 def shift_recorder(zero_ns: int) -> None:
-    """Let the recorder of this process read the shifted clock; before the training imports a framework."""
+    """Let the recorder of this process read the shifted clock; called before the training imports a framework."""
 
     def monotonic_ns() -> int:
         return shifted_ns(time.monotonic_ns(), zero_ns)

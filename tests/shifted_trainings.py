@@ -1,4 +1,4 @@
-"""A real training of four processes, two of which have their recorder's clock off: raw stamps, and the true ones."""
+"""A real training on four processes, two of which record with a shifted clock: raw and true timestamps."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ TIMESTAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 @dataclass(frozen=True)
 class ShiftedTraining:
-    """Where the recordings lie, and when the clock of the shifted ranks began to drift."""
+    """The directory of the recordings, and the time at which the clock of the shifted ranks began to drift."""
 
     directory: Path
     zero_ns: int
 
     def true_spans(self) -> pl.DataFrame:
-        """Return the raw spans in their order, with the stamps that rank 0's clock would have shown, exactly.
+        """Return the raw spans in their order, with the exact timestamps that rank 0's clock would have shown.
 
-        CLOCK_MONOTONIC is common to all ranks; what the reader added to bring a machine to its wall clock is in
-        `clocks`, and taken off before the shift is undone.
+        All ranks share CLOCK_MONOTONIC. The offset that the reader added to convert a machine to its wall clock is in
+        `clocks` and is subtracted before the shift is reverted.
         """
         raw = read(self.directory, align=False)
         added_ns = dict(
@@ -55,10 +55,10 @@ class ShiftedTraining:
 
 @cache
 def shifted_training(schedule: str = "1F1B", steps: int = 60) -> ShiftedTraining:
-    """Train with ranks 2 and 3 on a machine whose clock is off; raises with what a rank said if it fails."""
+    """Train with ranks 2 and 3 on a machine with a shifted clock; raises with the output of a rank that fails."""
     directory, zero_ns, port = scratch_directory("shifted"), time.monotonic_ns(), free_port()
-    told = [schedule, str(steps), str(MICROBATCHES), *([MILLISECONDS] * RANKS)]
-    script = [str(TESTS / "sleeping_training.py"), *told]
+    arguments = [schedule, str(steps), str(MICROBATCHES), *([MILLISECONDS] * RANKS)]
+    script = [str(TESTS / "sleeping_training.py"), *arguments]
     shifted = [str(TESTS / "shifted_rank.py"), str(zero_ns)]
     inherited = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     environment = recording_environment(directory, steps=None, run=schedule, inherited=inherited)
@@ -72,9 +72,9 @@ def shifted_training(schedule: str = "1F1B", steps: int = 60) -> ShiftedTraining
         for rank in range(RANKS)
     ]  # fmt: skip
     try:
-        said = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
+        printed = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * RANKS, "\n".join(said)[-3000:]
+    assert [process.returncode for process in processes] == [0] * RANKS, "\n".join(printed)[-3000:]
     return ShiftedTraining(directory, zero_ns)

@@ -1,9 +1,9 @@
-"""A pipeline training of which every stage sleeps for as long as it is told.
+"""A pipeline training whose stages sleep for a given time.
 
 Usage: fork_ranks.py RANKS sleeping_training.py SCHEDULE STEPS MICROBATCHES MILLISECONDS...
 
-One number of milliseconds per stage of the model: a stage sleeps so long in each of F, I and W. Everything else
-is the demo's training (src/stagescope/demo/train.py), whose blocks these are.
+One number of milliseconds per stage of the model, which is the time that it sleeps in each of F, I and W. Everything
+else, including the blocks, is from the demo (src/stagescope/demo/train.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run real trainings under the recorder, each once per test session."""
+"""Runs real trainings under the recorder, each once per test session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RANKS = 4
 
 @dataclass(frozen=True)
 class Training:
-    """A recorded training: its recordings, and what the model itself wrote down, by rank."""
+    """A recorded training: its recordings, and what the model itself logged, by rank."""
 
     directory: Path
     log: dict[int, list[list]]
@@ -55,6 +55,6 @@ def record_training(schedule: str, *, steps: str | None = None, recorded: bool =
         environment = recording_environment(directory, steps=steps, run=schedule, inherited=environment)
     done = run_ranks([str(TESTS / "probed_training.py"), schedule, str(truth)], environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    told = {rank: json.loads((truth / f"rank{rank}.json").read_text()) for rank in range(RANKS)}
-    losses = next(one["losses"] for one in told.values() if one["losses"])
-    return Training(directory, {rank: one["log"] for rank, one in told.items()}, losses)
+    logs = {rank: json.loads((truth / f"rank{rank}.json").read_text()) for rank in range(RANKS)}
+    losses = next(one["losses"] for one in logs.values() if one["losses"])
+    return Training(directory, {rank: one["log"] for rank, one in logs.items()}, losses)

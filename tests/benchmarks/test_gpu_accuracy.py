@@ -1,4 +1,4 @@
-"""The parts of the benchmark that need no GPU: reading both recordings of a action, and saying that there is none."""
+"""The parts of the benchmark that need no GPU: reading both recordings of an action, and the message without a GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def event(category, ts, dur, name="", **args):
     return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "args": args}
 
 
-def test_a_action_lasts_from_the_first_to_the_last_kernel_that_was_launched_in_it(benchmark):
+def test_action_spans_its_first_to_last_kernel(benchmark):
     trace = {
         "baseTimeNanoseconds": 1_000_000,
         "traceEvents": [
@@ -56,7 +56,7 @@ def test_a_action_lasts_from_the_first_to_the_last_kernel_that_was_launched_in_i
     assert benchmark.cupti_actions(trace) == {3: (1_100_000, 1_200_500), 4: (1_300_000, 1_310_000)}
 
 
-def test_recorded_actions_are_brought_to_the_wall_clock(benchmark, tmp_path):
+def test_recorded_actions_are_converted_to_the_wall_clock(benchmark, tmp_path):
     frames = recording_frames([span_record("forward", 100, 200, microbatch=7), span_record("loss", 1, 2)])
     anchors = fmt.DEVICE_ANCHOR.pack(0, 0, 8_000, 0) + fmt.DEVICE_ANCHOR.pack(9, 9, 8_000, 4_500)
     frames.insert(3, (fmt.DEVICE_CLOCK, anchors))
@@ -66,11 +66,9 @@ def test_recorded_actions_are_brought_to_the_wall_clock(benchmark, tmp_path):
     assert errors_ns == [4_500]
 
 
-def test_a_recording_of_a_device_agrees_with_the_truth_that_is_planted_there(
-    benchmark, tmp_path, monkeypatch
-):
+def test_device_recording_recovers_the_planted_truth(benchmark, tmp_path, monkeypatch):
     device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0, offset_ns=10**12, drift_ppm=50.0)
-    monkeypatch.setattr(devices, "find_device", lambda told: device)
+    monkeypatch.setattr(devices, "find_device", lambda reported: device)
     truth = {}
     record.start(tmp_path)
     anchor = read_anchor()
@@ -91,7 +89,7 @@ def test_a_recording_of_a_device_agrees_with_the_truth_that_is_planted_there(
     assert max(map(abs, errors["start"] + errors["end"])) < limit_us
 
 
-def test_figures_are_printed_for_starts_ends_and_durations(benchmark, capsys):
+def test_errors_are_printed_for_starts_ends_and_durations(benchmark, capsys):
     errors = {
         "actions": [3.0],
         "start": [1.0, -2.0, 9.0],
@@ -100,13 +98,13 @@ def test_figures_are_printed_for_starts_ends_and_durations(benchmark, capsys):
         "stated": [4.0],
     }
     assert benchmark.print_errors("one process", errors) == (1.0, 9.0)
-    told = capsys.readouterr().out.splitlines()
-    assert told[1] == "one process: 3 of 3 actions compared"
-    assert told[3].split() == ["start", "2.00", "9.00", "2.67"]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1] == "one process: 3 of 3 actions compared"
+    assert printed[3].split() == ["start", "2.00", "9.00", "2.67"]
 
 
 @pytest.mark.slow
-def test_without_a_gpu_it_says_so_and_is_no_failure():
+def test_missing_gpu_is_reported_and_is_no_failure():
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "gpu_accuracy.py")],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": ""},

@@ -1,4 +1,4 @@
-"""The shape of megatron/core/pipeline_parallel/combined_1f1b.py."""
+"""The structure of megatron/core/pipeline_parallel/combined_1f1b.py."""
 # ruff: noqa: ARG001, FBT002, PLR0917  # the signatures are Megatron's
 
 from __future__ import annotations

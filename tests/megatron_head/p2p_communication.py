@@ -1,4 +1,4 @@
-"""The shape of megatron/core/pipeline_parallel/p2p_communication.py."""
+"""The structure of megatron/core/pipeline_parallel/p2p_communication.py."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _batched_p2p_ops(
         "tensor_send_prev": tensor_send_prev, "tensor_recv_prev": tensor_recv_prev,
         "tensor_send_next": tensor_send_next, "tensor_recv_next": tensor_recv_next,
     })  # fmt: skip
-    return [Work("+".join(names))] if names else []  # as NCCL does: one handle for the whole batch
+    return [Work("+".join(names))] if names else []  # like NCCL: one handle for the whole batch
 
 
 def _p2p_ops(

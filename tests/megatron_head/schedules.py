@@ -1,4 +1,4 @@
-"""The shape of megatron/core/pipeline_parallel/schedules.py: a backward is no longer told the model's type."""
+"""The structure of megatron/core/pipeline_parallel/schedules.py, whose backward no longer receives the model's type."""
 # ruff: noqa: ARG001, FBT002, PLR0917  # the signatures are Megatron's
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def forward_backward_no_pipelining(
 def forward_backward_pipelining_without_interleaving(
     *, forward_step_func, data_iterator, model, num_microbatches, forward_only=False, p2p_communicator=None
 ):
-    """1F1B as the second of three ranks runs it: one micro-batch to warm up."""
+    """1F1B on the second of three ranks: one warm-up micro-batch."""
     link = p2p_communicator
     waiting = []
     received, _, _ = link.communicate(batched=True, recv_prev=True)
@@ -82,7 +82,7 @@ def forward_backward_pipelining_without_interleaving(
 def forward_backward_pipelining_with_interleaving(
     *, forward_step_func, data_iterator, model, num_microbatches, forward_only=False, p2p_communicator=None
 ):
-    """One forward of chunk 0 and then a merged call: the forward of chunk 1 and the backward of chunk 0."""
+    """One forward of chunk 0, then a merged call: the forward of chunk 1 and the backward of chunk 0."""
     link = p2p_communicator
     received, _, handles = link.communicate(batched=False, recv_prev=True, wait=False)
     handles["recv_prev"].wait()

@@ -1,8 +1,8 @@
-"""Run under real Paddle: fleet's dynamic-graph pipeline on CPU processes, with its own timeline switched on.
+"""Run under real Paddle: fleet's dynamic-graph pipeline on CPU processes, with its own timeline turned on.
 
     python -m paddle.distributed.launch --nproc_per_node 2 --backend gloo fleet_pipeline.py MICROBATCHES STEPS
 
-The records lie in the working directory afterwards.
+The records are in the working directory afterwards.
 """
 
 import sys

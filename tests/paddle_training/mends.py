@@ -1,6 +1,6 @@
-"""What Paddle 3.3.1 lacks to train a pipeline on a CPU: three places that expect a device.
+"""Three changes that let Paddle 3.3.1 train a pipeline on a CPU, in places that expect a device.
 
-They are mended from outside; the schedule, and whatever records it, stay Paddle's own.
+They are applied from outside; the schedule and its profiler are Paddle's own.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ from paddle.distributed.fleet.meta_parallel.pp_utils import p2p_communication
 def mend():
     """Let fleet's pipeline train on CPU processes over gloo."""
     paddle.set_device("cpu")
-    distributed.parallel.ParallelEnv._device_id = 0  # which a CPU process does not have
+    distributed.parallel.ParallelEnv._device_id = 0  # missing in a CPU process
     mend_synchronize()
     p2p_communication.batch_send_recv_on_calc_stream = exchange
 
 
 def mend_synchronize():
-    """Let stamps be taken without a device to wait for."""
+    """Take timestamps without waiting for a device."""
     synchronize = paddle.device.synchronize
 
     def where_there_is_one(*arguments):

@@ -1,9 +1,9 @@
-"""Run under real Paddle: a fleet pipeline on CPU processes that writes down itself what it computes when.
+"""Run under real Paddle: a fleet pipeline on CPU processes that logs what it computes when.
 
     python -m paddle.distributed.launch --nproc_per_node N --backend gloo probed_fleet.py OUT MICROBATCHES STEPS
 
-Column 0 of every activation carries the micro-batch's number through all stages, so the probes below know which
-micro-batch they work on, whatever the schedule.
+Column 0 of every activation carries the micro-batch's number through all stages, so the probes below know their
+micro-batch, whatever the schedule is.
 """
 
 import json
@@ -31,22 +31,22 @@ def log_work(kind, stage, microbatch):
 
 
 class Probe(PyLayer):
-    """Hands its input on and writes down both passes."""
+    """Passes its input through and logs both passes."""
 
     @staticmethod
     def forward(ctx, value, stage, microbatch):
-        ctx.job = (stage, microbatch)
+        ctx.place = (stage, microbatch)
         log_work("forward", stage, microbatch)
         return value.clone()
 
     @staticmethod
     def backward(ctx, grad):
-        log_work("backward", *ctx.job)
+        log_work("backward", *ctx.place)
         return grad
 
 
 class Block(nn.Layer):
-    """One stage: a linear layer beside the number of the micro-batch."""
+    """One stage: a linear layer next to the number of the micro-batch."""
 
     def __init__(self, stage):
         super().__init__()
@@ -88,9 +88,9 @@ def main():
     labels = paddle.zeros([SAMPLES * MICROBATCHES, WIDTH - 1])
     losses = [model.train_batch([inputs, labels], optimizer).item() for _ in range(STEPS)]
     evaluated = model.eval_batch([inputs, labels], compute_loss=True).item()
-    told = {"log": LOG, "losses": losses, "evaluated": evaluated}
+    truth = {"log": LOG, "losses": losses, "evaluated": evaluated}
     OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / f"rank{distributed.get_rank()}.json").write_text(json.dumps(told), encoding="utf-8")
+    (OUT / f"rank{distributed.get_rank()}.json").write_text(json.dumps(truth), encoding="utf-8")
 
 
 main()

@@ -1,9 +1,9 @@
-"""Run under real Paddle: one process of a pipeline, its micro-batch jobs under Paddle's executor and profiler.
+"""Run under real Paddle: one process of a pipeline, with its jobs under Paddle's executor and profiler.
 
     python static_executor.py OUT_DIRECTORY WORKER_NAME RANK RANKS MICROBATCHES STEPS
 
-The jobs stand in 1F1B order and compute something small. Processes do not talk to one another: the executor writes
-the same events either way. WORKER_NAME may be empty, for the name that Paddle gives.
+The jobs are in 1F1B order and compute a small product. Processes do not communicate: the executor writes the same
+events with and without communication. WORKER_NAME may be empty, for Paddle's default name.
 """
 
 import sys
@@ -17,7 +17,7 @@ WIDTH, SKIPPED_STEPS = 64, 2
 
 
 def one_f_one_b():
-    """Return the rank's jobs: warm-up forwards, then pairs, then the backwards that are left, then the optimizer."""
+    """Return the rank's jobs: warm-up forwards, then pairs, then the remaining backwards, then the optimizer."""
     warmup = min(RANKS - 1 - RANK, MICROBATCHES)
     forwards, backwards = list(range(MICROBATCHES)), list(range(MICROBATCHES))
     order = [("forward", forwards.pop(0)) for _ in range(warmup)]
@@ -40,6 +40,6 @@ recorder = profiler.Profiler(
 )
 recorder.start()
 for _ in range(SKIPPED_STEPS + STEPS + 1):
-    executor.run([], True, True)  # return numpy; profile the jobs
+    executor.run([], True, True)  # return_numpy, enable_job_schedule_profiler
     recorder.step()
 recorder.stop()

@@ -1,4 +1,4 @@
-"""Micro-batch jobs for Paddle's executor that compute something small."""
+"""Jobs for Paddle's executor that compute a small product."""
 
 import paddle
 from paddle.base import core

@@ -1,4 +1,4 @@
-"""Run under real Paddle: three steps of a list of micro-batch jobs under its executor. Arguments: [profiled]"""
+"""Run under real Paddle: three steps of a list of jobs under its executor. Arguments: [profiled]"""
 
 import sys
 

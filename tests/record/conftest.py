@@ -1,4 +1,4 @@
-"""Disks that behave badly."""
+"""A file system that runs full."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Stage:
         return stage, microbatch, chunk
 
 
-def test_a_decorated_function_does_what_it_did():
+def test_decorated_function_returns_its_result():
     stage = Stage()
     assert stage.forward(1, 2) == stage.forward(x=1, microbatch=2) == 3
     assert (Stage.forward.__name__, Stage.forward.__doc__) == ("forward", "Compute.")
@@ -45,7 +45,7 @@ def test_a_decorated_function_does_what_it_did():
     assert stage.forward(1, 2) == 3
 
 
-def test_numbers_come_from_the_decorator_or_from_the_call(tmp_path):
+def test_numbers_come_from_decorator_or_call_arguments(tmp_path):
     stage = Stage()
     stage.forward(0, 5)
     stage.forward(0, microbatch=np.int64(6))
@@ -57,7 +57,7 @@ def test_numbers_come_from_the_decorator_or_from_the_call(tmp_path):
     ]
 
 
-def test_what_is_no_number_is_not_known(tmp_path):
+def test_non_integer_arguments_are_recorded_as_unknown(tmp_path):
     @record.action("optimizer")
     def step(microbatch, stage=None):
         return microbatch, stage
@@ -67,7 +67,7 @@ def test_what_is_no_number_is_not_known(tmp_path):
     assert recorded(tmp_path) == [("optimizer", None, None, None, None)] * 2
 
 
-def test_another_word_is_other_under_that_name(tmp_path):
+def test_unknown_kind_is_recorded_as_other_with_that_name(tmp_path):
     @record.action("loading")
     def load(microbatch):
         return microbatch
@@ -76,13 +76,13 @@ def test_another_word_is_other_under_that_name(tmp_path):
     assert recorded(tmp_path) == [("other", None, 3, None, "loading")]
 
 
-def test_a_function_written_in_c_is_timed_as_well(tmp_path):
+def test_builtin_function_is_timed(tmp_path):
     largest = record.action("loss", microbatch=4)(max)
     assert largest(1, 2) == 2
     assert recorded(tmp_path) == [("loss", None, 4, None, None)]
 
 
-def test_an_exception_passes_and_the_action_ends_there(tmp_path):
+def test_exception_propagates_and_ends_the_action(tmp_path):
     @record.action("forward", microbatch=1)
     def fail():
         raise ZeroDivisionError("mine")
@@ -92,7 +92,7 @@ def test_an_exception_passes_and_the_action_ends_there(tmp_path):
     assert recorded(tmp_path) == [("forward", None, 1, None, None)]
 
 
-def test_outside_the_wanted_steps_nothing_is_recorded(tmp_path):
+def test_nothing_is_recorded_outside_the_selected_steps(tmp_path):
     stage = Stage()
     for step in range(4):
         with record.profile_range(step, 1, 2):
@@ -100,13 +100,13 @@ def test_outside_the_wanted_steps_nothing_is_recorded(tmp_path):
     assert [row[2] for row in recorded(tmp_path)] == [1]
 
 
-def test_a_action_is_timed_by_the_timer_so_that_a_device_may_do_it(monkeypatch):
-    told = []
+def test_action_is_timed_by_the_timer(monkeypatch):
+    ended = []
     timer = session.recorder.timer
     monkeypatch.setattr(timer, "begin", lambda: "a moment of the device")
-    monkeypatch.setattr(timer, "end", lambda *given: told.append(given))
+    monkeypatch.setattr(timer, "end", lambda *given: ended.append(given))
     Stage().forward(0, 2)
-    assert told[0][:5] == ("a moment of the device", 1, 1, 2, -1)
+    assert ended[0][:5] == ("a moment of the device", 1, 1, 2, -1)
 
 
 DOCUMENT = DOCS / "recording.md"
@@ -115,11 +115,11 @@ EXAMPLES = re.findall(
 )
 
 
-def test_the_documents_example_of_a_pipeline_records_its_actions(tmp_path, monkeypatch):
+def test_pipeline_example_of_the_docs_records_its_actions(tmp_path, monkeypatch):
     record.stop()
     monkeypatch.chdir(tmp_path)
     (example,) = [text for text in EXAMPLES if "record.action" in text]
-    exec(compile(example, "recording.md", "exec"), {})  # noqa: S102 - our own document
+    exec(compile(example, "recording.md", "exec"), {})  # noqa: S102 - code of the documentation
     actions = (
         workflow.read(tmp_path / "recordings").spans.sort("start_ns").select("step", "kind", "microbatch")
     )
@@ -128,7 +128,7 @@ def test_the_documents_example_of_a_pipeline_records_its_actions(tmp_path, monke
     ]
 
 
-def test_the_documents_other_examples_run(tmp_path, monkeypatch):
+def test_other_examples_of_the_docs_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for example in EXAMPLES:
         if "record.action" not in example:

@@ -23,22 +23,22 @@ def nothing():
     return None
 
 
-def test_chunks_handed_out_never_exceed_five_mebibytes():
+def test_pool_hands_out_at_most_five_mebibytes():
     chunks = take_all(ChunkPool())
     assert len(chunks) * CHUNK_BYTES <= DEFAULT_CAPACITY_BYTES == 5 * 2**20
     assert (len(chunks) + 1) * CHUNK_BYTES > DEFAULT_CAPACITY_BYTES
 
 
-def test_a_chunk_holds_whole_records():
+def test_chunk_size_is_a_multiple_of_the_record_size():
     assert CHUNK_BYTES % RECORD_BYTES == 0
     assert LAST_RECORD + RECORD_BYTES == CHUNK_BYTES
 
 
-def test_a_pool_smaller_than_a_chunk_has_one():
+def test_pool_has_at_least_one_chunk():
     assert len(take_all(ChunkPool(1))) == 1
 
 
-def test_a_chunk_given_back_is_handed_out_again_and_empty():
+def test_returned_chunk_is_reused_empty():
     pool = ChunkPool(CHUNK_BYTES)
     chunk = pool.take()
     chunk.used, chunk.flushed = 200, 100
@@ -47,7 +47,7 @@ def test_a_chunk_given_back_is_handed_out_again_and_empty():
     assert (chunk.used, chunk.flushed) == (0, 0)
 
 
-def test_a_closed_pool_hands_out_nothing_and_keeps_nothing():
+def test_closed_pool_hands_out_nothing_and_frees_its_memory():
     pool = ChunkPool()
     chunk = pool.take()
     pool.close()
@@ -55,7 +55,7 @@ def test_a_closed_pool_hands_out_nothing_and_keeps_nothing():
     assert take_all(pool) == []
 
 
-def test_threads_that_take_at_once_never_share_a_chunk():
+def test_concurrent_threads_never_share_a_chunk():
     pool = ChunkPool(100 * CHUNK_BYTES)
     taken = []
     threads = [threading.Thread(target=lambda: taken.extend(take_all(pool))) for _ in range(8)]
@@ -66,7 +66,7 @@ def test_threads_that_take_at_once_never_share_a_chunk():
     assert len(taken) == len(set(map(id, taken))) == 100
 
 
-def test_a_full_chunk_goes_to_the_writer_and_wakes_it():
+def test_full_chunk_is_queued_and_wakes_the_writer():
     pool, woken = ChunkPool(2 * CHUNK_BYTES), []
     buffer = ThreadBuffer(pool, 0, lambda: woken.append(True))
     first = buffer.chunk
@@ -76,7 +76,7 @@ def test_a_full_chunk_goes_to_the_writer_and_wakes_it():
     assert woken == [True]
 
 
-def test_a_span_without_room_is_counted():
+def test_span_without_free_space_is_counted():
     pool = ChunkPool(CHUNK_BYTES)
     buffer = ThreadBuffer(pool, 0, nothing)
     buffer.turn_over()
@@ -84,7 +84,7 @@ def test_a_span_without_room_is_counted():
     assert buffer.dropped == 3
 
 
-def test_room_is_found_again_after_the_writer_has_emptied_a_chunk():
+def test_space_is_available_after_the_writer_emptied_a_chunk():
     pool = ChunkPool(CHUNK_BYTES)
     buffer = ThreadBuffer(pool, 0, nothing)
     buffer.turn_over()
@@ -94,7 +94,7 @@ def test_room_is_found_again_after_the_writer_has_emptied_a_chunk():
 
 
 class Interrupted(ChunkPool):
-    """A pool in which a signal handler records a span each time a chunk is asked for."""
+    """A pool in which a signal handler records a span whenever a chunk is requested."""
 
     handler = staticmethod(nothing)
 
@@ -104,7 +104,7 @@ class Interrupted(ChunkPool):
         return super().take()
 
 
-def test_a_signal_handler_that_finds_room_first_costs_no_chunk():
+def test_chunk_is_returned_when_a_signal_handler_installed_one_first():
     pool = Interrupted(2 * CHUNK_BYTES)
     buffer = ThreadBuffer(pool, 0, nothing)
     pool.full.append(buffer.chunk)
@@ -116,7 +116,7 @@ def test_a_signal_handler_that_finds_room_first_costs_no_chunk():
     assert len(take_all(pool)) == 1
 
 
-def test_no_room_for_a_chunk_is_a_drop_and_no_error(monkeypatch):
+def test_memory_error_drops_the_span(monkeypatch):
     def no_memory():
         raise MemoryError
 
@@ -128,7 +128,7 @@ def test_no_room_for_a_chunk_is_a_drop_and_no_error(monkeypatch):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_the_end_of_a_thread_is_seen_in_its_own_storage(ends):
+def test_thread_end_is_detected_by_its_local_storage(ends):
     buffer = ThreadBuffer(ChunkPool(), 0, nothing)
     local, go_on = threading.local(), threading.Event()
 

@@ -1,6 +1,6 @@
-"""Faults injected into whole recordings: what was acknowledged is there, nothing is wrong, every loss is counted.
+"""Fault injection into whole recordings: acknowledged spans are present, nothing is wrong, every loss is counted.
 
-docs/reliability.md lists all faults that are tried, and the tests that try them.
+docs/reliability.md lists all injected faults and their tests.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ print(json.dumps(acknowledged))
 """
 
 
-def test_200_kills_at_random_moments_lose_nothing_that_was_acknowledged(tmp_path):
+def test_random_kills_lose_no_acknowledged_span(tmp_path):
     done = run_child(KILLED, tmp_path, KILLS, timeout=120)
     assert done.returncode == 0, done.stderr
     acknowledged = json.loads(done.stdout)
@@ -88,7 +88,7 @@ def check_killed(files, acknowledged, *, bounded):
 
 
 class FailingCalls:
-    """Stands in for a call of the system: the n-th fails as planted, or writes a part; the others are made."""
+    """Replaces a system call: call number n fails as planned or writes only a part; all others are executed."""
 
     def __init__(self, call, fault, at):
         self.call, self.fault, self.at, self.calls = call, fault, at, 0
@@ -112,7 +112,7 @@ FAULTS = {
     "ftruncate": (errno.EIO,),
     "makedirs": (errno.EROFS, errno.ENOSPC),
 }
-"""Calls that recordings make of the system, and how each is made to fail."""
+"""The system calls that a recording makes, and the failures of each."""
 BATCH, BATCHES = 800, 24
 SPANS = [
     b"".join(span_record(microbatch=batch * BATCH + at, name=batch + 1) for at in range(BATCH))
@@ -121,7 +121,7 @@ SPANS = [
 
 
 def record_all(directory, max_bytes):
-    """Return how many spans a small recording has stored and lost; several files follow one another in it."""
+    """Return how many spans a small recording with several segments has stored and lost."""
     recording = Recording(str(directory), max_bytes)
     recording.describe({"rank": 0, "host": "h", "boot": "b", "pid": 1, "process_start_ns": 1})
     for batch in range(BATCHES):
@@ -136,7 +136,7 @@ def record_all(directory, max_bytes):
 
 @pytest.mark.parametrize(("call", "fault"), [(call, fault) for call in FAULTS for fault in FAULTS[call]])
 @pytest.mark.parametrize("max_bytes", [0, MIN_MAX_BYTES])
-def test_whichever_call_of_the_system_fails_every_span_is_stored_or_counted(
+def test_every_span_is_stored_or_counted_when_a_system_call_fails(
     tmp_path, monkeypatch, call, fault, max_bytes
 ):
     at, made = 0, 1
@@ -165,7 +165,7 @@ def check_stored(directory, stored, lost):
     assert (named == timeline.spans["microbatch"] // BATCH).all()
 
 
-def test_on_a_full_disk_every_span_is_stored_or_counted_and_recording_goes_on_with_room(small_disk):
+def test_full_disk_loses_only_counted_spans_and_recording_continues(small_disk):
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\0" * 48_000)
     recorder = Recorder(str(small_disk))
@@ -187,8 +187,8 @@ def test_on_a_full_disk_every_span_is_stored_or_counted_and_recording_goes_on_wi
     assert contents.end is not None
 
 
-def test_after_a_loss_of_power_what_was_synchronized_is_there_and_nothing_is_wrong(tmp_path, monkeypatch):
-    """Blocks that were written after the last synchronization may be missing in any combination."""
+def test_power_loss_keeps_synced_data_and_never_yields_wrong_spans(tmp_path, monkeypatch):
+    """Blocks written after the last sync may be missing in any combination."""
     synchronized = []
     monkeypatch.setattr(
         file_module.os, "fdatasync", lambda descriptor: synchronized.append(os.fstat(descriptor).st_size)
@@ -206,7 +206,7 @@ def test_after_a_loss_of_power_what_was_synchronized_is_there_and_nothing_is_wro
     safe = read_contents(data[: synchronized[-1]]).spans["microbatch"].tolist()
     assert safe == list(range(550))
     for seed in range(200):
-        damaged, chance = bytearray(data), random.Random(seed)  # noqa: S311  # planted, not secret
+        damaged, chance = bytearray(data), random.Random(seed)  # noqa: S311  # reproducible, not secret
         for at in range(synchronized[-1] // block + 1, len(data) // block + 1):
             if chance.random() < 0.5:
                 damaged[at * block : (at + 1) * block] = bytes(len(data[at * block : (at + 1) * block]))
@@ -220,7 +220,7 @@ def test_after_a_loss_of_power_what_was_synchronized_is_there_and_nothing_is_wro
 
 
 @pytest.mark.slow
-def test_a_burst_of_ten_million_spans_is_counted_to_the_last_one(tmp_path):
+def test_burst_beyond_disk_speed_is_counted_exactly(tmp_path):
     recorder, count = Recorder(str(tmp_path), max_bytes=16 * 2**20), 10_000_000
     emit = recorder.emit
     for number in range(count):

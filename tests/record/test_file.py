@@ -21,7 +21,7 @@ FRAMES = [b"a" * 10, b"b" * 300, b"c", b"d" * 50, b"", b"e" * 77]
 
 
 class FaultyWrites:
-    """Stands in for os.write and os.ftruncate: the n-th write does what `fault` says, the others write all."""
+    """Replaces os.write and os.ftruncate: write number n fails as given by `fault`, all others write everything."""
 
     def __init__(self, fault, at):
         self.fault, self.at, self.calls = fault, at, 0
@@ -65,7 +65,7 @@ def frame_file(tmp_path):
 
 
 def payloads(path) -> list[bytes]:
-    """Return the payloads of a file that is nothing but whole frames."""
+    """Return the payloads of a file that consists of complete frames only."""
     with open(path, "rb") as opened:
         items = list(scan_frames(opened.read()))
     assert all(isinstance(item, Frame) for item in items), items
@@ -81,7 +81,7 @@ def planted(monkeypatch, fault, at):
         yield writes
 
 
-def test_frames_are_appended_and_numbered(frame_file):
+def test_appended_frames_are_numbered(frame_file):
     assert frame_file.append(SPANS, b"one")
     assert frame_file.append_json(HEADER, {"rank": 3})
     with open(frame_file.path, "rb") as opened:
@@ -89,13 +89,13 @@ def test_frames_are_appended_and_numbered(frame_file):
     assert found == [(0, SPANS, b"one"), (1, HEADER, b'{"rank":3}')]
 
 
-def test_the_file_is_named_after_its_rank_and_is_private(frame_file, tmp_path):
+def test_file_is_named_after_its_rank_and_private(frame_file, tmp_path):
     assert frame_file.path == str(tmp_path / "rank-00003.sscope")
     assert os.stat(frame_file.path).st_mode & 0o777 == 0o600
 
 
 @pytest.mark.usefixtures("frame_file")
-def test_where_a_name_is_taken_the_process_says_whose_file_it_is(tmp_path):
+def test_taken_name_is_extended_by_the_process_id(tmp_path):
     others = [FrameFile(str(tmp_path), free_names("rank-00003")) for _ in range(2)]
     for other in others:
         other.close()
@@ -105,7 +105,7 @@ def test_where_a_name_is_taken_the_process_says_whose_file_it_is(tmp_path):
     ]
 
 
-def test_no_file_is_ever_overwritten(tmp_path, monkeypatch):
+def test_existing_files_are_never_overwritten(tmp_path, monkeypatch):
     monkeypatch.setattr(file_module, "MAX_NAME_TRIES", 2)
     for _ in range(2):
         FrameFile(str(tmp_path), free_names("rank-00000")).close()
@@ -113,14 +113,14 @@ def test_no_file_is_ever_overwritten(tmp_path, monkeypatch):
         FrameFile(str(tmp_path), free_names("rank-00000"))
 
 
-def test_a_missing_directory_is_made(tmp_path):
+def test_missing_directory_is_created(tmp_path):
     FrameFile(str(tmp_path / "a" / "b"), free_names("rank-00000")).close()
     assert len(list((tmp_path / "a" / "b").iterdir())) == 1
 
 
 @pytest.mark.parametrize("at", range(len(FRAMES)))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_any_write_leaves_whole_frames(tmp_path, monkeypatch, fault, at):
+def test_failed_write_leaves_only_complete_frames(tmp_path, monkeypatch, fault, at):
     frame_file = FrameFile(str(tmp_path), free_names("rank-00000"))
     with planted(monkeypatch, FAULTS[fault], at):
         stored = [payload for payload in FRAMES if frame_file.append(SPANS, payload)]
@@ -130,14 +130,14 @@ def test_a_fault_at_any_write_leaves_whole_frames(tmp_path, monkeypatch, fault, 
 
 
 @pytest.mark.parametrize("short", [1, 13, 20, 25])
-def test_a_short_write_that_is_followed_by_another_loses_nothing(frame_file, monkeypatch, short):
+def test_short_write_is_continued(frame_file, monkeypatch, short):
     with planted(monkeypatch, short, at=0):
         assert frame_file.append(SPANS, b"x" * 100)
     assert payloads(frame_file.path) == [b"x" * 100]
 
 
 class ShortThenRefused(FaultyWrites):
-    """The n-th write takes a part, and the one after it nothing: a disk that fills up in the middle of a frame."""
+    """Write number n is partial and the next one fails: a disk that fills up inside a frame."""
 
     def __call__(self, descriptor, data):
         if self.calls == self.at + 1:
@@ -148,7 +148,7 @@ class ShortThenRefused(FaultyWrites):
 
 @pytest.mark.parametrize("at", range(len(FRAMES)))
 @pytest.mark.parametrize("truncates", [True, False])
-def test_a_frame_cut_in_the_middle_harms_no_other(tmp_path, monkeypatch, truncates, at):
+def test_partial_frame_damages_no_other_frame(tmp_path, monkeypatch, truncates, at):
     frame_file, writes = FrameFile(str(tmp_path), free_names("rank-00000")), ShortThenRefused(7, at)
     writes.truncates = truncates
     monkeypatch.setattr(file_module.os, "write", writes)
@@ -162,7 +162,7 @@ def test_a_frame_cut_in_the_middle_harms_no_other(tmp_path, monkeypatch, truncat
     assert any(not isinstance(item, Frame) for item in items) is not truncates
 
 
-def test_later_cuts_spare_the_frames_behind_a_cut_that_was_refused(tmp_path, monkeypatch):
+def test_later_truncation_keeps_frames_after_a_refused_truncation(tmp_path, monkeypatch):
     frame_file, writes = FrameFile(str(tmp_path), free_names("rank-00000")), ShortThenRefused(7, at=0)
     writes.truncates = False
     monkeypatch.setattr(file_module.os, "write", writes)
@@ -177,12 +177,12 @@ def test_later_cuts_spare_the_frames_behind_a_cut_that_was_refused(tmp_path, mon
     assert found == [b"kept" * 20, b"last"]
 
 
-def test_a_payload_that_no_reader_takes_is_refused(frame_file):
+def test_oversized_payload_is_refused(frame_file):
     assert not frame_file.append(SPANS, b"\0" * (MAX_PAYLOAD_BYTES + 1))
     assert payloads(frame_file.path) == []
 
 
-def test_a_closed_file_refuses_without_a_word(frame_file):
+def test_closed_file_refuses_frames_silently(frame_file):
     frame_file.close()
     assert not frame_file.append(SPANS, b"late")
     frame_file.sync()
@@ -190,13 +190,13 @@ def test_a_closed_file_refuses_without_a_word(frame_file):
     assert not frame_file.is_deleted()
 
 
-def test_a_deleted_file_is_noticed(frame_file):
+def test_deleted_file_is_detected(frame_file):
     assert not frame_file.is_deleted()
     os.unlink(frame_file.path)
     assert frame_file.is_deleted()
 
 
-def test_a_full_disk_keeps_whole_frames_and_takes_more_when_there_is_room(small_disk):
+def test_full_disk_keeps_complete_frames_and_accepts_more_later(small_disk):
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\0" * 16_000)
     frame_file = FrameFile(str(small_disk), free_names("rank-00000"))
@@ -204,12 +204,12 @@ def test_a_full_disk_keeps_whole_frames_and_takes_more_when_there_is_room(small_
     stored = [frame for frame in frames if frame_file.append(SPANS, frame)]
     assert 5 <= len(stored) <= 12
     ballast.unlink()
-    assert frame_file.append(SPANS, b"room again")
+    assert frame_file.append(SPANS, b"space again")
     frame_file.close()
-    assert payloads(frame_file.path) == [*stored, b"room again"]
+    assert payloads(frame_file.path) == [*stored, b"space again"]
 
 
-def test_the_frame_that_filled_the_disk_is_not_left_in_part(small_disk):
+def test_frame_that_fills_the_disk_is_removed(small_disk):
     frame_file = FrameFile(str(small_disk), free_names("rank-00000"))
     while frame_file.append(SPANS, b"\1" * 3_001):
         continue

@@ -27,7 +27,7 @@ TYPES = [HEADER, NAMES, SPANS, SPANS, SPANS, END]
 
 
 def small_file() -> tuple[bytes, list[int]]:
-    """Return a recording of six frames and the offsets at which they end."""
+    """Return a recording of six frames and the offsets of their ends."""
     frames = [encode_frame(n, TYPES[n], payload) for n, payload in enumerate(PAYLOADS)]
     ends = [sum(map(len, frames[: n + 1])) for n in range(len(frames))]
     return b"".join(frames), ends
@@ -41,7 +41,7 @@ def facts(item: Frame | Gap) -> tuple:
     )
 
 
-def test_a_frame_is_laid_out_as_documented():
+def test_frame_layout_matches_the_documentation():
     frame = encode_frame(7, SPANS, b"abc")
     assert frame[:4] == b"\xabSSC"
     assert int.from_bytes(frame[4:8], "little") == 7
@@ -52,12 +52,12 @@ def test_a_frame_is_laid_out_as_documented():
 
 
 @pytest.mark.parametrize(("record", "fields"), [(SPAN, SPAN_FIELDS), (ANCHOR, ANCHOR_FIELDS)])
-def test_the_fields_that_readers_see_fill_the_record(record, fields):
+def test_declared_fields_cover_the_record(record, fields):
     assert sum(int(dtype[-1]) for _, dtype in fields) == record.size
 
 
 @given(st.lists(st.tuples(st.integers(1, 255), st.binary(max_size=200)), max_size=8))
-def test_what_is_encoded_is_scanned(written):
+def test_scan_returns_encoded_frames(written):
     data = b"".join(encode_frame(n, kind, payload) for n, (kind, payload) in enumerate(written))
     expected = [(n, kind, payload) for n, (kind, payload) in enumerate(written)]
     assert [facts(item) for item in scan_frames(data)] == expected
@@ -68,7 +68,7 @@ def test_sequence_numbers_wrap_after_32_bits():
     assert frame.sequence == 5
 
 
-def test_truncation_anywhere_keeps_the_frames_before_the_cut_and_one_torn_gap():
+def test_truncation_keeps_the_frames_before_it_and_one_truncated_gap():
     data, ends = small_file()
     for cut in range(len(data)):
         items = list(scan_frames(data[:cut]))
@@ -78,14 +78,14 @@ def test_truncation_anywhere_keeps_the_frames_before_the_cut_and_one_torn_gap():
         assert [facts(item) for item in items] == expected, cut
 
 
-def test_truncation_anywhere_leaves_a_gap_that_covers_the_rest():
+def test_gap_after_truncation_covers_the_rest():
     data, ends = small_file()
     for cut in set(range(1, len(data))) - set(ends):
         gap = list(scan_frames(data[:cut]))[-1]
         assert (gap.offset, gap.offset + gap.size_bytes) == (max([0, *(e for e in ends if e < cut)]), cut)
 
 
-def test_flipping_any_bit_loses_the_frame_it_hits_and_no_other():
+def test_flipped_bit_loses_only_the_frame_that_contains_it():
     data, ends = small_file()
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
@@ -101,7 +101,7 @@ def test_flipping_any_bit_loses_the_frame_it_hits_and_no_other():
 @example(MAGIC + b"\xff" * 16)
 @example(MAGIC * 30)
 @example(b"\0" * 100)
-def test_any_bytes_are_a_row_of_frames_and_gaps_that_covers_them(data):
+def test_frames_and_gaps_cover_any_input(data):
     position = 0
     for item in scan_frames(data):
         assert item.offset == position
@@ -117,17 +117,17 @@ def test_garbage_between_frames_is_skipped(garbage):
     assert found == [(n, TYPES[n], PAYLOADS[n]) for n in range(len(PAYLOADS))]
 
 
-def test_a_tail_of_zeros_is_a_gap_but_no_torn_frame():
+def test_trailing_zeros_are_a_gap_but_not_truncated():
     data, _ = small_file()
     items = list(scan_frames(data + b"\0" * 4096))
     assert items[-1] == Gap(len(data), 4096, truncated=False)
 
 
-def test_a_length_beyond_the_limit_is_no_frame_even_with_a_right_checksum():
+def test_oversized_frame_is_rejected_despite_a_valid_checksum():
     frame = encode_frame(0, SPANS, b"\0" * (MAX_PAYLOAD_BYTES + 1))
     assert [facts(item) for item in scan_frames(frame)] == [("gap", False)]
 
 
-def test_the_longest_payload_that_is_allowed_is_a_frame():
+def test_longest_allowed_payload_is_a_frame():
     frame = encode_frame(0, SPANS, b"\0" * MAX_PAYLOAD_BYTES)
     assert [len(item.payload) for item in scan_frames(frame)] == [MAX_PAYLOAD_BYTES]

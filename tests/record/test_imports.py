@@ -14,7 +14,7 @@ from stagescope.record.imports import ImportWatch
 
 @pytest.fixture
 def module_name(tmp_path, monkeypatch):
-    """A module on the path that nobody has imported: ``executed`` tells that its body has run."""
+    """An importable module that has not been imported; ``executed`` shows whether its body has run."""
     name = f"watched_{uuid.uuid4().hex}"
     (tmp_path / f"{name}.py").write_text("executed = False\nexecuted = True\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -24,7 +24,7 @@ def module_name(tmp_path, monkeypatch):
 
 @pytest.fixture
 def watch_for():
-    """Watch modules; the list that comes back holds (name, whether it was executed) per action."""
+    """Watch modules; the returned list contains (name, whether it was executed) per call."""
     watches = []
 
     def begin(*names, fails=False):
@@ -48,14 +48,14 @@ def watching():
     return [finder for finder in sys.meta_path if isinstance(finder, ImportWatch)]
 
 
-def test_acts_after_the_module_was_executed(module_name, watch_for):
+def test_function_runs_after_the_module_was_executed(module_name, watch_for):
     acted = watch_for(module_name)
     assert acted == []
     importlib.import_module(module_name)
     assert acted == [(module_name, True)]
 
 
-def test_acts_once(module_name, watch_for):
+def test_function_runs_once(module_name, watch_for):
     acted = watch_for(module_name)
     module = importlib.import_module(module_name)
     importlib.reload(module)
@@ -64,13 +64,13 @@ def test_acts_once(module_name, watch_for):
     assert len(acted) == 1
 
 
-def test_acts_at_once_on_a_module_that_is_imported_already(module_name, watch_for):
+def test_function_runs_immediately_for_an_imported_module(module_name, watch_for):
     importlib.import_module(module_name)
     assert watch_for(module_name) == [(module_name, True)]
     assert watching() == []
 
 
-def test_watches_until_the_last_module_has_come(module_name, watch_for):
+def test_watches_until_the_last_module_is_imported(module_name, watch_for):
     acted = watch_for(module_name, "never.to.come")
     importlib.import_module(module_name)
     assert len(acted) == 1
@@ -83,7 +83,7 @@ def test_stops_watching_after_the_last_module(module_name, watch_for):
     assert watching() == []
 
 
-def test_leaves_the_original_loader_behind(module_name, watch_for):
+def test_original_loader_is_restored(module_name, watch_for):
     plain = importlib.util.find_spec(module_name).loader
     watch_for(module_name)
     module = importlib.import_module(module_name)
@@ -92,7 +92,7 @@ def test_leaves_the_original_loader_behind(module_name, watch_for):
     assert inspect.getsource(module) == "executed = False\nexecuted = True\n"
 
 
-def test_the_module_sees_the_original_loader_while_it_is_executed(tmp_path, module_name, watch_for):
+def test_module_sees_the_original_loader_during_execution(tmp_path, module_name, watch_for):
     (tmp_path / f"{module_name}.py").write_text(
         "seen = type(__spec__.loader), type(__loader__)", encoding="utf-8"
     )
@@ -101,7 +101,7 @@ def test_the_module_sees_the_original_loader_while_it_is_executed(tmp_path, modu
     assert set(module.seen) == {type(module.__loader__)}
 
 
-def test_asking_whether_a_module_exists_changes_nothing(module_name, watch_for):
+def test_find_spec_alone_changes_nothing(module_name, watch_for):
     acted = watch_for(module_name)
     spec = importlib.util.find_spec(module_name)
     assert spec.loader.get_source(module_name).startswith("executed")
@@ -111,7 +111,7 @@ def test_asking_whether_a_module_exists_changes_nothing(module_name, watch_for):
     assert len(acted) == 1
 
 
-def test_a_module_that_does_not_exist_is_not_found(watch_for):
+def test_missing_module_is_not_found(watch_for):
     acted = watch_for("no_such_module_anywhere")
     with pytest.raises(ModuleNotFoundError, match="no_such_module_anywhere"):
         importlib.import_module("no_such_module_anywhere")
@@ -119,7 +119,7 @@ def test_a_module_that_does_not_exist_is_not_found(watch_for):
     assert len(watching()) == 1
 
 
-def test_a_module_that_fails_to_import_is_acted_on_when_it_succeeds(tmp_path, module_name, watch_for):
+def test_function_runs_when_a_failed_import_later_succeeds(tmp_path, module_name, watch_for):
     source = tmp_path / f"{module_name}.py"
     good = source.read_text(encoding="utf-8")
     source.write_text("raise ImportError('first try')", encoding="utf-8")
@@ -133,7 +133,7 @@ def test_a_module_that_fails_to_import_is_acted_on_when_it_succeeds(tmp_path, mo
     assert acted == [(module_name, True)]
 
 
-def test_an_action_that_fails_breaks_no_import(module_name, watch_for, capsys):
+def test_failing_function_does_not_break_the_import(module_name, watch_for, capsys):
     acted = watch_for(module_name, fails=True)
     assert importlib.import_module(module_name).executed
     assert len(acted) == 1
@@ -142,18 +142,18 @@ def test_an_action_that_fails_breaks_no_import(module_name, watch_for, capsys):
     )
 
 
-def test_an_action_that_fails_at_once_breaks_nothing(module_name, watch_for, capsys):
+def test_function_failing_at_install_breaks_nothing(module_name, watch_for, capsys):
     importlib.import_module(module_name)
     watch_for(module_name, fails=True)
     assert "unknown version" in capsys.readouterr().err
 
 
-def test_a_module_whose_import_is_forbidden_is_left_alone(module_name, watch_for, monkeypatch):
+def test_module_blocked_in_sys_modules_is_left_alone(module_name, watch_for, monkeypatch):
     monkeypatch.setitem(sys.modules, module_name, None)
     assert watch_for(module_name) == []
 
 
-def test_a_submodule_is_acted_on(tmp_path, module_name, watch_for):
+def test_submodules_are_watched(tmp_path, module_name, watch_for):
     package = tmp_path / f"{module_name}_package"
     package.mkdir()
     (package / "__init__.py").write_text("", encoding="utf-8")
@@ -163,7 +163,7 @@ def test_a_submodule_is_acted_on(tmp_path, module_name, watch_for):
     assert acted == [(f"{package.name}.inner", True)]
 
 
-def test_another_finder_of_the_training_is_asked(watch_for, monkeypatch):
+def test_finders_of_the_training_are_used(watch_for, monkeypatch):
     class Finder:
         @staticmethod
         def find_spec(name, path, target=None):
@@ -186,14 +186,14 @@ def test_another_finder_of_the_training_is_asked(watch_for, monkeypatch):
     del sys.modules["from_nowhere"]
 
 
-def test_other_modules_are_none_of_its_business(module_name, watch_for):
+def test_unwatched_modules_are_ignored(module_name, watch_for):
     acted = watch_for("never.to.come")
     module = importlib.import_module(module_name)
     assert acted == []
     assert module.__spec__.loader.__class__.__name__ == "SourceFileLoader"
 
 
-def test_nothing_is_acted_on_after_the_end_of_the_watch(module_name):
+def test_removed_watch_does_nothing(module_name):
     acted = []
     watch = ImportWatch({module_name: acted.append})
     watch.install()

@@ -1,4 +1,4 @@
-"""Running a command: what the parent does with output, exit codes and signals."""
+"""Running a command: how the parent handles output, exit codes and signals."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ def shell(text):
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 127, 255])
-def test_an_exit_code_is_untouched(code):
+def test_exit_code_is_unchanged(code):
     assert run_command(shell(f"exit {code}"), clean_environment()) == Ended(code, None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT])
-def test_death_by_a_signal_is_reported_as_a_shell_does(number):
+def test_end_by_signal_is_reported_like_a_shell(number):
     assert run_command(shell(f"kill -{int(number)} $$"), clean_environment()) == Ended(128 + number, number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGABRT])
-def test_who_asked_for_the_command_sees_the_same_death(tmp_path, number):
+def test_caller_sees_the_signal_that_ended_the_command(tmp_path, number):
     done = run_child(ALIKE, tmp_path, *shell(f"kill -{int(number)} $$"), cwd=tmp_path)
     assert done.returncode == -number
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("core")] == []
 
 
-def test_who_asked_for_the_command_sees_the_same_exit_code(tmp_path):
+def test_caller_sees_the_exit_code_of_the_command(tmp_path):
     assert run_child(ALIKE, tmp_path, *shell("exit 9")).returncode == 9
 
 
-def test_every_byte_goes_through(tmp_path):
+def test_output_is_passed_through_unchanged(tmp_path):
     every = bytes(range(256)) * 500
     command = shell("cat; echo done >&2")
     done = subprocess.run(
@@ -72,7 +72,7 @@ def test_every_byte_goes_through(tmp_path):
     assert done.stderr == b"done\n0 None\n"
 
 
-def test_output_can_be_sent_to_a_file(tmp_path):
+def test_output_can_be_redirected_to_a_file(tmp_path):
     with (tmp_path / "log").open("wb") as log:
         run_command(shell("echo out; echo err >&2"), clean_environment(), log)
     assert (tmp_path / "log").read_text(encoding="utf-8") == "out\nerr\n"
@@ -95,7 +95,7 @@ sys.exit(11)
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGQUIT]
 )
-def test_a_signal_to_the_parent_reaches_the_command_once(tmp_path, number):
+def test_signal_to_the_parent_reaches_the_command_once(tmp_path, number):
     with child(PARENT, tmp_path, sys.executable, "-c", COUNTS_SIGNALS) as process:
         process.send_signal(number)
         assert process.wait(LIMIT_S) == 0
@@ -103,14 +103,14 @@ def test_a_signal_to_the_parent_reaches_the_command_once(tmp_path, number):
         assert process.stderr.read() == "11 None\n"
 
 
-def test_a_signal_that_ends_the_command_ends_the_parent_alike(tmp_path):
+def test_parent_ends_by_the_same_signal_as_the_command(tmp_path):
     with child(ALIKE, tmp_path, *shell("echo ready; exec sleep 60")) as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT_S) == -signal.SIGTERM
         assert process.stderr.read() == "143 15\n"
 
 
-def test_several_signals_are_passed_on_in_turn(tmp_path):
+def test_signals_are_forwarded_in_order(tmp_path):
     code = COUNTS_SIGNALS.replace("while not seen:", "while len(set(seen)) < 3:")
     with child(PARENT, tmp_path, sys.executable, "-c", code) as process:
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
@@ -119,7 +119,7 @@ def test_several_signals_are_passed_on_in_turn(tmp_path):
         assert sorted(process.stdout.read().split()) == sorted(map(str, map(int, (10, 12, 15))))
 
 
-def test_what_the_terminal_sends_is_not_sent_again(tmp_path):
+def test_terminal_signals_are_not_forwarded(tmp_path):
     leader, follower = os.openpty()
     code = "import fcntl, termios, os, sys; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n" + PARENT
     process = subprocess.Popen(
@@ -139,26 +139,26 @@ def test_what_the_terminal_sends_is_not_sent_again(tmp_path):
     assert errors == "11 None\n"
 
 
-def test_a_stopped_and_continued_command_is_followed_to_its_end():
+def test_stopped_and_continued_command_is_awaited():
     assert run_command(
         shell("(sleep 0.2; kill -CONT $$) & kill -STOP $$; exit 4"), clean_environment()
     ) == Ended(4, None)
 
 
-def test_where_ends_of_children_are_ignored_the_code_is_still_seen(tmp_path):
+def test_exit_code_is_seen_although_sigchld_is_ignored(tmp_path):
     code = "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n" + PARENT
     asks = "import signal; print(signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN); raise SystemExit(6)"
     done = run_child(code, tmp_path, sys.executable, "-c", asks, timeout=20)
     assert (done.stdout, done.stderr) == ("True\n", "6 None\n")
 
 
-def test_the_command_starts_with_the_signals_that_we_were_started_with(tmp_path):
+def test_command_inherits_our_initial_signal_state(tmp_path):
     code = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n" + PARENT
     asks = "import signal; print(sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))))"
     assert run_child(code, tmp_path, sys.executable, "-c", asks).stdout == f"[{int(signal.SIGUSR2)}]\n"
 
 
-def test_our_own_signals_are_as_before_after_the_command():
+def test_own_signal_state_is_restored_after_the_command():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     run_command(["true"], clean_environment())
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
@@ -167,27 +167,27 @@ def test_our_own_signals_are_as_before_after_the_command():
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
-def test_a_signal_at_the_very_end_is_for_the_command_and_not_for_us(tmp_path):
+def test_signal_at_the_very_end_is_discarded(tmp_path):
     command = shell("kill -TERM $PPID; kill -USR1 $PPID; exit 0")
     done = run_child(PARENT, tmp_path, *command)
     assert done.returncode == 0
     assert done.stderr in ("0 None\n", "143 15\n", "138 10\n")
 
 
-def test_a_missing_program_is_said():
+def test_missing_program_is_an_error():
     with pytest.raises(CommandError, match="cannot start 'no-such-program': no such program") as caught:
         run_command(["no-such-program", "x"], clean_environment())
     assert caught.value.exit_code == 127
 
 
-def test_a_path_below_a_file_is_a_missing_program(tmp_path):
+def test_path_below_a_file_is_a_missing_program(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(CommandError, match="no such program"):
         run_command([str(tmp_path / "file" / "program")], clean_environment())
 
 
 @pytest.mark.parametrize("content", ["", "#!/bin/sh\n"])
-def test_a_file_that_is_no_program_cannot_be_started(tmp_path, content):
+def test_non_executable_file_cannot_be_started(tmp_path, content):
     script = tmp_path / "train.sh"
     script.write_text(content, encoding="utf-8")
     with pytest.raises(CommandError, match="Permission denied") as caught:
@@ -195,7 +195,7 @@ def test_a_file_that_is_no_program_cannot_be_started(tmp_path, content):
     assert caught.value.exit_code == 126
 
 
-def test_a_program_of_no_known_format_cannot_be_started(tmp_path):
+def test_program_of_unknown_format_cannot_be_started(tmp_path):
     script = tmp_path / "program"
     script.write_bytes(b"\x00\x01\x02")
     script.chmod(0o755)
@@ -209,32 +209,32 @@ def environment_of(**inherited):
     )
 
 
-def test_the_environment_names_directory_and_run():
+def test_environment_contains_directory_and_run():
     made = environment_of(HOME="/home")
     assert made["STAGESCOPE_OUT"] == str(Path.cwd() / "runs")
     assert (made["STAGESCOPE_RUN"], made["HOME"]) == ("r", "/home")
 
 
-def test_the_hook_comes_before_the_users_path():
+def test_hook_precedes_the_users_python_path():
     assert environment_of()["PYTHONPATH"] == str(HOOK_DIRECTORY)
     assert environment_of(PYTHONPATH="")["PYTHONPATH"] == str(HOOK_DIRECTORY)
     assert environment_of(PYTHONPATH="/a:/b")["PYTHONPATH"] == f"{HOOK_DIRECTORY}:/a:/b"
 
 
-def test_steps_are_those_of_this_call():
+def test_steps_of_an_outer_call_are_not_inherited():
     assert environment_of(steps="2:5")["STAGESCOPE_STEPS"] == "2:5"
     assert "STAGESCOPE_STEPS" not in environment_of(STAGESCOPE_STEPS="7:9")
 
 
-@pytest.mark.parametrize(("bound", "told"), [(None, None), (0, "0"), (2**20, "1048576")])
-def test_the_bound_is_that_of_this_call(bound, told):
+@pytest.mark.parametrize(("bound", "passed_on"), [(None, None), (0, "0"), (2**20, "1048576")])
+def test_size_limit_of_an_outer_call_is_not_inherited(bound, passed_on):
     environment = recording_environment(
         Path("x"), steps=None, run="r", inherited={MAX_BYTES_VARIABLE: "77"}, max_bytes=bound
     )
-    assert environment.get(MAX_BYTES_VARIABLE) == told
+    assert environment.get(MAX_BYTES_VARIABLE) == passed_on
 
 
-def test_recordings_of_machines_are_found_and_processes_are_counted(tmp_path):
+def test_finds_recordings_of_all_machines_and_counts_processes(tmp_path):
     for name in (
         "rank-00000.sscope",
         "a/rank-00001.3.sscope",
@@ -249,7 +249,7 @@ def test_recordings_of_machines_are_found_and_processes_are_counted(tmp_path):
     assert count_processes(found) == 3
 
 
-def test_the_hook_is_where_the_environment_says():
+def test_hook_directory_contains_the_hook():
     assert (HOOK_DIRECTORY / "sitecustomize.py").is_file()
     assert HOOK_DIRECTORY.is_absolute()
 
@@ -258,12 +258,12 @@ def names_in(directory):
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_a_missing_directory_is_made(tmp_path):
+def test_missing_directory_is_created(tmp_path):
     prepare_directory(tmp_path / "a" / "b")
     assert names_in(tmp_path / "a" / "b") == []
 
 
-def test_an_empty_directory_is_taken(tmp_path):
+def test_empty_directory_is_accepted(tmp_path):
     prepare_directory(tmp_path)
     assert names_in(tmp_path) == []
 
@@ -275,45 +275,45 @@ def used(tmp_path):
     return tmp_path
 
 
-def test_a_directory_in_use_is_refused_and_untouched(used):
+def test_non_empty_directory_is_refused_and_unchanged(used):
     with pytest.raises(OutputError, match="already exists") as caught:
         prepare_directory(used)
     assert "--force" in caught.value.hint
     assert names_in(used) == ["notes.txt", "rank00000-1.sscope"]
 
 
-def test_force_removes_recordings_and_nothing_else(used):
+def test_force_removes_only_recordings(used):
     prepare_directory(used, force=True)
     assert names_in(used) == ["notes.txt"]
 
 
-def test_join_adds_to_what_is_there(used):
+def test_join_keeps_existing_files(used):
     prepare_directory(used, join=True)
     assert names_in(used) == ["notes.txt", "rank00000-1.sscope"]
 
 
 @pytest.mark.parametrize("options", [{}, {"force": True}, {"join": True}])
-def test_a_file_is_no_directory(tmp_path, options):
+def test_file_is_refused_as_directory(tmp_path, options):
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path in (tmp_path / "file", tmp_path / "file" / "runs"):
         with pytest.raises(OutputError, match=f"cannot write {path}: (File exists|Not a directory)"):
             prepare_directory(path, **options)
 
 
-def test_a_directory_that_takes_no_file_is_refused():
+def test_unwritable_directory_is_refused():
     if not Path("/proc/self").is_dir():
         pytest.skip("needs a directory that refuses files even to root")
     with pytest.raises(OutputError, match="cannot write /proc/self"):
         prepare_directory(Path("/proc/self"), join=True)
 
 
-def test_a_recording_that_cannot_be_removed_is_said(used):
+def test_undeletable_recording_is_an_error(used):
     (used / "odd.sscope").mkdir()
     with pytest.raises(OutputError, match="cannot write"):
         prepare_directory(used, force=True)
 
 
-def test_no_child_is_left_behind():
+def test_no_child_process_remains():
     run_command(shell("sleep 0.05"), clean_environment())
     limit_s = time.monotonic() + 5
     while time.monotonic() < limit_s:

@@ -1,4 +1,4 @@
-"""Every way a process can end, with real processes. Their spans are numbered by micro-batch."""
+"""All ways in which a process can end, with real processes. Spans are numbered by micro-batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def program(after, before="pass"):
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "said"),
+    ("end", "code", "printed"),
     [
         ("pass", 0, ""),
         ("sys.exit(3)", 3, ""),
@@ -40,12 +40,14 @@ def program(after, before="pass"):
         ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt"),
     ],
 )
-def test_an_exit_keeps_its_code_and_its_words_and_is_written_down(tmp_path, end, code, said):
+def test_exit_keeps_code_and_output_and_is_recorded(tmp_path, end, code, printed):
     done = run_child(program(end), tmp_path)
     bare = run_child(f"import sys; {end}")
     assert (done.returncode, done.stdout) == (bare.returncode, bare.stdout) == (code, "")
     assert (
-        done.stderr.strip().splitlines()[-1:] == bare.stderr.strip().splitlines()[-1:] == [said][: len(said)]
+        done.stderr.strip().splitlines()[-1:]
+        == bare.stderr.strip().splitlines()[-1:]
+        == [printed][: len(printed)]
     )
     contents = only_contents(tmp_path)
     assert microbatches(contents) == list(range(10))
@@ -68,7 +70,7 @@ IN_A_LOCK = f"lock = threading.Lock(); lock.acquire(); {READY}; lock.acquire()"
 
 
 @pytest.mark.parametrize("stuck", [BUSY, IN_A_LOCK], ids=["running", "in a lock"])
-def test_sigterm_ends_the_process_by_sigterm_with_everything_stored(tmp_path, stuck):
+def test_sigterm_stores_everything_and_ends_the_process(tmp_path, stuck):
     with child(program(stuck), tmp_path) as process:
         assert end_of(process) == -signal.SIGTERM
         assert process.stderr.read() == ""
@@ -77,7 +79,7 @@ def test_sigterm_ends_the_process_by_sigterm_with_everything_stored(tmp_path, st
     assert contents.end["reason"] == "sigterm"
 
 
-def test_sigterm_ends_a_process_whose_main_thread_never_comes_back_from_c(tmp_path):
+def test_sigterm_ends_a_process_stuck_in_c_code(tmp_path):
     stuck = f"""
 import ctypes
 libc = ctypes.CDLL(None)
@@ -93,7 +95,7 @@ libc.pthread_mutex_lock(mutex)
     assert microbatches(only_contents(tmp_path)) == list(range(10))
 
 
-def test_sigterm_reaches_a_process_that_records_in_another_thread_first(tmp_path):
+def test_sigterm_works_when_another_thread_recorded_first(tmp_path):
     code = f"""
 import sys, threading, time
 from stagescope import record
@@ -126,7 +128,7 @@ signal.signal(signal.SIGTERM, handler)
 
 @pytest.mark.parametrize("installed", ["before", "after"])
 @pytest.mark.parametrize(("then", "code"), [("sys.exit(5)", 5), ("raise KeyError", 1)])
-def test_a_handler_of_the_training_decides(tmp_path, installed, then, code):
+def test_handler_of_the_training_decides_on_sigterm(tmp_path, installed, then, code):
     handler = HANDLER.format(then=then)
     before, after = (handler, BUSY) if installed == "before" else ("pass", handler + BUSY)
     with child(program(after, before), tmp_path) as process:
@@ -135,13 +137,13 @@ def test_a_handler_of_the_training_decides(tmp_path, installed, then, code):
     assert microbatches(only_contents(tmp_path)) == list(range(11))
 
 
-def test_everything_is_stored_before_a_handler_that_leaves_at_once(tmp_path):
+def test_everything_is_stored_before_a_handler_that_exits_immediately(tmp_path):
     with child(program(BUSY, HANDLER.format(then="os._exit(6)")), tmp_path) as process:
         assert end_of(process) == 6
     assert microbatches(only_contents(tmp_path)) == list(range(10))
 
 
-def test_a_handler_that_goes_on_is_not_disturbed(tmp_path):
+def test_process_continues_when_the_handler_does_not_exit(tmp_path):
     before = HANDLER.format(then="os.environ['GO'] = 'on'")
     after = f"{READY}\nwhile 'GO' not in os.environ:\n    time.sleep(0.01)\ntime.sleep(1.5)\nemit([11])"
     with child(program(after, before), tmp_path) as process:
@@ -164,21 +166,21 @@ signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.mark.parametrize("stopped", ["", "record.stop()\n"])
-def test_a_later_handler_that_calls_the_one_before_it_gets_to_its_end(tmp_path, stopped):
+def test_later_handler_that_chains_to_ours_completes(tmp_path, stopped):
     with child(program(CHAINED + stopped + BUSY), tmp_path) as process:
         assert end_of(process) == 0
         assert process.stdout.read() == "saved\n"
     assert microbatches(only_contents(tmp_path)) == list(range(10 if stopped else 11))
 
 
-def test_the_handler_before_is_called_by_a_later_one_even_after_the_stop(tmp_path):
+def test_earlier_handler_is_still_reached_after_stop(tmp_path):
     before = "signal.signal(signal.SIGTERM, lambda *_: print('first', flush=True))"
     with child(program(CHAINED + "record.stop()\n" + BUSY, before), tmp_path) as process:
         assert end_of(process) == 0
         assert process.stdout.read() == "first\nsaved\n"
 
 
-def test_an_ignored_sigterm_stays_ignored(tmp_path):
+def test_ignored_sigterm_stays_ignored(tmp_path):
     after = f"{READY}\nsys.stdin.readline()\nemit([10])"
     with child(program(after, "signal.signal(signal.SIGTERM, signal.SIG_IGN)"), tmp_path) as process:
         process.send_signal(signal.SIGTERM)
@@ -188,7 +190,7 @@ def test_an_ignored_sigterm_stays_ignored(tmp_path):
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.1, 0.3, 0.7])
-def test_after_sigkill_everything_that_was_flushed_is_readable(tmp_path, delay_s):
+def test_flushed_spans_are_readable_after_sigkill(tmp_path, delay_s):
     after = f"""
 {READY}
 for number in range(10, 10_000_000):
@@ -210,7 +212,7 @@ for number in range(10, 10_000_000):
         assert len(contents.gaps) <= 1
 
 
-def test_os_exit_keeps_what_the_writer_was_asked_to_store(tmp_path):
+def test_os_exit_keeps_flushed_spans(tmp_path):
     after = "session.recorder.flush_soon()\ntime.sleep(0.3)\nos._exit(4)"
     assert run_child(program(after), tmp_path).returncode == 4
     contents = only_contents(tmp_path)
@@ -232,14 +234,14 @@ emit([10])
 
 
 def by_pid(tmp_path, parent_first):
-    """Return the micro-batches of the parent (who has `parent_first` of them) and of its child."""
+    """Return the micro-batches of the parent (which has `parent_first` of them) and of its child."""
     parent, *others = sorted(
         contents_in(tmp_path), key=lambda contents: microbatches(contents)[0] != parent_first
     )
     return microbatches(parent), [microbatches(other) for other in others]
 
 
-def test_a_forked_child_that_records_nothing_has_no_file_and_no_thread(tmp_path):
+def test_forked_child_without_spans_has_no_file_and_no_thread(tmp_path):
     done = run_child(
         program(forked("print(threading.active_count(), len(os.listdir('/proc/self/task')))")), tmp_path
     )
@@ -247,7 +249,7 @@ def test_a_forked_child_that_records_nothing_has_no_file_and_no_thread(tmp_path)
     assert by_pid(tmp_path, 0) == (list(range(11)), [])
 
 
-def test_a_forked_child_that_records_has_its_own_file_and_nothing_of_the_parents(tmp_path):
+def test_forked_child_writes_its_own_file_without_the_parents_spans(tmp_path):
     done = run_child(program(forked("emit(range(100, 105))", "emit(range(20, 25))")), tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert by_pid(tmp_path, 0) == ([*range(10), *range(20, 25), 10], [list(range(100, 105))])
@@ -255,7 +257,7 @@ def test_a_forked_child_that_records_has_its_own_file_and_nothing_of_the_parents
     assert all(contents.end["reason"] == "exit" for contents in contents_in(tmp_path))
 
 
-def test_a_fork_amid_a_span_and_a_busy_writer_neither_hangs_nor_doubles(tmp_path):
+def test_fork_during_writes_neither_hangs_nor_duplicates_spans(tmp_path):
     after = """
 stop = threading.Event()
 def keep_busy(first):
@@ -289,8 +291,8 @@ for thread in threads:
         for contents in contents_in(tmp_path)
         for m in zip(microbatches(contents), contents.spans["kind"], strict=True)
     ]
-    told = {path.name: read_contents(path.read_bytes()) for path in sorted(tmp_path.iterdir())}
-    sizes = {name: (len(one.spans), len(set(microbatches(one))), one.end) for name, one in told.items()}
+    contents = {path.name: read_contents(path.read_bytes()) for path in sorted(tmp_path.iterdir())}
+    sizes = {name: (len(one.spans), len(set(microbatches(one))), one.end) for name, one in contents.items()}
     assert len(seen) == len(set(seen)), f"file: (spans, distinct micro-batches, end frame): {sizes}"
     files = sorted(contents_in(tmp_path), key=lambda contents: len(contents.spans))
     assert sorted(m for contents in files[:-1] for m in microbatches(contents)) == list(range(100, 115))
@@ -298,7 +300,7 @@ for thread in threads:
     assert {m for m, kind in seen if kind == 2} == set(range(15))
 
 
-def test_sigterm_to_a_newborn_child_ends_the_child_and_not_the_parent(tmp_path):
+def test_sigterm_to_a_new_child_does_not_end_the_parent(tmp_path):
     after = """
 import multiprocessing
 fork = multiprocessing.get_context("fork")
@@ -318,7 +320,7 @@ emit([10])
     assert by_pid(tmp_path, 0) == (list(range(11)), [])
 
 
-def test_a_forked_child_ends_by_sigterm_as_ever(tmp_path):
+def test_forked_child_ends_by_sigterm(tmp_path):
     after = """
 pid = os.fork()
 if pid == 0:
@@ -331,7 +333,7 @@ assert signal.SIGTERM not in blocked
     assert run_child(program(after), tmp_path).stderr == ""
 
 
-def test_a_fork_keeps_the_signals_blocked_that_the_training_has_blocked(tmp_path):
+def test_fork_keeps_the_signal_mask_of_the_training(tmp_path):
     after = """
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 pid = os.fork()
@@ -372,7 +374,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("parent", ["idle", "recording"])
-def test_children_of_multiprocessing_store_their_recordings(tmp_path, method, parent):
+def test_multiprocessing_children_store_their_recordings(tmp_path, method, parent):
     script = tmp_path / "train.py"
     script.write_text(MULTIPROCESSING, encoding="utf-8")
     done = run_child(
@@ -407,7 +409,7 @@ async def main():
 
 
 @pytest.mark.parametrize("order", ["loop first", "recorder first"])
-def test_an_event_loop_with_signal_handlers_of_its_own_is_undisturbed(tmp_path, order):
+def test_event_loop_signal_handlers_keep_working(tmp_path, order):
     if order == "recorder first":
         code = program(ASYNCIO.format(inside="pass", ready=READY) + "asyncio.run(main())")
     else:
@@ -425,7 +427,7 @@ def test_an_event_loop_with_signal_handlers_of_its_own_is_undisturbed(tmp_path, 
     assert contents.end["reason"] == "exit"
 
 
-def test_stopping_gives_back_a_listener_that_came_later(tmp_path):
+def test_stop_keeps_a_wakeup_fd_installed_later(tmp_path):
     after = """
 import socket
 one, other = socket.socketpair()
@@ -438,7 +440,7 @@ assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert run_child(program(after), tmp_path).stderr == ""
 
 
-def test_stopping_takes_our_pipe_from_the_signals_even_under_a_later_handler(tmp_path):
+def test_stop_removes_our_wakeup_fd_under_a_later_handler(tmp_path):
     after = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 record.stop()
@@ -448,7 +450,7 @@ assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     assert run_child(program(after), tmp_path).stderr == ""
 
 
-def test_a_process_ends_while_the_disk_hangs(tmp_path):
+def test_process_ends_although_the_disk_hangs(tmp_path):
     hang = """
 import stagescope.record.recording as recording, stagescope.record.recorder as recorder
 import stagescope.record.writer as writer
@@ -459,7 +461,7 @@ recording.Recording.write_spans = lambda *_: time.sleep(60)
     assert (done.returncode, done.stderr) == (3, "")
 
 
-def test_a_shell_style_child_process_is_unaffected(tmp_path):
+def test_subprocess_is_unaffected(tmp_path):
     after = """
 import subprocess
 asks = "import signal; print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"

@@ -20,7 +20,7 @@ from stagescope.vocabulary.kinds import BY_NAME
 
 
 class Ranges:
-    """Another profiler: what was opened, in which order, and whether all of it was closed."""
+    """A fake profiler that notes the opened ranges in order, and whether all were closed."""
 
     def __init__(self):
         self.opened, self.open = [], []
@@ -61,12 +61,12 @@ def mstx(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "names"), [("nvtx", ("nvtx",)), ("NVTX, kineto", ("nvtx", "kineto")), ("mstx,mstx", ("mstx",))]
 )
-def test_a_list_names_profilers(text, names):
+def test_profiler_list_is_parsed(text, names):
     assert parse_profilers(text) == names
 
 
 @pytest.mark.parametrize(("text", "wrong"), [("nvtx,itt", "itt"), ("", ""), (",", ",")])
-def test_an_unknown_profiler_is_an_error_that_names_it(text, wrong):
+def test_unknown_profiler_is_named_in_the_error(text, wrong):
     with pytest.raises(UsageError) as failure:
         parse_profilers(text)
     assert (
@@ -74,7 +74,7 @@ def test_an_unknown_profiler_is_an_error_that_names_it(text, wrong):
     )
 
 
-def test_actions_are_named_as_the_field_writes_them(recorder, nvtx):
+def test_actions_use_the_usual_notation(recorder, nvtx):
     recorder.mirror = Mirrors(recorder, ("nvtx",))
     recorder.begin_step(2)
     runs = Runs(recorder)
@@ -94,7 +94,7 @@ def test_actions_are_named_as_the_field_writes_them(recorder, nvtx):
         ("grad_reduce", -1, -1, "grad_reduce"),
     ],
 )
-def test_what_is_not_known_is_left_out_of_a_name(recorder, kind, stage, microbatch, name):
+def test_unknown_parts_of_a_name_are_omitted(recorder, kind, stage, microbatch, name):
     assert Mirrors(recorder, ()).name_of(BY_NAME[kind].code, stage, microbatch) == name
 
 
@@ -105,7 +105,7 @@ def test_several_profilers_get_the_same_ranges(recorder, nvtx, mstx):
     assert nvtx.open == mstx.open == []
 
 
-def test_an_exception_in_a_action_closes_its_range(recorder, nvtx):
+def test_exception_in_an_action_closes_its_range(recorder, nvtx):
     recorder.mirror = Mirrors(recorder, ("nvtx",))
     with pytest.raises(ZeroDivisionError):
         Runs(recorder).action(FORWARD, Place(0, 0), lambda: 1 / 0)
@@ -113,7 +113,7 @@ def test_an_exception_in_a_action_closes_its_range(recorder, nvtx):
     assert nvtx.open == []
 
 
-def test_a_missing_library_is_said_once_and_the_others_go_on(recorder, nvtx, capsys, monkeypatch):
+def test_missing_library_is_reported_once_and_others_continue(recorder, nvtx, capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
     recorder.mirror = Mirrors(recorder, ("mstx", "nvtx"))
     runs = Runs(recorder)
@@ -127,7 +127,7 @@ def test_a_missing_library_is_said_once_and_the_others_go_on(recorder, nvtx, cap
 
 
 @pytest.mark.usefixtures("nvtx")
-def test_a_library_that_fails_is_let_be(recorder, capsys):
+def test_failing_library_is_not_called_again(recorder, capsys):
     def fail(_name):
         raise RuntimeError("NVTX functions not installed")
 
@@ -137,14 +137,14 @@ def test_a_library_that_fails_is_let_be(recorder, capsys):
     assert capsys.readouterr().err.count("NVTX functions not installed") == 1
 
 
-def test_outside_the_wanted_steps_nothing_is_shown(recorder, nvtx):
+def test_no_ranges_outside_the_selected_steps(recorder, nvtx):
     recorder.mirror = Mirrors(recorder, ("nvtx",))
     recorder.enabled = False
     Runs(recorder).action(FORWARD, Place(0, 0), lambda: None)
     assert nvtx.opened == []
 
 
-def test_spans_marked_by_hand_are_shown_too_and_recorded_as_ever(tmp_path, nvtx, monkeypatch):
+def test_manually_marked_spans_are_shown_and_recorded(tmp_path, nvtx, monkeypatch):
     monkeypatch.setenv(session.ALSO_VARIABLE, "nvtx")
     record.start(tmp_path)
     try:
@@ -157,13 +157,13 @@ def test_spans_marked_by_hand_are_shown_too_and_recorded_as_ever(tmp_path, nvtx,
     assert contents.spans["microbatch"].tolist() == [-1, 3]
 
 
-def test_without_the_option_there_is_no_mirror(tmp_path):
+def test_no_mirror_without_the_option(tmp_path):
     record.start(tmp_path)
     assert session.recorder.mirror is None
     record.stop()
 
 
-def test_undoing_brings_the_plain_span_back(recorder):
+def test_undo_restores_the_plain_span(recorder):
     patches, original = Patches(), type(spans.span("forward"))
     install(("nvtx",), recorder, patches)
     assert type(spans.span("forward")) is not original
@@ -171,7 +171,7 @@ def test_undoing_brings_the_plain_span_back(recorder):
     assert type(spans.span("forward")) is original
 
 
-def test_a_span_that_is_not_recorded_closes_nobody_elses_range(recorder, nvtx):
+def test_unrecorded_span_closes_no_other_range(recorder, nvtx):
     mirror = Mirrors(recorder, ("nvtx",))
     mirror.open(FORWARD, 0, 0)
     recorder.enabled = False
@@ -217,6 +217,6 @@ def test_kineto_shows_the_actions_of_a_real_training(tmp_path):
         assert name in shown, shown
 
 
-def test_every_profiler_is_offered_in_the_help():
-    told = CliRunner().invoke(command, ["--help"]).output
-    assert all(name in told for name in mirrors.PROFILERS)
+def test_help_lists_every_profiler():
+    text = CliRunner().invoke(command, ["--help"]).output
+    assert all(name in text for name in mirrors.PROFILERS)

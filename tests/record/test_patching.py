@@ -10,7 +10,7 @@ from stagescope.record.patching import Patches
 
 class Stage:
     def forward(self, x):
-        """Say what it does."""
+        """Do something."""
         return x + 1
 
     @staticmethod
@@ -50,26 +50,26 @@ def patches():
     patches.undo()
 
 
-def test_a_wrapped_method_does_both(patches):
+def test_wrapped_method_calls_wrapper_and_original(patches):
     assert patches.wrap(Stage, "forward", times_ten)
     assert Stage().forward(1) == 20
     assert Derived().forward(1) == 20
 
 
-def test_a_wrapped_method_looks_like_the_original(patches):
+def test_wrapped_method_keeps_its_metadata(patches):
     patches.wrap(Stage, "forward", times_ten)
     assert Stage.forward.__name__ == "forward"
-    assert Stage.forward.__doc__ == "Say what it does."
+    assert Stage.forward.__doc__ == "Do something."
 
 
-def test_a_module_global_can_be_wrapped(patches):
+def test_module_globals_can_be_wrapped(patches):
     module = types.ModuleType("module")
     module.double = lambda x: 2 * x
     assert patches.wrap(module, "double", times_ten)
     assert module.double(1) == 20
 
 
-def test_undo_puts_the_very_same_object_back(patches):
+def test_undo_restores_the_original_object(patches):
     patches.wrap(Stage, "forward", times_ten)
     patches.undo()
     assert vars(Stage)["forward"] is ORIGINAL["forward"]
@@ -82,7 +82,7 @@ def test_wrapping_twice_wraps_once(patches):
     assert Stage().forward(1) == 20
 
 
-def test_it_can_be_wrapped_again_after_an_undo(patches):
+def test_attribute_can_be_wrapped_again_after_undo(patches):
     patches.wrap(Stage, "forward", times_ten)
     patches.undo()
     assert patches.wrap(Stage, "forward", times_ten)
@@ -93,13 +93,13 @@ def test_it_can_be_wrapped_again_after_an_undo(patches):
     ("owner", "name"),
     [(Stage, "missing"), (Derived, "forward"), (Stage, "size"), (Stage, "fixed"), (Stage, "made")],
 )
-def test_what_the_owner_does_not_define_as_a_function_is_left_alone(patches, owner, name):
+def test_attributes_other_than_own_functions_are_left_alone(patches, owner, name):
     before = vars(owner).get(name)
     assert not patches.wrap(owner, name, times_ten)
     assert vars(owner).get(name) is before
 
 
-def test_undo_leaves_a_wrapper_that_somebody_put_around_ours(patches):
+def test_undo_keeps_a_wrapper_installed_around_ours(patches):
     patches.wrap(Stage, "forward", times_ten)
     ours = Stage.forward
 
@@ -116,7 +116,7 @@ def test_undo_leaves_a_wrapper_that_somebody_put_around_ours(patches):
         Stage.forward = ORIGINAL["forward"]
 
 
-def test_undo_runs_backwards(patches):
+def test_undo_runs_in_reverse_order(patches):
     module, order = types.ModuleType("module"), []
     module.f = module.g = lambda: 0
     for number in range(3):
@@ -129,7 +129,7 @@ def test_undo_runs_backwards(patches):
     assert module.f() == 0
 
 
-def test_undoing_twice_undoes_once(patches):
+def test_second_undo_has_no_effect(patches):
     calls = []
     patches.on_undo(lambda: calls.append(True))
     patches.undo()
@@ -137,7 +137,7 @@ def test_undoing_twice_undoes_once(patches):
     assert calls == [True]
 
 
-def test_a_hook_that_cannot_be_taken_back_stops_nothing(patches, capsys):
+def test_failing_hook_removal_does_not_stop_undo(patches, capsys):
     def fail():
         raise KeyError("hook")
 

@@ -56,9 +56,7 @@ LAUNCHERS = {
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("machines", [2, 1])
-def test_each_launcher_tells_rank_size_and_whether_there_are_several_machines(
-    monkeypatch, launcher, machines
-):
+def test_each_launcher_provides_rank_size_and_number_of_machines(monkeypatch, launcher, machines):
     for variable, value in LAUNCHERS[launcher][machines == 1].items():
         monkeypatch.setenv(variable, value)
     facts = process_facts(0)
@@ -66,7 +64,7 @@ def test_each_launcher_tells_rank_size_and_whether_there_are_several_machines(
     assert machine_directory("/runs") == ("/runs/node-a" if machines == 2 else "/runs")
 
 
-def test_without_a_launcher_it_is_rank_0_on_one_machine():
+def test_without_a_launcher_the_rank_is_0_on_one_machine():
     facts = process_facts(7)
     assert (facts["rank"], facts["world_size"], facts["process_start_ns"]) == (0, None, 7)
     assert (facts["host"], facts["pid"]) == ("node-a", os.getpid())
@@ -77,14 +75,14 @@ def test_without_a_launcher_it_is_rank_0_on_one_machine():
     ("host", "folder"),
     [("a/b", "a_b"), ("..", "machine"), ("", "machine"), ("node.example.com", "node.example.com")],
 )
-def test_any_name_of_a_machine_is_one_folder(monkeypatch, host, folder):
+def test_machine_name_becomes_a_single_folder(monkeypatch, host, folder):
     monkeypatch.setattr(module.os, "uname", lambda: SimpleNamespace(nodename=host))
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     assert machine_directory("/runs") == f"/runs/{folder}"
 
 
 @pytest.mark.parametrize("words", ["two", "-1", "", "2.0"])
-def test_what_is_no_number_says_nothing(monkeypatch, words):
+def test_non_numeric_variables_are_ignored(monkeypatch, words):
     monkeypatch.setenv("GROUP_WORLD_SIZE", words)
     monkeypatch.setenv("WORLD_SIZE", words)
     assert machine_directory("/runs") == "/runs"

@@ -27,7 +27,7 @@ def loop(start, end, exit_after_prof):
     return announced
 
 
-def test_it_takes_what_paddles_takes():
+def test_signature_matches_paddles():
     signature = inspect.signature(record.job_schedule_profiler_range)
     assert [(one.name, one.default) for one in signature.parameters.values()] == [
         ("iter_id", inspect.Parameter.empty),
@@ -37,20 +37,20 @@ def test_it_takes_what_paddles_takes():
     ]
 
 
-def test_start_is_included_and_end_is_not():
+def test_range_includes_start_and_excludes_end():
     assert loop(3, 6, exit_after_prof=False) == [False] * 3 + [True] * 3 + [False] * 2
 
 
-def test_an_empty_range_records_nothing():
+def test_empty_range_records_nothing():
     assert loop(3, 3, exit_after_prof=True) == [False] * 8
 
 
-def test_the_process_exits_with_0_after_the_last_step():
+def test_process_exits_with_0_after_the_last_step():
     with pytest.raises(SystemExit) as end:
         loop(3, 6, exit_after_prof=True)
     assert end.value.code == 0
 
 
-def test_a_crash_in_the_last_step_stays_a_crash():
+def test_exception_in_the_last_step_propagates():
     with pytest.raises(ZeroDivisionError), record.job_schedule_profiler_range(5, 3, 6, exit_after_prof=True):
         1 / 0  # noqa: B018  # raises

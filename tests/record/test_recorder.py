@@ -23,7 +23,7 @@ PER_CHUNK = CHUNK_BYTES // RECORD_BYTES
 
 @pytest.fixture
 def start(tmp_path):
-    """Begin a recorder whose end the test does not have to care about."""
+    """Start a recorder that the fixture stops after the test."""
     begun = []
 
     def begin(**options):
@@ -42,11 +42,11 @@ def recorder(start):
 
 @pytest.fixture
 def blocked_disk(monkeypatch):
-    """Writes wait until the event is set."""
+    """Writes block until the event is set."""
     go_on, write = threading.Event(), os.write
 
     def wait_and_write(descriptor, data):
-        if len(data) > 1:  # a single byte wakes the writer
+        if len(data) > 1:  # a single byte is a wake-up of the writer
             go_on.wait(LIMIT_S)
         return write(descriptor, data)
 
@@ -55,7 +55,7 @@ def blocked_disk(monkeypatch):
     go_on.set()
 
 
-def test_every_field_of_a_span_comes_back(recorder, tmp_path):
+def test_all_fields_of_a_span_are_stored(recorder, tmp_path):
     recorder.begin_step(7)
     recorder.emit(FORWARD, 100, 200, 1, 2, 3, 4, 5, 110, 120, recorder.name_id("a"), 6)
     recorder.stop("test")
@@ -71,13 +71,13 @@ def test_every_field_of_a_span_comes_back(recorder, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "lane"), [("forward", 0), ("send_forward", 1), ("grad_reduce", 1), ("other", 2)]
 )
-def test_a_span_lies_on_the_lane_of_its_kind(recorder, tmp_path, kind, lane):
+def test_span_is_on_the_lane_of_its_kind(recorder, tmp_path, kind, lane):
     recorder.emit(BY_NAME[kind].code, 1, 2)
     recorder.stop("test")
     assert only_contents(tmp_path).spans["lane"].tolist() == [lane]
 
 
-def test_the_header_says_whose_recording_it_is(recorder, tmp_path, monkeypatch):
+def test_header_identifies_the_process(recorder, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("STAGESCOPE_RUN", "r1")
@@ -89,7 +89,7 @@ def test_the_header_says_whose_recording_it_is(recorder, tmp_path, monkeypatch):
     assert {name: header[name] for name in expected} == expected
 
 
-def test_facts_that_are_told_win_over_the_environment(recorder, tmp_path, monkeypatch):
+def test_described_facts_override_the_environment(recorder, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     recorder.describe(rank=5)
     recorder.emit(FORWARD, 1, 2)
@@ -98,7 +98,7 @@ def test_facts_that_are_told_win_over_the_environment(recorder, tmp_path, monkey
 
 
 @pytest.mark.parametrize("rank", ["", "abc", "-1"])
-def test_a_rank_that_is_no_number_is_rank_0(recorder, tmp_path, monkeypatch, rank):
+def test_non_numeric_rank_is_0(recorder, tmp_path, monkeypatch, rank):
     monkeypatch.setenv("RANK", rank)
     recorder.emit(FORWARD, 1, 2)
     recorder.stop("test")
@@ -110,7 +110,7 @@ def emit_numbered(recorder, count, stage=0):
         recorder.emit(FORWARD, microbatch, microbatch + 1, stage, microbatch)
 
 
-def test_a_long_recording_is_complete(recorder, tmp_path):
+def test_long_recording_is_complete(recorder, tmp_path):
     count = 10 * PER_CHUNK + 17
     for first in range(0, count, PER_CHUNK):
         for microbatch in range(first, min(first + PER_CHUNK, count)):
@@ -122,7 +122,7 @@ def test_a_long_recording_is_complete(recorder, tmp_path):
     assert contents.end == {"spans": count, "dropped_spans": 0, "reason": "test"}
 
 
-def test_a_burst_beyond_the_memory_is_counted_to_the_last_span(start, tmp_path, blocked_disk):
+def test_burst_beyond_the_memory_is_counted_exactly(start, tmp_path, blocked_disk):
     recorder = start(capacity_bytes=3 * CHUNK_BYTES)
     emit_numbered(recorder, 5 * PER_CHUNK + 3)
     blocked_disk.set()
@@ -132,7 +132,7 @@ def test_a_burst_beyond_the_memory_is_counted_to_the_last_span(start, tmp_path, 
     assert contents.dropped_spans == contents.end["dropped_spans"] == 2 * PER_CHUNK + 3
 
 
-def test_the_default_memory_is_five_mebibytes_however_slow_the_disk(start, tmp_path, blocked_disk):
+def test_default_memory_is_five_mebibytes_with_a_blocked_disk(start, tmp_path, blocked_disk):
     recorder = start()
     emitted = 5 * 2**20 // RECORD_BYTES + 10_000
     emit_numbered(recorder, emitted)
@@ -143,7 +143,7 @@ def test_the_default_memory_is_five_mebibytes_however_slow_the_disk(start, tmp_p
     assert len(contents.spans) + contents.dropped_spans == emitted
 
 
-def test_recording_goes_on_after_a_burst(start, tmp_path, blocked_disk):
+def test_recording_continues_after_a_burst(start, tmp_path, blocked_disk):
     recorder = start(capacity_bytes=2 * CHUNK_BYTES)
     emit_numbered(recorder, 3 * PER_CHUNK)
     blocked_disk.set()
@@ -156,7 +156,7 @@ def test_recording_goes_on_after_a_burst(start, tmp_path, blocked_disk):
 
 
 @pytest.mark.parametrize("capacity_chunks", [2, 16])
-def test_threads_that_emit_at_once_lose_nothing_uncounted(start, tmp_path, capacity_chunks):
+def test_concurrent_threads_lose_no_uncounted_span(start, tmp_path, capacity_chunks):
     recorder = start(capacity_bytes=capacity_chunks * CHUNK_BYTES)
     threads, each = 6, 3 * PER_CHUNK + 5
     go = threading.Barrier(threads)
@@ -185,7 +185,7 @@ def test_threads_that_emit_at_once_lose_nothing_uncounted(start, tmp_path, capac
     assert len(threads_of_stage) == len({thread for _, thread in threads_of_stage})
 
 
-def test_threads_that_come_and_go_do_not_use_the_memory_up(start, tmp_path):
+def test_short_lived_threads_release_their_memory(start, tmp_path):
     recorder = start(capacity_bytes=3 * CHUNK_BYTES)
     for number in range(20):
         thread = threading.Thread(target=recorder.emit, args=(FORWARD, 1, 2, 0, number))
@@ -198,7 +198,7 @@ def test_threads_that_come_and_go_do_not_use_the_memory_up(start, tmp_path):
     assert contents.dropped_spans == 0
 
 
-def test_threads_that_python_has_not_started_do_not_use_the_memory_up(tmp_path):
+def test_threads_not_started_by_python_release_their_memory(tmp_path):
     done = run_child(
         """
         import ctypes, sys
@@ -239,7 +239,7 @@ def test_threads_that_python_has_not_started_do_not_use_the_memory_up(tmp_path):
     ],
     ids=str,
 )
-def test_a_value_that_fits_no_field_is_counted(recorder, tmp_path, values):
+def test_out_of_range_value_is_counted_as_dropped(recorder, tmp_path, values):
     recorder.emit(FORWARD, 1, 2, 0, 0)
     recorder.emit(**{"kind": FORWARD, "start_ns": 3, "end_ns": 4, **values})
     recorder.emit(FORWARD, 5, 6, 0, 1)
@@ -249,7 +249,7 @@ def test_a_value_that_fits_no_field_is_counted(recorder, tmp_path, values):
     assert contents.dropped_spans == 1
 
 
-def test_a_step_that_fits_no_field_is_counted(recorder, tmp_path):
+def test_out_of_range_step_is_counted_as_dropped(recorder, tmp_path):
     recorder.begin_step(2**40)
     recorder.emit(FORWARD, 1, 2)
     recorder.begin_step(3)
@@ -260,7 +260,7 @@ def test_a_step_that_fits_no_field_is_counted(recorder, tmp_path):
     assert contents.dropped_spans == 1
 
 
-def test_spans_after_the_stop_are_harmless(recorder, tmp_path):
+def test_spans_after_stop_are_ignored(recorder, tmp_path):
     recorder.emit(FORWARD, 1, 2)
     recorder.stop("test")
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -274,21 +274,21 @@ def test_spans_after_the_stop_are_harmless(recorder, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
-def test_a_first_span_after_the_stop_starts_nothing(recorder, tmp_path):
+def test_first_span_after_stop_starts_no_writer(recorder, tmp_path):
     recorder.stop("test")
     recorder.emit(FORWARD, 1, 2)
     assert list(tmp_path.iterdir()) == []
     assert threading.active_count() == 1
 
 
-def test_stopping_twice_writes_one_end(recorder, tmp_path):
+def test_second_stop_writes_nothing(recorder, tmp_path):
     recorder.emit(FORWARD, 1, 2)
     recorder.stop("first")
     recorder.stop("second")
     assert only_contents(tmp_path).end["reason"] == "first"
 
 
-def test_a_directory_that_cannot_be_made_costs_one_line_and_memory_stays_bounded(tmp_path, capsys):
+def test_unusable_directory_is_reported_once_and_memory_stays_bounded(tmp_path, capsys):
     (tmp_path / "file").write_text("", encoding="utf-8")
     recorder = Recorder(str(tmp_path / "file" / "runs"), capacity_bytes=CHUNK_BYTES)
     emit_numbered(recorder, 5 * PER_CHUNK)
@@ -297,7 +297,7 @@ def test_a_directory_that_cannot_be_made_costs_one_line_and_memory_stays_bounded
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_where_no_file_can_be_opened_the_training_goes_on(tmp_path, capsys, monkeypatch):
+def test_training_continues_when_no_file_can_be_opened(tmp_path, capsys, monkeypatch):
     def refuse():
         raise OSError(24, "Too many open files")
 
@@ -311,7 +311,7 @@ def test_where_no_file_can_be_opened_the_training_goes_on(tmp_path, capsys, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_no_thread_can_be_started_the_training_goes_on(tmp_path, capsys, monkeypatch):
+def test_training_continues_when_no_thread_can_be_started(tmp_path, capsys, monkeypatch):
     def refuse(_):
         raise RuntimeError("can't start new thread")
 
@@ -325,7 +325,7 @@ def test_where_no_thread_can_be_started_the_training_goes_on(tmp_path, capsys, m
     assert os.listdir("/proc/self/fd") == descriptors
 
 
-def test_a_signal_handler_that_records_loses_no_span(recorder, tmp_path):
+def test_recording_signal_handler_loses_no_span(recorder, tmp_path):
     emitted_by_handler = 0
 
     def handler(*_):
@@ -356,13 +356,13 @@ def test_a_signal_handler_that_records_loses_no_span(recorder, tmp_path):
     assert contents.dropped_spans == 0
 
 
-def test_the_same_name_has_one_number(recorder):
+def test_equal_names_share_one_number(recorder):
     assert recorder.name_id("a") == recorder.name_id("a") == 1
     assert recorder.name_id("b") == 2
     assert recorder.name_id("x" * 10_000) == recorder.name_id("x" * 10_000) == 3
 
 
-def test_threads_that_name_at_once_agree_with_the_string_table(recorder, tmp_path):
+def test_concurrent_names_match_the_string_table(recorder, tmp_path):
     def work():
         for number in range(300):
             recorder.emit(FORWARD, 1, 2, 0, number, name=recorder.name_id(f"name {number}"))
@@ -389,7 +389,7 @@ def test_steps_are_counted_until_one_is_given(recorder):
     assert counted == [NONE, 0, 1, 10, 10, 12]
 
 
-def test_only_the_wanted_steps_are_on(start):
+def test_recording_is_on_only_in_the_selected_steps(start):
     recorder = start(steps=StepRange(2, 4))
     states = []
     for _ in range(6):
@@ -401,11 +401,11 @@ def test_only_the_wanted_steps_are_on(start):
 @pytest.mark.parametrize(
     ("steps", "enabled"), [(None, True), (StepRange(0, 2), True), (StepRange(1, 2), False)]
 )
-def test_what_comes_before_the_first_step_counts_to_step_0(start, steps, enabled):
+def test_spans_before_the_first_step_follow_step_0(start, steps, enabled):
     assert start(steps=steps).enabled is enabled
 
 
-def test_the_end_of_a_step_is_a_marker(recorder, tmp_path):
+def test_end_of_step_emits_a_step_span(recorder, tmp_path):
     start_ns = recorder.begin_step(4)
     recorder.end_step(start_ns)
     recorder.stop("test")
@@ -418,7 +418,7 @@ def test_the_end_of_a_step_is_a_marker(recorder, tmp_path):
     assert marker["end_ns"][0] >= start_ns
 
 
-def test_a_stopped_recorder_is_let_go(tmp_path):
+def test_stopped_recorder_is_garbage_collected(tmp_path):
     done = run_child(
         """
         import gc, sys, weakref
@@ -436,7 +436,7 @@ def test_a_stopped_recorder_is_let_go(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_memory_of_the_process_stays_within_the_budget(tmp_path):
+def test_process_memory_stays_within_the_budget(tmp_path):
     done = run_child(
         """
         import resource, sys, threading

@@ -34,7 +34,7 @@ def contents(recording_or_path):
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Writes are refused until `full_disk.remove()` is called."""
+    """Writes fail until `full_disk.remove()` is called."""
 
     class FullDisk:
         write = staticmethod(os.write)
@@ -51,7 +51,7 @@ def full_disk(monkeypatch):
     return FullDisk()
 
 
-def test_there_is_no_file_before_the_first_span(recording, tmp_path):
+def test_no_file_before_the_first_span(recording, tmp_path):
     recording.add_name("a")
     recording.write_drops(0)
     recording.write_anchor_if_due()
@@ -60,7 +60,7 @@ def test_there_is_no_file_before_the_first_span(recording, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_spans_stand_behind_header_and_names(recording):
+def test_header_and_names_precede_spans(recording):
     recording.add_name("dataloader")
     recording.write_spans(records(0, 1))
     found = contents(recording)
@@ -70,12 +70,12 @@ def test_spans_stand_behind_header_and_names(recording):
     assert recording.path.endswith("rank-00002.sscope")
 
 
-def test_no_frame_is_written_for_no_spans(recording, tmp_path):
+def test_empty_spans_write_no_frame(recording, tmp_path):
     recording.write_spans(b"")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_later_facts_and_names_are_added(recording):
+def test_later_facts_and_names_are_written(recording):
     recording.write_spans(records(0))
     recording.describe({"world_size": 4})
     recording.add_name("later")
@@ -85,7 +85,7 @@ def test_later_facts_and_names_are_added(recording):
     assert found.names == {1: "later"}
 
 
-def test_facts_that_come_while_the_header_is_written_are_not_forgotten(recording, monkeypatch):
+def test_facts_added_during_a_header_write_are_written_later(recording, monkeypatch):
     append_json = file_module.FrameFile.append_json
 
     def interrupted(frame_file, frame_type, facts):
@@ -100,7 +100,7 @@ def test_facts_that_come_while_the_header_is_written_are_not_forgotten(recording
     assert contents(recording).header == {"rank": 2, "late": True}
 
 
-def test_the_end_frame_counts_what_is_stored_and_lost(recording):
+def test_end_frame_counts_stored_and_lost_spans(recording):
     recording.write_spans(records(0, 1, 2))
     recording.write_drops(5)
     path = recording.path
@@ -111,7 +111,7 @@ def test_the_end_frame_counts_what_is_stored_and_lost(recording):
     assert found.lost_frames == 0
 
 
-def test_drops_are_written_when_they_change(recording):
+def test_drop_count_is_written_when_it_changes(recording):
     recording.write_spans(records(0))
     for dropped in (0, 3, 3, 3, 4):
         recording.write_drops(dropped)
@@ -120,12 +120,12 @@ def test_drops_are_written_when_they_change(recording):
     assert found.frames == 4
 
 
-def test_drops_alone_make_a_file(recording):
+def test_drops_without_spans_create_a_file(recording):
     recording.write_drops(7)
     assert contents(recording).dropped_spans == 7
 
 
-def test_spans_refused_by_a_full_disk_are_counted_and_said_once(recording, full_disk, capsys):
+def test_spans_lost_to_a_full_disk_are_counted_and_reported_once(recording, full_disk, capsys):
     recording.write_spans(records(0))
     full_disk.arrive()
     for microbatch in (1, 2, 3):
@@ -139,11 +139,11 @@ def test_spans_refused_by_a_full_disk_are_counted_and_said_once(recording, full_
     assert found.dropped_spans == recording.spans_lost == 6
     assert found.gaps == []
     assert found.lost_frames == 0
-    said = capsys.readouterr().err
-    assert said == f"stagescope: cannot write {recording.path}; spans are dropped and counted\n"
+    printed = capsys.readouterr().err
+    assert printed == f"stagescope: cannot write {recording.path}; spans are dropped and counted\n"
 
 
-def test_a_header_that_was_refused_is_written_later(recording, full_disk):
+def test_refused_header_is_written_later(recording, full_disk):
     full_disk.arrive()
     recording.write_spans(records(0))
     full_disk.remove()
@@ -153,7 +153,7 @@ def test_a_header_that_was_refused_is_written_later(recording, full_disk):
     assert (found.header, found.names) == ({"rank": 2}, {1: "a"})
 
 
-def test_the_end_frame_has_the_last_count_even_if_a_drop_frame_was_refused(recording, full_disk):
+def test_end_frame_has_the_final_count_after_a_refused_drop_frame(recording, full_disk):
     recording.write_spans(records(0))
     path = recording.path
     full_disk.arrive()
@@ -168,7 +168,7 @@ def place_below_a_file(tmp_path):
     return tmp_path / "file" / "runs"
 
 
-def test_a_directory_that_cannot_be_made_is_said_once_and_spans_are_counted(tmp_path, capsys):
+def test_unusable_directory_is_reported_once_and_spans_are_counted(tmp_path, capsys):
     recording = Recording(str(place_below_a_file(tmp_path)))
     for microbatch in range(3):
         recording.write_spans(records(microbatch))
@@ -179,7 +179,7 @@ def test_a_directory_that_cannot_be_made_is_said_once_and_spans_are_counted(tmp_
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_directory_that_appears_later_is_recorded_into(tmp_path, capsys):
+def test_directory_that_appears_later_is_used(tmp_path, capsys):
     directory = place_below_a_file(tmp_path)
     recording = Recording(str(directory))
     recording.write_spans(records(0))
@@ -193,7 +193,7 @@ def test_a_directory_that_appears_later_is_recorded_into(tmp_path, capsys):
     assert "cannot record into" in capsys.readouterr().err
 
 
-def test_a_recording_deleted_on_the_way_is_said(recording, capsys):
+def test_deleted_recording_is_reported(recording, capsys):
     recording.write_spans(records(0))
     os.unlink(recording.path)
     recording.write_spans(records(1))
@@ -201,7 +201,7 @@ def test_a_recording_deleted_on_the_way_is_said(recording, capsys):
     assert "was deleted while it was being written" in capsys.readouterr().err
 
 
-def test_anchors_come_every_ten_seconds(recording, monkeypatch):
+def test_anchor_is_written_every_ten_seconds(recording, monkeypatch):
     now_s = 100.0
     monkeypatch.setattr(recording_module.time, "monotonic", lambda: now_s)
     recording.write_spans(records(0))
@@ -225,14 +225,14 @@ def circle():
 @pytest.mark.parametrize(
     "fact", [Unspeakable(), {("a", "tuple"): 1}, circle(), "x" * MAX_PAYLOAD_BYTES], ids=type
 )
-def test_a_fact_that_json_cannot_hold_is_left_out_and_said(recording, fact, capsys):
+def test_fact_that_is_not_json_is_omitted_and_reported(recording, fact, capsys):
     recording.describe({"bad": fact, "good": 1})
     recording.write_spans(records(0))
     assert contents(recording).header == {"rank": 2, "good": 1}
     assert "cannot record the fact 'bad'" in capsys.readouterr().err
 
 
-def test_a_fact_that_is_no_json_is_spelled(recording, tmp_path):
+def test_other_facts_are_written_as_strings(recording, tmp_path):
     recording.describe({"where": tmp_path})
     recording.write_spans(records(0))
     assert contents(recording).header["where"] == str(tmp_path)
@@ -241,13 +241,13 @@ def test_a_fact_that_is_no_json_is_spelled(recording, tmp_path):
 @pytest.mark.parametrize(
     "name", ["</script><img onerror>", "\u202eright to left", "nul\0", "\ud800 alone", "層"]
 )
-def test_any_text_is_a_name(recording, name):
+def test_any_text_is_a_valid_name(recording, name):
     recording.add_name(name)
     recording.write_spans(records(0))
     assert contents(recording).names == {1: name}
 
 
-def test_many_long_names_are_all_stored_in_frames_that_can_be_read(recording):
+def test_many_long_names_fit_readable_frames(recording):
     names = [chr(0x10000 + number % 1000) * MAX_NAME_CHARACTERS for number in range(2000)]
     numbers = [recording.add_name(name) for name in names]
     recording.write_spans(records(0))
@@ -277,7 +277,7 @@ def test_names_refused_by_a_full_disk_are_written_later(recording, full_disk):
     assert contents(recording).names == {1: "a", 2: "b"}
 
 
-def test_device_anchors_are_written_before_the_next_spans_and_survive_a_full_disk(recording, full_disk):
+def test_device_anchors_precede_the_next_spans_and_survive_a_full_disk(recording, full_disk):
     recording.write_spans(records(0))
     recording.add_device_anchor(DEVICE_ANCHOR.pack(1, 2, 3, 4))
     full_disk.arrive()
@@ -288,12 +288,12 @@ def test_device_anchors_are_written_before_the_next_spans_and_survive_a_full_dis
     assert contents(recording).device_anchors.tolist() == [(1, 2, 3, 4), (5, 6, 7, 8)]
 
 
-def test_without_a_standard_error_nothing_is_said_and_nothing_fails(recording, monkeypatch):
+def test_closed_stderr_does_not_fail(recording, monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     recording.warn("unheard")
 
 
-def test_every_json_frame_is_ascii(recording):
+def test_json_frames_are_ascii(recording):
     recording.describe({"host": "höst"})
     recording.write_spans(records(0))
     with open(recording.path, "rb") as opened:

@@ -24,7 +24,7 @@ FIELDS = (int64,) * 5 + (int32,) * 5 + (uint32, int16, uint16, uint8, uint8)
 
 
 @given(values=st.tuples(*FIELDS))
-def test_the_fast_layout_gives_the_bytes_of_the_format(values):
+def test_native_layout_equals_the_format(values):
     fast = bytearray(SPAN.size)
     pack_span(fast, 0, *values)
     assert bytes(fast) == SPAN.pack(*values)
@@ -32,7 +32,7 @@ def test_the_fast_layout_gives_the_bytes_of_the_format(values):
 
 @given(start=int64, end=int64, step=int32, stage=int32, microbatch=int32, thread=uint16,
        kind=st.sampled_from(KIND_NAMES))  # fmt: skip
-def test_a_plain_span_has_the_bytes_of_the_format(start, end, step, stage, microbatch, thread, kind):  # noqa: PLR0917  # fields
+def test_plain_span_equals_the_format(start, end, step, stage, microbatch, thread, kind):  # noqa: PLR0917  # the fields of a span
     plain = bytearray(b"\x55" * SPAN.size)
     pack_plain(plain, 0, start, end, plain_middle(step), stage, microbatch, plain_tails(thread)[kind])
     code = BY_NAME[kind].code
@@ -41,13 +41,13 @@ def test_a_plain_span_has_the_bytes_of_the_format(start, end, step, stage, micro
     )  # fmt: skip
 
 
-def test_a_step_that_fits_no_field_makes_no_plain_span():
+def test_out_of_range_step_has_no_plain_span():
     assert plain_middle(2**31) is None
     with pytest.raises(struct.error):
         pack_plain(bytearray(SPAN.size), 0, 1, 2, None, 0, 0, plain_tails(0)["forward"])
 
 
-def test_on_other_machines_the_layout_is_spelled_as_the_format_says(monkeypatch):
+def test_other_platforms_use_the_standard_layout(monkeypatch):
     monkeypatch.setattr(records.sys, "byteorder", "big")
     assert records._native("qq") == "<qq"
 
@@ -66,12 +66,12 @@ def fail_in_a_handler():
     (lambda: struct.pack("<i", Number()), True),
     (fail_in_a_handler, False),
 ])  # fmt: skip
-def test_only_the_failure_of_packing_is_our_own(act, ours):
+def test_only_packing_errors_are_recognized(act, ours):
     code = act.__code__
     try:
-        act() if not ours else eval(code, act.__globals__)  # noqa: S307  # as if it stood here
-    except Exception as error:  # noqa: BLE001  # whatever it is
+        act() if not ours else eval(code, act.__globals__)  # noqa: S307  # so that the test module's globals apply
+    except Exception as error:  # noqa: BLE001  # any exception
         found = error
-        if ours:  # the evaluated code is a frame of its own
+        if ours:  # the evaluated code has a frame of its own
             found = found.with_traceback(found.__traceback__.tb_next)
     assert is_packing_error(found) is ours

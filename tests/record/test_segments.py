@@ -1,4 +1,4 @@
-"""A bounded recording keeps its bound at every moment, and tells what it has let go."""
+"""A bounded recording never exceeds its limit, and counts the spans it has discarded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LET_GO = "the first spans of this process were let go on purpose"
 MISSING = "spans are missing that the process had stored"
 
 
-def test_a_recording_that_stays_within_the_bound_is_one_file_and_complete(tmp_path):
+def test_recording_below_the_limit_is_one_complete_file(tmp_path):
     recording = begin(tmp_path)
     for number in range(3):
         recording.write_spans(chunk_of(number))
@@ -66,7 +66,7 @@ def test_a_recording_that_stays_within_the_bound_is_one_file_and_complete(tmp_pa
 
 
 @pytest.mark.parametrize("max_bytes", [MIN_MAX_BYTES, 3 * MIN_MAX_BYTES + 12345])
-def test_the_bound_holds_at_every_moment_and_the_latest_spans_are_kept(tmp_path, max_bytes):
+def test_limit_holds_at_all_times_and_latest_spans_are_kept(tmp_path, max_bytes):
     recording, most = begin(tmp_path, max_bytes), 0
     chunks = 8 * max_bytes // (CHUNK * RECORD_BYTES)
     for number in range(chunks):
@@ -82,7 +82,7 @@ def test_the_bound_holds_at_every_moment_and_the_latest_spans_are_kept(tmp_path,
     assert notes_in(tmp_path) == [("warning", LET_GO, chunks * CHUNK - len(kept))]
 
 
-def test_every_file_has_header_names_and_a_clock_anchor(tmp_path):
+def test_every_segment_has_header_names_and_a_clock_anchor(tmp_path):
     recording = begin(tmp_path)
     first = recording.add_name("first")
     for number in range(40):
@@ -101,7 +101,7 @@ def test_every_file_has_header_names_and_a_clock_anchor(tmp_path):
     assert workflow.read(tmp_path).ranks["schedule"].to_list() == ["1F1B"]
 
 
-def test_drops_are_counted_across_files(tmp_path):
+def test_drops_are_counted_across_segments(tmp_path):
     recording = begin(tmp_path)
     for number in range(40):
         recording.write_spans(chunk_of(number))
@@ -112,7 +112,7 @@ def test_drops_are_counted_across_files(tmp_path):
 
 
 @pytest.mark.parametrize("length", [1, 400])
-def test_endless_names_leave_room_for_spans(tmp_path, length):
+def test_unlimited_names_leave_space_for_spans(tmp_path, length):
     recording = begin(tmp_path)
     for number in range(60):
         names = [recording.add_name(f"{number} {at} " + "\N{GRINNING FACE}" * length) for at in range(50)]
@@ -125,7 +125,7 @@ def test_endless_names_leave_room_for_spans(tmp_path, length):
         assert spans["name"].unique().to_list() == [MORE_NAMES]
 
 
-def test_a_header_too_large_for_the_bound_is_left_out_and_said(tmp_path, capsys):
+def test_header_fact_too_large_for_the_limit_is_omitted_and_reported(tmp_path, capsys):
     recording = begin(tmp_path)
     recording.describe({"large": "x" * MIN_MAX_BYTES})
     recording.write_spans(chunk_of(0))
@@ -133,7 +133,7 @@ def test_a_header_too_large_for_the_bound_is_left_out_and_said(tmp_path, capsys)
     assert read_contents(Path(recording.path).read_bytes()).header["rank"] == 3
 
 
-def test_without_an_end_the_count_is_as_exact(tmp_path):
+def test_discarded_count_is_exact_without_an_end_frame(tmp_path):
     recording = begin(tmp_path)
     for number in range(40):
         recording.write_spans(chunk_of(number))
@@ -145,7 +145,7 @@ def test_without_an_end_the_count_is_as_exact(tmp_path):
 
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize("which", [1, 2])
-def test_a_file_that_is_missing_between_the_others_is_an_error_with_a_count(tmp_path, which, ended):
+def test_missing_middle_segment_is_an_error_with_a_count(tmp_path, which, ended):
     recording = begin(tmp_path)
     for number in range(40):
         recording.write_spans(chunk_of(number))
@@ -156,7 +156,7 @@ def test_a_file_that_is_missing_between_the_others_is_an_error_with_a_count(tmp_
     assert ("error", MISSING, lost) in notes_in(tmp_path)
 
 
-def test_files_missing_from_the_beginning_of_a_short_row_are_an_error(tmp_path):
+def test_missing_first_segments_are_an_error(tmp_path):
     recording = begin(tmp_path)
     for number in range(10):
         recording.write_spans(chunk_of(number))
@@ -166,7 +166,7 @@ def test_files_missing_from_the_beginning_of_a_short_row_are_an_error(tmp_path):
     assert [row for row in notes_in(tmp_path) if row[0] == "error"]
 
 
-def test_a_damaged_header_in_the_row_costs_nothing(tmp_path):
+def test_damaged_header_of_one_segment_loses_nothing(tmp_path):
     recording = begin(tmp_path)
     for number in range(40):
         recording.write_spans(chunk_of(number))
@@ -179,12 +179,10 @@ def test_a_damaged_header_in_the_row_costs_nothing(tmp_path):
     assert starts_in(tmp_path) == before
     assert [row[0] for row in notes_in(tmp_path)].count(
         "error"
-    ) == 2  # the damaged bytes, and the missing frame
+    ) == 2  # the damaged bytes and the missing frame
 
 
-def test_an_old_file_that_cannot_be_deleted_stops_the_growth_and_spans_are_counted(
-    tmp_path, monkeypatch, capsys
-):
+def test_undeletable_segment_stops_growth_and_spans_are_counted(tmp_path, monkeypatch, capsys):
     def refuse(_):
         raise PermissionError(13, "Permission denied")
 
@@ -203,7 +201,7 @@ def test_an_old_file_that_cannot_be_deleted_stops_the_growth_and_spans_are_count
     assert starts_in(tmp_path)[-1] == 41 * CHUNK - 1
 
 
-def test_an_old_file_that_somebody_has_deleted_is_no_trouble(tmp_path):
+def test_externally_deleted_segment_is_tolerated(tmp_path):
     recording = begin(tmp_path)
     for number in range(40):
         recording.write_spans(chunk_of(number))
@@ -213,9 +211,7 @@ def test_an_old_file_that_somebody_has_deleted_is_no_trouble(tmp_path):
     assert recording.spans_written == 40 * CHUNK
 
 
-def test_a_full_disk_while_a_file_follows_another_costs_only_what_was_written_meanwhile(
-    tmp_path, monkeypatch
-):
+def test_full_disk_between_segments_loses_only_the_spans_of_that_time(tmp_path, monkeypatch):
     recording, write, stored = begin(tmp_path), os.write, []
     for number in range(40):
         refused = number % 7 in {3, 4}
@@ -234,7 +230,7 @@ def test_a_full_disk_while_a_file_follows_another_costs_only_what_was_written_me
     assert bytes_in(tmp_path) <= MIN_MAX_BYTES
 
 
-def test_two_processes_of_one_rank_keep_their_rows_apart(tmp_path):
+def test_segments_of_two_processes_with_one_rank_stay_separate(tmp_path):
     rows = [Recording(str(tmp_path), MIN_MAX_BYTES) for _ in range(2)]
     for pid, recording in enumerate(rows):
         recording.describe(FACTS | {"pid": pid, "rank": 3})

@@ -32,7 +32,7 @@ def one_span(microbatch=0):
         pass
 
 
-def test_a_session_stores_what_happens_in_it(tmp_path):
+def test_session_stores_its_spans(tmp_path):
     one_span(0)
     record.start(tmp_path)
     one_span(1)
@@ -42,7 +42,7 @@ def test_a_session_stores_what_happens_in_it(tmp_path):
     assert only_contents(tmp_path).end["reason"] == "stop"
 
 
-def test_starting_twice_is_starting_once(tmp_path):
+def test_second_start_has_no_effect(tmp_path):
     record.start(tmp_path / "first")
     record.start(tmp_path / "second")
     one_span()
@@ -51,7 +51,7 @@ def test_starting_twice_is_starting_once(tmp_path):
     assert not (tmp_path / "second").exists()
 
 
-def test_stopping_twice_or_without_a_start_is_harmless(tmp_path):
+def test_stop_without_a_running_session_has_no_effect(tmp_path):
     record.stop()
     record.start(tmp_path)
     one_span()
@@ -60,7 +60,7 @@ def test_stopping_twice_or_without_a_start_is_harmless(tmp_path):
     assert len(contents_in(tmp_path)) == 1
 
 
-def test_starting_again_gives_a_second_file(tmp_path):
+def test_restart_creates_a_second_file(tmp_path):
     for microbatch in range(2):
         record.start(tmp_path)
         one_span(microbatch)
@@ -69,13 +69,13 @@ def test_starting_again_gives_a_second_file(tmp_path):
     assert all(contents.end for contents in contents_in(tmp_path))
 
 
-def test_nothing_recorded_is_no_file(tmp_path):
+def test_no_spans_create_no_file(tmp_path):
     record.start(tmp_path / "runs")
     record.stop()
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_session_leaves_signals_as_they_were(tmp_path):
+def test_session_restores_signal_handlers(tmp_path):
     before = signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)
     record.start(tmp_path)
     one_span()
@@ -84,7 +84,7 @@ def test_a_session_leaves_signals_as_they_were(tmp_path):
     assert (signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)) == before
 
 
-def test_the_directory_comes_from_the_environment(tmp_path, monkeypatch):
+def test_directory_is_read_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv(session.OUT_VARIABLE, str(tmp_path / "a"))
     record.start()
     one_span()
@@ -93,7 +93,7 @@ def test_the_directory_comes_from_the_environment(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("variable", [None, ""])
-def test_without_a_word_the_directory_is_below_the_current_one(tmp_path, monkeypatch, variable):
+def test_default_directory_is_below_the_working_directory(tmp_path, monkeypatch, variable):
     monkeypatch.chdir(tmp_path)
     if variable is not None:
         monkeypatch.setenv(session.OUT_VARIABLE, variable)
@@ -103,7 +103,7 @@ def test_without_a_word_the_directory_is_below_the_current_one(tmp_path, monkeyp
     assert len(contents_in(tmp_path / "stagescope-recording")) == 1
 
 
-def test_a_action_that_changes_its_directory_records_where_it_began(tmp_path, monkeypatch):
+def test_changing_the_working_directory_keeps_the_output_directory(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     record.start("runs")
@@ -113,7 +113,7 @@ def test_a_action_that_changes_its_directory_records_where_it_began(tmp_path, mo
     assert len(contents_in(tmp_path / "runs")) == 1
 
 
-def test_a_action_whose_directory_was_deleted_can_start(tmp_path):
+def test_start_works_in_a_deleted_working_directory(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     done = run_child(
@@ -134,7 +134,7 @@ def test_a_action_whose_directory_was_deleted_can_start(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_rank_and_steps_stand_in_the_header(tmp_path):
+def test_rank_and_steps_are_in_the_header(tmp_path):
     record.start(tmp_path, rank=3, world_size=8, steps="0:5")
     one_span()
     record.stop()
@@ -147,9 +147,7 @@ def test_rank_and_steps_stand_in_the_header(tmp_path):
     (None, None, 2**30), (None, "2MiB", 2**21), (None, "", 2**30), (2**20, "2MiB", 2**20), ("4MiB", None, 2**22),
     (None, str(2**23), 2**23),
 ])  # fmt: skip
-def test_the_size_is_bounded_by_what_is_given_or_by_the_command(
-    tmp_path, monkeypatch, given, variable, bound
-):
+def test_size_limit_comes_from_the_argument_or_the_environment(tmp_path, monkeypatch, given, variable, bound):
     monkeypatch.delenv(session.MAX_BYTES_VARIABLE, raising=False)
     if variable is not None:
         monkeypatch.setenv(session.MAX_BYTES_VARIABLE, variable)
@@ -159,7 +157,7 @@ def test_the_size_is_bounded_by_what_is_given_or_by_the_command(
     assert only_contents(tmp_path).header["max_bytes"] == bound
 
 
-def test_no_bound_is_none(tmp_path):
+def test_limit_0_means_unlimited(tmp_path):
     record.start(tmp_path, max_bytes=0)
     one_span()
     record.stop()
@@ -167,13 +165,13 @@ def test_no_bound_is_none(tmp_path):
 
 
 @pytest.mark.parametrize("bound", [1, 2**20 - 1, "5k", "much"])
-def test_a_bound_that_holds_nothing_starts_nothing(tmp_path, bound):
+def test_too_small_limit_is_an_error_and_starts_nothing(tmp_path, bound):
     with pytest.raises(UsageError):
         record.start(tmp_path, max_bytes=bound)
     assert session.recorder is None
 
 
-def test_several_machines_have_a_directory_each(tmp_path, monkeypatch):
+def test_each_of_several_machines_has_its_own_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     record.start(tmp_path)
     one_span()
@@ -183,14 +181,14 @@ def test_several_machines_have_a_directory_each(tmp_path, monkeypatch):
     assert only_contents(directory).header["host"] == directory.name
 
 
-def test_steps_are_a_text_or_a_range(tmp_path):
+def test_steps_may_be_text_or_step_range(tmp_path):
     for steps in ("1:2", StepRange(1, 2)):
         record.start(tmp_path, steps=steps)
         assert session.recorder.steps == StepRange(1, 2)
         record.stop()
 
 
-def test_steps_that_are_no_range_start_nothing(tmp_path):
+def test_invalid_steps_are_an_error_and_start_nothing(tmp_path):
     with pytest.raises(UsageError):
         record.start(tmp_path, steps="five")
     assert session.recorder is None
@@ -198,7 +196,7 @@ def test_steps_that_are_no_range_start_nothing(tmp_path):
 
 @pytest.fixture
 def framework(monkeypatch):
-    """A framework ``toy_framework`` and our module that instruments it."""
+    """A framework ``toy_framework`` and a module that instruments it."""
     toy = types.ModuleType("toy_framework")
     toy.step = lambda: "stepped"
     ours = types.ModuleType("toy_instrumentation")
@@ -220,7 +218,7 @@ def framework(monkeypatch):
     return toy
 
 
-def test_a_framework_is_recorded_and_left_as_it_was(tmp_path, framework):
+def test_framework_is_instrumented_and_restored(tmp_path, framework):
     step = framework.step
     record.start(tmp_path)
     assert framework.step() == "stepped"
@@ -229,7 +227,7 @@ def test_a_framework_is_recorded_and_left_as_it_was(tmp_path, framework):
     assert len(only_contents(tmp_path).spans) == 1
 
 
-def test_a_framework_that_cannot_be_recorded_works_on(tmp_path, framework, monkeypatch, capsys):
+def test_framework_works_when_instrumentation_fails(tmp_path, framework, monkeypatch, capsys):
     monkeypatch.delattr(sys.modules["toy_instrumentation"], "instrument")
     record.start(tmp_path)
     assert framework.step() == "stepped"
@@ -237,7 +235,7 @@ def test_a_framework_that_cannot_be_recorded_works_on(tmp_path, framework, monke
     assert "cannot record toy_framework: AttributeError" in capsys.readouterr().err
 
 
-def test_a_hook_that_cannot_be_taken_back_keeps_no_recording_from_being_stored(tmp_path, capsys):
+def test_failing_hook_removal_does_not_prevent_storing(tmp_path, capsys):
     def fail():
         raise RuntimeError("hook")
 
@@ -249,7 +247,7 @@ def test_a_hook_that_cannot_be_taken_back_keeps_no_recording_from_being_stored(t
     assert "cannot remove a hook" in capsys.readouterr().err
 
 
-def test_stopping_in_another_thread_stores_everything_and_sigterm_still_ends_the_process(tmp_path):
+def test_stop_in_another_thread_stores_everything_and_sigterm_still_works(tmp_path):
     done = run_child(
         """
         import os, signal, sys, threading, time
@@ -271,7 +269,7 @@ def test_stopping_in_another_thread_stores_everything_and_sigterm_still_ends_the
     assert all((tmp_path / f"own{number}").stat().st_size == 0 for number in range(8))
 
 
-def test_a_cycle_of_sessions_leaks_no_file(tmp_path):
+def test_repeated_sessions_leak_no_descriptor(tmp_path):
     done = run_child(
         """
         import gc, os, sys
@@ -291,7 +289,7 @@ def test_a_cycle_of_sessions_leaks_no_file(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_recording_needs_the_standard_library_only():
+def test_recording_imports_only_the_standard_library():
     done = run_child(
         """
         import sys
@@ -304,5 +302,5 @@ def test_recording_needs_the_standard_library_only():
 
 
 @pytest.mark.parametrize("module", sorted(set(session.FRAMEWORKS.values())))
-def test_every_listed_framework_has_a_module_that_instruments_it(module):
+def test_every_listed_framework_has_an_instrument_function(module):
     assert callable(importlib.import_module(module).instrument)

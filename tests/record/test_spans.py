@@ -44,7 +44,7 @@ def names_of(contents):
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
-def test_every_kind_can_be_marked(tmp_path, kind):
+def test_every_kind_can_be_recorded(tmp_path, kind):
     with record.span(kind, microbatch=3, stage=1):
         pass
     contents = recorded(tmp_path)
@@ -56,7 +56,7 @@ def test_every_kind_can_be_marked(tmp_path, kind):
     ]
 
 
-def test_what_is_not_said_is_none(tmp_path):
+def test_omitted_fields_are_none(tmp_path):
     with record.span("optimizer"):
         pass
     contents = recorded(tmp_path)
@@ -65,7 +65,7 @@ def test_what_is_not_said_is_none(tmp_path):
     } == {NONE}
 
 
-def test_a_span_lies_around_its_body(tmp_path):
+def test_span_encloses_its_body(tmp_path):
     with record.span("forward"):
         inside_ns = session.recorder.begin_step(0)
     contents = recorded(tmp_path)
@@ -82,7 +82,7 @@ def test_nested_spans_are_both_recorded(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["data_loading", "", "FORWARD", 7, ["forward"], None])
-def test_an_unknown_kind_is_other_with_a_name(tmp_path, kind):
+def test_unknown_kind_is_other_with_a_name(tmp_path, kind):
     with record.span(kind, stage=2):
         pass
     contents = recorded(tmp_path)
@@ -91,7 +91,7 @@ def test_an_unknown_kind_is_other_with_a_name(tmp_path, kind):
     assert names_of(contents) == [str(kind) or None]
 
 
-def test_details_have_their_fields_or_become_part_of_the_name(tmp_path):
+def test_details_fill_fields_or_extend_the_name(tmp_path):
     with record.span(
         "send_forward", microbatch=1, stage=0, chunk=2, peer=3, size_bytes=4096, name="x", tag="a", no=None
     ):
@@ -101,7 +101,7 @@ def test_details_have_their_fields_or_become_part_of_the_name(tmp_path):
     assert names_of(contents) == ["x tag=a"]
 
 
-def test_integers_of_other_libraries_are_integers(tmp_path):
+def test_integers_of_other_libraries_are_accepted(tmp_path):
     one, two, three = np.int64(1), np.int32(2), np.uint8(3)
     with (
         record.profile_range(one, 1, 2) as wanted,
@@ -123,7 +123,7 @@ class Unspeakable:
         raise ValueError("no words")
 
 
-def test_nothing_that_is_said_about_a_span_raises(tmp_path):
+def test_no_argument_of_a_span_raises(tmp_path):
     with record.span("forward", stage="two"):
         pass
     with record.span("forward", thing=Unspeakable(), chunk="one"):
@@ -138,7 +138,7 @@ def test_nothing_that_is_said_about_a_span_raises(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1023, 1024, 1025, 5000])
-def test_plain_spans_are_all_there_in_their_order_beyond_the_end_of_a_chunk(tmp_path, count):
+def test_plain_spans_keep_their_order_across_chunks(tmp_path, count):
     for number in range(count):
         with record.span("backward", microbatch=number, stage=number % 7):
             pass
@@ -148,7 +148,7 @@ def test_plain_spans_are_all_there_in_their_order_beyond_the_end_of_a_chunk(tmp_
     assert contents.dropped_spans == 0
 
 
-def test_plain_spans_belong_to_the_step_they_end_in(tmp_path):
+def test_plain_span_belongs_to_the_step_it_ends_in(tmp_path):
     for step in (3, 4, NONE, 2**40, 5):
         session.recorder.step = step
         for _ in range(2):
@@ -159,7 +159,7 @@ def test_plain_spans_belong_to_the_step_they_end_in(tmp_path):
     assert contents.dropped_spans == 2
 
 
-def test_what_is_said_to_be_none_is_none(tmp_path):
+def test_fields_given_as_none_are_none(tmp_path):
     for _ in range(2):
         with record.span("forward", microbatch=None, stage=None):
             pass
@@ -167,7 +167,7 @@ def test_what_is_said_to_be_none_is_none(tmp_path):
     assert (column(contents, "microbatch"), column(contents, "stage")) == ([NONE] * 2, [NONE] * 2)
 
 
-def test_a_mark_can_be_used_again_and_is_timed_from_where_it_is_entered(tmp_path):
+def test_span_object_can_be_reused_and_is_timed_from_its_entry(tmp_path):
     mark = record.span("forward", microbatch=1)
     made_ns = time.monotonic_ns()
     for _ in range(3):
@@ -179,7 +179,7 @@ def test_a_mark_can_be_used_again_and_is_timed_from_where_it_is_entered(tmp_path
 
 
 class DeviceTimer:
-    """Stands in for a recorder's timer that has found a device."""
+    """Replaces the timer of a recorder that has found a device."""
 
     device = "a device"
 
@@ -196,7 +196,7 @@ class DeviceTimer:
         spans.time_on_device()
 
     def finish(self):
-        """Nothing is open."""
+        """Does nothing."""
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def device_timer(monkeypatch):
     return session.recorder.timer
 
 
-def test_actions_are_timed_on_the_device_once_there_is_one_and_all_else_on_the_host(tmp_path, device_timer):
+def test_actions_are_timed_on_the_device_and_other_spans_on_the_host(tmp_path, device_timer):
     for microbatch in range(3):  # the first one finds the device
         with record.span("forward", microbatch=microbatch, stage=1):
             pass
@@ -224,7 +224,7 @@ def test_actions_are_timed_on_the_device_once_there_is_one_and_all_else_on_the_h
     assert column(recorded(tmp_path), "kind") == kinds
 
 
-def test_spans_that_are_not_wanted_are_not_timed_on_the_device(device_timer):
+def test_unselected_spans_are_not_timed_on_the_device(device_timer):
     spans.time_on_device()
     session.recorder.switch(on=False)
     with record.span("forward", microbatch=1, stage=1):
@@ -233,7 +233,7 @@ def test_spans_that_are_not_wanted_are_not_timed_on_the_device(device_timer):
 
 
 @pytest.mark.parametrize("make", [spans.Span, spans.DetailedSpan])
-def test_while_nothing_is_recorded_a_span_is_a_block_like_any_other(tmp_path, monkeypatch, make):
+def test_span_without_recording_has_no_effect(tmp_path, monkeypatch, make):
     monkeypatch.setattr(spans, "PLAIN", make)
     with record.span("forward"):
         record.stop()
@@ -243,7 +243,7 @@ def test_while_nothing_is_recorded_a_span_is_a_block_like_any_other(tmp_path, mo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_threads_that_mark_at_once_have_their_own_spans(tmp_path):
+def test_concurrent_threads_record_their_own_spans(tmp_path):
     def work(stage):
         for number in range(3000):
             with record.span("forward", microbatch=number, stage=stage):
@@ -262,7 +262,7 @@ def test_threads_that_mark_at_once_have_their_own_spans(tmp_path):
 
 
 class StepTooLongError(Exception):
-    """What a training raises from a timer's signal."""
+    """The exception that a training raises in a timer signal."""
 
 
 @contextmanager
@@ -276,7 +276,7 @@ def timer_signals(handler):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_signal_handler_that_marks_spans_loses_none(tmp_path):
+def test_span_marking_signal_handler_loses_no_span(tmp_path):
     numbers = {0: itertools.count(), 1: itertools.count()}
 
     def mark(stage):
@@ -299,7 +299,7 @@ def test_a_signal_handler_that_marks_spans_loses_none(tmp_path):
 
 @pytest.mark.parametrize("error", [StepTooLongError, TimeoutError])
 @pytest.mark.parametrize("how", ["span", "emit"])
-def test_what_a_signal_handler_of_the_training_raises_reaches_the_training(tmp_path, error, how):
+def test_exception_of_a_signal_handler_reaches_the_training(tmp_path, error, how):
     done = 0
 
     def mark():
@@ -322,7 +322,7 @@ def test_what_a_signal_handler_of_the_training_raises_reaches_the_training(tmp_p
 
     mark()
     before = signal.signal(signal.SIGALRM, handler)
-    # Python prints and forgets what is raised inside a garbage collection's callback, and hypothesis keeps one there.
+    # Python prints and discards exceptions inside a gc callback, and hypothesis has installed one.
     callbacks = gc.callbacks[:]
     gc.callbacks.clear()
     try:
@@ -336,14 +336,14 @@ def test_what_a_signal_handler_of_the_training_raises_reaches_the_training(tmp_p
     assert done <= len(contents.spans) + contents.dropped_spans <= done + 300
 
 
-def test_an_exception_passes_and_the_span_is_recorded(tmp_path):
+def test_exception_propagates_and_the_span_is_recorded(tmp_path):
     with pytest.raises(ZeroDivisionError), record.span("forward", microbatch=1):
         1 / 0  # noqa: B018  # raises
     assert column(recorded(tmp_path), "microbatch") == [1]
 
 
 def run_loop(range_of, steps, body_inside):
-    """Run a training loop with profile_range in one of its two patterns; return which steps were announced."""
+    """Run a training loop with profile_range in one of its two patterns; return the announced steps."""
     announced = []
     for step in steps:
         with record.profile_range(step, *range_of) as wanted:
@@ -360,7 +360,7 @@ def run_loop(range_of, steps, body_inside):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(-2, 8), st.integers(-2, 8), st.booleans())
-def test_start_is_included_and_stop_is_not(tmp_path_factory, start, stop, body_inside):
+def test_range_includes_start_and_excludes_stop(tmp_path_factory, start, stop, body_inside):
     record.stop()
     directory = tmp_path_factory.mktemp("run")
     record.start(directory)
@@ -374,7 +374,7 @@ def test_start_is_included_and_stop_is_not(tmp_path_factory, start, stop, body_i
     assert (column(contents, "step") if contents else []) == expected
 
 
-def test_a_range_starts_the_recorder(tmp_path, monkeypatch):
+def test_range_starts_the_recorder(tmp_path, monkeypatch):
     record.stop()
     monkeypatch.setenv(session.OUT_VARIABLE, str(tmp_path))
     run_loop((2, 4), range(2), body_inside=True)
@@ -384,7 +384,7 @@ def test_a_range_starts_the_recorder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("steps", "expected"), [("3:9", [3]), ("0:3", [2]), ("7:9", [])])
-def test_steps_of_the_command_line_limit_a_range(tmp_path, steps, expected):
+def test_command_line_steps_limit_a_range(tmp_path, steps, expected):
     record.stop()
     record.start(tmp_path, steps=steps)
     announced = run_loop((2, 4), range(6), body_inside=True)
@@ -394,7 +394,7 @@ def test_steps_of_the_command_line_limit_a_range(tmp_path, steps, expected):
     assert (column(only_contents(tmp_path), "step") if files else []) == expected
 
 
-def test_an_exception_in_a_range_stays_that_exception(tmp_path):
+def test_exception_in_a_range_propagates(tmp_path):
     with (
         pytest.raises(ZeroDivisionError),
         record.profile_range(0, 0, 1),
@@ -433,7 +433,7 @@ def no_recording():
 
 @pytest.mark.usefixtures("no_recording")
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_exit_after_exits_with_0_once_the_last_wanted_step_is_recorded(tmp_path, pattern):
+def test_exit_after_exits_with_0_after_the_last_selected_step(tmp_path, pattern):
     done = run_script(tmp_path, pattern)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     contents = only_contents(tmp_path)
@@ -452,7 +452,7 @@ def test_exit_after_exits_with_0_once_the_last_wanted_step_is_recorded(tmp_path,
         ("import os; os._exit(9)", 9, ""),
     ],
 )
-def test_an_exit_code_of_the_training_is_kept(tmp_path, pattern, fails_at, failure, code, traceback):  # noqa: PLR0917  # parametrized
+def test_exit_code_of_the_training_is_kept(tmp_path, pattern, fails_at, failure, code, traceback):  # noqa: PLR0917  # parametrized
     done = run_script(tmp_path, pattern, failure, fails_at)
     assert done.returncode == code
     assert done.stderr.strip().endswith(traceback)
@@ -460,7 +460,7 @@ def test_an_exit_code_of_the_training_is_kept(tmp_path, pattern, fails_at, failu
 
 
 @pytest.mark.usefixtures("no_recording")
-def test_a_training_resumed_behind_the_range_runs_on(tmp_path):
+def test_training_resumed_after_the_range_continues(tmp_path):
     script = LOOP.format(inside="work(step)", after="pass", failure="pass", fails_at=-1)
     done = run_child(
         script.replace("range(10)", "range(6, 10)"), env=clean_environment(STAGESCOPE_OUT=str(tmp_path))

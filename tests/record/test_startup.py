@@ -1,4 +1,4 @@
-"""The start-up hook, in real Python processes that know nothing of it."""
+"""The start-up hook, in real Python processes that do not use stagescope."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with record.span("forward", microbatch=0, stage=0):
 
 @pytest.fixture
 def environment(tmp_path):
-    """Return the environment of a recorded command, `inherited` being what the user has set."""
+    """Return the environment of a recorded command; `inherited` is the environment of the user."""
 
     def make(steps=None, **inherited):
         return recording_environment(
@@ -46,7 +46,7 @@ def python(code, environment, interpreter=sys.executable, **options):
     )
 
 
-def test_a_process_is_armed_before_its_first_line(environment, tmp_path):
+def test_recorder_is_armed_before_the_first_line(environment, tmp_path):
     done = python(ONE_SPAN, environment())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     contents = only_contents(tmp_path / "runs")
@@ -54,7 +54,7 @@ def test_a_process_is_armed_before_its_first_line(environment, tmp_path):
     assert contents.header["run"] == "r1"
 
 
-def test_a_process_that_records_nothing_writes_nothing_and_starts_nothing(environment, tmp_path):
+def test_process_without_spans_writes_no_file_and_starts_no_thread(environment, tmp_path):
     done = python(
         "import os; print(len(os.listdir('/proc/self/task')), len(os.listdir('/proc/self/fd')))",
         environment(),
@@ -66,14 +66,14 @@ def test_a_process_that_records_nothing_writes_nothing_and_starts_nothing(enviro
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_path_of_the_process_is_what_it_would_have_been(environment, tmp_path):
+def test_sys_path_is_unchanged(environment, tmp_path):
     code = "import sys; print(sys.path)"
     user = {"PYTHONPATH": str(tmp_path)}
     assert python(code, environment(**user)).stdout == python(code, clean_environment(**user)).stdout
     assert str(HOOK_DIRECTORY) not in python(code, environment()).stdout
 
 
-def test_few_modules_are_loaded_that_would_not_have_been(environment):
+def test_few_additional_modules_are_loaded(environment):
     code = "import sys; print(*sorted(sys.modules))"
     loaded = set(python(code, environment()).stdout.split()) - set(
         python(code, clean_environment()).stdout.split()
@@ -81,7 +81,7 @@ def test_few_modules_are_loaded_that_would_not_have_been(environment):
     assert loaded.isdisjoint({"numpy", "polars", "torch", "rich", "click", "asyncio", "importlib.metadata"})
 
 
-def test_processes_of_processes_are_armed_and_have_the_users_path(environment, tmp_path):
+def test_grandchildren_are_armed_with_the_users_path(environment, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "own_module.py").write_text(ONE_SPAN, encoding="utf-8")
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import own_module'], check=True)"
@@ -90,7 +90,7 @@ def test_processes_of_processes_are_armed_and_have_the_users_path(environment, t
     assert len(contents_in(tmp_path / "runs")) == 1
 
 
-def test_a_sitecustomize_on_the_users_path_still_runs(environment, tmp_path):
+def test_users_sitecustomize_still_runs(environment, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.own = __file__", encoding="utf-8")
     code = "import sys, sitecustomize; print(sys.own, sitecustomize.__file__)" + ONE_SPAN
     done = python(code, environment(PYTHONPATH=str(tmp_path)))
@@ -98,7 +98,7 @@ def test_a_sitecustomize_on_the_users_path_still_runs(environment, tmp_path):
     assert len(contents_in(tmp_path / "runs")) == 1
 
 
-def test_an_error_in_the_users_sitecustomize_is_reported_as_ever(environment, tmp_path):
+def test_error_in_the_users_sitecustomize_is_reported(environment, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import missing_of_the_user", encoding="utf-8")
     user = {"PYTHONPATH": str(tmp_path)}
     assert (
@@ -122,7 +122,7 @@ def site_packages(interpreter):
     )
 
 
-def test_a_sitecustomize_in_site_packages_still_runs(environment, bare_interpreter):
+def test_sitecustomize_in_site_packages_still_runs(environment, bare_interpreter):
     own = site_packages(bare_interpreter) / "sitecustomize.py"
     own.write_text("import sys; sys.own = __file__", encoding="utf-8")
     try:
@@ -132,9 +132,7 @@ def test_a_sitecustomize_in_site_packages_still_runs(environment, bare_interpret
     assert (done.stdout.strip(), done.stderr) == (str(own), "")
 
 
-def test_a_python_without_stagescope_is_recorded_and_sees_none_of_our_packages(
-    environment, bare_interpreter, tmp_path
-):
+def test_python_without_stagescope_is_recorded_in_isolation(environment, bare_interpreter, tmp_path):
     assert python("import stagescope", clean_environment(), bare_interpreter).returncode == 1
     code = ONE_SPAN + "import importlib.util; print(importlib.util.find_spec('polars'))"
     done = python(code, environment(), bare_interpreter)
@@ -142,7 +140,7 @@ def test_a_python_without_stagescope_is_recorded_and_sees_none_of_our_packages(
     assert len(contents_in(tmp_path / "runs")) == 1
 
 
-def test_a_deleted_current_directory_stops_nothing(environment, tmp_path):
+def test_deleted_working_directory_is_tolerated(environment, tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     code = f"""
@@ -155,19 +153,19 @@ sys.exit(subprocess.call([sys.executable, "-c", {ONE_SPAN!r}]))
     assert len(contents_in(tmp_path / "runs")) == 1
 
 
-def test_steps_reach_the_process(environment):
+def test_steps_are_passed_to_the_process(environment):
     code = "from stagescope.record import session; print(session.recorder.steps)"
     assert python(code, environment("2:5")).stdout == "2:5\n"
     assert python(code, environment(STAGESCOPE_STEPS="7:8")).stdout == "0:\n"
 
 
-def test_a_broken_setting_is_said_and_stops_nothing(environment):
+def test_invalid_setting_is_reported_and_stops_nothing(environment):
     done = python("print('training')", {**environment(), session.STEPS_VARIABLE: "five"})
     assert (done.returncode, done.stdout) == (0, "training\n")
     assert done.stderr.startswith("stagescope: cannot record this process: UsageError")
 
 
-def test_a_broken_installation_is_said_and_stops_nothing(environment, tmp_path):
+def test_broken_installation_is_reported_and_stops_nothing(environment, tmp_path):
     package = tmp_path / "copy" / "stagescope"
     shutil.copytree(
         Path(stagescope.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "static")
@@ -180,7 +178,7 @@ def test_a_broken_installation_is_said_and_stops_nothing(environment, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_arming_twice_arms_once(tmp_path, monkeypatch):
+def test_second_arm_has_no_effect(tmp_path, monkeypatch):
     monkeypatch.setenv(session.OUT_VARIABLE, str(tmp_path))
     monkeypatch.delenv(session.STEPS_VARIABLE, raising=False)
     try:
@@ -214,5 +212,5 @@ def test_spawned_children_are_armed(environment, tmp_path):
     assert only_contents(tmp_path / "runs").end["reason"] == "exit"
 
 
-def test_without_the_hook_nothing_is_armed():
+def test_nothing_is_armed_without_the_hook():
     assert run_child("from stagescope.record import session; print(session.recorder)").stdout == "None\n"

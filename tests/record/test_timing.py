@@ -1,4 +1,4 @@
-"""Actions are timed on the host until there is a device, and on the device from then on."""
+"""Actions are timed on the host until a device is found, and on the device from then on."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def recorder(tmp_path):
 
 @pytest.fixture
 def device(monkeypatch):
-    """A device that the training has initialized already."""
+    """A device that the training has already initialized."""
     device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0, offset_ns=10**12, drift_ppm=100.0)
-    monkeypatch.setattr(devices, "find_device", lambda told: None if told == "cpu" else device)
+    monkeypatch.setattr(devices, "find_device", lambda reported: None if reported == "cpu" else device)
     return device
 
 
@@ -46,7 +46,7 @@ def action(recorder, microbatch, **fields):
     recorder.timer.end(token, FORWARD, 0, microbatch, **fields)
 
 
-def test_every_field_of_a_action_is_recorded(recorder, tmp_path):
+def test_every_field_of_an_action_is_recorded(recorder, tmp_path):
     recorder.begin_step(7)
     before_ns = now_ns()
     token = recorder.timer.begin()
@@ -59,18 +59,18 @@ def test_every_field_of_a_action_is_recorded(recorder, tmp_path):
     assert before_ns <= only_contents(tmp_path).spans["start_ns"][0] <= now_ns()
 
 
-def test_on_a_host_clock_a_moment_costs_nothing_but_the_clock(recorder):
+def test_host_timer_reads_the_clock_directly(recorder):
     recorder.timer.begin()
     assert recorder.timer.begin is now_ns
 
 
-def test_on_a_host_clock_moments_are_known_at_once(recorder):
-    told = []
-    recorder.timer.resolve(lambda *times_ns: told.append(times_ns), 1, 2)
-    assert told == [(1, 2)]
+def test_host_moments_are_resolved_immediately(recorder):
+    resolved = []
+    recorder.timer.resolve(lambda *times_ns: resolved.append(times_ns), 1, 2)
+    assert resolved == [(1, 2)]
 
 
-def test_a_device_that_is_there_at_the_first_action_times_it(recorder, device, tmp_path):
+def test_initialized_device_times_the_first_action(recorder, device, tmp_path):
     before_ns = now_ns()
     action(recorder, 0)
     after_ns = now_ns()
@@ -84,7 +84,7 @@ def test_a_device_that_is_there_at_the_first_action_times_it(recorder, device, t
     assert device.records == 2
 
 
-def test_the_first_action_may_be_begun_and_ended_in_one_line(recorder, device, tmp_path):
+def test_first_action_may_begin_and_end_in_one_expression(recorder, device, tmp_path):
     recorder.timer.end(recorder.timer.begin(), FORWARD, 0, 3)
     time.sleep(0.01)
     recorder.stop("test")
@@ -92,16 +92,16 @@ def test_the_first_action_may_be_begun_and_ended_in_one_line(recorder, device, t
     assert only_contents(tmp_path).spans["microbatch"].tolist() == [3]
 
 
-def test_a_action_that_ends_and_never_began_is_counted(recorder, tmp_path):
+def test_action_without_begin_is_counted(recorder, tmp_path):
     recorder.timer.end(None, FORWARD)
     recorder.stop("test")
     assert only_contents(tmp_path).dropped_spans == 1
 
 
-def test_a_device_that_comes_later_is_used_from_the_next_step_on(recorder, monkeypatch, tmp_path):
+def test_later_device_is_used_from_the_next_step(recorder, monkeypatch, tmp_path):
     action(recorder, 0)
     device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0)
-    monkeypatch.setattr(devices, "find_device", lambda told: device)
+    monkeypatch.setattr(devices, "find_device", lambda reported: device)
     action(recorder, 1)
     recorder.begin_step()
     action(recorder, 2)
@@ -111,7 +111,7 @@ def test_a_device_that_comes_later_is_used_from_the_next_step_on(recorder, monke
     assert only_contents(tmp_path).spans["microbatch"].tolist() == [0, 1, 2]
 
 
-def test_where_the_framework_computes_wins_over_what_is_initialized(recorder, device, tmp_path):
+def test_reported_device_takes_precedence_over_an_initialized_one(recorder, device, tmp_path):
     action(recorder, 0)
     recorder.timer.set_tensor_device("cpu")
     action(recorder, 1)
@@ -124,8 +124,8 @@ def test_where_the_framework_computes_wins_over_what_is_initialized(recorder, de
     assert contents.dropped_spans == 0
 
 
-def test_a_device_that_cannot_be_looked_for_costs_one_sentence(recorder, monkeypatch, capsys, tmp_path):
-    def broken(told):  # noqa: ARG001 - the signature of the real one
+def test_failing_device_search_is_reported_once(recorder, monkeypatch, capsys, tmp_path):
+    def broken(reported):  # noqa: ARG001 - the signature of find_device
         raise AttributeError("torch has no cuda")
 
     monkeypatch.setattr(devices, "find_device", broken)
@@ -138,7 +138,7 @@ def test_a_device_that_cannot_be_looked_for_costs_one_sentence(recorder, monkeyp
     assert len(only_contents(tmp_path).spans) == 4
 
 
-def test_spans_marked_by_hand_are_timed_on_the_device_from_the_second_one_on(device, tmp_path):
+def test_manual_spans_use_the_device_from_the_second_one(device, tmp_path):
     record.start(tmp_path)
     for microbatch in range(3):
         with record.span("forward", microbatch=microbatch):
@@ -151,7 +151,7 @@ def test_spans_marked_by_hand_are_timed_on_the_device_from_the_second_one_on(dev
 
 
 @pytest.mark.usefixtures("device")
-def test_actions_are_harvested_at_the_end_of_a_step_and_keep_their_own(recorder, tmp_path):
+def test_actions_are_harvested_at_the_end_of_a_step_and_keep_their_step(recorder, tmp_path):
     for _ in range(3):
         start_ns = recorder.begin_step()
         action(recorder, 0)
@@ -162,7 +162,7 @@ def test_actions_are_harvested_at_the_end_of_a_step_and_keep_their_own(recorder,
     assert sorted(spans["step"][spans["kind"] == FORWARD]) == [0, 1, 2]
 
 
-def test_stopping_counts_what_the_device_has_not_done(recorder, device, tmp_path, monkeypatch):
+def test_stop_counts_unfinished_actions(recorder, device, tmp_path, monkeypatch):
     monkeypatch.setattr("stagescope.record.devices.device_timer.FINISH_TIMEOUT_S", 0.02)
     action(recorder, 0)
     device.hung = True
@@ -173,7 +173,7 @@ def test_stopping_counts_what_the_device_has_not_done(recorder, device, tmp_path
 
 
 @pytest.mark.usefixtures("device")
-def test_a_stopped_recorder_is_asked_in_vain_and_without_harm(recorder):
+def test_timer_of_a_stopped_recorder_has_no_effect(recorder):
     action(recorder, 0)
     recorder.stop("test")
     action(recorder, 1)
@@ -188,7 +188,7 @@ from fake_device import FakeDevice
 from stagescope.record import devices
 from stagescope.record.recorder import Recorder
 device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0)
-devices.find_device = lambda told: device
+devices.find_device = lambda reported: device
 recorder = Recorder(sys.argv[1])
 def action(microbatch):
     token = recorder.timer.begin()
@@ -202,13 +202,13 @@ def run_on_a_device(tmp_path, code):
     return run_child(ON_A_DEVICE + code, tmp_path, env={**os.environ, "PYTHONPATH": str(TESTS)})
 
 
-def test_a_forked_child_has_no_events_of_its_parent(tmp_path):
+def test_forked_child_has_no_events_of_its_parent(tmp_path):
     done = run_on_a_device(
         tmp_path,
         """
 if os.fork() == 0:
     assert recorder.timer.device is None
-    devices.find_device = lambda told: None
+    devices.find_device = lambda reported: None
     action(1)
     recorder.stop("child")
     os._exit(0)
@@ -223,7 +223,7 @@ recorder.stop("parent")
     assert found == {"parent": [0], "child": [1]}
 
 
-def test_an_exit_harvests_what_the_device_has_done(tmp_path):
+def test_exit_harvests_finished_actions(tmp_path):
     assert run_on_a_device(tmp_path, "sys.exit(3)").returncode == 3
     contents = only_contents(tmp_path)
     assert contents.spans["microbatch"].tolist() == [0]
@@ -234,7 +234,7 @@ IN_A_LOCK = "lock = threading.Lock(); lock.acquire(); lock.acquire()"
 
 
 @pytest.mark.parametrize("stuck", ["while True: time.sleep(0.001)", IN_A_LOCK], ids=["running", "in a lock"])
-def test_sigterm_harvests_what_the_device_has_done(tmp_path, stuck):
+def test_sigterm_harvests_finished_actions(tmp_path, stuck):
     code = f"{ON_A_DEVICE}\nprint('ready', flush=True)\n{stuck}"
     with child(code, tmp_path, env={**os.environ, "PYTHONPATH": str(TESTS)}) as process:
         assert end_of(process) == -signal.SIGTERM
@@ -260,7 +260,7 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("custom", [[], ["custom"]], ids=["plain", "custom"])
-def test_a_real_pipeline_on_a_fake_device_has_the_actions_that_it_has_on_the_host(tmp_path, custom):
+def test_fake_device_records_the_same_actions_as_the_host(tmp_path, custom):
     actions = {}
     for script in ("one_process_training.py", "fake_device_training.py"):
         out = tmp_path / script

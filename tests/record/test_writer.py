@@ -39,7 +39,7 @@ def writer(tmp_path, pool, buffers, signals):
 
 
 def put(buffer, *microbatches):
-    """Fill records in as a thread does."""
+    """Write records into a buffer like a recording thread."""
     for microbatch in microbatches:
         chunk = buffer.chunk
         record = (1, 2, NONE, NONE, NONE, 0, 0, microbatch, NONE, NONE, 0, NONE, buffer.index, 1, 0)
@@ -59,14 +59,14 @@ def new_buffer(writer, pool, index=0):
 
 
 def until(condition):
-    """Wait for something that other threads do."""
+    """Wait for a condition that other threads fulfill."""
     limit_s = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < limit_s
         time.sleep(0.005)
 
 
-def test_a_flush_stores_what_is_in_a_chunk_that_is_still_being_filled(writer, pool, tmp_path):
+def test_flush_stores_a_partially_filled_chunk(writer, pool, tmp_path):
     buffer = new_buffer(writer, pool)
     put(buffer, 0, 1)
     assert writer.flush(WAIT_S)
@@ -75,7 +75,7 @@ def test_a_flush_stores_what_is_in_a_chunk_that_is_still_being_filled(writer, po
     assert stored(tmp_path).spans["microbatch"].tolist() == [0, 1, 2]
 
 
-def test_a_chunk_that_was_stored_in_part_is_stored_once(writer, pool, tmp_path):
+def test_partially_stored_chunk_is_not_stored_twice(writer, pool, tmp_path):
     buffer = new_buffer(writer, pool)
     put(buffer, 0, 1)
     assert writer.flush(WAIT_S)
@@ -86,20 +86,20 @@ def test_a_chunk_that_was_stored_in_part_is_stored_once(writer, pool, tmp_path):
     assert stored(tmp_path).spans["microbatch"].tolist() == [0, 1, 2, 3]
 
 
-def test_what_nobody_flushes_is_stored_soon(writer, pool, tmp_path):
+def test_spans_are_stored_without_a_flush(writer, pool, tmp_path):
     put(new_buffer(writer, pool), 0)
     until(lambda: list(tmp_path.iterdir()) and len(stored(tmp_path).spans))
     assert stored(tmp_path).spans["microbatch"].tolist() == [0]
 
 
-def test_stop_stores_the_rest_and_an_end(writer, pool, tmp_path):
+def test_stop_stores_the_rest_and_an_end_frame(writer, pool, tmp_path):
     put(new_buffer(writer, pool), 5)
     writer.stop("because")
     assert stored(tmp_path).spans["microbatch"].tolist() == [5]
     assert stored(tmp_path).end == {"spans": 1, "dropped_spans": 0, "reason": "because"}
 
 
-def test_the_chunk_of_an_ended_thread_goes_back_to_the_pool(tmp_path, buffers, signals):
+def test_chunk_of_an_ended_thread_returns_to_the_pool(tmp_path, buffers, signals):
     pool = ChunkPool(1)
     writer = Writer(Recording(str(tmp_path)), pool, buffers, signals.append)
     buffer = new_buffer(writer, pool)
@@ -115,7 +115,7 @@ def test_the_chunk_of_an_ended_thread_goes_back_to_the_pool(tmp_path, buffers, s
     assert stored(tmp_path).dropped_spans == 2
 
 
-def test_bytes_of_signals_are_told_after_everything_is_stored(writer, pool, tmp_path, signals):
+def test_signals_are_reported_after_everything_is_stored(writer, pool, tmp_path, signals):
     buffer = new_buffer(writer, pool)
     put(buffer, 0)
     os.write(writer.wake_descriptor, bytes([15, 0, 2]))
@@ -125,13 +125,13 @@ def test_bytes_of_signals_are_told_after_everything_is_stored(writer, pool, tmp_
     assert len(stored(tmp_path).spans) == 1
 
 
-def test_waking_never_blocks_and_never_fails(writer):
+def test_wake_never_blocks_or_fails(writer):
     for _ in range(100_000):
         writer.wake()
     assert writer.flush(WAIT_S)
 
 
-def test_flush_gives_up_where_the_disk_hangs(tmp_path, pool, buffers, signals):
+def test_flush_times_out_when_the_disk_hangs(tmp_path, pool, buffers, signals):
     hanging, go_on = threading.Event(), threading.Event()
 
     class HangingDisk(Recording):
@@ -151,9 +151,7 @@ def test_flush_gives_up_where_the_disk_hangs(tmp_path, pool, buffers, signals):
     assert len(stored(tmp_path).spans) == 1
 
 
-def test_a_failure_in_the_writer_is_said_and_what_was_not_stored_is_stored_later(
-    tmp_path, pool, buffers, signals, capsys
-):
+def test_writer_failure_is_reported_and_spans_are_stored_later(tmp_path, pool, buffers, signals, capsys):
     class Forgetful(Recording):
         failures = 2
 
@@ -176,7 +174,7 @@ def test_a_failure_in_the_writer_is_said_and_what_was_not_stored_is_stored_later
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_training_with_more_than_1024_open_files_is_recorded(tmp_path, pool, buffers, signals):
+def test_process_with_more_than_1024_open_files_is_recorded(tmp_path, pool, buffers, signals):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 1200
     if hard != resource.RLIM_INFINITY and hard < wanted:
@@ -196,7 +194,7 @@ def test_a_training_with_more_than_1024_open_files_is_recorded(tmp_path, pool, b
     assert len(stored(tmp_path).spans) == 1
 
 
-def test_waking_a_stopped_writer_writes_into_nobody_elses_file(tmp_path, pool, buffers, signals):
+def test_wake_of_a_stopped_writer_writes_to_no_other_file(tmp_path, pool, buffers, signals):
     writer = Writer(Recording(str(tmp_path / "runs")), pool, buffers, signals.append)
     writer.stop("test")
     others = [os.open(tmp_path / str(number), os.O_CREAT | os.O_WRONLY) for number in range(8)]
@@ -207,7 +205,7 @@ def test_waking_a_stopped_writer_writes_into_nobody_elses_file(tmp_path, pool, b
     assert all((tmp_path / str(number)).stat().st_size == 0 for number in range(8))
 
 
-def test_the_pipe_is_closed_once_nobody_can_reach_it(tmp_path, buffers, signals):
+def test_pipe_is_closed_when_unreachable(tmp_path, buffers, signals):
     before = sorted(os.listdir("/proc/self/fd"))
     writer = Writer(Recording(str(tmp_path)), ChunkPool(), buffers, signals.append)
     writer.stop("test")

@@ -1,4 +1,4 @@
-"""A captured graph records its actions itself; what is lost between two replays is counted."""
+"""A captured graph records its actions itself; actions lost between two replays are counted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Setting:
         return [span for span in self.notebook.spans if span["kind"] == 1]
 
 
-def test_every_replay_records_the_actions_of_the_graph_in_its_own_step(clock):
+def test_every_replay_records_its_actions_in_its_own_step(clock):
     setting = Setting(clock)
     graph = setting.capture(2)
     truths = []
@@ -86,7 +86,7 @@ def test_every_replay_records_the_actions_of_the_graph_in_its_own_step(clock):
     assert setting.device.queries_while_capturing == 0
 
 
-def test_a_replay_that_is_not_done_before_the_next_is_counted(clock):
+def test_unfinished_replay_is_counted_before_the_next(clock):
     setting = Setting(clock)
     graph = setting.capture(2)
     setting.device.work(10 * S)
@@ -98,7 +98,7 @@ def test_a_replay_that_is_not_done_before_the_next_is_counted(clock):
     assert setting.notebook.dropped == 2
 
 
-def test_a_graph_that_is_never_replayed_records_nothing(clock):
+def test_graph_without_replay_records_nothing(clock):
     setting = Setting(clock)
     setting.capture(2)
     clock.sleep(S)
@@ -107,7 +107,7 @@ def test_a_graph_that_is_never_replayed_records_nothing(clock):
     assert setting.notebook.dropped == 0
 
 
-def test_without_external_events_the_actions_of_a_graph_are_counted(clock):
+def test_graph_actions_are_counted_without_external_events(clock):
     setting = Setting(clock, has_graph_events=False)
     graph = setting.capture(2)
     graph.replay()
@@ -117,7 +117,7 @@ def test_without_external_events_the_actions_of_a_graph_are_counted(clock):
     assert setting.notebook.dropped == 2
 
 
-def test_a_capture_that_cannot_begin_leaves_everything_as_it_was(clock):
+def test_failed_capture_changes_nothing(clock):
     setting = Setting(clock)
     with pytest.raises(RuntimeError, match="no capture"):
         setting.module.CUDAGraph().capture_begin(pool="broken")
@@ -127,7 +127,7 @@ def test_a_capture_that_cannot_begin_leaves_everything_as_it_was(clock):
     assert len(setting.graph_spans()) == 1
 
 
-def test_a_capture_in_another_thread_keeps_the_device_from_being_asked(clock):
+def test_device_is_not_queried_during_a_capture_in_another_thread(clock):
     setting = Setting(clock)
     setting.timer.graphs.begin_capture(setting.module.CUDAGraph())
     before_ns = clock.ns
@@ -140,7 +140,7 @@ def test_a_capture_in_another_thread_keeps_the_device_from_being_asked(clock):
     assert len(setting.notebook.spans) == 1
 
 
-def test_on_a_host_clock_graphs_are_left_alone(clock):
+def test_host_timer_ignores_graphs(clock):
     setting = Setting(clock)
     setting.notebook.timer.device = None
     graph = setting.module.CUDAGraph()
@@ -150,7 +150,7 @@ def test_on_a_host_clock_graphs_are_left_alone(clock):
     assert setting.timer.graphs.is_capturing is False
 
 
-def test_the_wrapping_can_be_undone(clock):
+def test_wrapped_graph_methods_are_restored(clock):
     setting = Setting(clock)
     wrapped = setting.module.CUDAGraph.replay
     setting.patches.undo()
@@ -158,7 +158,7 @@ def test_the_wrapping_can_be_undone(clock):
 
 
 @pytest.mark.slow
-def test_the_graphs_of_the_real_torch_are_wrapped_while_recording_and_not_after(tmp_path):
+def test_real_torch_graphs_are_wrapped_only_while_recording(tmp_path):
     code = """
 import sys
 from stagescope import record

@@ -12,7 +12,7 @@ from stagescope.record.devices.device_clock import DeviceClock, host_time_ns
 
 
 def new_clock():
-    """A device clock over marks that know their time on the device; distances are rounded as drivers do."""
+    """A device clock whose marks know their device time; distances are rounded like a driver's."""
     return DeviceClock(lambda start, end: as_float32((end.ns - start.ns) / 1e6), 0)
 
 
@@ -25,19 +25,19 @@ def clock():
     return new_clock()
 
 
-def test_the_first_anchor_has_no_line_and_no_error(clock):
+def test_first_anchor_has_no_error(clock):
     assert clock.add(mark(0), 100, 200) == 0
     assert (clock.latest.device_ns, clock.latest.host_ns, clock.latest.width_ns) == (0, 150, 100)
 
 
-def test_a_moment_lies_on_the_line_between_the_anchors_around_it(clock):
+def test_moment_is_interpolated_between_surrounding_anchors(clock):
     clock.add(mark(0), 1_000, 1_000)
     first = clock.latest
     clock.add(mark(1_000_000), 1_501_000, 1_501_000)  # the device is slower by a third
     assert host_time_ns(clock.locate(mark(500_000), first)) == 751_000
 
 
-def test_a_moment_after_the_last_anchor_has_no_time_yet(clock):
+def test_moment_after_the_last_anchor_has_no_time(clock):
     clock.add(mark(0), 0, 0)
     moment = clock.locate(mark(10), clock.latest)
     assert host_time_ns(moment) is None
@@ -45,7 +45,7 @@ def test_a_moment_after_the_last_anchor_has_no_time_yet(clock):
     assert host_time_ns(moment) == 10
 
 
-def test_a_moment_is_measured_from_the_nearest_anchor_before_it(clock):
+def test_moment_is_measured_from_the_preceding_anchor(clock):
     hour_ns = 3_600 * 10**9
     clock.add(mark(0), 0, 0)
     first = clock.latest
@@ -57,14 +57,14 @@ def test_a_moment_is_measured_from_the_nearest_anchor_before_it(clock):
     assert host_time_ns(moment) == pytest.approx(truth_ns, abs=300)
 
 
-def test_the_error_is_half_the_wider_bracket_and_the_rounding(clock):
+def test_error_is_half_the_wider_bracket_plus_rounding(clock):
     clock.add(mark(0), 0, 4_000)
     error_ns = clock.add(mark(8 * 10**9), 8 * 10**9, 8 * 10**9 + 10_000)
     float32_step_ns = math.ulp(8_000.0) * 2**29 * 1e6
     assert 5_000 + float32_step_ns <= error_ns <= 5_000 + float32_step_ns + 10
 
 
-def test_an_anchor_where_the_last_one_stands_is_refused(clock):
+def test_anchor_at_the_same_device_time_is_refused(clock):
     clock.add(mark(5), 0, 10)
     first = clock.latest
     assert clock.add(mark(5), 20, 30) is None
@@ -77,8 +77,8 @@ def test_an_anchor_where_the_last_one_stands_is_refused(clock):
     st.integers(0, 100_000),
     st.floats(-500, 500),
 )
-def test_the_stated_error_covers_the_truth_for_every_drift_and_bracket(gaps_ns, where, width_ns, drift_ppm):
-    """Anchors lie anywhere in their brackets; the moment is in the middle of the last line."""
+def test_stated_error_covers_the_truth_for_every_drift_and_bracket(gaps_ns, where, width_ns, drift_ppm):
+    """Anchors are anywhere in their brackets; the moment is in the middle of the last interval."""
     rate = 1 + drift_ppm / 1e6
     clock = new_clock()
     clock.add(mark(0), 0, 0)

@@ -1,4 +1,4 @@
-"""Actions on a device with a planted clock: every recorded interval covers the truth within the stated error."""
+"""Actions on a device with a planted clock: each recorded interval matches the truth within the stated error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_timer(clock, **planted):
 
 
 def run_action(timer, device, duration_ns, microbatch=0):
-    """Time a action; return when its two events happen in truth."""
+    """Time an action; return the true times of its two events."""
     token = timer.begin()
     begin_ns = device.last_ns
     device.work(duration_ns)
@@ -53,7 +53,7 @@ steps_of_actions = st.lists(
 
 
 @given(planted_faults, steps_of_actions)
-def test_recovered_intervals_cover_the_truth_within_the_stated_error(planted, steps):
+def test_recovers_planted_intervals_within_the_stated_error(planted, steps):
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = SimulatedTime(planted["seed"])
         use(clock, monkeypatch)
@@ -73,7 +73,7 @@ def test_recovered_intervals_cover_the_truth_within_the_stated_error(planted, st
             assert abs(found_ns - true_ns) <= notebook.error_ns(found_ns)
 
 
-def test_the_stated_error_is_a_few_microseconds_on_a_quick_device(clock):
+def test_stated_error_is_a_few_microseconds_on_a_fast_device(clock):
     timer, notebook, device = make_timer(clock, drift_ppm=30.0, offset_ns=10**12)
     for _ in range(50):
         run_action(timer, device, 200 * MS)
@@ -85,7 +85,7 @@ def test_the_stated_error_is_a_few_microseconds_on_a_quick_device(clock):
     assert max(error_ns for *_, error_ns in notebook.anchors) < 10_000
 
 
-def test_the_device_clock_is_chained_from_anchor_to_anchor_in_whole_nanoseconds(clock):
+def test_device_clock_is_chained_between_anchors_in_whole_nanoseconds(clock):
     timer, notebook, device = make_timer(clock, tick_ns=1, drift_ppm=50.0)
     for _ in range(600):
         run_action(timer, device, MS)
@@ -93,10 +93,12 @@ def test_the_device_clock_is_chained_from_anchor_to_anchor_in_whole_nanoseconds(
         timer.harvest()
     first, last = notebook.anchors[0], notebook.anchors[-1]
     rate = (last[0] - first[0]) / (last[1] - first[1])
-    assert (rate - 1) * 1e6 == pytest.approx(50.0, abs=0.1)  # one float32 over ten minutes would be 62 us off
+    assert (rate - 1) * 1e6 == pytest.approx(
+        50.0, abs=0.1
+    )  # a single float32 over ten minutes would be off by 62 us
 
 
-def test_no_action_waits_for_the_device(clock):
+def test_actions_never_wait_for_the_device(clock):
     timer, notebook, device = make_timer(clock)
     timer.begin()
     before_ns = clock.ns
@@ -110,7 +112,7 @@ def test_no_action_waits_for_the_device(clock):
     assert [span["microbatch"] for span in notebook.spans] == list(range(20))
 
 
-def test_a_moment_after_the_last_anchor_waits_for_the_next_one(clock):
+def test_moment_after_the_last_anchor_waits_for_the_next(clock):
     timer, notebook, device = make_timer(clock)
     run_action(timer, device, MS)
     clock.sleep(10 * MS)
@@ -121,7 +123,7 @@ def test_a_moment_after_the_last_anchor_waits_for_the_next_one(clock):
     assert len(notebook.spans) == 1
 
 
-def test_a_action_belongs_to_the_step_in_which_it_was_launched(clock):
+def test_action_belongs_to_the_step_of_its_launch(clock):
     timer, notebook, device = make_timer(clock)
     for step in range(3):
         notebook.step = step
@@ -132,7 +134,7 @@ def test_a_action_belongs_to_the_step_in_which_it_was_launched(clock):
     assert [span["step"] for span in notebook.spans] == [0, 1, 2]
 
 
-def test_an_event_is_used_again_only_after_it_was_read(clock):
+def test_event_is_reused_only_after_it_was_read(clock):
     timer, notebook, device = make_timer(clock)
     for microbatch in range(1_000):
         run_action(timer, device, 10_000, microbatch)
@@ -145,14 +147,14 @@ def test_an_event_is_used_again_only_after_it_was_read(clock):
     assert device.events_made < 300
 
 
-def test_a_action_that_raised_gives_its_event_back(clock):
+def test_failed_action_returns_its_event(clock):
     timer, _, device = make_timer(clock)
     for _ in range(100):
         timer.begin()
     assert device.events_made < 20
 
 
-def test_actions_beyond_the_memory_are_counted(clock):
+def test_actions_beyond_the_limit_are_counted(clock):
     timer, notebook, device = make_timer(clock)
     for microbatch in range(MAX_WAITING + 7):
         run_action(timer, device, 10 * S, microbatch)
@@ -163,7 +165,7 @@ def test_actions_beyond_the_memory_are_counted(clock):
     assert notebook.spans == []
 
 
-def test_a_device_that_hangs_is_waited_for_a_moment_and_no_longer(clock):
+def test_finish_gives_up_on_a_hanging_device(clock):
     timer, notebook, device = make_timer(clock)
     done = run_action(timer, device, MS)
     clock.sleep(S)
@@ -176,7 +178,7 @@ def test_a_device_that_hangs_is_waited_for_a_moment_and_no_longer(clock):
     assert (len(notebook.spans), notebook.dropped) == (1, 1)
 
 
-def test_what_is_done_at_the_end_is_recorded_even_behind_another_stream_that_hangs(clock):
+def test_finished_actions_are_recorded_although_another_stream_hangs(clock):
     timer, notebook, device = make_timer(clock)
     run_action(timer, device, 1_000 * S, 0)
     device.free_ns = clock()
@@ -187,7 +189,7 @@ def test_what_is_done_at_the_end_is_recorded_even_behind_another_stream_that_han
     assert notebook.dropped == 1
 
 
-def test_a_driver_that_fails_costs_spans_and_one_sentence_and_is_let_be(clock):
+def test_failing_driver_costs_only_spans_and_one_warning(clock):
     timer, notebook, device = make_timer(clock)
     run_action(timer, device, MS)
     device.error = RuntimeError("an illegal memory access was encountered")
@@ -203,7 +205,7 @@ def test_a_driver_that_fails_costs_spans_and_one_sentence_and_is_let_be(clock):
     assert len(notebook.warnings) <= MAX_FAILURES + 3
 
 
-def test_nothing_is_asked_of_the_device_while_a_graph_is_captured(clock):
+def test_device_is_not_queried_during_a_capture(clock):
     timer, notebook, device = make_timer(clock, has_graph_events=False)
     run_action(timer, device, MS)
     clock.sleep(2 * S)
@@ -217,7 +219,7 @@ def test_nothing_is_asked_of_the_device_while_a_graph_is_captured(clock):
     assert len(notebook.spans) == 1
 
 
-def test_a_busy_device_gives_no_anchor_and_takes_no_time(clock):
+def test_busy_device_yields_no_anchor_and_takes_no_time(clock):
     timer, notebook, device = make_timer(clock)
     run_action(timer, device, MS)
     device.latency_ns, device.random = 0, device.random
@@ -229,7 +231,7 @@ def test_a_busy_device_gives_no_anchor_and_takes_no_time(clock):
     assert len(notebook.anchors) == 1
 
 
-def test_a_wide_bracket_is_not_taken_while_there_is_a_recent_one(clock):
+def test_wide_bracket_is_rejected_after_a_recent_anchor(clock):
     timer, notebook, device = make_timer(clock)
     run_action(timer, device, MS)
     clock.sleep(2 * S)
@@ -243,7 +245,7 @@ def test_a_wide_bracket_is_not_taken_while_there_is_a_recent_one(clock):
     assert notebook.anchors[1][2] >= 100_000
 
 
-def test_a_action_long_after_the_last_one_is_measured_from_a_fresh_anchor(clock):
+def test_action_after_a_pause_uses_a_new_anchor(clock):
     timer, notebook, device = make_timer(clock, tick_ns=1)
     run_action(timer, device, MS)
     clock.sleep(3_600 * S)
@@ -254,19 +256,22 @@ def test_a_action_long_after_the_last_one_is_measured_from_a_fresh_anchor(clock)
     assert abs(notebook.spans[-1]["start_ns"] - truth[0]) < 20_000
 
 
-def test_a_function_that_waits_for_moments_gets_host_times(clock):
+def test_resolve_passes_host_times(clock):
     timer, _, device = make_timer(clock)
-    told = []
+    resolved = []
     start, begin_ns = timer.begin(), device.last_ns
     device.work(MS)
-    timer.resolve(lambda *times_ns: told.append(times_ns), start, timer.begin())
+    timer.resolve(lambda *times_ns: resolved.append(times_ns), start, timer.begin())
     truth = begin_ns, device.last_ns
     clock.sleep(2 * S)
     timer.harvest()
-    assert [abs(found - true) < 20_000 for found, true in zip(told[0], truth, strict=True)] == [True, True]
+    assert [abs(found - true) < 20_000 for found, true in zip(resolved[0], truth, strict=True)] == [
+        True,
+        True,
+    ]
 
 
-def test_threads_that_time_at_once_lose_nothing():
+def test_concurrent_threads_lose_no_action():
     notebook = Notebook()
     timer = DeviceTimer(notebook, FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0))
     lock = threading.Lock()

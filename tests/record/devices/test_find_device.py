@@ -1,4 +1,4 @@
-"""Which device is found, with stand-ins for torch's modules: no test machine has such a device."""
+"""The search for a device, with replacements for torch's modules, as test machines have no such device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagescope.record.devices import find_device
 
 
 class Streams:
-    """A module like torch.cuda, which notes what is asked of it."""
+    """A module like torch.cuda that notes the calls it receives."""
 
     def __init__(self, *, initialized=True, external=True, index=1):
         self.index = index
@@ -57,40 +57,40 @@ def torch_with(monkeypatch, **modules):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**modules))
 
 
-def test_without_torch_there_is_only_the_host(monkeypatch):
+def test_no_device_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert find_device(None) is None
     assert find_device("cuda:0") is None
 
 
 @pytest.mark.parametrize("kind", ["cuda", "npu"])
-def test_a_device_that_the_training_has_initialized_is_found(monkeypatch, kind):
+def test_initialized_device_is_found(monkeypatch, kind):
     torch_with(monkeypatch, **{kind: Streams()})
-    for told in (None, kind, f"{kind}:1"):
-        found = find_device(told)
+    for reported in (None, kind, f"{kind}:1"):
+        found = find_device(reported)
         assert (found.name, found.model) == (f"{kind}:1", "Model 1")
 
 
 @pytest.mark.parametrize("kind", ["cuda", "npu"])
-def test_a_device_is_never_initialized_by_looking(monkeypatch, kind):
+def test_search_never_initializes_a_device(monkeypatch, kind):
     torch_with(monkeypatch, **{kind: Streams(initialized=False)})
     assert find_device(None) is None
     assert find_device(f"{kind}:0") is None
 
 
-def test_a_device_beside_the_one_that_is_used_is_left_alone(monkeypatch):
+def test_other_initialized_devices_are_ignored(monkeypatch):
     torch_with(monkeypatch, cuda=Streams(), npu=Streams())
     assert find_device("cpu") is None
     assert find_device("npu:1").name == "npu:1"
 
 
-def test_a_half_imported_torch_has_no_device(monkeypatch):
+def test_partially_imported_torch_has_no_device(monkeypatch):
     torch_with(monkeypatch)
     assert find_device(None) is None
     assert find_device("xpu:0") is None
 
 
-def test_events_keep_their_time_and_go_to_the_current_stream(monkeypatch):
+def test_events_have_timing_and_use_the_current_stream(monkeypatch):
     cuda = Streams()
     torch_with(monkeypatch, cuda=cuda)
     device = find_device(None)
@@ -102,7 +102,7 @@ def test_events_keep_their_time_and_go_to_the_current_stream(monkeypatch):
     assert device.elapsed_ms(event, device.new_event()) == 2.5
 
 
-def test_anchors_go_to_a_stream_of_our_own(monkeypatch):
+def test_anchors_use_a_separate_stream(monkeypatch):
     cuda = Streams()
     torch_with(monkeypatch, cuda=cuda)
     device = find_device(None)
@@ -110,7 +110,7 @@ def test_anchors_go_to_a_stream_of_our_own(monkeypatch):
     assert cuda.calls == [("record", ("stream of", 1))]
 
 
-def test_a_stream_that_hands_nothing_to_another_thread_is_preferred_for_anchors(monkeypatch):
+def test_synchronous_launch_stream_is_preferred_for_anchors(monkeypatch):
     npu = Streams()
     npu.SyncLaunchStream = lambda device: ("synchronous stream of", device)
     torch_with(monkeypatch, npu=npu)
@@ -119,7 +119,7 @@ def test_a_stream_that_hands_nothing_to_another_thread_is_preferred_for_anchors(
     assert npu.calls == [("record", ("synchronous stream of", 1))]
 
 
-def test_a_action_on_another_device_is_refused(monkeypatch):
+def test_action_on_another_device_is_refused(monkeypatch):
     cuda = Streams()
     torch_with(monkeypatch, cuda=cuda)
     device = find_device(None)
@@ -129,14 +129,14 @@ def test_a_action_on_another_device_is_refused(monkeypatch):
     assert cuda.calls == []
 
 
-def test_graphs_get_external_events_where_torch_has_them(monkeypatch):
+def test_graphs_use_external_events_if_available(monkeypatch):
     torch_with(monkeypatch, cuda=Streams())
     assert find_device(None).new_graph_event().options == {"enable_timing": True, "external": True}
     torch_with(monkeypatch, cuda=Streams(external=False))
     assert find_device(None).new_graph_event() is None
 
 
-def test_a_device_without_a_name_works(monkeypatch):
+def test_device_without_a_name_works(monkeypatch):
     cuda = Streams()
     cuda.get_device_name = None
     torch_with(monkeypatch, cuda=cuda)
@@ -160,11 +160,11 @@ def accelerator(kind, index=0):
     )
 
 
-@pytest.mark.parametrize("told", ["xpu", "xpu:0"])
-def test_any_other_accelerator_is_found_where_the_framework_tells_of_it(monkeypatch, told):
+@pytest.mark.parametrize("reported", ["xpu", "xpu:0"])
+def test_reported_accelerator_is_found(monkeypatch, reported):
     torch = accelerator("xpu")
     monkeypatch.setitem(sys.modules, "torch", torch)
-    device = find_device(told)
+    device = find_device(reported)
     assert device.name == "xpu:0"
     event = device.new_event()
     device.record(event)
@@ -175,7 +175,7 @@ def test_any_other_accelerator_is_found_where_the_framework_tells_of_it(monkeypa
     assert device.elapsed_ms(event, device.new_event()) == 2.5
 
 
-def test_an_accelerator_of_another_kind_or_index_is_refused(monkeypatch):
+def test_accelerator_of_another_kind_or_index_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", accelerator("xpu", index=1))
     assert find_device(None) is None
     assert find_device("hpu:0") is None
@@ -193,11 +193,11 @@ def paddle_on(device, **base):
     return SimpleNamespace(calls=calls, device=of_paddle, get_device=lambda: device, **base)
 
 
-def test_the_device_of_paddle_is_found_where_its_hook_tells_of_it(monkeypatch):
+def test_reported_paddle_device_is_found(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     paddle = paddle_on("gpu:1")
     monkeypatch.setitem(sys.modules, "paddle", paddle)
-    assert [find_device(told) for told in (None, "cpu", "cuda:1")] == [None] * 3
+    assert [find_device(reported) for reported in (None, "cpu", "cuda:1")] == [None] * 3
     device = find_device("gpu:1")
     assert (device.name, device.model) == ("gpu:1", "Model of gpu:1")
     event = device.new_event()
@@ -209,7 +209,7 @@ def test_the_device_of_paddle_is_found_where_its_hook_tells_of_it(monkeypatch):
     assert device.elapsed_ms(event, device.new_event()) == 2.5
 
 
-def test_a_action_on_another_device_of_paddle_is_refused(monkeypatch):
+def test_action_on_another_paddle_device_is_refused(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     core = SimpleNamespace(is_cuda_graph_capturing=lambda: True)
     monkeypatch.setitem(sys.modules, "paddle", paddle_on("gpu:0", base=SimpleNamespace(core=core)))
@@ -220,7 +220,7 @@ def test_a_action_on_another_device_of_paddle_is_refused(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_real_torch_of_a_machine_without_a_device_has_none():
+def test_real_torch_without_a_device_finds_none():
     code = (
         "import torch; from stagescope.record.devices import find_device as find; "
         "assert torch.cuda.is_available() or [find(t) for t in (None, 'cpu', 'xpu:0', 'cuda:0')] == [None] * 4; "

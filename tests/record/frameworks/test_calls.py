@@ -1,4 +1,4 @@
-"""Arguments by name whatever the version, and nothing of ours that raises."""
+"""Arguments are found by name in all versions, and errors of the recorder never propagate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def step(model, data, current_microbatch=None, *, vp_stage=None, **others):
 
 
 @given(st.integers(0, 3), st.booleans())
-def test_an_argument_is_found_however_it_is_passed(by_place, with_stage):
+def test_argument_is_found_by_position_or_keyword(by_place, with_stage):
     values = {"model": 1, "data": 2, "current_microbatch": 3}
     names = list(values)
     arguments = [values[name] for name in names[:by_place]]
@@ -26,20 +26,20 @@ def test_an_argument_is_found_however_it_is_passed(by_place, with_stage):
     assert call.get("vp_stage") == (4 if with_stage else None)
 
 
-def test_what_was_not_passed_or_does_not_exist_is_the_default():
+def test_missing_argument_has_the_default():
     call = Signature(step).call([1], {})
     assert call.get("current_microbatch") is None
     assert call.get("current_microbatch", 7) == 7
     assert call.get("removed_in_a_later_version", "default") == "default"
 
 
-def test_a_function_that_tells_nothing_of_its_arguments_has_those_that_are_named():
+def test_function_without_signature_has_only_keywords():
     call = Signature(iter).call([[1]], {"named": 2})
     assert call.get("named") == 2
     assert call.get("model") is None
 
 
-def test_a_function_that_takes_anything_has_those_that_are_named():
+def test_variadic_function_has_only_keywords():
     call = Signature(lambda *args, **kwargs: (args, kwargs)).call([1, 2], {"model": 3})
     assert call.get("model") == 3
     assert call.get("args") is None
@@ -47,25 +47,25 @@ def test_a_function_that_takes_anything_has_those_that_are_named():
 
 class Reader:
     def __init__(self):
-        self.said = []
-        self.recorder = types.SimpleNamespace(warn=self.said.append)
+        self.warnings = []
+        self.recorder = types.SimpleNamespace(warn=self.warnings.append)
 
     @never_raises(default="nothing")
     def read(self, value):
         return value.name
 
 
-def test_a_reader_that_fails_returns_its_default_and_says_what_went_wrong():
+def test_failing_reader_returns_its_default_and_warns():
     reader = Reader()
     assert reader.read(types.SimpleNamespace(name="found")) == "found"
-    assert reader.said == []
+    assert reader.warnings == []
     assert reader.read(None) == "nothing"
-    assert reader.said == [
+    assert reader.warnings == [
         """cannot record all of test_calls: AttributeError("'NoneType' object has no attribute 'name'")"""
     ]
 
 
-def test_whoever_wants_to_end_the_process_is_not_held_up():
+def test_system_exit_propagates():
     class Interrupts:
         @property
         def name(self):

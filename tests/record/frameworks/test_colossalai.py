@@ -1,4 +1,4 @@
-"""ColossalAI's schedules on a stand-in with their names and arguments."""
+"""ColossalAI's schedules, with a replacement that has the same names and arguments."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def order_of(timeline, step):
 
 @pytest.mark.parametrize("stage", [0, 1, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_order_is_what_was_done(tmp_path, name, stage):
+def test_recorded_order_is_the_executed_order(tmp_path, name, stage):
     timeline, schedule = train(tmp_path, name, stage=stage)
     half = len(schedule.done) // 2
     assert [order_of(timeline, 0), order_of(timeline, 1)] == [schedule.done[:half], schedule.done[half:]]
@@ -71,7 +71,7 @@ def test_recorded_order_is_what_was_done(tmp_path, name, stage):
     assert timeline.ranks["pp"].to_list() == [stage]
 
 
-def test_an_evaluation_belongs_to_no_step(tmp_path):
+def test_evaluation_belongs_to_no_step(tmp_path):
     timeline, _ = train(tmp_path, "OneForwardOneBackwardSchedule")
     assert timeline.steps["step"].to_list() == [0, 1]
     evaluated = timeline.spans.filter(pl.col("step").is_null() & (pl.col("lane") == "compute"))
@@ -79,7 +79,7 @@ def test_an_evaluation_belongs_to_no_step(tmp_path):
     assert evaluated["microbatch"].to_list() == list(range(8))
 
 
-def test_transfers_are_named_by_the_pass_that_made_or_needs_them(tmp_path):
+def test_transfers_have_the_place_of_their_pass(tmp_path):
     timeline, _ = train(tmp_path, "OneForwardOneBackwardSchedule", steps=1)
     transfers = timeline.spans.filter((pl.col("lane") == "comm") & (pl.col("step") == 0))
     found = transfers.group_by("kind", "peer", "bytes").len().sort("kind").rows()
@@ -93,7 +93,7 @@ def test_transfers_are_named_by_the_pass_that_made_or_needs_them(tmp_path):
         assert transfers.filter(pl.col("kind") == kind)["microbatch"].to_list() == list(range(8))
 
 
-def test_what_a_version_lacks_is_skipped_and_counted_in_the_header(tmp_path, monkeypatch):
+def test_missing_functions_are_skipped_and_listed_in_the_header(tmp_path, monkeypatch):
     package = fake_colossalai.make()
     del package.InterleavedSchedule
     del package.OneForwardOneBackwardSchedule.backward_step
@@ -113,7 +113,7 @@ def test_what_a_version_lacks_is_skipped_and_counted_in_the_header(tmp_path, mon
     ]
 
 
-def test_stopping_leaves_the_classes_as_they_were(tmp_path):
+def test_stop_restores_the_classes(tmp_path):
     package = fake_colossalai.make()
     before = dict(vars(package.ZeroBubbleVPipeScheduler))
     patches = Patches()
@@ -131,7 +131,7 @@ print(" ".join(schedule.done))
 """
 
 
-def test_a_training_is_recorded_without_a_change_to_it(tmp_path):
+def test_unmodified_training_is_recorded(tmp_path):
     package = tmp_path / "colossalai" / "pipeline" / "schedule"
     package.mkdir(parents=True)
     source = "import fake_colossalai\nglobals().update(vars(fake_colossalai.make()), __name__=__name__)\n"

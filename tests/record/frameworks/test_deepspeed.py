@@ -1,4 +1,4 @@
-"""A real training with DeepSpeed's pipeline engine on four processes, and its engine's shape with stand-ins."""
+"""A real training with DeepSpeed's pipeline engine on four processes, and a replacement of the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ slow = pytest.mark.slow
 
 
 @slow
-def test_nothing_is_missing_and_every_step_is_recorded_on_every_rank():
+def test_every_step_is_recorded_on_every_rank():
     timeline = trainings.timeline_of("deepspeed")
     assert timeline.diagnostics.is_empty()
     assert timeline.ranks.select("rank", "pp", "dp", "schedule").rows() == [
@@ -31,27 +31,27 @@ def test_nothing_is_missing_and_every_step_is_recorded_on_every_rank():
 
 
 @slow
-def test_recorded_order_is_what_the_model_itself_executed():
+def test_recorded_order_is_what_the_model_executed():
     trainings.assert_recorded_as_executed(trainings.train("deepspeed"), trainings.timeline_of("deepspeed"))
 
 
 @slow
-def test_the_order_is_recognized_in_every_step():
+def test_schedule_is_recognized_in_every_step():
     timeline = trainings.timeline_of("deepspeed")
     found = [trainings.recognized(timeline, step) for step in range(3)]
     assert [(one.name, one.distance) for one in found] == [("1f1b", 0)] * 3
 
 
 @slow
-def test_no_dependency_is_violated_and_nothing_is_used_before_it_came():
+def test_dependencies_hold_and_data_is_received_before_use():
     timeline = trainings.timeline_of("deepspeed")
     assert trainings.violated_dependencies(timeline) == []
     trainings.assert_received_before_used(timeline)
 
 
 @slow
-def test_every_send_meets_its_receive_with_the_size_of_the_tensors_alone():
-    """In the first batch the shapes go ahead, through the same functions."""
+def test_every_send_matches_its_receive_excluding_shapes():
+    """In the first batch the shapes are sent ahead through the same functions."""
     timeline = trainings.timeline_of("deepspeed")
     trainings.assert_every_send_has_its_receive(
         timeline, size_bytes=2 * 16 * 4, stages=4, microbatches=8, runs=(3, 1)
@@ -59,7 +59,7 @@ def test_every_send_meets_its_receive_with_the_size_of_the_tensors_alone():
 
 
 @slow
-def test_optimizer_and_reductions_are_recorded_once_each_and_an_evaluation_belongs_to_no_step():
+def test_optimizer_and_reductions_are_recorded_once_and_evaluation_has_no_step():
     timeline = trainings.timeline_of("deepspeed")
     assert trainings.counts_by_step(timeline, "optimizer") == {0: 4, 1: 4, 2: 4}
     assert trainings.counts_by_step(timeline, "grad_reduce") == {0: 8, 1: 8, 2: 8}
@@ -71,7 +71,7 @@ def test_optimizer_and_reductions_are_recorded_once_each_and_an_evaluation_belon
 
 
 @slow
-def test_the_header_tells_the_schedule_and_the_place_of_the_rank():
+def test_header_contains_schedule_and_coordinates():
     paths = sorted(Path(trainings.train("deepspeed").directory).rglob("*.sscope"))
     header = read_contents(paths[2].read_bytes()).header
     assert header["framework"] == {"name": "deepspeed", "version": "0.19.8"}
@@ -82,12 +82,12 @@ def test_the_header_tells_the_schedule_and_the_place_of_the_rank():
 
 
 @slow
-def test_loss_and_exit_code_are_those_of_a_run_without_recording():
+def test_recording_changes_neither_loss_nor_exit_code():
     assert trainings.train("deepspeed").losses == trainings.train("deepspeed", recorded=False).losses
 
 
 @slow
-def test_only_the_wanted_step_is_recorded():
+def test_only_the_selected_step_is_recorded():
     timeline = workflow.read(trainings.train("deepspeed", steps="1:2").directory)
     assert timeline.steps["step"].unique().to_list() == [1]
     assert timeline.spans["step"].unique().to_list() == [1]
@@ -111,7 +111,7 @@ def instruction(name):
 
 
 def fake_engine(commands, *, send=lambda *_, **__: None):
-    """A module with the engine's shape: an instruction map, two batches, and p2p functions of its own."""
+    """A module with the structure of the engine: an instruction map, two batch methods, and p2p functions."""
     kinds = {
         name: instruction(name)
         for name in (
@@ -172,16 +172,16 @@ def recorded(recorder, tmp_path):
     return trainings.spans_in(tmp_path, "step", "stage", "microbatch", "peer", "bytes")
 
 
-def test_an_engine_without_what_is_asked_of_it_runs_as_before_and_says_so_once(recorder, tmp_path, capsys):
-    """The stand-in has no grid, no topology and an instruction that nobody knows."""
+def test_incomplete_engine_runs_and_is_reported_once(recorder, tmp_path, capsys):
+    """The replacement has no grid, no topology, and an unknown instruction."""
     engine = fake_engine(
         ["ForwardPass", "ForwardPass", "SendActivation", "Unheard", "BackwardPass", "OptimizerStep"]
     )
     instrumentation.instrument(engine, recorder, Patches())
     assert engine.PipelineEngine().train_batch() == "loss"
     assert engine.PipelineEngine().train_batch() == "loss"
-    told = recorded(recorder, tmp_path)
-    assert told[:6] == [
+    found = recorded(recorder, tmp_path)
+    assert found[:6] == [
         ("forward", 0, 1, 0, -1, -1),
         ("forward", 0, 1, 1, -1, -1),
         ("send_forward", 0, 1, 0, 12, 2 * (3 + 5)),
@@ -189,11 +189,11 @@ def test_an_engine_without_what_is_asked_of_it_runs_as_before_and_says_so_once(r
         ("optimizer", 0, -1, -1, -1, -1),
         ("step", 0, -1, -1, -1, -1),
     ]
-    assert [entry[:4] for entry in told[6:8]] == [("forward", 1, 1, 0), ("forward", 1, 1, 1)]
+    assert [entry[:4] for entry in found[6:8]] == [("forward", 1, 1, 0), ("forward", 1, 1, 1)]
     assert capsys.readouterr().err.count("cannot record all of deepspeed") == 1
 
 
-def test_an_engine_that_knows_no_stage_is_recorded_without_one(recorder, tmp_path):
+def test_engine_without_a_stage_is_recorded_without_one(recorder, tmp_path):
     engine = fake_engine(["ForwardPass", "ReduceTiedGrads"])
     del engine.PipelineEngine.stage_id
     instrumentation.instrument(engine, recorder, Patches())
@@ -205,7 +205,7 @@ def test_an_engine_that_knows_no_stage_is_recorded_without_one(recorder, tmp_pat
     ]
 
 
-def test_the_training_s_own_error_passes_and_the_next_batch_is_counted_anew(recorder, tmp_path):
+def test_training_error_propagates_and_the_next_batch_counts_from_0(recorder, tmp_path):
     failures = [OSError("connection lost")]
 
     def send(*_, **__):
@@ -225,7 +225,7 @@ def test_the_training_s_own_error_passes_and_the_next_batch_is_counted_anew(reco
     ]
 
 
-def test_everything_is_as_before_once_the_recorder_has_stopped(recorder):
+def test_stop_restores_everything(recorder):
     engine, patches = fake_engine([]), Patches()
     before = (
         dict(engine.PipelineEngine._INSTRUCTION_MAP),

@@ -1,4 +1,4 @@
-"""Real trainings with Megatron-core on four processes, and the head's signatures with stand-ins."""
+"""Real trainings with Megatron-core on four processes, and the signatures of its main branch with replacements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ each = pytest.mark.parametrize(("chunks", "name"), [("1", "1f1b"), ("2", "interl
 
 @slow
 @each
-def test_nothing_is_missing_and_every_step_is_recorded_on_every_rank(chunks, name):
+def test_every_step_is_recorded_on_every_rank(chunks, name):
     timeline = trainings.timeline_of("megatron", chunks)
     assert timeline.diagnostics.is_empty()
     places = timeline.ranks.select("rank", "pp", "dp", "tp", "cp", "ep", "schedule").rows()
@@ -37,7 +37,7 @@ def test_nothing_is_missing_and_every_step_is_recorded_on_every_rank(chunks, nam
 
 @slow
 @each
-def test_recorded_order_is_what_the_model_itself_executed(chunks, name):
+def test_recorded_order_is_what_the_model_executed(chunks, name):
     training = trainings.train("megatron", chunks)
     timeline = trainings.timeline_of("megatron", chunks)
     trainings.assert_recorded_as_executed(training, timeline)
@@ -47,7 +47,7 @@ def test_recorded_order_is_what_the_model_itself_executed(chunks, name):
 
 @slow
 @each
-def test_no_dependency_is_violated_and_nothing_is_used_before_it_came(chunks, name):
+def test_dependencies_hold_and_data_is_received_before_use(chunks, name):
     timeline = trainings.timeline_of("megatron", chunks)
     assert name in timeline.ranks["schedule"].to_list()
     assert trainings.violated_dependencies(timeline) == []
@@ -56,7 +56,7 @@ def test_no_dependency_is_violated_and_nothing_is_used_before_it_came(chunks, na
 
 @slow
 @each
-def test_every_send_meets_its_receive_with_the_same_size(chunks, name):
+def test_every_send_matches_its_receive_with_the_same_size(chunks, name):
     timeline = trainings.timeline_of("megatron", chunks)
     trainings.assert_every_send_has_its_receive(
         timeline, size_bytes=4 * 2 * 16 * 4, stages=4 * int(chunks), microbatches=8, runs=(3, 1)
@@ -66,7 +66,7 @@ def test_every_send_meets_its_receive_with_the_same_size(chunks, name):
 
 @slow
 @each
-def test_optimizer_and_reduction_are_recorded_once_a_step_and_an_evaluation_belongs_to_none(chunks, name):
+def test_optimizer_and_reduction_are_recorded_once_per_step(chunks, name):
     timeline = trainings.timeline_of("megatron", chunks)
     actions = 4 * 8 * int(chunks)
     for kind in ("optimizer", "grad_reduce"):
@@ -82,13 +82,13 @@ def test_optimizer_and_reduction_are_recorded_once_a_step_and_an_evaluation_belo
 
 
 @slow
-def test_chunk_is_the_local_number_of_a_stage():
+def test_chunk_is_the_local_index_of_a_stage():
     chunks = trainings.timeline_of("megatron", "2").spans.select("stage", "chunk").drop_nulls().unique()
     assert sorted(chunks.rows()) == [(stage, stage // 4) for stage in range(8)]
 
 
 @slow
-def test_the_header_tells_the_schedule_and_the_place_of_the_rank():
+def test_header_contains_schedule_and_coordinates():
     paths = sorted(Path(trainings.train("megatron", "2").directory).rglob("*.sscope"))
     header = read_contents(paths[1].read_bytes()).header
     assert header["framework"] == {"name": "megatron-core", "version": "0.16.1"}
@@ -103,14 +103,14 @@ def test_the_header_tells_the_schedule_and_the_place_of_the_rank():
 
 @slow
 @pytest.mark.parametrize("chunks", ["1", "2"])
-def test_loss_and_exit_code_are_those_of_a_run_without_recording(chunks):
+def test_recording_changes_neither_loss_nor_exit_code(chunks):
     recorded, plain = (trainings.train("megatron", chunks, recorded=recorded) for recorded in (True, False))
     assert recorded.losses == plain.losses
     assert len(recorded.losses) == 3 * 8
 
 
 @slow
-def test_only_the_wanted_step_is_recorded():
+def test_only_the_selected_step_is_recorded():
     timeline = workflow.read(trainings.train("megatron", "1", steps="1:2").directory)
     assert timeline.steps["step"].unique().to_list() == [1]
     full = trainings.timeline_of("megatron", "1").spans
@@ -141,7 +141,7 @@ def patches():
 
 @pytest.fixture
 def head(recorder, patches):
-    """The stand-ins, instrumented."""
+    """The instrumented replacements."""
     p2p_communication.WAITED.clear()
     megatron.instrument(schedules, recorder, patches)
     return schedules
@@ -149,7 +149,7 @@ def head(recorder, patches):
 
 @pytest.fixture
 def spans(recorder, tmp_path):
-    """Return what is recorded, as tuples of kind and these fields."""
+    """Return the recorded spans as tuples of kind and the given fields."""
 
     def read(*fields):
         recorder.stop("test")
@@ -170,7 +170,7 @@ def of_kinds(rows, *kinds):
     return [row for row in rows if row[0] in kinds]
 
 
-def test_the_head_s_1f1b_is_recorded_with_stage_micro_batch_and_step(head, spans):
+def test_latest_1f1b_is_recorded_with_stage_microbatch_and_step(head, spans):
     assert run(head.forward_backward_pipelining_without_interleaving) == ["loss"]
     assert run(head.forward_backward_pipelining_without_interleaving) == ["loss"]
     actions = of_kinds(spans("step", "stage", "microbatch", "chunk"), "forward", "backward", "step")
@@ -182,7 +182,7 @@ def test_the_head_s_1f1b_is_recorded_with_stage_micro_batch_and_step(head, spans
     ]
 
 
-def test_a_message_bears_the_action_that_made_it_or_takes_it(head, spans):
+def test_message_has_the_place_of_its_action(head, spans):
     run(head.forward_backward_pipelining_without_interleaving)
     rows = spans("stage", "microbatch", "peer", "bytes")
     kinds = ("send_forward", "recv_forward", "send_backward", "recv_backward")
@@ -193,7 +193,7 @@ def test_a_message_bears_the_action_that_made_it_or_takes_it(head, spans):
     )
 
 
-def test_an_evaluation_s_actions_and_messages_belong_to_no_step(head, spans):
+def test_actions_and_messages_of_an_evaluation_belong_to_no_step(head, spans):
     run(head.forward_backward_pipelining_without_interleaving, forward_only=True)
     run(head.forward_backward_no_pipelining)
     rows = spans("step", "microbatch")
@@ -202,7 +202,7 @@ def test_an_evaluation_s_actions_and_messages_belong_to_no_step(head, spans):
     assert of_kinds(rows, "step") == [("step", 0, -1)]
 
 
-def test_an_overlapped_pair_bears_one_number_and_sends_after_its_actions(head, spans):
+def test_overlapped_pair_shares_one_number_and_sends_after_its_actions(head, spans):
     run(head.forward_backward_pipelining_with_interleaving, model=[MODEL, MODEL])
     rows = spans("stage", "microbatch", "pair", "start_ns", "end_ns", "wait_end_ns")
     first, forward = of_kinds(rows, "forward")
@@ -220,7 +220,7 @@ def test_an_overlapped_pair_bears_one_number_and_sends_after_its_actions(head, s
 
 
 @pytest.mark.usefixtures("head")
-def test_a_merged_call_of_one_half_is_no_pair(recorder, spans):
+def test_merged_call_with_one_action_is_no_pair(recorder, spans):
     recorder.begin_step()
     made, _, grad = combined_1f1b.combined_forward_backward_step(
         lambda _: p2p_communication.Tensor(), None, MODEL, 1, None, [], None, None, None, None, None,
@@ -231,7 +231,7 @@ def test_a_merged_call_of_one_half_is_no_pair(recorder, spans):
     assert spans("microbatch", "pair") == [("forward", 7, -1)]
 
 
-def test_several_modules_in_one_stage_are_one_backward(head, recorder, spans):
+def test_several_modules_of_a_stage_are_one_backward(head, recorder, spans):
     recorder.begin_step()
     made, _ = head.forward_step(
         lambda _: {"vision": p2p_communication.Tensor()},
@@ -248,7 +248,7 @@ def test_several_modules_in_one_stage_are_one_backward(head, recorder, spans):
     assert spans("microbatch", "chunk") == [("forward", 5, 0), ("backward", 5, 0)]
 
 
-def test_a_backward_whose_tensor_tells_nothing_is_the_oldest_forward_s(head, recorder, spans):
+def test_untagged_backward_belongs_to_the_oldest_forward(head, recorder, spans):
     recorder.begin_step()
     for number in (3, 4):
         head.forward_step(lambda _: object(), None, MODEL, 1, None, [], None, 1, current_microbatch=number)
@@ -257,7 +257,7 @@ def test_a_backward_whose_tensor_tells_nothing_is_the_oldest_forward_s(head, rec
     assert [row[1] for row in of_kinds(spans("microbatch"), "backward")] == [3, 4, -1]
 
 
-def test_unknown_arguments_break_nothing_and_are_recorded_as_unknown(monkeypatch, recorder, patches, spans):
+def test_unknown_arguments_are_recorded_as_unknown(monkeypatch, recorder, patches, spans):
     monkeypatch.setattr(schedules, "forward_step", lambda *args, **options: ("made", args, options))
     monkeypatch.setattr(schedules, "backward_step", lambda **options: ("grad", options))
     megatron.instrument(schedules, recorder, patches)
@@ -267,7 +267,7 @@ def test_unknown_arguments_break_nothing_and_are_recorded_as_unknown(monkeypatch
     assert spans("stage", "microbatch") == [("forward", -1, -1), ("backward", -1, -1)]
 
 
-def test_a_communicator_that_says_nothing_of_the_pipeline_leaves_the_stage_unknown(head, spans, capsys):
+def test_communicator_without_a_pipeline_group_leaves_the_stage_unknown(head, spans, capsys):
     class Silent(p2p_communication.P2PCommunicator):
         pp_group = property(lambda self: None, lambda self, group: None)
 
@@ -278,7 +278,7 @@ def test_a_communicator_that_says_nothing_of_the_pipeline_leaves_the_stage_unkno
     assert capsys.readouterr().err == ""
 
 
-def test_the_training_s_own_error_passes_and_the_next_step_is_whole(head, spans):
+def test_training_error_propagates_and_the_next_step_is_complete(head, spans):
     def fail(_):
         raise FloatingPointError("loss is not finite")
 
@@ -293,7 +293,7 @@ def test_the_training_s_own_error_passes_and_the_next_step_is_whole(head, spans)
     assert of_kinds(rows, "recv_forward") == [("recv_forward", 0, 0)]
 
 
-def test_train_step_is_the_step_where_there_is_one(head, recorder, patches, spans):
+def test_train_step_is_the_step_if_it_exists(head, recorder, patches, spans):
     training = types.ModuleType("megatron.training.training")
     training.train_step = lambda: run(head.forward_backward_no_pipelining)
     megatron.instrument(training, recorder, patches)
@@ -304,7 +304,7 @@ def test_train_step_is_the_step_where_there_is_one(head, recorder, patches, span
     ]
 
 
-def test_the_outermost_gradient_reduction_is_the_one(recorder, patches, spans):
+def test_only_the_outermost_gradient_reduction_is_recorded(recorder, patches, spans):
     class DistributedDataParallel:
         def finish_grad_sync(self):
             return "reduced"
@@ -321,7 +321,7 @@ def test_the_outermost_gradient_reduction_is_the_one(recorder, patches, spans):
     assert spans("stage") == [("grad_reduce", -1)] * 2
 
 
-def test_an_optimizer_that_steps_another_is_one_step(recorder, patches, spans):
+def test_nested_optimizers_are_one_step(recorder, patches, spans):
     class MegatronOptimizer:
         def step(self):
             return True
@@ -339,7 +339,7 @@ def test_an_optimizer_that_steps_another_is_one_step(recorder, patches, spans):
     assert spans() == [("optimizer",)] * 2
 
 
-def test_nothing_is_recorded_or_put_on_a_tensor_outside_of_the_wanted_steps(tmp_path, patches):
+def test_nothing_is_recorded_or_tagged_outside_the_selected_steps(tmp_path, patches):
     recorder = Recorder(str(tmp_path), steps=StepRange(1, 2))
     megatron.instrument(schedules, recorder, patches)
     made = []
@@ -355,14 +355,14 @@ def test_nothing_is_recorded_or_put_on_a_tensor_outside_of_the_wanted_steps(tmp_
     assert [bool(vars(tensor)) for tensor in made] == [False] * 3 + [True] * 3 + [False] * 3
 
 
-def test_a_tensor_s_tag_can_be_pickled_and_copied_without_us(head):
+def test_tagged_tensor_can_be_pickled_without_stagescope(head):
     made = p2p_communication.Tensor()
     run(head.forward_backward_no_pipelining, work=lambda _: made)
     (value,) = vars(copy.deepcopy(made)).values()
     assert type(value) is tuple
 
 
-def test_everything_is_as_before_once_the_recorder_has_stopped(recorder):
+def test_stop_restores_everything(recorder):
     modules = (schedules, p2p_communication, combined_1f1b)
     before, patches = [dict(vars(module)) for module in modules], Patches()
     megatron.instrument(schedules, recorder, patches)

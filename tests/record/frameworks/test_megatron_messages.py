@@ -1,4 +1,4 @@
-"""A message from its issue to the wait for it and to its action, with stand-ins for tensors and handles."""
+"""A message from its issue over the wait to its action, with replacements for tensors and handles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stagescope.record.frameworks.megatron_messages import Messages, tag, tagged
 from stagescope.record.recorder import Recorder
 
 FIELDS = ("stage", "microbatch", "peer", "bytes")
-NOBODY = {f"tensor_{way}": None for way in ("send_prev", "recv_prev", "send_next", "recv_next")}
+NO_TENSORS = {f"tensor_{way}": None for way in ("send_prev", "recv_prev", "send_next", "recv_next")}
 PEERS = {"group": Group(1, 3), "prev_pipeline_rank": 4, "next_pipeline_rank": 6}
 
 
@@ -43,10 +43,10 @@ def recorded(recorder, messages, tmp_path):
 
 
 def issue(messages, handles, **tensors):
-    return messages.watch_issue(lambda **_: handles)(**NOBODY | tensors, **PEERS)
+    return messages.watch_issue(lambda **_: handles)(**NO_TENSORS | tensors, **PEERS)
 
 
-def test_a_send_bears_the_action_of_its_tensor(messages, recorded):
+def test_send_has_the_place_of_its_tensor(messages, recorded):
     tensor = Tensor()
     tag(tensor, (5, 2, 1))
     (handle,) = issue(messages, [Work("send")], tensor_send_next=tensor)
@@ -54,7 +54,7 @@ def test_a_send_bears_the_action_of_its_tensor(messages, recorded):
     assert recorded(*FIELDS, "chunk") == [("send_forward", 5, 2, 6, 8, 1)]
 
 
-def test_a_receive_is_recorded_once_its_action_is_known(messages, recorded):
+def test_receive_is_recorded_when_its_action_is_known(messages, recorded):
     tensor = Tensor()
     handles = issue(messages, {"recv_prev": Work("receive")}, tensor_recv_prev=tensor)
     handles["recv_prev"].wait()
@@ -63,7 +63,7 @@ def test_a_receive_is_recorded_once_its_action_is_known(messages, recorded):
     assert recorded() == [("recv_forward", 3, 7, 4, 8)]
 
 
-def test_a_action_may_take_what_it_then_waits_for(messages, recorded):
+def test_action_may_take_a_tensor_before_the_wait(messages, recorded):
     tensor = Tensor()
     handles = issue(messages, {"recv_next": Work("receive")}, tensor_recv_next=tensor)
     messages.used_by(tensor, (3, 7, 0))
@@ -76,7 +76,7 @@ def test_a_action_may_take_what_it_then_waits_for(messages, recorded):
     assert before_ns <= wait_start_ns <= end_ns == wait_end_ns
 
 
-def test_one_handle_for_a_whole_batch_ends_all_its_messages(messages, recorded):
+def test_handle_of_a_batch_ends_all_its_messages(messages, recorded):
     sent, received = Tensor(), Tensor()
     tag(sent, (1, 3, 0))
     (handle,) = issue(messages, [Work("both")], tensor_send_prev=sent, tensor_recv_prev=received)
@@ -85,7 +85,7 @@ def test_one_handle_for_a_whole_batch_ends_all_its_messages(messages, recorded):
     assert sorted(recorded()) == [("recv_forward", 1, 4, 4, 8), ("send_backward", 1, 3, 4, 8)]
 
 
-def test_what_nobody_uses_or_waits_for_is_recorded_without_what_is_not_known(messages, recorded):
+def test_unused_messages_are_recorded_with_unknown_fields(messages, recorded):
     messages.default_place = (1, -1, 0)
     received, unused = Tensor(), Tensor()
     handles = issue(
@@ -104,12 +104,12 @@ def test_what_nobody_uses_or_waits_for_is_recorded_without_what_is_not_known(mes
     }  # fmt: skip
 
 
-def test_a_handle_can_do_whatever_it_could(messages):
+def test_wrapped_handle_keeps_its_other_methods(messages):
     (handle,) = issue(messages, [Work("send")], tensor_send_next=Tensor())
     assert handle.is_completed() == "asked"
 
 
-def test_the_unknown_is_minus_one_and_every_message_is_there_once(messages, recorded):
+def test_every_message_is_recorded_once_with_unknown_as_minus_one(messages, recorded):
     issue(
         messages,
         {"recv_prev": Work("a"), "send_next": Work("b")},
@@ -122,14 +122,14 @@ def test_the_unknown_is_minus_one_and_every_message_is_there_once(messages, reco
     ]
 
 
-def test_a_second_wait_for_a_handle_records_nothing_more(messages, recorded):
+def test_second_wait_records_nothing(messages, recorded):
     (handle,) = issue(messages, [Work("send")], tensor_send_next=Tensor())
     handle.wait()
     handle.wait()
     assert len(recorded()) == 1
 
 
-def test_a_wait_that_fails_is_the_training_s_and_the_message_is_recorded_without_it(messages, recorded):
+def test_failing_wait_propagates_and_the_message_is_recorded_without_it(messages, recorded):
     class Broken(Work):
         def wait(self):
             raise RuntimeError("connection closed by peer")
@@ -141,7 +141,7 @@ def test_a_wait_that_fails_is_the_training_s_and_the_message_is_recorded_without
     assert recorded(*FIELDS, "wait_end_ns") == [("recv_forward", -1, -1, 4, 8, -1)]
 
 
-def test_tensors_that_take_no_attribute_and_handles_of_any_shape_are_passed_on(messages, recorded, capsys):
+def test_untaggable_tensors_and_unknown_handles_are_passed_through(messages, recorded, capsys):
     class Slotted(Tensor):
         __slots__ = ()
 
@@ -153,8 +153,10 @@ def test_tensors_that_take_no_attribute_and_handles_of_any_shape_are_passed_on(m
     assert issue(messages, [], tensor_send_next=None) == []
     assert issue(messages, None) is None
     assert recorded() == [("recv_forward", -1, -1, 4, 8)]
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition(": AttributeError")[1] or line.partition(": TypeError")[1] for line in said] == [
+    warnings = capsys.readouterr().err.splitlines()
+    assert [
+        line.partition(": AttributeError")[1] or line.partition(": TypeError")[1] for line in warnings
+    ] == [
         ": AttributeError",
         ": TypeError",
     ]
@@ -169,20 +171,20 @@ def test_messages_do_not_keep_tensors_alive(messages, recorded):
     assert len(recorded()) == 1
 
 
-def test_nothing_is_watched_while_recording_is_off(messages, recorder):
+def test_messages_are_ignored_while_recording_is_off(messages, recorder):
     recorder.enabled = False
     handles, tensor = [Work("send")], Tensor()
     assert issue(messages, handles, tensor_recv_prev=tensor) is handles
     assert vars(tensor) == {}
 
 
-def test_nothing_is_watched_outside_of_megatron_s_own_schedules(messages):
+def test_messages_outside_megatrons_schedules_are_ignored(messages):
     messages.close()
     handles = [Work("send")]
     assert issue(messages, handles, tensor_send_next=Tensor()) is handles
 
 
-def test_tensors_are_found_in_all_that_megatron_passes():
+def test_tensors_are_found_in_all_containers_of_megatron():
     one, two = Tensor(), Tensor()
     assert list(tensors_in(None)) == []
     assert list(tensors_in([one, None, [two]])) == [one, two]

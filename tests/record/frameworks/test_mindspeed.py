@@ -1,4 +1,4 @@
-"""MindSpeed's DualPipeV on a stand-in with its functions and queues: there is no NPU in these tests."""
+"""MindSpeed's DualPipeV, with a replacement that has its functions and queues, as these tests have no NPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES = [(2, 4), (2, 6), (4, 8), (4, 11)]
 
 
 def train(directory, shape, *, steps=2, **options):
-    """Record every rank of a pipeline, one after the other; return the timeline and what the fakes did."""
+    """Record every rank of a pipeline one after the other; return the timeline and the executed actions."""
     ranks, microbatches = shape
     done = {}
     for rank in range(ranks):
@@ -59,20 +59,20 @@ def spans_of(timeline, rank, step):
 def order_of(timeline, rank, step):
     order, pairs = [], {}
     kinds = pl.col("kind").is_in([*ACTION_KINDS, "loss"])
-    for job in spans_of(timeline, rank, step).filter(kinds).iter_rows(named=True):
-        text = job["name"] or label(job["kind"], job["stage"], job["microbatch"])
-        text = "logits" if job["kind"] == "loss" else text
-        if job["pair"] in pairs and job["pair"] is not None:
-            order[pairs[job["pair"]]] += f"+{text}"
+    for action in spans_of(timeline, rank, step).filter(kinds).iter_rows(named=True):
+        text = action["name"] or label(action["kind"], action["stage"], action["microbatch"])
+        text = "logits" if action["kind"] == "loss" else text
+        if action["pair"] in pairs and action["pair"] is not None:
+            order[pairs[action["pair"]]] += f"+{text}"
             continue
-        pairs[job["pair"]] = len(order)
+        pairs[action["pair"]] = len(order)
         order.append(text)
     return order
 
 
 @pytest.mark.parametrize("split_cooldown", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_recorded_order_is_what_was_done_and_the_order_of_dualpipev(tmp_path, shape, split_cooldown):
+def test_recorded_order_is_the_executed_order_of_dualpipev(tmp_path, shape, split_cooldown):
     timeline, done = train(tmp_path, shape, split_cooldown=split_cooldown)
     expected = schedules.order(
         "dualpipev", ranks=shape[0], microbatches=shape[1], split_cooldown=split_cooldown
@@ -85,7 +85,7 @@ def test_recorded_order_is_what_was_done_and_the_order_of_dualpipev(tmp_path, sh
         assert without_logits == [str(action) for action in expected[rank]]
 
 
-def test_every_backward_of_the_last_stage_has_the_logits_before_it(tmp_path):
+def test_logits_precede_every_backward_of_the_last_stage(tmp_path):
     timeline, _ = train(tmp_path, (2, 6))
     logits = spans_of(timeline, 0, 1).filter(pl.col("kind") == "loss")
     assert logits["microbatch"].to_list() == list(range(6))
@@ -94,7 +94,7 @@ def test_every_backward_of_the_last_stage_has_the_logits_before_it(tmp_path):
 
 
 @pytest.mark.parametrize("split_cooldown", [True, False])
-def test_a_pop_that_finds_nothing_is_no_action(tmp_path, split_cooldown):
+def test_pop_of_an_empty_cache_is_no_action(tmp_path, split_cooldown):
     timeline, _ = train(tmp_path, (2, 4), split_cooldown=split_cooldown, empty_pops=3)
     expected = schedules.order("dualpipev", ranks=2, microbatches=4, split_cooldown=split_cooldown)
     for rank in range(2):
@@ -103,7 +103,7 @@ def test_a_pop_that_finds_nothing_is_no_action(tmp_path, split_cooldown):
         assert weights["microbatch"].null_count() == 0
 
 
-def test_an_evaluation_belongs_to_no_step(tmp_path):
+def test_evaluation_belongs_to_no_step(tmp_path):
     timeline, _ = train(tmp_path, (2, 4))
     assert timeline.steps["step"].unique().to_list() == [0, 1]
     evaluated = spans_of(timeline, 0, None).filter(pl.col("lane") == "compute")
@@ -111,13 +111,13 @@ def test_an_evaluation_belongs_to_no_step(tmp_path):
     assert evaluated.height == 8
 
 
-def test_the_header_says_where_the_rank_stands(tmp_path):
+def test_header_contains_the_coordinates_of_the_rank(tmp_path):
     timeline, _ = train(tmp_path, (2, 4))
     assert timeline.ranks["schedule"].unique().to_list() == ["dualpipev"]
     assert timeline.ranks.select("pp", "dp").rows() == [(0, 1), (1, 1)]
 
 
-def test_transfers_know_their_direction_their_peer_and_their_pass(tmp_path):
+def test_transfers_have_direction_peer_and_pass(tmp_path):
     timeline, _ = train(tmp_path, (4, 8), steps=1)
     spans = spans_of(timeline, 1, 0)
     sends = spans.filter(pl.col("kind") == "send_forward")
@@ -131,7 +131,7 @@ def test_transfers_know_their_direction_their_peer_and_their_pass(tmp_path):
     assert spans["bytes"].drop_nulls().unique().to_list() == [24]
 
 
-def test_stopping_leaves_the_module_as_it_was(tmp_path):
+def test_stop_restores_the_module(tmp_path):
     module = fake_mindspeed.make(0, 2, microbatches=4)
     before = {**vars(module)}, vars(module.WeightGradStore)["pop"]
     patches = Patches()
@@ -142,7 +142,7 @@ def test_stopping_leaves_the_module_as_it_was(tmp_path):
     assert vars(module.WeightGradStore)["pop"] is before[1]
 
 
-def test_a_model_without_graphs_is_known_by_its_tensors(tmp_path):
+def test_model_without_graphs_is_identified_by_tensors(tmp_path):
     module = fake_mindspeed.make(0, 2, microbatches=4)
     recorder = Recorder(str(tmp_path))
     mindspeed.instrument(module, recorder, Patches())
@@ -166,7 +166,7 @@ def test_a_model_without_graphs_is_known_by_its_tensors(tmp_path):
 
 
 class FakeNpu:
-    """torch_npu as far as marks and its profiler go."""
+    """The parts of torch_npu that marks and its profiler use."""
 
     def __init__(self):
         self.marks, self.open = [], []
@@ -211,7 +211,7 @@ def npu(monkeypatch):
     return npu
 
 
-def test_while_the_npus_profiler_runs_actions_are_marked_as_ascends_guide_says(tmp_path, npu):
+def test_actions_are_marked_as_in_ascends_guide_while_profiling(tmp_path, npu):
     module = fake_mindspeed.make(0, 2, microbatches=4)
     patches = Patches()
     recorder = Recorder(str(tmp_path))
@@ -235,14 +235,14 @@ def test_while_the_npus_profiler_runs_actions_are_marked_as_ascends_guide_says(t
             if "+" in text
             else names.get(text[0], "backward_step_with_model_graph")
         )
-        said = {}
+        number_given = {}
         if text[0] == "F":
             stage, number = map(int, text[1:].split("+")[0].split("."))
-            said = {"current_microbatch": number + (4 if stage >= 2 else 0)}
-        assert mark == str({"name": name, **said})
+            number_given = {"current_microbatch": number + (4 if stage >= 2 else 0)}
+        assert mark == str({"name": name, **number_given})
 
 
-def test_a_running_profiler_gets_the_metadata_that_it_does_not_have(tmp_path, npu):
+def test_running_profiler_gets_missing_metadata(tmp_path, npu):
     module = fake_mindspeed.make(1, 2, microbatches=4)
     patches = Patches()
     recorder = Recorder(str(tmp_path))
@@ -262,7 +262,7 @@ def test_a_running_profiler_gets_the_metadata_that_it_does_not_have(tmp_path, np
     assert "distributed_args" in own.metadata
 
 
-def test_a_module_that_is_marked_by_hand_is_not_marked_twice(tmp_path, npu):
+def test_manually_marked_module_is_not_marked_twice(tmp_path, npu):
     module = fake_mindspeed.make(0, 2, microbatches=4)
     module.step_wrapper = lambda function, message: function
     patches = Patches()
@@ -276,7 +276,7 @@ def test_a_module_that_is_marked_by_hand_is_not_marked_twice(tmp_path, npu):
     assert npu.marks == []
 
 
-def test_an_exception_of_the_training_stays_that_exception(tmp_path):
+def test_training_exception_propagates(tmp_path):
     module = fake_mindspeed.make(0, 2, microbatches=4)
 
     def fail(*_args, **_kwargs):
@@ -291,8 +291,8 @@ def test_an_exception_of_the_training_stays_that_exception(tmp_path):
     assert workflow.read(tmp_path).steps.is_empty()
 
 
-def test_megatrons_hooks_below_are_no_second_recording(tmp_path, monkeypatch):
-    """Megatron's own module is wrapped when it is imported, which is before MindSpeed is."""
+def test_megatrons_hooks_do_not_record_twice(tmp_path, monkeypatch):
+    """Megatron's module is wrapped when it is imported, which is before MindSpeed is imported."""
     module = fake_mindspeed.make(0, 2, microbatches=4)
     p2p = types.ModuleType(mindspeed_transfers.MEGATRON_P2P)
     original = p2p._p2p_ops = lambda: None
@@ -303,7 +303,7 @@ def test_megatrons_hooks_below_are_no_second_recording(tmp_path, monkeypatch):
     megatrons.wrap(
         module,
         "backward_step",
-        lambda function: lambda *args: runs.job(BACKWARD, Place(), lambda: function(*args)),
+        lambda function: lambda *args: runs.action(BACKWARD, Place(), lambda: function(*args)),
     )
     mindspeed.instrument(module, recorder, patches)
     runs.step(lambda: run(module, 4))

@@ -1,4 +1,4 @@
-"""One optimizer step is one span, whoever watches it."""
+"""One optimizer step is one span, however many hooks observe it."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def sgd():
     return torch.optim.SGD([weight], lr=0.5)
 
 
-def test_a_step_of_torch_s_optimizer_is_recorded(steps, recorded):
+def test_torch_optimizer_step_is_recorded(steps, recorded):
     assert steps is not None
     sgd().step()
     assert recorded() == [("optimizer", 0)]
 
 
-def test_two_frameworks_that_watch_the_same_process_record_a_step_once(steps, recorder, patches, recorded):
+def test_two_frameworks_in_one_process_record_a_step_once(steps, recorder, patches, recorded):
     assert optimizer_steps(recorder) is steps
     optimizer_steps(recorder).watch_torch(patches)
     sgd().step()
     assert recorded() == [("optimizer", 0)]
 
 
-def test_a_framework_s_step_around_torch_s_is_one(steps, recorded):
+def test_framework_step_around_a_torch_step_is_one_step(steps, recorded):
     inner = sgd()
     outer = steps.watch(steps.watch(lambda: inner.step() or "done"))
     assert outer() == "done"
@@ -70,7 +70,7 @@ def test_a_framework_s_step_around_torch_s_is_one(steps, recorded):
     assert recorded() == [("optimizer", 0)] * 2
 
 
-def test_a_step_that_fails_is_none_and_the_next_is_one(steps, recorded):
+def test_failed_step_is_not_recorded_and_the_next_is(steps, recorded):
     def fail():
         raise FloatingPointError
 
@@ -84,7 +84,7 @@ def test_a_step_that_fails_is_none_and_the_next_is_one(steps, recorded):
     assert recorded() == [("optimizer", 0)]
 
 
-def test_torch_s_hooks_are_given_back(recorder):
+def test_torch_hooks_are_removed(recorder):
     def hooks():
         return len(torch_optimizers._global_optimizer_pre_hooks), len(
             torch_optimizers._global_optimizer_post_hooks
@@ -97,7 +97,7 @@ def test_torch_s_hooks_are_given_back(recorder):
     assert hooks() == before
 
 
-def test_each_recorder_has_steps_of_its_own(recorder, tmp_path):
+def test_recorders_have_separate_optimizer_steps(recorder, tmp_path):
     other = Recorder(str(tmp_path / "other"))
     assert optimizer_steps(other) is not optimizer_steps(recorder)
     other.stop("test")

@@ -1,4 +1,4 @@
-"""Paddle fleet's pipeline: for real on two CPU processes, and on a stand-in for what those cannot run."""
+"""Paddle fleet's pipeline: real on two CPU processes, and a replacement for schedulers that do not run there."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ if TYPE_CHECKING:
 SCRIPT = TESTS / "paddle_training" / "probed_fleet.py"
 RANKS, MICROBATCHES, STEPS = 2, 4, 3
 ATTEMPTS = 3
-NOT_OURS = "Connection refused"
-"""Paddle 3.3.1 makes its groups one after the other, and gloo now and then finds a neighbor that is not there yet."""
+GLOO_ERROR = "Connection refused"
+"""Paddle 3.3.1 creates its groups one after the other, and gloo occasionally finds a neighbor that has not started yet.
+"""
 
 
 @dataclass(frozen=True)
 class Training:
     directory: Path
     exit_code: int
-    told: dict[int, dict]
+    truth: dict[int, dict]
 
 
 @cache
 def train(*, recorded: bool = True, steps: str | None = None) -> Training:
-    """Train for real; a start that fails in gloo's own rendezvous is tried again."""
+    """Run a real training; repeat it if gloo's rendezvous fails at the start."""
     python = str(paddle_python())
     for _ in range(ATTEMPTS):
         root = scratch_directory("paddle")
@@ -59,11 +60,11 @@ def train(*, recorded: bool = True, steps: str | None = None) -> Training:
             command, cwd=root, env=variables, capture_output=True, text=True, timeout=200, check=False
         )
         logs = "".join(log.read_text(errors="replace") for log in (root / "log").glob("workerlog.*"))
-        if done.returncode == 0 or NOT_OURS not in logs:
+        if done.returncode == 0 or GLOO_ERROR not in logs:
             break
     assert done.returncode == 0, done.stderr[-2000:] + logs[-3000:]
-    told = {rank: json.loads((root / "truth" / f"rank{rank}.json").read_text()) for rank in range(RANKS)}
-    return Training(root / "rec", done.returncode, told)
+    truth = {rank: json.loads((root / "truth" / f"rank{rank}.json").read_text()) for rank in range(RANKS)}
+    return Training(root / "rec", done.returncode, truth)
 
 
 def order_of(spans, rank, step):
@@ -76,7 +77,7 @@ def order_of(spans, rank, step):
 
 
 @pytest.mark.slow
-def test_recorded_order_is_what_the_model_itself_executed():
+def test_recorded_order_is_what_the_model_executed():
     training = train()
     timeline = workflow.read(training.directory)
     assert timeline.diagnostics.is_empty()
@@ -85,7 +86,7 @@ def test_recorded_order_is_what_the_model_itself_executed():
         actions = timeline.spans.filter((pl.col("rank") == rank) & pl.col("kind").is_in(ACTION_KINDS)).sort(
             "start_ns"
         )
-        executed = training.told[rank]["log"]
+        executed = training.truth[rank]["log"]
         assert len(executed) == actions.height == (2 * STEPS + 1) * MICROBATCHES
         for (kind, stage, microbatch, start_ns, end_ns), action in zip(
             executed, actions.iter_rows(named=True), strict=True
@@ -96,7 +97,7 @@ def test_recorded_order_is_what_the_model_itself_executed():
 
 
 @pytest.mark.slow
-def test_every_step_is_a_step_and_the_evaluation_is_none():
+def test_every_step_is_recorded_and_the_evaluation_has_none():
     timeline = workflow.read(train().directory)
     assert sorted(timeline.steps.select("step", "rank").rows()) == [
         (s, r) for s in range(STEPS) for r in range(RANKS)
@@ -111,7 +112,7 @@ def test_every_step_is_a_step_and_the_evaluation_is_none():
 
 
 @pytest.mark.slow
-def test_no_dependency_is_violated_and_the_order_is_recognized():
+def test_dependencies_hold_and_the_schedule_is_recognized():
     spans = workflow.read(train().directory).spans
     for step in range(STEPS):
         found = recognize({rank: order_of(spans, rank, step) for rank in range(RANKS)})
@@ -133,7 +134,7 @@ def test_no_dependency_is_violated_and_the_order_is_recognized():
 
 
 @pytest.mark.slow
-def test_every_send_meets_its_receive_and_a_blocking_wait_is_told():
+def test_every_send_matches_its_receive_with_its_blocking_wait():
     spans = workflow.read(train().directory).spans
     messages = match_messages(spans.filter(pl.col("step").is_not_null()))
     assert messages.height == 2 * MICROBATCHES * STEPS
@@ -155,12 +156,12 @@ def test_loss_optimizer_and_schedule_are_recorded():
 
 
 @pytest.mark.slow
-def test_loss_and_exit_code_are_those_of_a_run_without_recording():
+def test_recording_changes_neither_loss_nor_exit_code():
     recorded, plain = train(), train(recorded=False)
     assert recorded.exit_code == plain.exit_code == 0
     for rank in range(RANKS):
-        assert recorded.told[rank]["losses"] == plain.told[rank]["losses"]
-        assert recorded.told[rank]["evaluated"] == plain.told[rank]["evaluated"]
+        assert recorded.truth[rank]["losses"] == plain.truth[rank]["losses"]
+        assert recorded.truth[rank]["evaluated"] == plain.truth[rank]["evaluated"]
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +171,7 @@ def paddle(monkeypatch):
 
 
 def record(directory, pipelines, pipeline, *, steps=1, evaluate=False):
-    """Record `steps` of a stand-in's pipeline; return the timeline."""
+    """Record `steps` of a replacement's pipeline; return the timeline."""
     recorder, patches = Recorder(str(directory)), Patches()
     paddle_fleet.instrument(pipelines, recorder, patches)
     for _ in range(steps):
@@ -182,7 +183,7 @@ def record(directory, pipelines, pipeline, *, steps=1, evaluate=False):
     return workflow.read(directory)
 
 
-def test_virtual_stages_are_told_apart_and_their_micro_batches_counted(tmp_path):
+def test_virtual_stages_are_distinguished_and_count_microbatches(tmp_path):
     pipelines = fake_paddle.make()
     pipeline = pipelines.PipelineParallelWithInterleave(
         stage_id=1, num_stages=3, accumulate_steps=6, chunks=2
@@ -199,7 +200,7 @@ def test_virtual_stages_are_told_apart_and_their_micro_batches_counted(tmp_path)
     assert timeline.ranks.select("schedule", "pp", "dp", "tp").rows() == [("interleaved", 1, 1 * 4 + 3, 0)]
 
 
-def test_an_overlapped_pass_is_a_pair(tmp_path):
+def test_overlapped_passes_are_a_pair(tmp_path):
     pipelines = fake_paddle.make()
     pipeline = pipelines.PipelineParallelWithInterleave(
         stage_id=1, num_stages=3, accumulate_steps=6, chunks=2, overlap=True
@@ -212,7 +213,7 @@ def test_an_overlapped_pass_is_a_pair(tmp_path):
     assert timeline.spans.filter(pl.col("kind") == "forward")["microbatch"].to_list().count(0) == 2
 
 
-def test_without_hooks_the_steps_themselves_are_timed(tmp_path):
+def test_step_functions_are_timed_without_hooks(tmp_path):
     pipelines = fake_paddle.make(hooks=False)
     pipeline = pipelines.PipelineParallel(stage_id=0, num_stages=2, accumulate_steps=4)
     timeline = record(tmp_path, pipelines, pipeline, evaluate=True)
@@ -224,7 +225,7 @@ def test_without_hooks_the_steps_themselves_are_timed(tmp_path):
     ]
 
 
-def test_spelling_the_schedule_out_is_no_step(tmp_path):
+def test_printing_the_schedule_is_no_step(tmp_path):
     pipelines = fake_paddle.make()
     pipeline = pipelines.PipelineParallel(stage_id=0, num_stages=2, accumulate_steps=4)
     recorder, patches = Recorder(str(tmp_path)), Patches()
@@ -234,7 +235,7 @@ def test_spelling_the_schedule_out_is_no_step(tmp_path):
     patches.undo()
 
 
-def test_a_trainer_that_steps_the_optimizer_itself_is_recorded_too(tmp_path):
+def test_trainer_with_its_own_optimizer_call_is_recorded(tmp_path):
     pipelines = fake_paddle.make()
     pipeline = pipelines.PipelineParallel(stage_id=0, num_stages=2, accumulate_steps=4)
     recorder, patches = Recorder(str(tmp_path)), Patches()
@@ -249,7 +250,7 @@ def test_a_trainer_that_steps_the_optimizer_itself_is_recorded_too(tmp_path):
     assert timeline.spans.filter(pl.col("kind") == "optimizer")["step"].to_list() == [0, 1]
 
 
-def test_on_a_device_without_a_clock_the_recording_says_so_and_claims_no_wait(tmp_path, paddle, capsys):
+def test_device_without_a_clock_is_reported_and_has_no_waits(tmp_path, paddle, capsys):
     paddle.get_device = lambda: "gpu:0"
     pipelines = fake_paddle.make()
     pipeline = pipelines.PipelineParallel(stage_id=1, num_stages=2, accumulate_steps=4)
@@ -261,7 +262,7 @@ def test_on_a_device_without_a_clock_the_recording_says_so_and_claims_no_wait(tm
     assert timeline.ranks["device"].to_list() == ["gpu:0"]
 
 
-def test_stopping_takes_every_hook_back(tmp_path):
+def test_stop_removes_every_hook(tmp_path):
     pipelines = fake_paddle.make()
     methods = ("_forward_step", "_backward_step", "train_batch", "eval_batch", "forward_backward_pipeline")
     before = [vars(pipelines.PipelineParallel)[name] for name in methods]
@@ -273,7 +274,7 @@ def test_stopping_takes_every_hook_back(tmp_path):
     assert not any(pipelines.pipeline_parallel_callbacks_.hooks.values())
 
 
-def test_an_exception_of_the_training_stays_that_exception_and_the_next_step_is_whole(tmp_path):
+def test_training_exception_propagates_and_the_next_step_is_complete(tmp_path):
     pipelines = fake_paddle.make()
     pipeline = pipelines.PipelineParallel(stage_id=0, num_stages=2, accumulate_steps=4)
     recorder, patches = Recorder(str(tmp_path)), Patches()

@@ -1,4 +1,4 @@
-"""Paddle's static-graph executor: for real on the CPU, and on a stand-in for a build with CUDA."""
+"""Paddle's static-graph executor: real on the CPU, and a replacement for a build with CUDA."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(directory, *arguments, steps=None):
 
 
 @pytest.mark.slow
-def test_on_a_cpu_the_executors_own_events_are_the_jobs(tmp_path):
+def test_cpu_executor_events_become_spans(tmp_path):
     done = run(tmp_path / "rec")
     assert done.returncode == 0, done.stderr[-2000:]
     timeline = workflow.read(tmp_path / "rec")
@@ -61,7 +61,7 @@ def test_on_a_cpu_the_executors_own_events_are_the_jobs(tmp_path):
 
 
 @pytest.mark.slow
-def test_only_the_wanted_steps_are_recorded_and_the_training_is_the_same(tmp_path):
+def test_only_the_selected_steps_are_recorded_and_the_training_is_unchanged(tmp_path):
     done, plain = run(tmp_path / "rec", steps="1:2"), run(tmp_path / "all")
     assert done.stdout == plain.stdout != ""
     timeline = workflow.read(tmp_path / "rec")
@@ -70,7 +70,7 @@ def test_only_the_wanted_steps_are_recorded_and_the_training_is_the_same(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_training_that_profiles_itself_keeps_its_profile_and_its_steps_are_recorded(tmp_path):
+def test_self_profiling_training_keeps_its_profile_and_its_steps_are_recorded(tmp_path):
     done = run(tmp_path / "rec", "profiled")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "events of the training's own: 21" in done.stdout
@@ -80,7 +80,7 @@ def test_a_training_that_profiles_itself_keeps_its_profile_and_its_steps_are_rec
 
 
 class Executor:
-    """paddle.base.executor._StandaloneExecutor in a build with CUDA: what it was asked for is kept."""
+    """paddle.base.executor._StandaloneExecutor of a build with CUDA; keeps the arguments of its calls."""
 
     def __init__(self, *job_types):
         self.asked = []
@@ -107,7 +107,7 @@ def executors(monkeypatch):
         yield module
 
 
-def test_with_cuda_the_executors_job_profiler_is_on_for_the_wanted_steps(tmp_path, executors):
+def test_cuda_job_profiler_is_on_for_the_selected_steps(tmp_path, executors):
     recorder, patches = Recorder(str(tmp_path), steps=StepRange(1, 3)), Patches()
     paddle_static.instrument(executors, recorder, patches)
     executor = executors._StandaloneExecutor("forward0", "backward_b0", "optimizer")
@@ -118,18 +118,18 @@ def test_with_cuda_the_executors_job_profiler_is_on_for_the_wanted_steps(tmp_pat
     assert workflow.read(tmp_path).steps["step"].to_list() == [1, 2]
 
 
-def test_without_a_limit_of_steps_nobodys_log_is_filled(tmp_path, executors):
+def test_job_profiler_stays_off_without_a_step_limit(tmp_path, executors):
     recorder, patches = Recorder(str(tmp_path)), Patches()
     paddle_static.instrument(executors, recorder, patches)
     executor = executors._StandaloneExecutor("forward", "backward")
     executor.run([])
-    executor.run([], True, True)  # the training has asked for it
+    executor.run([], True, True)  # requested by the training itself
     assert executor.asked == [False, True]
     patches.undo()
     recorder.stop("test")
 
 
-def test_other_programs_are_no_steps(tmp_path, executors):
+def test_other_programs_are_not_steps(tmp_path, executors):
     recorder, patches = Recorder(str(tmp_path)), Patches()
     paddle_static.instrument(executors, recorder, patches)
     for name in ("startup", "default", "optimizer"):
@@ -153,7 +153,7 @@ def test_other_programs_are_no_steps(tmp_path, executors):
         ("matmul-1", None),
     ],
 )
-def test_an_event_is_a_job_if_the_executor_names_it_like_one(name, expected):
+def test_only_executor_job_names_become_spans(name, expected):
     event = types.SimpleNamespace(name=name, start_ns=1, end_ns=2, children_node=[])
     root = types.SimpleNamespace(name="root node", children_node=[event])
     assert [job for _, _, job in paddle_static.job_events(root)] == ([expected] if expected else [])

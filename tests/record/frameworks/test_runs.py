@@ -31,12 +31,12 @@ def recorded(recorder, tmp_path):
 
 
 class Thing:
-    """Something that can be forgotten, and that no dictionary takes as a key."""
+    """An unhashable object with weak references."""
 
     __hash__ = None
 
 
-def test_what_is_kept_is_found_by_the_very_object():
+def test_value_is_found_by_object_identity():
     kept, one, other = IdentityMap(), Thing(), Thing()
     kept.keep(one, 1)
     assert (kept.find(one), kept.find(other), kept.find(None)) == (1, None, None)
@@ -45,7 +45,7 @@ def test_what_is_kept_is_found_by_the_very_object():
     assert kept.find(None) is None
 
 
-def test_what_can_be_referred_to_weakly_is_not_held():
+def test_weakly_referenced_objects_are_not_held():
     kept, thing = IdentityMap(), Thing()
     ref = weakref.ref(thing)
     kept.keep(thing, "place")
@@ -54,7 +54,7 @@ def test_what_can_be_referred_to_weakly_is_not_held():
     assert ref() is None
 
 
-def test_an_object_that_has_taken_a_dead_ones_number_is_not_taken_for_it():
+def test_reused_id_does_not_match_a_dead_object():
     kept, thing = IdentityMap(), Thing()
     kept.keep(thing, "place")
     number, other = id(thing), Thing()
@@ -64,7 +64,7 @@ def test_an_object_that_has_taken_a_dead_ones_number_is_not_taken_for_it():
     assert kept.take(other, "none") == "none"
 
 
-def test_what_cannot_be_is_held_until_it_is_taken_or_cleared():
+def test_other_objects_are_held_until_taken_or_cleared():
     kept, thing = IdentityMap(), Thing()
     ref = weakref.ref(thing)
     holder = {"hidden": thing}
@@ -79,7 +79,7 @@ def test_what_cannot_be_is_held_until_it_is_taken_or_cleared():
     assert ref() is None
 
 
-def test_the_outermost_call_is_the_step_across_frameworks(recorder, tmp_path):
+def test_outermost_call_is_the_step_across_frameworks(recorder, tmp_path):
     outer, inner = Runs(recorder), Runs(recorder)
     for _ in range(2):
         assert outer.step(lambda: inner.step(lambda: inner.inside)) is True
@@ -87,7 +87,7 @@ def test_the_outermost_call_is_the_step_across_frameworks(recorder, tmp_path):
     assert recorded(recorder, tmp_path).steps["step"].to_list() == [0, 1]
 
 
-def test_an_evaluation_has_no_step_and_the_count_goes_on(recorder, tmp_path):
+def test_evaluation_has_no_step_and_counting_continues(recorder, tmp_path):
     runs = Runs(recorder)
     for run in (runs.step, runs.evaluation, runs.step):
         run(lambda: runs.action(FORWARD, Place(0, 0), lambda: None))
@@ -97,7 +97,7 @@ def test_an_evaluation_has_no_step_and_the_count_goes_on(recorder, tmp_path):
 
 
 @pytest.mark.parametrize("run", ["step", "evaluation"])
-def test_a_run_that_fails_is_over(recorder, run):
+def test_failed_run_has_ended(recorder, run):
     runs = Runs(recorder)
     with pytest.raises(ZeroDivisionError):
         getattr(runs, run)(lambda: 1 / 0)
@@ -105,7 +105,7 @@ def test_a_run_that_fails_is_over(recorder, run):
     assert runs.step(lambda: runs.inside)
 
 
-def test_numbers_count_per_kind_and_chunk_and_begin_anew_with_each_run(recorder):
+def test_numbers_count_per_kind_and_chunk_and_restart_with_each_run(recorder):
     runs = Runs(recorder)
 
     def numbers():
@@ -114,7 +114,7 @@ def test_numbers_count_per_kind_and_chunk_and_begin_anew_with_each_run(recorder)
     assert [runs.step(numbers) for _ in range(2)] == [[0, 0, 1, 0]] * 2
 
 
-def test_a_action_is_recorded_where_it_belongs_and_returns_what_it_did(recorder, tmp_path):
+def test_action_is_recorded_at_its_place_and_returns_its_result(recorder, tmp_path):
     runs = Runs(recorder)
     assert runs.action(BACKWARD, Place(3, 2, 1), lambda: "gradient", lambda: BACKWARD_INPUT) == "gradient"
     with pytest.raises(ZeroDivisionError):
@@ -123,7 +123,7 @@ def test_a_action_is_recorded_where_it_belongs_and_returns_what_it_did(recorder,
     assert rows == [("backward_input", 3, 2, 1)]
 
 
-def test_a_pair_is_two_actions_with_one_number_and_the_same_times(recorder, tmp_path):
+def test_pair_is_two_actions_with_one_number_and_equal_times(recorder, tmp_path):
     runs = Runs(recorder)
     for number in range(2):
         assert runs.pair(Place(0, number), Place(1, number), lambda: "both") == "both"

@@ -1,4 +1,4 @@
-"""Real trainings of torch.distributed.pipelining on four processes, checked against what the model itself saw."""
+"""Real trainings with torch.distributed.pipelining on four processes, compared with what the model itself observed."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def actions_of(timeline, rank, step):
 
 
 def order_of(timeline, rank, step):
-    """The recorded order in the notation of the golden files: overlapped pairs joined by +."""
+    """The recorded order in the notation of the golden files, with overlapped pairs joined by +."""
     order, pairs = [], {}
-    for job in actions_of(timeline, rank, step).iter_rows(named=True):
-        text = label(job["kind"], job["stage"], job["microbatch"])
-        if job["pair"] is not None and job["pair"] in pairs:
-            order[pairs[job["pair"]]] += f"+{text}"
+    for action in actions_of(timeline, rank, step).iter_rows(named=True):
+        text = label(action["kind"], action["stage"], action["microbatch"])
+        if action["pair"] is not None and action["pair"] in pairs:
+            order[pairs[action["pair"]]] += f"+{text}"
         else:
-            if job["pair"] is not None:
-                pairs[job["pair"]] = len(order)
+            if action["pair"] is not None:
+                pairs[action["pair"]] = len(order)
             order.append(text)
     return order
 
@@ -61,10 +61,10 @@ def header_of(timeline, rank):
 
 
 def from_torch_action(text):
-    """Return torch's text of an action in our notation, such as (1F6;6B2)OVERLAP_F_B as F1.6+B6.2."""
+    """Convert torch's notation of an action to ours, such as (1F6;6B2)OVERLAP_F_B to F1.6+B6.2."""
     inner = text[1:].split(")")[0].split(";") if text.startswith("(") else [text]
-    jobs = [re.fullmatch(r"(\d+)([FBIW])(\d+)", part) for part in inner]
-    return "+".join(f"{job[2]}{job[1]}.{job[3]}" for job in jobs if job)
+    actions = [re.fullmatch(r"(\d+)([FBIW])(\d+)", part) for part in inner]
+    return "+".join(f"{action[2]}{action[1]}.{action[3]}" for action in actions if action)
 
 
 def golden_order(name):
@@ -73,7 +73,7 @@ def golden_order(name):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_nothing_is_missing_and_every_step_is_recorded_on_every_rank(schedule):
+def test_every_step_is_recorded_on_every_rank(schedule):
     timeline = timeline_of(schedule)
     assert timeline.diagnostics.is_empty()
     assert timeline.ranks["rank"].to_list() == [0, 1, 2, 3]
@@ -84,30 +84,30 @@ def test_nothing_is_missing_and_every_step_is_recorded_on_every_rank(schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_recorded_order_is_what_the_model_itself_executed(schedule):
+def test_recorded_order_is_what_the_model_executed(schedule):
     training, timeline = record_training(schedule), timeline_of(schedule)
     for rank in range(RANKS):
         begun = timeline.steps.filter((pl.col("rank") == rank) & (pl.col("step") == 1))["start_ns"][0]
         offset_ns = timeline.clocks["offset_ns"][0]
-        jobs = pl.concat([actions_of(timeline, rank, 1), actions_of(timeline, rank, 2)]).rows(named=True)
+        actions = pl.concat([actions_of(timeline, rank, 1), actions_of(timeline, rank, 2)]).rows(named=True)
         truth = [entry for entry in training.log[rank] if entry[3] + offset_ns >= begun]
         held = 0
         for work, stage, microbatch, start_ns, end_ns in truth:
             holders = [
-                job
-                for job in jobs
-                if job["start_ns"] <= start_ns + offset_ns
-                and end_ns + offset_ns <= job["end_ns"]
-                and (job["stage"], job["microbatch"]) == (stage, microbatch)
-                and work in WORK_OF_KIND[job["kind"]]
+                action
+                for action in actions
+                if action["start_ns"] <= start_ns + offset_ns
+                and end_ns + offset_ns <= action["end_ns"]
+                and (action["stage"], action["microbatch"]) == (stage, microbatch)
+                and work in WORK_OF_KIND[action["kind"]]
             ]
             assert len(holders) == 1, (work, stage, microbatch, holders)
             held += 1
-        assert held == 3 * 8 * 2 * len({job["stage"] for job in jobs})
+        assert held == 3 * 8 * 2 * len({action["stage"] for action in actions})
 
 
 @pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in ("GPipe", "1F1B")])
-def test_recorded_order_is_the_runtime_schedules_own_action_list(schedule):
+def test_recorded_order_is_the_action_list_of_the_runtime_schedule(schedule):
     timeline = timeline_of(schedule)
     for rank in range(RANKS):
         actions = header_of(timeline, rank)["schedule"]["actions"]
@@ -125,7 +125,7 @@ def test_recorded_order_is_the_reference_order(schedule, golden):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_recorded_schedule_is_recognized_by_its_order_alone(schedule):
+def test_schedule_is_recognized_by_its_order_alone(schedule):
     timeline = timeline_of(schedule)
     for step in range(3):
         found = recognize({rank: order_of(timeline, rank, step) for rank in range(RANKS)})
@@ -133,13 +133,16 @@ def test_the_recorded_schedule_is_recognized_by_its_order_alone(schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_no_dependency_between_stages_is_violated(schedule):
+def test_dependencies_between_stages_hold(schedule):
     spans = timeline_of(schedule).spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     last_stage = spans["stage"].max()
     done = {}
-    for job in spans.iter_rows(named=True):
-        kind = "backward" if job["kind"] == "backward_input" else job["kind"]
-        done[job["step"], kind, job["stage"], job["microbatch"]] = (job["start_ns"], job["end_ns"])
+    for action in spans.iter_rows(named=True):
+        kind = "backward" if action["kind"] == "backward_input" else action["kind"]
+        done[action["step"], kind, action["stage"], action["microbatch"]] = (
+            action["start_ns"],
+            action["end_ns"],
+        )
     violated = []
     for (step, kind, stage, microbatch), (start_ns, _) in done.items():
         before = {
@@ -153,7 +156,7 @@ def test_no_dependency_between_stages_is_violated(schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_send_meets_its_receive_with_the_same_size(schedule):
+def test_every_send_matches_its_receive_with_the_same_size(schedule):
     spans = timeline_of(schedule).spans
     messages = match_messages(spans)
     counts = dict(spans["kind"].cast(pl.String).value_counts().iter_rows())
@@ -172,7 +175,7 @@ def test_every_send_meets_its_receive_with_the_same_size(schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_loss_optimizer_and_gradient_reduction_are_recorded_once_each(schedule):
+def test_loss_optimizer_and_gradient_reduction_are_recorded_once(schedule):
     spans = timeline_of(schedule).spans
     counts = dict(spans["kind"].cast(pl.String).value_counts().iter_rows())
     assert counts["loss"] == 3 * 8
@@ -182,17 +185,17 @@ def test_loss_optimizer_and_gradient_reduction_are_recorded_once_each(schedule):
     assert losses["stage"].unique().to_list() == [spans["stage"].max()]
 
 
-def test_chunk_is_the_local_number_of_a_stage():
+def test_chunk_is_the_local_index_of_a_stage():
     spans = timeline_of("ZBVZeroBubble").spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     chunks = dict(spans.select("stage", "chunk").unique().iter_rows())
     assert chunks == {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 1}
 
 
-def test_loss_and_exit_code_are_those_of_a_run_without_recording():
+def test_recording_changes_neither_loss_nor_exit_code():
     assert record_training("1F1B").losses == record_training("1F1B", recorded=False).losses
 
 
-def test_only_the_wanted_steps_are_recorded():
+def test_only_the_selected_steps_are_recorded():
     timeline = workflow.read(record_training("Interleaved1F1B", steps="1:2").directory)
     assert timeline.steps["step"].unique().to_list() == [1]
     assert timeline.spans["step"].unique().to_list() == [1]
@@ -200,7 +203,7 @@ def test_only_the_wanted_steps_are_recorded():
     assert timeline.spans.height == full.height
 
 
-def test_a_rank_that_is_killed_leaves_a_readable_file_and_the_others_too(tmp_path):
+def test_killed_rank_and_the_others_leave_readable_files(tmp_path):
     """Rank 2 kills itself in its third step; the others fail on the broken connection."""
     environment = recording_environment(tmp_path / "rec", steps=None, run="killed", inherited=os.environ)
     done = run_ranks([str(TESTS / "killed_training.py"), str(tmp_path / "truth")], environment)
@@ -213,7 +216,7 @@ def test_a_rank_that_is_killed_leaves_a_readable_file_and_the_others_too(tmp_pat
     assert any("no end frame" in note for note in notes)
 
 
-def test_wrapping_is_undone_by_stop_and_evaluation_belongs_to_no_step(tmp_path):
+def test_stop_restores_torch_and_evaluation_belongs_to_no_step(tmp_path):
     done = subprocess.run(
         [sys.executable, str(TESTS / "one_process_training.py"), str(tmp_path)],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
@@ -223,16 +226,16 @@ def test_wrapping_is_undone_by_stop_and_evaluation_belongs_to_no_step(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["same_after_stop"] is True
+    printed = json.loads(done.stdout.splitlines()[-1])
+    assert printed["same_after_stop"] is True
     timeline = workflow.read(tmp_path)
-    jobs = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
-    assert jobs.filter(pl.col("step").is_null())["kind"].unique().to_list() == ["forward"]
-    assert jobs.filter(pl.col("step").is_null()).height == 2
-    assert jobs["step"].drop_nulls().unique().sort().to_list() == [0, 1]
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+    assert actions.filter(pl.col("step").is_null())["kind"].unique().to_list() == ["forward"]
+    assert actions.filter(pl.col("step").is_null()).height == 2
+    assert actions["step"].drop_nulls().unique().sort().to_list() == [0, 1]
 
 
-def test_custom_functions_and_overridden_stage_methods_are_caught_once(tmp_path):
+def test_custom_functions_and_overridden_stage_methods_are_recorded_once(tmp_path):
     done = subprocess.run(
         [sys.executable, str(TESTS / "one_process_training.py"), str(tmp_path), "custom"],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
@@ -242,8 +245,8 @@ def test_custom_functions_and_overridden_stage_methods_are_caught_once(tmp_path)
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    jobs = workflow.read(tmp_path).spans.filter(pl.col("kind").is_in(ACTION_KINDS))
-    counts = jobs.group_by("step", "kind", "stage", "microbatch").len()["len"]
+    actions = workflow.read(tmp_path).spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+    counts = actions.group_by("step", "kind", "stage", "microbatch").len()["len"]
     assert counts.unique().to_list() == [1]
-    assert sorted(jobs["kind"].unique().to_list()) == ["backward", "forward"]
-    assert jobs.height == 2 * 2 * 2 * 2
+    assert sorted(actions["kind"].unique().to_list()) == ["backward", "forward"]
+    assert actions.height == 2 * 2 * 2 * 2

@@ -37,7 +37,7 @@ def rows(recorder, tmp_path, *columns):
     return workflow.read(tmp_path).spans.select(*columns).rows()
 
 
-def test_a_send_is_named_by_the_pass_that_made_it(recorder, tmp_path):
+def test_send_has_the_place_of_the_producing_pass(recorder, tmp_path):
     transfers, gradient = Transfers(recorder), Tensor()
     transfers.made((None, gradient), Place(2, 5, 1))
     for tensor in (gradient, Tensor()):
@@ -47,7 +47,7 @@ def test_a_send_is_named_by_the_pass_that_made_it(recorder, tmp_path):
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_a_receive_is_named_by_the_pass_that_uses_it(recorder, tmp_path, blocks):
+def test_receive_has_the_place_of_the_consuming_pass(recorder, tmp_path, blocks):
     transfers, tensor = Transfers(recorder), Tensor()
     transfers.blocks = blocks
     transfers.received({"hidden": tensor}, Message(RECV_FORWARD, 0, NONE, 10, 20))
@@ -58,7 +58,7 @@ def test_a_receive_is_named_by_the_pass_that_uses_it(recorder, tmp_path, blocks)
     assert (stage, microbatch, waited is not None) == (1, 4, blocks)
 
 
-def test_a_receive_that_nobody_was_seen_to_use_is_recorded_without_its_number(recorder, tmp_path):
+def test_unused_receive_is_recorded_without_a_place(recorder, tmp_path):
     transfers = Transfers(recorder)
     transfers.received(Tensor(), Message(RECV_FORWARD, 0, 6, 10, 20))
     transfers.received(None, Message(RECV_FORWARD, 3, NONE, 30, 40))
@@ -71,11 +71,11 @@ def test_a_receive_that_nobody_was_seen_to_use_is_recorded_without_its_number(re
     ("given", "expected"),
     [(None, ()), (1, (1,)), ((1, 2), (1, 2)), ([], ()), ({"a": 1, "b": 2}, (1, 2)), ((None, 3), (None, 3))],
 )
-def test_tensors_come_alone_or_in_containers(given, expected):
+def test_tensors_are_found_in_containers(given, expected):
     assert all_of(given) == expected
     assert first_of(given) == next((one for one in expected if one is not None), None)
 
 
-def test_the_size_is_known_where_everything_is_a_tensor():
+def test_size_is_known_if_all_items_are_tensors():
     assert bytes_in({"a": Tensor(), "b": Tensor()}) == 12
     assert bytes_in((Tensor(), "mask")) == NONE
