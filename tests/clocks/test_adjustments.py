@@ -1,7 +1,7 @@
 import numpy as np
 
 from evidence_rows import evidence_from_rows, there_and_back
-from stagescope.clocks.adjustments import PairAdjustment, attribute_adjustments, pair_adjustments
+from stagescope.clocks.adjustments import PairShift, attribute_adjustments, pair_shifts
 from stagescope.clocks.conflicts import find_conflicts
 
 MOMENTS = range(0, 1_000_000, 10_000)
@@ -12,30 +12,30 @@ def stepped(size_ns, at_ns=500_000):
     return there_and_back(MOMENTS, ahead_ns=lambda moment: size_ns * (moment >= at_ns))
 
 
-def steps_of(rows, least=2):
+def shifts_of(rows, least=2):
     evidence = evidence_from_rows(rows)
-    return pair_adjustments(evidence, find_conflicts(evidence, BUDGET), BUDGET, least)
+    return pair_shifts(evidence, find_conflicts(evidence, BUDGET), BUDGET, least)
 
 
 def test_a_step_lies_between_observations_of_which_a_few_on_either_side_may_be_false():
-    (step,), ambiguous = steps_of(stepped(300))
-    assert step[:2] == (0, 1)
-    assert 450_000 <= step.from_ns < 490_000
-    assert 500_000 < step.to_ns <= 540_000
-    assert abs(step.size_ns - 300) < 5
+    (shift,), ambiguous = shifts_of(stepped(300))
+    assert shift[:2] == (0, 1)
+    assert 450_000 <= shift.from_ns < 490_000
+    assert 500_000 < shift.to_ns <= 540_000
+    assert abs(shift.size_ns - 300) < 5
     assert len(ambiguous.places) == 0
 
 
 def test_a_step_back_has_a_negative_size():
-    (step,), _ = steps_of(stepped(-300))
-    assert abs(step.size_ns + 300) < 5
+    (shift,), _ = shifts_of(stepped(-300))
+    assert abs(shift.size_ns + 300) < 5
 
 
 def test_one_observation_at_the_very_end_is_doubtful_and_leaves_the_end_blind():
     rows = there_and_back(MOMENTS, ahead_ns=lambda _: 0)
     rows[-2] = (0, 1, rows[-2][2], -300)
-    steps, ambiguous = steps_of(rows)
-    assert steps == []
+    shifts, ambiguous = shifts_of(rows)
+    assert shifts == []
     assert ambiguous.places.tolist() == [len(rows) - 2]
     assert {adjustment.clock for adjustment in ambiguous.unbounded} == {0, 1}
     assert all(adjustment.to_ns == np.inf for adjustment in ambiguous.unbounded)
@@ -44,9 +44,9 @@ def test_one_observation_at_the_very_end_is_doubtful_and_leaves_the_end_blind():
 def test_a_false_observation_beside_a_step_is_doubtful_and_leaves_the_step_as_it_is():
     rows = stepped(300)
     rows[0] = (0, 1, rows[0][2], -100)
-    (step,), ambiguous = steps_of(rows)
-    assert 450_000 <= step.from_ns < 490_000
-    assert 500_000 < step.to_ns <= 540_000
+    (shift,), ambiguous = shifts_of(rows)
+    assert 450_000 <= shift.from_ns < 490_000
+    assert 500_000 < shift.to_ns <= 540_000
     assert ambiguous.places.tolist() == [0]
     assert {adjustment.clock for adjustment in ambiguous.unbounded} == {0, 1}
 
@@ -57,30 +57,30 @@ def chain(middle, last):
 
 def test_the_clock_that_both_of_its_neighbors_saw_stepping_is_blamed():
     evidence = evidence_from_rows(chain(stepped(300), stepped(-300)))
-    steps, _ = steps_of(chain(stepped(300), stepped(-300)))
-    (attributed,) = attribute_adjustments(steps, evidence, BUDGET, np.array([0]))
+    shifts, _ = shifts_of(chain(stepped(300), stepped(-300)))
+    (attributed,) = attribute_adjustments(shifts, evidence, BUDGET, np.array([0]))
     assert [adjustment.clock for adjustment in attributed.adjustments] == [1]
     assert abs(attributed.adjustments[0].size_ns - 300) < 5
 
 
 def test_a_clock_whose_other_neighbor_leaves_no_room_is_cleared():
     rows = chain(there_and_back(MOMENTS, ahead_ns=lambda _: 0), stepped(300))
-    steps, _ = steps_of(rows)
-    (attributed,) = attribute_adjustments(steps, evidence_from_rows(rows), BUDGET, np.array([0]))
+    shifts, _ = shifts_of(rows)
+    (attributed,) = attribute_adjustments(shifts, evidence_from_rows(rows), BUDGET, np.array([0]))
     assert [adjustment.clock for adjustment in attributed.adjustments] == [2]
 
 
 def test_of_two_clocks_that_nothing_tells_apart_the_reference_is_not_blamed():
-    step = PairAdjustment(0, 1, 490_000.0, 500_000.0, 300.0)
-    (attributed,) = attribute_adjustments([step], evidence_from_rows(stepped(300)), BUDGET, np.array([0]))
+    shift = PairShift(0, 1, 490_000.0, 500_000.0, 300.0)
+    (attributed,) = attribute_adjustments([shift], evidence_from_rows(stepped(300)), BUDGET, np.array([0]))
     assert [adjustment.clock for adjustment in attributed.adjustments] == [1]
     assert attributed.adjustments[0].may_be_reference
 
 
 def test_a_clock_whom_a_third_one_tells_from_the_reference_leaves_no_doubt():
     rows = chain(stepped(300), stepped(-300))
-    steps, _ = steps_of(rows)
-    (attributed,) = attribute_adjustments(steps, evidence_from_rows(rows), BUDGET, np.array([0]))
+    shifts, _ = shifts_of(rows)
+    (attributed,) = attribute_adjustments(shifts, evidence_from_rows(rows), BUDGET, np.array([0]))
     assert not attributed.adjustments[0].may_be_reference
 
 
@@ -90,18 +90,18 @@ def test_a_neighbor_that_was_set_at_the_same_time_the_other_way_takes_no_blame_f
     rows = [*chain(stepped(1_400), stepped(400)), *last]
     budget = np.array([0.0, 1e-4, 1e-4, 1e-4])
     evidence = evidence_from_rows(rows)
-    steps, _ = pair_adjustments(evidence, find_conflicts(evidence, budget), budget, 2)
-    attributed = attribute_adjustments(steps, evidence, budget, np.array([0]))
+    shifts, _ = pair_shifts(evidence, find_conflicts(evidence, budget), budget, 2)
+    attributed = attribute_adjustments(shifts, evidence, budget, np.array([0]))
     assert {each.adjustments[0].clock for each in attributed} == {0, 2}
 
 
 def test_the_size_that_the_surest_pair_tells_counts():
-    # The reference's pair knows it to 40,000 only: the step may well be the one that the other pair saw.
-    steps = [
-        PairAdjustment(0, 1, 490_000.0, 500_000.0, 30_000.0, 70_000.0),
-        PairAdjustment(1, 2, 490_000.0, 500_000.0, 300.0, 320.0),
+    # The reference's pair knows it to 40,000 only: the shift may well be the one that the other pair saw.
+    shifts = [
+        PairShift(0, 1, 490_000.0, 500_000.0, 30_000.0, 70_000.0),
+        PairShift(1, 2, 490_000.0, 500_000.0, 300.0, 320.0),
     ]
     rows = chain(stepped(-300), stepped(300))
-    (attributed,) = attribute_adjustments(steps, evidence_from_rows(rows), BUDGET, np.array([0]))
+    (attributed,) = attribute_adjustments(shifts, evidence_from_rows(rows), BUDGET, np.array([0]))
     assert [adjustment.clock for adjustment in attributed.adjustments] == [1]
     assert attributed.adjustments[0].size_ns == -300

@@ -1,4 +1,4 @@
-"""One clock for all machines of a run, from the run itself, with an error that is guaranteed."""
+"""Aligns the clocks of all machines of a run, from the run itself, with a guaranteed bound on the error."""
 
 from __future__ import annotations
 
@@ -26,26 +26,28 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 MAX_PPM = 200.0
-"""The rates of two clocks differ by no more: quartz oscillators are within 100 ppm of true, mostly within 50."""
+"""The largest drift between two clocks that the bounds allow for: quartz oscillators are within 100 ppm of their
+nominal rate, mostly within 50."""
 
 TIMESTAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """A timeline on one clock, and how well it is."""
+    """A timeline with aligned clocks, and the report of how well they are aligned."""
 
     timeline: Timeline
     clocks: ClockReport
 
 
 def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
-    """Return the timeline with the timestamps of all machines moved to the clock of the first, and the report of it.
+    """Return the timeline with all timestamps on the clock of the smallest rank, and the report of the alignment.
 
-    The first is that of the smallest rank. Each moved clock gets one row per piece of its correction in `clocks`,
-    with an interval that holds if what docs/clocks.md assumes does: no clock's rate differs from the reference's
-    by more than `max_ppm`, and no event is before its cause. Machines that no evidence joins keep their timestamps and
-    have null errors; warnings name them. A timeline whose ranks share one clock comes back as it is, the same object.
+    In `clocks`, each corrected clock has one row per linear piece of its correction, with the guaranteed bound of its
+    error. The bound holds under the assumptions of docs/clocks.md: no clock drifts from the reference by more than
+    `max_ppm`, and no effect precedes its cause. Machines without messages to the others keep their timestamps, have
+    null errors and are named in a warning. Where all ranks share one clock, nothing is changed and the report has no
+    machines.
     """
     names = _clock_names(timeline.ranks, timeline.spans)
     clocks = names["clock"].unique(maintain_order=True).to_list()
@@ -58,6 +60,7 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
     table = pl.concat([gather_observations(timeline, numbered), recorded]).sort(
         "source", "target", "sent_ns", "received_ns", maintain_order=True
     )
+    # Recorded offsets are measured against one more clock, which belongs to no machine.
     count = len(clocks) + (1 if len(recorded) else 0)
     coarse = coarse_offsets(table, count)
     evidence = evidence_of(table, coarse)
@@ -78,7 +81,11 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
 
 
 def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return rank and clock, by rank. Where no rank names a clock all share the unknown one; else each has its own."""
+    """Return rank and clock, sorted by rank.
+
+    If no rank names its clock, all are assumed to share one: sources without clocks are traces of a single machine.
+    If only some do, each of the others has a clock of its own, which is the safe assumption.
+    """
     every = pl.concat([ranks.select("rank"), spans.select("rank")]).unique()
     named = every.join(ranks.select("rank", "clock"), on="rank", how="left").sort("rank")
     if named["clock"].null_count() == len(named):
@@ -88,7 +95,7 @@ def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _timestamps_by_clock(timeline: Timeline, numbered: pl.DataFrame, count: int) -> list[Ints]:
-    """Return every stamp of each clock, sorted, once."""
+    """Return the distinct timestamps of each clock, sorted."""
     columns = [(timeline.spans, name) for name in TIMESTAMPS] + [
         (timeline.steps, name) for name in TIMESTAMPS[:2]
     ]
@@ -100,7 +107,7 @@ def _timestamps_by_clock(timeline: Timeline, numbered: pl.DataFrame, count: int)
 
 
 def _length_ns(timestamps: list[Ints], coarse: Coarse) -> float:
-    """Return how long the run was, from the first stamp of any clock to the last one."""
+    """Return the time from the first timestamp of any clock to the last."""
     ends = [
         own[[0, -1]] - offset_ns
         for own, offset_ns in zip(timestamps, coarse.offset_ns.tolist(), strict=False)
@@ -110,7 +117,7 @@ def _length_ns(timestamps: list[Ints], coarse: Coarse) -> float:
 
 
 def _moved(timeline: Timeline, numbered: pl.DataFrame, corrections: list[Correction]) -> Timeline:
-    """Return the timeline with every stamp of spans and steps on the common clock, rows in their declared order."""
+    """Return the timeline with the timestamps of spans and steps on the common clock, rows in their declared order."""
     spans = _moved_columns(timeline.spans, numbered, corrections, TIMESTAMPS)
     steps = _moved_columns(timeline.steps, numbered, corrections, TIMESTAMPS[:2])
     return replace(
@@ -139,7 +146,7 @@ def _moved_columns(
 
 
 def _clock_rows(timeline: Timeline, found: AlignmentResult, report: ClockReport) -> pl.DataFrame:
-    """Return the clocks table: a row per piece; its start is on the common clock, as every time of the timeline."""
+    """Return the clocks table: one row per piece; its start is on the common clock, like every time of the timeline."""
     before = dict(timeline.clocks.select("clock", "offset_ns").iter_rows())
     parts = []
     for machine, correction, method in zip(
@@ -148,7 +155,7 @@ def _clock_rows(timeline: Timeline, found: AlignmentResult, report: ClockReport)
         columns = {
             "start_ns": correction.start_ns + correction.offset_ns,
             "offset_ns": correction.offset_ns + before.get(machine.clock, 0),
-            # A piece maps the clock's own time; what is known of the rate is known to the drift budget only.
+            # The slope of the piece. It is not a measurement of the oscillator: only `max_ppm` is guaranteed.
             "drift_ppm": correction.rate * 1e6,
             "error_lo_ns": _whole(correction.lower_ns, np.floor),
             "error_hi_ns": _whole(correction.upper_ns, np.ceil),

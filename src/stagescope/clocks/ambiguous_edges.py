@@ -1,6 +1,6 @@
-"""What may be false and may be the first, or the last, of a clock step: too few observations to tell which.
+"""Observations at the ends of a run that are either outliers or the only ones beyond a clock adjustment.
 
-Where they lie at an end of the run, nothing says which it was: from there to the end is a stretch without bounds.
+They are too few to decide which. From there to that end of the run, the clocks have no bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Ambiguous(NamedTuple):
-    """Observations (places) that exclude many on one side, too few for a step; `unbounded` where they might be one."""
+    """Observations that contradict others on one side, too few for an adjustment.
+
+    `unbounded` are the stretches in which there may be one.
+    """
 
     places: Ints
     unbounded: tuple[Adjustment, ...]
@@ -33,19 +36,19 @@ class Points(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Conflicts that have a moment in common: the earlier and the later observation of each, and by how much."""
+    """Conflicts that share a moment: indices of the earlier and the later observation of each, and the size."""
 
     early: Ints
     late: Ints
     conflict_ns: Floats
 
     def where(self, chosen: Bools | Ints) -> Group:
-        """Return some of the conflicts."""
+        """Return a subset of the conflicts."""
         return Group(self.early[chosen], self.late[chosen], self.conflict_ns[chosen])
 
 
 def conflict_cover(group: Group) -> Ints:
-    """Return observations without which no conflict remains: those with the most, and both of the last ones."""
+    """Return observations whose removal resolves all conflicts: the most frequent first, and both of the last pairs."""
     chosen: list[Ints] = []
     early, late = group.early, group.late
     while len(early):
@@ -63,13 +66,13 @@ def conflict_cover(group: Group) -> Ints:
 def unbounded_ends(
     points: Points, group: Group, ends_ns: Floats, own: Ints, ambiguous: Bools
 ) -> list[Adjustment]:
-    """Return the ends of the run in which a clock may have been set, with too little after (or before) to tell.
+    """Return the ends of the run in which a clock may have been set, with too few observations beyond to decide.
 
-    `points` are the observations with the places `own`; `ends_ns` are the earlier and the later event of every
-    observation; `ambiguous` are those that are left out. Where more of either direction was observed beyond the
-    few, and does not exclude what they do, they are false. Else they may as well be all that saw a step: as
-    late, or as early, as the last of them allows, and as much earlier, or later, as it may have been a step back,
-    for so long a clock shows times twice.
+    `points` are the observations with the indices `own`, `ends_ns` the earlier and the later event of every
+    observation, and `ambiguous` the excluded ones. If further observations of either direction, beyond the few, do
+    not contradict what the few contradict, the few are outliers. Otherwise they may be all that followed (or
+    preceded) an adjustment. It may be as late, or as early, as the few allow, extended by its possible size, because
+    a clock that is set back shows that much time twice.
     """
     conflict_ns = float(group.conflict_ns.max())
     found = []
@@ -94,9 +97,10 @@ def unbounded_ends(
 
 
 def _latest(few: Ints, limits_ns: Floats, ambiguous: Bools) -> float:
-    """Return since when a step may have been: each of the few says since the last one that it excludes.
+    """Return the earliest moment from which an adjustment is possible, according to the few observations.
 
-    Some may be false, and exclude many for no step: the earliest of what they say.
+    Each of them allows it after the last one that it contradicts. The minimum over all counts, because some may be
+    outliers, whose contradictions mean nothing.
     """
     is_ambiguous = ambiguous[few]
     if is_ambiguous.any():
@@ -108,9 +112,10 @@ def _latest(few: Ints, limits_ns: Floats, ambiguous: Bools) -> float:
 
 
 def _with_offset_range(adjustment: Adjustment, points: Points, ambiguous: Bools) -> Adjustment:
-    """Return a stretch at the beginning with how far the other clock was ahead in it, if the ambiguous are right.
+    """Return a stretch at the beginning with the range of the other clock's offset in it.
 
-    Each of them bounds one side, the tightest of the other way that it does not exclude bounds the other side.
+    The range holds if the ambiguous observations are correct: each of them bounds one side, and the tightest
+    observation of the opposite direction that it does not contradict bounds the other.
     """
     evidence = points.evidence
     delay_ns, ahead = evidence.delay_ns, evidence.source == points.pair[0]

@@ -1,8 +1,9 @@
-"""The guaranteed interval: shortest paths over the machines through what the observations allow.
+"""The guaranteed bounds: shortest paths between machines through the limits of the observations.
 
-At every knot by itself, `x[one] - x[other] <= limit` gives an interval for each clock: the shortest path of such
-limits from the reference. Nothing else is used, no estimate in particular, so it holds wherever the limits do. A
-search that is stopped early gives longer paths: wider intervals, not wrong ones.
+At each knot separately, the constraints `x[one] - x[other] <= limit` give an interval for each clock: the shortest
+path from the reference (difference constraints, as in Cormen et al., Introduction to Algorithms). No estimate enters,
+so the bounds hold wherever the limits do. Stopping the search early gives longer paths, which are wider bounds but
+never wrong ones.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What x can be: `lower_ns` and `upper_ns` at each knot of each clock, infinite where nothing says."""
+    """The bounds of x, `lower_ns` and `upper_ns`, at each knot of each clock; infinite where there is no limit."""
 
     lower_ns: Floats
     upper_ns: Floats
 
     @property
     def contradictory(self) -> Bools:
-        """Which clocks the limits leave no offset for, somewhere."""
+        """Clocks for which the limits leave no possible offset at some knot."""
         return np.asarray((self.lower_ns > self.upper_ns + TOLERANCE_NS).any(axis=0))
 
 
 def bound(limits: Limits, grid: Grid, reference: Ints, reference_limits: ReferenceLimits) -> Bounds:
-    """Return the interval of x at every knot; the `reference` of each clock's group shows 0 in its first segment.
+    """Return the bounds of x at every knot, where x of each group's `reference` is 0 in its first segment.
 
-    `reference_limits` tell by how much it may have been set without being noticed.
+    `reference_limits` give how far a reference may have been set without being noticed.
     """
     start = (reference == np.arange(len(reference))) & (grid.segment >= 0)
+    # Limits that hold despite unnoticed adjustments; the tightest ones would not be a guarantee.
     limit_ns = limits.safe_ns
     upper_ns = _shortest(limits.one, limits.other, limit_ns, start)
     lower_ns = -_shortest(limits.other, limits.one, limit_ns, start)
@@ -69,9 +71,9 @@ def bound(limits: Limits, grid: Grid, reference: Ints, reference_limits: Referen
 def _widen_for_unbounded_start(
     lower_ns: Floats, upper_ns: Floats, grid: Grid, group: Ints, adjustment: Adjustment
 ) -> None:
-    """Widen a group's intervals, in place: its reference may have been set in a stretch at the beginning.
+    """Widen the bounds of a group in place: its reference may have been set in an unbounded stretch at the beginning.
 
-    Then all clocks of the group are off by as much as that changed what one of them was ahead.
+    All clocks of the group are then off by as much as the observed offset of the other clock changed.
     """
     after = np.flatnonzero((grid.knots_ns >= adjustment.to_ns) & (grid.segment[:, adjustment.other] >= 0))
     least_ns, most_ns = -np.inf, np.inf
@@ -83,13 +85,15 @@ def _widen_for_unbounded_start(
 
 
 def _shortest(to: Ints, via: Ints, limit_ns: Floats, start: Bools) -> Floats:
-    """Return the shortest paths from the start, at every knot by itself."""
+    """Return the shortest paths from the start, at every knot separately (Bellman-Ford, all knots in one array)."""
     distance_ns = np.where(start, 0.0, np.inf)
     by_target = np.argsort(to, kind="stable")
     targets, first = np.unique(to[by_target], return_index=True)
     via, limit_ns = via[by_target], limit_ns[:, by_target]
     if not len(targets):
         return distance_ns
+    # As many rounds as there are clocks suffice without negative cycles; contradictory limits would never
+    # converge.
     for _ in range(start.shape[1] + 1):
         reached = np.minimum.reduceat(distance_ns[:, via] + limit_ns, first, axis=1)
         shorter = np.minimum(distance_ns[:, targets], reached)
@@ -102,9 +106,10 @@ def _shortest(to: Ints, via: Ints, limit_ns: Floats, start: Bools) -> Floats:
 def _bridge_adjustments_of_reference(
     lower_ns: Floats, upper_ns: Floats, grid: Grid, group: Ints, clock: int
 ) -> None:
-    """Carry a group over the steps of its reference, in place: what the other clocks kept tells by how much it was set.
+    """Continue the bounds of a group across the adjustments of its reference, in place.
 
-    The clocks that were not set at the same time went on; so the reference's step is what they seem to have done.
+    The clocks that were not set at the same time kept running, so the size of the adjustment is the apparent change
+    of their offsets.
     """
     segment, others = grid.segment[:, clock], group[group != clock]
     for number in range(1, int(segment.max()) + 1):
@@ -127,10 +132,10 @@ def _bridge_adjustments_of_reference(
 def _widen_after_ambiguous(
     lower_ns: Floats, upper_ns: Floats, grid: Grid, group: Ints, adjustment: Adjustment
 ) -> None:
-    """Widen a group's intervals from a step on, in place: its reference, the first, may have made it, the other way.
+    """Widen the bounds of a group in place after an adjustment that may have been the reference's.
 
-    Then all clocks of the group are off by as much as that one clock seems to have been set. If it was set back, its
-    own timestamps from then on begin with times that it had shown before.
+    It would then have the opposite sign, and all clocks of the group are off by its apparent size. If the reference
+    was set back, it showed the same times twice, so the widening begins earlier by that size.
     """
     whole = grid.segment[:, adjustment.clock] >= 0
     before = np.flatnonzero(whole & (grid.knots_ns <= adjustment.from_ns))

@@ -1,8 +1,8 @@
-"""Observations that exclude each other, and which of them are outliers.
+"""Observations that contradict each other, and which of them are outliers.
 
-Two observations of opposite directions exclude each other if their delays, and all drift that there can be between
-them, add up to less than nothing. One that excludes others before it and after it is outliers. One that excludes
-others on one side only may as well be the first to see that a clock was set.
+Two observations of opposite directions contradict each other if the sum of their delays, and of all drift that is
+possible between them, is negative. An observation that contradicts others both before and after it is an outlier. One
+that contradicts others on one side only may also be the first to show that a clock was set.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
 
 REACH = 24
-"""So many observations of the other direction are compared with each, before it and after it."""
+"""Each observation is compared with this many of the opposite direction before and after it; comparing all would be
+quadratic."""
 
 CONFIRMING = 2
-"""So many observations on either side have to exclude one before it is outliers and no clock step."""
+"""This many observations on either side have to contradict one before it is an outlier, not a clock adjustment."""
 
 
 @dataclass(frozen=True)
 class Conflicts:
-    """Pairs of observations, the earlier and the later one (their places), that exclude each other by `conflict_ns`."""
+    """Pairs of observations (indices of the earlier and the later) that contradict each other by `conflict_ns`."""
 
     early: Ints
     late: Ints
@@ -36,18 +37,18 @@ class Conflicts:
         return len(self.early)
 
     def without(self, places: Bools) -> Conflicts:
-        """Return the conflicts that none of these observations takes part in."""
+        """Return the conflicts that involve none of these observations."""
         kept = ~(places[self.early] | places[self.late])
         return Conflicts(self.early[kept], self.late[kept], self.conflict_ns[kept])
 
 
 def moments(evidence: Evidence) -> Floats:
-    """Return the moment of each observation: between its two events."""
+    """Return the moment of each observation: halfway between its two events."""
     return np.asarray((evidence.sent_ns + evidence.received_ns) / 2)
 
 
 def tight(evidence: Evidence, clocks: int) -> Bools:
-    """Return which observations can have a short delay: receivers that waited, or all where none of the pair did."""
+    """Return which observations can have a short delay: their receiver waited, or no receiver of the pair did."""
     pair = evidence.source * clocks + evidence.target
     waits = np.zeros(clocks * clocks, bool)
     waits[pair[evidence.waited]] = True
@@ -55,7 +56,7 @@ def tight(evidence: Evidence, clocks: int) -> Bools:
 
 
 def find_conflicts(evidence: Evidence, budget: Floats) -> Conflicts:
-    """Return every observation that excludes one of the `REACH` tight ones of the other way nearest to it."""
+    """Return every observation that contradicts one of the `REACH` nearest tight ones of the opposite direction."""
     clocks, count = len(budget), len(evidence)
     at_ns = moments(evidence)
     own, back = (
@@ -66,6 +67,7 @@ def find_conflicts(evidence: Evidence, budget: Floats) -> Conflicts:
     others = others[np.lexsort((at_ns[others], own[others]))]
     place, first, last = _places(own[others], at_ns[others], back, at_ns)
     one, other, conflict_ns = [], [], []
+    # One pass per neighbor over all observations at once, rather than a loop over the observations.
     for offset in range(-REACH, REACH):
         at = place + offset
         mine = np.flatnonzero((at >= first) & (at < last))
@@ -83,10 +85,10 @@ def find_conflicts(evidence: Evidence, budget: Floats) -> Conflicts:
 
 
 def _places(groups: Ints, sorted_ns: Floats, wanted: Ints, at_ns: Floats) -> tuple[Ints, Ints, Ints]:
-    """Return where each moment belongs among the sorted ones of its group, and the group's first and last place."""
+    """Return the place of each moment among the sorted moments of its group, and the group's first and last place."""
     first = np.searchsorted(groups, wanted, side="left")
     last = np.searchsorted(groups, wanted, side="right")
-    # A group and a moment as one number, to search all groups at once.
+    # Group and moment combined into one number, so that one binary search covers all groups.
     start_ns = at_ns.min(initial=0.0)
     span_ns = at_ns.max(initial=0.0) - start_ns + 1.0
     names, number = np.unique(groups, return_inverse=True)
@@ -98,7 +100,7 @@ def _places(groups: Ints, sorted_ns: Floats, wanted: Ints, at_ns: Floats) -> tup
 
 
 def margin_between(evidence: Evidence, mine: Ints, theirs: Ints, budget: Floats) -> Floats:
-    """Return what two observations of opposite directions leave: the delays, and the drift that there may be."""
+    """Return the margin of two observations of opposite directions: the sum of delays, plus the possible drift."""
     source, target = evidence.source[mine], evidence.target[mine]
     drift_ns = budget[source] * np.abs(evidence.sent_ns[mine] - evidence.received_ns[theirs])
     drift_ns = drift_ns + budget[target] * np.abs(evidence.received_ns[mine] - evidence.sent_ns[theirs])
@@ -107,9 +109,10 @@ def margin_between(evidence: Evidence, mine: Ints, theirs: Ints, budget: Floats)
 
 
 def find_outliers(conflicts: Conflicts, count: int) -> Bools:
-    """Return which of `count` observations others before and after exclude: always the most excluded one first.
+    """Return which of `count` observations are contradicted from before and after, most contradicted first.
 
-    A right one is excluded by the few outliers ones around it only, a outliers one by nearly all right ones.
+    A correct observation is contradicted only by the few outliers around it, an outlier by nearly all correct ones.
+    So each round removes the local maxima, which clears most of their neighbors.
     """
     outliers = np.zeros(count, bool)
     while len(conflicts):
@@ -128,11 +131,11 @@ def find_outliers(conflicts: Conflicts, count: int) -> Bools:
 
 
 def unproven_outliers(evidence: Evidence, conflicts: Conflicts, outliers: Bools, clocks: int) -> Bools:
-    """Return which of the outliers ones may as well be right, and those few outliers that exclude them on one side.
+    """Return which outliers may be correct observations close to an end of the run.
 
-    A clock that is set near an end shows itself to a few observations only. Two of them that are outliers exclude those
-    that are right, and these exclude all from before. With more witnesses against it, or with others of its own
-    direction beyond it that nothing excludes, an observation is outliers.
+    A clock that is set near an end shows this in a few observations only. Two outliers among them contradict the
+    correct ones, and the correct ones contradict all from before. An observation with more evidence against it, or
+    with uncontradicted others of its own direction beyond it, remains an outlier.
     """
     unsure = np.zeros(len(evidence), bool)
     at_ns, way = moments(evidence), evidence.source * clocks + evidence.target
@@ -151,7 +154,7 @@ def unproven_outliers(evidence: Evidence, conflicts: Conflicts, outliers: Bools,
 
 
 def exclusion_ns(conflicts: Conflicts, count: int) -> Floats:
-    """Return by how much each observation is excluded at most; 0 where nothing does."""
+    """Return the largest conflict of each observation; 0 without conflicts."""
     conflict_ns = np.zeros(count)
     np.maximum.at(conflict_ns, conflicts.early, conflicts.conflict_ns)
     np.maximum.at(conflict_ns, conflicts.late, conflicts.conflict_ns)

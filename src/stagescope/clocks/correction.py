@@ -1,7 +1,7 @@
-"""Corrections as pieces of straight lines on the raw timestamps of each clock, with the error of each piece.
+"""Corrections as linear pieces on the raw timestamps of each clock, with the error of each piece.
 
-The error of a piece holds at every moment of it, not only at the knots: a clock may have been set in between by what
-nothing proves, so that the interval of either knot may hold up to the other one, wider by the drift budget.
+The error of a piece holds at every moment of it, not only at the knots. A clock may have been set in between by too
+little to be noticed, so the bounds of either knot may hold up to the other one, widened by the drift budget.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from stagescope.clocks.solution import Solution
 
 ROUNDING_NS = 2.0
+"""Offsets and timestamps are rounded to whole nanoseconds, once each."""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """One clock's correction: from `start_ns` (raw) on it is `offset_ns + rate * (stamp - start_ns)`.
+    """The correction of one clock: from `start_ns` (raw) on, `offset_ns + rate * (timestamp - start_ns)` is added.
 
-    The true correction lies between it + `lower_ns` and it + `upper_ns`, infinite where nothing says.
+    The true correction is between that plus `lower_ns` and that plus `upper_ns`, infinite where unbounded.
     """
 
     start_ns: Ints
@@ -43,12 +44,12 @@ class Correction:
 
 
 def correction_of(solution: Solution, coarse: Coarse, clock: int, timestamps_ns: Ints) -> Correction:
-    """Return the pieces of one clock, over all its `timestamps_ns` (sorted), against the reference of its group."""
+    """Return the correction of one clock, over all its `timestamps_ns` (sorted), relative to its group's reference."""
     grid = solution.grid
     budget = float(grid.budget[clock])
     reference = int(solution.reference[clock])
     zero_ns = coarse.zero_ns + int(coarse.offset_ns[clock])
-    # Where all evidence is withheld the timestamps stay as they are: a coarse guess would look like an alignment.
+    # Without a consistent solution the timestamps are unchanged: a coarse offset would look like an alignment.
     guessed = clock not in solution.withheld
     shift_ns = int(coarse.offset_ns[reference] - coarse.offset_ns[clock]) if guessed else 0
     adjustments = sorted(
@@ -61,7 +62,7 @@ def correction_of(solution: Solution, coarse: Coarse, clock: int, timestamps_ns:
         solution.bounds.upper_ns[:, clock],
         budget,
     )
-    # In a stretch that is not bounded the estimate is the best guess all the same.
+    # The estimate is still the best guess where there are no bounds.
     segment = grid.seen.segment[:, clock]
     whole = np.flatnonzero(segment >= 0)
     if not len(whole):
@@ -94,7 +95,7 @@ def correction_of(solution: Solution, coarse: Coarse, clock: int, timestamps_ns:
 
 
 def _one_sided(adjustments: list[Adjustment], known_ns: Floats) -> list[Adjustment]:
-    """Return the steps of which one side has no knot, as unbounded_ends from or to the end: nothing is known there."""
+    """Return the adjustments without a knot on one side as unbounded stretches that reach to that end of the run."""
     after = [
         replace(adjustment, to_ns=np.inf) for adjustment in adjustments if adjustment.to_ns > known_ns[-1]
     ]
@@ -118,12 +119,14 @@ _Row = tuple[float, float, float, float, float]
 def _linear_piece(curve: _Curve, left: int, right: int) -> _Row:
     """Return the piece between two knots of one segment.
 
-    A clock may have been set in between by what nothing proves: each end's interval may hold up to the other end.
+    A clock may have been set in between without being noticed, so the bounds of each end may hold up to the other
+    end.
     """
     ends = [left, right]
     gap_ns = float(curve.at_ns[right] - curve.at_ns[left])
     x_ns = curve.x_ns[ends]
-    # Rows: whose interval; columns: at which end, where that of the other end has grown by the drift in between.
+    # Rows: the knot whose bounds apply; columns: the end at which they apply, after growing by the drift in
+    # between.
     grown_ns = curve.budget * gap_ns * (1 - np.eye(2))
     upper_ns = float((curve.upper_ns[ends][:, None] + grown_ns - x_ns).max())
     lower_ns = float((curve.lower_ns[ends][:, None] - grown_ns - x_ns).min())
@@ -133,9 +136,9 @@ def _linear_piece(curve: _Curve, left: int, right: int) -> _Row:
 def _pieces_around_adjustment(
     curve: _Curve, knots: tuple[int, int], adjustments: list[Adjustment], timestamps_ns: Ints
 ) -> list[_Row]:
-    """Return two level pieces around a clock step, each with an error that covers both sides of it.
+    """Return two constant pieces around a clock adjustment, each with an error that covers both sides of it.
 
-    Between two steps without a knot nothing is known: then the error is without bounds.
+    Between two adjustments without a knot nothing is known, so the error is unbounded.
     """
     left, right = knots
     moment = _moment(adjustments, timestamps_ns, float(curve.at_ns[left]), float(curve.at_ns[right]))
@@ -156,20 +159,19 @@ def _pieces_around_adjustment(
 
 
 def _moment(adjustments: list[Adjustment], timestamps_ns: Ints, first: float, last: float) -> float:
-    """Return where to place a step: a clock that is set ahead has no timestamps in between, so the largest gap is it.
-    """
+    """Return where to place the break: a clock that is set forward skips times, so it is at the largest gap."""
     low = max(first + 1, min(c.from_ns for c in adjustments))
     high = min(last - 1, max(c.to_ns for c in adjustments))
     inside = timestamps_ns[(timestamps_ns > low) & (timestamps_ns < high)].astype(float)
     places = np.concatenate([[low], inside, [high]])
     if sum(c.size_ns for c in adjustments) < 0 or len(inside) == 0:
         return float((low + high) / 2)
-    # At its end: from any earlier on, corrected times would begin before the last of those before the gap.
+    # At the end of the gap: with any earlier break, corrected times would overlap those before the gap.
     return float(places[int(np.argmax(np.diff(places))) + 1])
 
 
 def _before_first_knot(curve: _Curve, whole: Ints, timestamps_ns: Ints, zero_ns: int) -> list[_Row]:
-    """Return the piece before the first knot, if there are timestamps: the error grows with the distance."""
+    """Return the piece before the first knot, if there are timestamps; its error grows with the distance."""
     first = int(whole[0])
     early = float(timestamps_ns[0] - zero_ns) if len(timestamps_ns) else np.inf
     return (
@@ -191,10 +193,11 @@ def _level(curve: _Curve, knot: int, start_ns: float, distance_ns: float) -> _Ro
 
 
 def _monotonic(correction: Correction, timestamps_ns: Ints) -> Correction:
-    """Return pieces that keep the order of the timestamps: after a step, none may fall before the last one of before it.
+    """Return a correction that keeps the order of the clock's own timestamps across adjustments.
 
-    Where the guess of a step is a little too large, a piece after it is raised by what is missing. Each piece with
-    timestamps begins at the first of them at the latest, later than all before it in corrected time too; others go.
+    Where an adjustment is estimated slightly too large, the pieces after it are raised by what is missing. Each piece
+    begins no later than its first timestamp, and after all earlier ones in corrected time; pieces without timestamps
+    are removed.
     """
     place = np.maximum(np.searchsorted(correction.start_ns, timestamps_ns, side="right") - 1, 0)
     moved_ns = correction.at(timestamps_ns)
@@ -205,7 +208,7 @@ def _monotonic(correction: Correction, timestamps_ns: Ints) -> Correction:
         reached_ns = moved_ns[last[number - 1]] + raised[number - 1]
         raised[number] = max(0, reached_ns + 1 - moved_ns[first[number]])
     since_ns = timestamps_ns[first] - correction.start_ns[kept]
-    # The first piece may begin after its first stamp; it holds for what is before it all the same.
+    # The first piece also applies to timestamps before its start, so it may begin after its first timestamp.
     since_ns[:1] = np.minimum(since_ns[:1], 0)
     return Correction(
         correction.start_ns[kept] + since_ns,

@@ -1,11 +1,11 @@
-"""The best guess inside the interval: smooth corrections that make both ways of every pair equally long.
+"""The best estimate within the bounds: smooth corrections that make both directions of every pair equally long.
 
-In each window of time the shortest possible delay of each direction is estimated; half their difference is how far
-the two clocks are apart, if the path takes equally long both ways (Cristian 1989, NTP). All pairs are fitted at once
-by weighted least squares, with corrections that are straight between knots and bend as a random walk of the rate
-would. A few rounds, because the shortest delay of a window is only found once the drift within it has been taken
-out. The steadier the rates prove to be, the longer the windows, and the more exact their shortest delays. An
-asymmetric path shifts the result by half of its asymmetry: nothing in the messages can tell.
+In each window of time, the shortest possible delay of each direction is estimated. Half their difference is the
+offset of the two clocks, if the path takes equally long both ways (Cristian 1989; NTP). All pairs are fitted at once
+by weighted least squares. Corrections are linear between knots, and their rate follows a random walk. The fit is
+repeated a few times, because the shortest delay of a window is known only after the drift within it has been removed.
+The steadier the rates prove to be, the longer the windows and the more exact their shortest delays. An asymmetric
+path shifts the result by half of its asymmetry, which messages alone cannot reveal.
 """
 
 from __future__ import annotations
@@ -26,24 +26,34 @@ if TYPE_CHECKING:
 
 ROUNDS = 4
 PER_WINDOW = 8
+"""Messages per direction that a window needs to contain a short delay."""
 MOST_WINDOWS = 64
 LEAST_WINDOWS = 6
 MOST_UNKNOWN = 12_000
+"""Knots times clocks of the fit, which bounds memory and time of the solver."""
 MOST_DIRECT = 3_000
+"""Unknowns up to which a direct sparse factorization is faster than conjugate gradients."""
 NOISE_NS = 300.0
+"""Resolution of timestamps and scheduling noise, added to the spread of each window."""
 LARGEST_RATE = 100e-6
+"""The typical drift: weak regularization towards constant corrections where nothing was observed."""
 RIDGE = 1e-11
-"""Of the largest term: so much does every correction resist, so that two that nothing tells apart can be solved for."""
+"""Regularization relative to the largest diagonal term, so that two corrections that the observations cannot separate
+still have a unique solution."""
 LOW_QUANTILE = 0.3
-"""What is usual for a pair is what three in ten of its windows undercut."""
+"""The typical value of a pair is this quantile of its windows."""
 ROUND_TRIP_QUANTILE = 0.1
-"""The round trip of a pair, where nothing is false: most windows of some have no short delay in one direction."""
+"""The typical round trip of a pair in a run without outliers; lower, because most windows of some pairs have no short
+delay in one direction."""
 MISFIT = 0.5
-"""Steadier rates fit if the windows miss by no more than this, squared, in terms of what chance explains."""
+"""Steadier rates are accepted if the mean squared residual of the windows, in units of their variance, is no larger."""
 
 
 class _RateNoise(NamedTuple):
-    """How fast rates may stray, `ppm` in a second and ten times that in 100, and how many messages a window needs."""
+    """How fast rates may vary, and how many messages a window needs.
+
+    `ppm` is the typical change within a second; within 100 s it is ten times that.
+    """
 
     ppm: float
     per_window: int
@@ -60,12 +70,12 @@ STEADIER = (
     _RateNoise(0.1, 5 * PER_WINDOW),
     _RateNoise(0.5, 2 * PER_WINDOW),
 )
-"""In the order in which they are tried."""
+"""Steadier rates in the order in which they are tried; the first that fits is used."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Corrections at `times_ns`, straight between them, and the jump of each clock step."""
+    """Corrections at `times_ns`, linear in between, and the size of the break at each clock adjustment."""
 
     times_ns: Floats
     smooth_ns: Floats
@@ -85,7 +95,7 @@ class Fit:
 
 
 def fit(evidence: Evidence, grid: Grid, anchored: Bools, *, trusted: bool) -> Fit:
-    """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: nothing is thought to be false."""
+    """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: no outliers were found."""
     clocks = len(grid.budget)
     evidence = evidence.where(tight(evidence, clocks))
     times_ns = _times(evidence, grid)
@@ -113,7 +123,7 @@ def fit(evidence: Evidence, grid: Grid, anchored: Bools, *, trusted: bool) -> Fi
 
 
 def _refined(result: Fit, problem: _Problem, rate_noise: _RateNoise) -> Fit:
-    """Return the fit after some rounds of finding the shortest delays and solving for them."""
+    """Return the fit after several rounds of finding the shortest delays and solving for the corrections."""
     smoothness = _smoothness(result.times_ns, result.smooth_ns.shape[1], rate_noise.walk)
     for _ in range(ROUNDS):
         windows = _windows(problem, result)
@@ -122,7 +132,7 @@ def _refined(result: Fit, problem: _Problem, rate_noise: _RateNoise) -> Fit:
 
 
 def _misfit(windows: _Windows) -> float:
-    """Return how far the windows are from what they ask for, squared, in terms of what they may be."""
+    """Return the mean squared residual of the windows in units of their variance."""
     return float(np.mean(windows.change_ns**2 * windows.weight)) if len(windows.one) else 0.0
 
 
@@ -137,13 +147,13 @@ def _times(evidence: Evidence, grid: Grid) -> Floats:
 def _place(times_ns: Floats, at_ns: Floats) -> tuple[Ints, Floats]:
     gap_ns = times_ns[1] - times_ns[0]
     place = np.clip((at_ns - times_ns[0]) // gap_ns, 0, len(times_ns) - 2).astype(np.int64)
-    # Beyond the outermost knots the correction stays as it is there: a line would run away.
+    # Beyond the outermost knots the correction is constant: a linear extrapolation would diverge.
     return place, np.clip((at_ns - times_ns[place]) / gap_ns, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """One row per pair of clocks and window: by how much the corrections of one and other should differ more."""
+    """One row per pair of clocks and window: the change that the difference of their corrections still needs."""
 
     one: Ints
     other: Ints
@@ -154,7 +164,7 @@ class _Windows:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Which pair of clocks and window each observation lies in, and the middle of each window."""
+    """The pair and window (cell) of each observation, and the mean time of each cell."""
 
     index: Ints
     one: Ints
@@ -174,9 +184,10 @@ class _Problem:
 
 
 def _cells(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) -> _Cells:
-    """Return the windows: as many for each pair as its observations fill, so that rare ones are not all bad.
+    """Return the windows of each pair; their number depends on how many observations it has.
 
-    `side` tells how many clock steps came before each observation: no window has both sides of one.
+    With fixed windows, a pair with few observations would have no short delay in most of them. `side` is the number
+    of clock adjustments before each observation: no window spans an adjustment.
     """
     one, other = np.minimum(evidence.source, evidence.target), np.maximum(evidence.source, evidence.target)
     pairs = one * (int(other.max()) + 1) + other
@@ -192,7 +203,7 @@ def _cells(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) ->
 
 
 def _windows(problem: _Problem, fitted: Fit) -> _Windows:
-    """Return what each window says: the middle of both directions, or one of them against the pair's round trip."""
+    """Return the residual of each window: from both directions, or from one and the pair's typical round trip."""
     evidence, cells, grid = problem.evidence, problem.cells, problem.grid
     delay_ns = evidence.delay_ns + fitted.at(grid, evidence.target, evidence.received_ns)
     delay_ns = delay_ns - fitted.at(grid, evidence.source, evidence.sent_ns)
@@ -217,7 +228,7 @@ def _windows(problem: _Problem, fitted: Fit) -> _Windows:
 
 
 def _usual(pair: Ints, values: Floats, fraction: float) -> Floats:
-    """Return for each window what this fraction of its pair's windows undercut, infinite where no value is finite."""
+    """Return for each window this quantile of the finite values of its pair, infinite if there are none."""
     usual = np.full(int(pair.max()) + 1, np.inf)
     known = np.flatnonzero(np.isfinite(values))
     order = known[np.lexsort((values[known], pair[known]))]
@@ -227,17 +238,18 @@ def _usual(pair: Ints, values: Floats, fraction: float) -> Floats:
 
 
 def _shortest(index: Ints, delay_ns: Floats, pair: Ints) -> tuple[Floats, Floats]:
-    """Return the shortest possible delay of every window, infinite where it has none, and how exact it is.
+    """Return the shortest possible delay of every window, infinite without observations, and its standard error.
 
-    The shortest of n delays is longer than the shortest possible one, on average by their spread over n if they are
-    exponential; and the spread is what lies between the shortest and the k-th, over 1/(n-1) + ... + 1/(n-k+1).
-    Unequal spreads of the two directions would else add up along a chain of machines. Windows in which hardly any
-    receiver waited have wild spreads: the pair's usual one counts.
+    The shortest of n exponentially distributed delays exceeds the shortest possible one by spread / n on average. The
+    spread is estimated from the difference between the shortest and the k-th, divided by 1/(n-1) + ... + 1/(n-k+1).
+    Without this, unequal spreads of the two directions would accumulate along a chain of machines. Windows in which
+    hardly any receiver waited have extreme spreads, so the typical spread of the pair is used.
     """
     least, spread_ns, sizes = (np.full(len(pair), np.inf) for _ in range(3))
     order = np.lexsort((delay_ns, index))
     index, delay_ns = index[order], delay_ns[order]
     found, first, counts = np.unique(index, return_index=True, return_counts=True)
+    # k is an eighth of the observations: few enough to stay in the exponential part of the distribution.
     low = np.where(counts > 1, np.maximum(counts // 8, 1), 0)
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, counts.max(initial=0) + 1))])
     steps = harmonic[counts - 1] - harmonic[counts - 1 - low]
@@ -249,7 +261,7 @@ def _shortest(index: Ints, delay_ns: Floats, pair: Ints) -> tuple[Floats, Floats
 
 
 def _smoothness(times_ns: Floats, clocks: int, walk: float) -> coo_array:
-    """Return the rows that ask for straight lines, and, much more weakly, for flat ones."""
+    """Return the regularization rows: second differences (linear corrections) and, much weaker, first differences."""
     count, gap_ns = len(times_ns), times_ns[1] - times_ns[0]
     knots = np.arange(count * clocks).reshape(count, clocks)
     bend = 1 / (walk * gap_ns * np.sqrt(gap_ns))
@@ -281,7 +293,7 @@ def _solve(windows: _Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothne
     right = weighted.T @ windows.change_ns - smooth.T @ (smooth @ current)
     free = np.flatnonzero(np.concatenate([np.tile(~anchored, count), np.ones(len(grid.adjustments), bool)]))
     normal = normal.tocsc()[free][:, free]
-    # What nothing was label about stays where it is; of what only a sum was label about, each takes its part.
+    # Corrections without observations keep their value; if only a sum is known, it is divided evenly.
     ridge_size = RIDGE * max(float(normal.diagonal().max(initial=0.0)), 1e-8)
     ridge = coo_array((np.full(len(free), ridge_size), (np.arange(len(free)),) * 2)).tocsc()
     change = np.zeros(len(current))
@@ -292,9 +304,10 @@ def _solve(windows: _Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothne
 
 
 def _solved(normal: csc_array, right: Floats, clock: Ints) -> Floats:
-    """Return the solution: direct where that is cheap, else by conjugate gradients with each clock's own part solved.
+    """Return the solution: direct if small, otherwise by conjugate gradients.
 
-    A random graph of 1,000 machines fills the factors of a direct solution: 4 s each time, and 0.1 s this way.
+    They are preconditioned with each clock's own block. On a random graph of 1,000 machines the factors of a direct
+    solution fill in: 4 s per solution, and 0.1 s this way.
     """
     if len(right) < MOST_DIRECT:
         return np.asarray(splu(normal).solve(right))
@@ -308,7 +321,7 @@ def _solved(normal: csc_array, right: Floats, clock: Ints) -> Floats:
 
 
 def _design(windows: _Windows, grid: Grid, times_ns: Floats, clocks: int) -> coo_array:
-    """Return the matrix from all corrections to what each window asks for: correction of one less that of other."""
+    """Return the matrix from all corrections to the difference of corrections in each window."""
     place, fraction = _place(times_ns, windows.at_ns)
     row = np.arange(len(place))
     entries = []

@@ -1,7 +1,8 @@
-"""Observations as arrays, on one coarse time scale: what the solver works on.
+"""Observations as arrays on one coarse time scale, which the solver works on.
 
-The coarse offset of a clock is a guess that makes timestamps of all clocks comparable to some microseconds. No bound
-rests on it: a wrong guess makes bounds wider, because more drift is allowed for.
+A coarse offset per clock makes the timestamps of all clocks comparable to within microseconds. No bound depends on
+its accuracy: a poor coarse offset only widens the bounds, because events seem farther apart and more drift is allowed
+for.
 """
 
 from __future__ import annotations
@@ -25,15 +26,14 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
 
 TYPICAL_QUANTILE = 0.1
-"""The coarse offset is made from the delay that a tenth of the messages undercut: a few false timestamps move nothing.
-"""
+"""The coarse offset uses the 10 % quantile of the delays: close to the minimum, but not moved by a few outliers."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Observations: `true(source, sent_ns) - true(target, received_ns) <= slack_ns`, in coarse time from its zero.
+    """Observations: `true(source, sent_ns) - true(target, received_ns) <= slack_ns`, in coarse time.
 
-    `row` is the observation in the table that it was made from, -1 where it stands for several.
+    `row` is the row of the observation in the table it was made from, -1 where it represents several.
     """
 
     source: Ints
@@ -48,27 +48,27 @@ class Evidence:
         return len(self.source)
 
     def where(self, chosen: Bools | Ints) -> Evidence:
-        """Return some of the observations."""
+        """Return a subset of the observations."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in self.__dataclass_fields__})
 
     @property
     def delay_ns(self) -> Floats:
-        """What the clocks say of the time between the two events: true delay, plus how far the target is ahead."""
+        """The apparent delay between the two events: the true delay plus the offset of the target's clock."""
         return self.received_ns - self.sent_ns + self.slack_ns
 
 
 @dataclass(frozen=True)
 class Coarse:
-    """How raw timestamps become coarse time: `stamp - zero_ns - offset_ns[clock]`."""
+    """How raw timestamps become coarse time: `timestamp - zero_ns - offset_ns[clock]`."""
 
     zero_ns: int
     offset_ns: Ints
 
 
 def coarse_offsets(table: pl.DataFrame, clocks: int) -> Coarse:
-    """Return coarse offsets of all clocks, found along the tree of the pairs with the shortest round trips.
+    """Return coarse offsets of all clocks, along the spanning tree of the pairs with the shortest round trips.
 
-    The table is sorted by source and target; clocks that nothing joins, and all without a row, have 0.
+    `table` is sorted by source and target. Clocks without observations have offset 0.
     """
     if not len(table):
         return Coarse(0, np.zeros(clocks, np.int64))
@@ -89,10 +89,10 @@ def _matrix(places: Ints, values: Floats, size: int) -> coo_array:
 
 
 def _ahead(typical: dict[tuple[int, int], float]) -> tuple[dict[tuple[int, int], float], Floats]:
-    """Return per pair of clocks how far the second is ahead of the first, and the round trip to choose by."""
+    """Return by how much the second clock of each pair is ahead of the first, and its round trip."""
     ahead: dict[tuple[int, int], float] = {}
     round_trips = []
-    one_way = 1e15  # behind every round trip: used where nothing else joins two clocks
+    one_way = 1e15  # longer than any round trip: used only where nothing else connects two clocks
     for (one, other), delay in typical.items():
         back = typical.get((other, one))
         if back is None:
@@ -108,6 +108,7 @@ def _along_tree(ahead: dict[tuple[int, int], float], round_trips: Floats, clocks
     tree = minimum_spanning_tree(_matrix(np.array(list(ahead)).reshape(-1, 2), round_trips, clocks))
     offset_ns = np.zeros(clocks)
     reached = np.zeros(clocks, bool)
+    # Each connected component of the tree starts at its first clock, with offset 0.
     for root in range(clocks):
         if reached[root]:
             continue
@@ -122,9 +123,9 @@ def _along_tree(ahead: dict[tuple[int, int], float], round_trips: Floats, clocks
 
 
 def evidence_of(table: pl.DataFrame, coarse: Coarse) -> Evidence:
-    """Return the observations of a table in coarse time, in its order."""
+    """Return the observations of a table in coarse time, in the order of the table."""
     source, target = (table[name].to_numpy().astype(np.int64) for name in ("source", "target"))
-    # Differences of whole numbers first: floats hold nanoseconds of the epoch to 256 ns only.
+    # Subtract as integers first: a float64 resolves nanoseconds since the epoch to only 256 ns.
     sent_ns = table["sent_ns"].to_numpy() - coarse.zero_ns - coarse.offset_ns[source]
     received_ns = table["received_ns"].to_numpy() - coarse.zero_ns - coarse.offset_ns[target]
     return Evidence(

@@ -1,7 +1,7 @@
-"""The grid that corrections and bounds live on: knots in coarse time, drift budgets, and where clocks were set.
+"""The grid on which corrections and bounds are defined: knots in coarse time, drift budgets, clock adjustments.
 
-Unknown is `x`, at each knot of each clock: true time minus what the clock shows. The true time of a group of clocks
-is that of its reference, where x is 0.
+The unknown is `x` at each knot of each clock: true time minus the time that the clock shows. True time of a group of
+clocks is the time of its reference, where x is 0.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
 
 MOST_NODES = 40_000
+"""Knots times clocks; the least-squares fit and the shortest paths are linear in it."""
 MOST_KNOTS = 512
 SHORTEST_GAP_NS = 2_000_000.0
 TOLERANCE_NS = 1.0
-"""What rounding may do: limits that cross by less do not contradict each other."""
+"""Tolerance for rounding: limits that cross by less do not contradict each other."""
 
 INSIDE = -1_000_000
+"""Marks moments inside an adjustment: far below 0, so that it stays negative when segment numbers are added."""
 
 
 @dataclass(frozen=True)
 class Adjustment:
-    """A clock step: somewhere between two moments of a clock, in coarse time, it was set, ahead by `size_ns`.
+    """A clock that was set forward by `size_ns` at an unknown moment between two of its own times, in coarse time.
 
-    `may_be_reference`: the reference of its group may as well have been set, the other way; nobody else tells.
-    `ahead_ns`: how far the clock `other` was ahead of this one before, at least and at most, if it was a step.
+    `may_be_reference`: the reference of its group may have been set instead, by the opposite amount; no third clock
+    can decide. `ahead_ns`: the least and greatest offset of the clock `other` before it, if it was an adjustment.
     """
 
     clock: int
@@ -44,10 +46,10 @@ class Adjustment:
 
 @dataclass(frozen=True)
 class Grid:
-    """The knots in coarse time, the drift budget of each clock (a fraction), and the clock steps.
+    """The knots in coarse time, the drift budget of each clock (a fraction), and the clock adjustments.
 
-    `segment` tells for each knot and clock how many steps of it came before; -1 is inside of one, or in a stretch
-    of `unbounded`: there a step may have been, and too little came after (or before) it to tell.
+    `segment` is the number of earlier adjustments for each knot and clock. It is -1 inside an adjustment and in the
+    stretches of `unbounded`, where a clock may have been set with too few observations beyond to decide.
     """
 
     knots_ns: Floats
@@ -58,16 +60,16 @@ class Grid:
 
     @property
     def gap_ns(self) -> float:
-        """Distance of two knots."""
+        """The distance between two knots."""
         return float(self.knots_ns[1] - self.knots_ns[0])
 
     @cached_property
     def seen(self) -> Grid:
-        """The grid as if no clock was set in a stretch in which one may have been."""
+        """The grid without unbounded stretches, as if no clock was set in them."""
         return grid_of(self.knots_ns, self.budget, self.adjustments) if self.unbounded else self
 
     def segment_at(self, clock: Ints, at_ns: Floats) -> Ints:
-        """Return the segment that each moment of a clock lies in, -1 inside of a step."""
+        """Return the segment of each moment of a clock, -1 inside an adjustment."""
         found = np.zeros(len(clock), np.int64)
         for adjustment in self.adjustments:
             own = clock == adjustment.clock
@@ -80,15 +82,16 @@ class Grid:
         return np.maximum(found, -1)
 
     def continuous(self) -> Bools:
-        """Return for each gap between two knots and each clock whether it was surely not set there."""
+        """Return for each interval between two knots and each clock whether the clock was certainly not set there."""
         return np.asarray((self.segment[1:] == self.segment[:-1]) & (self.segment[1:] >= 0))
 
 
 def knots_for(evidence: Evidence, clocks: int) -> Floats:
-    """Return the knots: evenly spaced over the evidence, without outermost timestamps that are far off and may be false."""
+    """Return evenly spaced knots over the observations, ignoring the outermost 1 %, which may be outliers."""
     if not len(evidence):
         return np.array([0.0, 1.0])
     times = np.concatenate([evidence.sent_ns, evidence.received_ns])
+    # A few timestamps that are off by hours would otherwise leave all knots but two outside of the run.
     first, last = np.quantile(times, [0.01, 0.99])
     margin = 0.03 * (last - first)
     first, last = max(first - margin, times.min()), min(last + margin, times.max())
@@ -103,7 +106,7 @@ def grid_of(
     adjustments: tuple[Adjustment, ...],
     unbounded: tuple[Adjustment, ...] = (),
 ) -> Grid:
-    """Return the grid with every knot's segment filled in."""
+    """Return the grid with the segment of every knot filled in."""
     clocks, count = len(budget), len(knots_ns)
     bare = Grid(knots_ns, budget, adjustments, np.zeros((count, clocks), np.int64), unbounded)
     number = np.tile(np.arange(clocks), count)

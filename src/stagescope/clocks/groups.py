@@ -1,7 +1,7 @@
-"""Groups of clocks beside each other: what evidence that goes one way only says of their distance.
+"""Offsets between groups of clocks that are connected by messages in one direction only.
 
-Within a group every clock is bounded from both sides. Between groups there is at most evidence of one direction: it
-says that one is not further than so far ahead of the other, and nothing more.
+Within a group every clock is bounded on both sides. Between groups there are at most observations in one direction,
+which bound how far one group is ahead of the other on one side only.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from stagescope.clocks.solution import Solution
 
 BLOCK = 16
-"""So many observations one way, in order of time, are judged together."""
+"""This many observations in one direction, consecutive in time, are judged together."""
 
 
 def shift_groups(
     corrections: list[Correction], solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: float
 ) -> list[Correction]:
-    """Return the pieces with each group moved as little as its one-sided evidence demands, and with its error.
+    """Return the corrections with each group shifted by the least amount that its one-way observations require.
 
-    `drift_ns` is how far two clocks may drift apart over the run: what is known at one moment is spent over all.
-    The group of the first clock stays. A group without evidence to it stays too, and its errors are infinite.
+    The errors include the uncertainty of the shift. `drift_ns` is how far two clocks may drift apart over the run,
+    because an observation at one moment has to hold for all of it. The group of the first clock is not shifted; nor
+    is a group without observations towards it, and its errors are infinite.
     """
     main = int(solution.reference[0])
     lower_ns, upper_ns = _shift_range(solution, evidence, coarse, drift_ns)
@@ -51,7 +52,7 @@ def shift_groups(
 def _shift_range(
     solution: Solution, evidence: Evidence, coarse: Coarse, drift_ns: float
 ) -> tuple[Floats, Floats]:
-    """Return for each group, at its reference, by how much it may have to be moved: least and most."""
+    """Return the least and the greatest shift of each group, at its reference."""
     reference, clocks = solution.reference, len(solution.reference)
     dropped = [
         key for c in solution.contradictions for key in (c.one * clocks + c.other, c.other * clocks + c.one)
@@ -65,17 +66,17 @@ def _shift_range(
     ).astype(float)
     limit_ns = across.delay_ns + highest[across.target] - lowest[across.source] + moved_ns + drift_ns
     one, other, limit_ns = _one_way_limits(across, limit_ns, reference)
-    # Not in coarse but in raw time: a shift of 0 leaves the reference's own timestamps as they were.
+    # In raw time, not coarse time: a shift of 0 leaves the raw timestamps of the group's reference unchanged.
     upper_ns = _reach(one, other, limit_ns, int(reference[0]), clocks)
     lower_ns = -_reach(other, one, limit_ns, int(reference[0]), clocks)
     return lower_ns, upper_ns
 
 
 def _one_way_limits(across: Evidence, limit_ns: Floats, reference: Ints) -> tuple[Ints, Ints, Floats]:
-    """Return what every two groups are limited to, by what half of the observations of each block in time say.
+    """Return the limit between every two groups, robust against outliers among the observations.
 
-    Nothing of the other direction proves a false one false, or shows that a clock was set in between: therefore not
-    the tightest of all counts but the widest of all blocks, and of each block the middle one.
+    Without observations in the other direction, no outlier can be detected and no clock adjustment either. So instead
+    of the tightest limit, the result is the widest over all blocks in time of the median of each block.
     """
     order = np.lexsort((across.sent_ns, across.target, across.source))
     across, limit_ns = across.where(order), limit_ns[order]
@@ -95,6 +96,7 @@ def _one_way_limits(across: Evidence, limit_ns: Floats, reference: Ints) -> tupl
 def _reach(to: np.ndarray, via: np.ndarray, limit_ns: Floats, main: int, clocks: int) -> Floats:
     distance = np.full(clocks, np.inf)
     distance[main] = 0.0
+    # Bellman-Ford between groups, as in bounds.py within one.
     for _ in range(clocks):
         before = distance.copy()
         np.minimum.at(distance, to, distance[via] + limit_ns)

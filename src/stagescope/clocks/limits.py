@@ -1,7 +1,7 @@
-"""How far two clocks can be apart at each knot, by what was observed before it, and by what was observed after it.
+"""How far two clocks can be apart at each knot: limits from the observations before it, and from those after it.
 
-Both are kept, because a clock may have been set by so little that nothing proves it: then what was observed before
-holds until that moment, and what was observed after holds from there on. The wider of the two always holds.
+Both are kept, because a clock may have been set by too little to contradict anything. What was observed before then
+holds up to that moment, and what was observed after holds from there on. The wider of the two always holds.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ if TYPE_CHECKING:
     from stagescope.clocks.grid import Grid
 
 CHANCE = 1e-7
+"""The accepted probability that a block of observations holds more outliers than are allowed for."""
 BLOCKS = (16, 64)
-"""Observations in a row that are judged together: short blocks allow for less drift, long ones for fewer falsities."""
+"""Sizes of blocks of consecutive observations that are judged together: short blocks allow for less drift, long ones
+for a smaller fraction of outliers."""
 
 INLIER_RANK = 3
-"""So many of the outermost observations of a pair are not all long because they are false: a clock was set."""
+"""If the outermost observations of a pair have this many long delays, not all of them are outliers: a clock was set."""
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """`x[source] - x[target] <= limit_ns` at `at_ns`, by what was observed from `from_ns` to `to_ns`; in one segment.
+    """Constraints `x[source] - x[target] <= limit_ns` at `at_ns`.
 
-    `row` tells which clocks and segments: its source and target are `source` and `target`.
+    They come from observations between `from_ns` and `to_ns`. `before` and `after` are the segments of source and
+    target; a constraint holds within these only.
     """
 
     source: Ints
@@ -48,9 +51,10 @@ class Constraints:
 def constraints_of(
     evidence: Evidence, grid: Grid, outlier_fraction: float, *, to_the_ends: bool = False
 ) -> Constraints:
-    """Return what the observations say if this outlier_fraction of them is false without being noticed; none inside of steps.
+    """Return the constraints of the observations if this fraction of them are unnoticed outliers.
 
-    `to_the_ends`: of each pair as if right observations of it enclosed every step, be it among its outermost ones.
+    Observations inside of an adjustment give none. With `to_the_ends`, correct observations of each pair are assumed
+    to enclose every adjustment, even one among its outermost observations.
     """
     before = grid.segment_at(evidence.source, evidence.sent_ns)
     after = grid.segment_at(evidence.target, evidence.received_ns)
@@ -77,7 +81,10 @@ def constraints_of(
 
 @cache
 def most_outliers(count: int, outlier_fraction: float) -> int:
-    """Return the most false ones of `count`, each false by chance `outlier_fraction`; more are less likely than `CHANCE`.
+    """Return the largest plausible number of outliers among `count` observations.
+
+    The outliers are independent with probability `outlier_fraction` (binomial distribution); more of them than the
+    result have a probability below `CHANCE`.
 
     >>> most_outliers(16, 0.0), most_outliers(64, 0.05)
     (0, 15)
@@ -95,7 +102,7 @@ def most_outliers(count: int, outlier_fraction: float) -> int:
 def _robust(
     constraints: Constraints, grid: Grid, outlier_fraction: float, *, to_the_ends: bool
 ) -> Constraints:
-    """Return one fact per block of those of one pair of clocks in a row, if it is large enough, and one per end."""
+    """Return one constraint per block of consecutive observations of a pair, and one per end of the pair."""
     steps = len(grid.adjustments) + 1
     row = constraints.source * len(grid.budget) + constraints.target
     row = (row * steps + constraints.before) * steps + constraints.after
@@ -123,7 +130,7 @@ def _where(constraints: Constraints, chosen: Ints) -> Constraints:
 def _blocks(
     constraints: Constraints, row: Ints, grid: Grid, adjustment: tuple[int, int], outlier_fraction: float
 ) -> Constraints:
-    """Return for each block, as of its middle, the tightest limit but as many as may be false."""
+    """Return the constraint of each block at its middle: the tightest after skipping possible outliers."""
     size, shift = adjustment
     place = np.arange(len(row)) - np.searchsorted(row, row)
     block = np.unique(np.stack([row, (place + shift) // size]), axis=1, return_inverse=True)[1].reshape(-1)
@@ -152,7 +159,7 @@ def _blocks(
 
 
 def fewest_with_inlier(outlier_fraction: float) -> int:
-    """Return of how many observations the `INLIER_RANK`-th longest is no tighter than the tightest one that is right.
+    """Return how many observations are needed so that the one of rank `INLIER_RANK` is no tighter than a correct one.
 
     >>> fewest_with_inlier(0.01), fewest_with_inlier(0.05)
     (7, 9)
@@ -165,7 +172,7 @@ def fewest_with_inlier(outlier_fraction: float) -> int:
 
 
 def _reversed_in_time(constraints: Constraints) -> Constraints:
-    """Return the constraints as of a time that goes backwards."""
+    """Return the constraints with time running backward, so that the last observations become the first."""
     return replace(
         constraints, from_ns=-constraints.to_ns, to_ns=-constraints.from_ns, at_ns=-constraints.at_ns
     )
@@ -174,11 +181,13 @@ def _reversed_in_time(constraints: Constraints) -> Constraints:
 def _outermost(
     constraints: Constraints, row: Ints, grid: Grid, few: int, *, to_the_ends: bool
 ) -> Constraints:
-    """Return what the first few observations of each pair say together, even if a clock was set among them.
+    """Return the joint constraint of the first few observations of each pair.
 
-    A block's limit may be of the other side of a step inside of it, and before the first block nothing else tells. Of
-    the few, the `INLIER_RANK`-th longest counts: a false one may be long as well as short. It holds from that many
-    on, or `to_the_ends`; then of fewer observations too, of which one is right: the longest counts.
+    It is valid even if a clock was set among them. The limit of a block may come from the other side of an adjustment
+    inside it, and before the first block there is nothing else. The observation of rank `INLIER_RANK` among the
+    longest counts, because an outlier may be long or short. The constraint holds from that many observations on; with
+    `to_the_ends`, from the first one, and pairs with fewer observations contribute their longest, of which at least
+    one is assumed to be correct.
     """
     first = np.flatnonzero(np.concatenate([[True], row[1:] != row[:-1]]))[: len(row)]
     counts = np.diff(np.append(first, len(row)))
@@ -201,10 +210,10 @@ def _outermost(
 
 @dataclass(frozen=True)
 class Limits:
-    """Per directed pair of clocks (columns) and knot (rows): `x[one] - x[other]` is at most this, infinite if unknown.
+    """The upper limit of `x[one] - x[other]` per knot (rows) and directed pair of clocks (columns).
 
-    `back` is the column of the other direction, -1 where nothing was observed. `along_ns` is how much wider a limit
-    gets from each knot to the next.
+    It is infinite where unknown. `back` is the column of the opposite direction, -1 without observations. `along_ns`
+    is by how much a limit widens from each knot to the next.
     """
 
     one: Ints
@@ -216,27 +225,28 @@ class Limits:
 
     @property
     def tightest_ns(self) -> Floats:
-        """The limits if no clock was ever set but where the grid says so."""
+        """The limits if no clock was set except where the grid has an adjustment."""
         return np.minimum(self.past_ns, self.future_ns)
 
     @property
     def margin_ns(self) -> Floats:
-        """The usual room of each pair between the limits of its two directions; 0 where there is only one of them."""
+        """The usual margin of each pair between the limits of its directions; 0 if only one is known."""
         tightest_ns = self.tightest_ns
         both_ns = np.where(self.back >= 0, tightest_ns + tightest_ns[:, self.back], np.inf)
         known = np.isfinite(self.past_ns + self.future_ns)
         known &= known[:, self.back]
-        # Where no knot lies between observations of both directions, the nearest to it will do.
+        # Pairs without a knot between observations of both directions use the closest value they have.
         usual_ns = _median(both_ns, known)
         usual_ns = np.minimum(usual_ns, np.where(known.any(axis=0), np.inf, both_ns.min(axis=0)))
         return np.where(np.isfinite(usual_ns), np.maximum(usual_ns, 0.0), 0.0)
 
     @property
     def safe_ns(self) -> Floats:
-        """The limits that hold although a clock may have been set by what nothing contradicts.
+        """The limits that hold even if a clock was set by too little to contradict any observation.
 
-        Before the first observation and after the last one, only that one is sure to be of the same side of a step:
-        what both sides say at the nearest knot is extrapolate there, and the room between the two directions is added.
+        Before the first observation and after the last, only that one observation is certainly on the same side of an
+        adjustment. There, the limits at the nearest knot with both sides are extrapolated, and the margin of the pair
+        is added.
         """
         widest_ns = np.maximum(self.past_ns, self.future_ns)
         extrapolated_ns = extrapolate(widest_ns, self.along_ns)
@@ -245,7 +255,7 @@ class Limits:
 
 
 def extrapolate(limits_ns: Floats, along_ns: Floats) -> Floats:
-    """Return the limits with those that are missing extrapolate over from both sides: the wider of what they say."""
+    """Return the limits with missing ones extrapolated from both sides; the wider of the two counts."""
     missing = ~np.isfinite(limits_ns)
     if not missing.any():
         return limits_ns
@@ -259,7 +269,7 @@ def extrapolate(limits_ns: Floats, along_ns: Floats) -> Floats:
 
 
 def limit_slope(values_ns: Floats, along_ns: Floats) -> Floats:
-    """Return the largest values below these of which none is more than `along_ns` above that of the knot beside it."""
+    """Return the largest values not above these that differ by at most `along_ns` between knots."""
     lowest_ns = values_ns.copy()
     for knot in range(1, len(lowest_ns)):
         np.minimum(lowest_ns[knot], lowest_ns[knot - 1] + along_ns[knot - 1], out=lowest_ns[knot])
@@ -269,14 +279,14 @@ def limit_slope(values_ns: Floats, along_ns: Floats) -> Floats:
 
 
 def _median(values: Floats, known: Bools) -> Floats:
-    """Return the median of the known values of each column, infinite where there is none."""
+    """Return the median of the known values of each column, infinite where there are none."""
     ordered = np.sort(np.where(known, values, np.inf), axis=0)
     middle = np.maximum(known.sum(axis=0) - 1, 0) // 2
     return np.asarray(ordered[middle, np.arange(values.shape[1])])
 
 
 def limits_of(constraints: Constraints, grid: Grid) -> Limits:
-    """Return the limits at every knot; each fact is extrapolate along the knots by the budgets of its clocks."""
+    """Return the limits at every knot; constraints move along the knots by the drift budgets of their clocks."""
     clocks, knots = len(grid.budget), len(grid.knots_ns)
     key = constraints.source * clocks + constraints.target
     pairs, column = np.unique(key, return_inverse=True)
@@ -301,8 +311,7 @@ def limits_of(constraints: Constraints, grid: Grid) -> Limits:
 
 
 def _at_knots(constraints: Constraints, grid: Grid, knot: Ints, column: Ints) -> Floats:
-    """Return the tightest fact per knot and pair, each extrapolate to the knot next to it, if that is of its segments.
-    """
+    """Return the tightest constraint per knot and pair, each moved to the next knot of its own segments."""
     limits_ns = np.full((len(grid.knots_ns), int(column.max(initial=-1)) + 1), np.inf)
     inside = np.flatnonzero((knot >= 0) & (knot < len(grid.knots_ns)))
     knot, column = knot[inside], column[inside]
@@ -319,7 +328,7 @@ def _at_knots(constraints: Constraints, grid: Grid, knot: Ints, column: Ints) ->
 
 
 def contradicting_pairs(limits: Limits) -> list[tuple[int, int, float]]:
-    """Return the pairs of clocks whose own limits exclude each other, and by how many nanoseconds."""
+    """Return the pairs of clocks whose own limits contradict each other, and by how many nanoseconds."""
     tightest_ns = limits.tightest_ns
     found = []
     for index in np.flatnonzero((limits.one < limits.other) & (limits.back >= 0)):

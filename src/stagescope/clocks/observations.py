@@ -1,8 +1,9 @@
-"""What a run tells about its clocks: pairs of events of which one cannot have been after the other.
+"""Observations of clocks: pairs of events of which one cannot have happened after the other.
 
-A message cannot arrive before it was sent; a job cannot begin before the job that makes its input has ended; nobody
-leaves a reduction before the last has entered it. Each is one observation: whatever the two clocks say, the first
-event was not later than the second. Dapper (Google, 2010) bounds clock skew by the same order of client and server.
+A message cannot arrive before it was sent, an action cannot begin before the action that produces its input has
+ended, and no rank leaves a reduction before the last one has entered it. Whatever the two clocks show, the first
+event was not later than the second. Dapper (Google, 2010) bounds clock skew by the same order of client and server
+events.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 WAITED_NS = 5_000
-"""A receive that blocked for longer has waited for its message: its delay is that of the path alone."""
+"""A receive that blocked for longer was waiting for its message, so its delay is that of the network path alone."""
 
 MOST_REDUCERS = 16
-"""Up to as many clocks, each pair of those in a reduction is compared; of more, each with the next eight."""
+"""In a reduction of up to this many clocks, every pair is compared; of more, each clock with the eight next to it on
+either side. All pairs of a large reduction would be quadratic and add nothing to the bounds."""
 
 OBSERVATION_SCHEMA = {
     "kind": pl.String,
@@ -41,20 +43,21 @@ OBSERVATION_SCHEMA = {
 def gather_observations(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
     """Return one row per observation between two clocks, sorted by source, target and sent_ns.
 
-    `clocks` has rank and clock, a number. Columns: kind (message, job or reduction), source and target (clocks),
-    source_rank, target_rank, step, microbatch, sent_ns (on the source's clock) and received_ns (on the target's):
-    the first was not later than the second; waited (the receiver stood still for it, so that the delay is short).
-    Jobs are used between clocks that no message joins: a message lies between them and tells more.
+    `clocks` has the columns rank and clock (a number). Result columns: kind (message, action or reduction), source
+    and target (clocks), source_rank, target_rank, step, microbatch, sent_ns (on the source's clock), received_ns (on
+    the target's clock) and waited (the receiver was blocked, so the delay is short). The first event was not later
+    than the second. Actions are used only between clocks without messages: the message lies between the two actions
+    and is tighter.
     """
     messages = _between_clocks(_messages(timeline.spans), clocks)
-    jobs = _between_clocks(_jobs(timeline), clocks)
+    actions = _between_clocks(_actions(timeline), clocks)
     pair = [
         pl.min_horizontal("source", "target").alias("one"),
         pl.max_horizontal("source", "target").alias("other"),
     ]
     joined = messages.select(pair).unique()
-    jobs = jobs.with_columns(pair).join(joined, on=["one", "other"], how="anti").drop("one", "other")
-    every = pl.concat([messages, jobs, _reductions(timeline, clocks)])
+    actions = actions.with_columns(pair).join(joined, on=["one", "other"], how="anti").drop("one", "other")
+    every = pl.concat([messages, actions, _reductions(timeline, clocks)])
     return every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True)
 
 
@@ -75,19 +78,19 @@ def _messages(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _jobs(timeline: Timeline) -> pl.DataFrame:
-    """Return which job's end came before which job's start, stage by stage down and up again.
+def _actions(timeline: Timeline) -> pl.DataFrame:
+    """Return the observations that follow from the order of actions: forwards down the stages, backwards up.
 
-    Only jobs with times of their own count: what the host launches, it may launch before the input is there.
-    A job that is there twice (ranks of one stage that nothing tells apart) is left out, for it could be either.
+    Only actions on the compute lane count: the host may launch an action before its input exists. An action that
+    occurs twice (ranks of one stage that no coordinate distinguishes) is omitted, because the partner is ambiguous.
     """
-    jobs = timeline.spans.filter(
+    actions = timeline.spans.filter(
         (pl.col("lane") == COMPUTE) & pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
     )
-    if jobs.is_empty():
+    if actions.is_empty():
         return pl.DataFrame(schema=OBSERVATION_SCHEMA).drop("source", "target")
     kind = pl.col("kind").cast(pl.String).replace("backward_input", "backward")
-    named = jobs.join(find_pipelines(timeline.spans, timeline.ranks), on="rank").with_columns(kind=kind)
+    named = actions.join(find_pipelines(timeline.spans, timeline.ranks), on="rank").with_columns(kind=kind)
     key = ["pipeline", "step", "kind", "stage", "microbatch"]
     named = named.filter(pl.col("kind").is_in(["forward", "backward"])).filter(pl.len().over(key) == 1)
     away = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1).cast(pl.Int32)
@@ -123,10 +126,11 @@ def _between_clocks(pairs: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Return the reductions of gradients: a clock's last rank to enter came before any rank of another left.
+    """Return the observations of gradient reductions: the last rank to enter came before the first rank to leave.
 
-    The members are the replicas of one stage and tensor coordinate. A reduction that one of them does not have as
-    often as the others in that step is left out: which belongs to which is not known.
+    One observation per pair of clocks. The members of a reduction are the replicas of one stage and tensor
+    coordinate. Reductions that the members did not run equally often in a step are omitted, because it is unknown
+    which belong together.
     """
     group = ["step", "stage", "tp", "cp"]
     spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & pl.col("stage").is_not_null())
@@ -153,6 +157,7 @@ def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
     targets = members.select(*key, "place", target="clock", target_rank="left_rank", received_ns="left_ns")
     pairs = sources.join(targets, on=key, nulls_equal=True, suffix="_of_target")
     distance = (pl.col("place_of_target") - pl.col("place")) % pl.col("size")
+    # Neighbors in a ring of clocks; any two are still connected through others.
     near = (pl.col("size") <= MOST_REDUCERS) | (distance <= MOST_REDUCERS // 2)
     near |= distance >= pl.col("size") - MOST_REDUCERS // 2
     pairs = pairs.filter((pl.col("source") != pl.col("target")) & near).with_columns(

@@ -1,4 +1,4 @@
-"""Offsets that were recorded with an error of their own: observations against one more clock, which nobody carries."""
+"""Observations made from offsets that a source recorded with an error bound of its own."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 MOMENTS = 64
-"""A recorded offset holds throughout: it is an observation at this many moments, so that little drift lies between."""
+"""A recorded offset holds for the whole run, so it becomes observations at this many moments; the drift between two of
+them is then negligible."""
 
 
 def recorded_offset_observations(timeline: Timeline, number: Mapping[str, int]) -> pl.DataFrame:
-    """Return observations of the clocks whose one row in `clocks` states both errors, if two or more do.
+    """Return observations of the clocks whose single row in `clocks` has both errors, if there are at least two.
 
-    What they are measured against is a clock of its own, with the next free number: true time was at least the stamp
-    plus error_lo_ns and at most the stamp plus error_hi_ns.
+    They are relative to an additional clock with the next free number, which belongs to no machine: true time was at
+    least the timestamp plus error_lo_ns and at most the timestamp plus error_hi_ns.
     """
     known = timeline.clocks.filter(
         (pl.len().over("clock") == 1)

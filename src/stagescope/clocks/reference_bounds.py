@@ -1,6 +1,7 @@
-"""By how much a reference may have been set without being noticed: the room between what was observed before and after.
+"""How far a reference clock may have been set without being noticed.
 
-All other clocks are measured against the reference, so what it was set by is missing in the corrections of all.
+All other clocks are measured against the reference, so an unnoticed adjustment of it is missing in every correction.
+It cannot be larger than the margin that all pairs leave between the observations before and after it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReferenceLimits:
-    """What leaves room for a step of a reference: the limits of all its pairs.
+    """The limits of all pairs with a reference, from which the largest unnoticed adjustment follows.
 
-    The `sure` ones hold wherever it was. The `enclosing` ones reach to the outermost observations of each pair, and
-    hold for the one that has right ones of both directions on either side of it; nobody knows which pair that is.
+    The `sure` limits hold wherever it was. The `enclosing` limits extend to the outermost observations of each pair.
+    They hold only for a pair with correct observations in both directions on either side of it, and which pair that
+    is is unknown.
     """
 
     sure: Limits
@@ -33,9 +35,10 @@ class ReferenceLimits:
 def reference_limits(
     limits: Limits, evidence: Evidence, grid: Grid, outlier_fraction: float
 ) -> ReferenceLimits:
-    """Return the reference_limits, if this outlier_fraction of the observations is false without being noticed; `limits` are what they say.
+    """Return the limits if this fraction of the observations are unnoticed outliers.
 
-    In a stretch that is not bounded they count as well: that one clock may have been set there leaves the other.
+    `limits` are those of the solution. Observations in stretches without bounds count too: if the one clock was set
+    there, the other was not.
     """
     seen = grid.seen
     sure = limits_of(constraints_of(evidence, seen, outlier_fraction), seen) if grid.unbounded else limits
@@ -49,13 +52,13 @@ def reference_limits(
 def unnoticed_adjustments(
     reference_limits: ReferenceLimits, grid: Grid, reference: Ints, width_ns: Floats
 ) -> tuple[Floats, Floats]:
-    """Return how far the reference of each clock may have been set by each knot, without any of its pairs telling.
+    """Return how far the reference of each clock may have been set by each knot without any of its pairs showing it.
 
-    Back, and ahead. What a pair knew before a moment and what it knew after it leave room for a step: in whichever
-    pair that is least, at whichever moment until then that is most. What was set ahead has to be taken off.
-    Near an end, where no pair surely knew something on both sides, it is whichever pair leaves most.
+    The first array is for adjustments backward, the second for adjustments forward. At each moment the pair with the
+    smallest margin decides; up to each knot, the moment with the largest margin decides. Near an end of the run,
+    where no pair certainly has observations on both sides, the pair with the largest margin decides.
 
-    A clock that is set back shows the times before that again: what comes after the step has timestamps of before it.
+    A clock that is set back shows the preceding times again, so timestamps after the adjustment begin before it.
     """
     limits = reference_limits.sure
     found = []
@@ -66,6 +69,8 @@ def unnoticed_adjustments(
             if not len(others):
                 continue
             own = _columns(limits, clock, ahead=ahead)
+            # Near the ends, where no pair brackets an adjustment, the usual margin of the tightest pair is
+            # assumed.
             usual_ns = float(limits.margin_ns[own].min(initial=np.inf, where=_known_both_ways(limits, own)))
             if not np.isfinite(usual_ns):
                 usual_ns = float(width_ns[:, others].max(axis=0).min())
@@ -87,9 +92,9 @@ def _columns(limits: Limits, clock: int, *, ahead: bool) -> Ints:
 
 
 def _margins_between_knots(limits: Limits, own: Ints) -> Floats:
-    """Return what a step in each gap between two knots may have been at most, by each of these pairs.
+    """Return the largest adjustment that each of these pairs leaves between every two neighboring knots.
 
-    Before: x[one] - x[other] <= past; after: x[other] - x[one] <= future. All of both may be one's step.
+    Before it x[one] - x[other] <= past, after it x[other] - x[one] <= future; the whole slack may be one adjustment.
     """
     return np.asarray(
         limits.past_ns[:-1, own] + limits.along_ns[:, own] + limits.future_ns[1:, limits.back[own]]
@@ -97,20 +102,20 @@ def _margins_between_knots(limits: Limits, own: Ints) -> Floats:
 
 
 def _known_both_ways(limits: Limits, columns: Ints) -> Bools:
-    """Return of which pairs both directions are known at some knot."""
+    """Return which pairs have limits in both directions at some knot."""
     tightest_ns = limits.tightest_ns
     sums_ns = tightest_ns[:, columns] + tightest_ns[:, limits.back[columns]]
     return np.asarray(sums_ns.min(axis=0, initial=np.inf) < np.inf)
 
 
 def _largest_per_gap(least_ns: Floats, most_ns: Floats, margin_ns: float) -> tuple[Floats, float]:
-    """Return the most of what a step in each gap between two knots may have been, and one before all of them.
+    """Return the largest adjustment in each interval between two knots, and the largest before all of them.
 
-    After the last gap of which both sides surely tell, it is what that one says, and the usual room, and no less than
-    what a pair that encloses the step leaves.
+    After the last interval that is certainly bounded on both sides, it is the value there plus the usual margin, and
+    at least what an enclosing pair leaves.
     """
     known = np.flatnonzero(np.isfinite(least_ns))
-    # Where a clock step was found, no other is asked for.
+    # Infinite where an adjustment was found: there the limits do not continue, and no second one is assumed.
     filled_ns = np.maximum(np.where(np.isfinite(least_ns), least_ns, most_ns), margin_ns)
     if not len(known):
         return np.maximum(filled_ns, 2 * margin_ns), 2 * margin_ns
@@ -120,9 +125,10 @@ def _largest_per_gap(least_ns: Floats, most_ns: Floats, margin_ns: float) -> tup
 
 
 def _largest_until(in_gaps_ns: Floats, first_ns: float, shown_again_ns: Floats | None) -> Floats:
-    """Return the most of what a step may have been for each knot: in a gap before it, `first_ns` before all of them.
+    """Return for each knot the largest adjustment in any interval before it; `first_ns` before all intervals.
 
-    `shown_again_ns` are the times of the knots, if the step was back: then it counts from what its gap shows again.
+    `shown_again_ns` are the times of the knots if the adjustment was backward: it then counts from the first time
+    that the clock showed twice.
     """
     count = len(in_gaps_ns) + 1
     since = np.arange(1, count)

@@ -104,8 +104,8 @@ def diagnostics_of(report: ClockReport) -> Iterator[Diagnostic]:
     if report.outliers:
         worst = report.outliers[0]
         text = (
-            "observations with inconsistent timestamps were excluded from clock alignment; the worst is off by at least "
-            f"{duration_text(worst.error_ns)}: {worst.observation}"
+            "observations with inconsistent timestamps were excluded from clock alignment; the worst is off by "
+            f"at least {duration_text(worst.error_ns)}: {worst.observation}"
         )
         yield Diagnostic("warning", text, count=len(report.outliers), code="clock.outliers")
 

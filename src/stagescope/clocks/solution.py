@@ -1,9 +1,9 @@
-"""From observations to corrections with bounds: the simplest explanation that leaves no contradiction.
+"""From observations to corrections with bounds: the simplest explanation without contradictions.
 
-First every observation that others exclude is dropped, and the moments at which a clock was set are found. If
-anything was is_outlier, a outlier_fraction of what is left is taken to be is_outlier without being noticed. Where
-contradictions remain the outlier_fraction is raised; where none will do, the pairs of clocks that contradict
-themselves are withheld and the rest is solved without them.
+First, observations that others contradict are dropped and clock adjustments are found. If there were outliers, a
+fraction of the remaining observations is assumed to be unnoticed outliers. Where contradictions remain, that fraction
+is raised; where no fraction resolves them, the pairs of clocks with contradictory observations are excluded and the
+rest is solved without them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
-from stagescope.clocks.adjustments import AttributedAdjustment, attribute_adjustments, pair_adjustments
+from stagescope.clocks.adjustments import AttributedAdjustment, attribute_adjustments, pair_shifts
 from stagescope.clocks.bounds import Bounds, bound
 from stagescope.clocks.conflicts import (
     CONFIRMING,
@@ -34,18 +34,22 @@ if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
 
 OUTLIER_FRACTIONS = (0.04, 0.12)
-"""Shares of unnoticed_adjustments is_outlier timestamps to try where the one that the noticed ones suggest leaves contradictions."""
+"""Fractions of unnoticed outliers to try if the one estimated from the noticed outliers leaves contradictions."""
 
 FEW_OUTLIERS, MOST_OUTLIERS_FRACTION = 4, 0.25
-"""More than so many observations of one direction, and than this outlier_fraction of them, are not is_outlier by chance."""
+"""More outliers than this, and than this fraction, among a pair's observations in one direction are not chance: the
+pair is inconsistent."""
 
 UNNOTICED_PER_NOTICED = 4.0
-"""For each observation that is is_outlier by little, so many more may be is_outlier by too little to be noticed."""
+"""For each noticed outlier with a small error, this many more are assumed to be too small to be noticed."""
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Two clocks whose observations exclude each other by `conflict_ns`, whatever is believed; `rows` are the worst two."""
+    """Two clocks whose observations contradict each other by `conflict_ns`, with any fraction of outliers.
+
+    `rows` are the tightest observations of both directions.
+    """
 
     one: int
     other: int
@@ -55,7 +59,11 @@ class Contradiction:
 
 @dataclass(frozen=True)
 class Solution:
-    """Corrections `x_ns` at every knot of every clock in coarse time, their bounds, and how they came about."""
+    """Corrections `x_ns` at every knot of every clock in coarse time, their bounds, and what was found on the way.
+
+    `rejected` maps the rows of outliers to the least error of their timestamps. `withheld` are clocks that keep their
+    timestamps because no consistent solution exists.
+    """
 
     grid: Grid
     reference: Ints
@@ -70,7 +78,10 @@ class Solution:
 
 @dataclass(frozen=True)
 class Screened:
-    """What was taken to be wrong: adjustments, unbounded_ends in which one may have been, is_outlier ones; `kept` is the rest."""
+    """The observations without outliers (`kept`), and what explains the others.
+
+    `grid` has the clock adjustments, and `outlier_fraction` is the assumed fraction of unnoticed outliers in `kept`.
+    """
 
     kept: Evidence
     grid: Grid
@@ -80,9 +91,9 @@ class Screened:
 
 
 def solve(evidence: Evidence, clocks: int, max_ppm: float) -> Solution:
-    """Return the corrections of every clock against its group's reference, with bounds that hold if max_ppm does.
+    """Return the correction of every clock relative to its group's reference, with bounds that hold if max_ppm does.
 
-    A group are clocks that evidence bounds from both sides; what lies between groups is not used here.
+    A group consists of clocks that observations bound on both sides. Observations between groups are not used here.
     """
     contradictions: list[Contradiction] = []
     while True:
@@ -91,6 +102,8 @@ def solve(evidence: Evidence, clocks: int, max_ppm: float) -> Solution:
         budget = np.where(reference == np.arange(clocks), 0.0, max_ppm * 1e-6)
         grid = grid_of(knots_for(inside, clocks), budget, ())
         screened = screen(inside, grid, reference)
+        # A pair whose observations are mostly outliers is excluded before the bounds are computed: it would spoil
+        # them.
         worst = pairs_with_many_outliers(inside, screened.rejected)
         for outlier_fraction in (
             screened.outlier_fraction,
@@ -122,7 +135,10 @@ def solve(evidence: Evidence, clocks: int, max_ppm: float) -> Solution:
 
 
 def _without_disputed(found: Bounds, reference: Ints, contradictions: list[Contradiction]) -> Bounds:
-    """Return the bounds without those of clocks that were compared in vain only: they may be what contradicts all."""
+    """Return the bounds without those of clocks whose only comparisons were contradictory.
+
+    Such a clock may be the wrong one of its pair.
+    """
     alone = np.bincount(reference, minlength=len(reference))[reference] == 1
     attributed = [clock for each in contradictions for clock in (each.one, each.other)]
     disputed = alone & np.isin(np.arange(len(reference)), attributed)
@@ -130,7 +146,7 @@ def _without_disputed(found: Bounds, reference: Ints, contradictions: list[Contr
 
 
 def pairs_with_many_outliers(evidence: Evidence, rejected: dict[int, float]) -> list[tuple[int, int, float]]:
-    """Return the pairs of clocks of which more observations are is_outlier than chance explains, and by how much."""
+    """Return the pairs of clocks with more outliers than chance explains, and the largest conflict of each."""
     if not rejected:
         return []
     clocks = int(max(evidence.source.max(), evidence.target.max())) + 1
@@ -150,7 +166,10 @@ def pairs_with_many_outliers(evidence: Evidence, rejected: dict[int, float]) -> 
 
 
 def references(evidence: Evidence, clocks: int) -> Ints:
-    """Return for each clock the reference of its group: the first clock that evidence bounds it to from both sides."""
+    """Return for each clock the reference of its group: the first of the clocks that are bounded on both sides.
+
+    That is the case for clocks in the same strongly connected component of the graph of observations.
+    """
     places = np.unique(evidence.source * clocks + evidence.target)
     links = coo_array((np.ones(len(places)), (places // clocks, places % clocks)), shape=(clocks, clocks))
     group = connected_components(links.tocsr(), directed=True, connection="strong")[1]
@@ -159,14 +178,14 @@ def references(evidence: Evidence, clocks: int) -> Ints:
 
 
 def screen(evidence: Evidence, plain: Grid, reference: Ints) -> Screened:
-    """Return what is wrong with the observations, if some exclude each other, and the rest of them."""
+    """Return the observations without outliers, and the adjustments that explain the remaining conflicts."""
     conflicts = find_conflicts(evidence, plain.budget)
     if not len(conflicts):
         return Screened(evidence, plain, (), {}, 0.0)
     is_outlier = find_outliers(conflicts, len(evidence))
     least = CONFIRMING + 1 if is_outlier.any() else CONFIRMING
     is_outlier &= ~unproven_outliers(evidence, conflicts, is_outlier, len(plain.budget))
-    by_pair, ambiguous = pair_adjustments(
+    by_pair, ambiguous = pair_shifts(
         evidence.where(~is_outlier), _renumbered(conflicts, ~is_outlier), plain.budget, least
     )
     places = np.flatnonzero(~is_outlier)[ambiguous.places]
@@ -189,10 +208,10 @@ def _renumbered(conflicts: Conflicts, kept: Bools) -> Conflicts:
 
 
 def _unnoticed_fraction(kept: Evidence, grid: Grid, conflict_ns: Floats) -> float:
-    """Return the outlier_fraction of observations that may be is_outlier by too little to be noticed.
+    """Return the fraction of observations that may be outliers too small to be noticed.
 
-    What is is_outlier by less than the room between the two directions of a pair is not. About as many will be as are
-    is_outlier by up to as much again, and those were noticed.
+    An outlier is not noticed if its error is below the margin between the two directions of its pair. About as many
+    are expected there as have errors of up to twice the margin, and those were noticed.
     """
     if not len(conflict_ns):
         return 0.0
@@ -206,11 +225,11 @@ def _unnoticed_fraction(kept: Evidence, grid: Grid, conflict_ns: Floats) -> floa
 def _solution(
     screened: Screened, reference: Ints, found: Bounds, contradictions: tuple[Contradiction, ...]
 ) -> Solution:
-    """Return the solution: the estimate at every knot, moved into its interval where it lies outside."""
+    """Return the solution: the estimate at every knot, moved into its bounds where it is outside."""
     grid = screened.grid
     count, clocks = found.upper_ns.shape
     anchored = reference == np.arange(clocks)
-    # What was kept in a stretch that is not bounded is likely right all the same: good enough for a guess.
+    # Observations in an unbounded stretch are probably correct, which is good enough for an estimate.
     fitted = fit(screened.kept, grid.seen, anchored, trusted=not screened.outlier_fraction)
     clock = np.tile(np.arange(clocks), count)
     x_ns = fitted.at(grid, clock, np.repeat(grid.knots_ns, clocks)).reshape(count, clocks)
@@ -232,9 +251,9 @@ def _solution(
 
 
 def _feasible(x_ns: Floats, found: Bounds, grid: Grid) -> Floats:
-    """Return corrections within their intervals that change no faster than clocks drift, but where one was set.
+    """Return corrections within their bounds that change no faster than clocks drift, except at adjustments.
 
-    A is_outlier stamp that is believed can bend the estimate, or narrow the interval for a while, by more than that.
+    An undetected outlier can bend the estimate, or narrow the bounds for a while, by more than that.
     """
     along_ns = np.where(grid.seen.continuous(), grid.budget * grid.gap_ns, np.inf)
     inside_ns = np.clip(x_ns, found.lower_ns, found.upper_ns)
@@ -243,14 +262,14 @@ def _feasible(x_ns: Floats, found: Bounds, grid: Grid) -> Floats:
     smooth_ns = np.clip(
         (limit_slope(x_ns, along_ns) - limit_slope(-x_ns, along_ns)) / 2, lowest_ns, highest_ns
     )
-    # Where not even the ends of the intervals can be joined, halfway between them changes slowly as well.
+    # Where the bounds themselves change faster, halfway between them is the smoothest choice.
     crossed = lowest_ns > highest_ns
     middle_ns = np.where(crossed, lowest_ns, 0.0) / 2 + np.where(crossed, highest_ns, 0.0) / 2
     return np.where(too_fast, np.where(crossed, middle_ns, smooth_ns), inside_ns)
 
 
 def _tightest_observations(evidence: Evidence, one: int, other: int) -> tuple[int, ...]:
-    """Return the observation of each direction with the shortest delay that the clocks show."""
+    """Return the observation of each direction with the shortest apparent delay."""
     rows = []
     for source, target in ((one, other), (other, one)):
         own = np.flatnonzero((evidence.source == source) & (evidence.target == target))
@@ -262,7 +281,7 @@ def _tightest_observations(evidence: Evidence, one: int, other: int) -> tuple[in
 def _without_correction(
     grid: Grid, reference: Ints, contradictions: tuple[Contradiction, ...], evidence: Evidence
 ) -> Solution:
-    """Return no correction for any clock: what is left contradicts itself only in circles of several machines."""
+    """Return the solution that corrects no clock: the contradictions involve cycles of several machines."""
     start = np.broadcast_to(reference == np.arange(len(reference)), grid.segment.shape)
     used = np.unique(np.concatenate([evidence.source, evidence.target]))
     return Solution(

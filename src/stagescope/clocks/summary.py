@@ -1,4 +1,4 @@
-"""From numbers back to machines, ranks and events: the report of an alignment."""
+"""Makes the report of an alignment: from numbers of clocks back to machines, ranks and events."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 COMMON = "recorded common clock"
+"""The name of the clock that recorded offsets refer to."""
 
 METHODS = {
     "message": "messages",
@@ -36,12 +37,12 @@ METHODS = {
     "reduction": "gradient reductions",
     "recorded offset": "recorded offsets",
 }
-"""What an observation of each kind is called where it is told how a clock was aligned."""
+"""The kinds of observations in words, for the column `method` of the clocks table."""
 
 
 @dataclass(frozen=True)
 class AlignmentResult:
-    """Everything that an alignment has come to, by the numbers of the clocks; `names` has rank and clock."""
+    """All results of an alignment, by the number of each clock; `names` has the columns rank and clock."""
 
     names: pl.DataFrame
     clocks: tuple[str, ...]
@@ -53,12 +54,12 @@ class AlignmentResult:
     timestamps: tuple[Ints, ...]
 
     def name(self, clock: int) -> str:
-        """Return a clock's name."""
+        """Return the name of a clock."""
         return self.clocks[clock] if clock < len(self.clocks) else COMMON
 
 
 def methods_of(found: AlignmentResult) -> list[str]:
-    """Return for each clock what was observed of it."""
+    """Return for each clock the kinds of observations that it has."""
     ends = [found.table.select("kind", clock=end) for end in ("source", "target")]
     seen = {clock: set(kinds) for clock, kinds in pl.concat(ends).group_by("clock").agg("kind").iter_rows()}
     return [
@@ -69,7 +70,7 @@ def methods_of(found: AlignmentResult) -> list[str]:
 
 
 def summarize(found: AlignmentResult, timeline: Timeline, max_ppm: float) -> ClockReport:
-    """Return the report: one entry per clock in the order of their ranks, and what was found on the way."""
+    """Return the report, with one entry per clock in the order of their ranks."""
     solution = found.solution
     outliers = sorted(solution.rejected.items(), key=lambda item: -item[1])
     return ClockReport(
@@ -126,20 +127,20 @@ def _machines(found: AlignmentResult, timeline: Timeline) -> tuple[MachineClock,
 
 
 def _linked(evidence: Evidence, reference: Ints) -> Bools:
-    """Return of which clocks something was observed that leads out of their group, or to the first of all."""
+    """Return which clocks have observations that lead out of their group, or belong to the group of the first clock."""
     one, other = reference[evidence.source], reference[evidence.target]
     outside = (one != other) | (one == reference[0])
     return np.isin(reference, np.concatenate([one[outside], other[outside]]))
 
 
 def _limit(errors_ns: Floats) -> int | None:
-    """Return the worst error where there is one at all."""
+    """Return the worst finite error, None without one."""
     finite = errors_ns[np.isfinite(errors_ns)]
     return int(np.ceil(finite.max())) if len(finite) else None
 
 
 def _length_of(chosen: Bools, correction: Correction, timestamps_ns: Ints) -> int:
-    """Return for how long of a clock's timestamps some pieces hold."""
+    """Return how much of the time between a clock's first and last timestamp the chosen pieces cover."""
     if not len(timestamps_ns):
         return 0
     limits = np.clip(np.append(correction.start_ns, timestamps_ns[-1]), timestamps_ns[0], timestamps_ns[-1])
@@ -182,7 +183,7 @@ def _adjustment(found: AlignmentResult, number: int) -> ClockAdjustment:
 
 
 def _size(found: AlignmentResult, number: int) -> float:
-    """Return by how much the clock was set: the jump of its correction, the other way round."""
+    """Return by how much the clock was set: the break of its correction with the sign reversed."""
     adjustment = found.solution.attributed[number].adjustments[0]
     grid = found.solution.grid
     whole = np.flatnonzero(grid.segment[:, adjustment.clock] >= 0)
