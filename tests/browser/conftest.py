@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 
 from consumers import CHROMIUM_OPTIONS
-from places import WEB
-from programs import missing, require_program
+from programs import require_program
 from stagescope.model import CLOCKS, Timeline
 from stagescope.model.validate import conform
 from stagescope.viewer.analysis_data import gather_extras
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
 FONT_FOLDER = "/usr/share/fonts/truetype/dejavu"
 FONTS = f"""<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
@@ -34,16 +33,16 @@ FONTS = f"""<?xml version="1.0"?>
 </fontconfig>
 """
 READY = """() => document.querySelector('.failure') ||
-    (window.stagescopeViewer && window.stagescopeViewer.size.value.width !== 900 &&
+    (window.stagescopeViewer && window.stagescopeViewer.display.size.value.width !== 900 &&
      document.querySelector('.canvas-box canvas'))"""
 FRAMES = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(() => requestAnimationFrame(done), 20)))"
 SPOT = """(id) => {
     const v = window.stagescopeViewer, spans = v.source.spans, place = spans.place(id);
     const box = document.querySelector('.canvas-box canvas').getBoundingClientRect();
-    const view = v.view.value, row = v.rows.value.placed.find((one) => one.row === spans.row[place]);
-    const at = (time) => box.left + ((time - view.start) / (view.end - view.start)) * v.size.value.width;
+    const view = v.camera.view.value, row = v.display.rows.value.placed.find((one) => one.row === spans.row[place]);
+    const at = (time) => box.left + ((time - view.start) / (view.end - view.start)) * v.display.size.value.width;
     return { x: at(spans.start[place] + spans.duration[place] / 2), left: at(spans.start[place]),
-             right: at(spans.end(place)), y: box.top + 34 + row.top - v.scroll.value + row.height * 0.4 };
+             right: at(spans.end(place)), y: box.top + 34 + row.top - v.display.scroll.value + row.height * 0.4 };
 }"""
 ID = """([kind, stage, microbatch, step]) => {
     const v = window.stagescopeViewer, t = v.source.spans.table;
@@ -89,13 +88,13 @@ class ViewerPage:
         at = self.spot(span_id)
         self.page.mouse.click(at["x"], at["y"])
         self.page.wait_for_function(
-            f"() => window.stagescopeViewer.chain.value && {self.js_selected()} === {span_id}"
+            f"() => window.stagescopeViewer.selection.chain.value && {self.js_selected()} === {span_id}"
         )
         self.settle()
 
     @staticmethod
     def js_selected() -> str:
-        return "window.stagescopeViewer.selected.value?.id"
+        return "window.stagescopeViewer.selection.selected.value?.id"
 
     def facts(self, title: str) -> dict[str, str]:
         """Return the names and values that a section of the side panel shows."""
@@ -195,8 +194,5 @@ def shown(open_page: Callable[..., ViewerPage], run_page: Path) -> ViewerPage:
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """Return the script of axe-core, as `make web` installs it."""
-    script = AXE.resolve()
-    return (
-        script.read_text(encoding="utf-8") if script.exists() else missing("needs axe-core: run `make web`")
-    )
+    """Return the script of axe-core, which the package axe-playwright-python carries."""
+    return (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")

@@ -52,9 +52,9 @@ def open_other(shown, path):
 
 
 def color_of(shown, kind, stage, part=0.2):
-    """Return the color of a action of micro-batch 4 at a part of its row's height: 0.2 its own, 0.85 the other run's."""
+    """Return the color of micro-batch 4 at a fraction of its row's height: 0.2 is this run, 0.85 the other one."""
     at = shown.spot(shown.id(kind, stage, 4))
-    height = shown.of("rows.value.placed[0].height")
+    height = shown.of("display.rows.value.placed[0].height")
     found = shown.page.evaluate(
         """([x, y]) => { const c = document.querySelector('.canvas-box canvas'), box = c.getBoundingClientRect();
         return [...c.getContext('2d').getImageData(x - box.left, y - box.top, 1, 1).data].slice(0, 3); }""",
@@ -129,7 +129,7 @@ def test_a_link_keeps_whether_the_comparison_is_on(open_page, pair_page):
     again = open_page(pair_page, shown.page.url.split("#", 1)[1])
     assert again.of("comparison.value") is None
     assert color_of(again, "backward", 1) != RED
-    assert again.of("view.value.start") == pytest.approx(shown.of("view.value.start"), abs=1)
+    assert again.of("camera.view.value.start") == pytest.approx(shown.of("camera.view.value.start"), abs=1)
     again.page.get_by_role("button", name="Show the comparison again").click()
     again.page.wait_for_function(
         "() => window.stagescopeViewer.comparison.value && !location.hash.includes('compare')"

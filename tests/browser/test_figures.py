@@ -53,10 +53,10 @@ def test_figures_of_a_selection_equal_those_of_the_spans_table(shown, run, rows)
     base_ns = run.spans["start_ns"].min()
     start, end = 47_000_123, 71_000_777
     shown.page.evaluate(
-        f"() => window.stagescopeViewer.setRange({{start: {start}, end: {end}, rows: {rows}}})"
+        f"() => window.stagescopeViewer.selection.setRange({{start: {start}, end: {end}, rows: {rows}}})"
     )
-    shown.page.wait_for_function("() => window.stagescopeViewer.selection.value")
-    got = shown.of("selection.value")
+    shown.page.wait_for_function("() => window.stagescopeViewer.selection.statistics.value")
+    got = shown.of("selection.statistics.value")
     spans = run.spans.filter(pl.col("rank").is_in(rows))
     parts = inside(spans, base_ns + start, base_ns + end)
     by_kind = parts.group_by("kind").agg(pl.len(), pl.sum("long"))
@@ -76,10 +76,12 @@ def test_figures_of_a_selection_equal_those_of_the_spans_table(shown, run, rows)
 
 
 def test_the_panel_shows_the_figures_of_the_selection(shown):
-    shown.page.evaluate("() => window.stagescopeViewer.setRange({start: 45e6, end: 65e6, rows: [0]})")
-    shown.page.wait_for_function("() => window.stagescopeViewer.selection.value")
+    shown.page.evaluate(
+        "() => window.stagescopeViewer.selection.setRange({start: 45e6, end: 65e6, rows: [0]})"
+    )
+    shown.page.wait_for_function("() => window.stagescopeViewer.selection.statistics.value")
     shown.settle()
-    facts, figures = shown.facts("Selection"), shown.of("selection.value")
+    facts, figures = shown.facts("Selection"), shown.of("selection.statistics.value")
     assert facts["length"] == "20.00 ms on 1 row"
     assert facts["spans"] == str(figures["span_count"])
     assert facts["busy"] == f"{figures['busy_ns'] / 1e6:.2f} ms"[:8]
@@ -110,14 +112,14 @@ def test_details_equal_the_row_of_the_table(shown, run, table):
         machine = f"node-{source['rank'] // 2}"
         assert facts["machine"] == machine
         assert ("200.0 µs to +150.0 µs" in facts["clock error"]) is (machine == "node-1")
-        assert source["start_ns"] - base_ns == shown.of("selected.value.start")
+        assert source["start_ns"] - base_ns == shown.of("selection.selected.value.start")
 
 
 def test_details_say_what_was_waited_for_and_lead_there(shown, run):
     action = shown.id("backward", 0, 0)
     shown.click(action)
     idle = gather_extras(run).idle
-    start_ns = run.spans["start_ns"].min() + shown.of("selected.value.start")
+    start_ns = run.spans["start_ns"].min() + shown.of("selection.selected.value.start")
     last = idle.filter((pl.col("rank") == 0) & (pl.col("end_ns") == start_ns)).row(0, named=True)
     waits = shown.page.locator("dl.facts > div", has=shown.page.locator("dt", has_text="waited for"))
     assert last["waiting_for"] in waits.first.inner_text()
@@ -146,10 +148,10 @@ def test_a_search_finds_what_a_filter_of_the_table_finds(shown, table, query, ex
     shown.settle()
     matches = table.filter(expected).sort("start", "id")
     assert matches.height > 0
-    assert shown.of("found.value.count") == matches.height
+    assert shown.of("search.found.value.count") == matches.height
     box.press("Enter")
     ids = [
-        shown.page.evaluate(f"() => window.stagescopeViewer.found.value.at({i}).id")
+        shown.page.evaluate(f"() => window.stagescopeViewer.search.found.value.at({i}).id")
         for i in range(matches.height)
     ]
     assert ids == matches["id"].to_list()
@@ -159,18 +161,18 @@ def test_next_and_previous_go_through_the_matches_and_around(shown):
     page = shown.page
     page.get_by_role("searchbox", name="Search").fill("stage:2 mb:4 kind:F,B")
     page.keyboard.press("Enter")
-    page.wait_for_function("() => window.stagescopeViewer.foundAt.value >= 0")
-    order = [shown.of("foundAt.value")]
+    page.wait_for_function("() => window.stagescopeViewer.search.foundAt.value >= 0")
+    order = [shown.of("search.foundAt.value")]
     assert page.locator(".count").inner_text() == f"{order[0] + 1} of 6"
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Escape")
     shown.settle()
-    assert shown.of("foundAt.value") == (order[0] - 1) % 6
+    assert shown.of("search.foundAt.value") == (order[0] - 1) % 6
     for key, step in [("n", 1), ("n", 1), ("Shift+N", -1)]:
-        before = shown.of("foundAt.value")
+        before = shown.of("search.foundAt.value")
         shown.press(key)
-        assert shown.of("foundAt.value") == (before + step) % 6
-        view, span = shown.of("view.value"), shown.of("selected.value")
+        assert shown.of("search.foundAt.value") == (before + step) % 6
+        view, span = shown.of("camera.view.value"), shown.of("selection.selected.value")
         assert view["start"] <= span["start"] <= span["start"] + span["duration"] <= view["end"]
 
 
@@ -190,7 +192,7 @@ def test_a_query_that_makes_no_sense_says_why(shown, query, words):
 
 def test_the_table_lists_the_spans_in_view_and_selects_them(shown, table):
     shown.press("t")
-    view = shown.of("view.value")
+    view = shown.of("camera.view.value")
     seen = table.filter(
         (pl.col("lane") == 0)
         & (pl.col("start") - table["start"].min() < view["end"])

@@ -9,7 +9,7 @@ from places import WEB
 pytestmark = pytest.mark.slow
 
 SOURCE = WEB / "src" / "panels" / "commands.ts"
-LENGTH = "view.value.end - window.stagescopeViewer.view.value.start"
+LENGTH = "camera.view.value.end - window.stagescopeViewer.camera.view.value.start"
 
 # key: (what is done before, what is looked at, what it was, what it became); None: anything but what it was.
 MOVES = {
@@ -18,15 +18,15 @@ MOVES = {
     "=": (LENGTH, "less"),
     "s": (LENGTH, "more"),
     "-": (LENGTH, "more"),
-    "a": ("view.value.start", "less"),
-    "d": ("view.value.start", "more"),
-    "]": ("step.value.step", "more"),
-    ".": ("step.value.step", "more"),
-    "[": ("step.value.step", "less"),
-    ",": ("step.value.step", "less"),
+    "a": ("camera.view.value.start", "less"),
+    "d": ("camera.view.value.start", "more"),
+    "]": ("camera.step.value.step", "more"),
+    ".": ("camera.step.value.step", "more"),
+    "[": ("camera.step.value.step", "less"),
+    ",": ("camera.step.value.step", "less"),
     "0": (LENGTH, "more"),
-    "Shift+W": ("pitch.value", "more"),
-    "Shift+X": ("pitch.value", "less"),
+    "Shift+W": ("display.pitch.value", "more"),
+    "Shift+X": ("display.pitch.value", "less"),
 }
 FLAGS = {
     "c": "critical",
@@ -46,11 +46,7 @@ OF_TEST = {
 
 def test_every_key_that_the_viewer_knows_is_tested_here():
     text = re.sub(r"//.*", "", SOURCE.read_text(encoding="utf-8"))
-    keys = {
-        key
-        for part in re.findall(r"keys: \[([^\n]*?)\], run", text)
-        for key in re.findall(r'"([^"]+)"', part)
-    }
+    keys = {key for part in re.findall(r"keys: \[(.*?)\],\s", text) for key in re.findall(r'"([^"]+)"', part)}
     keys = {key.replace("Ctrl", "Control") for key in keys} - {
         "Shift+?"
     }  # what ? arrives as on some keyboards
@@ -60,7 +56,8 @@ def test_every_key_that_the_viewer_knows_is_tested_here():
 def test_keys_move_the_picture(shown):
     for key, (expression, becomes) in MOVES.items():
         shown.page.evaluate(
-            "() => { const v = window.stagescopeViewer; v.view.value = v.firstView(); v.zoomBy(0.8); }"
+            "() => { const { camera } = window.stagescopeViewer; "
+            "camera.view.value = camera.firstView(); camera.zoomBy(0.8); }"
         )
         shown.settle()
         before = shown.of(expression)
@@ -73,48 +70,52 @@ def test_zooming_out_and_moving_end_at_the_run(shown):
     for _ in range(30):
         shown.page.keyboard.press("s")
     shown.settle()
-    assert shown.of("view.value") == pytest.approx(shown.of("bounds"))
+    assert shown.of("camera.view.value") == pytest.approx(shown.of("camera.bounds"))
     shown.press("a")
     shown.press("d")
-    assert shown.of("view.value") == pytest.approx(shown.of("bounds"))
+    assert shown.of("camera.view.value") == pytest.approx(shown.of("camera.bounds"))
 
 
 def test_undo_brings_back_what_was_seen_before(shown):
-    first = shown.of("view.value")
+    first = shown.of("camera.view.value")
     shown.press("]")
-    second = shown.of("view.value")
+    second = shown.of("camera.view.value")
     shown.press("0")
     shown.press("z")
-    assert shown.of("view.value") == second
+    assert shown.of("camera.view.value") == second
     shown.press("Backspace")
-    assert shown.of("view.value") == first
+    assert shown.of("camera.view.value") == first
     shown.press("z")  # nothing is left to undo
-    assert shown.of("view.value") == first
+    assert shown.of("camera.view.value") == first
 
 
 def test_focus_fits_the_selected_block_the_selection_or_the_step(shown):
     shown.press("w")
     shown.press("f")
-    step = shown.of("step.value")
-    view = shown.of("view.value")
+    step = shown.of("camera.step.value")
+    view = shown.of("camera.view.value")
     assert view["start"] < step["start"] < step["end"] < view["end"]
     assert view["end"] - view["start"] < 1.1 * (step["end"] - step["start"])
     shown.click(shown.id("backward", 1, 3))
     shown.press("f")
-    assert shown.of(LENGTH) < 6 * shown.of("selected.value.duration")
+    assert shown.of(LENGTH) < 6 * shown.of("selection.selected.value.duration")
     shown.press("m")
     shown.press("f")
-    assert shown.of(LENGTH) < 1.1 * shown.of("selected.value.duration")
+    assert shown.of(LENGTH) < 1.1 * shown.of("selection.selected.value.duration")
 
 
 def test_keys_switch_what_the_picture_shows(shown):
     for key, flag in FLAGS.items():
-        before = shown.of(f"flags.value.has('{flag}')")
+        before = shown.of(f"display.flags.value.has('{flag}')")
         shown.press(key)
-        assert shown.of(f"flags.value.has('{flag}')") is not before, key
+        assert shown.of(f"display.flags.value.has('{flag}')") is not before, key
         shown.press(key)
-        assert shown.of(f"flags.value.has('{flag}')") is before, key
-    assert [(shown.press("i"), shown.of("ideal.value"))[1] for _ in range(3)] == ["under", "over", "off"]
+        assert shown.of(f"display.flags.value.has('{flag}')") is before, key
+    assert [(shown.press("i"), shown.of("display.ideal.value"))[1] for _ in range(3)] == [
+        "under",
+        "over",
+        "off",
+    ]
 
 
 def test_keys_pin_hide_group_and_sort_rows(shown):
@@ -138,7 +139,7 @@ def test_keys_pin_hide_group_and_sort_rows(shown):
         (shown.press("Shift+G"), shown.page.locator(".heading").all_inner_texts())[1] for _ in range(2)
     ]
     assert headings == [["stage 0", "stage 1", "stage 2", "stage 3"], ["machine node-0", "machine node-1"]]
-    assert [(shown.press("Shift+S"), shown.of("rowChoice.value.sort"))[1] for _ in range(3)] == [
+    assert [(shown.press("Shift+S"), shown.of("display.rowChoice.value.sort"))[1] for _ in range(3)] == [
         "stage",
         "machine",
         "rank",
@@ -155,7 +156,7 @@ def test_arrow_keys_go_from_block_to_block_and_say_where_they_are(shown):
         ("ArrowUp", "forward, stage 0, micro-batch 3, rank 0"),
         ("ArrowDown", "rank 1"),
     ]:
-        before = shown.of("selected.value.id")
+        before = shown.of("selection.selected.value.id")
         shown.press(key)
         page.wait_for_function(f"() => {shown.js_selected()} !== {before}")
         shown.settle()
@@ -165,16 +166,16 @@ def test_arrow_keys_go_from_block_to_block_and_say_where_they_are(shown):
 def test_measuring_by_key_sums_the_time_of_the_selected_block_or_of_a_drag(shown):
     shown.click(shown.id("backward", 2, 3))
     shown.press("m")
-    block, chosen = shown.of("selected.value"), shown.of("range.value")
+    block, chosen = shown.of("selection.selected.value"), shown.of("selection.range.value")
     assert (chosen["start"], chosen["end"]) == (block["start"], block["start"] + block["duration"])
     assert chosen["rows"] == [0, 1, 2, 3]
     for _ in range(2):
         shown.press("Escape")
-    assert (shown.of("range.value"), shown.of("selected.value")) == (None, None)
+    assert (shown.of("selection.range.value"), shown.of("selection.selected.value")) == (None, None)
     shown.press("m")
-    assert shown.of("measuring.value") is True
+    assert shown.of("selection.measuring.value") is True
     shown.press("Escape")
-    assert shown.of("measuring.value") is False
+    assert shown.of("selection.measuring.value") is False
 
 
 def test_help_names_every_command_and_the_palette_runs_them(shown):
@@ -191,7 +192,7 @@ def test_help_names_every_command_and_the_palette_runs_them(shown):
         assert page.locator("[role=option]").all_inner_texts() == ["Show the whole run\n0"]
         page.keyboard.press("Enter")
         page.wait_for_selector("dialog", state="detached")
-        assert shown.of("view.value") == pytest.approx(shown.of("bounds"))
+        assert shown.of("camera.view.value") == pytest.approx(shown.of("camera.bounds"))
         shown.press("z")
 
 
@@ -209,9 +210,9 @@ def test_the_search_box_has_a_key_and_gives_keys_back(shown):
 def test_rows_that_do_not_fit_scroll_by_page(open_page, run_page):
     shown = open_page(run_page, "pitch=120", viewport={"width": 1200, "height": 480})
     shown.press("PageDown")
-    assert shown.of("scroll.value") > 0
+    assert shown.of("display.scroll.value") > 0
     shown.press("PageUp")
-    assert shown.of("scroll.value") == 0
+    assert shown.of("display.scroll.value") == 0
 
 
 def test_the_link_key_says_where_the_link_is(shown):

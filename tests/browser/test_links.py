@@ -38,9 +38,9 @@ def links(shown, which):
 def test_hovering_draws_one_hop_to_the_actions_that_need_each_other(shown):
     at = shown.spot(shown.id("backward", 2, 3))
     shown.page.mouse.move(at["x"], at["y"])
-    shown.page.wait_for_function("() => window.stagescopeViewer.hoverLinks.value")
+    shown.page.wait_for_function("() => window.stagescopeViewer.selection.hoverLinks.value")
     shown.settle()
-    assert links(shown, "hoverLinks") == {(("B", 3), ("B", 2)), (("B", 2), ("B", 1))}
+    assert links(shown, "selection.hoverLinks") == {(("B", 3), ("B", 2)), (("B", 2), ("B", 1))}
     for action, edge in [(shown.id("backward", 1, 3), "left"), (shown.id("backward", 2, 3), "left")]:
         place = shown.spot(action)
         assert shown.page.evaluate(INK, [place[edge] - 3, _middle(shown, action)]) > 3  # the arrow's head
@@ -51,7 +51,7 @@ def _middle(shown, action):
     row = shown.of(f"source.spans.row[{action}]")
     return shown.page.evaluate(
         """(row) => {
-            const v = window.stagescopeViewer, placed = v.rows.value.placed.find((one) => one.row === row);
+            const v = window.stagescopeViewer, placed = v.display.rows.value.placed.find((one) => one.row === row);
             const box = document.querySelector('.canvas-box canvas').getBoundingClientRect();
             return box.top + 34 + placed.top + placed.height / 2;
         }""",
@@ -63,13 +63,13 @@ def test_a_click_draws_the_whole_way_of_the_micro_batch(shown):
     shown.click(shown.id("forward", 1, 4))
     forward = {(("F", stage), ("F", stage + 1)) for stage in range(3)}
     backward = {(("B", stage + 1), ("B", stage)) for stage in range(3)}
-    assert links(shown, "chain") == forward | {(("F", 3), ("B", 3))} | backward
+    assert links(shown, "selection.chain") == forward | {(("F", 3), ("B", 3))} | backward
 
 
 def test_arrows_survive_pinning_and_end_with_hiding(shown):
     shown.click(shown.id("forward", 1, 4))
     shown.press("p")
-    assert len(links(shown, "chain")) == 7
+    assert len(links(shown, "selection.chain")) == 7
     action = shown.id("forward", 2, 4)
     assert shown.page.evaluate(INK, [shown.spot(action)["left"] - 3, _middle(shown, action)]) > 3
     shown.press("r")
@@ -92,14 +92,15 @@ def test_a_link_restores_all_that_is_on_the_screen(open_page, run_page):
     shown.settle()
     again = open_page(run_page, shown.page.url.split("#", 1)[1])
     for state in (
-        "rowChoice.value", "range.value", "selected.value", "query.value", "ideal.value", "panel.value",
-        "found.value.count", "selection.value", "chain.value",
+        "display.rowChoice.value", "display.ideal.value", "display.panel.value", "search.query.value",
+        "search.found.value.count", "selection.range.value", "selection.selected.value",
+        "selection.statistics.value", "selection.chain.value",
     ):  # fmt: skip
         assert again.of(state) == shown.of(state), state
-    assert again.of("view.value") == pytest.approx(
-        shown.of("view.value"), abs=1
+    assert again.of("camera.view.value") == pytest.approx(
+        shown.of("camera.view.value"), abs=1
     )  # a link has whole nanoseconds
-    flags = "() => [...window.stagescopeViewer.flags.value].sort()"
+    flags = "() => [...window.stagescopeViewer.display.flags.value].sort()"
     assert again.page.evaluate(flags) == shown.page.evaluate(flags)
     for opened in (shown, again):
         opened.page.mouse.move(2, 2)
@@ -112,27 +113,31 @@ def test_a_link_restores_rows_causes_kinds_theme_and_height(open_page, run_page)
         run_page, "pin=3&hide=0&sort=machine&without=forward&idle=transfer&theme=dark&pitch=90&y=40",
         viewport={"width": 1000, "height": 420},
     )  # fmt: skip
-    choice = shown.of("rowChoice.value")
+    choice = shown.of("display.rowChoice.value")
     assert (choice["pinned"], choice["hidden"], choice["sort"]) == ([3], [0], "machine")
-    assert shown.page.evaluate("() => [...window.stagescopeViewer.waitFilter.value]") == ["transfer"]
-    assert (shown.of("hiddenKinds.value.size"), shown.of("theme.value"), shown.of("pitch.value")) == (
+    assert shown.page.evaluate("() => [...window.stagescopeViewer.display.waitFilter.value]") == ["transfer"]
+    assert (
+        shown.of("display.hiddenKinds.value.size"),
+        shown.of("display.theme.value"),
+        shown.of("display.pitch.value"),
+    ) == (
         1,
         "dark",
         90,
     )
-    assert shown.of("scroll.value") == 40
+    assert shown.of("display.scroll.value") == 40
 
 
 def test_an_address_that_changes_in_the_open_page_is_followed(shown):
     shown.page.evaluate("() => { location.hash = 't=0-1000000&q=F0.0'; }")
-    shown.page.wait_for_function("() => window.stagescopeViewer.query.value === 'F0.0'")
-    assert shown.of("view.value") == {"start": 0, "end": 1_000_000}
+    shown.page.wait_for_function("() => window.stagescopeViewer.search.query.value === 'F0.0'")
+    assert shown.of("camera.view.value") == {"start": 0, "end": 1_000_000}
 
 
 def test_a_link_that_is_nonsense_opens_the_run_all_the_same(open_page, run_page):
     shown = open_page(run_page, "t=x&span=99999999&range=5-1&group=zebra&pin=900&y=-3&with=evil&q=kind:")
-    assert shown.of("view.value") == shown.of("firstView()")
-    assert shown.of("selected.value") is None
+    assert shown.of("camera.view.value") == shown.of("camera.firstView()")
+    assert shown.of("selection.selected.value") is None
 
 
 def test_the_critical_path_is_the_one_that_python_found(shown, run):
@@ -167,5 +172,5 @@ def test_the_ideal_is_drawn_where_python_put_it(shown, run):
         drawn = shown.page.evaluate(DRAWN)
         assert drawn != before
         before = drawn
-    assert json.dumps(shown.of("ideal.value")) == '"over"'
+    assert json.dumps(shown.of("display.ideal.value")) == '"over"'
     assert pl.Series(starts).is_not_nan().all()

@@ -133,7 +133,7 @@ def test_the_viewer_can_be_used_by_keys_alone(shown):
     assert any(name.startswith("Pipeline diagram") for name in reached)
     page.locator(".canvas-box canvas").focus()
     shown.press("ArrowRight")
-    page.wait_for_function("() => window.stagescopeViewer.selected.value")
+    page.wait_for_function("() => window.stagescopeViewer.selection.selected.value")
     shown.settle()
     assert page.locator("[role=status][aria-live=polite]").inner_text() != ""
     outline = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")

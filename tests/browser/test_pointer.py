@@ -20,12 +20,14 @@ PINCH = """([x, y, from, to]) => {
 
 
 def length(shown):
-    return shown.of("view.value.end") - shown.of("view.value.start")
+    return shown.of("camera.view.value.end") - shown.of("camera.view.value.start")
 
 
 def time_at(shown, x):
     left = shown.page.evaluate(f"() => {CHART}.getBoundingClientRect().left")
-    return shown.of("view.value.start") + (x - left) / shown.of("size.value.width") * length(shown)
+    return shown.of("camera.view.value.start") + (x - left) / shown.of("display.size.value.width") * length(
+        shown
+    )
 
 
 def test_the_wheel_zooms_at_the_pointer(shown):
@@ -43,11 +45,11 @@ def test_the_wheel_moves_in_time_with_shift_or_sideways(shown):
     at = shown.spot(shown.id("backward", 1, 4))
     shown.page.mouse.move(at["x"], at["y"])
     for go in (lambda: shown.page.mouse.wheel(120, 0), lambda: _with_shift(shown, 120)):
-        before, start = length(shown), shown.of("view.value.start")
+        before, start = length(shown), shown.of("camera.view.value.start")
         go()
         shown.settle()
         assert length(shown) == pytest.approx(before)
-        assert shown.of("view.value.start") > start
+        assert shown.of("camera.view.value.start") > start
 
 
 def _with_shift(shown, by):
@@ -72,7 +74,7 @@ def test_dragging_moves_the_picture_with_the_pointer(shown):
     drag(shown, at["x"], at["y"], at["x"] - 90, at["y"])
     assert length(shown) == pytest.approx(before)
     assert time_at(shown, at["x"] - 90) == pytest.approx(under, abs=before * 1e-3)
-    assert shown.of("selected.value") is None  # it was no click
+    assert shown.of("selection.selected.value") is None  # it was no click
 
 
 def drag(shown, x, y, to_x, to_y):
@@ -90,7 +92,7 @@ def test_dragging_with_shift_selects_the_rows_and_the_time_that_it_spans(shown):
     shown.page.keyboard.down("Shift")
     drag(shown, first["left"], first["y"], last["right"], last["y"])
     shown.page.keyboard.up("Shift")
-    chosen = shown.of("range.value")
+    chosen = shown.of("selection.range.value")
     assert chosen["rows"] == [1, 2]
     assert (chosen["start"], chosen["end"]) == pytest.approx(expected, abs=length(shown) * 1e-3)
     assert "on 2 rows" in shown.facts("Selection")["length"]
@@ -99,11 +101,11 @@ def test_dragging_with_shift_selects_the_rows_and_the_time_that_it_spans(shown):
 def test_a_click_selects_a_block_and_a_click_beside_it_none(shown):
     action = shown.id("backward", 2, 5)
     shown.click(action)
-    assert shown.of("selected.value.id") == action
+    assert shown.of("selection.selected.value.id") == action
     box = shown.page.locator(".canvas-box canvas").bounding_box()
     shown.page.mouse.click(box["x"] + 300, box["y"] + box["height"] - 5)
     shown.settle()
-    assert shown.of("selected.value") is None
+    assert shown.of("selection.selected.value") is None
 
 
 def test_a_double_click_zooms_to_the_block(shown):
@@ -111,7 +113,7 @@ def test_a_double_click_zooms_to_the_block(shown):
     at = shown.spot(action)
     shown.page.mouse.dblclick(at["x"], at["y"])
     shown.settle()
-    assert length(shown) == pytest.approx(5 * shown.of("selected.value.duration"), rel=0.3)
+    assert length(shown) == pytest.approx(5 * shown.of("selection.selected.value.duration"), rel=0.3)
 
 
 def test_hovering_over_a_block_says_what_it_is(shown):
@@ -144,25 +146,25 @@ def test_the_legend_hides_a_kind_and_the_steps_are_scrubbed(shown):
     at = shown.spot(shown.id("forward", 0, 1))
     page.mouse.click(at["x"], at["y"])
     shown.settle()
-    assert shown.of("selected.value") is None  # what is not drawn cannot be hit
+    assert shown.of("selection.selected.value") is None  # what is not drawn cannot be hit
     page.locator(".thumb").nth(2).click()
-    assert shown.of("step.value.step") == 2
+    assert shown.of("camera.step.value.step") == 2
     page.get_by_role("slider", name="Step").focus()
     page.keyboard.press("ArrowLeft")
-    assert shown.of("step.value.step") == 1
+    assert shown.of("camera.step.value.step") == 1
 
 
 def test_the_heat_map_goes_to_the_step_that_is_clicked(shown):
     shown.page.get_by_role("button", name="stage 2, step 0", exact=False).click()
-    assert shown.of("step.value.step") == 0
+    assert shown.of("camera.step.value.step") == 0
 
 
 def test_the_bars_of_causes_leave_one_cause_alone_in_the_picture(shown):
     bars = shown.page.locator(".ledger button", has_text="transfer")
     bars.last.click()
-    assert shown.page.evaluate("() => [...window.stagescopeViewer.waitFilter.value]") == ["transfer"]
+    assert shown.page.evaluate("() => [...window.stagescopeViewer.display.waitFilter.value]") == ["transfer"]
     assert bars.last.get_attribute("aria-pressed") == "true"
     shown.page.locator(
         ".ledger button", has_text="exposed communication"
     ).click()  # the same idle time, in the ledger
-    assert shown.of("waitFilter.value") is None
+    assert shown.of("display.waitFilter.value") is None

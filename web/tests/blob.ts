@@ -13,14 +13,18 @@ export function tableOf(columns: Record<string, Values>, facts: Record<string, u
 }
 
 /** The same as a blob that is inflated already. */
-export function bytesOf(columns: Record<string, Values>, facts: Record<string, unknown> = {}): Uint8Array<ArrayBuffer> {
+export function bytesOf(
+  columns: Record<string, Values>,
+  facts: Record<string, unknown> = {},
+): Uint8Array<ArrayBuffer> {
   const rows = Object.values(columns)[0]!.length;
   const bodies: Uint8Array[] = [];
   let offset = 0;
   const heads = Object.entries(columns).map(([name, values]) => {
     const bytes = new Uint8Array(Float64Array.from(values, (value) => value ?? NaN).buffer);
     const planes = new Uint8Array(8 * rows);
-    for (let i = 0; i < rows; i++) for (let plane = 0; plane < 8; plane++) planes[plane * rows + i] = bytes[8 * i + plane]!;
+    for (let i = 0; i < rows; i++)
+      for (let plane = 0; plane < 8; plane++) planes[plane * rows + i] = bytes[8 * i + plane]!;
     bodies.push(planes);
     const head = { name, type: "f64", offset };
     offset += planes.length;
@@ -31,7 +35,11 @@ export function bytesOf(columns: Record<string, Values>, facts: Record<string, u
   const all = new Uint8Array(4 + padded + offset).fill(32);
   new DataView(all.buffer).setUint32(0, padded, true);
   all.set(text, 4);
-  bodies.reduce((at, body) => (all.set(body, at), at + body.length), 4 + padded);
+  let at = 4 + padded;
+  for (const body of bodies) {
+    all.set(body, at);
+    at += body.length;
+  }
   return all;
 }
 
@@ -55,16 +63,29 @@ const KINDS: [string, string, number][] = [
 /** Spans from a drawing: a line per row, `F0` micro-batch 0, `-` goes on, `.` is idle; a slot is 10 ns. */
 export function draw(text: string): Drawn[] {
   const drawn: Drawn[] = [];
-  text.trim().split("\n").forEach((line, row) => {
-    line.trim().split(/\s+/).forEach((word, slot) => {
-      if (word === ".") return;
-      if (word === "-") drawn[drawn.length - 1]!.duration += 10;
-      else {
-        const kind = KINDS.find(([, letter]) => letter === word[0])![0];
-        drawn.push({ row, kind, stage: row, microbatch: Number(word.slice(1)), start: 10 * slot, duration: 10 });
-      }
+  text
+    .trim()
+    .split("\n")
+    .forEach((line, row) => {
+      line
+        .trim()
+        .split(/\s+/)
+        .forEach((word, slot) => {
+          if (word === ".") return;
+          if (word === "-") drawn[drawn.length - 1]!.duration += 10;
+          else {
+            const kind = KINDS.find(([, letter]) => letter === word[0])![0];
+            drawn.push({
+              row,
+              kind,
+              stage: row,
+              microbatch: Number(word.slice(1)),
+              start: 10 * slot,
+              duration: 10,
+            });
+          }
+        });
     });
-  });
   return drawn;
 }
 
@@ -74,11 +95,22 @@ export function spansOf(drawn: Drawn[]): Spans {
   const none = column(() => null);
   return new Spans(
     tableOf({
-      row: column((one) => one.row), kind: column((one) => code(one.kind)), lane: column(() => 0),
-      step: column((one) => one.step ?? 0), stage: column((one) => one.stage), chunk: column(() => 0),
-      microbatch: column((one) => one.microbatch), pair: none, peer: none, bytes: none,
-      start: column((one) => one.start), duration: column((one) => one.duration), wait: none, wait_duration: none,
-      sublane: column(() => 0), sublanes: column(() => 1),
+      row: column((one) => one.row),
+      kind: column((one) => code(one.kind)),
+      lane: column(() => 0),
+      step: column((one) => one.step ?? 0),
+      stage: column((one) => one.stage),
+      chunk: column(() => 0),
+      microbatch: column((one) => one.microbatch),
+      pair: none,
+      peer: none,
+      bytes: none,
+      start: column((one) => one.start),
+      duration: column((one) => one.duration),
+      wait: none,
+      wait_duration: none,
+      sublane: column(() => 0),
+      sublanes: column(() => 1),
     }),
   );
 }
@@ -87,16 +119,43 @@ export function metaOf(drawn: Drawn[], rows: number): Meta {
   const filled = <T>(value: T): T[] => Array.from({ length: rows }, () => value);
   const end = Math.max(0, ...drawn.map((one) => one.start + one.duration));
   return {
-    format: 1, title: "drawn", generator: "test", base_ns: "1700000000000000001", end, time_unit: "ns", span_count: drawn.length,
-    kinds: KINDS.map(([name, letter, code]) => ({ name, letter, code, color: "#0072b2", texture: "plain", lane: "compute", meaning: "" })),
+    format: 1,
+    title: "drawn",
+    generator: "test",
+    base_ns: "1700000000000000001",
+    end,
+    time_unit: "ns",
+    span_count: drawn.length,
+    kinds: KINDS.map(([name, letter, code]) => ({
+      name,
+      letter,
+      code,
+      color: "#0072b2",
+      texture: "plain",
+      lane: "compute",
+      meaning: "",
+    })),
     waits: [],
     ranks: {
-      rank: Array.from({ length: rows }, (_, i) => i), machine: filled<string | null>("m0"), host: filled<string | null>(null),
-      device: filled<string | null>(null), pp: filled<number | null>(null), dp: filled<number | null>(null), tp: filled<number | null>(null),
-      cp: filled<number | null>(null), ep: filled<number | null>(null), pipeline: filled<number | null>(0), stages: Array.from({ length: rows }, (_, i) => [i]),
+      rank: Array.from({ length: rows }, (_, i) => i),
+      machine: filled<string | null>("m0"),
+      host: filled<string | null>(null),
+      device: filled<string | null>(null),
+      pp: filled<number | null>(null),
+      dp: filled<number | null>(null),
+      tp: filled<number | null>(null),
+      cp: filled<number | null>(null),
+      ep: filled<number | null>(null),
+      pipeline: filled<number | null>(0),
+      stages: Array.from({ length: rows }, (_, i) => [i]),
     },
     steps: [{ step: 0, start: 0, end, bubble_fraction: null }],
-    clocks: [], diagnostics: [], sections: [], levels: [], tile_bins: 0, tile_rows: 0,
+    clocks: [],
+    diagnostics: [],
+    sections: [],
+    levels: [],
+    tile_bins: 0,
+    tile_rows: 0,
   };
 }
 

@@ -8,10 +8,13 @@ const SOURCE = new URL("../src/", import.meta.url);
 const MOST_LINES = 400;
 
 const files = ORDER.flatMap((folder) =>
-  readdirSync(new URL(folder, SOURCE)).filter((file) => /\.tsx?$/.test(file)).map((file) => `${folder}/${file}`),
+  readdirSync(new URL(folder, SOURCE))
+    .filter((file) => /\.tsx?$/.test(file))
+    .map((file) => `${folder}/${file}`),
 );
 
-it("there is nothing beside the folders", () => expect(readdirSync(SOURCE).sort()).toEqual([...ORDER].sort()));
+it("there is nothing beside the folders", () =>
+  expect(readdirSync(SOURCE).sort()).toEqual([...ORDER].sort()));
 
 it.each(files)("%s imports one way and is of a readable size", (file) => {
   const text = readFileSync(new URL(file, SOURCE), "utf8");
@@ -21,7 +24,10 @@ it.each(files)("%s imports one way and is of a readable size", (file) => {
   expect(text.split("\n").length).toBeLessThanOrEqual(MOST_LINES);
 });
 
-it.each(files.filter((file) => /^(model|layout)\//.test(file) && !file.endsWith("embedded.ts")))("%s needs no browser", (file) => {
-  const text = readFileSync(new URL(file, SOURCE), "utf8");
-  expect(text).not.toMatch(/\b(document|window)\./);
-});
+it.each(files.filter((file) => /^(model|layout)\//.test(file) && !file.endsWith("embedded.ts")))(
+  "%s needs no browser",
+  (file) => {
+    const text = readFileSync(new URL(file, SOURCE), "utf8");
+    expect(text).not.toMatch(/\b(document|window)\./);
+  },
+);

@@ -109,9 +109,11 @@ def test_both_draw_the_same_picture(page, browser, extras, tmp_path):
         each.wait_for_function(
             "() => window.stagescopeViewer && document.querySelector('.canvas-box canvas')"
         )
-        each.evaluate("() => window.stagescopeViewer.fitAll()")
+        each.evaluate("() => window.stagescopeViewer.camera.fitAll()")
         each.wait_for_load_state("networkidle")
-        each.evaluate("() => { const v = window.stagescopeViewer; v.view.value = {start: 0, end: 3e7}; }")
+        each.evaluate(
+            "() => { const v = window.stagescopeViewer; v.camera.view.value = {start: 0, end: 3e7}; }"
+        )
         each.wait_for_timeout(1000)
         pictures.append(each.locator(".canvas-box canvas").first.evaluate("(canvas) => canvas.toDataURL()"))
     alone.close()

@@ -102,7 +102,7 @@ def test_a_directory_that_is_being_written_is_offered_anew_and_shown_when_asked_
         page.evaluate(LOOK_NOW)
         page.wait_for_timeout(300)
         assert not page.get_by_role("button", name=OFFER).is_visible()
-        page.evaluate("() => window.stagescopeViewer.setRange({start: 0, end: 5e6, rows: [0, 1]})")
+        page.evaluate("() => window.stagescopeViewer.selection.setRange({start: 0, end: 5e6, rows: [0, 1]})")
         page.evaluate("() => window.stagescopeViewer.select(1)")
         page.wait_for_function("() => location.hash.includes('span=1')")
         address = page.url
@@ -116,12 +116,14 @@ def test_a_directory_that_is_being_written_is_offered_anew_and_shown_when_asked_
         assert page.evaluate("() => window.stagescopeViewer.meta.span_count") == 8
         button.click()
         page.wait_for_function("() => window.stagescopeViewer?.meta.span_count === 20")
-        assert page.evaluate("() => window.stagescopeViewer.range.value") == {
+        assert page.evaluate("() => window.stagescopeViewer.selection.range.value") == {
             "start": 0,
             "end": 5e6,
             "rows": [0, 1],
         }
-        assert page.evaluate("() => window.stagescopeViewer.selected.value") is None  # another span by now
+        assert (
+            page.evaluate("() => window.stagescopeViewer.selection.selected.value") is None
+        )  # another span by now
         assert not page.get_by_role("button", name=OFFER).is_visible()
 
 
@@ -162,8 +164,8 @@ def test_links_that_are_too_many_leave_the_block_selected(visit, tmp_path, monke
             "async () => (await window.stagescopeViewer.source.search('kind:B stage:0')).at(0)"
         )
         page.evaluate("(id) => window.stagescopeViewer.select(id)", action["id"])
-        page.evaluate("(span) => window.stagescopeViewer.hoverOver(span)", action)
-        assert page.evaluate("() => window.stagescopeViewer.selected.value.id") == action["id"]
+        page.evaluate("(span) => window.stagescopeViewer.selection.hoverOver(span)", action)
+        assert page.evaluate("() => window.stagescopeViewer.selection.selected.value.id") == action["id"]
         assert "too many" in page.locator("[role=status]").inner_text()
 
 

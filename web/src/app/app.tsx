@@ -18,7 +18,7 @@ import { Side } from "../panels/side";
 import { Steps } from "../panels/steps";
 import { VisibleTable } from "../panels/table";
 import { Chart } from "./chart";
-import { NO_EXTRAS, readExtras, waitedFor, type Extras } from "./extras";
+import { type Extras, NO_EXTRAS, readExtras, waitedFor } from "./extras";
 import { watchFreshness } from "./freshness";
 import { listenToKeys } from "./keys";
 
@@ -59,7 +59,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
       clearTimeout(timer);
     };
   }, [viewer]);
-  const isOpen = viewer.panel.value !== "none";
+  const isOpen = viewer.display.panel.value !== "none";
   return (
     <div class={isOpen ? "app" : "app closed"}>
       <Header viewer={viewer} page={page} searchBox={searchBox} />
@@ -71,19 +71,30 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
         <Legend viewer={viewer} chunkCount={chunkCount} waits={extras.waits} />
         <Chart viewer={viewer} painter={painter} layers={extras.layers} />
         <Steps viewer={viewer} palette={palette} />
-        {viewer.flags.value.has("table") && <VisibleTable viewer={viewer} />}
+        {viewer.display.flags.value.has("table") && <VisibleTable viewer={viewer} />}
       </main>
       {isOpen && (
         <Side
-          viewer={viewer} page={page} changes={extras.changes} verdict={extras.verdict} ledger={extras.ledger} idle={extras.idle}
+          viewer={viewer}
+          page={page}
+          changes={extras.changes}
+          verdict={extras.verdict}
+          ledger={extras.ledger}
+          idle={extras.idle}
           waitedFor={(span) => waitedFor(viewer.meta, extras.layers.idle, span)}
         />
       )}
-      {viewer.dialog.value === "help" && <Help viewer={viewer} />}
-      {viewer.dialog.value === "palette" && <Palette viewer={viewer} page={page} />}
-      <p class="sr-only" role="status" aria-live="polite">{viewer.said.value}</p>
+      {viewer.display.dialog.value === "help" && <Help viewer={viewer} />}
+      {viewer.display.dialog.value === "palette" && <Palette viewer={viewer} page={page} />}
+      <p class="sr-only" role="status" aria-live="polite">
+        {viewer.announcement.value}
+      </p>
       <input
-        ref={otherRun} type="file" accept=".html,text/html" hidden aria-label="Page of another run"
+        ref={otherRun}
+        type="file"
+        accept=".html,text/html"
+        hidden
+        aria-label="Page of another run"
         onChange={(event) => void openOther(viewer, event.currentTarget.files?.[0])}
       />
     </div>
@@ -114,7 +125,8 @@ function Missing({ words, errors, where }: { words: string; errors: Diagnostic[]
   if (!first) return null;
   return (
     <p role="note">
-      <b>{words}</b> {first.rank === null ? "" : `rank ${first.rank}: `}{first.message}
+      <b>{words}</b> {first.rank === null ? "" : `rank ${first.rank}: `}
+      {first.message}
       {errors.length > 1 ? ` And ${errors.length - 1} more${where}.` : ""}
     </p>
   );
@@ -129,7 +141,8 @@ async function openOther(viewer: Viewer, file: File | undefined): Promise<void> 
   viewer.problem.value = "";
   try {
     const own = viewer.source;
-    if (!(own instanceof EmbeddedSource)) throw new Error("Runs can be compared in a page only, not on the server.");
+    if (!(own instanceof EmbeddedSource))
+      throw new Error("Runs can be compared in a page only, not on the server.");
     const other = await openPage(new DOMParser().parseFromString(await file.text(), "text/html"));
     const comparison = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
     compareWith(viewer, comparison);

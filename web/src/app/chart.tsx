@@ -6,10 +6,10 @@ import { useEffect, useRef } from "preact/hooks";
 import { AXIS_HEIGHT, type Layers } from "../draw/scene";
 import type { TimelinePainter } from "../draw/timeline";
 import type { Viewer } from "../layout/viewer";
-import { RowLabels, RowScroller } from "../panels/rows";
 import { durationText } from "../model/time";
-import { isDark } from "./theme";
+import { RowLabels, RowScroller } from "../panels/rows";
 import { listen } from "./gestures";
+import { isDark } from "./theme";
 
 const LEAST_WIDTH = 80;
 
@@ -26,7 +26,10 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
   useEffect(() => {
     const observer = new ResizeObserver(([entry]) => {
       const { width, height } = entry!.contentRect;
-      viewer.size.value = { width: Math.max(Math.floor(width), LEAST_WIDTH), height: Math.max(Math.floor(height) - AXIS_HEIGHT, 20) };
+      viewer.display.size.value = {
+        width: Math.max(Math.floor(width), LEAST_WIDTH),
+        height: Math.max(Math.floor(height) - AXIS_HEIGHT, 20),
+      };
     });
     observer.observe(box.current!);
     return () => observer.disconnect();
@@ -36,7 +39,8 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
     let frame = 0;
     const draw = (): void => {
       frame = 0;
-      if (canvas.current) painter.draw(canvas.current, viewer.size.peek(), isDark(viewer.theme.peek()), layers);
+      if (canvas.current)
+        painter.draw(canvas.current, viewer.display.size.peek(), isDark(viewer.display.theme.peek()), layers);
     };
     const stop = effect(() => {
       touch(viewer);
@@ -55,8 +59,12 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
       <RowLabels viewer={viewer} top={AXIS_HEIGHT} />
       <div class="canvas-box" ref={box}>
         <canvas
-          ref={canvas} class={viewer.measuring.value ? "measuring" : ""}
-          tabIndex={0} role="application" aria-roledescription="pipeline diagram" aria-label="Pipeline diagram: a row per rank, time to the right. Arrow keys go from block to block, W and S zoom, A and D move."
+          ref={canvas}
+          class={viewer.selection.measuring.value ? "measuring" : ""}
+          tabIndex={0}
+          role="application"
+          aria-roledescription="pipeline diagram"
+          aria-label="Pipeline diagram: a row per rank, time to the right. Arrow keys go from block to block, W and S zoom, A and D move."
         />
         <RowScroller viewer={viewer} top={AXIS_HEIGHT} />
         <Readout viewer={viewer} />
@@ -69,25 +77,46 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
 /** Name every signal that the picture depends on. */
 function touch(viewer: Viewer): void {
   void [
-    viewer.view.value, viewer.scroll.value, viewer.size.value, viewer.rows.value, viewer.flags.value, viewer.ideal.value,
-    viewer.theme.value, viewer.hiddenKinds.value, viewer.waitFilter.value, viewer.hover.value, viewer.hoverLinks.value,
-    viewer.selected.value, viewer.chain.value, viewer.range.value, viewer.found.value, viewer.comparison.value, viewer.revision.value,
+    viewer.camera.view.value,
+    viewer.display.scroll.value,
+    viewer.display.size.value,
+    viewer.display.rows.value,
+    viewer.display.flags.value,
+    viewer.display.ideal.value,
+    viewer.display.theme.value,
+    viewer.display.hiddenKinds.value,
+    viewer.display.waitFilter.value,
+    viewer.selection.hover.value,
+    viewer.selection.hoverLinks.value,
+    viewer.selection.selected.value,
+    viewer.selection.chain.value,
+    viewer.selection.range.value,
+    viewer.search.found.value,
+    viewer.comparison.value,
+    viewer.revision.value,
   ];
 }
 
 /** Why there is nothing to see, where there is not. */
 function EmptyNote({ viewer }: { viewer: Viewer }) {
   const isEmpty = viewer.meta.span_count === 0;
-  if (!isEmpty && viewer.rows.value.placed.length > 0) return null;
-  return <p class="empty-note">{isEmpty ? "Nothing was recorded: this run has no spans." : "Every row is hidden. Show them again under View, or with Shift+H."}</p>;
+  if (!isEmpty && viewer.display.rows.value.placed.length > 0) return null;
+  return (
+    <p class="empty-note">
+      {isEmpty
+        ? "Nothing was recorded: this run has no spans."
+        : "Every row is hidden. Show them again under View, or with Shift+H."}
+    </p>
+  );
 }
 
 /** One line above the picture about the block under the pointer; beside the picture, so that it hides no block. */
 function Readout({ viewer }: { viewer: Viewer }) {
-  const span = viewer.hover.value;
+  const span = viewer.selection.hover.value;
   if (!span) return null;
   const words = [viewer.sentence(span), durationText(span.duration, viewer.meta.time_unit)];
-  if (span.wait_duration !== null) words.push(`host blocked ${durationText(span.wait_duration, viewer.meta.time_unit)}`);
+  if (span.wait_duration !== null)
+    words.push(`host blocked ${durationText(span.wait_duration, viewer.meta.time_unit)}`);
   return (
     <p class="readout">
       {words.join(" · ")}

@@ -1,13 +1,13 @@
 /** The results of the analysis, read after the first picture is on the screen. */
 
-import { waitNamed } from "../layout/colors";
 import type { Layers } from "../draw/scene";
 import { NO_LAYERS } from "../draw/timeline";
+import { waitNamed } from "../layout/colors";
 import { EmbeddedSource } from "../model/embedded";
 import { IdleIntervals, type WaitSum } from "../model/idle";
-import { Spans } from "../model/spans";
-import { COMPUTE, type Changes, type Ledger, type Meta, type Verdict, type Wait } from "../model/meta";
+import { type Changes, COMPUTE, type Ledger, type Meta, type Verdict, type Wait } from "../model/meta";
 import type { Source, Span } from "../model/source";
+import { Spans } from "../model/spans";
 import { durationText } from "../model/time";
 import type { WaitedFor } from "../panels/details";
 
@@ -22,17 +22,36 @@ export interface Extras {
   idle: WaitSum[];
 }
 
-export const NO_EXTRAS: Extras = { layers: NO_LAYERS, changes: null, verdict: null, ledger: null, waits: [], idle: [] };
+export const NO_EXTRAS: Extras = {
+  layers: NO_LAYERS,
+  changes: null,
+  verdict: null,
+  ledger: null,
+  waits: [],
+  idle: [],
+};
 
 export async function readExtras(source: Source): Promise<Extras> {
   const [meta, changes, verdict, table, critical, ideal, ledger] = await Promise.all([
-    source.meta(), source.json("comparison"), source.json("verdict"), source.table("idle"), source.table("critical_path"),
-    source.table("ideal"), source.json("ledger"),
+    source.meta(),
+    source.json("comparison"),
+    source.json("verdict"),
+    source.table("idle"),
+    source.table("critical_path"),
+    source.table("ideal"),
+    source.json("ledger"),
   ]);
-  const path = critical ? critical.values("span").filter((_, i) => critical.values("slack_ns")[i] === 0) : new Float64Array(0);
+  const path = critical
+    ? critical.values("span").filter((_, i) => critical.values("slack_ns")[i] === 0)
+    : new Float64Array(0);
   const idle = table && new IdleIntervals(table, source instanceof EmbeddedSource ? source.spans : null);
   return {
-    layers: { idle, critical: critical && new Set(path), criticalIds: [...path], ideal: ideal && new Spans(ideal) },
+    layers: {
+      idle,
+      critical: critical && new Set(path),
+      criticalIds: [...path],
+      ideal: ideal && new Spans(ideal),
+    },
     changes: changes as Changes | null,
     verdict: verdict as Verdict | null,
     ledger: ledger as Ledger | null,
@@ -51,7 +70,12 @@ function inOrder(meta: Meta, names: string[]): Wait[] {
 export function waitedFor(meta: Meta, idle: IdleIntervals | null, span: Span): WaitedFor[] {
   if (!idle || span.lane !== COMPUTE) return [];
   return idle.before(span.row, span.start).map((place) => {
-    const words = [waitNamed(meta, idle.waitingFor(place)).label, idle.text(place)].filter(Boolean).join(": ");
-    return { words: `${durationText(idle.duration[place]!, meta.time_unit)}: ${words}`, id: idle.waitsFor(place) };
+    const words = [waitNamed(meta, idle.waitingFor(place)).label, idle.text(place)]
+      .filter(Boolean)
+      .join(": ");
+    return {
+      words: `${durationText(idle.duration[place]!, meta.time_unit)}: ${words}`,
+      id: idle.waitsFor(place),
+    };
   });
 }

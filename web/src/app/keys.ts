@@ -11,9 +11,12 @@ export function listenToKeys(viewer: Viewer, page: PageActions): () => void {
   const onKey = (event: KeyboardEvent): void => {
     const target = event.target as HTMLElement;
     if (event.defaultPrevented || event.altKey || event.metaKey || OWN_KEYS.has(event.key)) return;
-    if (viewer.dialog.peek() !== "") return;
+    if (viewer.display.dialog.peek() !== "") return;
     if (FIELDS.has(target.tagName) && !event.ctrlKey) return;
-    if (event.key === "Escape") return escape(viewer);
+    if (event.key === "Escape") {
+      cancel(viewer);
+      return;
+    }
     if (/^Arrow|^Page/.test(event.key) && isScrollable(target)) return;
     const command = commandFor(name(event));
     if (!command) return;
@@ -25,10 +28,10 @@ export function listenToKeys(viewer: Viewer, page: PageActions): () => void {
 }
 
 /** Undo what was begun last: measuring, a selection, a selected block. */
-function escape(viewer: Viewer): void {
-  if (viewer.measuring.peek()) viewer.measuring.value = false;
-  else if (viewer.range.peek()) void viewer.setRange(null);
-  else if (viewer.waitFilter.peek()) viewer.waitFilter.value = null;
+function cancel(viewer: Viewer): void {
+  if (viewer.selection.measuring.peek()) viewer.selection.measuring.value = false;
+  else if (viewer.selection.range.peek()) void viewer.selection.setRange(null);
+  else if (viewer.display.waitFilter.peek()) viewer.display.waitFilter.value = null;
   else void viewer.select(null);
 }
 

@@ -7,8 +7,8 @@ import { fromHash, toHash } from "../layout/hash";
 import { restore, shownOf } from "../layout/shown";
 import { Viewer } from "../layout/viewer";
 import { EmbeddedSource, hasData, openPage } from "../model/embedded";
-import { openServer } from "../model/server";
 import type { Meta } from "../model/meta";
+import { openServer } from "../model/server";
 import type { Source } from "../model/source";
 import { App } from "./app";
 import { applyTheme, darkSystem } from "./theme";
@@ -47,7 +47,9 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
   };
   const copyLink = (): void => {
     write();
-    void copy(location.href).then((ok) => viewer.say(ok ? "the link is on the clipboard" : "the address bar has the link"));
+    void copy(location.href).then((ok) =>
+      viewer.say(ok ? "the link is on the clipboard" : "the address bar has the link"),
+    );
   };
   const reload = (): void => {
     // A span has another number in other data.
@@ -56,14 +58,14 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
     location.reload();
   };
   await restore(viewer, fromHash(location.hash));
-  effect(() => applyTheme(viewer.theme.value));
+  effect(() => applyTheme(viewer.display.theme.value));
   darkSystem.addEventListener("change", () => {
-    applyTheme(viewer.theme.peek());
+    applyTheme(viewer.display.theme.peek());
     viewer.revision.value += 1;
   });
   for (const event of ["beforeprint", "afterprint"])
     window.addEventListener(event, () => {
-      applyTheme(viewer.theme.peek());
+      applyTheme(viewer.display.theme.peek());
       viewer.revision.value += 1;
     });
   effect(() => {
@@ -75,7 +77,10 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
     if (location.hash.slice(1) !== written) void restore(viewer, fromHash(location.hash));
   });
   place.textContent = "";
-  render(<App viewer={viewer} chunkCount={chunkCount(source, meta)} copyLink={copyLink} reload={reload} />, place);
+  render(
+    <App viewer={viewer} chunkCount={chunkCount(source, meta)} copyLink={copyLink} reload={reload} />,
+    place,
+  );
 }
 
 /** Chunks of the rank that has most. */

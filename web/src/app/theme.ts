@@ -9,5 +9,5 @@ export function isDark(theme: Theme): boolean {
 }
 
 export function applyTheme(theme: Theme): void {
-  document.documentElement.dataset["theme"] = isDark(theme) ? "dark" : "light";
+  document.documentElement.dataset.theme = isDark(theme) ? "dark" : "light";
 }

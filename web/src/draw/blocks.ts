@@ -1,12 +1,12 @@
 /** Spans: those too narrow for a shape as pixels, the others as textured blocks with their micro-batch. */
 
+import { type Block, type Paint, type Palette, paintTrack, paintWaits } from "../layout/bins";
 import { chunkColor, mix, pixelPalette, textColor } from "../layout/colors";
-import { paintTrack, paintWaits, type Block, type Paint, type Palette } from "../layout/bins";
 import { COMM, COMPUTE, HOST, isAction, type Kind } from "../model/meta";
-import { shortDuration } from "../model/time";
 import type { Spans, Tile } from "../model/spans";
-import { Strips } from "./strips";
+import { shortDuration } from "../model/time";
 import type { DrawnRow, Scene } from "./scene";
+import { Strips } from "./strips";
 
 const BLOCK_WIDTH = 7;
 const MOST_BLOCKS = 9000;
@@ -57,7 +57,10 @@ export class BlockPainter {
   color(kind: number, chunk: number): string {
     const key = kind * 1024 + chunk;
     let color = this.colors.get(key);
-    if (!color) this.colors.set(key, (color = chunkColor(this.kinds[kind]?.color ?? "#bdbdbd", chunk, this.chunks)));
+    if (!color) {
+      color = chunkColor(this.kinds[kind]?.color ?? "#bdbdbd", chunk, this.chunks);
+      this.colors.set(key, color);
+    }
     return color;
   }
 
@@ -69,7 +72,9 @@ export class BlockPainter {
     const depth = Math.max(1, ...scene.tiles.map((tile) => this.depth(tile.spans)));
     const waitLine = bands.length * depth;
     const withWaits =
-      scene.viewer.flags.value.has("waits") && !scene.viewer.comparison.value && (scene.rows[0]?.mainHeight ?? 0) >= LEAST_WAITED_HEIGHT;
+      scene.viewer.display.flags.value.has("waits") &&
+      !scene.viewer.comparison.value &&
+      (scene.rows[0]?.mainHeight ?? 0) >= LEAST_WAITED_HEIGHT;
     this.strips.begin(width, waitLine + (withWaits ? scene.rows.length : 0));
     const blockWidth = this.blockWidth(scene, bands.length) * scene.ratio;
     const paint: Paint = { ...this.paint(scene, width), depth, blockWidth };
@@ -78,7 +83,8 @@ export class BlockPainter {
         const inTile = { ...paint, depth: this.depth(tile.spans), override: this.overrideOf(scene, tile) };
         const track = tile.spans.track(band.row.row, band.lane);
         const at = band.line * depth * width;
-        for (const block of paintTrack(tile, track, inTile, this.strips.lines, at)) blocks.push(placed(block, band));
+        for (const block of paintTrack(tile, track, inTile, this.strips.lines, at))
+          blocks.push(placed(block, band));
         for (let line = inTile.depth; line < depth && inTile.depth === 1; line++)
           this.strips.lines.copyWithin(at + line * width, at, at + width);
       }
@@ -94,9 +100,16 @@ export class BlockPainter {
 
   private paint(scene: Scene, width: number): Omit<Paint, "depth" | "blockWidth"> {
     const hidden = new Uint8Array(256);
-    for (const code of scene.viewer.hiddenKinds.value) hidden[code] = 1;
+    for (const code of scene.viewer.display.hiddenKinds.value) hidden[code] = 1;
     const { view } = scene;
-    return { view, width, palette: this.palette, hiddenKinds: hidden, wanted: scene.viewer.wanted(), override: null };
+    return {
+      view,
+      width,
+      palette: this.palette,
+      hiddenKinds: hidden,
+      wanted: scene.viewer.search.matcher(),
+      override: null,
+    };
   }
 
   /** Narrow blocks cost more than they show where there are very many. */
@@ -107,7 +120,7 @@ export class BlockPainter {
 
   private bands(scene: Scene, withGhost: boolean): Band[] {
     const bands: Band[] = [];
-    const { flags } = scene.viewer;
+    const { flags } = scene.viewer.display;
     const add = (row: DrawnRow, lane: number, top: number, height: number, isMain: boolean): void =>
       void bands.push({ row, lane, top, height, isMain, line: bands.length });
     for (const row of scene.rows) {
@@ -115,7 +128,8 @@ export class BlockPainter {
         scene.tiles.some((tile) => tile.spans.track(row.row, lane)[0] < tile.spans.track(row.row, lane)[1]);
       const main = has(COMPUTE) ? COMPUTE : has(HOST) ? HOST : COMPUTE;
       add(row, main, row.mainTop, row.mainHeight, true);
-      if (row.thinHeight > 0 && flags.value.has("host") && main !== HOST) add(row, HOST, row.thinTop, row.thinHeight, false);
+      if (row.thinHeight > 0 && flags.value.has("host") && main !== HOST)
+        add(row, HOST, row.thinTop, row.thinHeight, false);
       if (row.thinHeight > 0 && flags.value.has("comm")) add(row, COMM, row.thinTop, row.thinHeight, false);
       if (withGhost && row.ghostHeight > 0) add(row, -1, row.ghostTop, row.ghostHeight, false);
     }
@@ -125,15 +139,19 @@ export class BlockPainter {
   private depth(spans: Spans): number {
     let depth = this.depths.get(spans);
     if (depth === undefined) {
-      const most = spans.table.has("sublanes") ? spans.table.ints("sublanes").reduce((a, b) => (a > b ? a : b), 1) : 1;
-      this.depths.set(spans, (depth = PAIR_DEPTHS[Math.min(most, 4) - 1] ?? 1));
+      const most = spans.table.has("sublanes")
+        ? spans.table.ints("sublanes").reduce((a, b) => (a > b ? a : b), 1)
+        : 1;
+      depth = PAIR_DEPTHS[Math.min(most, 4) - 1] ?? 1;
+      this.depths.set(spans, depth);
     }
     return depth;
   }
 
   private overrideOf(scene: Scene, tile: Tile): Int32Array | null {
     const comparison = scene.viewer.comparison.value;
-    if (!comparison || tile.spans.count !== comparison.delta.length || tile.spans === comparison.spans) return null;
+    if (!comparison || tile.spans.count !== comparison.delta.length || tile.spans === comparison.spans)
+      return null;
     if (this.override?.of !== comparison.delta) {
       const colors = Int32Array.from(comparison.delta, (delta) => swapped(deltaColor(delta)));
       this.override = { of: comparison.delta, colors };
@@ -152,7 +170,12 @@ export class BlockPainter {
       const lines = height >= depth ? depth : 1;
       for (let line = 0; line < lines; line++) {
         const from = Math.round((height * line) / lines);
-        this.strips.draw(pen, band.line * depth + line, top + from, Math.round((height * (line + 1)) / lines) - from);
+        this.strips.draw(
+          pen,
+          band.line * depth + line,
+          top + from,
+          Math.round((height * (line + 1)) / lines) - from,
+        );
       }
     }
     if (waitLine >= 0)
@@ -165,21 +188,26 @@ export class BlockPainter {
 
   private drawBlocks(scene: Scene, blocks: Drawable[]): void {
     const { pen } = scene;
-    const wanted = scene.viewer.wanted();
+    const wanted = scene.viewer.search.matcher();
     const delta = scene.viewer.comparison.value?.delta;
     const labels: [Drawable, string][] = [];
     for (const block of blocks) {
       const { spans } = block.tile;
       const kind = this.kinds[spans.kind[block.place]!];
-      const chunk = isAction(kind) && spans.table.has("chunk") ? Math.max(spans.table.ints("chunk")[block.place]!, 0) : 0;
-      const isCompared = delta !== undefined && spans.count === delta.length && spans !== scene.viewer.comparison.value!.spans;
-      const color = isCompared ? deltaColor(delta[block.place]!) : this.color(spans.kind[block.place]!, chunk);
+      const chunk =
+        isAction(kind) && spans.table.has("chunk") ? Math.max(spans.table.ints("chunk")[block.place]!, 0) : 0;
+      const isCompared =
+        delta !== undefined && spans.count === delta.length && spans !== scene.viewer.comparison.value!.spans;
+      const color = isCompared
+        ? deltaColor(delta[block.place]!)
+        : this.color(spans.kind[block.place]!, chunk);
       const left = block.left / scene.ratio;
       const width = (block.right - block.left) / scene.ratio;
       pen.globalAlpha = wanted && !wanted(spans, block.place) ? 0.16 : 1;
       pen.fillStyle = color;
       pen.fillRect(left, block.y, Math.max(width - 0.75, 0.75), block.height);
-      const overlay = kind && !isCompared && block.height >= 9 ? scene.textures.overlay(kind.texture, color) : null;
+      const overlay =
+        kind && !isCompared && block.height >= 9 ? scene.textures.overlay(kind.texture, color) : null;
       if (overlay) {
         pen.fillStyle = overlay;
         pen.fillRect(left, block.y, Math.max(width - 0.75, 0.75), block.height);
@@ -210,7 +238,10 @@ export class BlockPainter {
     const middle = left + width / 2;
     const y = block.y + block.height / 2 + 0.5;
     // A cost beside the micro-batch would be one bare number beside another.
-    if (scene.unit === "cost") return pen.fillText(text, middle, y);
+    if (scene.unit === "cost") {
+      pen.fillText(text, middle, y);
+      return;
+    }
     const duration = shortDuration(spans.duration[block.place]!, scene.unit);
     const room = width - text.length * digit;
     if (block.height >= 30 && width >= duration.length * 5.6 + 8) {
@@ -223,7 +254,13 @@ export class BlockPainter {
     } else pen.fillText(text, middle, y);
   }
 
-  private drawDuration(pen: CanvasRenderingContext2D, scene: Scene, text: string, at: number, y: number): void {
+  private drawDuration(
+    pen: CanvasRenderingContext2D,
+    scene: Scene,
+    text: string,
+    at: number,
+    y: number,
+  ): void {
     this.setFont(pen, `10px ${scene.inks.fontFamily}`);
     pen.globalAlpha = 0.85;
     pen.fillText(text, at, y);
@@ -250,7 +287,9 @@ function swapped(color: string): number {
 }
 
 function ghostOf(scene: Scene): Tile | null {
-  const spans = scene.viewer.comparison.value?.spans ?? (scene.viewer.ideal.value === "under" ? scene.layers.ideal : null);
+  const spans =
+    scene.viewer.comparison.value?.spans ??
+    (scene.viewer.display.ideal.value === "under" ? scene.layers.ideal : null);
   return spans && { spans, start: -Infinity, end: Infinity };
 }
 

@@ -1,10 +1,10 @@
 /** Overlays: idle intervals by what was waited for, clock error, ideal outlines, critical path, arrows, selection. */
 
-import { COMPUTE, COMM, HOST } from "../model/meta";
-import type { Links, Span } from "../model/source";
 import { waitNamed } from "../layout/colors";
 import { clamp, length } from "../layout/view";
-import { x, type DrawnRow, type Scene } from "./scene";
+import { COMM, COMPUTE, HOST } from "../model/meta";
+import type { Links, Span } from "../model/source";
+import { type DrawnRow, type Scene, x } from "./scene";
 
 const LEAST_IDLE_WIDTH = 2;
 /** Lower rows are tinted: a hatch would be noise. */
@@ -15,9 +15,9 @@ const MOST_ROW_GAP = 20;
 
 export function drawIdle(scene: Scene): void {
   const { idle } = scene.layers;
-  if (!idle || !scene.viewer.flags.value.has("idle")) return;
+  if (!idle || !scene.viewer.display.flags.value.has("idle")) return;
   const { pen, view } = scene;
-  const filter = scene.viewer.waitFilter.value;
+  const filter = scene.viewer.display.waitFilter.value;
   const styles = idle.waits.map((name) => {
     if (filter && !filter.has(name)) return null;
     const { color, texture } = waitNamed(scene.viewer.meta, name);
@@ -45,7 +45,7 @@ export function drawIdle(scene: Scene): void {
 /** Whiskers at the edges of blocks: how far off the clock of their machine may be. */
 export function drawClockErrors(scene: Scene): void {
   const { pen, viewer } = scene;
-  if (!viewer.flags.value.has("clocks")) return;
+  if (!viewer.display.flags.value.has("clocks")) return;
   const errors = new Map(viewer.meta.clocks.map((clock) => [clock.machine, clock]));
   pen.strokeStyle = scene.inks.ink;
   pen.lineWidth = 1;
@@ -67,7 +67,11 @@ function* edgesOf(scene: Scene, row: DrawnRow): Generator<number> {
   let budget = 600;
   for (const { spans } of scene.tiles) {
     const [from, to] = spans.track(row.row, COMPUTE);
-    for (let i = spans.firstReaching(scene.view.start, from, to); i < to && spans.start[i]! < scene.view.end; i++) {
+    for (
+      let i = spans.firstReaching(scene.view.start, from, to);
+      i < to && spans.start[i]! < scene.view.end;
+      i++
+    ) {
       if (budget-- <= 0) return;
       if (x(scene, spans.end(i)) - x(scene, spans.start[i]!) < 4) continue;
       yield x(scene, spans.start[i]!);
@@ -76,7 +80,13 @@ function* edgesOf(scene: Scene, row: DrawnRow): Generator<number> {
   }
 }
 
-function whisker(pen: CanvasRenderingContext2D, edge: number, low: number, high: number, row: DrawnRow): void {
+function whisker(
+  pen: CanvasRenderingContext2D,
+  edge: number,
+  low: number,
+  high: number,
+  row: DrawnRow,
+): void {
   const y = row.mainTop + row.mainHeight * 0.22;
   const cap = Math.min(3, row.mainHeight * 0.12);
   pen.moveTo(edge + low, y);
@@ -89,7 +99,7 @@ function whisker(pen: CanvasRenderingContext2D, edge: number, low: number, high:
 
 export function drawIdealOutlines(scene: Scene): void {
   const { ideal } = scene.layers;
-  if (!ideal || scene.viewer.ideal.value !== "over") return;
+  if (!ideal || scene.viewer.display.ideal.value !== "over") return;
   const { pen } = scene;
   pen.save();
   pen.strokeStyle = scene.inks.ink;
@@ -98,7 +108,11 @@ export function drawIdealOutlines(scene: Scene): void {
   pen.beginPath();
   for (const row of scene.rows) {
     const [from, to] = ideal.track(row.row, COMPUTE);
-    for (let i = ideal.firstReaching(scene.view.start, from, to); i < to && ideal.start[i]! < scene.view.end; i++) {
+    for (
+      let i = ideal.firstReaching(scene.view.start, from, to);
+      i < to && ideal.start[i]! < scene.view.end;
+      i++
+    ) {
       const left = x(scene, ideal.start[i]!);
       const width = x(scene, ideal.end(i)) - left;
       if (width >= 3) pen.rect(left, row.mainTop + 1.5, width - 1, row.mainHeight - 3);
@@ -110,7 +124,7 @@ export function drawIdealOutlines(scene: Scene): void {
 
 export function drawCriticalPath(scene: Scene): void {
   const { criticalIds } = scene.layers;
-  if (criticalIds.length === 0 || !scene.viewer.flags.value.has("critical")) return;
+  if (criticalIds.length === 0 || !scene.viewer.display.flags.value.has("critical")) return;
   const { pen } = scene;
   const spans = scene.tiles[0]?.spans;
   if (!spans || spans.isBinned) return;
@@ -144,7 +158,7 @@ export function drawCriticalPath(scene: Scene): void {
 }
 
 export function drawLinks(scene: Scene, links: Links | null, width: number): void {
-  if (!links || !scene.viewer.flags.value.has("arrows")) return;
+  if (!links || !scene.viewer.display.flags.value.has("arrows")) return;
   const { pen } = scene;
   const byId = new Map(links.spans.map((span) => [span.id, span]));
   pen.strokeStyle = pen.fillStyle = scene.inks.ink;
@@ -216,7 +230,7 @@ function bandOf(scene: Scene, span: Span, row: DrawnRow): [number, number] {
 
 /** The selected time on its rows: tinted, and framed where rows lie beside each other. */
 export function drawRange(scene: Scene): void {
-  const range = scene.viewer.range.value;
+  const range = scene.viewer.selection.range.value;
   if (!range) return;
   const { pen } = scene;
   const left = Math.round(x(scene, range.start)) + 0.5;

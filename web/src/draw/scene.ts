@@ -1,13 +1,13 @@
 /** What one picture is drawn from. */
 
-import type { Viewer } from "../layout/viewer";
 import type { PlacedRow } from "../layout/rows";
 import { pixelOf, type View } from "../layout/view";
-import type { Spans, Tile } from "../model/spans";
+import type { Viewer } from "../layout/viewer";
 import type { IdleIntervals } from "../model/idle";
-import type { Inks } from "./theme";
-import type { Textures } from "./textures";
+import type { Spans, Tile } from "../model/spans";
 import type { TimeUnit } from "../model/time";
+import type { Textures } from "./textures";
+import type { Inks } from "./theme";
 
 export const AXIS_HEIGHT = 34;
 

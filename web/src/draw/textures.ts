@@ -1,7 +1,7 @@
 /** Textures of the kinds and hatches of idle time, as repeating patterns: color is never the only sign. */
 
-import type { Texture } from "../model/meta";
 import { contrast } from "../layout/colors";
+import type { Texture } from "../model/meta";
 
 const TILE = 6;
 const LIGHT_BELOW_CONTRAST = 3;
@@ -9,10 +9,21 @@ const LIGHT_BELOW_CONTRAST = 3;
 /** Pen moves in a tile of 6 x 6, as in exporters/pictures/legend.py. */
 const STROKES: Record<Texture, [number, number, number, number][]> = {
   plain: [],
-  rising: [[-1, 7, 7, -1], [-1, 1, 1, -1], [5, 7, 7, 5]],
-  falling: [[-1, -1, 7, 7], [5, -1, 7, 1], [-1, 5, 1, 7]],
+  rising: [
+    [-1, 7, 7, -1],
+    [-1, 1, 1, -1],
+    [5, 7, 7, 5],
+  ],
+  falling: [
+    [-1, -1, 7, 7],
+    [5, -1, 7, 1],
+    [-1, 5, 1, 7],
+  ],
   dots: [[2.2, 3, 3.8, 3]],
-  cross: [[-1, 7, 7, -1], [-1, -1, 7, 7]],
+  cross: [
+    [-1, 7, 7, -1],
+    [-1, -1, 7, 7],
+  ],
   bars: [[3, -1, 3, 7]],
 };
 
@@ -25,7 +36,11 @@ export class Textures {
   overlay(texture: Texture, color: string): CanvasPattern | null {
     if (texture === "plain") return null;
     const isLight = contrast(color, "#ffffff") < LIGHT_BELOW_CONTRAST;
-    return this.pattern(texture, isLight ? "rgba(26,26,26,.22)" : "rgba(255,255,255,.3)", texture === "dots" ? 1.6 : 1);
+    return this.pattern(
+      texture,
+      isLight ? "rgba(26,26,26,.22)" : "rgba(255,255,255,.3)",
+      texture === "dots" ? 1.6 : 1,
+    );
   }
 
   /** Opaque strokes that fill idle time; no span has such a look. */
@@ -36,7 +51,10 @@ export class Textures {
   private pattern(texture: Texture, color: string, lineWidth: number): CanvasPattern | null {
     const key = `${texture} ${color}`;
     let pattern = this.made.get(key);
-    if (pattern === undefined) this.made.set(key, (pattern = this.make(texture, color, lineWidth)));
+    if (pattern === undefined) {
+      pattern = this.make(texture, color, lineWidth);
+      this.made.set(key, pattern);
+    }
     return pattern;
   }
 

@@ -1,15 +1,15 @@
 /** The pipeline picture: axis, tracks, blocks, and what lies over them. */
 
-import type { Viewer } from "../layout/viewer";
-import { axisTicks } from "../layout/ticks";
 import { visibleRows } from "../layout/rows";
+import { axisTicks } from "../layout/ticks";
 import { length } from "../layout/view";
+import type { Viewer } from "../layout/viewer";
 import { durationText } from "../model/time";
 import { BlockPainter } from "./blocks";
 import * as overlays from "./overlays";
-import { AXIS_HEIGHT, x, type DrawnRow, type Layers, type Scene } from "./scene";
+import { AXIS_HEIGHT, type DrawnRow, type Layers, type Scene, x } from "./scene";
 import { Textures } from "./textures";
-import { DARK, LIGHT, type Inks } from "./theme";
+import { DARK, type Inks, LIGHT } from "./theme";
 
 const THIN_FRACTION = 0.24;
 const GHOST_FRACTION = 0.36;
@@ -30,7 +30,12 @@ export class TimelinePainter {
   }
 
   /** Draw everything anew; `size` is in CSS pixels. */
-  draw(canvas: HTMLCanvasElement, size: { width: number; height: number }, isDark: boolean, layers: Layers): void {
+  draw(
+    canvas: HTMLCanvasElement,
+    size: { width: number; height: number },
+    isDark: boolean,
+    layers: Layers,
+  ): void {
     const ratio = window.devicePixelRatio || 1;
     const { width } = size;
     const height = size.height + AXIS_HEIGHT;
@@ -41,7 +46,10 @@ export class TimelinePainter {
     // Here and not by the page, so that what is not drawn anew yet is never stretched.
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
-    if (this.ratio !== ratio) this.textures = new Textures((this.ratio = ratio));
+    if (this.ratio !== ratio) {
+      this.ratio = ratio;
+      this.textures = new Textures(ratio);
+    }
     const pen = canvas.getContext("2d", { alpha: false })!;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     const scene = this.scene(pen, width, height, ratio, isDark ? DARK : LIGHT, layers);
@@ -59,22 +67,41 @@ export class TimelinePainter {
     overlays.drawClockErrors(scene);
     overlays.drawCriticalPath(scene);
     overlays.drawRange(scene);
-    overlays.drawLinks(scene, this.viewer.chain.value, 1.4);
-    overlays.drawLinks(scene, this.viewer.hoverLinks.value, 1.8);
-    overlays.drawFrame(scene, this.viewer.hover.value, 1);
-    overlays.drawFrame(scene, this.viewer.selected.value, 2);
+    overlays.drawLinks(scene, this.viewer.selection.chain.value, 1.4);
+    overlays.drawLinks(scene, this.viewer.selection.hoverLinks.value, 1.8);
+    overlays.drawFrame(scene, this.viewer.selection.hover.value, 1);
+    overlays.drawFrame(scene, this.viewer.selection.selected.value, 2);
     pen.restore();
   }
 
   private scene(
-    pen: CanvasRenderingContext2D, width: number, height: number, ratio: number, inks: Inks, layers: Layers,
+    pen: CanvasRenderingContext2D,
+    width: number,
+    height: number,
+    ratio: number,
+    inks: Inks,
+    layers: Layers,
   ): Scene {
     const { viewer } = this;
-    const view = viewer.view.value;
+    const view = viewer.camera.view.value;
     const rows = this.drawnRows(height, layers);
-    const request = { start: view.start, end: view.end, rows: rows.map((row) => row.row), ns_per_pixel: length(view) / width };
+    const request = {
+      start: view.start,
+      end: view.end,
+      rows: rows.map((row) => row.row),
+      ns_per_pixel: length(view) / width,
+    };
     return {
-      pen, viewer, inks, textures: this.textures, view, width, height, ratio, rows, layers,
+      pen,
+      viewer,
+      inks,
+      textures: this.textures,
+      view,
+      width,
+      height,
+      ratio,
+      rows,
+      layers,
       drawn: new Map(rows.map((row) => [row.row, row])),
       tiles: viewer.source.tiles(request),
       unit: viewer.meta.time_unit,
@@ -83,20 +110,26 @@ export class TimelinePainter {
 
   private drawnRows(height: number, layers: Layers): DrawnRow[] {
     const { viewer } = this;
-    const rows = viewer.rows.value;
-    const top = viewer.scroll.value;
+    const rows = viewer.display.rows.value;
+    const top = viewer.display.scroll.value;
     const [first, last] = visibleRows(rows, top, top + height);
-    const flags = viewer.flags.value;
+    const flags = viewer.display.flags.value;
     const hasThin = flags.has("comm") || flags.has("host");
-    const hasGhost = viewer.comparison.value !== null || (viewer.ideal.value === "under" && layers.ideal !== null);
+    const hasGhost =
+      viewer.comparison.value !== null || (viewer.display.ideal.value === "under" && layers.ideal !== null);
     return rows.placed.slice(first, last).map((row) => {
       const y = row.top - top + AXIS_HEIGHT;
       const thin = hasThin && row.height >= 8 ? row.height * THIN_FRACTION : 0;
       const ghost = hasGhost && row.height >= 8 ? row.height * GHOST_FRACTION : 0;
       return {
-        ...row, y, mainTop: y, mainHeight: row.height - (thin ? thin + 1 : 0) - (ghost ? ghost + 1 : 0),
-        ghostTop: y + row.height - ghost - (thin ? thin + 1 : 0), ghostHeight: ghost,
-        thinTop: y + row.height - thin, thinHeight: thin,
+        ...row,
+        y,
+        mainTop: y,
+        mainHeight: row.height - (thin ? thin + 1 : 0) - (ghost ? ghost + 1 : 0),
+        ghostTop: y + row.height - ghost - (thin ? thin + 1 : 0),
+        ghostHeight: ghost,
+        thinTop: y + row.height - thin,
+        thinHeight: thin,
       };
     });
   }
@@ -109,8 +142,8 @@ function drawTracks(scene: Scene): void {
   pen.strokeStyle = inks.grid;
   pen.lineWidth = 1;
   pen.beginPath();
-  for (const heading of viewer.rows.value.headings) {
-    const y = Math.round(heading.top - viewer.scroll.value + AXIS_HEIGHT) + 0.5;
+  for (const heading of viewer.display.rows.value.headings) {
+    const y = Math.round(heading.top - viewer.display.scroll.value + AXIS_HEIGHT) + 0.5;
     pen.moveTo(0, y + 3);
     pen.lineTo(scene.width, y + 3);
   }
@@ -120,10 +153,13 @@ function drawTracks(scene: Scene): void {
 /** Marks and their times; times count from the begin of the step where the view is within one. */
 function drawAxis(scene: Scene): void {
   const { pen, inks, view, viewer, width } = scene;
-  const step = viewer.step.value;
+  const step = viewer.camera.step.value;
   const isWithin = step !== null && length(view) < 1.5 * (step.end - step.start) + 40;
   const origin = isWithin ? step.start : 0;
-  const bottom = Math.min(scene.height, AXIS_HEIGHT + viewer.rows.value.height - viewer.scroll.value);
+  const bottom = Math.min(
+    scene.height,
+    AXIS_HEIGHT + viewer.display.rows.value.height - viewer.display.scroll.value,
+  );
   const axis = axisTicks(view, origin, width / TICK_DISTANCE, scene.unit);
   pen.strokeStyle = inks.grid;
   pen.lineWidth = 1;
@@ -141,7 +177,9 @@ function drawAxis(scene: Scene): void {
   pen.textAlign = "center";
   pen.fillStyle = inks.quiet;
   const halfOf = (text: string): number => text.length * 3.4;
-  const fits = axis.ticks.filter((tick) => x(scene, tick.time) > halfOf(tick.text) && x(scene, tick.time) < width - halfOf(tick.text));
+  const fits = axis.ticks.filter(
+    (tick) => x(scene, tick.time) > halfOf(tick.text) && x(scene, tick.time) < width - halfOf(tick.text),
+  );
   fits.forEach((tick, i) => {
     const at = x(scene, tick.time);
     pen.fillText(tick.text, at, AXIS_HEIGHT - 10);
@@ -162,7 +200,7 @@ function drawStepMarks(scene: Scene, isWithin: boolean): void {
   pen.strokeStyle = inks.quiet;
   if (isWithin) {
     const { unit } = scene;
-    const said = `${durationText(length(scene.view), unit)}${unit === "cost" ? " units of cost" : ""} in view, from the start of step ${viewer.step.value!.step}`;
+    const said = `${durationText(length(scene.view), unit)}${unit === "cost" ? " units of cost" : ""} in view, from the start of step ${viewer.camera.step.value!.step}`;
     pen.font = `11px ${inks.fontFamily}`;
     pen.fillText(said, 2, 11);
   }

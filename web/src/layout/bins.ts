@@ -5,8 +5,8 @@
  * however far out the view is.
  */
 
-import { length, type View } from "./view";
 import type { Spans, Tile } from "../model/spans";
+import { length, type View } from "./view";
 
 /** Colors as 0xBBGGRR, by kind and shade: see palette.ts. */
 export interface Palette {
@@ -71,7 +71,8 @@ export function paintTrack(
   const sublane = spans.table.has("sublane") ? spans.table.ints("sublane") : null;
   const sublanes = sublane ? spans.table.ints("sublanes") : null;
   const busy = spans.isBinned ? spans.table.ints("busy") : null;
-  for (let line = 0; line < depth; line++) Object.assign(pixels[line]!, { at: -1, red: 0, green: 0, blue: 0, cover: 0 });
+  for (let line = 0; line < depth; line++)
+    Object.assign(pixels[line]!, { at: -1, red: 0, green: 0, blue: 0, cover: 0 });
   for (let i = spans.firstReaching(left, from, to); i < to; i++) {
     const began = start[i]!;
     if (began >= right) break;
@@ -102,7 +103,14 @@ export function paintTrack(
 }
 
 function paintSpan(
-  lines: Uint32Array, base: number, width: number, pixel: Pixel, x: number, end: number, color: number, opacity: number,
+  lines: Uint32Array,
+  base: number,
+  width: number,
+  pixel: Pixel,
+  x: number,
+  end: number,
+  color: number,
+  opacity: number,
 ): void {
   const first = x | 0;
   if (first >= width) return;
@@ -116,13 +124,20 @@ function paintSpan(
   if (last - first > 1) {
     const solid = ((Math.round(opacity * 255) << 24) | color) >>> 0;
     lines.fill(solid, base + first + 1, base + last);
-    if (end - x >= SEPARATED_WIDTH) lines[base + last - 1] = ((Math.round(opacity * 150) << 24) | color) >>> 0;
+    if (end - x >= SEPARATED_WIDTH)
+      lines[base + last - 1] = ((Math.round(opacity * 150) << 24) | color) >>> 0;
   }
   add(lines, base, pixel, last, end - last, color, opacity);
 }
 
 function add(
-  lines: Uint32Array, base: number, pixel: Pixel, at: number, part: number, color: number, opacity: number,
+  lines: Uint32Array,
+  base: number,
+  pixel: Pixel,
+  at: number,
+  part: number,
+  color: number,
+  opacity: number,
 ): void {
   if (part <= 0) return;
   if (at !== pixel.at) {
@@ -143,11 +158,19 @@ function flush(lines: Uint32Array, base: number, pixel: Pixel): void {
   if (at < 0 || cover <= 0) return;
   const alpha = Math.min(255, Math.round(cover * 255));
   const mean = (sum: number): number => (sum / cover) & 255;
-  lines[base + at] = ((alpha << 24) | (mean(pixel.blue) << 16) | (mean(pixel.green) << 8) | mean(pixel.red)) >>> 0;
+  lines[base + at] =
+    ((alpha << 24) | (mean(pixel.blue) << 16) | (mean(pixel.green) << 8) | mean(pixel.red)) >>> 0;
 }
 
 /** Paint when the host of a row was blocked, one line of one color. */
-export function paintWaits(tile: Tile, row: number, paint: Paint, color: number, lines: Uint32Array, offset: number): void {
+export function paintWaits(
+  tile: Tile,
+  row: number,
+  paint: Paint,
+  color: number,
+  lines: Uint32Array,
+  offset: number,
+): void {
   const { spans } = tile;
   if (!spans.table.has("wait")) return;
   const wait = spans.table.values("wait");

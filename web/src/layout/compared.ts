@@ -13,7 +13,10 @@ export function broughtOther(viewer: Viewer): boolean {
 /** Lay the run that the page brought under its own, or end the comparison. */
 export async function showOther(viewer: Viewer, isShown: boolean): Promise<void> {
   viewer.isOtherShown.value = isShown;
-  if (!isShown) return void (viewer.comparison.value = null);
+  if (!isShown) {
+    viewer.comparison.value = null;
+    return;
+  }
   try {
     const comparison = await viewer.source.comparison();
     // Not if something else was chosen meanwhile.

@@ -1,6 +1,6 @@
 /** What is on the screen as the hash of the address, so that a copied link shows the same. */
 
-import { GROUPINGS, SORTINGS, type Grouping, type RowChoice, type Sorting } from "./rows";
+import { GROUPINGS, type Grouping, type RowChoice, SORTINGS, type Sorting } from "./rows";
 import type { View } from "./view";
 
 export type IdealPlace = "off" | "under" | "over";
@@ -57,7 +57,10 @@ export function toHash(shown: Shown): string {
   put("q", shown.query);
   if (shown.selected !== null) put("span", String(shown.selected));
   if (shown.range)
-    put("range", `${rounded(shown.range.start)}-${rounded(shown.range.end)}@${compactRows(shown.range.rows)}`);
+    put(
+      "range",
+      `${rounded(shown.range.start)}-${rounded(shown.range.end)}@${compactRows(shown.range.rows)}`,
+    );
   put("without", shown.hiddenKinds.join("."));
   put("idle", shown.waits.join("."));
   if (shown.scroll > 0) put("y", rounded(shown.scroll));
@@ -116,7 +119,10 @@ function list(text: string): string[] {
 }
 
 function numbers(text: string): number[] {
-  return text.split(".").filter((word) => /^\d+$/.test(word)).map(Number);
+  return text
+    .split(".")
+    .filter((word) => /^\d+$/.test(word))
+    .map(Number);
 }
 
 /** 0-3.7 for rows 0, 1, 2, 3 and 7. */

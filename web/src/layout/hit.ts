@@ -23,7 +23,10 @@ const ROOM = 6;
 
 /** Return the shortest span at a point, null where none is drawn. */
 export function findSpan(
-  tiles: Spans[], point: Point, flags: ReadonlySet<Flag>, hiddenKinds: ReadonlySet<number>,
+  tiles: Spans[],
+  point: Point,
+  flags: ReadonlySet<Flag>,
+  hiddenKinds: ReadonlySet<number>,
 ): Span | null {
   const hasThin = flags.has("comm") || flags.has("host");
   const lanes = hasThin && point.part > THIN_FROM ? [COMM, HOST, COMPUTE] : [COMPUTE, COMM, HOST];

@@ -93,7 +93,9 @@ export function rowLabel(meta: Meta, row: number): string {
 export function stageLabel(meta: Meta, row: number): string {
   const stages = meta.ranks.stages[row] ?? [];
   if (stages.length === 0) return "";
-  return stages.length <= 4 ? `stage ${stages.join(", ")}` : `stages ${stages[0]} … ${stages[stages.length - 1]}`;
+  return stages.length <= 4
+    ? `stage ${stages.join(", ")}`
+    : `stages ${stages[0]} … ${stages[stages.length - 1]}`;
 }
 
 function sortedRows(meta: Meta, sort: Sorting): number[] {

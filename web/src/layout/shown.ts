@@ -3,30 +3,32 @@
 import { batch } from "@preact/signals";
 
 import { broughtOther, showOther } from "./compared";
+import { DEFAULT_FLAGS } from "./display";
 import type { Shown } from "./hash";
+import type { Flag } from "./hit";
 import { hold } from "./view";
-import { FLAGS_AT_FIRST, type Flag, type Viewer } from "./viewer";
+import type { Viewer } from "./viewer";
 
 /** Return what a link should bring back; the first view of a run needs none. */
 export function shownOf(viewer: Viewer): Shown {
-  const first = viewer.firstView();
-  const view = viewer.view.value;
-  const flags = [...viewer.flags.value].sort();
-  const hidden = viewer.meta.kinds.filter((kind) => viewer.hiddenKinds.value.has(kind.code));
+  const first = viewer.camera.firstView();
+  const view = viewer.camera.view.value;
+  const flags = [...viewer.display.flags.value].sort();
+  const hidden = viewer.meta.kinds.filter((kind) => viewer.display.hiddenKinds.value.has(kind.code));
   return {
     view: view.start === first.start && view.end === first.end ? null : view,
-    rows: viewer.rowChoice.value,
-    query: viewer.query.value,
-    selected: viewer.selected.value?.id ?? null,
-    range: viewer.range.value,
+    rows: viewer.display.rowChoice.value,
+    query: viewer.search.query.value,
+    selected: viewer.selection.selected.value?.id ?? null,
+    range: viewer.selection.range.value,
     hiddenKinds: hidden.map((kind) => kind.name),
-    waits: [...(viewer.waitFilter.value ?? [])],
-    scroll: viewer.scroll.value,
-    ideal: viewer.ideal.value,
-    flags: flags.join(".") === [...FLAGS_AT_FIRST].sort().join(".") ? [] : flags.length ? flags : ["nothing"],
-    pitch: viewer.pitchChoice.value,
-    theme: viewer.theme.value,
-    panel: viewer.panel.value,
+    waits: [...(viewer.display.waitFilter.value ?? [])],
+    scroll: viewer.display.scroll.value,
+    ideal: viewer.display.ideal.value,
+    flags: flags.join(".") === [...DEFAULT_FLAGS].sort().join(".") ? [] : flags.length ? flags : ["nothing"],
+    pitch: viewer.display.pitchChoice.value,
+    theme: viewer.display.theme.value,
+    panel: viewer.display.panel.value,
     isCompared: !broughtOther(viewer) || viewer.isOtherShown.value,
   };
 }
@@ -35,22 +37,31 @@ export function shownOf(viewer: Viewer): Shown {
 export async function restore(viewer: Viewer, shown: Shown): Promise<void> {
   const known = (row: number): boolean => row < viewer.meta.ranks.rank.length;
   batch(() => {
-    viewer.view.value = shown.view ? hold({ ...shown.view }, viewer.bounds) : viewer.firstView();
+    viewer.camera.view.value = shown.view
+      ? hold({ ...shown.view }, viewer.camera.bounds)
+      : viewer.camera.firstView();
     const { pinned, hidden } = shown.rows;
-    viewer.rowChoice.value = { ...shown.rows, pinned: pinned.filter(known), hidden: hidden.filter(known) };
+    viewer.display.rowChoice.value = {
+      ...shown.rows,
+      pinned: pinned.filter(known),
+      hidden: hidden.filter(known),
+    };
     const without = viewer.meta.kinds.filter((kind) => shown.hiddenKinds.includes(kind.name));
-    viewer.hiddenKinds.value = new Set(without.map((kind) => kind.code));
-    viewer.waitFilter.value = shown.waits.length ? new Set(shown.waits) : null;
-    viewer.scroll.value = shown.scroll;
-    viewer.ideal.value = shown.ideal;
-    const flags = shown.flags.length ? (shown.flags.filter((flag) => flag !== "nothing") as Flag[]) : FLAGS_AT_FIRST;
-    viewer.flags.value = new Set(flags);
-    viewer.pitchChoice.value = shown.pitch;
-    viewer.theme.value = shown.theme;
-    viewer.panel.value = shown.panel;
+    viewer.display.hiddenKinds.value = new Set(without.map((kind) => kind.code));
+    viewer.display.waitFilter.value = shown.waits.length ? new Set(shown.waits) : null;
+    viewer.display.scroll.value = shown.scroll;
+    viewer.display.ideal.value = shown.ideal;
+    const flags = shown.flags.length
+      ? (shown.flags.filter((flag) => flag !== "nothing") as Flag[])
+      : DEFAULT_FLAGS;
+    viewer.display.flags.value = new Set(flags);
+    viewer.display.pitchChoice.value = shown.pitch;
+    viewer.display.theme.value = shown.theme;
+    viewer.display.panel.value = shown.panel;
   });
-  if (broughtOther(viewer) && viewer.isOtherShown.peek() !== shown.isCompared) await showOther(viewer, shown.isCompared);
-  await viewer.search(shown.query);
-  await viewer.setRange(shown.range && { ...shown.range, rows: shown.range.rows.filter(known) });
+  if (broughtOther(viewer) && viewer.isOtherShown.peek() !== shown.isCompared)
+    await showOther(viewer, shown.isCompared);
+  await viewer.search.run(shown.query);
+  await viewer.selection.setRange(shown.range && { ...shown.range, rows: shown.range.rows.filter(known) });
   await viewer.select(shown.selected);
 }

@@ -1,6 +1,6 @@
 /** Marks of a time axis at 1, 2 or 5 times a power of ten, in one unit. */
 
-import { COST_UNIT_NS, UNITS, type TimeUnit } from "../model/time";
+import { COST_UNIT_NS, type TimeUnit, UNITS } from "../model/time";
 import { length, type View } from "./view";
 
 export interface Tick {

@@ -22,7 +22,7 @@ export function timeAt(view: View, width: number, x: number): number {
 }
 
 /** All of [start, end] with a little room on both sides. */
-export function fit(start: number, end: number): View {
+export function framed(start: number, end: number): View {
   const room = Math.max((end - start) * MARGIN_FRACTION, LEAST_LENGTH_NS / 2);
   return { start: start - room, end: end + room };
 }

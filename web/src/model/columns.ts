@@ -35,7 +35,9 @@ export async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Arra
   try {
     return new Uint8Array(await new Response(stream).arrayBuffer());
   } catch {
-    throw new DataError("The data in this file are damaged or cut off: they cannot be unpacked. Write the file again.");
+    throw new DataError(
+      "The data in this file are damaged or cut off: they cannot be unpacked. Write the file again.",
+    );
   }
 }
 
@@ -122,7 +124,8 @@ export class Table {
       const from = this.body + head.offset;
       const { rows, bytes } = this;
       if (head.type === "u1") for (let i = 0; i < rows; i++) values[i] = bytes[from + i]! + shift;
-      else for (let i = 0; i < rows; i++) values[i] = bytes[from + i]! + bytes[from + rows + i]! * 256 + shift;
+      else
+        for (let i = 0; i < rows; i++) values[i] = bytes[from + i]! + bytes[from + rows + i]! * 256 + shift;
       if (head.nullable && shift !== -1) {
         const null_ = shift;
         for (let i = 0; i < rows; i++) if (values[i] === null_) values[i] = -1;
@@ -170,7 +173,10 @@ export class Table {
 
   private unescape(head: ColumnHead, codes: Float64Array): void {
     const count = head.escapes ?? 0;
-    const view = new DataView(this.bytes.buffer, this.bytes.byteOffset + this.body + (head.escapes_offset ?? 0));
+    const view = new DataView(
+      this.bytes.buffer,
+      this.bytes.byteOffset + this.body + (head.escapes_offset ?? 0),
+    );
     const second = Math.ceil(count / 2) * 8;
     for (let i = 0; i < count; i++) {
       const at = second + 8 * i;
@@ -194,7 +200,8 @@ export class Table {
 
 function readHead(bytes: Uint8Array): Head {
   const size = bytes.length < 4 ? 0 : new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
-  if (size === 0 || 4 + size > bytes.length) throw new DataError("The data have no head: the file is cut off.");
+  if (size === 0 || 4 + size > bytes.length)
+    throw new DataError("The data have no head: the file is cut off.");
   const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + size))) as Head;
   if (head.format !== BLOB_FORMAT)
     throw new DataError(`The data have format ${head.format}; this viewer reads format ${BLOB_FORMAT}.`);

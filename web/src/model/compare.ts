@@ -35,7 +35,16 @@ export function compareRuns(meta: Meta, spans: Spans, otherMeta: Meta, other: Sp
     delta[place] = before > 0 ? (spans.duration[place]! - before) / before : NaN;
   });
   alignSteps(meta, otherMeta, other);
-  return { title: otherMeta.title, meta: otherMeta, spans: other, delta, matched, unmatched, own_ns: own, other_ns: others };
+  return {
+    title: otherMeta.title,
+    meta: otherMeta,
+    spans: other,
+    delta,
+    matched,
+    unmatched,
+    own_ns: own,
+    other_ns: others,
+  };
 }
 
 function eachAction(meta: Meta, spans: Spans, visit: (key: string, place: number) => void): void {

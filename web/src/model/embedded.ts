@@ -1,15 +1,15 @@
 /** The source that a page carries in itself. */
 
 import { bytesFromBase64 } from "./base64";
-import { compareRuns, type Comparison } from "./compare";
 import { DataError, readTable, type Table } from "./columns";
+import { type Comparison, compareRuns } from "./compare";
 import { IdleIntervals } from "./idle";
 import { findLinks } from "./links";
 import { META_FORMAT, type Meta } from "./meta";
 import { compileQuery, findPlaces } from "./query";
-import { selectSpans } from "./selection";
-import type { Found, Links, Selection, Source, Span, TileRequest } from "./source";
+import type { Found, Links, Source, Span, Statistics, TileRequest } from "./source";
 import { Spans, type Tile } from "./spans";
+import { computeStatistics } from "./statistics";
 
 const PREFIX = "stagescope-";
 /** Before the names of the blocks of the run that a page's own is compared with. */
@@ -30,7 +30,9 @@ export async function openPage(page: Document): Promise<EmbeddedSource> {
 async function readRun(page: Document, before: string): Promise<[Meta, Spans]> {
   const meta = readJson(page, `${before}meta`) as Meta;
   if (meta.format !== META_FORMAT)
-    throw new DataError(`This file has data of format ${meta.format}; its viewer reads format ${META_FORMAT}.`);
+    throw new DataError(
+      `This file has data of format ${meta.format}; its viewer reads format ${META_FORMAT}.`,
+    );
   const table = await readBlock(page, `${before}spans`);
   if (!table) throw new DataError(`This file has no ${before}spans: it is cut off. Write it again.`);
   return [meta, new Spans(table)];
@@ -89,14 +91,19 @@ export class EmbeddedSource implements Source {
       listed: places.length,
       at: (index) => {
         const place = places[index]!;
-        return { id: this.spans.id(place), row: row[place]!, start: start[place]!, duration: duration[place]! };
+        return {
+          id: this.spans.id(place),
+          row: row[place]!,
+          start: start[place]!,
+          duration: duration[place]!,
+        };
       },
     };
   }
 
-  async select(start: number, end: number, rows: number[]): Promise<Selection> {
+  async select(start: number, end: number, rows: number[]): Promise<Statistics> {
     this.idle ??= this.table("idle").then((table) => table && new IdleIntervals(table, this.spans));
-    return selectSpans(this.spans, await this.idle, start, end, rows);
+    return computeStatistics(this.spans, await this.idle, start, end, rows);
   }
 
   async links(id: number, whole: boolean): Promise<Links> {
@@ -106,7 +113,8 @@ export class EmbeddedSource implements Source {
 
   table(name: string): Promise<Table | null> {
     let table = this.tables.get(name);
-    if (!table) this.tables.set(name, (table = this.page ? readBlock(this.page, name) : Promise.resolve(null)));
+    if (!table)
+      this.tables.set(name, (table = this.page ? readBlock(this.page, name) : Promise.resolve(null)));
     return table;
   }
 
@@ -118,7 +126,9 @@ export class EmbeddedSource implements Source {
     const { page } = this;
     if (!page || !this.known.sections.includes("comparison")) return null;
     // Once: it moves the steps of the other run to where they are here.
-    this.compared ??= readRun(page, OTHER).then(([meta, spans]) => compareRuns(this.known, this.spans, meta, spans));
+    this.compared ??= readRun(page, OTHER).then(([meta, spans]) =>
+      compareRuns(this.known, this.spans, meta, spans),
+    );
     return this.compared;
   }
 }
@@ -128,7 +138,9 @@ function readJson(page: Document, name: string): unknown {
   try {
     return JSON.parse(block?.textContent ?? "");
   } catch {
-    throw new DataError(`This file is cut off or damaged: its block "${name}" cannot be read. Write it again.`);
+    throw new DataError(
+      `This file is cut off or damaged: its block "${name}" cannot be read. Write it again.`,
+    );
   }
 }
 
@@ -141,7 +153,7 @@ async function readBlock(page: Document, name: string): Promise<Table | null> {
     throw new DataError(
       `This file is cut off: its block "${name}" has ${digits.length} of ${length} characters. Copy or write it again.`,
     );
-  let bytes;
+  let bytes: Uint8Array<ArrayBuffer>;
   try {
     bytes = bytesFromBase64(digits);
   } catch {

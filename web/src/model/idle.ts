@@ -83,7 +83,8 @@ export class IdleIntervals {
     for (const row of rows) {
       const [from, to] = this.within(row, start, end);
       for (let i = from; i < to; i++)
-        if (this.wait[i]! >= 0) sums[this.wait[i]!]! += Math.min(this.end[i]!, end) - Math.max(this.start[i]!, start);
+        if (this.wait[i]! >= 0)
+          sums[this.wait[i]!]! += Math.min(this.end[i]!, end) - Math.max(this.start[i]!, start);
     }
     return this.waits
       .map((waiting_for, i) => ({ waiting_for, sum_ns: sums[i]! }))
@@ -98,7 +99,7 @@ export class IdleIntervals {
 }
 
 function startsOf(table: Table): Float64Array {
-  const origin = Number(table.facts["origin"] ?? 0);
+  const origin = Number(table.facts.origin ?? 0);
   return table.relative("start").map((value) => value + origin);
 }
 

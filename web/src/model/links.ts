@@ -21,7 +21,9 @@ interface Action {
 /** Return the actions linked to a span: its neighbors, or the whole way of its micro-batch. Ids are those of `spans`. */
 export function findLinks(spans: Spans, meta: Meta, place: number, whole: boolean): Links {
   const actions = actionsOfMicrobatch(spans, meta, place);
-  const edges = actions.flatMap((action) => needs(action, actions, meta).map((other): [number, number] => [other.place, action.place]));
+  const edges = actions.flatMap((action) =>
+    needs(action, actions, meta).map((other): [number, number] => [other.place, action.place]),
+  );
   const kept = whole ? edges : edges.filter(([from, to]) => from === place || to === place);
   const places = new Set([place, ...kept.flat()]);
   return {
@@ -56,7 +58,11 @@ function phaseOf(kind: string): Phase {
 
 function needs(action: Action, actions: Action[], meta: Meta): Action[] {
   const find = (phase: Phase, stage: number): Action[] =>
-    nearest(action, actions.filter((other) => other.phase === phase && other.stage === stage), meta);
+    nearest(
+      action,
+      actions.filter((other) => other.phase === phase && other.stage === stage),
+      meta,
+    );
   if (action.phase === "F") return find("F", action.stage - 1);
   if (action.phase === "W") return find("B", action.stage);
   const later = find("B", action.stage + 1);
@@ -69,6 +75,8 @@ function nearest(action: Action, others: Action[], meta: Meta): Action[] {
   const same = others.filter((other) => other.row === action.row);
   if (same.length) return same;
   const { tp, cp } = meta.ranks;
-  const alike = others.filter((other) => tp[other.row] === tp[action.row] && cp[other.row] === cp[action.row]);
+  const alike = others.filter(
+    (other) => tp[other.row] === tp[action.row] && cp[other.row] === cp[action.row],
+  );
   return alike.length ? alike : others;
 }

@@ -1,6 +1,6 @@
 /** Search words such as `stage:3 mb:7 kind:B dur>5ms`: every word has to hold; a bare word is looked for in names. */
 
-import { isAction, LANES, type Kind, type Meta } from "./meta";
+import { isAction, type Kind, LANES, type Meta } from "./meta";
 import type { Spans } from "./spans";
 import { parseDuration } from "./time";
 

@@ -2,7 +2,18 @@
 
 import { DataError, readTable, type Table } from "./columns";
 import { META_FORMAT, type Meta } from "./meta";
-import { FRESH, TooManyError, type Found, type Freshness, type Hit, type Links, type Selection, type Source, type Span, type TileRequest } from "./source";
+import {
+  type Found,
+  FRESH,
+  type Freshness,
+  type Hit,
+  type Links,
+  type Source,
+  type Span,
+  type Statistics,
+  type TileRequest,
+  TooManyError,
+} from "./source";
 import { Spans, type Tile } from "./spans";
 
 const MOST_TILES = 96;
@@ -27,7 +38,8 @@ interface Held {
 
 export async function openServer(address = "api"): Promise<ServerSource> {
   const meta = (await ask(`${address}/meta`).then((answer) => answer.json())) as Meta;
-  if (meta.format !== META_FORMAT) throw new DataError(`The server has data of format ${meta.format}; this viewer reads ${META_FORMAT}.`);
+  if (meta.format !== META_FORMAT)
+    throw new DataError(`The server has data of format ${meta.format}; this viewer reads ${META_FORMAT}.`);
   return new ServerSource(meta, address);
 }
 
@@ -92,14 +104,25 @@ export class ServerSource implements Source {
 
   async search(query: string): Promise<Found> {
     const answer = await this.answer(`search?limit=${MOST_HITS}&q=${encodeURIComponent(query)}`);
-    const found = (await answer.json()) as { count: number; ids: number[]; rows: number[]; starts: number[]; durations: number[] };
-    const at = (i: number): Hit => ({ id: found.ids[i]!, row: found.rows[i]!, start: found.starts[i]!, duration: found.durations[i]! });
+    const found = (await answer.json()) as {
+      count: number;
+      ids: number[];
+      rows: number[];
+      starts: number[];
+      durations: number[];
+    };
+    const at = (i: number): Hit => ({
+      id: found.ids[i]!,
+      row: found.rows[i]!,
+      start: found.starts[i]!,
+      duration: found.durations[i]!,
+    });
     return { count: found.count, listed: found.ids.length, at };
   }
 
-  async select(start: number, end: number, rows: number[]): Promise<Selection> {
+  async select(start: number, end: number, rows: number[]): Promise<Statistics> {
     const times = `start=${Math.round(start)}&end=${Math.round(end)}`;
-    return (await (await this.answer(`select?${times}&rows=${rows.join(",")}`)).json()) as Selection;
+    return (await (await this.answer(`select?${times}&rows=${rows.join(",")}`)).json()) as Statistics;
   }
 
   async links(id: number, whole: boolean): Promise<Links> {
@@ -124,7 +147,10 @@ export class ServerSource implements Source {
 
   async lookForNewer(): Promise<boolean> {
     try {
-      const { version, problem } = (await (await this.answer("version")).json()) as { version: string; problem: string | null };
+      const { version, problem } = (await (await this.answer("version")).json()) as {
+        version: string;
+        problem: string | null;
+      };
       const words = problem ? `The newest files cannot be read: ${problem}` : "";
       this.freshnessChanged({ hasNewer: version !== this.known.version, problem: words });
       this.fetchMissed();
@@ -182,8 +208,14 @@ export class ServerSource implements Source {
     const level = this.level(request);
     let best: Held[] = [];
     for (const one of this.held.values()) {
-      if (!one.tile || one.level === level || one.tile.end < request.start || one.tile.start > request.end) continue;
-      if (best.length && best[0]!.level !== one.level && Math.abs(best[0]!.level - level) <= Math.abs(one.level - level)) continue;
+      if (!one.tile || one.level === level || one.tile.end < request.start || one.tile.start > request.end)
+        continue;
+      if (
+        best.length &&
+        best[0]!.level !== one.level &&
+        Math.abs(best[0]!.level - level) <= Math.abs(one.level - level)
+      )
+        continue;
       best = best[0]?.level === one.level ? [...best, one] : [one];
     }
     return best.map((one) => one.tile!);
@@ -196,7 +228,10 @@ export class ServerSource implements Source {
       const [level, place, block] = key.split(" ").map(Number) as [number, number, number];
       const { levels, tile_bins, tile_rows } = this.known;
       const long = (levels[level]?.bin_ns ?? 1) * tile_bins;
-      const rows: [number, number] = [block * tile_rows, Math.min((block + 1) * tile_rows, this.known.ranks.rank.length)];
+      const rows: [number, number] = [
+        block * tile_rows,
+        Math.min((block + 1) * tile_rows, this.known.ranks.rank.length),
+      ];
       const held: Held = { tile: null, rows, level, used: ++this.clock };
       this.held.set(key, held);
       this.running++;

@@ -1,9 +1,9 @@
 /** Where spans come from. The page and the local server answer the same questions; nothing else knows which it is. */
 
+import type { Table } from "./columns";
 import type { Comparison } from "./compare";
 import type { WaitSum } from "./idle";
 import type { Meta } from "./meta";
-import type { Table } from "./columns";
 import type { Tile } from "./spans";
 
 /** One span with all that is known of it; times in ns from the base of the run, null: not known. */
@@ -42,13 +42,13 @@ export interface Found {
 }
 
 /** Figures of one kind in a selection: spans count where they overlap it, and with their part inside. */
-export interface KindFigures {
+export interface KindStatistics {
   kind: number;
   count: number;
   sum_ns: number;
 }
 
-export interface Selection {
+export interface Statistics {
   start: number;
   end: number;
   row_count: number;
@@ -61,7 +61,7 @@ export interface Selection {
   idle_ns: number;
   /** Host blocked on transfers, inside: union per row. */
   wait_ns: number;
-  kinds: KindFigures[];
+  kinds: KindStatistics[];
   /** Idle time inside by what was waited for; empty without analysis. */
   waits: WaitSum[];
 }
@@ -105,7 +105,7 @@ export interface Source {
   lookForNewer(): Promise<boolean>;
   details(id: number): Promise<Span | null>;
   search(query: string): Promise<Found>;
-  select(start: number, end: number, rows: number[]): Promise<Selection>;
+  select(start: number, end: number, rows: number[]): Promise<Statistics>;
   /** Throws TooManyError where the actions of the step are too many to be told apart. */
   links(id: number, whole: boolean): Promise<Links>;
   table(name: string): Promise<Table | null>;

@@ -39,8 +39,8 @@ export class Spans {
     this.start = table.relative("start");
     this.duration = table.values("duration");
     this.isBinned = table.has("busy");
-    this.first = Number(table.facts["first"] ?? 0);
-    const origin = Number(table.facts["origin"] ?? 0);
+    this.first = Number(table.facts.first ?? 0);
+    const origin = Number(table.facts.origin ?? 0);
     if (origin !== 0) for (let i = 0; i < this.count; i++) this.start[i] = this.start[i]! + origin;
     this.reach = new Float64Array(this.count);
     this.trackFrom = this.index();

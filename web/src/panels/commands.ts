@@ -26,7 +26,7 @@ const ZOOM = 0.8;
 const PAN = 0.15;
 
 function rowOfSelection(viewer: Viewer, act: (row: number) => void): void {
-  const span = viewer.selected.peek();
+  const span = viewer.selection.selected.peek();
   if (span) act(span.row);
   else viewer.say("select a block first");
 }
@@ -36,47 +36,160 @@ function next<T>(all: readonly T[], current: T): T {
 }
 
 export const COMMANDS: Command[] = [
-  { section: "Move", title: "Zoom in", keys: ["w", "+", "="], run: (v) => v.zoomBy(ZOOM) },
-  { section: "Move", title: "Zoom out", keys: ["s", "-"], run: (v) => v.zoomBy(1 / ZOOM) },
-  { section: "Move", title: "Earlier", keys: ["a"], run: (v) => v.panBy(-PAN) },
-  { section: "Move", title: "Later", keys: ["d"], run: (v) => v.panBy(PAN) },
-  { section: "Move", title: "Show the whole run", keys: ["0"], run: (v) => v.fitAll() },
-  { section: "Move", title: "Fit the selection, the selected block or the step", keys: ["f"], run: (v) => v.focusChosen() },
-  { section: "Move", title: "Next step", keys: ["]", "."], run: (v) => v.moveStep(1) },
-  { section: "Move", title: "Previous step", keys: ["[", ","], run: (v) => v.moveStep(-1) },
-  { section: "Move", title: "Undo the last move", keys: ["z", "Backspace"], run: (v) => void v.undo() },
-  { section: "Move", title: "Scroll down", keys: ["PageDown"], run: (v) => v.setScroll(v.scroll.peek() + v.size.peek().height * 0.8) },
-  { section: "Move", title: "Scroll up", keys: ["PageUp"], run: (v) => v.setScroll(v.scroll.peek() - v.size.peek().height * 0.8) },
+  { section: "Move", title: "Zoom in", keys: ["w", "+", "="], run: (v) => v.camera.zoomBy(ZOOM) },
+  { section: "Move", title: "Zoom out", keys: ["s", "-"], run: (v) => v.camera.zoomBy(1 / ZOOM) },
+  { section: "Move", title: "Earlier", keys: ["a"], run: (v) => v.camera.panBy(-PAN) },
+  { section: "Move", title: "Later", keys: ["d"], run: (v) => v.camera.panBy(PAN) },
+  { section: "Move", title: "Show the whole run", keys: ["0"], run: (v) => v.camera.fitAll() },
+  {
+    section: "Move",
+    title: "Fit the selection, the selected block or the step",
+    keys: ["f"],
+    run: (v) => v.focusSelection(),
+  },
+  { section: "Move", title: "Next step", keys: ["]", "."], run: (v) => v.camera.moveStep(1) },
+  { section: "Move", title: "Previous step", keys: ["[", ","], run: (v) => v.camera.moveStep(-1) },
+  {
+    section: "Move",
+    title: "Undo the last move",
+    keys: ["z", "Backspace"],
+    run: (v) => void v.camera.undo(),
+  },
+  {
+    section: "Move",
+    title: "Scroll down",
+    keys: ["PageDown"],
+    run: (v) => v.display.setScroll(v.display.scroll.peek() + v.display.size.peek().height * 0.8),
+  },
+  {
+    section: "Move",
+    title: "Scroll up",
+    keys: ["PageUp"],
+    run: (v) => v.display.setScroll(v.display.scroll.peek() - v.display.size.peek().height * 0.8),
+  },
   { section: "Find", title: "Search", keys: ["/", "Ctrl+f"], run: (_, page) => page.focusSearch() },
-  { section: "Find", title: "Next match", keys: ["n"], run: (v) => void v.nextHit(1) },
-  { section: "Find", title: "Previous match", keys: ["Shift+N"], run: (v) => void v.nextHit(-1) },
-  { section: "Find", title: "Next block on the row", keys: ["ArrowRight"], run: (v) => void v.moveFocus("right") },
-  { section: "Find", title: "Previous block on the row", keys: ["ArrowLeft"], run: (v) => void v.moveFocus("left") },
-  { section: "Find", title: "Block at this time, one row up", keys: ["ArrowUp"], run: (v) => void v.moveFocus("up") },
-  { section: "Find", title: "Block at this time, one row down", keys: ["ArrowDown"], run: (v) => void v.moveFocus("down") },
-  { section: "Find", title: "Measure the selected block's time, or by dragging", keys: ["m"], run: (v) => v.measure() },
+  { section: "Find", title: "Next match", keys: ["n"], run: (v) => void v.nextMatch(1) },
+  { section: "Find", title: "Previous match", keys: ["Shift+N"], run: (v) => void v.nextMatch(-1) },
+  {
+    section: "Find",
+    title: "Next block on the row",
+    keys: ["ArrowRight"],
+    run: (v) => void v.moveFocus("right"),
+  },
+  {
+    section: "Find",
+    title: "Previous block on the row",
+    keys: ["ArrowLeft"],
+    run: (v) => void v.moveFocus("left"),
+  },
+  {
+    section: "Find",
+    title: "Block at this time, one row up",
+    keys: ["ArrowUp"],
+    run: (v) => void v.moveFocus("up"),
+  },
+  {
+    section: "Find",
+    title: "Block at this time, one row down",
+    keys: ["ArrowDown"],
+    run: (v) => void v.moveFocus("down"),
+  },
+  {
+    section: "Find",
+    title: "Measure the selected block's time, or by dragging",
+    keys: ["m"],
+    run: (v) => v.measure(),
+  },
   { section: "Look", title: "Ideal schedule: under, over, off", keys: ["i"], run: cycleIdeal },
-  { section: "Look", title: "Critical path", keys: ["c"], run: (v) => v.toggle("critical") },
-  { section: "Look", title: "Dependency arrows", keys: ["r"], run: (v) => v.toggle("arrows") },
-  { section: "Look", title: "Idle intervals", keys: ["g"], run: (v) => v.toggle("idle") },
-  { section: "Look", title: "Clock errors at the blocks' edges", keys: ["e"], run: (v) => v.toggle("clocks") },
-  { section: "Look", title: "Waits for transfers", keys: ["x"], run: (v) => v.toggle("waits") },
-  { section: "Look", title: "Transfers as blocks", keys: ["b"], run: (v) => v.toggle("comm") },
-  { section: "Look", title: "Host spans", keys: ["o"], run: (v) => v.toggle("host") },
-  { section: "Look", title: "Light, dark or as the system", keys: [], run: (v) => (v.theme.value = next(THEMES, v.theme.peek())) },
-  { section: "Rows", title: "Pin or unpin the row of the selected block", keys: ["p"], run: (v) => rowOfSelection(v, (row) => v.pin(row)) },
-  { section: "Rows", title: "Hide the row of the selected block", keys: ["h"], run: (v) => rowOfSelection(v, (row) => v.hide(row)) },
-  { section: "Rows", title: "Show hidden rows again", keys: ["Shift+H"], run: (v) => (v.rowChoice.value = { ...v.rowChoice.peek(), hidden: [] }) },
-  { section: "Rows", title: "Group rows by the next property", keys: ["Shift+G"], run: (v) => (v.rowChoice.value = { ...v.rowChoice.peek(), group: next(GROUPINGS, v.rowChoice.peek().group) }) },
-  { section: "Rows", title: "Sort rows by the next property", keys: ["Shift+S"], run: (v) => (v.rowChoice.value = { ...v.rowChoice.peek(), sort: next(SORTINGS, v.rowChoice.peek().sort) }) },
-  { section: "Rows", title: "Higher rows", keys: ["Shift+W"], run: (v) => v.setPitch(v.pitch.peek() * 1.25 + 1) },
-  { section: "Rows", title: "Lower rows", keys: ["Shift+X"], run: (v) => v.setPitch(v.pitch.peek() / 1.25) },
-  { section: "Page", title: "Table of the visible spans", keys: ["t"], run: (v) => v.toggle("table") },
+  { section: "Look", title: "Critical path", keys: ["c"], run: (v) => v.display.toggle("critical") },
+  { section: "Look", title: "Dependency arrows", keys: ["r"], run: (v) => v.display.toggle("arrows") },
+  { section: "Look", title: "Idle intervals", keys: ["g"], run: (v) => v.display.toggle("idle") },
+  {
+    section: "Look",
+    title: "Clock errors at the blocks' edges",
+    keys: ["e"],
+    run: (v) => v.display.toggle("clocks"),
+  },
+  { section: "Look", title: "Waits for transfers", keys: ["x"], run: (v) => v.display.toggle("waits") },
+  { section: "Look", title: "Transfers as blocks", keys: ["b"], run: (v) => v.display.toggle("comm") },
+  { section: "Look", title: "Host spans", keys: ["o"], run: (v) => v.display.toggle("host") },
+  {
+    section: "Look",
+    title: "Light, dark or as the system",
+    keys: [],
+    run: (v) => (v.display.theme.value = next(THEMES, v.display.theme.peek())),
+  },
+  {
+    section: "Rows",
+    title: "Pin or unpin the row of the selected block",
+    keys: ["p"],
+    run: (v) => rowOfSelection(v, (row) => v.display.pin(row)),
+  },
+  {
+    section: "Rows",
+    title: "Hide the row of the selected block",
+    keys: ["h"],
+    run: (v) => rowOfSelection(v, (row) => v.display.hide(row)),
+  },
+  {
+    section: "Rows",
+    title: "Show hidden rows again",
+    keys: ["Shift+H"],
+    run: (v) => (v.display.rowChoice.value = { ...v.display.rowChoice.peek(), hidden: [] }),
+  },
+  {
+    section: "Rows",
+    title: "Group rows by the next property",
+    keys: ["Shift+G"],
+    run: (v) =>
+      (v.display.rowChoice.value = {
+        ...v.display.rowChoice.peek(),
+        group: next(GROUPINGS, v.display.rowChoice.peek().group),
+      }),
+  },
+  {
+    section: "Rows",
+    title: "Sort rows by the next property",
+    keys: ["Shift+S"],
+    run: (v) =>
+      (v.display.rowChoice.value = {
+        ...v.display.rowChoice.peek(),
+        sort: next(SORTINGS, v.display.rowChoice.peek().sort),
+      }),
+  },
+  {
+    section: "Rows",
+    title: "Higher rows",
+    keys: ["Shift+W"],
+    run: (v) => v.display.setPitch(v.display.pitch.peek() * 1.25 + 1),
+  },
+  {
+    section: "Rows",
+    title: "Lower rows",
+    keys: ["Shift+X"],
+    run: (v) => v.display.setPitch(v.display.pitch.peek() / 1.25),
+  },
+  {
+    section: "Page",
+    title: "Table of the visible spans",
+    keys: ["t"],
+    run: (v) => v.display.toggle("table"),
+  },
   { section: "Page", title: "Copy a link to this view", keys: ["l"], run: (_, page) => page.copyLink() },
   { section: "Page", title: "Compare with another run", keys: [], run: (_, page) => page.openComparison() },
   { section: "Page", title: "Print", keys: [], run: (_, page) => page.print() },
-  { section: "Page", title: "Keys and gestures", keys: ["?", "Shift+?"], run: (v) => (v.dialog.value = "help") },
-  { section: "Page", title: "All commands", keys: ["Ctrl+k", "Ctrl+Shift+P"], run: (v) => (v.dialog.value = "palette") },
+  {
+    section: "Page",
+    title: "Keys and gestures",
+    keys: ["?", "Shift+?"],
+    run: (v) => (v.display.dialog.value = "help"),
+  },
+  {
+    section: "Page",
+    title: "All commands",
+    keys: ["Ctrl+k", "Ctrl+Shift+P"],
+    run: (v) => (v.display.dialog.value = "palette"),
+  },
 ];
 
 export function commandFor(key: string): Command | undefined {
@@ -84,6 +197,6 @@ export function commandFor(key: string): Command | undefined {
 }
 
 function cycleIdeal(viewer: Viewer): void {
-  if (!viewer.meta.sections.includes("ideal")) return viewer.say("no ideal schedule is known for this run");
-  viewer.ideal.value = next(IDEAL_PLACES, viewer.ideal.peek());
+  if (!viewer.meta.sections.includes("ideal")) viewer.say("this run has no ideal schedule");
+  else viewer.display.ideal.value = next(IDEAL_PLACES, viewer.display.ideal.peek());
 }

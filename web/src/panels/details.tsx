@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import type { Viewer } from "../layout/viewer";
-import { isAction, LANES, type Clock, type Kind } from "../model/meta";
+import { type Clock, isAction, type Kind, LANES } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText, durationText, momentText } from "../model/time";
 import { Swatch } from "./legend";
@@ -17,9 +17,13 @@ export interface WaitedFor {
 }
 
 export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (span: Span) => WaitedFor[] }) {
-  const span = viewer.selected.value;
+  const span = viewer.selection.selected.value;
   if (!span)
-    return <p class="quiet">Click a block to see what is known of it, and the way of its micro-batch through the stages.</p>;
+    return (
+      <p class="quiet">
+        Click a block to see what is known of it, and the way of its micro-batch through the stages.
+      </p>
+    );
   const kind = viewer.meta.kinds.find((one) => one.code === span.kind);
   return (
     <div>
@@ -37,7 +41,10 @@ export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (spa
         {waitedFor(span).map((wait) => (
           <div key={wait.words}>
             <dt>waited for</dt>
-            <dd>{wait.words}{wait.id !== null && <Awaited viewer={viewer} id={wait.id} />}</dd>
+            <dd>
+              {wait.words}
+              {wait.id !== null && <Awaited viewer={viewer} id={wait.id} />}
+            </dd>
           </div>
         ))}
       </dl>
@@ -50,12 +57,21 @@ function Awaited({ viewer, id }: { viewer: Viewer; id: number }) {
   const [span, setSpan] = useState<Span | null>(null);
   useEffect(() => void viewer.source.details(id).then(setSpan, () => setSpan(null)), [viewer, id]);
   if (!span) return null;
-  return <> <button type="button" class="link" onClick={() => void viewer.select(id, true)}>({viewer.sentence(span)})</button></>;
+  return (
+    <>
+      {" "}
+      <button type="button" class="link" onClick={() => void viewer.select(id, true)}>
+        ({viewer.sentence(span)})
+      </button>
+    </>
+  );
 }
 
 function heading(span: Span, kind: Kind | undefined): string {
   const name = kind?.name.replaceAll("_", " ") ?? "span";
-  return isAction(kind) && span.stage !== null && span.microbatch !== null ? `${name} ${kind!.letter}${span.stage}.${span.microbatch}` : name;
+  return isAction(kind) && span.stage !== null && span.microbatch !== null
+    ? `${name} ${kind!.letter}${span.stage}.${span.microbatch}`
+    : name;
 }
 
 function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, string][] {
@@ -70,9 +86,19 @@ function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, str
     ["chunk", text(span.chunk)],
     ["micro-batch", text(span.microbatch)],
     ["step", text(span.step)],
-    ["start", step ? `${durationText(span.start - step.start, unit)} after the start of the step` : durationText(span.start, unit)],
+    [
+      "start",
+      step
+        ? `${durationText(span.start - step.start, unit)} after the start of the step`
+        : durationText(span.start, unit),
+    ],
     ["start on the clock", `${momentText(meta.base_ns, span.start)} ns`],
-    ["duration", unit === "cost" ? `${durationText(span.duration, unit)} units of cost` : `${durationText(span.duration)} (${countText(span.duration)} ns)`],
+    [
+      "duration",
+      unit === "cost"
+        ? `${durationText(span.duration, unit)} units of cost`
+        : `${durationText(span.duration)} (${countText(span.duration)} ns)`,
+    ],
     ["host blocked", span.wait_duration === null ? null : durationText(span.wait_duration, unit)],
     ["peer", span.peer === null ? null : `rank ${span.peer}`],
     ["size", span.bytes === null ? null : `${countText(span.bytes)} B`],
@@ -81,7 +107,12 @@ function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, str
     ["machine", machine],
     ["device", meta.ranks.device[span.row] ?? null],
     ["clock error", clockError(meta.clocks.find((one) => one.machine === machine))],
-    ["name", span.name === null ? null : span.name.slice(0, LONGEST_NAME) + (span.name.length > LONGEST_NAME ? " …" : "")],
+    [
+      "name",
+      span.name === null
+        ? null
+        : span.name.slice(0, LONGEST_NAME) + (span.name.length > LONGEST_NAME ? " …" : ""),
+    ],
   ];
   return found.filter((fact): fact is [string, string] => fact[1] !== null);
 }
@@ -90,7 +121,9 @@ function clockError(clock: Clock | undefined): string | null {
   if (!clock) return null;
   const { error_lo_ns: low, error_hi_ns: high } = clock;
   if (low === null || high === null) return "not known";
-  return low === 0 && high === 0 ? "none: the others are brought to this clock" : `${durationText(low)} to +${durationText(high)}`;
+  return low === 0 && high === 0
+    ? "none: the others are brought to this clock"
+    : `${durationText(low)} to +${durationText(high)}`;
 }
 
 function text(value: number | null): string | null {

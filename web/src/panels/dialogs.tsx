@@ -1,7 +1,7 @@
 /** Help and the command palette, each in a modal dialog. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 import type { Viewer } from "../layout/viewer";
 import { COMMANDS, type Command, type PageActions } from "./commands";
@@ -10,9 +10,15 @@ import { IconButton } from "./icons";
 function Dialog({ viewer, title, children }: { viewer: Viewer; title: string; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => dialog.current?.showModal(), []);
-  const close = (): void => void (viewer.dialog.value = "");
+  const close = (): void => void (viewer.display.dialog.value = "");
   return (
-    <dialog ref={dialog} class="dialog" aria-label={title} onClose={close} onClick={(event) => event.target === dialog.current && close()}>
+    <dialog
+      ref={dialog}
+      class="dialog"
+      aria-label={title}
+      onClose={close}
+      onClick={(event) => event.target === dialog.current && close()}
+    >
       <div class="dialog-body" onKeyDown={(event) => event.key !== "Escape" && event.stopPropagation()}>
         <div class="dialog-head">
           <h2>{title}</h2>
@@ -49,11 +55,26 @@ export function Help({ viewer }: { viewer: Viewer }) {
         {sections.map((section) => (
           <section key={section}>
             <h3>{section}</h3>
-            <Pairs pairs={COMMANDS.filter((one) => one.section === section && one.keys.length).map((one) => [one.keys.filter((key) => key !== "Shift+?").slice(0, 2).map(keyText).join("  "), one.title])} />
+            <Pairs
+              pairs={COMMANDS.filter((one) => one.section === section && one.keys.length).map((one) => [
+                one.keys
+                  .filter((key) => key !== "Shift+?")
+                  .slice(0, 2)
+                  .map(keyText)
+                  .join("  "),
+                one.title,
+              ])}
+            />
           </section>
         ))}
-        <section><h3>Mouse and touch</h3><Pairs pairs={GESTURES} /></section>
-        <section><h3>Search</h3><Pairs pairs={SEARCHES} /></section>
+        <section>
+          <h3>Mouse and touch</h3>
+          <Pairs pairs={GESTURES} />
+        </section>
+        <section>
+          <h3>Search</h3>
+          <Pairs pairs={SEARCHES} />
+        </section>
       </div>
     </Dialog>
   );
@@ -62,23 +83,35 @@ export function Help({ viewer }: { viewer: Viewer }) {
 function Pairs({ pairs }: { pairs: [string, string][] }) {
   return (
     <dl class="pairs">
-      {pairs.map(([keys, words]) => <div key={words}><dt><kbd>{keys}</kbd></dt><dd>{words}</dd></div>)}
+      {pairs.map(([keys, words]) => (
+        <div key={words}>
+          <dt>
+            <kbd>{keys}</kbd>
+          </dt>
+          <dd>{words}</dd>
+        </div>
+      ))}
     </dl>
   );
 }
 
 function keyText(key: string): string {
   const names: Record<string, string> = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
-  return names[key] ?? key.replace(/(^|\+)([a-z])$/, (_, plus: string, letter: string) => plus + letter.toUpperCase());
+  return (
+    names[key] ??
+    key.replace(/(^|\+)([a-z])$/, (_, plus: string, letter: string) => plus + letter.toUpperCase())
+  );
 }
 
 export function Palette({ viewer, page }: { viewer: Viewer; page: PageActions }) {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  const matches = COMMANDS.filter((command) => words.every((word) => command.title.toLowerCase().includes(word)));
+  const matches = COMMANDS.filter((command) =>
+    words.every((word) => command.title.toLowerCase().includes(word)),
+  );
   const run = (command: Command | undefined): void => {
-    viewer.dialog.value = "";
+    viewer.display.dialog.value = "";
     command?.run(viewer, page);
   };
   const onKeyDown = (event: KeyboardEvent): void => {
@@ -91,13 +124,31 @@ export function Palette({ viewer, page }: { viewer: Viewer; page: PageActions })
   return (
     <Dialog viewer={viewer} title="All commands">
       <input
-        class="palette-input" type="text" role="combobox" aria-expanded="true" aria-controls="palette-list" aria-label="Command" autofocus
-        aria-activedescendant={matches.length ? `command-${at}` : undefined} placeholder="What to do" value={text}
-        onInput={(event) => { setText(event.currentTarget.value); setAt(0); }} onKeyDown={onKeyDown}
+        class="palette-input"
+        type="text"
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="palette-list"
+        aria-label="Command"
+        autofocus
+        aria-activedescendant={matches.length ? `command-${at}` : undefined}
+        placeholder="What to do"
+        value={text}
+        onInput={(event) => {
+          setText(event.currentTarget.value);
+          setAt(0);
+        }}
+        onKeyDown={onKeyDown}
       />
       <ul id="palette-list" class="palette-list" role="listbox" aria-label="Commands">
         {matches.map((command, i) => (
-          <li key={command.title} id={`command-${i}`} role="option" aria-selected={i === at} onClick={() => run(command)}>
+          <li
+            key={command.title}
+            id={`command-${i}`}
+            role="option"
+            aria-selected={i === at}
+            onClick={() => run(command)}
+          >
             <span>{command.title}</span>
             <kbd>{command.keys[0] ? keyText(command.keys[0]) : ""}</kbd>
           </li>

@@ -19,22 +19,40 @@ export function Header({ viewer, page, searchBox }: HeaderProps) {
       <h1 title={viewer.meta.title}>{viewer.meta.title}</h1>
       <Search viewer={viewer} searchBox={searchBox} />
       <div class="buttons" role="toolbar" aria-label="Viewer">
-        <IconButton name="undo" title="Undo the last move (Z)" onClick={() => viewer.undo()} />
-        <IconButton name="fit" title="Show the whole run (0)" onClick={() => viewer.fitAll()} />
+        <IconButton name="undo" title="Undo the last move (Z)" onClick={() => viewer.camera.undo()} />
+        <IconButton name="fit" title="Show the whole run (0)" onClick={() => viewer.camera.fitAll()} />
         <IconButton name="link" title="Copy a link to this view (L)" onClick={page.copyLink} />
         <IconButton
-          name="table" title="Table of the visible spans (T)" pressed={viewer.flags.value.has("table")}
-          onClick={() => viewer.toggle("table")}
+          name="table"
+          title="Table of the visible spans (T)"
+          pressed={viewer.display.flags.value.has("table")}
+          onClick={() => viewer.display.toggle("table")}
         />
         <IconButton
-          name="dark" title={`Theme: ${viewer.theme.value}`}
-          onClick={() => (viewer.theme.value = viewer.theme.value === "dark" ? "light" : viewer.theme.value === "light" ? "auto" : "dark")}
+          name="dark"
+          title={`Theme: ${viewer.display.theme.value}`}
+          onClick={() =>
+            (viewer.display.theme.value =
+              viewer.display.theme.value === "dark"
+                ? "light"
+                : viewer.display.theme.value === "light"
+                  ? "auto"
+                  : "dark")
+          }
         />
         <IconButton
-          name="panel" title="Side panel" pressed={viewer.panel.value !== "none"}
-          onClick={() => (viewer.panel.value = viewer.panel.value === "none" ? "" : "none")}
+          name="panel"
+          title="Side panel"
+          pressed={viewer.display.panel.value !== "none"}
+          onClick={() => (viewer.display.panel.value = viewer.display.panel.value === "none" ? "" : "none")}
         />
-        <button type="button" class="icon-button" title="Keys and gestures (?)" aria-label="Keys and gestures" onClick={() => (viewer.dialog.value = "help")}>
+        <button
+          type="button"
+          class="icon-button"
+          title="Keys and gestures (?)"
+          aria-label="Keys and gestures"
+          onClick={() => (viewer.display.dialog.value = "help")}
+        >
           ?
         </button>
       </div>
@@ -43,26 +61,35 @@ export function Header({ viewer, page, searchBox }: HeaderProps) {
 }
 
 function Search({ viewer, searchBox }: { viewer: Viewer; searchBox: RefObject<HTMLInputElement | null> }) {
-  const found = viewer.found.value;
-  const at = viewer.foundAt.value;
-  const problem = viewer.queryProblem.value;
-  const count = found && (at >= 0 ? `${countText(at + 1)} of ${countText(found.count)}` : countText(found.count));
+  const found = viewer.search.found.value;
+  const at = viewer.search.foundAt.value;
+  const problem = viewer.search.problem.value;
+  const count =
+    found && (at >= 0 ? `${countText(at + 1)} of ${countText(found.count)}` : countText(found.count));
   return (
     <div class="search" role="search">
       <input
-        ref={searchBox} type="search" placeholder="stage:3 mb:7 kind:B dur>5ms" aria-label="Search" spellcheck={false}
-        aria-invalid={problem !== ""} aria-describedby="search-problem" value={viewer.query.value}
-        onInput={(event) => void viewer.search(event.currentTarget.value)}
+        ref={searchBox}
+        type="search"
+        placeholder="stage:3 mb:7 kind:B dur>5ms"
+        aria-label="Search"
+        spellcheck={false}
+        aria-invalid={problem !== ""}
+        aria-describedby="search-problem"
+        value={viewer.search.query.value}
+        onInput={(event) => void viewer.search.run(event.currentTarget.value)}
         onKeyDown={(event) => {
-          if (event.key === "Enter") void viewer.nextHit(event.shiftKey ? -1 : 1);
+          if (event.key === "Enter") void viewer.nextMatch(event.shiftKey ? -1 : 1);
           if (event.key === "Escape") event.currentTarget.blur();
           event.stopPropagation();
         }}
       />
       <output class="count">{count ? `${count}` : ""}</output>
-      <IconButton name="up" title="Previous match (Shift+N)" onClick={() => void viewer.nextHit(-1)} />
-      <IconButton name="down" title="Next match (N)" onClick={() => void viewer.nextHit(1)} />
-      <p id="search-problem" class="problem" role="alert" hidden={problem === ""}>{problem}</p>
+      <IconButton name="up" title="Previous match (Shift+N)" onClick={() => void viewer.nextMatch(-1)} />
+      <IconButton name="down" title="Next match (N)" onClick={() => void viewer.nextMatch(1)} />
+      <p id="search-problem" class="problem" role="alert" hidden={problem === ""}>
+        {problem}
+      </p>
     </div>
   );
 }

@@ -21,7 +21,14 @@ export type IconName = keyof typeof PATHS;
 export function Icon({ name }: { name: IconName }) {
   return (
     <svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">
-      <path d={PATHS[name]} fill="none" stroke="currentColor" stroke-width="1.4" stroke-linecap="round" stroke-linejoin="round" />
+      <path
+        d={PATHS[name]}
+        fill="none"
+        stroke="currentColor"
+        stroke-width="1.4"
+        stroke-linecap="round"
+        stroke-linejoin="round"
+      />
     </svg>
   );
 }
@@ -35,7 +42,14 @@ interface IconButtonProps {
 
 export function IconButton({ name, title, onClick, pressed }: IconButtonProps) {
   return (
-    <button type="button" class="icon-button" title={title} aria-label={title} aria-pressed={pressed} onClick={onClick}>
+    <button
+      type="button"
+      class="icon-button"
+      title={title}
+      aria-label={title}
+      aria-pressed={pressed}
+      onClick={onClick}
+    >
       <Icon name={name} />
     </button>
   );

@@ -2,20 +2,25 @@
 
 import { chunkColor, contrast, textColor } from "../layout/colors";
 import type { Viewer } from "../layout/viewer";
-import { isAction, LANES, type Kind, type Wait } from "../model/meta";
+import { isAction, type Kind, LANES, type Wait } from "../model/meta";
 
 export function Legend({ viewer, chunkCount, waits }: { viewer: Viewer; chunkCount: number; waits: Wait[] }) {
-  const flags = viewer.flags.value;
+  const flags = viewer.display.flags.value;
   const shown = viewer.meta.kinds.filter(
-    (kind) => kind.lane === LANES[0] || (kind.lane === LANES[1] && flags.has("comm")) || (kind.lane === LANES[2] && flags.has("host")),
+    (kind) =>
+      kind.lane === LANES[0] ||
+      (kind.lane === LANES[1] && flags.has("comm")) ||
+      (kind.lane === LANES[2] && flags.has("host")),
   );
   return (
     <ul class="legend" aria-label="Legend">
       {shown.map((kind) => (
         <li key={kind.code}>
           <button
-            type="button" title={`${kind.meaning} Click to hide or show.`} aria-pressed={!viewer.hiddenKinds.value.has(kind.code)}
-            onClick={() => viewer.toggleKind(kind.code)}
+            type="button"
+            title={`${kind.meaning} Click to hide or show.`}
+            aria-pressed={!viewer.display.hiddenKinds.value.has(kind.code)}
+            onClick={() => viewer.display.toggleKind(kind.code)}
           >
             <Swatch kind={kind} shades={isAction(kind) ? chunkCount : 1} />
             {kind.name.replaceAll("_", " ")}
@@ -25,16 +30,27 @@ export function Legend({ viewer, chunkCount, waits }: { viewer: Viewer; chunkCou
       {chunkCount > 1 && <li class="note">chunks 0 to {chunkCount - 1}: dark to light</li>}
       {viewer.comparison.value && <Delta />}
       {flags.has("waits") && hasWaits(viewer) && (
-        <li class="note"><span class="swatch wait" aria-hidden="true" />waits for a transfer</li>
+        <li class="note">
+          <span class="swatch wait" aria-hidden="true" />
+          waits for a transfer
+        </li>
       )}
-      {viewer.ideal.value !== "off" && viewer.meta.sections.includes("ideal") && !viewer.comparison.value && (
-        <li class="note">{viewer.ideal.value === "under" ? "upper half: measured, lower half: ideal" : "dashed: ideal"}</li>
-      )}
+      {viewer.display.ideal.value !== "off" &&
+        viewer.meta.sections.includes("ideal") &&
+        !viewer.comparison.value && (
+          <li class="note">
+            {viewer.display.ideal.value === "under"
+              ? "upper half: measured, lower half: ideal"
+              : "dashed: ideal"}
+          </li>
+        )}
       {flags.has("idle") && waits.length > 0 && (
         <li>
           <ul class="causes" aria-label="Idle intervals">
             <li class="note">idle, waiting for:</li>
-            {waits.map((wait) => <WaitKey key={wait.name} wait={wait} />)}
+            {waits.map((wait) => (
+              <WaitKey key={wait.name} wait={wait} />
+            ))}
           </ul>
         </li>
       )}
@@ -73,9 +89,33 @@ export function Swatch({ kind, shades }: { kind: Kind; shades: number }) {
   const isLight = contrast(kind.color, "#ffffff") < 3;
   return (
     <svg class="swatch" viewBox="0 0 22 14" aria-hidden="true">
-      {colors.map((color, chunk) => <rect key={chunk} x={chunk && first + (chunk - 1) * width} width={chunk ? width : first} height="14" fill={color} />)}
-      {strokes && <path d={strokes} stroke={isLight ? "#1a1a1a" : "#fff"} stroke-opacity={isLight ? 0.25 : 0.34} fill="none" />}
-      <text x={first / 2} y="10.5" text-anchor="middle" font-size="10" font-weight="600" fill={textColor(kind.color)}>{kind.letter}</text>
+      {colors.map((color, chunk) => (
+        <rect
+          key={chunk}
+          x={chunk && first + (chunk - 1) * width}
+          width={chunk ? width : first}
+          height="14"
+          fill={color}
+        />
+      ))}
+      {strokes && (
+        <path
+          d={strokes}
+          stroke={isLight ? "#1a1a1a" : "#fff"}
+          stroke-opacity={isLight ? 0.25 : 0.34}
+          fill="none"
+        />
+      )}
+      <text
+        x={first / 2}
+        y="10.5"
+        text-anchor="middle"
+        font-size="10"
+        font-weight="600"
+        fill={textColor(kind.color)}
+      >
+        {kind.letter}
+      </text>
     </svg>
   );
 }

@@ -8,7 +8,11 @@ export function NewerData({ viewer, page }: { viewer: Viewer; page: PageActions 
   return (
     <div class="newer" aria-live="polite">
       {problem && <span>{problem}</span>}
-      {hasNewer && <button type="button" onClick={() => page.reload()}>New data: reload</button>}
+      {hasNewer && (
+        <button type="button" onClick={() => page.reload()}>
+          New data: reload
+        </button>
+      )}
     </div>
   );
 }

@@ -4,15 +4,16 @@ import type { ComponentChildren } from "preact";
 
 import { broughtOther } from "../layout/compared";
 import { IDEAL_PLACES } from "../layout/hash";
-import { GROUPINGS, LARGEST_PITCH, SORTINGS, type Grouping, type Sorting } from "../layout/rows";
-import type { Flag, Viewer } from "../layout/viewer";
+import type { Flag } from "../layout/hit";
+import { GROUPINGS, type Grouping, LARGEST_PITCH, SORTINGS, type Sorting } from "../layout/rows";
+import type { Viewer } from "../layout/viewer";
 import type { WaitSum } from "../model/idle";
 import type { Changes, Diagnostic, Ledger, Verdict } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText } from "../model/time";
 import type { PageActions } from "./commands";
 import { Details, type WaitedFor } from "./details";
-import { ComparisonFigures, HeatMap, IdleBars, LedgerBars, SelectionFigures } from "./figures";
+import { ComparisonFigures, HeatMap, IdleBars, LedgerBars, SelectionFigures } from "./statistics";
 import { VerdictWords } from "./verdict";
 
 interface SideProps {
@@ -30,24 +31,62 @@ export function Side({ viewer, page, changes, verdict, ledger, idle, waitedFor }
   const problems = diagnostics.length;
   return (
     <aside class="side" aria-label="Details and figures">
-      {viewer.isOtherShown.value && <Section title="What changed">{changes && <ChangeWords changes={changes} />}</Section>}
-      {sections.includes("verdict") && <Section title="Why">{verdict && <VerdictWords verdict={verdict} />}</Section>}
-      <Section title="Selected block"><Details viewer={viewer} waitedFor={waitedFor} /></Section>
-      <Section title="Selection"><SelectionFigures viewer={viewer} /></Section>
-      {ledger && <Section title="Where the time went"><LedgerBars viewer={viewer} ledger={ledger} /></Section>}
-      {idle.length > 0 && <Section title="What idle ranks waited for"><IdleBars viewer={viewer} idle={idle} /></Section>}
-      {sections.includes("heat") && <Section title="Stages by steps"><HeatMap viewer={viewer} /></Section>}
-      <Section title="View"><ViewChoices viewer={viewer} /></Section>
-      <Section title="Compare" isClosed={!broughtOther(viewer)}><ComparisonFigures viewer={viewer} onOpen={page.openComparison} /></Section>
-      {problems > 0 && <Section title={`Notes on the data (${countText(problems)})`}><Diagnostics diagnostics={diagnostics} /></Section>}
+      {viewer.isOtherShown.value && (
+        <Section title="What changed">{changes && <ChangeWords changes={changes} />}</Section>
+      )}
+      {sections.includes("verdict") && (
+        <Section title="Why">{verdict && <VerdictWords verdict={verdict} />}</Section>
+      )}
+      <Section title="Selected block">
+        <Details viewer={viewer} waitedFor={waitedFor} />
+      </Section>
+      <Section title="Selection">
+        <SelectionFigures viewer={viewer} />
+      </Section>
+      {ledger && (
+        <Section title="Where the time went">
+          <LedgerBars viewer={viewer} ledger={ledger} />
+        </Section>
+      )}
+      {idle.length > 0 && (
+        <Section title="What idle ranks waited for">
+          <IdleBars viewer={viewer} idle={idle} />
+        </Section>
+      )}
+      {sections.includes("heat") && (
+        <Section title="Stages by steps">
+          <HeatMap viewer={viewer} />
+        </Section>
+      )}
+      <Section title="View">
+        <ViewChoices viewer={viewer} />
+      </Section>
+      <Section title="Compare" isClosed={!broughtOther(viewer)}>
+        <ComparisonFigures viewer={viewer} onOpen={page.openComparison} />
+      </Section>
+      {problems > 0 && (
+        <Section title={`Notes on the data (${countText(problems)})`}>
+          <Diagnostics diagnostics={diagnostics} />
+        </Section>
+      )}
     </aside>
   );
 }
 
-function Section({ title, children, isClosed = false }: { title: string; children: ComponentChildren; isClosed?: boolean }) {
+function Section({
+  title,
+  children,
+  isClosed = false,
+}: {
+  title: string;
+  children: ComponentChildren;
+  isClosed?: boolean;
+}) {
   return (
     <details class="section" open={!isClosed}>
-      <summary><h2>{title}</h2></summary>
+      <summary>
+        <h2>{title}</h2>
+      </summary>
       {children}
     </details>
   );
@@ -65,28 +104,68 @@ const FLAGS: [Flag, string, string | null][] = [
 
 function ViewChoices({ viewer }: { viewer: Viewer }) {
   const { meta } = viewer;
-  const choice = viewer.rowChoice.value;
+  const choice = viewer.display.rowChoice.value;
   const hasClocks = meta.clocks.some((clock) => clock.error_hi_ns !== null);
-  const flags = FLAGS.filter(([flag, , section]) => (section === null || meta.sections.includes(section)) && (flag !== "clocks" || hasClocks));
+  const flags = FLAGS.filter(
+    ([flag, , section]) =>
+      (section === null || meta.sections.includes(section)) && (flag !== "clocks" || hasClocks),
+  );
   return (
     <div class="view-choices">
-      <label>group rows by
-        <select value={choice.group} onChange={(event) => (viewer.rowChoice.value = { ...choice, group: event.currentTarget.value as Grouping })}>
-          {GROUPINGS.map((group) => <option key={group} value={group}>{group === "dp" ? "data-parallel replica" : group}</option>)}
+      <label>
+        group rows by
+        <select
+          value={choice.group}
+          onChange={(event) =>
+            (viewer.display.rowChoice.value = { ...choice, group: event.currentTarget.value as Grouping })
+          }
+        >
+          {GROUPINGS.map((group) => (
+            <option key={group} value={group}>
+              {group === "dp" ? "data-parallel replica" : group}
+            </option>
+          ))}
         </select>
       </label>
-      <label>sort rows by
-        <select value={choice.sort} onChange={(event) => (viewer.rowChoice.value = { ...choice, sort: event.currentTarget.value as Sorting })}>
-          {SORTINGS.map((sort) => <option key={sort} value={sort}>{sort}</option>)}
+      <label>
+        sort rows by
+        <select
+          value={choice.sort}
+          onChange={(event) =>
+            (viewer.display.rowChoice.value = { ...choice, sort: event.currentTarget.value as Sorting })
+          }
+        >
+          {SORTINGS.map((sort) => (
+            <option key={sort} value={sort}>
+              {sort}
+            </option>
+          ))}
         </select>
       </label>
-      <label>row height
-        <input type="range" min={1} max={LARGEST_PITCH} value={viewer.pitch.value} onInput={(event) => viewer.setPitch(Number(event.currentTarget.value))} />
+      <label>
+        row height
+        <input
+          type="range"
+          min={1}
+          max={LARGEST_PITCH}
+          value={viewer.display.pitch.value}
+          onInput={(event) => viewer.display.setPitch(Number(event.currentTarget.value))}
+        />
       </label>
       {meta.sections.includes("ideal") && (
-        <label>ideal schedule
-          <select value={viewer.ideal.value} onChange={(event) => (viewer.ideal.value = event.currentTarget.value as (typeof IDEAL_PLACES)[number])}>
-            {IDEAL_PLACES.map((place) => <option key={place} value={place}>{place}</option>)}
+        <label>
+          ideal schedule
+          <select
+            value={viewer.display.ideal.value}
+            onChange={(event) =>
+              (viewer.display.ideal.value = event.currentTarget.value as (typeof IDEAL_PLACES)[number])
+            }
+          >
+            {IDEAL_PLACES.map((place) => (
+              <option key={place} value={place}>
+                {place}
+              </option>
+            ))}
           </select>
         </label>
       )}
@@ -94,12 +173,17 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
         <legend class="sr-only">Layers</legend>
         {flags.map(([flag, words]) => (
           <label key={flag} class="check">
-            <input type="checkbox" checked={viewer.flags.value.has(flag)} onChange={() => viewer.toggle(flag)} /> {words}
+            <input
+              type="checkbox"
+              checked={viewer.display.flags.value.has(flag)}
+              onChange={() => viewer.display.toggle(flag)}
+            />{" "}
+            {words}
           </label>
         ))}
       </fieldset>
       {choice.hidden.length > 0 && (
-        <button type="button" onClick={() => (viewer.rowChoice.value = { ...choice, hidden: [] })}>
+        <button type="button" onClick={() => (viewer.display.rowChoice.value = { ...choice, hidden: [] })}>
           Show {choice.hidden.length} hidden {choice.hidden.length === 1 ? "row" : "rows"}
         </button>
       )}
@@ -112,7 +196,9 @@ const MOST_DIAGNOSTICS = 100;
 function ChangeWords({ changes }: { changes: Changes }) {
   return (
     <div class="verdict">
-      {changes.sentences.map((sentence) => <p key={sentence}>{sentence}</p>)}
+      {changes.sentences.map((sentence) => (
+        <p key={sentence}>{sentence}</p>
+      ))}
       {changes.diagnostics.length > 0 && <Diagnostics diagnostics={changes.diagnostics} />}
     </div>
   );
@@ -123,11 +209,21 @@ function Diagnostics({ diagnostics }: { diagnostics: Diagnostic[] }) {
     <ul class="diagnostics">
       {diagnostics.slice(0, MOST_DIAGNOSTICS).map((one, i) => (
         <li key={i} class={one.severity}>
-          <b>{one.severity}</b> {one.rank === null ? "" : `rank ${one.rank}: `}{one.message}{one.count > 1 ? ` (${countText(one.count)})` : ""}
-          {one.source && <span class="quiet"> {one.source}{one.location ? `, ${one.location}` : ""}</span>}
+          <b>{one.severity}</b> {one.rank === null ? "" : `rank ${one.rank}: `}
+          {one.message}
+          {one.count > 1 ? ` (${countText(one.count)})` : ""}
+          {one.source && (
+            <span class="quiet">
+              {" "}
+              {one.source}
+              {one.location ? `, ${one.location}` : ""}
+            </span>
+          )}
         </li>
       ))}
-      {diagnostics.length > MOST_DIAGNOSTICS && <li class="quiet">and {countText(diagnostics.length - MOST_DIAGNOSTICS)} more</li>}
+      {diagnostics.length > MOST_DIAGNOSTICS && (
+        <li class="quiet">and {countText(diagnostics.length - MOST_DIAGNOSTICS)} more</li>
+      )}
     </ul>
   );
 }

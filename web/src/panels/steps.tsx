@@ -2,7 +2,7 @@
 
 import { useEffect, useRef } from "preact/hooks";
 
-import { paintTrack, type Palette } from "../layout/bins";
+import { type Palette, paintTrack } from "../layout/bins";
 import type { Viewer } from "../layout/viewer";
 import { COMPUTE, type Step } from "../model/meta";
 import type { TileRequest } from "../model/source";
@@ -18,22 +18,35 @@ const PITCH = 126;
 export function Steps({ viewer, palette }: { viewer: Viewer; palette: Palette }) {
   const { steps } = viewer.meta;
   if (steps.length < 2) return null;
-  const current = Math.max(0, steps.indexOf(viewer.step.value!));
-  const most = Math.max(1, Math.floor((viewer.size.value.width - 40) / PITCH));
+  const current = Math.max(0, steps.indexOf(viewer.camera.step.value!));
+  const most = Math.max(1, Math.floor((viewer.display.size.value.width - 40) / PITCH));
   const first = Math.min(Math.max(0, current - (most >> 1)), Math.max(0, steps.length - most));
   return (
     <nav class="steps" aria-label="Steps">
-      <IconButton name="left" title="Previous step ([)" onClick={() => viewer.moveStep(-1)} />
+      <IconButton name="left" title="Previous step ([)" onClick={() => viewer.camera.moveStep(-1)} />
       <div class="thumbs">
         {steps.slice(first, first + most).map((step, i) => (
-          <Thumb key={step.step} viewer={viewer} palette={palette} step={step} isCurrent={first + i === current} onClick={() => viewer.goToStep(first + i)} />
+          <Thumb
+            key={step.step}
+            viewer={viewer}
+            palette={palette}
+            step={step}
+            isCurrent={first + i === current}
+            onClick={() => viewer.camera.goToStep(first + i)}
+          />
         ))}
       </div>
       <input
-        type="range" class="step-slider" aria-label="Step" min={0} max={steps.length - 1} value={current}
-        aria-valuetext={`step ${steps[current]!.step}`} onInput={(event) => viewer.goToStep(Number(event.currentTarget.value))}
+        type="range"
+        class="step-slider"
+        aria-label="Step"
+        min={0}
+        max={steps.length - 1}
+        value={current}
+        aria-valuetext={`step ${steps[current]!.step}`}
+        onInput={(event) => viewer.camera.goToStep(Number(event.currentTarget.value))}
       />
-      <IconButton name="right" title="Next step (])" onClick={() => viewer.moveStep(1)} />
+      <IconButton name="right" title="Next step (])" onClick={() => viewer.camera.moveStep(1)} />
     </nav>
   );
 }
@@ -61,7 +74,10 @@ function Thumb({ viewer, palette, step, isCurrent, onClick }: ThumbProps) {
   const bubble = step.bubble_fraction === null ? "" : ` · bubble ${percentText(step.bubble_fraction)}`;
   return (
     <button
-      type="button" class="thumb" aria-current={isCurrent ? "step" : undefined} onClick={onClick}
+      type="button"
+      class="thumb"
+      aria-current={isCurrent ? "step" : undefined}
+      onClick={onClick}
       title={`step ${step.step}: ${durationText(step.end - step.start, viewer.meta.time_unit)}${bubble}`}
     >
       <canvas ref={canvas} width={WIDTH} height={HEIGHT} aria-hidden="true" />
@@ -91,10 +107,20 @@ function drawThumb(canvas: HTMLCanvasElement, request: TileRequest, tiles: Tile[
     const top = Math.floor(i * pitch);
     const bottom = Math.max(Math.floor((i + 1) * pitch) - (pitch >= 4 ? 1 : 0), top + 1);
     for (const tile of tiles) {
-      const paint = { view, width: WIDTH, depth: 1, blockWidth: Infinity, palette, hiddenKinds, wanted: null, override: null };
+      const paint = {
+        view,
+        width: WIDTH,
+        depth: 1,
+        blockWidth: Infinity,
+        palette,
+        hiddenKinds,
+        wanted: null,
+        override: null,
+      };
       paintTrack(tile, tile.spans.track(row, COMPUTE), paint, lines, top * WIDTH);
     }
-    for (let y = top + 1; y < bottom && y < HEIGHT; y++) lines.copyWithin(y * WIDTH, top * WIDTH, (top + 1) * WIDTH);
+    for (let y = top + 1; y < bottom && y < HEIGHT; y++)
+      lines.copyWithin(y * WIDTH, top * WIDTH, (top + 1) * WIDTH);
   });
   canvas.getContext("2d")!.putImageData(image, 0, 0);
 }

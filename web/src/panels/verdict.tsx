@@ -7,7 +7,13 @@ export function VerdictWords({ verdict }: { verdict: Verdict }) {
     <div class="verdict">
       <p>{verdict.why}</p>
       {verdict.improvement && <p>{verdict.improvement}</p>}
-      {verdict.findings.length > 0 && <ul>{verdict.findings.map((finding) => <li key={finding}>{finding}</li>)}</ul>}
+      {verdict.findings.length > 0 && (
+        <ul>
+          {verdict.findings.map((finding) => (
+            <li key={finding}>{finding}</li>
+          ))}
+        </ul>
+      )}
     </div>
   );
 }

@@ -1,13 +1,22 @@
 import { describe, expect, it } from "vitest";
 
-import { paintTrack, type Paint } from "../../src/layout/bins";
+import { type Paint, paintTrack } from "../../src/layout/bins";
 import { sourceOf } from "../blob";
 
 const RED = 0x0000ff;
 const palette = { color: (kind: number) => (kind === 1 ? RED : 0xff0000) };
 
 function paint(width: number, view: { start: number; end: number }, blockWidth: number): Paint {
-  return { view, width, depth: 1, blockWidth, palette, hiddenKinds: new Uint8Array(256), wanted: null, override: null };
+  return {
+    view,
+    width,
+    depth: 1,
+    blockWidth,
+    palette,
+    hiddenKinds: new Uint8Array(256),
+    wanted: null,
+    override: null,
+  };
 }
 
 function painted(text: string, width: number, view: { start: number; end: number }, blockWidth = Infinity) {
@@ -28,7 +37,16 @@ describe("painting", () => {
 
   it("leaves idle time empty and full time opaque", () => {
     const { lines } = painted("F0 - - - . . . .", 8, { start: 0, end: 80 });
-    expect([...lines].map((pixel) => alpha(pixel) > 0)).toEqual([true, true, true, true, false, false, false, false]);
+    expect([...lines].map((pixel) => alpha(pixel) > 0)).toEqual([
+      true,
+      true,
+      true,
+      true,
+      false,
+      false,
+      false,
+      false,
+    ]);
   });
 
   it("mixes colors by their share", () => {
@@ -55,7 +73,10 @@ describe("painting", () => {
   it("leaves out kinds that are hidden", () => {
     const { spans } = sourceOf("F0 B0");
     const lines = new Uint32Array(2);
-    const hidden = { ...paint(2, { start: 0, end: 20 }, Infinity), hiddenKinds: new Uint8Array(256).fill(1, 1, 2) };
+    const hidden = {
+      ...paint(2, { start: 0, end: 20 }, Infinity),
+      hiddenKinds: new Uint8Array(256).fill(1, 1, 2),
+    };
     paintTrack({ spans, start: -Infinity, end: Infinity }, spans.track(0, 0), hidden, lines, 0);
     expect([...lines].map(alpha)).toEqual([0, 255]);
   });

@@ -4,7 +4,7 @@ import { compareWith, showOther } from "../../src/layout/compared";
 import { fromHash, toHash } from "../../src/layout/hash";
 import { restore, shownOf } from "../../src/layout/shown";
 import { Viewer } from "../../src/layout/viewer";
-import { compareRuns, type Comparison } from "../../src/model/compare";
+import { type Comparison, compareRuns } from "../../src/model/compare";
 import { sourceOf } from "../blob";
 
 const OWN = "F0 - B0 -";
@@ -15,7 +15,10 @@ function comparisonWith(text: string): Comparison {
 }
 
 /** A viewer of a page that brought another run, and how often that was read. */
-function pair(read: () => Promise<Comparison | null> = () => Promise.resolve(comparisonWith("F0 B0"))): { viewer: Viewer; reads: () => number } {
+function pair(read: () => Promise<Comparison | null> = () => Promise.resolve(comparisonWith("F0 B0"))): {
+  viewer: Viewer;
+  reads: () => number;
+} {
   const { meta, source } = sourceOf(OWN);
   let reads = 0;
   source.comparison = () => {
@@ -74,7 +77,10 @@ describe("a page that brought another run", () => {
   it("shows its own run and says why where the other cannot be read", async () => {
     const { viewer } = pair(() => Promise.reject(new Error("It is cut off.")));
     await restore(viewer, fromHash(""));
-    expect([viewer.comparison.value, viewer.problem.value]).toEqual([null, "These runs cannot be compared. It is cut off."]);
+    expect([viewer.comparison.value, viewer.problem.value]).toEqual([
+      null,
+      "These runs cannot be compared. It is cut off.",
+    ]);
     expect(linkOf(viewer)).toBe(""); // the link of a whole copy shows the comparison
   });
 });

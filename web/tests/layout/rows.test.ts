@@ -1,13 +1,21 @@
 import { describe, expect, it } from "vitest";
 
-import { autoPitch, placeRows, rowAt, visibleRows, HEADING_HEIGHT, type RowChoice } from "../../src/layout/rows";
+import {
+  autoPitch,
+  HEADING_HEIGHT,
+  placeRows,
+  type RowChoice,
+  rowAt,
+  visibleRows,
+} from "../../src/layout/rows";
 import { metaOf } from "../blob";
 
 const META = metaOf([], 4);
 META.ranks.machine = ["b", "a", "b", "a"];
 META.ranks.stages = [[1], [0], [0], [1]];
 const CHOICE: RowChoice = { group: "none", sort: "rank", pinned: [], hidden: [] };
-const order = (choice: Partial<RowChoice>): number[] => placeRows(META, { ...CHOICE, ...choice }, 10).placed.map((row) => row.row);
+const order = (choice: Partial<RowChoice>): number[] =>
+  placeRows(META, { ...CHOICE, ...choice }, 10).placed.map((row) => row.row);
 
 describe("rows", () => {
   it("are sorted by rank, stage or machine", () => {

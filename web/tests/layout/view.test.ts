@@ -1,7 +1,6 @@
 import { describe, expect, it } from "vitest";
-
-import { fit, hold, LEAST_LENGTH_NS, length, pan, pixelOf, timeAt, zoom } from "../../src/layout/view";
 import { axisTicks } from "../../src/layout/ticks";
+import { framed, hold, LEAST_LENGTH_NS, length, pan, pixelOf, timeAt, zoom } from "../../src/layout/view";
 
 const BOUNDS = { start: 0, end: 1000 };
 
@@ -34,10 +33,10 @@ it("times and pixels are each other's inverse", () => {
 });
 
 it("fits with a little room, even around a moment", () => {
-  const view = fit(50, 50);
+  const view = framed(50, 50);
   expect(view.start).toBeLessThan(50);
   expect(length(view)).toBeGreaterThanOrEqual(LEAST_LENGTH_NS);
-  expect(hold(fit(0, 1000), fit(0, 1000))).toEqual(fit(0, 1000));
+  expect(hold(framed(0, 1000), framed(0, 1000))).toEqual(framed(0, 1000));
 });
 
 describe("the axis", () => {

@@ -1,8 +1,8 @@
-import { beforeEach, describe, expect, it } from "vitest";
+import { beforeEach, expect, it } from "vitest";
 
 import { restore, shownOf } from "../../src/layout/shown";
-import { Viewer } from "../../src/layout/viewer";
 import { length } from "../../src/layout/view";
+import { Viewer } from "../../src/layout/viewer";
 import { sourceOf } from "../blob";
 
 const TEXT = `
@@ -18,90 +18,88 @@ beforeEach(() => {
 });
 
 const label = (): string => {
-  const span = viewer.selected.value!;
+  const span = viewer.selection.selected.value!;
   return `${viewer.meta.kinds.find((kind) => kind.code === span.kind)!.letter}${span.stage}.${span.microbatch}`;
 };
 
-describe("the viewer", () => {
-  it("undoes moves one by one", () => {
-    const first = viewer.view.value;
-    viewer.zoomBy(0.5);
-    const second = viewer.view.value;
-    viewer.panBy(0.1);
-    expect(viewer.undo()).toBe(true);
-    expect(viewer.view.value).toEqual(second);
-    viewer.undo();
-    expect(viewer.view.value).toEqual(first);
-    expect(viewer.undo()).toBe(false);
-  });
+it("undoes moves one by one", () => {
+  const first = viewer.camera.view.value;
+  viewer.camera.zoomBy(0.5);
+  const second = viewer.camera.view.value;
+  viewer.camera.panBy(0.1);
+  expect(viewer.camera.undo()).toBe(true);
+  expect(viewer.camera.view.value).toEqual(second);
+  viewer.camera.undo();
+  expect(viewer.camera.view.value).toEqual(first);
+  expect(viewer.camera.undo()).toBe(false);
+});
 
-  it("walks from block to block and from row to row", async () => {
-    await viewer.select(0);
-    expect(label()).toBe("F0.0");
-    await viewer.moveFocus("right");
-    expect(label()).toBe("F0.1");
-    await viewer.moveFocus("down");
-    expect(label()).toBe("F1.0");
-    await viewer.moveFocus("left");
-    expect(label()).toBe("F1.0"); // there is none before it
-    await viewer.moveFocus("up");
-    expect(label()).toBe("F0.1");
-  });
+it("walks from block to block and from row to row", async () => {
+  await viewer.select(0);
+  expect(label()).toBe("F0.0");
+  await viewer.moveFocus("right");
+  expect(label()).toBe("F0.1");
+  await viewer.moveFocus("down");
+  expect(label()).toBe("F1.0");
+  await viewer.moveFocus("left");
+  expect(label()).toBe("F1.0"); // there is none before it
+  await viewer.moveFocus("up");
+  expect(label()).toBe("F0.1");
+});
 
-  it("goes to the next match and around", async () => {
-    await viewer.search("kind:B stage:1");
-    expect(viewer.found.value?.count).toBe(2);
-    await viewer.nextHit(1);
-    expect(label()).toBe("B1.0");
-    await viewer.nextHit(1);
-    expect(label()).toBe("B1.1");
-    await viewer.nextHit(1);
-    expect(label()).toBe("B1.0");
-    await viewer.nextHit(-1);
-    expect(label()).toBe("B1.1");
-  });
+it("goes to the next match and around", async () => {
+  await viewer.search.run("kind:B stage:1");
+  expect(viewer.search.found.value?.count).toBe(2);
+  await viewer.nextMatch(1);
+  expect(label()).toBe("B1.0");
+  await viewer.nextMatch(1);
+  expect(label()).toBe("B1.1");
+  await viewer.nextMatch(1);
+  expect(label()).toBe("B1.0");
+  await viewer.nextMatch(-1);
+  expect(label()).toBe("B1.1");
+});
 
-  it("says what is wrong with a query, and forgets it", async () => {
-    await viewer.search("kind:Q");
-    expect(viewer.queryProblem.value).toContain("No kind");
-    await viewer.search("");
-    expect([viewer.queryProblem.value, viewer.found.value]).toEqual(["", null]);
-  });
+it("says what is wrong with a query, and forgets it", async () => {
+  await viewer.search.run("kind:Q");
+  expect(viewer.search.problem.value).toContain("No kind");
+  await viewer.search.run("");
+  expect([viewer.search.problem.value, viewer.search.found.value]).toEqual(["", null]);
+});
 
-  it("finds the block under a point", () => {
-    viewer.size.value = { width: 900, height: 100 };
-    viewer.view.value = { start: 0, end: 90 };
-    expect(viewer.spanAt(550, 0, 0.5)).toMatchObject({ kind: 2, microbatch: 0, stage: 0 });
-    expect(viewer.spanAt(350, 0, 0.5)).toBeNull();
-  });
+it("finds the block under a point", () => {
+  viewer.display.size.value = { width: 900, height: 100 };
+  viewer.camera.view.value = { start: 0, end: 90 };
+  expect(viewer.spanAt(550, 0, 0.5)).toMatchObject({ kind: 2, microbatch: 0, stage: 0 });
+  expect(viewer.spanAt(350, 0, 0.5)).toBeNull();
+});
 
-  it("zooms to what is chosen", async () => {
-    await viewer.select(0);
-    viewer.focusChosen();
-    expect(length(viewer.view.value)).toBeLessThan(75);
-    await viewer.setRange({ start: 30, end: 60, rows: [0] });
-    viewer.focusChosen();
-    expect(viewer.view.value.start).toBeLessThan(30);
-    expect(viewer.view.value.end).toBeGreaterThan(60);
-  });
+it("zooms to what is chosen", async () => {
+  await viewer.select(0);
+  viewer.focusSelection();
+  expect(length(viewer.camera.view.value)).toBeLessThan(75);
+  await viewer.selection.setRange({ start: 30, end: 60, rows: [0] });
+  viewer.focusSelection();
+  expect(viewer.camera.view.value.start).toBeLessThan(30);
+  expect(viewer.camera.view.value.end).toBeGreaterThan(60);
+});
 
-  it("measures a selected block's time on all rows", async () => {
-    await viewer.select(0);
-    viewer.measure();
-    await Promise.resolve();
-    expect(viewer.range.value).toEqual({ start: 0, end: 10, rows: [0, 1] });
-  });
+it("measures a selected block's time on all rows", async () => {
+  await viewer.select(0);
+  viewer.measure();
+  await Promise.resolve();
+  expect(viewer.selection.range.value).toEqual({ start: 0, end: 10, rows: [0, 1] });
+});
 
-  it("restores what a link holds, without what the run does not have", async () => {
-    viewer.pin(1);
-    await viewer.search("mb:1");
-    await viewer.select(1);
-    viewer.toggleKind(2);
-    const shown = shownOf(viewer);
-    const { meta, source } = sourceOf(TEXT);
-    const other = new Viewer(meta, source);
-    await restore(other, { ...shown, rows: { ...shown.rows, hidden: [99] } });
-    expect(shownOf(other)).toEqual(shown);
-    expect(other.found.value?.count).toBe(4);
-  });
+it("restores what a link holds, without what the run does not have", async () => {
+  viewer.display.pin(1);
+  await viewer.search.run("mb:1");
+  await viewer.select(1);
+  viewer.display.toggleKind(2);
+  const shown = shownOf(viewer);
+  const { meta, source } = sourceOf(TEXT);
+  const other = new Viewer(meta, source);
+  await restore(other, { ...shown, rows: { ...shown.rows, hidden: [99] } });
+  expect(shownOf(other)).toEqual(shown);
+  expect(other.search.found.value?.count).toBe(4);
 });

@@ -1,5 +1,5 @@
-import { deflateSync } from "node:zlib";
 import { readFileSync } from "node:fs";
+import { deflateSync } from "node:zlib";
 import { describe, expect, it } from "vitest";
 
 import { DataError, readTable } from "../../src/model/columns";
@@ -12,14 +12,24 @@ describe("a blob of the Python encoder", () => {
     const table = await readTable(SAMPLE);
     const base = table.base("start");
     const times = [...table.relative("start")].map((value) => base + BigInt(value));
-    expect(times).toEqual([1763600000123456789n, 1763600000123456790n, 1763600000123456789n + 2n ** 45n, 1763600000123456795n]);
+    expect(times).toEqual([
+      1763600000123456789n,
+      1763600000123456790n,
+      1763600000123456789n + 2n ** 45n,
+      1763600000123456795n,
+    ]);
   });
 
   it("gives back small numbers, nulls, text and doubles", async () => {
     const table = await readTable(SAMPLE);
     expect([...table.ints("stage")]).toEqual([0, -1, 700, 70000]);
     expect([...table.values("bytes")]).toEqual([1, NaN, 2 ** 40, 3]);
-    expect([0, 1, 2, 3].map((row) => table.text("name", row))).toEqual(["</script>", null, "ünïcode \u0000", "</script>"]);
+    expect([0, 1, 2, 3].map((row) => table.text("name", row))).toEqual([
+      "</script>",
+      null,
+      "ünïcode \u0000",
+      "</script>",
+    ]);
     expect([...table.values("share")]).toEqual([0.5, NaN, -1e300, 0]);
     expect([...table.byteColumn("kind")]).toEqual([5, 6, 7, 5]);
     expect(table.facts).toEqual({ origin: 3 });
@@ -43,7 +53,9 @@ describe("damaged data", () => {
   it("of another format are refused by name", async () => {
     const head = new TextEncoder().encode(JSON.stringify({ format: 9, rows: 0, columns: [] }));
     const bytes = new Uint8Array([head.length, 0, 0, 0, ...head]);
-    await expect(readTable(new Uint8Array(deflateSync(bytes)))).rejects.toThrow("format 9; this viewer reads format 1");
+    await expect(readTable(new Uint8Array(deflateSync(bytes)))).rejects.toThrow(
+      "format 9; this viewer reads format 1",
+    );
   });
 
   it("without a column that is asked for say which", async () => {

@@ -16,6 +16,9 @@ describe("two runs", () => {
   it("that have nothing in common match nothing", () => {
     const own = sourceOf("F0");
     const other = sourceOf("F1");
-    expect(compareRuns(own.meta, own.spans, other.meta, other.spans)).toMatchObject({ matched: 0, unmatched: 1 });
+    expect(compareRuns(own.meta, own.spans, other.meta, other.spans)).toMatchObject({
+      matched: 0,
+      unmatched: 1,
+    });
   });
 });

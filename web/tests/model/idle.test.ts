@@ -5,7 +5,13 @@ import { sourceOf, tableOf } from "../blob";
 
 /** Row 0: [0, 10) [10, 25), then [50, 60); row 2: [5, 9). */
 const table = tableOf(
-  { row: [0, 0, 0, 2], start: [0, 10, 50, 5], duration: [10, 15, 10, 4], waiting_for: [0, 1, 0, 1], waits_for: [7, null, 8, 9] },
+  {
+    row: [0, 0, 0, 2],
+    start: [0, 10, 50, 5],
+    duration: [10, 15, 10, 4],
+    waiting_for: [0, 1, 0, 1],
+    waits_for: [7, null, 8, 9],
+  },
   { origin: 100 },
 );
 table.words = () => ["compute", "transfer"];
@@ -16,8 +22,12 @@ describe("starts stored as the preceding span", () => {
   it("are the ends of those spans, or of the interval before", () => {
     const { spans } = sourceOf("F0 . . B0\n. F0 . B0");
     const after = tableOf({
-      row: [0, 0, 1, 1], duration: [5, 15, 10, 10], waiting_for: [0, 0, 0, 0], waits_for: [null, null, null, null],
-      after: [0, null, null, 2], lead: [0, 0, 0, 0],
+      row: [0, 0, 1, 1],
+      duration: [5, 15, 10, 10],
+      waiting_for: [0, 0, 0, 0],
+      waits_for: [null, null, null, null],
+      after: [0, null, null, 2],
+      lead: [0, 0, 0, 0],
     });
     expect([...new IdleIntervals(after, spans).start]).toEqual([10, 15, 0, 20]);
   });
@@ -31,7 +41,9 @@ describe("idle intervals", () => {
     [1, 0, 1000, [3, 3]],
     [2, 0, 1000, [3, 4]],
     [9, 0, 1000, [0, 0]],
-  ])("of row %d from %d to %d are found", (row, start, end, places) => expect(idle.within(row, start, end)).toEqual(places));
+  ])("of row %d from %d to %d are found", (row, start, end, places) =>
+    expect(idle.within(row, start, end)).toEqual(places),
+  );
 
   it("before a span are listed up to the first break", () => {
     expect(idle.before(0, 125)).toEqual([1, 0]);
@@ -41,8 +53,14 @@ describe("idle intervals", () => {
   });
 
   it("are summed by what they wait for, clipped to the range", () => {
-    expect(idle.sums(105, 155, [0, 1])).toEqual([{ waiting_for: "transfer", sum_ns: 15 }, { waiting_for: "compute", sum_ns: 10 }]);
-    expect(idle.totals()).toEqual([{ waiting_for: "compute", sum_ns: 20 }, { waiting_for: "transfer", sum_ns: 19 }]);
+    expect(idle.sums(105, 155, [0, 1])).toEqual([
+      { waiting_for: "transfer", sum_ns: 15 },
+      { waiting_for: "compute", sum_ns: 10 },
+    ]);
+    expect(idle.totals()).toEqual([
+      { waiting_for: "compute", sum_ns: 20 },
+      { waiting_for: "transfer", sum_ns: 19 },
+    ]);
   });
 
   it("name what they wait for", () => {

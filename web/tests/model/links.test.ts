@@ -12,8 +12,12 @@ function names(whole: boolean, letter: string, stage: number): string[] {
     const span = spans.span(id);
     return `${meta.kinds.find((kind) => kind.code === span.kind)!.letter}${span.stage}.${span.microbatch}`;
   };
-  const place = Array.from({ length: spans.count }, (_, i) => i).find((i) => label(i) === `${letter}${stage}.0`)!;
-  return findLinks(spans, meta, place, whole).links.map(([from, to]) => `${label(from)}>${label(to)}`).sort();
+  const place = Array.from({ length: spans.count }, (_, i) => i).find(
+    (i) => label(i) === `${letter}${stage}.0`,
+  )!;
+  return findLinks(spans, meta, place, whole)
+    .links.map(([from, to]) => `${label(from)}>${label(to)}`)
+    .sort();
 }
 
 describe("links", () => {
@@ -34,6 +38,9 @@ describe("links", () => {
   it("know the halves of a split backward", () => {
     const split = sourceOf("F0 I0 W0");
     const { links } = findLinks(split.spans, split.meta, 0, true);
-    expect(links).toEqual([[0, 1], [1, 2]]);
+    expect(links).toEqual([
+      [0, 1],
+      [1, 2],
+    ]);
   });
 });

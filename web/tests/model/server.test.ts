@@ -5,13 +5,30 @@ import { beforeEach, describe, expect, it, vi } from "vitest";
 import { Viewer } from "../../src/layout/viewer";
 import type { Meta } from "../../src/model/meta";
 import { openServer, type ServerSource } from "../../src/model/server";
-import { TooManyError, type Freshness } from "../../src/model/source";
+import { type Freshness, TooManyError } from "../../src/model/source";
 import { bytesOf, draw, metaOf } from "../blob";
 
 const META: Meta = {
-  ...metaOf(draw("F0 F1 B0 B1\n. F0 B0 ."), 2), end: 400, levels: [{ bin_ns: 1 }], tile_bins: 100, tile_rows: 1, version: "v1",
+  ...metaOf(draw("F0 F1 B0 B1\n. F0 B0 ."), 2),
+  end: 400,
+  levels: [{ bin_ns: 1 }],
+  tile_bins: 100,
+  tile_rows: 1,
+  version: "v1",
 };
-const SPAN = { id: 3, row: 0, kind: 1, lane: 0, step: 0, stage: 0, microbatch: 0, start: 0, duration: 10, wait_duration: null, name: null };
+const SPAN = {
+  id: 3,
+  row: 0,
+  kind: 1,
+  lane: 0,
+  step: 0,
+  stage: 0,
+  microbatch: 0,
+  start: 0,
+  duration: 10,
+  wait_duration: null,
+  name: null,
+};
 const TILE = deflateSync(bytesOf({ row: [0], kind: [1], lane: [0], start: [5], duration: [10] }));
 
 type Answer = () => Response | Promise<Response>;
@@ -107,7 +124,10 @@ describe("newer data", () => {
     const viewer = new Viewer(META, source);
     source.tiles(picture);
     await viewer.select(3);
-    expect(viewer.freshness.value).toEqual({ hasNewer: true, problem: "The server no longer has the data of this page." });
+    expect(viewer.freshness.value).toEqual({
+      hasNewer: true,
+      problem: "The server no longer has the data of this page.",
+    });
   });
 });
 
@@ -123,11 +143,18 @@ describe("links that are too many", () => {
   it("leave the block selected and say so, and hovering goes on", async () => {
     const viewer = new Viewer(META, source);
     await viewer.select(3);
-    expect(viewer.selected.value?.id).toBe(3);
-    expect(viewer.chain.value).toBeNull();
-    expect(viewer.said.value).toContain("too many");
-    await viewer.hoverOver({ ...SPAN, chunk: null, pair: null, peer: null, bytes: null, wait: null });
-    expect(viewer.hoverLinks.value).toBeNull();
+    expect(viewer.selection.selected.value?.id).toBe(3);
+    expect(viewer.selection.chain.value).toBeNull();
+    expect(viewer.announcement.value).toContain("too many");
+    await viewer.selection.hoverOver({
+      ...SPAN,
+      chunk: null,
+      pair: null,
+      peer: null,
+      bytes: null,
+      wait: null,
+    });
+    expect(viewer.selection.hoverLinks.value).toBeNull();
     expect(viewer.problem.value).toBe("");
   });
 });
@@ -141,7 +168,7 @@ describe("what goes wrong", () => {
   it("is told in the server's words", async () => {
     answers.select = () => json({ error: "rows: expected numbers below 2" }, 400);
     const viewer = new Viewer(META, source);
-    await viewer.setRange({ start: 0, end: 10, rows: [7] });
+    await viewer.selection.setRange({ start: 0, end: 10, rows: [7] });
     expect(viewer.problem.value).toBe("The server answered 400: rows: expected numbers below 2.");
   });
 });

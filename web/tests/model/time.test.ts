@@ -15,7 +15,9 @@ it("writes units of cost as numbers", () => {
 });
 
 it("reads durations, and nothing else", () => {
-  expect(["5ms", "300 us", "1.5s", "20", "20ns", ".5µs"].map(parseDuration)).toEqual([5e6, 3e5, 1.5e9, 20, 20, 500]);
+  expect(["5ms", "300 us", "1.5s", "20", "20ns", ".5µs"].map(parseDuration)).toEqual([
+    5e6, 3e5, 1.5e9, 20, 20, 500,
+  ]);
   expect(["ms", "5 min", "-1ms", ""].map(parseDuration)).toEqual([null, null, null, null]);
 });
 

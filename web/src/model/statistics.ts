@@ -1,14 +1,20 @@
 /** Figures of a part of the picture: a time range on some rows. */
 
-import { COMPUTE } from "./meta";
 import type { IdleIntervals } from "./idle";
-import type { Selection } from "./source";
+import { COMPUTE } from "./meta";
+import type { Statistics } from "./source";
 import type { Spans } from "./spans";
 
 const LANE_COUNT = 3;
 
 /** Return the figures of [start, end) on `rows`; every span counts with its part inside. */
-export function selectSpans(spans: Spans, idle: IdleIntervals | null, start: number, end: number, rows: number[]): Selection {
+export function computeStatistics(
+  spans: Spans,
+  idle: IdleIntervals | null,
+  start: number,
+  end: number,
+  rows: number[],
+): Statistics {
   const counts = new Float64Array(256);
   const sums = new Float64Array(256);
   let busy = 0;

@@ -1,0 +1,86 @@
+/** What is drawn and how: rows, layers, hidden kinds, theme, panels, and the size of the picture. */
+
+import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals";
+
+import type { Meta } from "../model/meta";
+import { type IdealPlace, NOTHING_CHOSEN, type Theme } from "./hash";
+import type { Flag } from "./hit";
+import { autoPitch, LARGEST_PITCH, placeRows, type RowChoice, type Rows } from "./rows";
+import { clamp } from "./view";
+
+export const DEFAULT_FLAGS: Flag[] = ["arrows", "waits", "idle"];
+
+export class Display {
+  readonly scroll = signal(0);
+  /** CSS pixels of the rows, without the axis. */
+  readonly size = signal({ width: 900, height: 400 });
+  readonly rowChoice: Signal<RowChoice> = signal(NOTHING_CHOSEN.rows);
+  /** Row height chosen by the user; null: rows share the height. */
+  readonly pitchChoice = signal<number | null>(null);
+  readonly flags: Signal<ReadonlySet<Flag>> = signal(new Set(DEFAULT_FLAGS));
+  readonly ideal = signal<IdealPlace>("off");
+  readonly theme = signal<Theme>("auto");
+  readonly hiddenKinds: Signal<ReadonlySet<number>> = signal(new Set<number>());
+  /** Names of the waits whose idle intervals are shown; null: all. */
+  readonly waitFilter: Signal<ReadonlySet<string> | null> = signal(null);
+  readonly panel = signal("");
+  readonly dialog = signal<"" | "help" | "palette">("");
+  readonly rows: ReadonlySignal<Rows>;
+  readonly pitch: ReadonlySignal<number>;
+
+  constructor(meta: Meta) {
+    this.pitch = computed(() => {
+      const shown = meta.ranks.rank.length - this.rowChoice.value.hidden.length;
+      return this.pitchChoice.value ?? autoPitch(shown, this.size.value.height);
+    });
+    this.rows = computed(() => placeRows(meta, this.rowChoice.value, this.pitch.value));
+  }
+
+  setScroll(top: number): void {
+    this.scroll.value = clamp(top, 0, this.rows.peek().height - this.size.peek().height);
+  }
+
+  /** Scroll until a row is on the screen. */
+  revealRow(row: number): void {
+    const placed = this.rows.peek().placed.find((one) => one.row === row);
+    const top = this.scroll.peek();
+    const { height } = this.size.peek();
+    if (placed && (placed.top < top || placed.top + placed.height > top + height))
+      this.setScroll(placed.top - height / 2);
+  }
+
+  setPitch(pitch: number): void {
+    this.pitchChoice.value = clamp(Math.round(pitch), 1, LARGEST_PITCH);
+    this.setScroll(this.scroll.peek());
+  }
+
+  toggle(flag: Flag): void {
+    this.flags.value = toggled(this.flags.peek(), flag);
+  }
+
+  toggleKind(code: number): void {
+    this.hiddenKinds.value = toggled(this.hiddenKinds.peek(), code);
+  }
+
+  /** Pin a row to the top, or unpin it. */
+  pin(row: number): void {
+    const { pinned } = this.rowChoice.peek();
+    const next = pinned.includes(row) ? pinned.filter((one) => one !== row) : [...pinned, row];
+    this.rowChoice.value = { ...this.rowChoice.peek(), pinned: next };
+  }
+
+  hide(row: number): void {
+    const choice = this.rowChoice.peek();
+    this.rowChoice.value = { ...choice, hidden: [...choice.hidden, row] };
+  }
+
+  showAllRows(): void {
+    this.rowChoice.value = { ...this.rowChoice.peek(), hidden: [] };
+  }
+}
+
+function toggled<T>(all: ReadonlySet<T>, one: T): ReadonlySet<T> {
+  const next = new Set(all);
+  if (!next.delete(one)) next.add(one);
+  return next;
+}

@@ -1,0 +1,87 @@
+/** What the user points at: the hovered span, the selected span with its links, and the selected range. */
+
+import { batch, type Signal, signal } from "@preact/signals";
+
+import { type Links, type Source, type Span, type Statistics, TooManyError } from "../model/source";
+
+/** A time range on some rows. */
+export interface Range {
+  start: number;
+  end: number;
+  rows: number[];
+}
+
+/** Where messages of a selection go: `say` reads text out, `fail` shows an error. */
+export interface Messages {
+  say(text: string): void;
+  fail(text: string): void;
+}
+
+export class Selection {
+  readonly hover: Signal<Span | null> = signal(null);
+  readonly hoverLinks: Signal<Links | null> = signal(null);
+  readonly selected: Signal<Span | null> = signal(null);
+  /** The links of the selected span's micro-batch. */
+  readonly chain: Signal<Links | null> = signal(null);
+  readonly range: Signal<Range | null> = signal(null);
+  /** Of the range, once the source has computed them. */
+  readonly statistics: Signal<Statistics | null> = signal(null);
+  /** Whether dragging selects a range instead of moving the picture. */
+  readonly measuring = signal(false);
+
+  constructor(
+    private readonly source: Source,
+    private readonly messages: Messages,
+  ) {}
+
+  /** Select a span by id (null: none); return it once its details are known. */
+  async select(id: number | null): Promise<Span | null> {
+    if (id === null) {
+      batch(() => {
+        this.selected.value = null;
+        this.chain.value = null;
+      });
+      return null;
+    }
+    const span = await this.attempt(this.source.details(id));
+    if (span) this.selected.value = span;
+    return span;
+  }
+
+  async loadChain(id: number): Promise<void> {
+    const chain = await this.attempt(this.source.links(id, true));
+    if (this.selected.peek()?.id === id) this.chain.value = chain;
+  }
+
+  async hoverOver(span: Span | null): Promise<void> {
+    if (span?.id === this.hover.peek()?.id) return;
+    this.hover.value = span;
+    this.hoverLinks.value = null;
+    if (!span) return;
+    // Errors are ignored: the pointer crosses many spans, and a message for each would hide the picture.
+    const links = await this.source.links(span.id, false).catch(() => null);
+    if (this.hover.peek()?.id === span.id) this.hoverLinks.value = links;
+  }
+
+  async setRange(range: Range | null): Promise<void> {
+    this.range.value = range;
+    if (!range) {
+      this.statistics.value = null;
+      return;
+    }
+    const statistics = await this.attempt(this.source.select(range.start, range.end, range.rows));
+    if (this.range.peek() === range) this.statistics.value = statistics;
+  }
+
+  /** The source's answer; null after an error, which is shown. */
+  private async attempt<Answer>(asked: Promise<Answer>): Promise<Answer | null> {
+    try {
+      return await asked;
+    } catch (problem) {
+      const text = problem instanceof Error ? problem.message : String(problem);
+      if (problem instanceof TooManyError) this.messages.say(text);
+      else this.messages.fail(text);
+      return null;
+    }
+  }
+}

@@ -1,0 +1,332 @@
+/** Figures: of a selection, of the ledger, of stages and steps, of a comparison. */
+
+import { useEffect, useState } from "preact/hooks";
+
+import { waitNamed } from "../layout/colors";
+import { broughtOther, compareWith, showOther } from "../layout/compared";
+import type { Viewer } from "../layout/viewer";
+import type { Table } from "../model/columns";
+import type { WaitSum } from "../model/idle";
+import type { Ledger, LedgerPart } from "../model/meta";
+import { countText, durationText, percentText } from "../model/time";
+
+export function SelectionFigures({ viewer }: { viewer: Viewer }) {
+  const selection = viewer.selection.statistics.value;
+  if (!selection)
+    return <p class="quiet">Drag with Shift, or press M and drag, to add up a part of the picture.</p>;
+  const unit = viewer.meta.time_unit;
+  const long = selection.end - selection.start;
+  const area = long * selection.row_count;
+  const names = new Map(viewer.meta.kinds.map((kind) => [kind.code, kind.name.replaceAll("_", " ")]));
+  return (
+    <div>
+      <dl class="facts">
+        <div>
+          <dt>length</dt>
+          <dd>
+            {durationText(long, unit)} on {selection.row_count} {selection.row_count === 1 ? "row" : "rows"}
+          </dd>
+        </div>
+        <div>
+          <dt>spans</dt>
+          <dd>{countText(selection.span_count)}</dd>
+        </div>
+        <div>
+          <dt>sum</dt>
+          <dd>{durationText(selection.sum_ns, unit)}</dd>
+        </div>
+        <div>
+          <dt>mean</dt>
+          <dd>{selection.span_count ? durationText(selection.sum_ns / selection.span_count, unit) : "–"}</dd>
+        </div>
+        <div>
+          <dt>busy</dt>
+          <dd>{durationText(selection.busy_ns, unit)}</dd>
+        </div>
+        <div>
+          <dt>bubble</dt>
+          <dd>
+            {durationText(selection.idle_ns, unit)} ({area > 0 ? percentText(selection.idle_ns / area) : "–"}{" "}
+            of rows × length)
+          </dd>
+        </div>
+        <div>
+          <dt>host blocked</dt>
+          <dd>{durationText(selection.wait_ns, unit)}</dd>
+        </div>
+      </dl>
+      <table class="figures">
+        <thead>
+          <tr>
+            <th scope="col">kind</th>
+            <th scope="col">spans</th>
+            <th scope="col">sum</th>
+            <th scope="col">mean</th>
+          </tr>
+        </thead>
+        <tbody>
+          {selection.kinds.map((one) => (
+            <tr key={one.kind}>
+              <th scope="row">{names.get(one.kind)}</th>
+              <td>{countText(one.count)}</td>
+              <td>{durationText(one.sum_ns, unit)}</td>
+              <td>{durationText(one.sum_ns / one.count, unit)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {selection.waits.length > 0 && (
+        <table class="figures">
+          <thead>
+            <tr>
+              <th scope="col">idle, waiting for</th>
+              <th scope="col">sum</th>
+            </tr>
+          </thead>
+          <tbody>
+            {selection.waits.map((one) => (
+              <tr key={one.waiting_for}>
+                <th scope="row">{one.waiting_for.replaceAll("_", " ")}</th>
+                <td>{durationText(one.sum_ns, unit)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      <button type="button" onClick={() => void viewer.selection.setRange(null)}>
+        Clear the selection
+      </button>
+    </div>
+  );
+}
+
+/** Where the time went; a click on a part leaves its idle time alone in the picture. */
+export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger }) {
+  const most = Math.max(...ledger.parts.map((part) => Math.abs(part.ns)), 1);
+  const chosen = viewer.display.waitFilter.value;
+  const isChosen = (part: LedgerPart): boolean =>
+    chosen !== null && part.waits.length > 0 && part.waits.every((name) => chosen.has(name));
+  return (
+    <div>
+      <p class="quiet">
+        Of {durationText(ledger.total_ns, viewer.meta.time_unit)}: {ledger.denominator}
+      </p>
+      <ul class="ledger">
+        {ledger.parts.map((part) => (
+          <li key={part.name}>
+            <button
+              type="button"
+              title={part.meaning}
+              disabled={part.waits.length === 0}
+              aria-pressed={isChosen(part)}
+              onClick={() => (viewer.display.waitFilter.value = isChosen(part) ? null : new Set(part.waits))}
+            >
+              <span class="ledger-name">{part.name.replaceAll("_", " ")}</span>
+              <span class="ledger-value">
+                {durationText(part.ns, viewer.meta.time_unit)} ·{" "}
+                {percentText(ledger.total_ns ? part.ns / ledger.total_ns : 0)}
+              </span>
+              <span
+                class="bar"
+                style={{ width: `${(100 * Math.abs(part.ns)) / most}%`, background: barColor(viewer, part) }}
+              />
+            </button>
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+/** Idle time of all ranks by what they waited for; a click shows only those intervals in the picture. */
+export function IdleBars({ viewer, idle }: { viewer: Viewer; idle: WaitSum[] }) {
+  const total = idle.reduce((sum, one) => sum + one.sum_ns, 0);
+  const chosen = viewer.display.waitFilter.value;
+  return (
+    <ul class="ledger">
+      {idle.map(({ waiting_for, sum_ns }) => {
+        const { label, color } = waitNamed(viewer.meta, waiting_for);
+        const isChosen = chosen?.size === 1 && chosen.has(waiting_for);
+        return (
+          <li key={waiting_for}>
+            <button
+              type="button"
+              title={`waiting for ${label}`}
+              aria-pressed={isChosen}
+              onClick={() => (viewer.display.waitFilter.value = isChosen ? null : new Set([waiting_for]))}
+            >
+              <span class="ledger-name">{waiting_for.replaceAll("_", " ")}</span>
+              <span class="ledger-value">
+                {durationText(sum_ns, viewer.meta.time_unit)} · {percentText(total ? sum_ns / total : 0)}
+              </span>
+              <span
+                class="bar"
+                style={{ width: `${total ? (100 * sum_ns) / idle[0]!.sum_ns : 0}%`, background: color }}
+              />
+            </button>
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+function barColor(viewer: Viewer, part: LedgerPart): string {
+  const first = part.waits[0];
+  return first === undefined ? "var(--quiet)" : waitNamed(viewer.meta, first).color;
+}
+
+const METRICS = [
+  ["action_ns", "work"],
+  ["wait_ns", "host blocked"],
+  ["idle_ns", "idle"],
+] as const;
+const MOST_STEPS = 12;
+
+/** Stages by steps, stronger for more; a click goes to the step. */
+export function HeatMap({ viewer }: { viewer: Viewer }) {
+  const [table, setTable] = useState<Table | null>(null);
+  const [metric, setMetric] = useState<(typeof METRICS)[number][0]>("action_ns");
+  useEffect(() => void viewer.source.table("heat").then(setTable, () => setTable(null)), [viewer]);
+  if (!table) return null;
+  const [steps, stages, values] = [table.ints("step"), table.ints("stage"), table.values(metric)];
+  const all = [...new Set(steps)].sort((a, b) => a - b);
+  const rows = [...new Set(stages)].sort((a, b) => a - b);
+  const current = Math.max(0, all.indexOf(viewer.camera.step.value?.step ?? -1));
+  const first = Math.min(Math.max(0, current - (MOST_STEPS >> 1)), Math.max(0, all.length - MOST_STEPS));
+  const shown = all.slice(first, first + MOST_STEPS);
+  const cells = new Map<string, number>();
+  let [low, high] = [Infinity, -Infinity];
+  for (let i = 0; i < table.rows; i++) {
+    const value = values[i]!;
+    if (Number.isNaN(value)) continue;
+    [low, high] = [Math.min(low, value), Math.max(high, value)];
+    cells.set(`${steps[i]} ${stages[i]}`, value);
+  }
+  return (
+    <div>
+      <div class="choices" role="group" aria-label="What the colors show">
+        {METRICS.map(([name, words]) => (
+          <button key={name} type="button" aria-pressed={metric === name} onClick={() => setMetric(name)}>
+            {words}
+          </button>
+        ))}
+      </div>
+      <div class="heat-window" tabIndex={0} role="region" aria-label="Stages by steps">
+        <table class="heat">
+          <thead>
+            <tr>
+              <th scope="col">stage</th>
+              {shown.map((step) => (
+                <th key={step} scope="col">
+                  {step}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map((stage) => (
+              <tr key={stage}>
+                <th scope="row">{stage}</th>
+                {shown.map((step) => (
+                  <HeatCell
+                    key={step}
+                    viewer={viewer}
+                    step={step}
+                    stage={stage}
+                    value={cells.get(`${step} ${stage}`)}
+                    low={low}
+                    high={high}
+                  />
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p class="quiet">
+        {durationText(low, viewer.meta.time_unit)} (pale) to {durationText(high, viewer.meta.time_unit)}{" "}
+        (strong), per stage and step
+      </p>
+    </div>
+  );
+}
+
+interface HeatCellProps {
+  viewer: Viewer;
+  step: number;
+  stage: number;
+  value: number | undefined;
+  low: number;
+  high: number;
+}
+
+function HeatCell({ viewer, step, stage, value, low, high }: HeatCellProps) {
+  if (value === undefined) return <td />;
+  const fraction = high > low ? (value - low) / (high - low) : 0;
+  const title = `stage ${stage}, step ${step}: ${durationText(value, viewer.meta.time_unit)}`;
+  const go = (): void => viewer.camera.goToStep(viewer.meta.steps.findIndex((one) => one.step === step));
+  return (
+    <td>
+      <button
+        type="button"
+        title={title}
+        aria-label={title}
+        style={{
+          background: `color-mix(in srgb, var(--heat-high) ${Math.round(100 * fraction)}%, var(--heat-low))`,
+        }}
+        onClick={go}
+      />
+    </td>
+  );
+}
+
+export function ComparisonFigures({ viewer, onOpen }: { viewer: Viewer; onOpen: () => void }) {
+  const comparison = viewer.comparison.value;
+  if (!comparison)
+    return (
+      <div>
+        <p class="quiet">
+          Lay another run under this one: blocks are colored by how much longer or shorter the same action
+          took.
+        </p>
+        {broughtOther(viewer) && (
+          <button type="button" onClick={() => void showOther(viewer, true)}>
+            Show the comparison again
+          </button>
+        )}
+        <button type="button" onClick={onOpen}>
+          Open another run's page …
+        </button>
+      </div>
+    );
+  const change = comparison.own_ns / comparison.other_ns - 1;
+  return (
+    <div>
+      <dl class="facts">
+        <div>
+          <dt>other run</dt>
+          <dd>{comparison.title}</dd>
+        </div>
+        <div>
+          <dt>actions matched</dt>
+          <dd>{countText(comparison.matched)}</dd>
+        </div>
+        <div>
+          <dt>without a partner</dt>
+          <dd>{countText(comparison.unmatched)}</dd>
+        </div>
+        <div>
+          <dt>work of the matched</dt>
+          <dd>
+            {durationText(comparison.own_ns)} here, {durationText(comparison.other_ns)} there
+            {comparison.other_ns ? ` (${change > 0 ? "+" : ""}${percentText(change)})` : ""}
+          </dd>
+        </div>
+      </dl>
+      <button type="button" onClick={() => compareWith(viewer, null)}>
+        End the comparison
+      </button>
+    </div>
+  );
+}
