@@ -1,4 +1,4 @@
-"""Observations written as rows, for tests of what is worked out from them."""
+"""Observations written as rows."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from stagescope.clocks.evidence import Evidence
 
 
 def evidence_from_rows(rows, *, waited=True):
-    """Return the observations of rows (source, target, sent_ns, delay_ns): delay is what the two clocks say."""
+    """Return the observations of rows (source, target, sent_ns, delay_ns): delay is the apparent one."""
     source, target, sent_ns, delay_ns = (np.array(column) for column in zip(*rows, strict=True))
     return Evidence(
         source.astype(np.int64),
@@ -20,7 +20,7 @@ def evidence_from_rows(rows, *, waited=True):
 
 
 def there_and_back(moments_ns, *, ahead_ns, latency_ns=20.0):
-    """Return rows of two clocks that send each other a message at each moment; 1 is ahead by `ahead_ns(moment)`."""
+    """Return rows of two clocks that exchange messages at each moment; clock 1 is ahead by `ahead_ns(moment)`."""
     rows = []
     for at_ns in moments_ns:
         rows.append((0, 1, at_ns, latency_ns + ahead_ns(at_ns)))

@@ -17,7 +17,7 @@ def shifts_of(rows, least=2):
     return pair_shifts(evidence, find_conflicts(evidence, BUDGET), BUDGET, least)
 
 
-def test_a_step_lies_between_observations_of_which_a_few_on_either_side_may_be_false():
+def test_an_adjustment_is_located_despite_a_few_outliers_on_either_side():
     (shift,), ambiguous = shifts_of(stepped(300))
     assert shift[:2] == (0, 1)
     assert 450_000 <= shift.from_ns < 490_000
@@ -26,12 +26,12 @@ def test_a_step_lies_between_observations_of_which_a_few_on_either_side_may_be_f
     assert len(ambiguous.places) == 0
 
 
-def test_a_step_back_has_a_negative_size():
+def test_a_backward_adjustment_has_a_negative_size():
     (shift,), _ = shifts_of(stepped(-300))
     assert abs(shift.size_ns + 300) < 5
 
 
-def test_one_observation_at_the_very_end_is_doubtful_and_leaves_the_end_blind():
+def test_a_single_conflict_at_the_end_is_ambiguous_and_leaves_the_end_unbounded():
     rows = there_and_back(MOMENTS, ahead_ns=lambda _: 0)
     rows[-2] = (0, 1, rows[-2][2], -300)
     shifts, ambiguous = shifts_of(rows)
@@ -41,7 +41,7 @@ def test_one_observation_at_the_very_end_is_doubtful_and_leaves_the_end_blind():
     assert all(adjustment.to_ns == np.inf for adjustment in ambiguous.unbounded)
 
 
-def test_a_false_observation_beside_a_step_is_doubtful_and_leaves_the_step_as_it_is():
+def test_an_outlier_near_an_adjustment_does_not_change_the_adjustment():
     rows = stepped(300)
     rows[0] = (0, 1, rows[0][2], -100)
     (shift,), ambiguous = shifts_of(rows)
@@ -55,7 +55,7 @@ def chain(middle, last):
     return middle + [(source + 1, target + 1, *rest) for source, target, *rest in last]
 
 
-def test_the_clock_that_both_of_its_neighbors_saw_stepping_is_blamed():
+def test_an_adjustment_is_attributed_to_the_clock_that_both_neighbors_saw_shift():
     evidence = evidence_from_rows(chain(stepped(300), stepped(-300)))
     shifts, _ = shifts_of(chain(stepped(300), stepped(-300)))
     (attributed,) = attribute_adjustments(shifts, evidence, BUDGET, np.array([0]))
@@ -63,29 +63,29 @@ def test_the_clock_that_both_of_its_neighbors_saw_stepping_is_blamed():
     assert abs(attributed.adjustments[0].size_ns - 300) < 5
 
 
-def test_a_clock_whose_other_neighbor_leaves_no_room_is_cleared():
+def test_a_clock_is_cleared_if_its_other_neighbor_leaves_no_margin():
     rows = chain(there_and_back(MOMENTS, ahead_ns=lambda _: 0), stepped(300))
     shifts, _ = shifts_of(rows)
     (attributed,) = attribute_adjustments(shifts, evidence_from_rows(rows), BUDGET, np.array([0]))
     assert [adjustment.clock for adjustment in attributed.adjustments] == [2]
 
 
-def test_of_two_clocks_that_nothing_tells_apart_the_reference_is_not_blamed():
+def test_the_reference_comes_last_among_equally_likely_clocks():
     shift = PairShift(0, 1, 490_000.0, 500_000.0, 300.0)
     (attributed,) = attribute_adjustments([shift], evidence_from_rows(stepped(300)), BUDGET, np.array([0]))
     assert [adjustment.clock for adjustment in attributed.adjustments] == [1]
     assert attributed.adjustments[0].may_be_reference
 
 
-def test_a_clock_whom_a_third_one_tells_from_the_reference_leaves_no_doubt():
+def test_a_third_clock_excludes_the_reference():
     rows = chain(stepped(300), stepped(-300))
     shifts, _ = shifts_of(rows)
     (attributed,) = attribute_adjustments(shifts, evidence_from_rows(rows), BUDGET, np.array([0]))
     assert not attributed.adjustments[0].may_be_reference
 
 
-def test_a_neighbor_that_was_set_at_the_same_time_the_other_way_takes_no_blame_for_both():
-    # The reference went back by 1,400, machine 2 ahead by 400; machine 1 between them was not set.
+def test_opposite_adjustments_of_two_clocks_are_attributed_separately():
+    # The reference was set back by 1,400 and machine 2 forward by 400; machine 1 between them was not set.
     last = [(source + 2, target + 2, *rest) for source, target, *rest in stepped(-400)]
     rows = [*chain(stepped(1_400), stepped(400)), *last]
     budget = np.array([0.0, 1e-4, 1e-4, 1e-4])
@@ -95,8 +95,8 @@ def test_a_neighbor_that_was_set_at_the_same_time_the_other_way_takes_no_blame_f
     assert {each.adjustments[0].clock for each in attributed} == {0, 2}
 
 
-def test_the_size_that_the_surest_pair_tells_counts():
-    # The reference's pair knows it to 40,000 only: the shift may well be the one that the other pair saw.
+def test_the_most_precise_pair_determines_the_size():
+    # The reference's pair knows the size only to 40,000, so its shift may be the one of the other pair.
     shifts = [
         PairShift(0, 1, 490_000.0, 500_000.0, 30_000.0, 70_000.0),
         PairShift(1, 2, 490_000.0, 500_000.0, 300.0, 320.0),

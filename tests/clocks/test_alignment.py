@@ -11,6 +11,11 @@ from stagescope.clocks import align_clocks
 from stagescope.model import CLOCKS, RANKS, empty_timeline
 from stagescope.model.validate import conform
 
+
+def exhaustive(*seeds):
+    return [pytest.param(seed, marks=pytest.mark.exhaustive) for seed in seeds]
+
+
 SCENARIOS = {
     "base": Plan(),
     "asymmetric path": Plan(asymmetry_ns=40_000),
@@ -50,21 +55,21 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-@pytest.mark.parametrize("seed", [11, 12])
-def test_every_stamp_is_within_its_stated_interval(name, seed):
+@pytest.mark.parametrize("seed", [11, *exhaustive(12)])
+def test_every_timestamp_is_within_its_guaranteed_bound(name, seed):
     planted = plant(replace(SCENARIOS[name], seed=seed))
     aligned = align_clocks(planted.timeline)
     assert uncovered(planted, aligned.timeline).is_empty()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     machines=st.integers(2, 6),
     links=st.integers(1, 9),
     messages=st.integers(1, 40),
 )
-def test_any_graph_of_right_stamps_is_covered_and_nothing_is_called_false(seed, machines, links, messages):
+def test_any_graph_of_correct_timestamps_is_bounded_without_findings(seed, machines, links, messages):
     planted = plant_graph(seed, machines=machines, links=links, messages=messages)
     aligned = align_clocks(planted.timeline)
     assert uncovered(planted, aligned.timeline).is_empty()
@@ -73,9 +78,9 @@ def test_any_graph_of_right_stamps_is_covered_and_nothing_is_called_false(seed, 
     assert not aligned.clocks.inconsistent_pairs
 
 
-# The same examples each time: a stamp that is false by so little that nothing contradicts it is not covered, and
-# among thousands of runs there is one whose only false stamp is of that kind (docs/clocks.md).
-@settings(max_examples=25, deadline=None, derandomize=True)
+# Derandomized: an outlier too small to contradict anything is not covered (docs/clocks.md), and among thousands of
+# runs there is one whose only outlier is of that kind.
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     steps=st.integers(1, 6),
@@ -83,7 +88,7 @@ def test_any_graph_of_right_stamps_is_covered_and_nothing_is_called_false(seed, 
     wander_ppm=st.sampled_from([0.0, 5.0]),
     schedule=st.sampled_from(["1f1b", "gpipe", "interleaved", "zb-v"]),
 )
-def test_any_short_run_is_covered(seed, steps, corrupt, wander_ppm, schedule):
+def test_any_short_run_is_within_its_guaranteed_bounds(seed, steps, corrupt, wander_ppm, schedule):
     plan = Plan(
         schedule=schedule, steps=steps, microbatches=8, corrupt=corrupt, wander_ppm=wander_ppm, seed=seed
     )
@@ -92,7 +97,7 @@ def test_any_short_run_is_covered(seed, steps, corrupt, wander_ppm, schedule):
 
 
 def errors_us(plan: Plan) -> pl.DataFrame:
-    """Return the worst and the median error per clock that is no reference."""
+    """Return the worst and the median error of every clock except the reference."""
     planted = plant(plan)
     errors = planted.errors_ns(align_clocks(planted.timeline).timeline).filter(
         pl.col("clock") != "node-0/wall"
@@ -101,14 +106,14 @@ def errors_us(plan: Plan) -> pl.DataFrame:
     return errors.group_by("clock").agg(worst=size.max(), median=size.median())
 
 
-@pytest.mark.parametrize("seed", [301, 302, 303, 304, 305, 306])
+@pytest.mark.parametrize("seed", [301, 302, *exhaustive(303, 304, 305, 306)])
 def test_recovers_planted_offsets_and_drift_within_the_stated_figures(seed):
     found = errors_us(Plan(seed=seed))
     assert found["worst"].max() <= 20
     assert found["median"].median() <= 3
 
 
-@pytest.mark.parametrize("seed", [301, 302, 303])
+@pytest.mark.parametrize("seed", [301, *exhaustive(302, 303)])
 def test_recovers_sixteen_stages_on_eight_machines_that_drift_by_50_ppm(seed):
     found = errors_us(Plan(seed=seed, ranks=16, ranks_per_machine=2, drift_ppm=50.0))
     assert found["worst"].max() <= 15
@@ -117,14 +122,14 @@ def test_recovers_sixteen_stages_on_eight_machines_that_drift_by_50_ppm(seed):
 @pytest.mark.parametrize(
     ("size_ns", "machine"), [(300_000, 2), (-300_000, 1), (3_000_000, 1), (-1_000_000, 2)]
 )
-def test_finds_a_clock_step_and_blames_the_machine_that_was_set(size_ns, machine):
+def test_finds_a_clock_adjustment_and_the_machine_that_was_set(size_ns, machine):
     planted = plant(Plan(seed=77, clock_steps=(ClockStep(machine, 0.5, size_ns),)))
     (step,) = align_clocks(planted.timeline).clocks.adjustments
     assert step.clock == f"node-{machine}/wall"
     assert step.size_ns == pytest.approx(size_ns, abs=20_000)
 
 
-def test_of_two_machines_nobody_knows_which_was_set_and_both_are_named():
+def test_both_machines_are_candidates_if_there_are_only_two():
     planted = plant(Plan(ranks=2, steps=10, seed=77, clock_steps=(ClockStep(0, 0.5, 1_000_000),)))
     aligned = align_clocks(planted.timeline)
     (step,) = aligned.clocks.adjustments
@@ -132,21 +137,21 @@ def test_of_two_machines_nobody_knows_which_was_set_and_both_are_named():
     assert step.size_ns == pytest.approx(-1_000_000, abs=20_000)
 
 
-def test_one_clock_passes_through_as_the_same_object():
+def test_a_single_clock_is_not_changed():
     planted = plant(Plan(ranks_per_machine=4, steps=2))
     aligned = align_clocks(planted.timeline)
     assert aligned.timeline.spans is planted.timeline.spans
     assert aligned.clocks.machines == ()
 
 
-def test_ranks_without_any_clock_pass_through_as_the_same_object():
+def test_ranks_without_clocks_are_not_changed():
     timeline = timeline_from_text("F0 F1 . B0\n. F0 B0 .")
     assert align_clocks(timeline).timeline.spans is timeline.spans
     empty = empty_timeline()
     assert align_clocks(empty).timeline.spans is empty.spans
 
 
-def test_a_shifted_row_of_a_drawing_is_shifted_back_into_its_interval():
+def test_a_shifted_rank_of_a_drawing_is_shifted_back():
     drawing = timeline_from_text("F0 F1 .  .  B0 B1\n.  F0 F1 B0 B1 . ")
     ranks = drawing.ranks.with_columns(
         clock=pl.Series(["left", "right"]), dp=0, tp=0, cp=0, pp=pl.Series([0, 1])
@@ -156,13 +161,13 @@ def test_a_shifted_row_of_a_drawing_is_shifted_back_into_its_interval():
     aligned = align_clocks(replace(drawing, spans=spans, ranks=conform(ranks, RANKS)))
     machine = aligned.clocks.machines[1]
     assert machine.state == "aligned"
-    # F0 -> F0 leaves no room the one way, B0 -> B0 the other: right by 0 ns but for the drift budget.
+    # F0 -> F0 leaves no margin in one direction and B0 -> B0 none in the other: exact except for the drift budget.
     assert aligned.timeline.spans["start_ns"].to_list() == pytest.approx(
         drawing.spans["start_ns"].to_list(), abs=5
     )
 
 
-def test_a_common_shift_of_all_clocks_changes_nothing():
+def test_shifting_all_clocks_alike_changes_no_result():
     planted = plant(Plan(steps=4, seed=3))
     shift_ns = 123_456_789_012_345
     moved = planted.timeline.spans.with_columns(
@@ -174,7 +179,7 @@ def test_a_common_shift_of_all_clocks_changes_nothing():
     assert (other.timeline.spans["start_ns"] - shift_ns).equals(one.timeline.spans["start_ns"])
 
 
-def test_permuting_the_names_of_machines_permutes_the_results():
+def test_permuting_machine_names_permutes_the_results():
     planted = plant(Plan(steps=4, seed=4))
     names = {"node-0": "c", "node-1": "a", "node-2": "d", "node-3": "b"}
     renamed = replace(
@@ -189,7 +194,7 @@ def test_permuting_the_names_of_machines_permutes_the_results():
     assert [names[m.machine] for m in one.clocks.machines] == [m.machine for m in other.clocks.machines]
 
 
-def test_durations_change_by_drift_only_and_order_within_a_rank_is_kept():
+def test_durations_change_only_by_drift_and_order_within_a_rank_is_kept():
     planted = plant(Plan(steps=6, drift_ppm=50.0, seed=5))
     before, after = planted.timeline.spans, align_clocks(planted.timeline).timeline.spans
     assert before["name"].equals(after["name"])
@@ -201,7 +206,7 @@ def test_durations_change_by_drift_only_and_order_within_a_rank_is_kept():
 
 
 @pytest.mark.parametrize("size_ns", [300_000, -300_000, 3_000_000])
-def test_order_within_a_rank_is_kept_around_a_clock_step(size_ns):
+def test_order_within_a_rank_is_kept_around_a_clock_adjustment(size_ns):
     planted = plant(Plan(seed=9, steps=12, clock_steps=(ClockStep(2, 0.5, size_ns),)))
     after = align_clocks(planted.timeline).timeline.spans
     for rank in range(4):
@@ -209,7 +214,7 @@ def test_order_within_a_rank_is_kept_around_a_clock_step(size_ns):
         assert after.filter(pl.col("rank") == rank)["name"].equals(names)
 
 
-def test_machines_without_a_link_are_never_joined():
+def test_machines_without_messages_between_them_are_not_aligned():
     planted = plant(Plan(missing_links=((1, 2),), steps=4))
     aligned = align_clocks(planted.timeline)
     states = [machine.state for machine in aligned.clocks.machines]
@@ -221,17 +226,17 @@ def test_machines_without_a_link_are_never_joined():
     assert "warning" in aligned.timeline.diagnostics["severity"]
 
 
-def test_one_sided_evidence_gives_an_interval_with_one_end():
+def test_one_way_messages_bound_one_side_only():
     planted = plant(Plan(one_way_links=((1, 2),), steps=4))
     machines = align_clocks(planted.timeline).clocks.machines
     assert [machine.state for machine in machines] == ["reference", "aligned", "one-sided", "one-sided"]
     assert [(m.error_lo_ns is None) != (m.error_hi_ns is None) for m in machines[2:]] == [True, True]
 
 
-def test_contradictory_evidence_names_the_machines_and_the_witnesses():
+def test_inconsistent_pairs_name_the_machines_and_observations():
     planted = plant(Plan(steps=4))
     bad = (pl.col("kind") == "recv_backward") & (pl.col("rank") == 1)
-    # Every other message seems to arrive a second before it was sent: no step and no few false timestamps screen it.
+    # Every other message seems to arrive a second before it was sent: neither an adjustment nor outliers explain it.
     bad &= pl.col("microbatch") % 2 == 0
     spans = planted.timeline.spans.with_columns(
         end_ns=pl.when(bad).then(pl.col("end_ns") - 1_000_000_000).otherwise("end_ns")
@@ -248,7 +253,7 @@ def test_contradictory_evidence_names_the_machines_and_the_witnesses():
     ]
 
 
-def test_the_floor_of_an_asymmetric_path_is_half_of_its_asymmetry_and_lies_in_the_interval():
+def test_an_asymmetric_path_shifts_the_estimate_by_half_within_the_bound():
     planted = plant(Plan(ranks=2, asymmetry_ns=40_000, seed=8))
     aligned = align_clocks(planted.timeline)
     errors = planted.errors_ns(aligned.timeline).filter(pl.col("rank") == 1)["error_ns"].abs()
@@ -256,7 +261,7 @@ def test_the_floor_of_an_asymmetric_path_is_half_of_its_asymmetry_and_lies_in_th
     assert uncovered(planted, aligned.timeline).is_empty()
 
 
-def test_the_clocks_table_says_for_every_segment_what_was_added_and_how_sure_it_is():
+def test_the_clocks_table_has_offset_and_bound_of_every_piece():
     planted = plant(Plan(steps=4))
     clocks = align_clocks(planted.timeline).timeline.clocks
     assert clocks["clock"].n_unique() == 4

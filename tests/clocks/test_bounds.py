@@ -18,16 +18,16 @@ def bounds_of(rows, clocks, *, adjustments=()):
     return bound(limits, grid, reference, reference_limits(limits, evidence, grid, 0.0))
 
 
-def test_a_machine_lies_between_the_delays_of_both_directions():
+def test_an_offset_is_bounded_by_the_delays_of_both_directions():
     bounds = bounds_of(there_and_back(MOMENTS, ahead_ns=lambda _: 500, latency_ns=20.0), 2)
-    # x is what has to be added: -500, and 20 ns less or more; and the 40 ns by which the reference may have been
-    # set without a contradiction.
+    # The correction is -500 within 20 ns, plus the 40 ns by which the reference may have been set without being
+    # noticed.
     assert bounds.lower_ns[6, 1] == pytest.approx(-500 - 20 - 40, abs=2)
     assert bounds.upper_ns[6, 1] == pytest.approx(-500 + 20 + 40, abs=2)
     assert not bounds.contradictory.any()
 
 
-def test_a_reference_that_is_set_without_a_contradiction_stays_in_its_interval():
+def test_an_unnoticed_adjustment_of_the_reference_is_within_the_bounds():
     # All messages take 20 ns as long as the reference goes right; set ahead by 39, one way seems to take 59, one -19.
     rows = there_and_back(MOMENTS, ahead_ns=lambda at_ns: 19.5 - 39 * (at_ns >= 5_000), latency_ns=20.0)
     bounds = bounds_of(rows, 2)
@@ -40,14 +40,14 @@ def test_a_reference_that_is_set_without_a_contradiction_stays_in_its_interval()
     assert bounds.upper_ns[-1, 1] >= 19.5
 
 
-def test_each_hop_adds_its_own_room():
+def test_each_hop_adds_its_own_margin():
     rows = there_and_back(MOMENTS, ahead_ns=lambda _: 0)
     chain = rows + [(source + 1, target + 1, *rest) for source, target, *rest in rows]
     upper_ns = bounds_of(chain, 3).upper_ns[6]
     assert np.diff(upper_ns).tolist() == pytest.approx([20, 20], abs=2)
 
 
-def test_the_reference_may_be_off_by_the_room_of_the_pair_that_leaves_it_the_least():
+def test_the_bound_of_the_reference_is_the_smallest_margin_of_its_pairs():
     wide = there_and_back(MOMENTS, ahead_ns=lambda _: 0, latency_ns=90.0)
     narrow = [
         (2 * source, 2 * target, *rest)
@@ -57,7 +57,7 @@ def test_the_reference_may_be_off_by_the_room_of_the_pair_that_leaves_it_the_lea
     assert bounds_of(wide + narrow, 3).upper_ns[6, 0] == pytest.approx(40, abs=2)
 
 
-def test_a_step_of_the_reference_is_told_by_the_clocks_that_went_on():
+def test_an_adjustment_of_the_reference_is_measured_by_the_other_clocks():
     rows = there_and_back(MOMENTS, ahead_ns=lambda at_ns: -300 * (at_ns >= 5_000), latency_ns=20.0)
     bounds = bounds_of(rows, 2, adjustments=(Adjustment(0, 4_950.0, 5_050.0, 300.0),))
     assert bounds.lower_ns[0, 0] <= 0 <= bounds.upper_ns[0, 0]
@@ -69,8 +69,8 @@ def test_a_step_of_the_reference_is_told_by_the_clocks_that_went_on():
     assert bounds.upper_ns[-1, 0] - bounds.lower_ns[-1, 0] == pytest.approx(200, abs=4)
 
 
-def test_before_any_moment_at_which_more_would_go_unnoticed_the_reference_is_known_better():
-    # At the end only messages of 500 ns tell: a step there may be larger than one at the beginning.
+def test_the_bound_of_the_reference_is_tighter_before_the_moment_with_the_largest_margin():
+    # At the end all messages take 500 ns, so an adjustment there may be larger than one at the beginning.
     rows = there_and_back(range(0, 9_000, 100), ahead_ns=lambda _: 0, latency_ns=20.0)
     rows += there_and_back(range(9_000, 10_000, 100), ahead_ns=lambda _: 0, latency_ns=500.0)
     bounds = bounds_of(rows, 2)
@@ -78,7 +78,7 @@ def test_before_any_moment_at_which_more_would_go_unnoticed_the_reference_is_kno
     assert bounds.upper_ns[-1, 0] == pytest.approx(520, abs=4)
 
 
-def test_after_the_last_messages_of_either_way_the_reference_has_the_room_of_a_pair_more():
+def test_after_the_last_messages_the_bound_of_the_reference_is_wider_by_a_margin():
     rows = there_and_back(range(0, 5_000, 100), ahead_ns=lambda _: 0, latency_ns=20.0)
     rows += [(0, 1, at_ns, 20.0) for at_ns in range(5_000, 10_000, 100)]
     lower_ns = bounds_of(rows, 2).lower_ns[:, 0]
@@ -86,17 +86,17 @@ def test_after_the_last_messages_of_either_way_the_reference_has_the_room_of_a_p
     assert lower_ns[-1] == pytest.approx(-80, abs=4)
 
 
-def test_a_step_that_either_of_two_clocks_may_have_made_leaves_room_for_both():
+def test_the_bounds_hold_for_both_candidates_of_an_adjustment():
     rows = there_and_back(MOMENTS, ahead_ns=lambda at_ns: 300 * (at_ns >= 5_000), latency_ns=20.0)
     bounds = bounds_of(rows, 2, adjustments=(Adjustment(1, 4_950.0, 5_050.0, 300.0, may_be_reference=True),))
     assert bounds.upper_ns[0, 0] == pytest.approx(40, abs=4)
-    # Machine 1 was set ahead by 300 and the reference was not; or the reference back, and machine 1 was not.
+    # Either machine 1 was set forward by 300, or the reference was set back by 300.
     for clock, either_ns in ((0, (0, 300)), (1, (-300, 0))):
         assert bounds.lower_ns[-1, clock] <= either_ns[0]
         assert bounds.upper_ns[-1, clock] >= either_ns[1]
 
 
-def test_circles_that_contradict_themselves_are_told():
+def test_contradictory_cycles_are_detected():
     rows = (
         [(0, 1, at, -50) for at in MOMENTS]
         + [(1, 2, at, 10) for at in MOMENTS]

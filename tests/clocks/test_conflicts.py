@@ -14,22 +14,22 @@ def conflicts_of(rows):
     return find_conflicts(evidence, BUDGET), len(evidence)
 
 
-def test_right_observations_never_exclude_each_other():
+def test_correct_observations_have_no_conflicts():
     found, _ = conflicts_of(there_and_back(range(0, 10_000, 100), ahead_ns=lambda at_ns: 500 + 1e-4 * at_ns))
     assert len(found) == 0
 
 
-def test_one_false_stamp_excludes_many_and_is_the_only_one_dropped():
+def test_a_single_outlier_conflicts_with_many_and_is_the_only_one_dropped():
     rows = there_and_back(range(0, 10_000, 100), ahead_ns=lambda _: 500)
     rows[60] = (0, 1, rows[60][2], 100)
     found, count = conflicts_of(rows)
     assert np.flatnonzero(find_outliers(found, count)).tolist() == [60]
-    # 20 ns back, 100 - 500 ns there, and no drift to speak of.
+    # 20 ns back, 100 - 500 ns out, and negligible drift.
     assert exclusion_ns(found, count)[60] > 379
     assert exclusion_ns(found, count)[0] == 0
 
 
-def test_a_clock_step_excludes_on_one_side_only_and_nothing_is_false():
+def test_a_clock_adjustment_is_not_taken_for_outliers():
     found, count = conflicts_of(
         there_and_back(range(0, 10_000, 100), ahead_ns=lambda at: 300 * (at >= 5_000))
     )
@@ -38,7 +38,7 @@ def test_a_clock_step_excludes_on_one_side_only_and_nothing_is_false():
 
 
 def seen_by_few(delays_back_ns):
-    """Return which observations see that a clock is set near the end, and which are taken to be false, and proved so.
+    """Return which observations follow an adjustment near the end, which of them look like outliers, and which are."""
 
     Only the last three that come back could tell as well; they would take 320 ns if they were right.
     """
@@ -52,19 +52,19 @@ def seen_by_few(delays_back_ns):
     return saw, false, false & ~unproven_outliers(evidence, conflicts, false, 2)
 
 
-def test_what_a_few_false_ones_at_the_end_exclude_may_be_right():
+def test_observations_contradicted_by_a_few_outliers_at_the_end_may_be_correct():
     saw, false, proved = seen_by_few((200, 320, 190))
     assert np.array_equal(false, saw)
     assert not proved.any()
 
 
-def test_what_more_than_a_few_exclude_is_false():
+def test_observations_contradicted_by_more_than_a_few_are_outliers():
     saw, false, proved = seen_by_few((200, 210, 190))
     assert np.array_equal(false, saw)
     assert np.array_equal(proved, saw)
 
 
-def test_what_is_false_before_right_ones_of_its_direction_is_proved_so_by_two():
+def test_two_later_observations_of_the_same_direction_prove_an_outlier():
     rows = there_and_back(MOMENTS, ahead_ns=lambda _: 0)
     rows[-6] = (0, 1, rows[-6][2], -100)
     rows = [row for row in rows if row[0] == 0 or row[2] < 975_000] + [
@@ -78,7 +78,7 @@ def test_what_is_false_before_right_ones_of_its_direction_is_proved_so_by_two():
     assert not unproven_outliers(evidence, conflicts, false, 2).any()
 
 
-def test_receives_that_did_not_wait_count_only_where_none_did():
+def test_receives_that_did_not_wait_are_used_only_where_none_waited():
     rows = there_and_back(range(0, 1_000, 100), ahead_ns=lambda _: 0)
     evidence = evidence_from_rows(rows)
     mixed = evidence_from_rows(rows, waited=False)
@@ -92,7 +92,7 @@ def test_receives_that_did_not_wait_count_only_where_none_did():
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e4)), min_size=1, max_size=30), st.floats(-1e6, 1e6)
 )
-def test_any_delays_of_right_clocks_are_free_of_conflict(messages, ahead_ns):
+def test_correct_clocks_with_any_delays_have_no_conflicts(messages, ahead_ns):
     rows = [
         (number % 2, 1 - number % 2, sent_ns, delay_ns + (ahead_ns if number % 2 == 0 else -ahead_ns))
         for number, (sent_ns, delay_ns) in enumerate(messages)

@@ -26,12 +26,12 @@ def corrections(evidence, *, adjustments=(), at_ns=(0.5, 5.0, 9.5)):
     return fitted, fitted.at(grid, np.ones(len(at_ns), np.int64), moments_ns)
 
 
-def test_recovers_offset_and_drift_although_the_directions_spread_unequally():
+def test_recovers_offset_and_drift_with_unequal_spreads():
     _, found_ns = corrections(messages(lambda at_ns: 5_000 + 20e-6 * at_ns))
     assert found_ns.tolist() == pytest.approx([-15_000, -105_000, -195_000], abs=1_500)
 
 
-def test_recovers_a_rate_that_wanders():
+def test_recovers_a_varying_drift():
     def ahead_ns(at_ns):
         return 20_000 * np.sin(2 * np.pi * at_ns / (8 * SECOND_NS))
 
@@ -40,7 +40,7 @@ def test_recovers_a_rate_that_wanders():
     assert found_ns.tolist() == pytest.approx(true_ns, abs=15_000)
 
 
-def test_recovers_the_size_of_a_clock_step():
+def test_recovers_the_size_of_a_clock_adjustment():
     adjustment = Adjustment(1, 4.9 * SECOND_NS, 5.1 * SECOND_NS, 250_000.0)
     fitted, _ = corrections(
         messages(lambda at_ns: 300_000 * (at_ns >= 5 * SECOND_NS)), adjustments=(adjustment,)
@@ -48,7 +48,7 @@ def test_recovers_the_size_of_a_clock_step():
     assert fitted.jumps_ns.tolist() == pytest.approx([-300_000], abs=3_000)
 
 
-def test_half_of_an_asymmetry_remains():
+def test_half_of_a_path_asymmetry_remains():
     rng = np.random.default_rng(6)
     rows = [
         (source, 1 - source, at_ns, 20_000 + 40_000 * (source == 0) + rng.exponential(5_000))
@@ -59,6 +59,6 @@ def test_half_of_an_asymmetry_remains():
     assert found_ns.tolist() == pytest.approx([-20_000] * 3, abs=1_000)
 
 
-def test_without_evidence_nothing_is_corrected():
+def test_without_observations_nothing_is_corrected():
     _, found_ns = corrections(messages(lambda _: 0).where(np.array([], int)))
     assert found_ns.tolist() == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Short runs with several faults at once: each was once outside of its interval, for the reason that is its name."""
+"""Short runs with several faults at once, each named after the reason why its bounds once did not hold."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from planted_clocks import ClockStep, Plan, plant, uncovered
 from stagescope.clocks import align_clocks
 
 MIXTURES = {
-    "the reference was set early on, with two false timestamps about": Plan(
+    "the reference was set early, near two outliers": Plan(
         ranks=8,
         replicas=2,
         ranks_per_machine=2,
@@ -17,7 +17,7 @@ MIXTURES = {
         clock_steps=(ClockStep(0, 0.3719913100751072, 2_754_573),),
         corrupt=0.02,
     ),
-    "a clock was set back by 44 ms, and shows times of before twice": Plan(
+    "a clock was set back by 44 ms and repeats its times": Plan(
         schedule="gpipe",
         ranks=6,
         microbatches=8,
@@ -29,7 +29,7 @@ MIXTURES = {
         corrupt_ns=(50_000, 1_000_000),
         missing_links=((3, 4),),
     ),
-    "what might be a step back at the beginning hides as much of the clock again": Plan(
+    "a possible backward adjustment at the beginning hides as much time again": Plan(
         schedule="zb-h1",
         ranks=16,
         ranks_per_machine=3,
@@ -41,7 +41,7 @@ MIXTURES = {
         lost=0.01,
         mismatched=0.01,
     ),
-    "false timestamps that are believed bend the estimate faster than clocks drift": Plan(
+    "undetected outliers bend the estimate faster than clocks drift": Plan(
         ranks=16,
         ranks_per_machine=3,
         microbatches=4,
@@ -53,7 +53,7 @@ MIXTURES = {
         corrupt=0.02,
         mismatched=0.01,
     ),
-    "too little is believed to tell whether the reference was set": Plan(
+    "too few observations remain to decide whether the reference was set": Plan(
         ranks=6,
         ranks_per_machine=2,
         microbatches=4,
@@ -65,7 +65,7 @@ MIXTURES = {
         lost=0.05,
         mismatched=0.01,
     ),
-    "a message that was given a wrong name, and nothing goes back": Plan(
+    "a mismatched message, and no messages back": Plan(
         schedule="interleaved",
         ranks=2,
         microbatches=8,
@@ -76,7 +76,7 @@ MIXTURES = {
         mismatched=0.01,
         one_way_links=((0, 1),),
     ),
-    "a false stamp, a clock set, and nothing goes back": Plan(
+    "an outlier, a clock adjustment, and no messages back": Plan(
         schedule="interleaved",
         ranks=2,
         microbatches=8,
@@ -88,7 +88,7 @@ MIXTURES = {
         corrupt=0.02,
         one_way_links=((0, 1),),
     ),
-    "a false stamp that nothing but the step makes noticed": Plan(
+    "an outlier that only the adjustment reveals": Plan(
         ranks=16,
         ranks_per_machine=8,
         steps=3,
@@ -97,7 +97,7 @@ MIXTURES = {
         clock_steps=(ClockStep(0, 0.3748144172318235, -18_571_266),),
         corrupt=0.02,
     ),
-    "the gap in its timestamps does not tell where the clock was set ahead": Plan(
+    "the largest gap in the timestamps is not where the clock was set forward": Plan(
         schedule="dualpipev",
         ranks=6,
         ranks_per_machine=2,
@@ -111,7 +111,7 @@ MIXTURES = {
         lost=0.01,
         mismatched=0.01,
     ),
-    "a false stamp made a step look ten times as large to one pair, and two others were attributed": Plan(
+    "an outlier makes an adjustment look ten times as large to one pair": Plan(
         ranks=8,
         ranks_per_machine=3,
         steps=4,
@@ -123,7 +123,7 @@ MIXTURES = {
         lost=0.01,
         mismatched=0.01,
     ),
-    "pieces after a step are raised by different amounts": Plan(
+    "pieces after an adjustment are raised by different amounts": Plan(
         ranks=6,
         ranks_per_machine=3,
         microbatches=32,
@@ -136,7 +136,7 @@ MIXTURES = {
         corrupt_ns=(50_000, 1_000_000),
         lost=0.01,
     ),
-    "nothing came back before the step, and a false stamp hides when it was": Plan(
+    "no messages back before the adjustment, and an outlier hides its time": Plan(
         ranks=16,
         schedule="interleaved",
         ranks_per_machine=2,
@@ -146,7 +146,7 @@ MIXTURES = {
         clock_steps=(ClockStep(7, 0.21094203945147483, 1_633_083),),
         corrupt=0.01,
     ),
-    "nothing is left on one side of a step": Plan(
+    "no observations remain on one side of an adjustment": Plan(
         schedule="zb-v",
         ranks=2,
         replicas=2,
@@ -157,7 +157,7 @@ MIXTURES = {
         clock_steps=(ClockStep(3, 0.2361896876027042, 6_476_607),),
         corrupt=0.02,
     ),
-    "the reference was set inside of the last block, where another clock is not bounded": Plan(
+    "the reference was set inside the last block, where another clock is unbounded": Plan(
         ranks=3,
         replicas=2,
         microbatches=4,
@@ -169,7 +169,7 @@ MIXTURES = {
         corrupt_ns=(50_000, 1_000_000),
         mismatched=0.01,
     ),
-    "two of the last three that came back are false, and exclude all that saw the step": Plan(
+    "two of the last three messages back are outliers and contradict all that follow the adjustment": Plan(
         schedule="dualpipev",
         ranks=12,
         ranks_per_machine=8,
@@ -183,7 +183,7 @@ MIXTURES = {
         corrupt_ns=(50_000, 1_000_000),
         missing_links=((5, 6),),
     ),
-    "the very first observation is false, and taken for one of those that a step excludes": Plan(
+    "the first observation is an outlier that looks like one before an adjustment": Plan(
         schedule="zb-v",
         ranks=8,
         ranks_per_machine=4,
@@ -196,7 +196,7 @@ MIXTURES = {
         corrupt=0.05,
         corrupt_ns=(50_000, 1_000_000),
     ),
-    "what is kept where nothing is bounded bends the estimate faster than clocks drift": Plan(
+    "observations in an unbounded stretch bend the estimate faster than clocks drift": Plan(
         schedule="interleaved",
         ranks=16,
         ranks_per_machine=4,
@@ -208,7 +208,7 @@ MIXTURES = {
         corrupt=0.02,
         mismatched=0.01,
     ),
-    "the reference may have been set back, and shows the times before that twice": Plan(
+    "the reference may have been set back and repeats its times": Plan(
         schedule="interleaved",
         ranks=6,
         ranks_per_machine=3,
@@ -222,7 +222,7 @@ MIXTURES = {
         missing_links=((3, 4),),
         actions_only=True,
     ),
-    "a false stamp excludes what a step excludes too, and nothing tells that it is false": Plan(
+    "an undetected outlier contradicts the same observations as an adjustment": Plan(
         schedule="gpipe",
         ranks=8,
         ranks_per_machine=3,
@@ -234,7 +234,7 @@ MIXTURES = {
         corrupt=0.01,
         missing_links=((1, 2),),
     ),
-    "two false timestamps agree as if they had seen a step": Plan(
+    "two outliers agree as if a clock had been set": Plan(
         schedule="zb-h1",
         ranks=12,
         ranks_per_machine=3,
@@ -246,7 +246,7 @@ MIXTURES = {
         corrupt_ns=(50_000, 1_000_000),
         missing_links=((6, 7),),
     ),
-    "many see a step behind which messages go one way only": Plan(
+    "an adjustment with messages in one direction only after it": Plan(
         schedule="gpipe",
         replicas=2,
         ranks_per_machine=3,
@@ -260,7 +260,7 @@ MIXTURES = {
         corrupt_ns=(50_000, 1_000_000),
         lost=0.01,
     ),
-    "nothing is left on one side of a step of the reference": Plan(
+    "no observations remain on one side of an adjustment of the reference": Plan(
         ranks=3,
         replicas=2,
         ranks_per_machine=2,
@@ -275,6 +275,6 @@ MIXTURES = {
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_every_stamp_is_within_its_stated_interval(name):
+def test_every_timestamp_is_within_its_guaranteed_bound(name):
     planted = plant(MIXTURES[name])
     assert uncovered(planted, align_clocks(planted.timeline).timeline).is_empty()

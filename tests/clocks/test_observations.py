@@ -12,7 +12,7 @@ PIPELINE = "F0 F1 .  .  B0 B1\n.  F0 F1 B0 B1 . "
 
 
 def drawn(text, clocks=(0, 1)):
-    """Return a drawing with the coordinates of one pipeline, and which rank has which clock."""
+    """Return a drawing with the coordinates of one pipeline, and the clock of each rank."""
     timeline = timeline_from_text(text)
     numbers = list(range(len(clocks)))
     ranks = timeline.ranks.with_columns(pp=pl.Series(numbers, dtype=pl.Int32), dp=0, tp=0, cp=0)
@@ -24,7 +24,7 @@ def times(found):
     return found.select("source", "target", "microbatch", "sent_ns", "received_ns").rows()
 
 
-def test_a_job_ends_before_the_job_on_the_next_stage_begins_and_backward_the_other_way():
+def test_an_action_ends_before_the_action_on_the_next_stage_begins():
     found = gather_observations(*drawn(PIPELINE))
     assert found.schema == OBSERVATION_SCHEMA
     assert times(found) == [
@@ -37,33 +37,33 @@ def test_a_job_ends_before_the_job_on_the_next_stage_begins_and_backward_the_oth
     assert found["waited"].all()
 
 
-def test_ranks_of_one_clock_tell_nothing():
+def test_ranks_with_a_common_clock_give_no_observations():
     assert gather_observations(*drawn(PIPELINE, clocks=(0, 0))).is_empty()
 
 
-def test_a_job_that_is_there_twice_is_left_out():
+def test_actions_that_occur_twice_are_omitted():
     timeline, clocks = drawn(PIPELINE)
     twice = timeline.with_spans(pl.concat([timeline.spans, timeline.spans.filter(rank=0, microbatch=0)]))
     assert set(gather_observations(twice, clocks)["microbatch"]) == {1}
 
 
-def test_backward_that_is_split_tells_by_the_half_that_makes_the_gradient_of_the_input():
+def test_a_split_backward_is_observed_by_its_input_gradient_half():
     found = gather_observations(*drawn("F0 .  .  . I0 W0\n.  F0 I0 W0 .  . "))
     assert times(found) == [(0, 1, 0, 1000, 1000), (1, 0, 0, 3000, 4000)]
 
 
-def test_between_clocks_that_messages_join_jobs_tell_nothing():
+def test_actions_are_not_used_between_clocks_with_messages():
     planted = plant(Plan(ranks=2, steps=1, microbatches=4, seed=1))
     clocks = pl.DataFrame({"rank": [0, 1], "clock": [0, 1]}, schema={"rank": pl.Int32, "clock": pl.Int32})
     found = gather_observations(planted.timeline, clocks)
     assert found["kind"].unique().to_list() == ["message"]
     assert len(found) == 8
-    # Each is from the start of the send to the end of the receive.
+    # From the start of the send to the end of the receive.
     sends = planted.timeline.spans.filter(kind="send_forward").sort("start_ns")["start_ns"]
     assert found.filter(source=0)["sent_ns"].to_list() == sends.to_list()
 
 
-def test_a_receive_that_found_its_message_there_has_not_waited():
+def test_a_receive_that_found_its_message_did_not_wait():
     planted = plant(Plan(ranks=2, steps=2, seed=1))
     clocks = pl.DataFrame({"rank": [0, 1], "clock": [0, 1]}, schema={"rank": pl.Int32, "clock": pl.Int32})
     receives = planted.timeline.spans.filter(pl.col("kind").cast(pl.String).str.starts_with("recv"))
@@ -73,7 +73,7 @@ def test_a_receive_that_found_its_message_there_has_not_waited():
 
 
 def reductions(entered_ns, left_ns, *, missing=()):
-    """Return a reduction of one stage, a rank per clock, and the clocks; ranks in `missing` did it twice."""
+    """Return a reduction of one stage with one rank per clock, and the clocks; ranks in `missing` ran it twice."""
     count = len(entered_ns)
     rows = [
         {
@@ -102,7 +102,7 @@ def reductions(entered_ns, left_ns, *, missing=()):
     return timeline, clocks
 
 
-def test_nobody_leaves_a_reduction_before_the_last_has_entered_it():
+def test_no_rank_leaves_a_reduction_before_the_last_has_entered():
     found = gather_observations(*reductions([10, 30], [50, 60]))
     assert found["kind"].to_list() == ["reduction", "reduction"]
     assert found.select("source", "target", "sent_ns", "received_ns").rows() == [
@@ -111,11 +111,11 @@ def test_nobody_leaves_a_reduction_before_the_last_has_entered_it():
     ]
 
 
-def test_a_reduction_that_one_member_has_more_often_is_left_out():
+def test_reductions_that_members_ran_unequally_often_are_omitted():
     assert gather_observations(*reductions([10, 30], [50, 60], missing=[1])).is_empty()
 
 
-def test_of_many_members_each_is_compared_with_its_neighbors():
+def test_members_of_large_reductions_are_compared_with_their_neighbors():
     count = 4 * MOST_REDUCERS
     found = gather_observations(*reductions([10] * count, [50] * count))
     assert len(found) == count * MOST_REDUCERS

@@ -12,7 +12,7 @@ NUMBER = {"left": 0, "right": 1}
 
 
 def recorded(errors_ns, *, text="O0 .  .  O1\nO0 .  .  O1"):
-    """Return a run of two clocks that nothing joins but these recorded intervals (name, lowest, highest)."""
+    """Return a run of two clocks without messages, with these recorded offset ranges (name, lowest, highest)."""
     timeline = timeline_from_text(text)
     rows = [
         {
@@ -31,7 +31,7 @@ def recorded(errors_ns, *, text="O0 .  .  O1\nO0 .  .  O1"):
     return replace(timeline, ranks=conform(ranks, RANKS), clocks=conform(pl.DataFrame(rows), CLOCKS))
 
 
-def test_a_recorded_interval_is_two_observations_against_the_common_clock_at_every_moment():
+def test_a_recorded_offset_is_two_observations_at_every_moment():
     found = recorded_offset_observations(recorded([("left", -5, 5), ("right", 40, 60)]), NUMBER)
     assert len(found) == 4 * MOMENTS
     first = found.filter(pl.col("sent_ns").is_in([0, 40]) | (pl.col("received_ns") == 0))
@@ -40,19 +40,19 @@ def test_a_recorded_interval_is_two_observations_against_the_common_clock_at_eve
     assert sorted(rows) == [(1, 2, 0, 60), (2, 1, 40, 0)]
 
 
-def test_one_recorded_interval_joins_nothing():
+def test_a_single_recorded_offset_gives_no_observations():
     assert recorded_offset_observations(recorded([("left", -5, 5)]), NUMBER).is_empty()
 
 
-def test_an_offset_without_both_errors_is_no_observation():
+def test_an_offset_without_both_errors_gives_no_observations():
     assert recorded_offset_observations(recorded([("left", -5, 5), ("right", None, None)]), NUMBER).is_empty()
 
 
-def test_recorded_intervals_alone_bring_two_machines_to_one_clock():
+def test_recorded_offsets_suffice_to_align_two_machines():
     aligned = align_clocks(recorded([("left", -5, 5), ("right", 40, 60)]))
     right = aligned.clocks.machines[1]
     assert right.state == "aligned"
     assert abs(right.offset_ns - 50) <= 5
-    # What has to be added is between 35 and 65.
+    # The correction is between 35 and 65.
     assert right.offset_ns + right.error_lo_ns <= 35
     assert right.offset_ns + right.error_hi_ns >= 65
