@@ -38,9 +38,9 @@ def test_a_clock_adjustment_is_not_taken_for_outliers():
 
 
 def seen_by_few(delays_back_ns):
-    """Return which observations follow an adjustment near the end, which of them look like outliers, and which are."""
+    """Return which observations follow an adjustment near the end, which look like outliers, and which surely are.
 
-    Only the last three that come back could tell as well; they would take 320 ns if they were right.
+    Only the last three messages back could decide as well; if they were correct, they would take 320 ns.
     """
     rows = there_and_back(MOMENTS, ahead_ns=lambda at: -300 * (at >= 950_000))
     rows = [row for row in rows if row[0] == 0 or row[2] < 950_000]
