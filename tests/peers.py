@@ -1,8 +1,8 @@
-"""Foreign tools that read or write the same data, each in an environment of its own, run for real.
+"""Foreign tools that read or write the same data, each run in an environment of its own.
 
-An environment is made once, below `sys.prefix`, by pip with the index that pip is configured with. Its folder
-bears a digest of what was asked for, so that other pins make another environment; a stamp is written last, so
-that a half-made one is made anew. What cannot be had is said by name: see tests/programs.py.
+An environment is created once, below `sys.prefix`, by pip with its configured index. The folder name contains a
+digest of the requirements, so changed pins create another environment. A marker file is written last, so an incomplete
+environment is recreated. Requirements that cannot be installed are reported by name: see tests/programs.py.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 try:
     import fcntl
-except ImportError:  # Windows: whoever starts two test runs at once there may install twice
+except ImportError:  # Windows: two simultaneous test runs may install twice
     fcntl = None
 
 CACHE = Path(sys.prefix) / "share" / "stagescope-peers"
 BIN = "Scripts" if os.name == "nt" else "bin"
-STAMP = "made-by-tests"
+MARKER = "made-by-tests"
 INSTALL_SECONDS = 1800
-"""How long the download of a large tool may take: the limit of the tests that may have to wait for one."""
+"""How long the download of a large tool may take: the time limit of tests that may have to wait for one."""
 
 NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONWARNINGS")
 
@@ -61,23 +61,23 @@ DEEPSPEED = (
     "tqdm==4.70.1",
     "typing-inspection==0.4.5",
 )
-"""What these two import beside torch, numpy and packaging, which the running environment has."""
+"""The imports of these two except torch, numpy and packaging, which the running environment has."""
 
 
 def peer_environment(name: str, *requirements: str) -> Path:
-    """Return the folder with the programs of environment `name` (``python`` among them), made if need be.
+    """Return the folder with the programs of environment `name` (including ``python``), created if necessary.
 
-    `requirements` are pip's, pinned: the environment holds them and what they depend on. Where they cannot be
-    had the calling test is skipped, and fails under ``CI=true``.
+    `requirements` are pip's, pinned; their dependencies are installed as well. If they cannot be installed, the
+    calling test is skipped, and fails under ``CI=true``.
     """
     return _made(name, requirements, _make_environment) / BIN
 
 
 def peer_packages(name: str, *requirements: str) -> Path:
-    """Return a folder for PYTHONPATH with just these packages, for the running Python and what it has already.
+    """Return a folder for PYTHONPATH with only these packages, to be used with those of the running Python.
 
     For frameworks that use the torch of the running environment. `requirements` are pip's, pinned, and each is
-    installed without what it depends on. Where they cannot be had: as `peer_environment`.
+    installed without its dependencies. If they cannot be installed: as `peer_environment`.
     """
     return _made(name, requirements, _make_folder)
 
@@ -93,21 +93,21 @@ def peer_variables(**more: str) -> dict[str, str]:
 
 
 def _made(name: str, requirements: tuple[str, ...], make: Callable[[Path, tuple[str, ...]], None]) -> Path:
-    """Return the folder that bears the digest of what is asked for, made if need be."""
+    """Return the folder of these requirements, created if necessary."""
     digest = hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()[:12]
     folder = CACHE / f"{name}-{digest}"
     CACHE.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_suffix(".lock")):
-        if not (folder / STAMP).exists():
+        if not (folder / MARKER).exists():
             shutil.rmtree(folder, ignore_errors=True)
             make(folder, requirements)
-            (folder / STAMP).write_text("\n".join(requirements), encoding="utf-8")
+            (folder / MARKER).write_text("\n".join(requirements), encoding="utf-8")
     return folder
 
 
 def _make_environment(folder: Path, requirements: tuple[str, ...]) -> None:
-    # Made where it stays: the first line of an installed program names its interpreter by its full path.
-    # No pip inside: the running one installs into it, and 20 MB are saved per environment.
+    # Created in its final place: the first line of an installed program contains the full path of its interpreter.
+    # Without pip inside: the running one installs into it, which saves 20 MB per environment.
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     python = str(folder / BIN / "python")
     _install(folder, ["--python", python, "install", "--only-binary", ":all:"], requirements)
@@ -130,7 +130,7 @@ def _install(folder: Path, command: list[str], requirements: tuple[str, ...]) ->
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock between processes: two test runs at once make one environment, and the second waits."""
+    """Hold a lock between processes: of two simultaneous test runs, the second waits for the first."""
     with path.open("w") as lock:
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)

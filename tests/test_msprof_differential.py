@@ -135,7 +135,7 @@ def true_pairs(transfers):
     ],
     ids=str,
 )
-def test_rows_and_ids_are_those_of_the_peer_where_it_is_right(plant, compare, shape):
+def test_rows_and_ids_equal_those_of_the_peer_where_it_is_correct(plant, compare, shape):
     truth = plant(**shape)
     charts = compare(truth)
     assert charts.ours == charts.theirs
@@ -149,7 +149,7 @@ def test_rows_and_ids_are_those_of_the_peer_where_it_is_right(plant, compare, sh
     assert charts.code == 0
 
 
-def test_a_lost_mark_costs_one_name_where_the_peer_loses_the_step(plant, compare):
+def test_a_missing_mark_costs_one_name_where_the_peer_loses_the_step(plant, compare):
     truth = plant(**V)
     before = truth.actions.filter(pl.col("rank") == 1)["start_ns"].unique().sort()
     lose_mark(truth.databases[1], 5)
@@ -163,7 +163,7 @@ def test_a_lost_mark_costs_one_name_where_the_peer_loses_the_step(plant, compare
     assert charts.code == 1
 
 
-def test_an_extra_mark_is_told_apart_where_the_peer_loses_the_step(plant, compare):
+def test_a_surplus_mark_is_identified_where_the_peer_loses_the_step(plant, compare):
     truth = plant(**V, steps=1)
     last = truth.actions.filter(pl.col("rank") == 3)["end_ns"].max()
     add_mark(truth.databases[3], "{'name': 'WeightGradStore.pop'}", last + 10, last + 20)
@@ -173,7 +173,7 @@ def test_an_extra_mark_is_told_apart_where_the_peer_loses_the_step(plant, compar
     assert "" not in {name for name, *_ in charts.ours[3]}
 
 
-def test_micro_batches_are_counted_where_the_peer_names_nothing(plant, compare):
+def test_counts_micro_batches_where_the_peer_names_nothing(plant, compare):
     truth = plant(**V, steps=1)
     for path in truth.databases.values():
         edit(path, """UPDATE META_DATA SET value = '{"pp_type": "dualpipev"}' WHERE name = 'pp_info'""")
@@ -196,7 +196,7 @@ def names_of(rows):
     return [name for name, *_ in rows]
 
 
-def test_a_lost_receive_shifts_no_pair_where_the_peer_pairs_wrongly(plant, compare):
+def test_a_missing_receive_shifts_no_pair_where_the_peer_pairs_wrongly(plant, compare):
     truth = plant(pp=4, microbatches=8)
     lost = truth.transfers.filter((pl.col("rank") == 1) & (pl.col("kind") == "recv_forward")).row(
         2, named=True

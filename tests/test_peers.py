@@ -1,4 +1,4 @@
-"""Environments of foreign tools: made once, made anew where they are half-made, and never silently missing."""
+"""Environments of foreign tools: created once, recreated if incomplete, and never silently missing."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def requirement(tmp_path, monkeypatch):
     return f"tiny-tool @ {wheel.as_uri()}"
 
 
-def said_by(folder):
+def output_of(folder):
     done = subprocess.run([folder / "tiny-tool"], capture_output=True, text=True, check=True)
     return done.stdout
 
 
-def test_an_environment_is_made_once_and_its_programs_run(requirement):
+def test_an_environment_is_created_once_and_its_programs_run(requirement):
     folder = peers.peer_environment("tiny", requirement)
-    made = (folder.parent / peers.STAMP).stat().st_mtime_ns
-    assert said_by(folder) == "tiny\n"
+    made = (folder.parent / peers.MARKER).stat().st_mtime_ns
+    assert output_of(folder) == "tiny\n"
     assert peers.peer_environment("tiny", requirement) == folder
-    assert (folder.parent / peers.STAMP).stat().st_mtime_ns == made
+    assert (folder.parent / peers.MARKER).stat().st_mtime_ns == made
 
 
-def test_a_half_made_environment_is_made_anew(requirement):
+def test_an_incomplete_environment_is_recreated(requirement):
     folder = peers.peer_environment("tiny", requirement)
-    (folder.parent / peers.STAMP).unlink()
+    (folder.parent / peers.MARKER).unlink()
     (folder / "tiny-tool").unlink()
-    assert said_by(peers.peer_environment("tiny", requirement)) == "tiny\n"
+    assert output_of(peers.peer_environment("tiny", requirement)) == "tiny\n"
 
 
-def test_what_cannot_be_installed_is_a_skip_that_names_it_and_leaves_nothing(requirement, monkeypatch):
+def test_an_uninstallable_requirement_skips_by_name_and_leaves_nothing(requirement, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(
         pytest.skip.Exception, match=r"needs no-such-tool==1\.0, which cannot be installed here"
@@ -61,7 +61,7 @@ def test_what_cannot_be_installed_is_a_skip_that_names_it_and_leaves_nothing(req
     assert requirement
 
 
-def test_what_cannot_be_installed_is_a_failure_in_continuous_integration(requirement, monkeypatch):
+def test_an_uninstallable_requirement_fails_in_continuous_integration(requirement, monkeypatch):
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match=r"no-such-tool==1\.0"):
         peers.peer_environment("none", "no-such-tool==1.0")

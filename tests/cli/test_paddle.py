@@ -58,13 +58,13 @@ WHOLE_US = max(job.end_us for jobs in _EVERY for job in jobs)
 """How long a step of RUN is: what every whole step in these tests has to be."""
 
 
-def test_both_files_are_written_beside_the_logs_and_counted_on_the_terminal(logs, capsys):
+def test_writes_both_files_next_to_the_logs_and_reports_them(logs, capsys):
     assert call(logs) == 0
-    said = capsys.readouterr().out.splitlines()
+    reported = capsys.readouterr().out.splitlines()
     size = (logs / CHROME).stat().st_size
-    assert said[0] == f"wrote {logs / CHROME}: {len(slices(logs, CHROME))} slices, {size} bytes"
-    assert said[1].startswith(f"wrote {logs / PERFETTO}: ")
-    assert said[2].startswith("steps 10-12, 2 ranks, bubble ")
+    assert reported[0] == f"wrote {logs / CHROME}: {len(slices(logs, CHROME))} slices, {size} bytes"
+    assert reported[1].startswith(f"wrote {logs / PERFETTO}: ")
+    assert reported[2].startswith("steps 10-12, 2 ranks, bubble ")
     assert steps(logs) == {f"step{number}": WHOLE_US for number in (10, 11, 12)}
 
 
@@ -81,7 +81,7 @@ def test_the_arguments_are_those_of_paddles_script_in_either_spelling(logs, word
     assert len(jobs(logs)) == 3 * 2 * 9
 
 
-def test_files_that_are_there_are_written_over_and_no_log_is_taken_for_one(logs):
+def test_existing_files_are_overwritten_and_not_read_as_logs(logs):
     assert call(logs) == 0
     first = (logs / CHROME).read_bytes()
     assert call(logs) == 0
@@ -106,7 +106,7 @@ def test_a_directory_that_does_not_exist_is_an_error(tmp_path, capsys):
     assert "no such file or directory" in capsys.readouterr().err
 
 
-def test_logs_without_a_job_say_what_to_switch_on(tmp_path, capsys):
+def test_logs_without_a_job_explain_how_to_enable_profiling(tmp_path, capsys):
     (tmp_path / "workerlog.0").write_text("loss: 1.0\n")
     assert call(tmp_path) == 1
     assert "job_schedule_profiler" in capsys.readouterr().err
@@ -120,7 +120,7 @@ def test_f1_devices_that_do_not_begin_at_0_keep_their_numbers(tmp_path):
     assert {event["tid"] for event in slices(tmp_path)} == {2333, 2334, 2335}
 
 
-def test_f2_f22_machines_stand_in_natural_order_whatever_the_system_lists_first(tmp_path):
+def test_f2_f22_machines_are_in_natural_order(tmp_path):
     run = PaddleRun(devices=11, microbatches=11, steps=2)
     for machine in (3, 9, 2, 6, 7, 4, 5, 1, 0, 10, 8):
         write_worker_logs(tmp_path / f"machine{machine}", run, ranks=[machine])
@@ -130,14 +130,14 @@ def test_f2_f22_machines_stand_in_natural_order_whatever_the_system_lists_first(
     assert begins == sorted(begins)
 
 
-def test_f3_a_single_machine_is_named_alike_in_both_files(tmp_path):
+def test_f3_a_single_machine_has_one_name_in_both_files(tmp_path):
     write_worker_logs(tmp_path / "machine0", RUN)
     assert call(tmp_path, "--multi-machine") == 0
     assert list(threads(tmp_path).values()) == ["STEP", "GPU:0(machine:0)", "GPU:1(machine:0)"]
     assert list(threads(tmp_path, CHROME).values()) == ["Step", "GPU0(machine:0)", "GPU1(machine:0)"]
 
 
-def test_f4_a_log_cut_inside_a_time_costs_that_job_and_no_step_runs_backwards(logs, capsys):
+def test_f4_a_log_truncated_inside_a_time_loses_that_job_only(logs, capsys):
     log = logs / "workerlog.1"
     text = log.read_bytes()
     log.write_bytes(text[: text.rindex(b"job_end_time = ") + len(b"job_end_time = 1697793")])
@@ -148,7 +148,7 @@ def test_f4_a_log_cut_inside_a_time_costs_that_job_and_no_step_runs_backwards(lo
     assert "error" in capsys.readouterr().out
 
 
-def test_f5_bytes_that_are_no_text_cost_no_job(logs):
+def test_f5_invalid_utf8_loses_no_job(logs):
     log = logs / "workerlog.0"
     log.write_bytes(b"\xff\xfe\x80 not text\n" + log.read_bytes())
     assert call(logs) == 0
@@ -175,7 +175,7 @@ def test_f8_launches_appended_to_a_log_keep_their_own_step_numbers(logs):
     assert steps(logs) == {f"step{number}": WHOLE_US for number in (10, 11, 12, 50, 51, 52)}
 
 
-def test_f9_jobs_that_cross_are_whole_and_on_threads_of_their_own(tmp_path):
+def test_f9_crossing_jobs_are_complete_and_on_separate_threads(tmp_path):
     start_us = RUN.start_us
     lines = [
         job_line("forward", 0, 0, start_us, start_us + 10),
@@ -210,7 +210,7 @@ def test_f11_machines_may_have_different_numbers_of_devices(tmp_path):
     ]
 
 
-def test_f13_jobs_that_stamped_zero_do_not_move_a_step(tmp_path):
+def test_f13_jobs_with_zero_times_do_not_move_a_step(tmp_path):
     write_worker_logs(tmp_path, PaddleRun(schedule="interleaved", chunks=2, transfers=True))
     assert call(tmp_path) == 0
     assert min(event["ts"] for event in slices(tmp_path)) >= RUN.start_us
@@ -237,7 +237,7 @@ def test_f18_compressed_logs_are_read(logs):
     assert len(jobs(logs)) == 3 * 2 * 9
 
 
-def test_f21_a_job_says_its_micro_batch_step_stage_and_chunk(logs):
+def test_f21_a_job_has_micro_batch_step_stage_and_chunk(logs):
     assert call(logs) == 0
     first = jobs(logs, "GPU:1")[0]
     assert first["args"] == {"micro_batch_id": 0, "step": 10, "stage": 1, "chunk": 0}
@@ -256,7 +256,7 @@ def test_f23_a_directory_without_machines_is_an_error_and_no_empty_trace(tmp_pat
     assert not (tmp_path / CHROME).exists()
 
 
-def test_files_hold_each_machines_own_stamps_and_the_figures_are_of_one_clock(tmp_path, capsys):
+def test_files_have_raw_timestamps_and_results_use_aligned_clocks(tmp_path, capsys):
     run, skew_us = PaddleRun(devices=2, microbatches=4, steps=4), 30_000
     write_worker_logs(tmp_path / "one clock", run)
     assert call(tmp_path / "one clock") == 0

@@ -27,8 +27,8 @@ def call(tmp_path, capsys):
 
     def run(*words):
         code = main(["pp-chart", "-d", str(tmp_path / "profiles"), *words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        diagnosed = capsys.readouterr()
+        return code, diagnosed.out, diagnosed.err
 
     return run
 
@@ -46,7 +46,7 @@ def copy_of(path, tmp_path, place="profiles_pp_chart"):
     return tmp_path / place / path.relative_to(tmp_path / "profiles")
 
 
-def test_copies_with_the_chart_lie_beside_the_profiles_and_each_rank_is_named(cluster, call, tmp_path):
+def test_writes_copies_next_to_the_profiles_and_reports_each_rank(cluster, call, tmp_path):
     databases = cluster(pp=2, microbatches=2, steps=1)
     code, out, err = call()
     assert (code, err) == (0, "")
@@ -57,7 +57,7 @@ def test_copies_with_the_chart_lie_beside_the_profiles_and_each_rank_is_named(cl
     assert f"wrote 2 ranks to {tmp_path / 'profiles_pp_chart'}" in out
 
 
-def test_a_place_that_exists_is_only_written_into_with_force(cluster, call, tmp_path):
+def test_an_existing_output_needs_force(cluster, call, tmp_path):
     databases = cluster(pp=2, microbatches=2, steps=1)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("kept")
@@ -84,12 +84,12 @@ def test_in_place_changes_the_profiles_themselves(cluster, call, tmp_path):
     assert not (tmp_path / "profiles_pp_chart").exists()
 
 
-def test_in_place_and_a_place_for_copies_exclude_each_other(cluster, call):
+def test_in_place_and_output_are_mutually_exclusive(cluster, call):
     cluster(pp=2, microbatches=2, steps=1)
     assert call("--in-place", "-o", "out")[0] == 2
 
 
-def test_a_read_only_profile_is_refused_by_name_and_none_is_changed(cluster, call):
+def test_a_read_only_profile_is_refused_and_none_is_changed(cluster, call):
     databases = cluster(pp=2, microbatches=2, steps=1)
     databases[1].chmod(0o444)
     code, _, err = call("--in-place")
@@ -97,7 +97,7 @@ def test_a_read_only_profile_is_refused_by_name_and_none_is_changed(cluster, cal
     assert ask(databases[0], "SELECT name FROM sqlite_master WHERE name = 'StepTaskInfo'") == []
 
 
-def test_one_step_and_some_ranks_can_be_written_alone(cluster, call, tmp_path):
+def test_writes_only_the_selected_step_and_ranks(cluster, call, tmp_path):
     databases = cluster(pp=4, microbatches=4, steps=3)
     assert call("--step", "1", "--rank", "0,2-3")[0] == 0
     assert len(names(copy_of(databases[2], tmp_path))) == 8
@@ -112,11 +112,11 @@ def test_one_step_and_some_ranks_can_be_written_alone(cluster, call, tmp_path):
         (["--rank", "first"], (2, "'first': expected numbers and ranges")),
     ],
 )
-def test_what_is_not_there_is_said(cluster, call, tmp_path, words, failure):
+def test_missing_steps_and_ranks_are_reported(cluster, call, tmp_path, words, failure):
     cluster(pp=2, microbatches=2)
-    code, said = failure
+    code, diagnosed = failure
     found = call(*words)
-    assert (found[0], said in found[2]) == (code, True)
+    assert (found[0], diagnosed in found[2]) == (code, True)
     assert not (tmp_path / "profiles_pp_chart").exists()
 
 
@@ -126,13 +126,13 @@ def test_numbers_are_written_on_request(cluster, call, tmp_path):
     assert names(copy_of(databases[1], tmp_path)) == ["F0", "B0", "F1", "B1"]
 
 
-def test_schedule_and_micro_batches_can_be_given_where_nothing_is_declared(cluster, call, tmp_path):
+def test_schedule_and_micro_batches_can_be_given_as_options(cluster, call, tmp_path):
     databases = cluster(**DUALPIPEV, declared=False)
     assert call("--pp-type", "dualpipev", "--microbatches", "4", "--pp", "2")[0] == 0
     assert "3F+5B" in names(copy_of(databases[0], tmp_path))
 
 
-def test_a_lost_mark_leaves_the_other_names_and_the_exit_code_says_that_data_are_missing(
+def test_a_missing_mark_keeps_the_other_names_and_sets_the_exit_code(
     cluster, call, tmp_path
 ):
     databases = cluster(**DUALPIPEV)
@@ -146,7 +146,7 @@ def test_a_lost_mark_leaves_the_other_names_and_the_exit_code_says_that_data_are
     assert "partial data" in err
 
 
-def test_an_empty_pop_is_drawn_with_its_own_name_and_shifts_no_other(cluster, call, tmp_path):
+def test_an_empty_pop_keeps_its_name_and_shifts_no_other(cluster, call, tmp_path):
     databases = cluster(**DUALPIPEV, steps=1)
     assert call("-o", str(tmp_path / "whole"))[0] == 0
     whole = ask(copy_of(databases[0], tmp_path, "whole"))
@@ -159,7 +159,7 @@ def test_an_empty_pop_is_drawn_with_its_own_name_and_shifts_no_other(cluster, ca
     assert (code, "does not have, such as an empty WeightGradStore.pop" in out) == (0, True)
 
 
-def test_an_unreadable_rank_is_named_and_the_others_are_written(cluster, call, tmp_path):
+def test_an_unreadable_rank_is_reported_and_the_others_are_written(cluster, call, tmp_path):
     databases = cluster(**DUALPIPEV)
     databases[0].write_bytes(b"")
     code, out, _ = call()
@@ -181,7 +181,7 @@ def test_profiles_without_marks_are_an_error_and_nothing_is_written(cluster, cal
     assert not (tmp_path / "profiles_pp_chart").exists()
 
 
-def test_the_chart_has_the_profilers_own_stamps_on_every_machine(cluster, call, tmp_path):
+def test_the_chart_has_the_profilers_raw_timestamps(cluster, call, tmp_path):
     databases = cluster(microbatches=2, steps=2, ranks_per_host=2, skew_ns=20_000_000)
     assert call()[0] == 0
     for path in databases.values():

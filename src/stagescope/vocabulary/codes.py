@@ -40,6 +40,10 @@ CODES: tuple[Code, ...] = (
     Code("clock.adjusted", "A machine's clock was set during the run."),
     Code("clock.aligned", "How well the clocks of all machines were aligned."),
     Code(
+        "clock.assumed_shared", "The machines are not recorded, so all ranks are assumed to share one clock."
+    ),
+    Code("clock.contradictory", "Times contradict another clock of the same file: a clock was adjusted."),
+    Code(
         "clock.inconsistent",
         "The observations of two clocks contradict each other, so the two were not compared.",
     ),
@@ -55,6 +59,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "clock.pipeline_unaligned", "The machines of a pipeline are not on one clock, so it is not measured."
     ),
+    Code("clock.resolution", "Timestamps have a coarse resolution."),
+    Code(
+        "clock.steps_apart", "Steps of different machines hardly overlap: their clocks may differ by a step."
+    ),
     Code("clock.unaligned", "The clocks of some machines could not be aligned."),
     Code(
         "clock.wall",
@@ -63,22 +71,36 @@ CODES: tuple[Code, ...] = (
     Code("config.missing", "A run's configuration file is missing or unusable."),
     Code("database.damaged", "A part of a profiler's database could not be read."),
     Code("database.log_skipped", "A database's write-ahead log could not be read."),
+    Code("events.damaged", "Events of a trace are truncated or damaged and were omitted."),
     Code("events.dropped", "Events of a trace could not be read and were dropped."),
     Code("events.out_of_range", "Events with an impossible timestamp were dropped."),
+    Code("file.damaged", "A file is damaged; the part after the damage is missing."),
     Code("file.unreadable", "A file could not be read and was left out."),
     Code("input.not_read", "A file or format that was found in a directory could not be read."),
     Code("input.other_run", "Files that belong to another run were not read."),
     Code("input.truncated", "A file ends early; everything before the cut was read."),
     Code("iterations.dropped", "An iteration could not be read and was dropped."),
+    Code("jobs.damaged", "Lines of jobs are truncated or overwritten: their jobs are missing."),
+    Code("jobs.end_before_start", "Jobs of Paddle's executor end before they start and were omitted."),
+    Code("jobs.host_times", "Jobs of Paddle's executor have times of the host instead of the device."),
+    Code("jobs.incomplete", "Jobs of Paddle's executor have only one of their two timestamps."),
+    Code("jobs.launch_times", "Jobs of Paddle's executor have only the time of their launch."),
+    Code("jobs.none", "A file has no job of Paddle's executor, so its rank is not shown."),
+    Code("jobs.outside_steps", "Jobs of Paddle's executor are outside every recorded step."),
+    Code("jobs.repeated", "Lines of jobs are repeated and were used once."),
+    Code("jobs.without_times", "Jobs of Paddle's executor have no times and were omitted."),
     Code(
         "kernels.other_stream",
         "Kernels of actions ran on other streams than the action's own and are not shown.",
     ),
     Code("kernels.unlaunched", "Kernels without a recorded launch belong to no action."),
+    Code("launches.several", "Several launches are appended to the same files."),
+    Code("layout.changed", "The pipeline layout changed between the launches in one file."),
     Code("layout.inferred", "Pipeline ranks are inferred from the times."),
     Code("layout.invalid", "The declared parallel sizes are impossible and were ignored."),
     Code("layout.unknown", "The pipeline layout is neither recorded nor determined by the times."),
     Code("layout.unknown_order", "The recorded pipeline groups match no known order of ranks."),
+    Code("lines.damaged", "Lines are truncated or overwritten and were omitted."),
     Code("marks.nested", "Marks of actions inside the mark of another action were omitted."),
     Code("marks.none", "A profile has no mark of a forward or backward with a task on the device."),
     Code("marks.surplus", "Marks that the schedule does not have."),
@@ -98,8 +120,13 @@ CODES: tuple[Code, ...] = (
     ),
     Code("pairs.not_split", "Overlapped pairs are shown as two actions at the same time."),
     Code("ranges.open", "Ranges that were still open at the end of the report were dropped."),
+    Code("ranges.unpaired", "NVTX ranges have only one of their two ends."),
     Code("rank.assumed", "The rank is not recorded; the only file is assumed to be rank 0."),
+    Code(
+        "rank.by_file_order", "Ranks are numbered in the order of the files, because their names have none."
+    ),
     Code("rank.from_content", "The rank is not in the file name, but in the content or in other files."),
+    Code("rank.missing", "Ranks below the highest one have no file."),
     Code("rank.unknown", "The rank of a file is not recorded, so the file was ignored."),
     Code("ranks.assumed", "No source states the ranks; they were numbered in the order of the files."),
     Code("ranks.missing", "Ranks that the run declared have no recording."),
@@ -111,8 +138,10 @@ CODES: tuple[Code, ...] = (
     Code("stages.inferred", "The stages were inferred from the path of micro-batch 0."),
     Code("stages.unknown", "The stages are unknown and cannot be inferred."),
     Code("steps.assumed", "No span has a step, so all spans are taken as step 0."),
+    Code("steps.contradictory", "The announced numbers or count of steps cannot be right."),
     Code("steps.evaluation", "Steps without backwards are evaluations and not counted as training steps."),
     Code("steps.missing", "Steps that other ranks have are missing."),
+    Code("steps.numbered_from_0", "The first training step is not recorded, so steps are numbered from 0."),
     Code("steps.slow_first", "The first step took much longer than the others and is not in the totals."),
     Code("steps.uneven_passes", "Without recorded step numbers, ranks ran different numbers of passes."),
     Code("steps.unknown", "Nothing marks where steps begin, so every micro-batch is shown as a step."),
@@ -128,6 +157,7 @@ CODES: tuple[Code, ...] = (
     ),
     Code("transfers.unmatched", "Transfers match several messages, or none."),
     Code("transfers.without_action", "Transfers that belong to no action were dropped."),
+    Code("transfers.without_times", "Transfers have no times and were omitted."),
     Code(UNCODED, "A diagnostic without a code of its own, as third-party readers make."),
     Code("waits.reversed", "Waits that end before they start were dropped."),
 )

@@ -72,7 +72,7 @@ def profiles(tmp_path):
     return lambda **words: Profiles(tmp_path / "profiles", **({"pp": 2, "microbatches": 3} | words))
 
 
-def test_copies_lie_as_the_profiles_do_and_these_stay_untouched(profiles, tmp_path):
+def test_copies_have_the_layout_of_the_profiles_which_stay_unchanged(profiles, tmp_path):
     given = profiles()
     before = {rank: digest(path) for rank, path in given.databases.items()}
     written = given.copies(tmp_path / "out")
@@ -96,7 +96,7 @@ def test_the_table_has_the_times_of_the_device(profiles):
     assert ask(given.databases[1], ROWS) == expected
 
 
-def test_the_ids_stand_at_the_operations_and_old_ones_are_gone(profiles):
+def test_writes_ids_of_operations_and_removes_old_ones(profiles):
     given = profiles()
     path = given.databases[0]
     edit(
@@ -122,7 +122,7 @@ def test_writing_twice_gives_the_same_rows(profiles):
     assert (ask(given.databases[0], ROWS), ask(given.databases[0], IDS)) == first
 
 
-def test_a_step_alone_leaves_the_ids_of_other_steps_as_they_are(profiles):
+def test_writing_one_step_keeps_the_ids_of_other_steps(profiles):
     given = profiles(steps=3)
     given.in_place()
     whole = dict(ask(given.databases[0], IDS))
@@ -131,7 +131,7 @@ def test_a_step_alone_leaves_the_ids_of_other_steps_as_they_are(profiles):
     assert len(ask(given.databases[0], ROWS)) == 2 * 3
 
 
-def test_changes_that_lie_in_the_log_of_a_database_are_copied_too(profiles, tmp_path):
+def test_changes_in_the_write_ahead_log_are_copied(profiles, tmp_path):
     given = profiles()
     with closing(sqlite3.connect(given.databases[0])) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -144,7 +144,7 @@ def test_changes_that_lie_in_the_log_of_a_database_are_copied_too(profiles, tmp_
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
-def test_facts_beside_the_databases_are_copied_with_them(profiles, tmp_path):
+def test_files_next_to_the_databases_are_copied(profiles, tmp_path):
     given = profiles()
     folder = given.databases[0].parents[1]
     (folder / "profiler_info_0.json").write_text("{}")
@@ -157,7 +157,7 @@ def test_facts_beside_the_databases_are_copied_with_them(profiles, tmp_path):
     ]
 
 
-def test_a_database_that_lies_alone_is_copied_alone(profiles, tmp_path):
+def test_a_lone_database_is_copied_alone(profiles, tmp_path):
     given = profiles()
     alone = tmp_path / "monitor" / "msmonitor_4711_20251120090000000_0.db"
     alone.parent.mkdir()
@@ -169,14 +169,14 @@ def test_a_database_that_lies_alone_is_copied_alone(profiles, tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["copy"]
 
 
-def test_a_profile_without_communication_gets_the_table_alone(profiles):
+def test_a_profile_without_communication_gets_the_table_only(profiles):
     given = profiles(transfers="none")
     edit(given.databases[0], "DROP TABLE COMMUNICATION_OP")
     assert [each.paired for each in given.in_place().ranks] == [0, 0]
     assert len(ask(given.databases[0], ROWS)) == 12
 
 
-def test_a_read_only_database_is_refused_by_name_before_any_is_touched(profiles):
+def test_a_read_only_database_is_refused_before_any_is_changed(profiles):
     given = profiles()
     given.databases[1].chmod(0o444)
     before = digest(given.databases[0])
@@ -185,7 +185,7 @@ def test_a_read_only_database_is_refused_by_name_before_any_is_touched(profiles)
     assert digest(given.databases[0]) == before
 
 
-def test_a_database_in_use_is_refused_by_name_before_any_is_touched(profiles, monkeypatch):
+def test_a_database_in_use_is_refused_before_any_is_changed(profiles, monkeypatch):
     monkeypatch.setattr(ascend_databases, "LOCK_SECONDS", 0.01)
     given = profiles()
     before = digest(given.databases[0])
@@ -196,7 +196,7 @@ def test_a_database_in_use_is_refused_by_name_before_any_is_touched(profiles, mo
     assert digest(given.databases[0]) == before
 
 
-def test_a_damaged_database_is_named_and_the_others_are_written(profiles, tmp_path):
+def test_a_damaged_database_is_reported_and_the_others_are_written(profiles, tmp_path):
     given = profiles()
     given.databases[0].write_bytes(given.databases[0].read_bytes()[:5000])
     written = given.copies(tmp_path / "out")
@@ -214,7 +214,7 @@ def test_refuses_copies_without_enough_space(profiles, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_fails_in_the_middle_leaves_a_database_as_it_was(profiles, monkeypatch):
+def test_a_failed_write_leaves_the_database_unchanged(profiles, monkeypatch):
     given = profiles()
     given.in_place()
     before = ask(given.databases[0], ROWS), ask(given.databases[0], IDS)
@@ -224,7 +224,7 @@ def test_what_fails_in_the_middle_leaves_a_database_as_it_was(profiles, monkeypa
     assert (ask(given.databases[0], ROWS), ask(given.databases[0], IDS)) == before
 
 
-def test_a_killed_writer_leaves_a_database_as_it_was(profiles):
+def test_a_killed_writer_leaves_the_database_unchanged(profiles):
     given = profiles()
     given.in_place()
     path = given.databases[0]

@@ -42,14 +42,14 @@ def true_pairs(transfers):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_both_ends_of_every_message_have_one_id_that_no_other_has(planted, shape):
+def test_both_ends_of_every_message_share_a_unique_id(planted, shape):
     timeline, truth = planted(**shape)
     ids, without = connection_ids(timeline)
     assert pairs_of(ids) == true_pairs(truth.transfers)
     assert without == 0
 
 
-def test_an_id_names_group_places_and_the_number_of_the_send(planted):
+def test_an_id_contains_group_coordinates_and_send_number(planted):
     timeline, truth = planted(pp=2, microbatches=2, steps=1)
     ids, _ = connection_ids(timeline)
     digits = truth.transfers["name"][0].split("_")[3]
@@ -57,7 +57,7 @@ def test_an_id_names_group_places_and_the_number_of_the_send(planted):
     assert found == [f"{digits}_0_1_0", f"{digits}_0_1_1", f"{digits}_1_0_0", f"{digits}_1_0_1"]
 
 
-def test_a_lost_receive_leaves_its_send_without_an_id_and_shifts_no_other(planted):
+def test_a_missing_receive_leaves_its_send_without_an_id(planted):
     timeline, truth = planted(pp=4, microbatches=8)
     received = truth.transfers.filter(pl.col("kind") == "recv_forward").row(5, named=True)
     kept = truth.transfers.filter(pl.col("message") != received["message"])
@@ -87,7 +87,7 @@ def test_an_operation_of_several_messages_has_the_id_of_one_and_the_rest_are_cou
     assert not ids.select("rank", "name").is_duplicated().any()
 
 
-def test_only_operations_of_the_step_that_is_asked_for_are_there(planted):
+def test_only_operations_of_the_requested_step_are_returned(planted):
     timeline, truth = planted(pp=2, microbatches=3, steps=3)
     ids, _ = connection_ids(timeline, 1)
     whole, _ = connection_ids(timeline)
@@ -95,7 +95,7 @@ def test_only_operations_of_the_step_that_is_asked_for_are_there(planted):
     assert ids.join(whole, on=["rank", "name", "id"]).height == ids.height
 
 
-def test_without_transfers_there_is_no_id(planted):
+def test_no_transfers_yield_no_ids(planted):
     timeline, _ = planted(pp=2, transfers="none")
     ids, without = connection_ids(replace(timeline, spans=conform(timeline.spans, SPANS)))
     assert (ids.height, without) == (0, 0)

@@ -102,7 +102,7 @@ def threads_of(timeline):
     ]
 
 
-def test_both_files_hold_the_same_slices_in_order_of_time(tmp_path):
+def test_both_files_contain_the_same_slices_in_time_order(tmp_path):
     timeline = timeline_from_text("F0 F1 B0 B1 O0\n. F0 B0 F1 B1")
     written = write_both(timeline, tmp_path)
     chrome, perfetto = (our_slices(tmp_path / name) for name in (CHROME, PERFETTO))
@@ -114,7 +114,7 @@ def test_both_files_hold_the_same_slices_in_order_of_time(tmp_path):
     }
 
 
-def test_a_slice_says_what_it_is(tmp_path):
+def test_a_slice_has_name_category_and_arguments(tmp_path):
     write_both(timeline_from_text("F0 B0 O0", step=7), tmp_path)
     _, *jobs = [e for e in events_of(tmp_path / PERFETTO) if e["ph"] == "X"]
     assert jobs[0] == {
@@ -125,14 +125,14 @@ def test_a_slice_says_what_it_is(tmp_path):
     assert [e["cname"] for e in jobs] == ["thread_state_running", "rail_idle", "rail_response"]
 
 
-def test_threads_bear_the_numbers_of_the_devices_that_were_chosen(tmp_path):
+def test_threads_have_the_numbers_of_the_selected_devices(tmp_path):
     timeline = timeline_of((0, "forward", 0, 0, 5), (1, "forward", 0, 5, 9), devices=("GPU:2", "GPU:3"))
     write_both(timeline, tmp_path)
     assert thread_names(events_of(tmp_path / CHROME)) == {"Step": "Step", "GPU2": "GPU2", "GPU3": "GPU3"}
     assert thread_names(events_of(tmp_path / PERFETTO)) == {2333: "STEP", 2334: "GPU:2", 2335: "GPU:3"}
 
 
-def test_machines_bear_the_numbers_in_their_names(tmp_path):
+def test_machines_have_the_numbers_in_their_names(tmp_path):
     jobs = [(rank, "forward", 0, rank, rank + 5) for rank in range(3)]
     machines = ["machine2", "machine10", "machine11"]
     write_both(timeline_of(*jobs, devices=["GPU:0"] * 3, machines=machines), tmp_path)
@@ -147,7 +147,7 @@ def test_machines_of_other_names_are_numbered_in_order(tmp_path):
     assert list(thread_names(events_of(tmp_path / CHROME))) == ["Step", "GPU0(machine:0)", "GPU0(machine:1)"]
 
 
-def test_jobs_that_cross_go_to_another_thread_and_jobs_inside_one_another_stay():
+def test_crossing_jobs_move_to_another_thread_and_nested_jobs_stay():
     timeline = timeline_of(
         (0, "forward", 0, 0, 10),
         (0, "backward", 0, 2, 4),
@@ -159,7 +159,7 @@ def test_jobs_that_cross_go_to_another_thread_and_jobs_inside_one_another_stay()
     ]  # fmt: skip
 
 
-def test_transfers_stand_beside_the_device_and_do_not_stretch_the_step():
+def test_transfers_have_their_own_thread_and_do_not_extend_the_step():
     timeline = timeline_of(
         (0, "recv_forward", 0, 0, 8), (0, "forward", 0, 8, 12), (0, "send_backward", 0, 10, 30)
     )
@@ -170,7 +170,7 @@ def test_transfers_stand_beside_the_device_and_do_not_stretch_the_step():
     assert step == [(8, 12)]
 
 
-def test_a_step_row_begins_where_the_step_before_has_ended():
+def test_a_step_slice_starts_after_the_previous_one():
     first, second = timeline_of((0, "forward", 0, 0, 10)), timeline_of((0, "forward", 0, 6, 18))
     spans = pl.concat([first.spans, second.spans.with_columns(step=pl.lit(1, pl.Int32))])
     steps = lay_out(first.with_spans(spans)).slices.filter(category=0)
@@ -182,14 +182,14 @@ def test_a_device_without_a_job_keeps_its_thread(tmp_path):
     assert thread_names(events_of(tmp_path / PERFETTO)) == {2333: "STEP", 2334: "GPU:0", 2335: "GPU:1"}
 
 
-def test_a_type_with_a_quotation_mark_is_still_json(tmp_path):
+def test_a_type_with_a_quotation_mark_is_valid_json(tmp_path):
     timeline = timeline_of((0, "other", 0, 0, 5))
     spans = timeline.spans.with_columns(name=pl.lit('my "own" \\ job'))
     write_both(timeline.with_spans(spans), tmp_path)
     assert our_slices(tmp_path / CHROME)[1].name == 'my "own" \\ job_0'
 
 
-def test_a_timeline_without_a_job_is_a_file_without_a_slice(tmp_path):
+def test_a_timeline_without_jobs_yields_no_slices(tmp_path):
     written = write_both(empty_timeline(), tmp_path)
     assert [one.slice_count for one in written.values()] == [0, 0]
     assert our_slices(tmp_path / CHROME) == []
@@ -197,7 +197,7 @@ def test_a_timeline_without_a_job_is_a_file_without_a_slice(tmp_path):
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), min_size=1, max_size=25))
 @settings(deadline=None)
-def test_slices_of_one_thread_follow_or_hold_one_another(times):
+def test_slices_of_one_thread_are_sequential_or_nested(times):
     jobs = [(0, "forward", number, start, start + length) for number, (start, length) in enumerate(times)]
     slices = lay_out(timeline_of(*jobs)).slices.filter(pl.col("category") > 0)
     assert slices.height == len(times)
@@ -293,7 +293,7 @@ def with_true_machines(slices, folder):
 @pytest.mark.slow
 @pytest.mark.timeout(INSTALL_SECONDS)
 @pytest.mark.parametrize("case", DIFFERENCES)
-def test_every_slice_is_that_of_paddles_script(tmp_path, case):
+def test_every_slice_equals_that_of_paddles_script(tmp_path, case):
     difference = DIFFERENCES[case]
     folder = tmp_path / "logs"
     write_logs(folder, difference)

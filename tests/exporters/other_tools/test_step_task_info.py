@@ -45,7 +45,7 @@ def test_replicas_have_the_labels_of_their_stage(tmp_path):
     assert (found[0], found[2]) == (found[1], found[3])
 
 
-def test_weight_gradients_of_a_split_cool_down_are_marked_as_such(tmp_path):
+def test_weight_gradients_of_a_split_cool_down_are_labeled(tmp_path):
     timeline = timeline_of(tmp_path, schedule="dualpipev", pp=2, microbatches=4)
     split = [label for label in labels(step_task_rows(timeline))[0] if label[0].endswith("w")]
     assert split == [("4w", 2), ("2w", 6), ("3w", 6)]
@@ -56,7 +56,7 @@ def test_1f1b_is_drawn_as_fp_and_bp(tmp_path):
     assert labels(rows)[0] == [("FP", 0), ("FP", 0), ("BP", 1), ("BP", 1)]
 
 
-def test_numbers_are_written_where_they_are_asked_for(tmp_path):
+def test_numbers_are_written_on_request(tmp_path):
     rows = step_task_rows(timeline_of(tmp_path, pp=2, microbatches=2), numbered=True)
     assert rows.filter(pl.col("rank") == 1)["name"].to_list() == ["F0", "B0", "F1", "B1"]
 
@@ -67,13 +67,13 @@ def test_numbers_of_several_chunks_are_stage_and_micro_batch(tmp_path):
     assert rows.filter(pl.col("rank") == 0)["name"].to_list()[:4] == ["F0.0", "F0.1", "F2.0", "F2.1"]
 
 
-def test_an_undeclared_dualpipev_is_known_by_its_overlapped_v(tmp_path):
+def test_an_undeclared_dualpipev_is_recognized_by_its_overlaps(tmp_path):
     timeline = timeline_of(tmp_path, schedule="dualpipev", pp=3, microbatches=6)
     undeclared = replace(timeline, ranks=timeline.ranks.with_columns(schedule=pl.lit(None, pl.String)))
     assert step_task_rows(undeclared).equals(step_task_rows(timeline))
 
 
-def test_weight_gradients_and_pairs_are_no_backwards_and_no_forwards(tmp_path):
+def test_weight_gradients_and_pairs_have_their_own_types(tmp_path):
     timeline = timeline_of(tmp_path, schedule="dualpipev", pp=2, microbatches=4)
     undeclared = replace(timeline, ranks=timeline.ranks.with_columns(schedule=pl.lit("1f1b")))
     rows = step_task_rows(undeclared)
@@ -83,7 +83,7 @@ def test_weight_gradients_and_pairs_are_no_backwards_and_no_forwards(tmp_path):
     assert rows.height == step_task_rows(timeline).height
 
 
-def test_a_action_without_a_number_has_its_marks_name_and_the_type_of_no_phase(tmp_path):
+def test_an_unnumbered_action_has_its_marks_name_and_type_unknown(tmp_path):
     timeline = timeline_of(tmp_path, schedule="dualpipev", pp=2, microbatches=4)
     unnamed = timeline.with_spans(
         timeline.spans.with_columns(
@@ -96,7 +96,7 @@ def test_a_action_without_a_number_has_its_marks_name_and_the_type_of_no_phase(t
     assert "" not in step_task_rows(unnamed)["name"]
 
 
-def test_only_the_step_that_is_asked_for_is_written(tmp_path):
+def test_only_the_requested_step_is_written(tmp_path):
     timeline = timeline_of(tmp_path, pp=2, microbatches=2)
     assert step_task_rows(timeline, step=0).height == 8
     assert step_task_rows(timeline, step=1).height == 0

@@ -25,7 +25,7 @@ START_MS = 1_795_167_484_354
 STEP_MS = 1_000
 
 
-def stamp(name, phase, time_ms, stage=0):
+def record(name, phase, time_ms, stage=0):
     category = "virtual pipeline timeline" if "_VP" in name else "pipeline timeline"
     return (
         f'{{"name": "{name}", "cat": "{category}", "ph": "{phase}", "pid": 0, "tid": {stage + 1}, '
@@ -34,7 +34,7 @@ def stamp(name, phase, time_ms, stage=0):
 
 
 def job(name, start_ms, stage=0, length_ms=3):
-    return stamp(name, "B", start_ms, stage) + stamp(name, "E", start_ms + length_ms, stage)
+    return record(name, "B", start_ms, stage) + record(name, "E", start_ms + length_ms, stage)
 
 
 def one_step(began_ms, stage=0, names=("F0", "F1", "B0", "B1")):
@@ -56,7 +56,7 @@ def read(*paths):
     return READER.read(paths, ReadOptions())
 
 
-def said(timeline, severity):
+def diagnosed(timeline, severity):
     table = timeline.diagnostics.filter(pl.col("severity") == severity)
     return [Diagnostic(**row) for row in table.to_dicts()]
 
@@ -75,7 +75,7 @@ def test_records_are_recognized_by_their_content():
     assert not READER.recognizes(SAMPLES[0], b'{"name": "F0", "cat": "other", "ph": "B"}')
 
 
-def test_real_records_give_every_job_of_every_step_once():
+def test_reads_every_job_of_real_records_once():
     timeline = read(*SAMPLES)
     jobs = timeline.spans.group_by("rank", "step", "kind").len().sort("rank", "step", "kind").rows()
     assert jobs == [
@@ -85,27 +85,27 @@ def test_real_records_give_every_job_of_every_step_once():
     assert not timeline.is_partial
 
 
-def test_stamps_are_milliseconds_and_said_to_be(write):
+def test_timestamps_are_milliseconds_and_reported_as_such(write):
     timeline = read(write(0, one_step(START_MS)))
     assert timeline.spans.select("kind", "microbatch", "start_ns", "end_ns").row(1) == (
         "forward", 1, (START_MS + 5) * 10**6, (START_MS + 8) * 10**6,
     )  # fmt: skip
     assert "1 ms resolution" in timeline.clocks["method"][0]
-    assert any("whole milliseconds" in one.message for one in said(timeline, "info"))
+    assert "clock.resolution" in {one.code for one in diagnosed(timeline, "info")}
 
 
-def test_steps_begin_anew_with_micro_batch_0(write):
+def test_a_step_begins_with_micro_batch_0(write):
     text = "".join(one_step(START_MS + step * STEP_MS) for step in range(3))
     assert steps_of(read(write(0, text))) == {0: [0] * 4 + [1] * 4 + [2] * 4}
 
 
-def test_steps_of_ranks_are_matched_by_time_where_one_rank_misses_the_first(write):
+def test_matches_steps_by_time_if_one_rank_lacks_the_first(write):
     first = write(0, "".join(one_step(START_MS + step * STEP_MS) for step in range(3)))
     second = write(1, "".join(one_step(START_MS + step * STEP_MS, 1) for step in (1, 2)))
     assert steps_of(read(first, second)) == {0: [0] * 4 + [1] * 4 + [2] * 4, 1: [1] * 4 + [2] * 4}
 
 
-def test_chunks_of_the_interleaved_schedule_are_local_and_leave_the_stage_open(write):
+def test_interleaved_chunks_are_local_and_have_no_stage(write):
     names = ("F0_VP0", "F0_VP1", "B0_VP1", "B0_VP0")
     timeline = read(*(write(rank, one_step(START_MS, rank, names)) for rank in (0, 1)))
     assert timeline.spans.filter(rank=1).select("kind", "chunk", "microbatch", "stage").rows() == [
@@ -117,7 +117,7 @@ def test_chunks_of_the_interleaved_schedule_are_local_and_leave_the_stage_open(w
     assert timeline.ranks["pp"].to_list() == [0, 1]
 
 
-def test_replicas_share_a_stage_and_are_ranks_of_their_own(write):
+def test_replicas_are_separate_ranks_with_one_stage(write):
     timeline = read(*(write(rank, one_step(START_MS, rank // 2)) for rank in range(4)))
     assert timeline.ranks.select("rank", "pp").rows() == [(0, 0), (1, 0), (2, 1), (3, 1)]
     assert timeline.spans.height == 16
@@ -126,11 +126,11 @@ def test_replicas_share_a_stage_and_are_ranks_of_their_own(write):
 def test_ranks_are_numbers_and_a_missing_one_is_an_error(write):
     timeline = read(*(write(rank, one_step(START_MS)) for rank in (10, 2, 0, 1, 3)))
     assert timeline.ranks["rank"].to_list() == [0, 1, 2, 3, 10]
-    (error,) = said(timeline, "error")
-    assert (error.message, error.count) == ("no file of rank 4-9: the files go up to rank 10", 6)
+    (error,) = diagnosed(timeline, "error")
+    assert (error.message, error.count) == ("no file of rank 4-9: the highest rank with a file is 10", 6)
 
 
-def test_a_launch_that_appended_to_the_files_has_steps_of_its_own(write):
+def test_an_appended_launch_has_its_own_steps(write):
     hour_ms = 3_600_000
     text = "".join(one_step(START_MS + part + step * STEP_MS) for part in (0, hour_ms) for step in range(2))
     timeline = read(*(write(rank, text) for rank in (0, 1)))
@@ -138,37 +138,37 @@ def test_a_launch_that_appended_to_the_files_has_steps_of_its_own(write):
     assert (
         timeline.steps.select(longest=(pl.col("end_ns") - pl.col("start_ns")).max()).item() < STEP_MS * 10**6
     )
-    assert any("launches are appended" in one.message for one in said(timeline, "info"))
+    assert "launches.several" in {one.code for one in diagnosed(timeline, "info")}
 
 
-def test_a_job_that_never_ended_is_counted_and_its_launch_ends_there(write):
-    killed = one_step(START_MS) + job("F0", START_MS + STEP_MS) + stamp("F1", "B", START_MS + STEP_MS + 5)
+def test_an_unfinished_job_is_counted_and_ends_its_launch(write):
+    killed = one_step(START_MS) + job("F0", START_MS + STEP_MS) + record("F1", "B", START_MS + STEP_MS + 5)
     timeline = read(write(0, killed + one_step(START_MS + 3_600_000)))
     assert steps_of(timeline) == {0: [0] * 4 + [1] + [2] * 4}
-    (error,) = said(timeline, "error")
+    (error,) = diagnosed(timeline, "error")
     assert (error.count, error.rank) == (1, 0)
-    assert "have no other half" in error.message
+    assert error.code == "jobs.incomplete"
 
 
-def test_a_line_cut_anywhere_costs_its_stamp_and_is_counted(write):
+def test_a_truncated_line_costs_one_timestamp_and_is_counted(write):
     text = one_step(START_MS)
     last = text.rstrip("\n").rindex("\n") + 1
-    for cut in range(last + 1, len(text) - 2):
+    for cut in range(last + 1, len(text) - 2, 7):
         timeline = read(write(0, text[:cut]))
         assert timeline.spans.height == 3
-        assert [one.count for one in said(timeline, "error")] == [1, 1]
-        assert said(timeline, "error")[0].location == "first line 8"
+        assert [one.count for one in diagnosed(timeline, "error")] == [1, 1]
+        assert diagnosed(timeline, "error")[0].location == "first line 8"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.binary(max_size=60).filter(lambda noise: b"\n" not in noise and noise.strip()))
-def test_foreign_bytes_between_records_cost_no_job(tmp_path_factory, noise):
+def test_foreign_bytes_between_records_lose_no_job(tmp_path_factory, noise):
     path = tmp_path_factory.mktemp("noise") / "profile_record_tmp_file_for_rank_0"
     lines = one_step(START_MS).encode().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:3], noise + b"\n", *lines[3:]]))
     timeline = read(path)
     assert timeline.spans.height == 4
-    assert not said(timeline, "error") or said(timeline, "error")[0].location == "first line 4"
+    assert not diagnosed(timeline, "error") or diagnosed(timeline, "error")[0].location == "first line 4"
 
 
 def test_files_of_several_directories_are_several_machines(write):
@@ -188,25 +188,25 @@ def test_two_files_of_one_rank_are_refused(write):
 def test_a_name_without_a_rank_is_refused(tmp_path):
     path = tmp_path / "records"
     path.write_text(one_step(START_MS))
-    with pytest.raises(InputError, match="its name tells no rank"):
+    with pytest.raises(InputError, match="the file name has no rank"):
         read(path)
 
 
-def test_a_file_without_a_whole_job_among_others_is_an_error(write):
-    empty = write(1, stamp("F0", "B", START_MS))
+def test_a_file_without_a_complete_job_is_an_error(write):
+    empty = write(1, record("F0", "B", START_MS))
     timeline = read(write(0, one_step(START_MS)), empty)
-    assert {(one.source, one.count) for one in said(timeline, "error")} == {(str(empty), 1)}
+    assert {(one.source, one.count) for one in diagnosed(timeline, "error")} == {(str(empty), 1)}
     assert timeline.spans.height == 4
 
 
-def test_files_without_a_whole_job_are_refused(write):
-    with pytest.raises(InputError, match="no job in it has both its begin and its end"):
-        read(write(0, stamp("F0", "B", START_MS)))
+def test_files_without_a_complete_job_are_refused(write):
+    with pytest.raises(InputError, match="no job has both a begin and an end"):
+        read(write(0, record("F0", "B", START_MS)))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(INSTALL_SECONDS)
-def test_a_real_fleet_pipeline_is_read_and_shown_whole(tmp_path, capsys):
+def test_reads_and_shows_a_real_fleet_pipeline(tmp_path, capsys):
     microbatches, steps = 6, 3
     launch = [
         "-m",

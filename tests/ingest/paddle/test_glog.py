@@ -26,15 +26,15 @@ def ns(*moment: int) -> int:
         (None, (2024, 3, 1), None),
     ],
 )
-def test_the_year_is_the_one_that_lies_closest(written, near, expected):
+def test_chooses_the_closest_year(written, near, expected):
     frame = pl.DataFrame(
         {"written": [written], "near_ns": [ns(*near)]}, {"written": pl.String, "near_ns": pl.Int64}
     )
     assert with_written_ns(frame, "near_ns")["written_ns"].to_list() == [expected]
 
 
-def said(lags_s: list[float]) -> list:
-    """Return what is said of jobs whose lines were written so long after their ends."""
+def diagnosed(lags_s: list[float]) -> list:
+    """Return the diagnostics of jobs whose lines were written so long after their ends."""
     end_ns = ns(2023, 10, 20, 9)
     written = [datetime.fromtimestamp(end_ns / SECOND_NS + lag, tz=timezone.utc) for lag in lags_s]
     contents = LogContents()
@@ -45,13 +45,13 @@ def said(lags_s: list[float]) -> list:
 
 
 @pytest.mark.parametrize("zone_h", [-7, 0, 5.75, 8])
-def test_lines_written_after_their_jobs_are_in_order_in_any_zone(zone_h):
-    assert said([zone_h * 3600 + lag for lag in (0.0, 0.3, 20, 300)]) == []
+def test_lines_written_after_their_jobs_are_valid_in_any_time_zone(zone_h):
+    assert diagnosed([zone_h * 3600 + lag for lag in (0.0, 0.3, 20, 300)]) == []
 
 
 def test_lines_written_before_their_jobs_ended_are_a_warning():
-    assert said([8 * 3600 + lag for lag in (0.3, -0.5, -30)]) == [("warning", 1)]
+    assert diagnosed([8 * 3600 + lag for lag in (0.3, -0.5, -30)]) == [("warning", 1)]
 
 
 def test_lines_written_days_away_from_their_jobs_are_a_warning():
-    assert said([3 * 86_400 + 1.0]) == [("warning", 1)]
+    assert diagnosed([3 * 86_400 + 1.0]) == [("warning", 1)]

@@ -29,30 +29,30 @@ from stagescope.vocabulary.kinds import BY_NAME, LANES
         ("startup", JobType("other", "host", once=True)),
     ],
 )
-def test_every_type_of_the_passes_has_its_kind_lane_and_chunk(text, expected):
+def test_every_job_type_of_the_passes_has_kind_lane_and_chunk(text, expected):
     assert describe_job(text) == expected
 
 
-def test_the_number_in_parentheses_is_a_piece_of_one_job_and_no_model_chunk():
+def test_the_number_in_parentheses_is_a_piece_instead_of_a_chunk():
     assert describe_job("backward(chunk2)") == JobType("backward", "compute", chunk=0, piece=2)
 
 
 @pytest.mark.parametrize(
     "text", ["", "forwards", "forward-1", "forward1x", "backward_b(chunk)", "forward99999"]
 )
-def test_what_paddle_does_not_have_is_unknown_and_keeps_its_name(text):
+def test_unknown_types_keep_their_name(text):
     assert describe_job(text) == UNKNOWN
     assert span_name(text) == text
 
 
 @given(st.text(max_size=20))
-def test_any_text_has_a_kind_and_a_lane_of_the_vocabulary(text):
+def test_any_text_maps_to_a_known_kind_and_lane(text):
     described = describe_job(text)
     assert described.kind in BY_NAME
     assert described.lane in LANES
 
 
-def test_a_name_is_given_only_where_the_kind_does_not_say_it():
+def test_a_span_has_a_name_only_if_it_differs_from_the_kind():
     assert [span_name(text) for text in ("forward", "forward0", "backward_b", "optimizer", "optimize")] == [
         None, "forward0", "backward_b", None, "optimize",
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def test_a_banner_that_announces_other_steps_begins_a_launch():
     assert launches(0, 1, 2, 3, banners=[(0, 5, 9), (2, 50, 59)]) == [0, 0, 1, 1]
 
 
-def test_a_first_banner_after_some_jobs_begins_none():
+def test_a_first_banner_after_some_jobs_begins_no_launch():
     assert launches(0, 1, 2, 3, banners=[(2, 5, 9)]) == [0] * 4
 
 

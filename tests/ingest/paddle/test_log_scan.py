@@ -4,7 +4,7 @@ import pytest
 
 from paddle_logs import START_US, PaddleRun, glog_prefix, job_line, write_worker_logs
 from stagescope.ingest.paddle import log_scan
-from stagescope.ingest.paddle.log_scan import LONGEST_BYTES, SCHEMAS, holds_a_line, scan_log
+from stagescope.ingest.paddle.log_scan import LONGEST_BYTES, SCHEMAS, has_profiler_line, scan_log
 from stagescope.ingest.streams import open_stream
 
 START_NS = START_US * 1000
@@ -28,13 +28,13 @@ def written(tmp_path):
 JOB = job_line("forward", 7, 3, START_US, START_US + 10)
 
 
-def test_a_job_line_gives_place_type_micro_batch_and_whole_microseconds(written):
+def test_a_job_line_yields_offset_type_micro_batch_and_whole_microseconds(written):
     path = written("loss: 1", glog_prefix(START_US) + JOB)
     assert scan(path)["jobs"].rows() == [(8 + len(glog_prefix(0)), "forward", 3, START_NS, START_NS + 10_000)]
 
 
 @pytest.mark.parametrize("microseconds", [*range(0, 1_000_000, 99_991), 999_999])
-def test_the_rounding_noise_of_the_double_is_gone(written, microseconds):
+def test_rounding_noise_of_doubles_is_removed(written, microseconds):
     time_us = 1_697_793_307_000_000 + microseconds
     path = written(job_line("forward", 0, 0, time_us, time_us))
     assert scan(path)["jobs"]["start_ns"].to_list() == [time_us * 1000]
@@ -51,7 +51,7 @@ def test_the_sample_of_paddles_own_document_is_read(written):
 
 
 @pytest.mark.parametrize("block", [2000, 4096, 5001, 16_384])
-def test_where_blocks_end_changes_nothing(tmp_path, monkeypatch, block):
+def test_block_boundaries_change_nothing(tmp_path, monkeypatch, block):
     write_worker_logs(tmp_path, PaddleRun(devices=1, microbatches=8, steps=20, noise_lines=0.4))
     path = tmp_path / "workerlog.0"
     whole = scan(path)
@@ -64,7 +64,7 @@ def test_where_blocks_end_changes_nothing(tmp_path, monkeypatch, block):
     assert in_blocks.unparsed == whole.unparsed == {}
 
 
-def test_no_expression_reaches_farther_than_what_blocks_share():
+def test_no_expression_is_longer_than_the_overlap_of_blocks():
     widest = (
         f"Profiler Info: Job (-{'9' * 10}), type = {'t' * 64}, micro_batch_id = -{'9' * 9}, "
         f"job_start_time = {'1' * 13}.{'0' * 6}, job_end_time = {'1' * 13}.{'0' * 6}"
@@ -83,18 +83,18 @@ def test_no_expression_reaches_farther_than_what_blocks_share():
         JOB.replace("1697793307213", "169779330721"), JOB.replace("type = forward", f"type = {'f' * 65}"), JOB[:18],
     ],
 )  # fmt: skip
-def test_the_words_of_a_job_without_the_rest_are_counted(written, line):
+def test_incomplete_job_lines_are_counted(written, line):
     contents = scan(written("loss", line, JOB, line))
     assert contents["jobs"].height == 1
     assert contents.unparsed == {"jobs": (2, 5)}
 
 
-def test_the_words_of_other_lines_without_the_rest_are_counted_for_themselves(written):
+def test_other_incomplete_lines_are_counted_separately(written):
     contents = scan(written("Schedule Profiler start at step x", "NVTX range pop, time: 1", "Run job (x"))
     assert contents.unparsed == {"banners": (1, 9), "nvtx": (1, 34), "launches": (1, 58)}
 
 
-def test_an_nvtx_name_may_be_anything_but_another_line(written):
+def test_an_nvtx_name_can_be_any_single_line(written):
     time = "1697793307213.760986"
     contents = scan(written(
         f"NVTX range push: a, time: b, time: {time}", b"NVTX range push: \xff\xfe, time: " + time.encode(),
@@ -104,7 +104,7 @@ def test_an_nvtx_name_may_be_anything_but_another_line(written):
     assert contents.unparsed["nvtx"].lines == 1
 
 
-def test_launches_are_not_looked_for_once_a_job_has_stamps(written, monkeypatch):
+def test_launches_are_not_searched_once_a_job_has_times(written, monkeypatch):
     monkeypatch.setattr(log_scan, "BLOCK_BYTES", 4096)
     launch = "Run job (0), type = forward, micro_batch_id =0"
     contents = scan(written(JOB, "x" * 9000, launch))
@@ -114,8 +114,8 @@ def test_launches_are_not_looked_for_once_a_job_has_stamps(written, monkeypatch)
     ]
 
 
-def test_a_stream_is_asked_for_lines_up_to_the_first(written):
+def test_searching_for_a_line_stops_at_the_first(written):
     with open_stream(written("x" * 3_000_000, JOB)) as stream:
-        assert holds_a_line(stream)
+        assert has_profiler_line(stream)
     with open_stream(written("Profiler", "Schedule Profiler start at step 1 and end at step 2")) as stream:
-        assert not holds_a_line(stream)
+        assert not has_profiler_line(stream)

@@ -43,7 +43,7 @@ def test_shifting_every_clock_shifts_every_time_and_nothing_else(tmp_path, logs,
     assert_frame_equal(shifted.spans.with_columns(back), read_worker_logs(logs, ReadOptions()).spans)
 
 
-def test_leaving_a_rank_out_leaves_the_others_as_they_are(logs):
+def test_omitting_a_rank_does_not_change_the_others(logs):
     every = read_worker_logs(logs, ReadOptions())
     some = read_worker_logs([logs[0], logs[2]], ReadOptions())
     assert_frame_equal(some.spans, every.spans.filter(pl.col("rank") != 1))

@@ -32,7 +32,7 @@ def test_each_thread_has_a_stack_of_its_own():
     assert found("1+a 2+b 1- 2-") == ([("a", 0, 2), ("b", 1, 3)], 0, 0)
 
 
-def test_pops_without_push_and_pushes_without_pop_are_counted_and_spoil_no_other():
+def test_unpaired_pushes_and_pops_are_counted_and_affect_no_other():
     assert found("1- 1- 1+a 1+b 1- 1- 1- 1+c 1+d 1-") == ([("a", 2, 5), ("b", 3, 4), ("d", 8, 9)], 1, 3)
 
 
@@ -42,7 +42,7 @@ def test_a_range_named_by_a_number_is_a_step():
 
 
 @given(st.lists(st.sampled_from(["1+a", "1-", "2+b", "2-"]), max_size=40))
-def test_a_stack_machine_finds_the_same(words):
+def test_agrees_with_a_stack_machine(words):
     stacks: dict[str, list] = {"1": [], "2": []}
     expected, pops = [], 0
     for place, word in enumerate(words):

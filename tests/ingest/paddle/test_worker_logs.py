@@ -26,22 +26,22 @@ def found(directory: Path, devices=None, *, multi_machine=False):
     [("workerlog.0", 0), ("workerlog.12", 12), ("WORKERLOG.3", 3), ("workerlog.1.gz", 1), ("workerlog.1.zst", 1),
      ("workerlog", None), ("workerlog.x", None), ("workerlog.1.bak", None), ("myworkerlog.1", None)],
 )  # fmt: skip
-def test_the_name_tells_the_device(name, device):
+def test_reads_the_device_from_the_name(name, device):
     assert device_of(Path("logs", name)) == device
 
 
-def test_logs_stand_in_the_order_of_their_devices(tmp_path):
+def test_logs_are_sorted_by_device(tmp_path):
     make(tmp_path, *(f"workerlog.{number}" for number in (10, 2, 0, 1, *range(3, 10))), "default.0.log")
     assert [rank for *_, rank in found(tmp_path)] == list(range(11))
 
 
-def test_what_the_numbering_implies_or_somebody_asks_for_is_there_without_its_file(tmp_path):
+def test_implied_and_requested_devices_are_listed_without_a_file(tmp_path):
     make(tmp_path, "workerlog.0", "workerlog.3")
     assert [name for name, *_ in found(tmp_path)] == [f"workerlog.{number}" for number in range(4)]
     assert found(tmp_path, [3, 5]) == [("workerlog.3", None, 3, 3), ("workerlog.5", None, 5, 5)]
 
 
-def test_ranks_run_over_machines_in_natural_order(tmp_path):
+def test_ranks_are_numbered_across_machines_in_natural_order(tmp_path):
     make(tmp_path, *(f"node{n}/workerlog.{device}" for n in (10, 2, 1) for device in (0, 1)), "notes/readme")
     assert found(tmp_path, multi_machine=True) == [
         ("node1/workerlog.0", "node1", 0, 0), ("node1/workerlog.1", "node1", 1, 1),
@@ -50,7 +50,7 @@ def test_ranks_run_over_machines_in_natural_order(tmp_path):
     ]  # fmt: skip
 
 
-def test_machines_of_one_name_are_told_apart_by_the_folders_above_them():
+def test_machines_with_equal_names_are_distinguished_by_parent_folders():
     folders = [Path("/run/a/logs"), Path("/run/b/logs"), Path("/run/c/other")]
     assert list(machine_names(folders).values()) == ["a/logs", "b/logs", "other"]
 

@@ -21,7 +21,7 @@ from stagescope.vocabulary.errors import InputError
 FIVE = [span_record(start_ns=10 * n, end_ns=10 * n + 5, step=0, stage=1, microbatch=n) for n in range(5)]
 
 
-def test_reads_every_field_and_moves_stamps_to_the_wall_clock(tmp_path):
+def test_reads_every_field_and_converts_to_the_wall_clock(tmp_path):
     path = write_recording(
         tmp_path / "rank00000-1.sscope",
         [
@@ -65,27 +65,27 @@ def test_reads_every_field_and_moves_stamps_to_the_wall_clock(tmp_path):
     assert timeline.diagnostics.is_empty()
 
 
-def test_absent_values_are_null_and_not_minus_one(tmp_path):
+def test_missing_values_are_null(tmp_path):
     spans = read_recordings([write_recording(tmp_path / "a.sscope", [span_record("optimizer")])]).spans
     nullable = [column.name for column in SPANS.columns if column.nullable]
     assert spans.select(nullable).row(0) == (None,) * len(nullable)
 
 
-def test_step_markers_become_the_steps_table_and_no_spans(tmp_path):
+def test_step_markers_become_steps_instead_of_spans(tmp_path):
     path = write_recording(tmp_path / "a.sscope", [step_record(4, 100, 900), *FIVE])
     timeline = read_recordings([path])
     assert timeline.steps.rows() == [(4, 0, 1_000_100, 1_000_900)]
     assert timeline.spans.height == 5
 
 
-def test_later_headers_add_to_earlier_ones():
+def test_later_headers_extend_earlier_ones():
     frames = recording_frames(FIVE)
     frames.insert(2, (fmt.HEADER, b'{"rank": 3, "device": "cuda:1"}'))
     header = read_contents(encode(frames)).header
     assert (header["rank"], header["device"], header["host"]) == (3, "cuda:1", "node-a")
 
 
-def test_ranks_of_one_machine_share_one_offset_the_one_of_the_tightest_anchor(tmp_path):
+def test_ranks_of_one_machine_share_the_offset_of_the_tightest_anchor(tmp_path):
     paths = []
     for rank, (realtime_ns, width_ns) in enumerate([(5_000, 900), (5_040, 30)]):
         frames = recording_frames(FIVE, rank=rank, world_size=2)
@@ -109,7 +109,7 @@ def test_machines_are_merged_by_wall_clock_with_an_unknown_error(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
-def test_a_compressed_recording_is_read_as_it_is(tmp_path, pack):
+def test_reads_compressed_recordings(tmp_path, pack):
     plain = write_recording(tmp_path / "rank0.sscope", FIVE, rank=0)
     packed = tmp_path / "rank0.sscope.packed"
     packed.write_bytes(pack(plain.read_bytes()))
@@ -124,7 +124,7 @@ def test_two_boots_with_one_host_name_are_two_machines(tmp_path):
     assert machines == ["node-a (aaaaaaaa)", "node-a (bbbbbbbb)"]
 
 
-def test_two_recordings_of_one_rank_are_refused_by_name(tmp_path):
+def test_two_recordings_of_one_rank_are_refused(tmp_path):
     a, b = (write_recording(tmp_path / name, FIVE) for name in ("a.sscope", "b.sscope"))
     with pytest.raises(InputError, match=r"two recordings of rank 0: .*a\.sscope and .*b\.sscope"):
         read_recordings([a, b])
@@ -143,7 +143,7 @@ def whole_spans(cut):
     return sum(end <= cut for end in ends[3:8])
 
 
-def test_cut_at_every_byte_the_whole_frames_are_read_and_the_rest_is_said(tmp_path):
+def test_a_truncated_recording_is_read_up_to_the_cut_with_a_count(tmp_path):
     data = encode(recording_frames(FIVE))
     header_end = fmt.HEAD.size + len(recording_frames(FIVE)[0][1])
     path = tmp_path / "rank00000-1.sscope"
@@ -159,7 +159,7 @@ def test_cut_at_every_byte_the_whole_frames_are_read_and_the_rest_is_said(tmp_pa
         assert not timeline.is_partial
 
 
-def test_with_every_bit_flipped_nothing_wrong_is_read_and_the_loss_is_counted(tmp_path):
+def test_a_flipped_bit_yields_no_wrong_span_and_is_counted(tmp_path):
     frames = recording_frames(FIVE)
     data = encode(frames)
     whole = read_contents(data).spans["microbatch"].tolist()
@@ -205,7 +205,7 @@ def test_dropped_and_lost_spans_make_the_result_partial(tmp_path):
     assert dict(timeline.diagnostics.select("count", "severity").rows()) == {11: "error", 2: "error"}
 
 
-def test_a_file_whose_header_is_gone_is_known_by_its_name_and_else_left_out_with_a_count(tmp_path):
+def test_a_missing_header_is_replaced_by_the_name_or_the_file_is_omitted(tmp_path):
     headless = encode(recording_frames(FIVE)[1:])
     named, nameless = tmp_path / "rank00002-9.sscope", tmp_path / "x.sscope"
     named.write_bytes(headless)
@@ -238,14 +238,14 @@ def test_the_error_of_device_times_is_stated(tmp_path):
     )
 
 
-def test_actions_of_a_device_that_were_timed_on_the_host_are_told_as_launches(tmp_path):
+def test_device_actions_timed_on_the_host_are_reported_as_launches(tmp_path):
     path = write_recording(tmp_path / "a.sscope", FIVE, device="cuda:0")
     (note,) = read_recordings([path]).diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("warning", 5)
     assert "timed on the host: they show when work was launched" in note["message"]
 
 
-def test_drops_of_a_device_say_what_may_have_been_wrong_there(tmp_path):
+def test_dropped_device_spans_report_possible_causes(tmp_path):
     frames = recording_frames(FIVE, device="cuda:0")
     frames[-1] = (fmt.END, b'{"spans": 5, "dropped_spans": 3, "reason": "exit"}')
     frames.insert(3, (fmt.DEVICE_CLOCK, fmt.DEVICE_ANCHOR.pack(0, 0, 1, 0)))
@@ -272,20 +272,20 @@ def test_unknown_kinds_and_frames_are_kept_or_counted(tmp_path):
     st.integers(0, 8),
     st.binary(max_size=200) | st.sampled_from([b"[]", b"{}", b"7", b'{"names": 1, "first": []}']),
 )
-def test_a_frame_with_a_right_crc_and_a_wrong_payload_is_counted_and_never_raises(frame_type, payload):
+def test_a_wrong_payload_with_a_valid_crc_is_counted_and_never_raises(frame_type, payload):
     frames = [*recording_frames(FIVE), (frame_type, payload)]
     contents = read_contents(encode(frames))
     assert contents.frames == len(frames)
     assert len(contents.spans) >= 5
 
 
-def test_a_file_that_only_has_the_suffix_is_not_recognized(tmp_path):
+def test_a_file_with_only_the_suffix_is_not_recognized(tmp_path):
     path = tmp_path / "a.sscope"
     path.write_bytes(b"<html>")
     assert not READER.recognizes(path, b"<html>")
 
 
-def test_a_recording_of_format_version_1_is_read_as_it_was():
+def test_reads_recordings_of_format_version_1():
     """A real DualPipeV training of four ranks, one step, recorded by the first release."""
     timeline = read_recordings(sorted((DATA / "recordings" / "v1").iterdir()))
     assert timeline.diagnostics.is_empty()

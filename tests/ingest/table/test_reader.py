@@ -16,7 +16,7 @@ def rows(timeline, *columns):
     return timeline.spans.select(columns).rows()
 
 
-def said(timeline) -> list[Diagnostic]:
+def diagnosed(timeline) -> list[Diagnostic]:
     return [Diagnostic(**row) for row in timeline.diagnostics.to_dicts()]
 
 
@@ -31,7 +31,7 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize("reader", [CSV, PARQUET], ids=lambda reader: reader.name)
-def test_what_was_written_is_read_again(reader, tmp_path):
+def test_reading_a_written_table_is_the_identity(reader, tmp_path):
     drawn = timeline_from_text("F0 F1 B0 - B1\n. F0 - B0 -", step=3).spans
     path = tmp_path / f"spans{reader.patterns[0][1:]}"
     (drawn.write_csv if reader is CSV else drawn.write_parquet)(path)
@@ -42,7 +42,7 @@ def test_what_was_written_is_read_again(reader, tmp_path):
     assert timeline.diagnostics.is_empty()
 
 
-def test_nullable_columns_may_be_absent_and_unknown_ones_are_ignored(write):
+def test_missing_nullable_columns_and_unknown_columns_are_accepted(write):
     text = MINIMAL.replace("end_ns\n", "end_ns,color\n").replace("5\n", "5,red\n")
     timeline = CSV.read([write("a.csv", text)])
     assert rows(timeline, "rank", "kind", "stage", "name") == [
@@ -51,11 +51,11 @@ def test_nullable_columns_may_be_absent_and_unknown_ones_are_ignored(write):
     ]
 
 
-def test_a_table_without_steps_is_step_0_and_says_so(write):
+def test_a_table_without_steps_is_step_0_with_a_note(write):
     path = write("a.csv", MINIMAL)
     timeline = CSV.read([path])
     assert timeline.spans["step"].to_list() == [0, 0]
-    assert said(timeline) == [
+    assert diagnosed(timeline) == [
         Diagnostic("info", "no span has a step; all are taken as step 0", str(path), code="steps.assumed")
     ]
 
@@ -76,14 +76,14 @@ def test_a_table_without_steps_is_step_0_and_says_so(write):
     ],
     ids=["columns", "time", "rank", "lane"],
 )
-def test_a_table_of_something_else_is_refused_by_name(write, text, message):
+def test_a_table_of_other_content_is_refused(write, text, message):
     path = write("a.csv", text)
     with pytest.raises(TableError) as refused:
         CSV.read([path])
     assert str(refused.value) == f"{path}: {message}"
 
 
-def test_a_parquet_file_of_something_else_is_refused_by_name(tmp_path):
+def test_a_parquet_file_of_other_content_is_refused(tmp_path):
     path = tmp_path / "loss.parquet"
     pl.DataFrame({"epoch": [1], "loss": [0.5]}).write_parquet(path)
     with pytest.raises(TableError) as refused:
@@ -91,7 +91,7 @@ def test_a_parquet_file_of_something_else_is_refused_by_name(tmp_path):
     assert str(refused.value) == f"{path}: table spans lacks the column(s) rank, lane, kind, start_ns, end_ns"
 
 
-def test_a_parquet_file_cut_short_is_damaged(tmp_path):
+def test_a_truncated_parquet_file_is_damaged(tmp_path):
     path = tmp_path / "spans.parquet"
     timeline_from_text("F0 B0").spans.write_parquet(path)
     path.write_bytes(path.read_bytes()[:-20])
@@ -109,14 +109,14 @@ def test_a_table_without_usable_rows_is_refused(write, text):
     assert str(refused.value) == f"{path}: the spans table has no usable row"
 
 
-def test_rows_without_required_values_are_left_out_and_counted(write):
+def test_rows_without_required_values_are_omitted_and_counted(write):
     path = write(
         "a.csv",
         MINIMAL.replace("lane,", "step,lane,").replace(",compute", ",0,compute") + ",0,host,other,,\n",
     )
     timeline = CSV.read([path])
     assert timeline.spans.height == 2
-    assert said(timeline) == [
+    assert diagnosed(timeline) == [
         Diagnostic(
             "error",
             "rows without a value in rank, lane, kind, start_ns, end_ns; they were left out",
@@ -140,12 +140,12 @@ def test_two_tables_of_one_rank_are_refused(write):
     assert str(refused.value) == f"two recordings of rank 0: {one} and {other}"
 
 
-def test_a_table_of_something_else_beside_a_good_one_is_an_error_in_diagnostics(write):
+def test_an_invalid_table_next_to_a_valid_one_is_an_error_in_diagnostics(write):
     other, good = write("loss.csv", "epoch,loss\n1,0.5\n"), write("spans.csv", MINIMAL)
     timeline = CSV.read([other, good])
     assert timeline.spans.height == 2
     assert timeline.is_partial
-    assert said(timeline)[0] == Diagnostic(
+    assert diagnosed(timeline)[0] == Diagnostic(
         "error",
         f"not read: {other}: table spans lacks the column(s) rank, lane, kind, start_ns, end_ns",
         str(other),
@@ -176,6 +176,6 @@ def test_a_byte_order_mark_does_not_hide_the_first_column(write):
     assert CSV.read([write("a.csv", b"\xef\xbb\xbf" + MINIMAL.encode())]).spans.height == 2
 
 
-def test_text_that_is_no_utf8_is_damaged(write):
+def test_invalid_utf8_is_damaged(write):
     with pytest.raises(InputError, match="not a readable table"):
         CSV.read([write("a.csv", MINIMAL.encode() + b"0,compute,\xff\xfe,1,2\n")])

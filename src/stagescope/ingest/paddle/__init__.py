@@ -1,4 +1,7 @@
-"""Paddle's job lines: which jobs there are, where their logs lie, how they become spans."""
+"""Readers of Paddle's logs and traces: worker logs, records of the dynamic-graph pipeline, and profiler traces.
+
+"Job" is Paddle's own word for a piece of work that its executor runs; a job of a micro-batch becomes an action.
+"""
 
 from stagescope.ingest.paddle.job_types import JobType, describe_job, span_name
 from stagescope.ingest.paddle.log_timeline import read_worker_logs

@@ -1,14 +1,13 @@
-"""Records of Paddle's dynamic-graph pipeline (``profile_record_tmp_file_for_rank_N``): one file per rank.
+"""Reader of records of Paddle's dynamic-graph pipeline (``profile_record_tmp_file_for_rank_N``): one file per rank.
 
 Source: PaddlePaddle 3.3.1, python/paddle/distributed/fleet/meta_parallel/pipeline_parallel.py, `_record_stamp` of
-PipelineParallel and of its interleaved subclasses, switched on by ``pp_configs={"profiling": True}``. One line per
-stamp, shaped like an event of the Trace Event Format but not true to it: `ts` is whole MILLISECONDS since the Unix
-epoch, where viewers expect microseconds. `tid` is the rank's pipeline coordinate and one; the name is the job,
-``F3`` or ``B3_VP1`` with the model chunk behind it.
+PipelineParallel and of its interleaved subclasses, enabled by ``pp_configs={"profiling": True}``. One line per
+timestamp, similar to an event of the Trace Event Format but not conforming to it: `ts` is in whole MILLISECONDS since
+the Unix epoch, where viewers expect microseconds. `tid` is the rank's pipeline coordinate plus one; the name is the
+job, ``F3``, or ``B3_VP1`` with the model chunk.
 
-No record names its step, its launch or its machine: steps are found as in worker logs (ingest/paddle/steps.py).
-Optimizer and transfers are not recorded, and the device is synchronized at every stamp, which slows down the run
-that is looked at.
+Records contain no step, launch or machine: steps are found as in worker logs (ingest/paddle/steps.py). Optimizer and
+transfers are not recorded, and the device is synchronized at every timestamp, which slows down the recorded run.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ NO_BANNERS = pl.DataFrame(schema={"byte": pl.Int64, "first": pl.Int32, "stop": p
 
 
 class RankFile(NamedTuple):
-    """What one file holds: its rank, its whole jobs, and what was wrong."""
+    """Content of one file: its rank, its complete jobs, and diagnostics."""
 
     rank: int
     path: Path
@@ -67,12 +66,11 @@ def recognize_records(_: Path, head: bytes) -> bool:
 
 
 def read_records(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    """Return the Timeline of all given files, which belong to one run; the rank stands in each file's name.
+    """Return the Timeline of all given files, which belong to one run; the rank is taken from each file's name.
 
-    Steps are counted from 0, through all launches that appended to the files. Lines that are no record and
-    stamps without their other half are counted as errors. Files from several directories are taken as several
-    machines. Raises InputError for a file whose name tells no rank, for two files of one rank, and when no job
-    is whole.
+    Steps are counted from 0 across all launches that appended to the files. Invalid lines and unpaired timestamps are
+    counted as errors. Files from several directories are taken as several machines. Raises InputError for a file name
+    without a rank, for two files of one rank, and if no job is complete.
     """
     files = []
     for path in sorted(paths, key=lambda path: natural_key(str(path))):
@@ -82,7 +80,7 @@ def read_records(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     _check_ranks_once(files)
     jobs = pl.concat(file.jobs for file in files)
     if jobs.is_empty():
-        raise InputError.damaged(paths[0], "no job in it has both its begin and its end")
+        raise InputError.damaged(paths[0], "no job has both a begin and an end")
     machines = _machines(files)
     steps, notes = match_steps(_slots(jobs, machines))
     spans = jobs.join(steps, on=["rank", "slot"], how="left", maintain_order="left")
@@ -105,20 +103,24 @@ def read_records(paths: Sequence[Path], options: ReadOptions) -> Timeline:
 def _read_file(path: Path) -> RankFile:
     found = RANK_IN_NAME.search(path.name)
     if found is None:
-        raise InputError.damaged(path, "its name tells no rank: expected profile_record_tmp_file_for_rank_N")
+        raise InputError.damaged(
+            path, "the file name has no rank: expected profile_record_tmp_file_for_rank_N"
+        )
     rank = int(found[1])
     with open_stream(path) as stream:
         text = stream.read().decode("utf-8", "replace")
-    stamps = _stamps(text.split("\n"))
-    jobs = _in_steps(_pair(stamps)).with_columns(rank=pl.lit(rank, pl.Int32))
-    damage = [Diagnostic("error", stream.damage, str(path), rank)] if stream.damage else []
-    return RankFile(rank, path, jobs, (*damage, *_damage(stamps, jobs, str(path), rank)))
+    timestamps = _timestamps(text.split("\n"))
+    jobs = _in_steps(_pair(timestamps)).with_columns(rank=pl.lit(rank, pl.Int32))
+    damage = (
+        [Diagnostic("error", stream.damage, str(path), rank, code="file.damaged")] if stream.damage else []
+    )
+    return RankFile(rank, path, jobs, (*damage, *_damage(timestamps, jobs, str(path), rank)))
 
 
-def _stamps(lines: list[str]) -> pl.DataFrame:
-    """Return one row per line that is not blank: line, job, microbatch, chunk, phase, tid, ts.
+def _timestamps(lines: list[str]) -> pl.DataFrame:
+    """Return one row per non-blank line: line, job, microbatch, chunk, phase, tid, ts.
 
-    All but `line` are null where the line is no whole record.
+    All columns but `line` are null where the line is not a complete record.
     """
     table = pl.DataFrame({"text": lines}, schema={"text": pl.String}).with_row_index("line", offset=1)
     fields = pl.col("text").str.strip_chars().str.extract_groups(RECORD)
@@ -128,13 +130,13 @@ def _stamps(lines: list[str]) -> pl.DataFrame:
     ).unnest("fields").with_columns(numbers)  # fmt: skip
 
 
-def _pair(stamps: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs as jobs of a worker log: a begin and the next stamp of the same job, which has to be its end.
+def _pair(timestamps: pl.DataFrame) -> pl.DataFrame:
+    """Return the jobs in the columns of worker logs: each begin with the next timestamp of the same job, its end.
 
     Columns: byte (the line), type, microbatch, tid, has_chunk, start_ns, end_ns.
     """
     following = pl.col("phase", "ts").shift(-1).over("job", "microbatch", "chunk").name.prefix("next_")
-    paired = stamps.drop_nulls("ts").with_columns(following)
+    paired = timestamps.drop_nulls("ts").with_columns(following)
     stem = pl.col("job").replace_strict(STEMS, return_dtype=pl.String)
     return paired.filter((pl.col("phase") == "B") & (pl.col("next_phase") == "E")).select(
         "tid",
@@ -148,12 +150,12 @@ def _pair(stamps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_steps(paired: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs with kind, lane, chunk, stage, pp, and with launch and slot, the step within this file."""
+    """Return the jobs with kind, lane, chunk, stage, pp, launch and slot, the step within this file."""
     if paired.is_empty():
         return pl.DataFrame(schema=JOBS)
     jobs = with_slots(split_launches(with_types(paired), NO_BANNERS))
     pp = (pl.col("tid") - 1).cast(pl.Int32)
-    # With one chunk per rank the pipeline coordinate is the stage; with more, the number of ranks decides.
+    # With one chunk per rank the pipeline coordinate is the stage; with more, the stage depends on the number of ranks.
     has_chunk = pl.col("has_chunk")
     placed = jobs.with_columns(
         chunk=pl.when(has_chunk).then("chunk"), stage=pl.when(~has_chunk).then(pp), pp=pp
@@ -161,20 +163,22 @@ def _in_steps(paired: pl.DataFrame) -> pl.DataFrame:
     return placed.select(pl.col(name).cast(dtype) for name, dtype in JOBS.items())
 
 
-def _damage(stamps: pl.DataFrame, jobs: pl.DataFrame, source: str, rank: int) -> Iterator[Diagnostic]:
-    broken = stamps.filter(pl.col("ts").is_null())
+def _damage(timestamps: pl.DataFrame, jobs: pl.DataFrame, source: str, rank: int) -> Iterator[Diagnostic]:
+    broken = timestamps.filter(pl.col("ts").is_null())
     if broken.height:
-        text = "lines are no record, or only a part of one; left out"
-        yield Diagnostic("error", text, source, rank, f"first line {broken['line'][0]}", broken.height)
-    unpaired = stamps.height - broken.height - 2 * jobs.height
+        text = "lines are not records, or incomplete; omitted"
+        where = f"first line {broken['line'][0]}"
+        yield Diagnostic("error", text, source, rank, where, broken.height, "lines.damaged")
+    unpaired = timestamps.height - broken.height - 2 * jobs.height
     if unpaired:
-        text = "stamps have no other half: a job that begins and does not end, or the reverse; left out"
-        yield Diagnostic("error", text, source, rank, count=unpaired)
+        text = "unpaired timestamps: a job has a begin without an end, or the reverse; omitted"
+        yield Diagnostic("error", text, source, rank, count=unpaired, code="jobs.incomplete")
     if jobs.is_empty():
-        yield Diagnostic("error", "no whole job is in it: the rank is not shown", source, rank)
+        yield Diagnostic("error", "no complete job: the rank is not shown", source, rank, code="jobs.none")
     if jobs["pp"].n_unique() > 1:
-        text = f"the records name several stages, {compact_ranges(jobs['pp'].unique())}: launches differ in layout"
-        yield Diagnostic("warning", text, source, rank)
+        stages = compact_ranges(jobs["pp"].unique())
+        text = f"the records contain several stages, {stages}: the layout changed between launches"
+        yield Diagnostic("warning", text, source, rank, code="layout.changed")
 
 
 def _check_ranks_once(files: Sequence[RankFile]) -> None:
@@ -186,7 +190,7 @@ def _check_ranks_once(files: Sequence[RankFile]) -> None:
 
 
 def _machines(files: Sequence[RankFile]) -> dict[int, str | None]:
-    """Return every rank's machine: its file's directory where there are several; a single one says nothing."""
+    """Return every rank's machine: its file's directory if there are several, None if there is only one."""
     folders = dict.fromkeys(file.path.parent for file in files)
     if len(folders) == 1:
         return {file.rank: None for file in files}
@@ -199,11 +203,11 @@ def _clock(machine: str | None) -> str:
 
 
 def _slots(jobs: pl.DataFrame, machines: Mapping[int, str | None]) -> pl.DataFrame:
-    """Return one row per step of one file, as match_steps wants it: no record announces the step's number."""
+    """Return one row per step of one file, in the shape of match_steps; no record contains the step's number."""
     clocks = {rank: _clock(machine) for rank, machine in machines.items()}
     nothing = pl.lit(None, pl.Int32)
     slots = jobs.group_by("rank", "slot", maintain_order=True).agg(
-        pl.min("start_ns", "launch"), pl.max("end_ns"), is_rest=~pl.first("opens")
+        pl.min("start_ns", "launch"), pl.max("end_ns"), is_tail=~pl.first("opens")
     )
     clock = pl.col("rank").replace_strict(clocks, return_dtype=pl.String)
     return slots.sort("rank", "slot").with_columns(
@@ -235,18 +239,16 @@ def _clocks(machines: Mapping[int, str | None]) -> pl.DataFrame:
 def _missing(files: Sequence[RankFile]) -> Iterator[Diagnostic]:
     missing = set(range(files[-1].rank)) - {file.rank for file in files}
     if missing:
-        text = f"no file of rank {compact_ranges(missing)}: the files go up to rank {files[-1].rank}"
-        yield Diagnostic("error", text, count=len(missing))
+        text = f"no file of rank {compact_ranges(missing)}: the highest rank with a file is {files[-1].rank}"
+        yield Diagnostic("error", text, count=len(missing), code="rank.missing")
 
 
 def _resolution(machines: Mapping[int, str | None]) -> Iterator[Diagnostic]:
-    text = (
-        "stamps are whole milliseconds: durations are right to 1 ms; transfers and optimizer are not recorded"
-    )
-    yield Diagnostic("info", text)
+    text = "timestamps are in whole milliseconds: durations are exact to 1 ms; transfers and optimizer are not recorded"
+    yield Diagnostic("info", text, code="clock.resolution")
     if len(machines) > 1 and None in machines.values():
-        text = "the files name no machine: the wall clocks of all ranks are taken as one"
-        yield Diagnostic("info", text, count=len(machines))
+        text = "the machines are not recorded: all ranks are assumed to share one wall clock"
+        yield Diagnostic("info", text, count=len(machines), code="clock.assumed_shared")
 
 
 READER = Reader(

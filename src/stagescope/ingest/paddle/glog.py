@@ -1,6 +1,6 @@
-"""What glog writes before a line, `I1020 09:15:07.265326`: local time, without year or zone.
+"""Times in the prefix that glog writes before a line, `I1020 09:15:07.265326`: local time without year or time zone.
 
-Source: glog 0.6, src/logging.cc. It says when the line was written, so a job that is told of had ended by then.
+Source: glog 0.6, src/logging.cc. It is the time of writing the line, so a job on the line had ended by then.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from stagescope.ingest.paddle.log_scan import LogContents
 
 ZONE_NS = 900_000_000_000
-"""Time zones lie whole quarters of an hour apart."""
+"""Time zones differ by whole quarters of an hour."""
 
 FARTHEST_ZONE_NS = 14 * 4 * ZONE_NS
 EARLIEST_NS = 120_000_000_000
-"""Lines are written up to 13 minutes after a job's end (the length of a step), and seemingly up to 2 before it."""
+"""Lines are written up to 13 minutes (a step's length) after a job's end, and apparently up to 2 minutes before it."""
 
 TOLERATED_NS = 1_000_000_000
 
 
 def with_written_ns(frame: pl.DataFrame, near: str) -> pl.DataFrame:
-    """Return a frame with written_ns, its column `written` as if it were UTC, in the year that brings it closest.
+    """Return a frame with written_ns: its column `written`, read as UTC, in the year closest to `near`.
 
-    `near` names a column of nanoseconds since the epoch. A moment that is none becomes null.
+    `near` names a column of nanoseconds since the epoch. Invalid times become null.
     """
     year = pl.from_epoch(near, time_unit="ns").dt.year()
     moments = [
@@ -48,9 +48,9 @@ def with_written_ns(frame: pl.DataFrame, near: str) -> pl.DataFrame:
 
 
 def check_clock(contents: LogContents, jobs: pl.DataFrame, source: str, rank: int) -> list[Diagnostic]:
-    """Return a warning when jobs end more than a second after the line that tells of them was written.
+    """Return a warning if jobs end more than a second after the line about them was written.
 
-    The zone is not known: whole quarters of an hour between the two are taken for it.
+    The time zone is unknown: whole quarters of an hour between the two are attributed to it.
     """
     ended = contents["written"].join(jobs.select("byte", "end_ns"), on="byte")
     lag = with_written_ns(ended, "end_ns").select(lag_ns=pl.col("written_ns") - pl.col("end_ns"))
@@ -60,7 +60,8 @@ def check_clock(contents: LogContents, jobs: pl.DataFrame, source: str, rank: in
     if not wrong.any():
         return []
     text = (
-        "jobs end after the line was written that tells of them, or days away from it: the clock was set, or "
-        "the lines are from elsewhere"
+        "jobs end after their log line was written, or days away from it: the clock was adjusted, or the lines "
+        "come from another run"
     )
-    return [Diagnostic("warning", text, source, rank, f"of {len(lag_ns)} looked at", int(wrong.sum()))]
+    checked = f"of {len(lag_ns)} checked"
+    return [Diagnostic("warning", text, source, rank, checked, int(wrong.sum()), "clock.contradictory")]

@@ -1,9 +1,9 @@
-"""What the types of Paddle's jobs mean: one declared table.
+"""Meaning of the types of Paddle's jobs, as one declared table.
 
 Source: PaddlePaddle 3.3.1, python/paddle/distributed/passes/pipeline_scheduler_pass/*.py and
-auto_parallel/static/engine.py. A number behind a type is the model chunk (`forward1`, `backward_w1_reduce`). The
-number in parentheses is none: with FLAGS_1f1b_backward_forward_overlap the program of one job is cut in two or more,
-and `forward(chunk1)` is the second PIECE of that one job.
+auto_parallel/static/engine.py. A number after a type is the model chunk (`forward1`, `backward_w1_reduce`). The number
+in parentheses is not: with FLAGS_1f1b_backward_forward_overlap the program of one job is split into two or more, and
+`forward(chunk1)` is the second PIECE of that job.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from stagescope.vocabulary.kinds import BY_NAME, COMPUTE, HOST
 
 
 class JobType(NamedTuple):
-    """What a job of one type is: kind and lane of its span, model chunk, piece of a job that was cut up.
+    """Kind and lane of the span of a job, its model chunk, and its piece if the job was split.
 
-    `chunk` is null where the job belongs to no chunk. `once` says that the job runs once per step, so that the
-    micro-batch it names (0, or nothing at all) is none.
+    `chunk` is null for jobs without a chunk. `once` is true for jobs that run once per step: the micro-batch that they
+    record (0 or none) has no meaning.
     """
 
     kind: str
@@ -38,7 +38,7 @@ KINDS: dict[str, str] = {
     "recv_backward": "recv_backward",
     "send_backward": "send_backward",
 }
-"""The jobs of a micro-batch: type without its number, kind of the span."""
+"""Jobs of a micro-batch: type without its number, and the kind of the span."""
 
 ONCE: dict[str, JobType] = {
     "optimizer": JobType("optimizer", COMPUTE, once=True),
@@ -47,7 +47,7 @@ ONCE: dict[str, JobType] = {
     "lr": JobType("other", HOST, once=True),
     "startup": JobType("other", HOST, once=True),
 }
-"""The jobs of a whole step or run. `lr` and `startup` compute no part of the model."""
+"""Jobs of a whole step or run. `lr` and `startup` compute no part of the model."""
 
 UNKNOWN = JobType("other", HOST)
 
@@ -57,7 +57,7 @@ _TYPE = re.compile(
 
 
 def describe_job(text: str) -> JobType:
-    """Return what a job of this type is; a type that Paddle 3.3.1 does not have is `UNKNOWN`.
+    """Return the meaning of a job type; `UNKNOWN` for types that Paddle 3.3.1 does not have.
 
     >>> describe_job("backward_w1_reduce")
     JobType(kind='backward_weight', lane='compute', chunk=1, piece=0, once=False)
@@ -74,5 +74,5 @@ def describe_job(text: str) -> JobType:
 
 
 def span_name(text: str) -> str | None:
-    """Return what a span of this type is called: the type, or nothing where the kind says it all."""
+    """Return the name of a span of this type: the type, or None if it equals the kind."""
     return None if text == describe_job(text).kind else text

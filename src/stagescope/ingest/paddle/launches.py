@@ -1,8 +1,8 @@
-"""Which jobs of a log belong to which launch: a job that is started again appends to the same file.
+"""Split the jobs of a log by launch: a training that is started again appends to the same file.
 
-The evidence, in the order of the file: the banner announces other steps; the steps jump back in time, or ahead by
-more than any step takes. A pause of that length within one launch is taken for a launch too, which changes nothing:
-steps are numbered on where no banner says otherwise.
+Evidence, in file order: the banner announces other steps; the steps jump back in time, or ahead by more than any step
+takes. A pause of that length within one launch is taken for a new launch, which is harmless: steps continue to be
+numbered unless a banner announces other numbers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 LONGEST_PAUSE_NS = 30_000_000_000
 LONGEST_PAUSE_STEPS = 10
-"""What may lie between two steps of one launch: half a minute, or ten times a step where steps are long."""
+"""Longest pause between two steps of one launch: half a minute, or ten steps where steps are long."""
 
 
 def split_launches(jobs: pl.DataFrame, banners: pl.DataFrame) -> pl.DataFrame:
-    """Return jobs with launch (from 0), and banner_first and banner_stop, the steps that the banner above announces.
+    """Return jobs with launch (from 0), and banner_first and banner_stop, the steps announced by the preceding banner.
 
-    `jobs` stand in the order of the file and have byte, start_ns, end_ns, opens (the job that opens a step) and
-    is_main (a job of the device's calculation stream). `banners` is what log_scan returns.
+    `jobs` are in file order and have byte, start_ns, end_ns, opens (the job opens a step) and is_main (a job of the
+    device's calculation stream). `banners` is the frame of log_scan.
     """
     announced = jobs.join_asof(
         banners.rename({"first": "banner_first", "stop": "banner_stop"}), on="byte", strategy="backward"
@@ -38,7 +38,7 @@ def split_launches(jobs: pl.DataFrame, banners: pl.DataFrame) -> pl.DataFrame:
 
 
 def _jumps(jobs: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """Return the rows at which another launch begins by its times: the largest jump between two steps' openings."""
+    """Return the rows at which a new launch begins by the times: the largest jump between the starts of two steps."""
     is_main = jobs["is_main"].to_numpy()
     rows = np.flatnonzero(is_main)
     start_ns, end_ns = (jobs[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))

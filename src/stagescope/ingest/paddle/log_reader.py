@@ -1,6 +1,6 @@
-"""Paddle's worker logs (`workerlog.N`, one per device), with the job lines of its static graph's profiler.
+"""Reader of Paddle's worker logs (`workerlog.N`, one per device), with the job lines of its static graph's profiler.
 
-ingest/paddle/ does the work; this module says which files are such logs, and whose.
+This module recognizes the files and assigns their ranks; log_timeline.py reads them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.paddle import device_of, number_ranks, read_worker_logs
-from stagescope.ingest.paddle.log_scan import holds_a_line
+from stagescope.ingest.paddle.log_scan import has_profiler_line
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.streams import open_stream
 from stagescope.model.diagnostics import Diagnostic
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 def is_worker_log(path: Path, _: bytes = b"") -> bool:
-    """Return whether a file is called workerlog.N, or holds a line of Paddle's profilers anywhere.
+    """Return whether a file is named workerlog.N, or has a line of Paddle's profilers anywhere.
 
-    A log without such a line is one too: it tells that its rank was not profiled.
+    A log without such a line is one too: it shows that its rank was not profiled.
     """
     if device_of(path) is not None:
         return True
     with open_stream(path) as stream:
-        return holds_a_line(stream)
+        return has_profiler_line(stream)
 
 
 def read_logs(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
-    """Return the Timeline of worker logs; those of each directory are one machine. See `read_worker_logs`.
+    """Return the Timeline of worker logs; the logs of each directory are one machine. See `read_worker_logs`.
 
-    A log of another name is taken for the next device of its machine, in natural order, and a warning says so.
+    A log of another name is taken for the next device of its machine, in natural order, with a warning.
     """
     by_folder: dict[Path, list[tuple[int, Path]]] = defaultdict(list)
     unnumbered: list[Path] = []
@@ -53,8 +53,11 @@ def read_logs(paths: Sequence[Path], options: ReadOptions | None = None) -> Time
     timeline = read_worker_logs(logs, options or ReadOptions())
     if not unnumbered:
         return timeline
-    text = "logs that are not called workerlog.N: their ranks are taken from the order of their names"
-    return timeline.with_diagnostics([Diagnostic("warning", text, str(unnumbered[0]), count=len(unnumbered))])
+    text = "logs are not named workerlog.N: their ranks are taken from the order of their names"
+    guessed = Diagnostic(
+        "warning", text, str(unnumbered[0]), count=len(unnumbered), code="rank.by_file_order"
+    )
+    return timeline.with_diagnostics([guessed])
 
 
 READER = Reader(

@@ -1,13 +1,13 @@
-"""One pass over a worker log: every line of Paddle's profilers in it, whatever stands around them.
+"""Find every line of Paddle's profilers in a worker log in one pass, whatever surrounds the lines.
 
-A log is bytes, not lines: other writers leave progress bars without a newline, program dumps of megabytes, bytes
-that are no text, and their own output in the middle of a line. So each kind of line is looked for by its fixed
-words, and what stands there is parsed by a bounded expression or counted as not parsed.
+A log is bytes, not lines: other writers leave progress bars without a newline, program dumps of megabytes, bytes that
+are not text, and their own output in the middle of a line. So each kind of line is found by its fixed words, and the
+text there is parsed by a bounded expression or counted as unparsed.
 
 Sources: paddle/fluid/framework/new_executor/standalone_executor.cc (jobs; `Run job` at VLOG(6)),
-python/paddle/profiler/utils.py (the banner) of PaddlePaddle 3.3.1; paddle/fluid/platform/profiler/cuda_profiler.cc
-of October 2023 (NVTX). Job times are milliseconds since the epoch, a double printed with six decimals of which
-three are meant (gettimeofday); `Job (N)` has had three meanings and is not used.
+python/paddle/profiler/utils.py (the banner) of PaddlePaddle 3.3.1; paddle/fluid/platform/profiler/cuda_profiler.cc of
+October 2023 (NVTX). Job times are milliseconds since the epoch, a double printed with six decimals of which three are
+significant (gettimeofday); `Job (N)` has had three meanings and is not used.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from stagescope.ingest.streams import ByteStream
 
 BLOCK_BYTES = 1 << 20
-"""Small enough for a processor's cache, since a block is searched several times."""
+"""Small enough for a processor's cache, because a block is searched several times."""
 
 LONGEST_BYTES = 1024
 """More than any of the expressions below can match."""
 
 PREFIX_BYTES = 160
-"""How far before a line's words the prefix that glog writes is looked for."""
+"""How far before a line's words the prefix of glog is searched."""
 
 TIME = rb"(?:0\.000000|[1-8]\d{12}\.\d{6})(?!\d)"
-"""13 digits of milliseconds reach from 2001 to 2255; with fewer the line was cut off or overwritten."""
+"""13 digits of milliseconds cover 2001 to 2255; with fewer, the line was truncated or overwritten."""
 
 PREFIX = re.compile(rb"[IWEF](\d{4} \d\d:\d\d:\d\d\.\d{6}) +(\d{1,10}) [^\s\]]{1,80}\] \Z")
-"""I1020 09:15:07.265326 22317 standalone_executor.cc:217]: month, day and time without year or zone; thread."""
+"""I1020 09:15:07.265326 22317 standalone_executor.cc:217]: month, day and time without year or time zone; thread."""
 
 SAMPLED_PREFIXES = 8
-"""Of how many jobs per block the moment of writing is taken along."""
+"""For how many jobs per block the time of writing is kept."""
 
 
 CONVERTED_AT_ONCE = 50_000
-"""Matches that are made into columns together: a column operation costs as much as some thousand values."""
+"""Matches that are converted to columns together: a column operation costs as much as some thousand values."""
 
 
 class Window(NamedTuple):
-    """A stretch of a log: lines that begin in data[begin:limit] are whole; `base` is the offset of data[0]."""
+    """A section of a log: lines that begin in data[begin:limit] are complete; `base` is the offset of data[0]."""
 
     data: bytes
     base: int
@@ -57,18 +57,18 @@ class Window(NamedTuple):
 
 
 class Unparsed(NamedTuple):
-    """How often the words of a line stood there without the rest of it, and the offset of the first."""
+    """How many times the words of a line occurred without the rest of it, and the offset of the first."""
 
     lines: int
     first_byte: int
 
 
 class Mark(NamedTuple):
-    """One kind of line: the words it is found by, the expression that begins with them, what is made of the matches.
+    """One kind of line: the words that identify it, the expression that begins with them, and the conversion.
 
-    All but the words is optional in the expression: where only they match, the line could not be parsed. `take` gets
-    byte and text of every match, with the `written` and `thread` of the prefix of every one, or for `sampled` marks
-    of some.
+    Everything but the words is optional in the expression: where only they match, the line could not be parsed. `take`
+    receives byte and text of every match, with the `written` and `thread` of the prefix of every match, or of some for
+    `sampled` marks.
     """
 
     words: bytes
@@ -80,7 +80,7 @@ class Mark(NamedTuple):
 class Found(NamedTuple):
     """Matches that are not converted to columns yet: place and text of each, place and prefix of some.
 
-    Flat lists, because the garbage collector walks through every tuple, which cost a quarter of the time.
+    Flat lists, because the garbage collector visits every tuple, which cost a quarter of the time.
     """
 
     places: list[int]
@@ -88,7 +88,7 @@ class Found(NamedTuple):
     prefixes: list[tuple[int, bytes, bytes]]
 
     def to_frame(self) -> pl.DataFrame:
-        """Return byte, text, written and thread, and forget them here."""
+        """Return byte, text, written and thread, and clear the lists."""
         places, texts = self.places, self.texts
         try:
             text = pl.Series(texts, dtype=pl.Binary).cast(pl.String)
@@ -104,13 +104,13 @@ class Found(NamedTuple):
 
 @dataclass
 class LogContents:
-    """What one log holds: a frame per kind of line, in the order of the file, and what could not be parsed.
+    """Content of one log: a frame per kind of line, in file order, and the lines that could not be parsed.
 
-    jobs      byte, type, microbatch, start_ns, end_ns (whole microseconds; 0 where nothing was stamped)
-    banners   byte, first, stop: the steps that were to be profiled
+    jobs      byte, type, microbatch, start_ns, end_ns (whole microseconds; 0 where no time was taken)
+    banners   byte, first, stop: the steps to be profiled
     nvtx      byte, thread, name (null: a pop), time_ns
     launches  byte, type, microbatch, written (as in `PREFIX`; null without one)
-    written   byte and moment of writing of some of the jobs
+    written   byte and time of writing of some of the jobs
     """
 
     frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
@@ -145,9 +145,9 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
 
 
 def scan_log(stream: ByteStream) -> LogContents:
-    """Return what a log holds, in bounded memory beside the result.
+    """Return the content of a log; memory is bounded, apart from the result.
 
-    Launches by the host are only looked for until a job with stamps is found.
+    Launches by the host are searched only until the first job with device times is found.
     """
     contents = LogContents()
     pending = {mark.words: Found([], [], []) for mark in MARKS}
@@ -168,10 +168,10 @@ def scan_log(stream: ByteStream) -> LogContents:
 
 
 def _search(window: Window, mark: Mark, found: Found) -> None:
-    """Add what stands in a window to what was found."""
+    """Add the matches in a window to those found so far."""
     data, base, begin, limit = window
     matches = list(mark.pattern.finditer(data, begin))
-    while matches and matches[-1].start() >= limit:  # the next window has them whole
+    while matches and matches[-1].start() >= limit:  # complete in the next window
         matches.pop()
     found.places.extend([match.start() + base for match in matches])
     found.texts.extend([match.group() for match in matches])
@@ -181,15 +181,15 @@ def _search(window: Window, mark: Mark, found: Found) -> None:
             found.prefixes.append((at + base, prefix[1], prefix[2]))
 
 
-def holds_a_line(stream: ByteStream) -> bool:
-    """Tell whether any line of Paddle's profilers stands in a stream; reads as far as the first."""
+def has_profiler_line(stream: ByteStream) -> bool:
+    """Return whether a stream contains any line of Paddle's profilers; reads up to the first."""
     return any(
         window.data.find(mark.words, window.begin) >= 0 for window in _windows(stream) for mark in MARKS
     )
 
 
 def _windows(stream: ByteStream) -> Iterator[Window]:
-    """Yield the stream block by block, each with enough of the one before to hold what lies across."""
+    """Yield the stream block by block, each with enough of the previous block to contain lines across the boundary."""
     data, base, begin = stream.read(BLOCK_BYTES), 0, 0
     while more := stream.read(BLOCK_BYTES):
         limit = len(data) - LONGEST_BYTES
@@ -200,7 +200,7 @@ def _windows(stream: ByteStream) -> Iterator[Window]:
 
 
 def _take_profiler(contents: LogContents, lines: pl.DataFrame) -> None:
-    """Take over job lines and banners; splitting text by the column costs a third of groups in the expression."""
+    """Add job lines and banners; splitting text by column costs a third of groups in the expression."""
     is_action = lines["text"].str.starts_with(JOB_BEGINS.decode())
     jobs, others = lines.filter(is_action), lines.filter(~is_action)
     parts = jobs["text"].str.split_exact(", ", 4).struct.unnest()
@@ -219,9 +219,9 @@ def _take_profiler(contents: LogContents, lines: pl.DataFrame) -> None:
     banners = others.with_columns(pl.col("text").str.extract_groups(step)).unnest("text")
     contents.add("banners", banners.drop_nulls("first"))
     bare = others.filter(banners["first"].is_null())
-    is_torn_job = bare["text"].str.ends_with("Job")
-    contents.count_unparsed("jobs", bare.filter(is_torn_job))
-    contents.count_unparsed("banners", bare.filter(~is_torn_job))
+    is_cut_job = bare["text"].str.ends_with("Job")
+    contents.count_unparsed("jobs", bare.filter(is_cut_job))
+    contents.count_unparsed("banners", bare.filter(~is_cut_job))
 
 
 def _take_nvtx(contents: LogContents, lines: pl.DataFrame) -> None:
@@ -240,7 +240,7 @@ def _take_launches(contents: LogContents, lines: pl.DataFrame) -> None:
 
 
 def _nanoseconds(milliseconds: pl.Series) -> pl.Series:
-    """Return times of six decimals as whole microseconds in nanoseconds, without a detour through float64."""
+    """Return times of six decimals as whole microseconds in nanoseconds, without passing through float64."""
     exact = milliseconds.str.replace(".", "", literal=True).cast(pl.Int64)
     rounded: pl.Series = (exact + 500) // 1000 * 1000
     return rounded

@@ -1,4 +1,4 @@
-"""From worker logs to a Timeline: each log is scanned by itself, then steps are matched over all ranks."""
+"""Timeline of worker logs: each log is scanned on its own, then steps are matched across all ranks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from stagescope.ingest.reader import ReadOptions
 
 SPAN_COLUMNS = ("rank", "lane", "kind", "step", "chunk", "microbatch", "start_ns", "end_ns", "name")
-SHORT_OF_JOBS = "no job line in it: this rank was not profiled"
+NO_JOB_LINES = "no job line: this rank was not profiled"
 
 
 class RankLog(NamedTuple):
-    """What was read from one log: its jobs in the order of time with their slots, and the slots themselves.
+    """Content of one log: its jobs by time with their slots, and the slots themselves.
 
     Both are None for a log without jobs.
     """
@@ -45,11 +45,11 @@ class RankLog(NamedTuple):
 
 
 def read_worker_logs(logs: Sequence[WorkerLog], options: ReadOptions) -> Timeline:
-    """Return the Timeline of some worker logs, which belong to one run (or to launches of it, one after another).
+    """Return the Timeline of some worker logs, which belong to one run (or to consecutive launches of it).
 
-    Spans carry step, chunk and micro-batch; stages are left open. Their name is the job's type where the kind does
-    not say it all. Each machine has a clock of its own. What a log lacks, and logs without jobs or without a file,
-    is counted in diagnostics. Raises InputError when no log holds a job, and for two logs of one rank.
+    Spans have step, chunk and micro-batch; stages are null. Their name is the job's type where it differs from the
+    kind. Each machine has a clock of its own. Damaged lines, logs without jobs and missing files are counted in
+    diagnostics. Raises InputError if no log contains a job, and for two logs of one rank.
     """
     _check_ranks_once(logs)
     read = [_read_log(log, options) for log in logs]
@@ -78,12 +78,14 @@ def _read_log(log: WorkerLog, options: ReadOptions) -> RankLog:
         with open_stream(log.path) as stream:
             contents = scan_log(stream)
     except InputError as error:
-        return RankLog(log, None, None, [Diagnostic("error", f"not read: {error}", str(log.path), log.rank)])
+        text = f"not read: {error}"
+        unreadable = Diagnostic("error", text, str(log.path), log.rank, code="file.unreadable")
+        return RankLog(log, None, None, [unreadable])
     options.done(log.path)
     found = jobs_of(contents, log)
     if found.jobs.is_empty():
-        silent = Diagnostic("error", SHORT_OF_JOBS, str(log.path), log.rank)
-        return RankLog(log, None, None, [*found.notes, silent])
+        empty = Diagnostic("error", NO_JOB_LINES, str(log.path), log.rank, code="jobs.none")
+        return RankLog(log, None, None, [*found.notes, empty])
     jobs = with_slots(split_launches(with_types(found.jobs), contents["banners"]))
     if found.times == LAUNCHES:
         jobs = jobs.with_columns(
@@ -95,7 +97,7 @@ def _read_log(log: WorkerLog, options: ReadOptions) -> RankLog:
 
 
 def _slots(log: WorkerLog, jobs: pl.DataFrame, nvtx_steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps of one log, in the shape that match_steps needs."""
+    """Return the steps of one log, in the shape of match_steps."""
     slots = (
         jobs.filter("is_main")
         .group_by("slot", maintain_order=True)
@@ -105,10 +107,10 @@ def _slots(log: WorkerLog, jobs: pl.DataFrame, nvtx_steps: pl.DataFrame) -> pl.D
             pl.first("banner_stop"),
             pl.min("start_ns"),
             pl.max("end_ns"),
-            is_rest=~pl.first("opens"),
+            is_tail=~pl.first("opens"),
         )
     )
-    # The device starts on a step after the host has entered its range, and before the host enters the next one.
+    # The device starts a step after the host has entered its range, and before the host enters the next one.
     ranges = nvtx_steps.select("start_ns", nvtx_step="step").sort("start_ns")
     numbered = slots.sort("start_ns").join_asof(ranges, on="start_ns", strategy="backward")
     return numbered.with_columns(rank=pl.lit(log.rank, pl.Int32), clock=pl.lit(_clock(log)))
@@ -141,7 +143,7 @@ def _ranks(logs: Iterable[WorkerLog]) -> pl.DataFrame:
 
 
 def _clocks(logs: Iterable[WorkerLog]) -> pl.DataFrame:
-    """Return one clock per machine: gettimeofday, which nothing aligns between machines."""
+    """Return one clock per machine: gettimeofday, not aligned between machines."""
     machines = {_clock(log): log.machine for log in logs}
     return source_clocks(machines, "one clock" if len(machines) == 1 else "wall clock")
 

@@ -1,7 +1,7 @@
-"""The ranges of Paddle's NVTX lines of October and November 2023: pushes and pops, a stack per thread.
+"""Ranges of Paddle's NVTX lines of October and November 2023: pushes and pops, one stack per thread.
 
-Source: paddle/fluid/platform/profiler/cuda_profiler.cc under FLAGS_auto_parallel_profiler. A pop carries no name.
-A range named by a number is a training step; `forward-3`, as the executor names its ranges, is a job on the host.
+Source: paddle/fluid/platform/profiler/cuda_profiler.cc under FLAGS_auto_parallel_profiler. A pop has no name. A range
+whose name is a number is a training step; `forward-3`, as the executor names its ranges, is a job on the host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ JOB_NAME = r"^(.{1,64}?)-(\d{1,9})$"
 
 
 class Ranges(NamedTuple):
-    """Ranges that were pushed and popped, in the order of their pushes, and what had no counterpart.
+    """Ranges that were pushed and popped, in the order of their pushes, and the counts of unpaired lines.
 
     `ranges` has byte (of the push), thread, name, start_ns and end_ns.
     """
@@ -32,10 +32,10 @@ class Ranges(NamedTuple):
 
 
 def match_ranges(lines: pl.DataFrame) -> Ranges:
-    """Return the ranges of push and pop lines: byte, thread, name (null: a pop), time_ns, in the file's order.
+    """Return the ranges of push and pop lines: byte, thread, name (null: a pop), time_ns, in file order.
 
-    The depth of the stack tells what belongs together: on one thread and depth, pushes and pops alternate. Where
-    a pop finds the stack empty, the depth sinks below its lowest so far, and it is counted instead.
+    The depth of the stack identifies the pairs: at one thread and depth, pushes and pops alternate. A pop on an empty
+    stack lowers the depth below its previous minimum, and is counted instead.
     """
     change = pl.when(pl.col("name").is_null()).then(-1).otherwise(1)
     is_pop = pl.col("name").is_null()

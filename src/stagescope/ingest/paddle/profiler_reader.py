@@ -1,12 +1,12 @@
-"""Chrome traces of paddle.profiler (``*.paddle_trace.json``): one process per file, its jobs as the host ran them.
+"""Reader of Chrome traces of paddle.profiler (``*.paddle_trace.json``): one process per file, with host times of jobs.
 
 Source: PaddlePaddle 3.3.1, paddle/fluid/platform/profiler/chrometracing_logger.cc (format 1.0.2) and
-python/paddle/profiler/profiler.py. The static executor opens one event per job, called ``forward-0[39.575 ms]``:
-type, micro-batch, and a duration that is there once more as a number. Of the three stamps of an event, `ts` (whole
-microseconds since the Unix epoch, rounded down) and `dur` are used; `args.start_time` is a 32-bit float of
-microseconds since the first event, which after a minute is less exact than `ts`. Ends are rounded down to whole
-microseconds as well: else a job would seem to overlap the next one by what was cut off its start. The list of
-events ends with an empty object.
+python/paddle/profiler/profiler.py. The static executor writes one event per job, named ``forward-0[39.575 ms]``: type,
+micro-batch, and the duration, which is also recorded as a number. Of the three times of an event, `ts` (whole
+microseconds since the Unix epoch, rounded down) and `dur` are used; `args.start_time` is a 32-bit float of microseconds
+since the first event, which after a minute is less precise than `ts`. Ends are also rounded down to whole microseconds:
+otherwise a job would appear to overlap the next one by the part cut off its start. The list of events ends with an
+empty object.
 
 Not read: kernels, memory, and operators below the jobs.
 """
@@ -40,7 +40,7 @@ JOB_NAME = r"^([A-Za-z]\w*(?:\(chunk\d+\))?)-(\d+)\[[^\]]*\]$"
 STEP_NAME = r"^ProfileStep#(\d+)"
 RUN_NAME = r"^StandaloneExecutor::run\b"
 FILE_NAME = re.compile(r"(?P<worker>.*?)(?:_time_[\d_]+)?\.paddle_trace\.json(?:\.\w+)?")
-"""`export_chrome_tracing` appends the time of the export: several of one worker are one process."""
+"""`export_chrome_tracing` appends the time of the export: several files of one worker are one process."""
 
 HOST_IN_WORKER = re.compile(r"host_(?P<host>.+)pid_(?P<pid>\d+)")
 RANK_IN_WORKER = re.compile(r"(?:rank|worker|trainer)[_-]?(\d+)", re.IGNORECASE)
@@ -51,7 +51,7 @@ CLOCK_METHOD = "wall clock of the host, in whole microseconds"
 
 
 class Event(msgspec.Struct, gc=False):
-    """What is needed of one trace event; everything may be absent, as in the empty object at the end."""
+    """The fields used of one trace event; any may be missing, as in the empty object at the end."""
 
     name: str = ""
     ph: str = ""
@@ -63,13 +63,13 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Trace(msgspec.Struct):
-    """What is needed of one file."""
+    """The fields used of one file."""
 
     traceEvents: list[Event] = []  # noqa: N815 - the format's spelling
 
 
 class Process(NamedTuple):
-    """What one process wrote: whose it is as far as its files' names say, and its events in one table."""
+    """Content of one process: the worker according to the file names, and its events in one table."""
 
     worker: str
     pid: str
@@ -78,17 +78,17 @@ class Process(NamedTuple):
 
 
 def recognize_trace(_: Path, head: bytes) -> bool:
-    """Return whether a file is a chrome trace of Paddle: nobody else writes `span_index`."""
+    """Return whether a file is a Chrome trace of Paddle: no other writer uses `span_index`."""
     return b'"span_index"' in head and b'"schemaVersion"' in head
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """Return the Timeline of all given traces, which belong to one run.
 
-    A job's step is the number of the ProfileStep that holds its start, null where none does. Ranks are the
-    numbers in the files' names where every name has one (`worker_name="rank3"`), else the processes in order
-    of host and process id, which is a guess and said to be one. A trace without a job and one that is cut off
-    become errors in diagnostics. Raises InputError when no trace has a job in it.
+    A job's step is the number of the ProfileStep that contains its start, null if there is none. Ranks are the numbers
+    in the file names if every name has one (`worker_name="rank3"`), otherwise the processes are numbered in order of
+    host and process id, with a warning. A trace without a job and a truncated trace become errors in diagnostics.
+    Raises InputError if no trace contains a job.
     """
     diagnostics: list[Diagnostic] = []
     processes = []
@@ -97,7 +97,7 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
             processes.append(process)
         else:
             text = "no job in the trace: the executor ran no pipeline plan while it was recorded"
-            diagnostics.append(Diagnostic("error", text, process.sources[0]))
+            diagnostics.append(Diagnostic("error", text, process.sources[0], code="jobs.none"))
     if not processes:
         raise errors.no_action_in_traces(paths[0])
     ranks = _ranks(processes, diagnostics)
@@ -116,7 +116,7 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
 def _processes(
     paths: Sequence[Path], options: ReadOptions, diagnostics: list[Diagnostic]
 ) -> Iterator[Process]:
-    """Yield every process with the events of all its files, in the natural order of the workers' names."""
+    """Yield every process with the events of all its files, in the natural order of the worker names."""
     found = []
     for path in paths:
         trace = _load(path, diagnostics)
@@ -144,15 +144,17 @@ def _load(path: Path, diagnostics: list[Diagnostic]) -> list[Event]:
         events, lost, where = _salvage(data)
         if not events:
             raise InputError.damaged(path, f"not a readable trace: {error}") from None
-    text = "events are cut off or damaged; left out" + (f" ({stream.damage})" if stream.damage else "")
-    diagnostics.append(Diagnostic("error", text, str(path), location=f"first byte {where}", count=lost))
+    text = "events are truncated or damaged; omitted" + (f" ({stream.damage})" if stream.damage else "")
+    diagnostics.append(
+        Diagnostic("error", text, str(path), None, f"first byte {where}", lost, code="events.damaged")
+    )
     return events
 
 
 def _salvage(data: bytes) -> tuple[list[Event], int, int]:
-    """Return the events that can be read one by one, how many cannot, and where the first of these begins.
+    """Return the events that can be decoded one by one, how many cannot, and the offset of the first of these.
 
-    Names are written as they are: a quotation mark in the name of one event makes the whole file no JSON.
+    Paddle does not escape names: a quotation mark in the name of one event makes the whole file invalid JSON.
     """
     decoder = msgspec.json.Decoder(Event)
     events: list[Event] = []
@@ -165,13 +167,13 @@ def _salvage(data: bytes) -> tuple[list[Event], int, int]:
         except msgspec.DecodeError:
             damaged.append(start)
         start += len(piece) + len(END_OF_EVENT)
-    if not rest.lstrip().startswith(b"{}"):  # how a whole file goes on behind its last event
+    if not rest.lstrip().startswith(b"{}"):  # the end of a complete file
         damaged.append(start)
     return events, len(damaged), damaged[0] if damaged else start
 
 
 def _table(trace: list[Event], pid: str) -> pl.DataFrame:
-    """Return the complete events of one process that may be jobs, steps or runs, and what is which.
+    """Return the complete events of one process that may be jobs, steps or runs, and their classification.
 
     Columns: name, thread, start_ns, end_ns, type, microbatch, step, is_action, is_step, on_device.
     """
@@ -188,7 +190,7 @@ def _table(trace: list[Event], pid: str) -> pl.DataFrame:
         "on_device": pl.Boolean,
     }
     events = pl.DataFrame(rows, schema, orient="row", strict=False)
-    # A double tells a quarter of a microsecond at today's epoch, and `ts` are whole ones: nothing is lost.
+    # A double resolves a quarter of a microsecond near the present, and `ts` is whole microseconds: nothing is lost.
     start_ns = pl.col("ts").round().cast(pl.Int64) * RESOLUTION_NS
     events = events.with_columns(
         start_ns=start_ns,
@@ -201,9 +203,9 @@ def _table(trace: list[Event], pid: str) -> pl.DataFrame:
 
 
 def _are_jobs(events: pl.DataFrame) -> pl.Series:
-    """Return which events are jobs: named like one, in no other such event, and begun by the executor.
+    """Return which events are jobs: with the name of a job, not inside another such event, and run by the executor.
 
-    Users open events of their own, and those inside a job may be called like one.
+    Users record events of their own, and one inside a job may have the name of a job.
     """
     is_run = events["name"].str.contains(RUN_NAME)
     named = events["type"].is_not_null() & ~events["on_device"]
@@ -221,23 +223,23 @@ def _are_jobs(events: pl.DataFrame) -> pl.Series:
 
 
 def _ranks(processes: Sequence[Process], diagnostics: list[Diagnostic]) -> dict[int, Process]:
-    """Return the processes by rank, and say where the ranks are a guess."""
-    # Hosts may be called worker-7 too, so the default name, host and process id, tells no rank.
-    stated = [None if _host(process) else RANK_IN_WORKER.search(process.worker) for process in processes]
-    numbers = [int(found[1]) for found in stated if found]
+    """Return the processes by rank, with a warning if the ranks are a guess."""
+    # Host names such as worker-7 contain numbers as well, so the default name (host and process id) implies no rank.
+    matches = [None if _host(process) else RANK_IN_WORKER.search(process.worker) for process in processes]
+    numbers = [int(found[1]) for found in matches if found]
     if len(set(numbers)) == len(processes):
         return dict(sorted(zip(numbers, processes, strict=True), key=lambda pair: pair[0]))
     if len(processes) > 1:
         text = (
-            "the names of the traces tell no rank: the processes were numbered in order of host and process id"
-            ' (name them with export_chrome_tracing(DIR, worker_name="rank3"))'
+            "the file names have no rank: the processes are numbered in order of host and process id "
+            '(set names with export_chrome_tracing(DIR, worker_name="rank3"))'
         )
-        diagnostics.append(Diagnostic("warning", text, count=len(processes)))
+        diagnostics.append(Diagnostic("warning", text, count=len(processes), code="rank.by_file_order"))
     return dict(enumerate(processes))
 
 
 def _jobs(process: Process, rank: int) -> pl.DataFrame:
-    """Return the jobs of one process as spans, each in the step that holds its start."""
+    """Return the jobs of one process as spans, each in the step that contains its start."""
     steps = process.events.filter("is_step").select("step", step_start_ns="start_ns", step_end_ns="end_ns")
     jobs = process.events.filter("is_action").drop("step").sort("start_ns")
     placed = jobs.join_asof(
@@ -254,7 +256,7 @@ def _jobs(process: Process, rank: int) -> pl.DataFrame:
 
 
 def _describe(types: Sequence[str]) -> pl.DataFrame:
-    """Return what the types mean, one row each: type, kind, lane, chunk, once, span_name."""
+    """Return the meaning of the types, one row each: type, kind, lane, chunk, once, span_name."""
     described = [(text, describe_job(text)) for text in types]
     return pl.DataFrame(
         {
@@ -278,7 +280,7 @@ def _host(process: Process) -> str | None:
 
 
 def _clock(process: Process) -> str:
-    """Return the clock domain of a process: its host; processes that name none are taken to share one."""
+    """Return the clock domain of a process: its host; processes without a recorded host are assumed to share one."""
     return f"{_host(process) or 'unknown host'}/wall clock"
 
 
@@ -302,27 +304,28 @@ def _clocks(processes: Sequence[Process]) -> pl.DataFrame:
 
 
 def _notes(process: Process, rank: int) -> Iterator[Diagnostic]:
-    """Yield what a reader of the picture has to know about one process."""
+    """Yield a warning where the device ran the jobs later than the host times show."""
     source = process.sources[0]
     if process.events["on_device"].any():
         text = (
-            "jobs are drawn as the host launched them: the device ran their kernels later"
-            " (worker logs of a CUDA build have the times of the device)"
+            "jobs have the times of their launch by the host: the device ran their kernels later "
+            "(worker logs of a CUDA build have device times)"
         )
-        yield Diagnostic("warning", text, source, rank)
+        yield Diagnostic("warning", text, source, rank, code="jobs.host_times")
 
 
 def _without_step(jobs: Sequence[pl.DataFrame], ranks: dict[int, Process]) -> Iterator[Diagnostic]:
     for (rank, process), spans in zip(ranks.items(), jobs, strict=True):
         if count := spans["step"].null_count():
-            text = "jobs lie in no ProfileStep and so in no step (call prof.step() after each training step)"
-            yield Diagnostic("warning", text, process.sources[0], rank, count=count)
+            text = "jobs are outside every ProfileStep and have no step (call prof.step() after each training step)"
+            source = process.sources[0]
+            yield Diagnostic("warning", text, source, rank, count=count, code="jobs.outside_steps")
 
 
 READER = Reader(
     name="paddle profiler",
     patterns=("*.paddle_trace.json", "*.paddle_trace.json.gz", "*.paddle_trace.json.zst"),
-    description="chrome traces of paddle.profiler, one file per process and recorded window",
+    description="Chrome traces of paddle.profiler, one file per process and recorded window",
     recognizes=recognize_trace,
     read=read_traces,
 )

@@ -1,9 +1,9 @@
-"""Which steps of which ranks are the same training step, and what its number is.
+"""Match the steps of all ranks that are the same training step, and number them.
 
-Logs may begin or end at different steps, so steps are matched by their times and never counted in parallel: the
-ranks of a step wait for each other, hence their windows overlap. Between machines that holds as long as the clocks
-are less apart than half a step, and a warning comes well before. Numbers come from the NVTX ranges that are named by
-them, else from the banner of the launch, else they count on.
+Logs may begin or end at different steps, so steps are matched by time instead of by counting: the ranks of a step wait
+for each other, so their windows overlap. Across machines this holds while the clocks differ by less than half a step; a
+warning is given well before that. Numbers are those of NVTX ranges named by a step, otherwise those of the launch's
+banner, otherwise they continue the previous ones.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     Times = npt.NDArray[np.int64]
 
 NEIGHBORS = 3
-"""How many of the windows that end after a step's start are looked at: two may overlap it, and the one after."""
+"""How many windows that end after a step's start are compared: up to two can overlap it, plus the next one."""
 
 POOR_OVERLAP_FRACTION = 0.7
 
 
 class Windows(NamedTuple):
-    """Intervals, and which of them are the rest of a step whose beginning its log does not have."""
+    """Intervals, and which of them are the tail of a step whose beginning is not in its log."""
 
     start_ns: Times
     end_ns: Times
-    is_rest: npt.NDArray[np.bool_]
+    is_tail: npt.NDArray[np.bool_]
 
 
 class Launch(NamedTuple):
-    """Steps that one launch ran, as places in the order of time, and the numbers that its log announces."""
+    """Steps of one launch, as places in time order, and the numbers that its log announces."""
 
     first_place: int
     step_count: int
@@ -47,10 +47,10 @@ class Launch(NamedTuple):
 
 
 def match_steps(slots: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return rank, slot and step for every slot of every rank, and what had to be decided.
+    """Return rank, slot and step for every slot of every rank, and diagnostics.
 
-    `slots` has a row per step of one log: rank, clock, slot, launch, banner_first, banner_stop, nvtx_step,
-    start_ns, end_ns.
+    `slots` has one row per step of one log: rank, clock, slot, launch, banner_first, banner_stop, nvtx_step, start_ns,
+    end_ns, is_tail.
     """
     placed = _with_places(slots)
     steps, notes = _numbered(list(_launches(placed)))
@@ -61,7 +61,7 @@ def match_steps(slots: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
 def _with_places(slots: pl.DataFrame) -> pl.DataFrame:
     """Return slots with place, the step's position among the steps of all ranks.
 
-    The rank with the most steps is the measure; what overlaps none of its steps is a step of its own.
+    The rank with the most steps is the reference; a window that overlaps none of its steps is a step of its own.
     """
     lengths = slots.group_by("rank").len().sort("len", "rank", descending=[True, False])
     known = Windows(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))
@@ -69,7 +69,7 @@ def _with_places(slots: pl.DataFrame) -> pl.DataFrame:
     found: list[tuple[pl.DataFrame, Times]] = []
     for rank in lengths["rank"]:
         own = by_rank[(rank,)]
-        windows = Windows(*(own[name].to_numpy() for name in ("start_ns", "end_ns", "is_rest")))
+        windows = Windows(*(own[name].to_numpy() for name in ("start_ns", "end_ns", "is_tail")))
         best = _best(windows, known)
         known, best = _with_new(windows, best, known)
         found.append((own, best))
@@ -79,11 +79,11 @@ def _with_places(slots: pl.DataFrame) -> pl.DataFrame:
 
 
 def _best(windows: Windows, known: Windows) -> Times:
-    """Return for each window the known one that it overlaps most, -1 where there is none.
+    """Return for each window the known one with the largest overlap, -1 if there is none.
 
-    The rest of a step may also come after all that the other ranks did in it, a beginning that is soon cut off
-    before: then the nearest is taken, up to half a step before or the window's own length away. No two windows of a
-    rank share a known one, but for pieces that lie in it by half or more.
+    The tail of a step may follow all activity of the other ranks in it, and a beginning that is soon truncated may
+    precede it: then the nearest is used, up to half a step before or the window's own length away. Two windows of a
+    rank never share a known one, except for pieces at least half inside it.
     """
     best = np.full(len(windows.start_ns), -1, np.int64)
     if not len(known.start_ns):
@@ -91,14 +91,14 @@ def _best(windows: Windows, known: Windows) -> Times:
     order = np.argsort(known.start_ns, kind="stable")
     start_ns, end_ns = known.start_ns[order], known.end_ns[order]
     length_ns = windows.end_ns - windows.start_ns
-    overlap_ns = -np.where(windows.is_rest, np.median(end_ns - start_ns) // 2, length_ns + 1).astype(np.int64)
+    overlap_ns = -np.where(windows.is_tail, np.median(end_ns - start_ns) // 2, length_ns + 1).astype(np.int64)
     first = np.searchsorted(np.maximum.accumulate(end_ns), windows.start_ns, side="right") - 1
     for step in range(NEIGHBORS + 1):
         candidate = np.clip(first + step, 0, len(order) - 1)
         shared_ns = np.minimum(windows.end_ns, end_ns[candidate]) - np.maximum(
             windows.start_ns, start_ns[candidate]
         )
-        later = windows.is_rest & (start_ns[candidate] > windows.start_ns) & (shared_ns <= 0)
+        later = windows.is_tail & (start_ns[candidate] > windows.start_ns) & (shared_ns <= 0)
         closer = (shared_ns > overlap_ns) & ~later
         best[closer], overlap_ns[closer] = order[candidate[closer]], shared_ns[closer]
     by_place = np.lexsort((-overlap_ns, best))
@@ -109,7 +109,7 @@ def _best(windows: Windows, known: Windows) -> Times:
 
 
 def _with_new(windows: Windows, best: Times, known: Windows) -> tuple[Windows, Times]:
-    """Return the known windows with those added that matched none, and where each window now stands."""
+    """Return the known windows plus those without a match, and the index of each window in them."""
     new = best < 0
     places = best.copy()
     places[new] = len(known.start_ns) + np.arange(new.sum())
@@ -119,7 +119,7 @@ def _with_new(windows: Windows, best: Times, known: Windows) -> tuple[Windows, T
 
 
 def _launches(placed: pl.DataFrame) -> Iterator[Launch]:
-    """Yield the launches in the order of time, each with the numbers that its banner or its NVTX ranges give."""
+    """Yield the launches in time order, each with the numbers of its NVTX ranges or its banner."""
     count = placed.select(pl.col("place").max()).item() + 1
     for first, stop in pairwise([0, *_boundaries(placed), count]):
         own = placed.filter(pl.col("place").is_between(first, stop - 1))
@@ -130,7 +130,7 @@ def _launches(placed: pl.DataFrame) -> Iterator[Launch]:
 
 
 def _boundaries(placed: pl.DataFrame) -> list[int]:
-    """Return the places with which a new launch begins: where some rank's log changes to another launch."""
+    """Return the places at which a new launch begins: where the log of some rank changes to another launch."""
     ordered = placed.sort("rank", "place", "slot").with_columns(
         before=pl.col("place").shift(1).over("rank"), changed=pl.col("launch").diff().over("rank") != 0
     )
@@ -148,7 +148,7 @@ def _boundaries(placed: pl.DataFrame) -> list[int]:
 
 
 def _numbered(launches: list[Launch]) -> tuple[dict[int, int], list[Diagnostic]]:
-    """Return the step of every place; a launch whose numbers are taken already is numbered on."""
+    """Return the step of every place; a launch with numbers that are already used continues the previous numbers."""
     steps: dict[int, int] = {}
     notes: list[Diagnostic] = []
     free = 0
@@ -159,29 +159,31 @@ def _numbered(launches: list[Launch]) -> tuple[dict[int, int], list[Diagnostic]]
         free = first + launch.step_count
     if len(launches) > 1:
         text = "launches are appended to one another in these logs"
-        notes.append(Diagnostic("info", text, count=len(launches)))
+        notes.append(Diagnostic("info", text, count=len(launches), code="launches.several"))
     if all(launch.first is None for launch in launches):
-        notes.append(Diagnostic("info", "no log says which training step it begins with: steps count from 0"))
+        text = "the first training step is not recorded: steps are numbered from 0"
+        notes.append(Diagnostic("info", text, code="steps.numbered_from_0"))
     return steps, notes
 
 
 def _contradictions(launch: Launch, number: int, first: int) -> Iterator[Diagnostic]:
-    """Yield a warning where the steps of a launch cannot have the numbers, or the count, that it announces."""
+    """Yield a warning where the steps of a launch cannot have the announced numbers or count."""
     if launch.first is None:
         return
     if first != launch.first:
         text = (
-            f"launch {number} in these logs announces steps from {launch.first} on, which are taken: "
-            f"its steps are numbered on, from {first}"
+            f"launch {number} in these logs announces steps from {launch.first} on, which are already used: "
+            f"its steps are numbered from {first}"
         )
-        yield Diagnostic("warning", text, count=launch.step_count)
+        yield Diagnostic("warning", text, count=launch.step_count, code="steps.contradictory")
     if launch.stop is not None and launch.step_count > (announced := launch.stop - launch.first):
         text = f"launch {number} in these logs has more steps than the {announced} that it announces"
-        yield Diagnostic("warning", text, count=launch.step_count - announced)
+        surplus = launch.step_count - announced
+        yield Diagnostic("warning", text, count=surplus, code="steps.contradictory")
 
 
 def _overlap_note(placed: pl.DataFrame) -> list[Diagnostic]:
-    """Return a warning when the machines' steps hardly overlap: their clocks may be off by a step or more."""
+    """Return a warning if the machines' steps hardly overlap: their clocks may differ by a step or more."""
     machines = placed.group_by("clock", "place").agg(pl.min("start_ns"), pl.max("end_ns"))
     shared = machines.group_by("place").agg(
         pl.len(),
@@ -195,7 +197,7 @@ def _overlap_note(placed: pl.DataFrame) -> list[Diagnostic]:
     if poor.is_empty() and not alone:
         return []
     text = (
-        "steps of different machines hardly overlap in time: their clocks are so far apart that which of them "
-        "belong together is uncertain"
+        "steps of different machines hardly overlap in time: their clocks differ so much that the matching of "
+        "steps is uncertain"
     )
-    return [Diagnostic("warning", text, count=max(1, poor.height))]
+    return [Diagnostic("warning", text, count=max(1, poor.height), code="clock.steps_apart")]

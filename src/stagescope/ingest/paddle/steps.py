@@ -1,9 +1,9 @@
-"""The training steps in one log, from the times and micro-batches of its jobs.
+"""Find the training steps in one log, from the times and micro-batches of its jobs.
 
 A step opens with the forward of micro-batch 0 on the first model chunk: every pass of PaddlePaddle 3.3.1
-(passes/pipeline_scheduler_pass/) puts it first. It also opens where a job comes again that the step has had, so that
-the loss of that one line does not make two steps one. What precedes the first opening is the rest of a step. Steps
-are slots here, counted from 0 in each log; which slots of which ranks are one step is decided in step_matching.py.
+(passes/pipeline_scheduler_pass/) puts it first. It also opens where a job of the step is repeated, so that a missing
+opening line does not merge two steps. Jobs before the first opening are the tail of a step. Steps are slots here,
+counted from 0 in each log; step_matching.py decides which slots of which ranks are one step.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ BACKWARDS = ("backward", "backward_input")
 
 
 def with_types(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return jobs with what their types mean: kind, lane, chunk, piece, once, name; and with is_main and opens.
+    """Return jobs with the meaning of their types: kind, lane, chunk, piece, once, name; and with is_main and opens.
 
-    `is_main` marks the jobs of the device's calculation stream, which follow one another; `opens` the ones among
-    them that open a step. Where no forward of micro-batch 0 is there, the kind of the first job opens steps.
+    `is_main` marks the jobs of the device's calculation stream, which are sequential; `opens` marks the ones among them
+    that open a step. Without a forward of micro-batch 0, the kind of the first job opens steps.
     """
     types = jobs["type"].unique(maintain_order=True)
     rows: list[dict[str, Any]] = [
@@ -57,10 +57,10 @@ def _opened_by_first(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_slots(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return jobs in the order of time with `slot`, the step within this log, never across two launches.
+    """Return jobs in time order with `slot`, the step within this log; a slot never spans two launches.
 
-    `jobs` is what split_launches returns. A transfer belongs to the step of the job that it feeds or empties, an
-    optimizer step to the one that it ends, a learning rate job after it to the one that it begins.
+    `jobs` is the result of split_launches. A transfer belongs to the step of the job that consumes or produced it, an
+    optimizer job to the step that it ends, a learning-rate job after it to the next step.
     """
     in_time = jobs.sort("launch", "start_ns", "byte")
     main = in_time.filter("is_main")
@@ -68,7 +68,7 @@ def with_slots(jobs: pl.DataFrame) -> pl.DataFrame:
     aside = in_time.filter(~pl.col("is_main"))
     if aside.is_empty():
         return main
-    placed = pl.concat([main, _beside(aside, main).select(main.columns)])
+    placed = pl.concat([main, _with_other_slots(aside, main).select(main.columns)])
     return placed.sort("launch", "start_ns", "byte")
 
 
@@ -79,9 +79,9 @@ def _openings(main: pl.DataFrame) -> npt.NDArray[np.bool_]:
     )
     opens: npt.NDArray[np.bool_] = begins.to_series().to_numpy().copy()
     next_row = pl.col("row").shift(-1).over("launch", "type", "microbatch")
-    again = pl.when(pl.col("kind").is_in(ACTION_KINDS)).then(next_row).fill_null(pl.len())
-    following = main.with_row_index("row").select(again.cast(pl.Int64)).to_series().to_numpy()
-    # The earliest repetition of any job from a row on: a step that begins there cannot reach farther.
+    repeats = pl.when(pl.col("kind").is_in(ACTION_KINDS)).then(next_row).fill_null(pl.len())
+    following = main.with_row_index("row").select(repeats.cast(pl.Int64)).to_series().to_numpy()
+    # The earliest repetition of any job from a row on: a step that begins at the row ends there at the latest.
     repeated = np.minimum.accumulate(following[::-1])[::-1]
     starts = np.flatnonzero(opens)
     ends = np.append(starts[1:], main.height)
@@ -93,8 +93,8 @@ def _openings(main: pl.DataFrame) -> npt.NDArray[np.bool_]:
     return opens
 
 
-def _beside(aside: pl.DataFrame, main: pl.DataFrame) -> pl.DataFrame:
-    """Return the other jobs with their slot, from the job that they belong to or else from the time."""
+def _with_other_slots(aside: pl.DataFrame, main: pl.DataFrame) -> pl.DataFrame:
+    """Return the jobs off the calculation stream with their slot, by the job that they belong to or by time."""
     aside = aside.with_row_index("row")
     before = _nearest(aside, main, "before", ["launch"])
     after = _nearest(aside, main, "after", ["launch"])
@@ -122,17 +122,17 @@ FEEDS = (
     ("send_forward", ("forward",), "before"),
     ("send_backward", BACKWARDS, "before"),
 )
-"""Kind of a transfer, the kinds of the job that it belongs to, and on which side of it in time that job starts."""
+"""Kind of a transfer, the kinds of the job that it belongs to, and whether that job starts after or before it."""
 
 
 def _nearest(aside: pl.DataFrame, main: pl.DataFrame, side: str, by: list[str]) -> pl.DataFrame:
-    """Return row, other_slot and other_kind: the main job that starts nearest on one side of each job in time."""
+    """Return row, other_slot and other_kind: the main job that starts nearest before or after each job."""
     others = main.select(*by, "start_ns", other_slot="slot", other_kind="kind").sort("start_ns")
     joined = aside.sort("start_ns").join_asof(
         others,
         on="start_ns",
         by=by,
         strategy="forward" if side == "after" else "backward",
-        check_sortedness=False,  # both sides were sorted just above; polars cannot see that through `by`
+        check_sortedness=False,  # both sides are sorted above; polars cannot check that with `by`
     )
     return joined.select("row", "other_slot", "other_kind")

@@ -1,7 +1,7 @@
-"""Which worker logs a run left: `workerlog.N`, one per device, in one directory or one directory per machine.
+"""Worker logs of a run: `workerlog.N`, one per device, in one directory or one directory per machine.
 
-Source: paddle.distributed.launch of PaddlePaddle 3.3.1 (launch/controllers/collective.py) writes them on each
-machine, numbered from 0; whoever has several machines copies the directories together.
+Source: paddle.distributed.launch of PaddlePaddle 3.3.1 (launch/controllers/collective.py) writes them on each machine,
+numbered from 0; users with several machines copy the directories together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOG_NAME = re.compile(r"workerlog\.(\d{1,6})(?:\.gz|\.zst)?", re.IGNORECASE)
 
 
 class WorkerLog(NamedTuple):
-    """The log of one rank; the file need not be there, which is said when it is read."""
+    """Log of one rank; the file may be missing, which is reported when it is read."""
 
     path: Path
     machine: str | None
@@ -32,11 +32,11 @@ class WorkerLog(NamedTuple):
 def find_worker_logs(
     log_dir: Path, devices: Sequence[int] | None = None, *, multi_machine: bool = False
 ) -> list[WorkerLog]:
-    """Return the logs of a directory in the order of their ranks, those of some devices or all.
+    """Return the logs of a directory in the order of their ranks, of some devices or of all.
 
-    With `multi_machine` every sub-directory with logs is a machine, in natural order. Devices that are asked for, or
-    that the numbering implies, are in the list whether their file is there or not. Raises InputError for a directory
-    that is none and for one without logs.
+    With `multi_machine` every sub-directory with logs is a machine, in natural order. Devices that were requested, or
+    that the numbering implies, are listed even if their file is missing. Raises InputError for a path that is not a
+    directory and for a directory without logs.
     """
     if not log_dir.is_dir():
         raise InputError.no_such_path(log_dir)
@@ -54,7 +54,7 @@ def number_ranks(
     *,
     multi_machine: bool,
 ) -> list[WorkerLog]:
-    """Return the logs of every folder with their global ranks: the device, or over machines the running number."""
+    """Return the logs of every folder with their ranks: the device, or a running number over several machines."""
     names = machine_names(by_folder) if multi_machine else dict.fromkeys(by_folder)
     logs: list[WorkerLog] = []
     for folder in sorted(by_folder, key=lambda folder: natural_key(str(folder))):
@@ -65,13 +65,13 @@ def number_ranks(
 
 
 def device_of(path: Path) -> int | None:
-    """Return the device whose log a file is by its name, None where it is no worker log's name."""
+    """Return the device of a worker log by its file name, None for any other name."""
     found = LOG_NAME.fullmatch(path.name)
     return int(found[1]) if found else None
 
 
 def machine_names(folders: Iterable[Path]) -> dict[Path, str]:
-    """Return a name for each machine: its folder's, with folders above it where that is not enough."""
+    """Return a name for each machine: its folder's, with parent folders where that is ambiguous."""
     left = dict.fromkeys(folders, 1)
     names = {folder: folder.name for folder in left}
     while len(set(names.values())) < len(names) and any(depth < len(f.parts) for f, depth in left.items()):
@@ -91,7 +91,7 @@ def _logs_in(folder: Path) -> list[tuple[int, Path]]:
 def _every_device(
     folder: Path, found: Iterable[tuple[int, Path]], devices: Sequence[int] | None
 ) -> list[tuple[int, Path]]:
-    """Return device and path of each wanted log, and the path that it should have where it is not there."""
+    """Return device and path of each wanted log, with the expected path of missing ones."""
     present = sorted(found)
     there = {device for device, _ in present} | {device for device, _ in _logs_in(folder)}
     wanted = range(max(there) + 1) if devices is None else dict.fromkeys(devices)
