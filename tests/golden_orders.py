@@ -1,4 +1,4 @@
-"""The orders of reference implementations under tests/data/golden; their notation is that of `Action`."""
+"""The orders of reference implementations under tests/data/golden, and orders as text, in the notation of `Action`."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def golden_cases(name):
 def words(order):
     """Return an order as words, rank by rank."""
     return {rank: [str(action) for action in actions] for rank, actions in order.items()}
+
+
+def order_text(order):
+    """Return the text of an order file, one line per rank."""
+    return "".join(" ".join(row) + "\n" for _, row in sorted(words(order).items()))

@@ -9,7 +9,7 @@ from stagescope.vocabulary.errors import UsageError
 UNIT = 1_000_000
 
 
-def test_plain_numbers_are_relative_and_may_differ_from_stage_to_stage() -> None:
+def test_numbers_without_units_are_relative_and_may_differ_per_stage() -> None:
     given_costs = parse_costs("F=1.2:0.7, b=2,FB=3", "0.1")
     assert given_costs.in_cost_units
     assert given_costs.costs == Costs(
@@ -25,7 +25,7 @@ def test_numbers_with_units_are_times() -> None:
     )
 
 
-def test_nothing_given_is_unit_costs() -> None:
+def test_defaults_to_unit_costs() -> None:
     assert parse_costs("", "") == (Costs(forward=UNIT), True)
 
 
@@ -38,13 +38,13 @@ def test_zero_needs_no_unit() -> None:
     [("F", ""), ("F=", ""), ("F=-1", ""), ("X=1", ""), ("F=1h", ""), ("F=1,F=2", ""), ("F=1,B=2ms", ""),
      ("F=1", "1ms"), ("B=2ms", ""), ("", "1ms"), ("F=1:", ""), ("F=1e3", "")],
 )  # fmt: skip
-def test_anything_else_is_wrong_usage(cost: str, hop: str) -> None:
+def test_rejects_invalid_text_as_usage_error(cost: str, hop: str) -> None:
     with pytest.raises(UsageError):
         parse_costs(cost, hop)
 
 
 @given(st.text("FBIWOfb=,:.0123456789munsµ ", max_size=12), st.text("0123456789.ms", max_size=5))
-def test_any_text_is_costs_or_wrong_usage(cost: str, hop: str) -> None:
+def test_any_text_is_valid_or_a_usage_error(cost: str, hop: str) -> None:
     try:
         parse_costs(cost, hop)
     except UsageError as error:
@@ -52,6 +52,6 @@ def test_any_text_is_costs_or_wrong_usage(cost: str, hop: str) -> None:
 
 
 @given(st.sampled_from(sorted(NAMES)), st.decimals(0, 10_000, places=3))
-def test_every_digit_counts(name: str, amount) -> None:
+def test_keeps_every_digit(name: str, amount) -> None:
     costs = parse_costs(f"{name}={amount}", "").costs
     assert getattr(costs, NAMES[name]) == int(amount * UNIT)

@@ -8,14 +8,14 @@ import pytest
 
 import stagescope
 from consumers import query_trace
+from golden_orders import order_text
 from stagescope.cli import main
 from stagescope.schedules import NAMES, order
-from stagescope.schedules.order_file import write_order
 
 DUALPIPEV = ["simulate", "dualpipev", "--ranks", "4", "--microbatches", "10"]
 
 
-def test_the_chart_and_the_figures_are_printed(capsys):
+def test_prints_chart_and_summary(capsys):
     assert main(["simulate", "1f1b", "--ranks", "2", "--microbatches", "3", "--width", "41"]) == 0
     assert (
         capsys.readouterr().out
@@ -60,26 +60,26 @@ def test_costs_with_units_are_times(capsys):
 
 
 @pytest.mark.parametrize("suffix", ["svg", "pftrace", "json", "csv", "parquet"])
-def test_every_format_is_written_by_its_suffix(suffix, tmp_path, capsys):
+def test_writes_every_format_by_suffix(suffix, tmp_path, capsys):
     out = tmp_path / f"step.{suffix}"
     assert main([*DUALPIPEV, "-o", str(out)]) == 0
     assert capsys.readouterr().out.startswith(f"wrote {out}: ")
     assert out.stat().st_size > 0
 
 
-def test_a_simulation_can_be_read_again(tmp_path):
+def test_reads_a_written_simulation(tmp_path):
     out = tmp_path / "step.parquet"
     assert main([*DUALPIPEV, "-o", str(out)]) == 0
-    jobs = sum(
+    action_count = sum(
         len(action.parts)
         for actions in order("dualpipev", ranks=4, microbatches=10).values()
         for action in actions
     )
-    assert stagescope.read(out).spans.height == jobs
+    assert stagescope.read(out).spans.height == action_count
     assert main(["show", str(out)]) == 0
 
 
-def test_an_existing_file_is_replaced_with_force_only(tmp_path, capsys):
+def test_replaces_an_existing_file_only_with_force(tmp_path, capsys):
     out = tmp_path / "step.svg"
     out.write_text("mine")
     assert main([*DUALPIPEV, "-o", str(out)]) == 1
@@ -87,7 +87,7 @@ def test_an_existing_file_is_replaced_with_force_only(tmp_path, capsys):
     assert main([*DUALPIPEV, "-o", str(out), "--force"]) == 0
 
 
-def test_the_picture_labels_overlapped_pairs_and_names_no_unit(tmp_path):
+def test_picture_labels_overlapped_pairs_and_has_no_unit(tmp_path):
     out = tmp_path / "step.svg"
     assert main([*DUALPIPEV, "-o", str(out)]) == 0
     svg = out.read_text(encoding="utf-8")
@@ -102,7 +102,7 @@ def test_the_picture_labels_overlapped_pairs_and_names_no_unit(tmp_path):
     assert "time in units of cost" in svg
 
 
-def test_options_reach_the_schedule(capsys):
+def test_passes_options_to_the_schedule(capsys):
     call = ["simulate", "interleaved", "--ranks", "4", "--microbatches", "8", "--chunks", "2"]
     assert main([*call, "--option", "group_size=8", "--no-color"]) == 0
     peak = r"peak memory +(\d+) chunk"
@@ -111,14 +111,14 @@ def test_options_reach_the_schedule(capsys):
     assert wide > int(re.search(peak, capsys.readouterr().out)[1])
 
 
-def test_the_list_names_every_schedule_and_its_constraints(capsys):
+def test_lists_every_schedule_with_its_constraints(capsys):
     assert main(["simulate", "--list"]) == 0
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines() if line and line[0] != " "] == list(NAMES)
     assert "needs at least 2 x ranks micro-batches" in out
 
 
-def test_schedules_stand_side_by_side(capsys):
+def test_compares_schedules(capsys):
     assert (
         main(["simulate", "--compare", "1f1b,zb-h1,dualpipev", "--ranks", "4", "--microbatches", "16"]) == 0
     )
@@ -133,38 +133,41 @@ def test_schedules_stand_side_by_side(capsys):
     assert err == ""
 
 
-def test_all_schedules_can_be_compared_within_a_limit(capsys):
+def test_compares_all_schedules_within_a_memory_limit(capsys):
     call = ["simulate", "--compare", "all", "--ranks", "4", "--microbatches", "7", "--memory-limit", "4"]
     assert main(call) == 0
     out = capsys.readouterr().out
-    assert "\nnot possible:\n  gpipe: keeps 7 at its peak; the limit is 4\n" in out
+    assert "\nnot possible:\n  gpipe: peak memory is 7; the limit is 4\n" in out
     assert "nearest valid: microbatches=8" in out
 
 
-def test_nothing_possible_makes_the_exit_code_1(capsys):
+def test_exits_with_1_if_no_schedule_is_possible(capsys):
     assert main(["simulate", "--compare", "dualpipev", "--ranks", "4", "--microbatches", "7"]) == 1
     assert "not possible" in capsys.readouterr().out
 
 
-def test_an_order_of_ones_own_is_simulated_from_torchs_csv(tmp_path, capsys):
+def test_simulates_an_order_from_the_csv_of_torch(tmp_path, capsys):
     path = tmp_path / "mine.csv"
     path.write_text("0F0,0SEND_F0,0F1,0B0,0B1\n1RECV_F0,1F0,(1F1;1B0)OVERLAP_F_B,1B1\n")
     assert main(["simulate", "--order", str(path), "--cost", "F=1,B=2,FB=2.5"]) == 0
     out, err = capsys.readouterr()
     assert "\nmakespan         8.5\n" in out
-    assert err == f"left out of {path}, since the simulation decides it itself: 1 SEND_F, 1 RECV_F\n"
+    assert (
+        err
+        == f"skipped cells in {path} (the simulation schedules communication itself): 1 SEND_F, 1 RECV_F\n"
+    )
 
 
-def test_a_written_order_gives_the_same_step(tmp_path, capsys):
+def test_an_order_file_gives_the_same_step_as_its_schedule(tmp_path, capsys):
     path = tmp_path / "dualpipev.txt"
-    write_order(order("dualpipev", ranks=4, microbatches=10), path)
+    path.write_text(order_text(order("dualpipev", ranks=4, microbatches=10)))
     assert main(DUALPIPEV) == 0
     built = capsys.readouterr().out
     assert main(["simulate", "--order", str(path)]) == 0
     assert capsys.readouterr().out == built
 
 
-def test_a_deadlock_names_its_cycle(tmp_path, capsys):
+def test_reports_the_cycle_of_a_deadlock(tmp_path, capsys):
     path = tmp_path / "mine.txt"
     path.write_text("F0.0 B0.0 F0.1 B0.1\nF1.1 F1.0 B1.0 B1.1\n")
     assert main(["simulate", "--order", str(path)]) == 1
@@ -174,14 +177,14 @@ def test_a_deadlock_names_its_cycle(tmp_path, capsys):
     )
 
 
-def test_an_incomplete_order_names_what_is_missing(tmp_path, capsys):
+def test_reports_the_missing_action_of_an_incomplete_order(tmp_path, capsys):
     path = tmp_path / "mine.txt"
     path.write_text("F0.0 F0.1 B0.0\n")
     assert main(["simulate", "--order", str(path)]) == 1
-    assert capsys.readouterr().err == "stagescope: the order is faulty: rank 0, B0.1: is missing\n"
+    assert capsys.readouterr().err == "stagescope: invalid order: rank 0, B0.1: is missing\n"
 
 
-def test_impossible_sizes_name_the_constraint_and_the_nearest_that_are_possible(capsys):
+def test_reports_constraint_and_nearest_valid_sizes(capsys):
     assert main(["simulate", "dualpipev", "--ranks", "4", "--microbatches", "7"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("stagescope: dualpipev needs at least 2 x ranks micro-batches (")
@@ -206,7 +209,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("call", WRONG)
-def test_wrong_usage_is_said_and_exits_with_2(call, capsys):
+def test_usage_errors_exit_with_2(call, capsys):
     own = call.split()
     whole = own if len(own) == 1 or "--ranks" in own else [*own, *SIZES]
     assert main(whole) == 2
@@ -216,13 +219,13 @@ def test_wrong_usage_is_said_and_exits_with_2(call, capsys):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("simulate two-f-one-b", "no schedule 'two-f-one-b'"),
+        ("simulate two-f-one-b", "unknown schedule 'two-f-one-b'"),
         ("simulate zb-h1 --option lag=1", "zb-h1 has no option lag"),
         ("simulate 1f1b --cost F=1:2", "2 values for 4 stages"),
-        ("simulate --compare 1f1b,nothing", "no schedule 'nothing'"),
+        ("simulate --compare 1f1b,nothing", "unknown schedule 'nothing'"),
     ],
 )
-def test_mistakes_in_what_is_given_exit_with_1(call, said, capsys):
+def test_input_errors_exit_with_1(call, said, capsys):
     assert main([*call.split(), *SIZES]) == 1
     assert said in capsys.readouterr().err
 
@@ -239,10 +242,10 @@ def test_trace_processor_loads_a_simulation(suffix, tmp_path):
     out, table = tmp_path / f"step.{suffix}", tmp_path / "step.csv"
     for path in (out, table):
         assert main([*DUALPIPEV, "--hop", "0.2", "--cost", "F=1,B=2,O=1", "-o", str(path)]) == 0
-    length, jobs = query_trace(out, "select max(ts + dur) - min(ts) from slice where dur > 0", ACTIONS)
+    length, actions = query_trace(out, "select max(ts + dur) - min(ts) from slice where dur > 0", ACTIONS)
     spans = pl.read_csv(table)
     assert int(length[0][0]) == spans["end_ns"].max() - spans["start_ns"].min()
     computed = spans.filter(pl.col("microbatch").is_not_null() & (pl.col("lane") == "compute"))
-    assert int(jobs[0][0]) == computed.height
+    assert int(actions[0][0]) == computed.height
     if suffix == "json":
         assert json.loads(out.read_text())["traceEvents"]

@@ -108,7 +108,7 @@ def test_a_change_that_is_not_understood_is_an_error_with_examples(spans, text, 
 def test_a_schedule_that_nobody_knows_is_an_error_with_those_that_are_known(spans, capsys):
     assert main(["what-if", spans, "--to-schedule", "nonsense"]) == 1
     error = capsys.readouterr().err
-    assert "no schedule 'nonsense'" in error
+    assert "unknown schedule 'nonsense'" in error
     assert "zb-h1" in error
 
 

@@ -1,15 +1,15 @@
 from stagescope import api as workflow
-from stagescope.reports.simulations import comparison_table, schedule_list, simulation_figures
+from stagescope.reports.simulations import comparison_table, schedule_list, simulation_summary
 from stagescope.schedules import NAMES, Costs, Scope, find_fastest, order
 
 UNIT = 1_000_000
 
 
 def figures(step: workflow.SimulatedStep, **options: bool) -> str:
-    return simulation_figures(step.simulation, step.bound, step.peak_in_flight, **options)
+    return simulation_summary(step.simulation, step.bound, step.peak_in_flight, **options)
 
 
-def test_figures_name_the_denominator_of_every_fraction() -> None:
+def test_summary_has_the_denominator_of_every_fraction() -> None:
     step = workflow.simulate(order("zb-h2", ranks=4, microbatches=8), Costs(forward=UNIT))
     lines = figures(step).splitlines()
     assert lines[:5] == [
@@ -26,23 +26,23 @@ def test_relative_costs_have_no_unit() -> None:
     assert figures(step, in_cost_units=True).startswith("makespan         9\n")
 
 
-def test_of_many_ranks_the_first_are_shown_and_the_others_counted() -> None:
+def test_shows_the_first_of_many_ranks_and_counts_the_rest() -> None:
     step = workflow.simulate(order("1f1b", ranks=48, microbatches=2), Costs(forward=UNIT))
     assert figures(step).endswith("\n8 ranks not shown")
 
 
-def test_an_empty_order_has_figures() -> None:
+def test_summary_of_an_empty_order() -> None:
     assert figures(workflow.simulate({0: []}, Costs())).startswith("makespan         0 ns\n")
 
 
-def test_a_comparison_in_which_nothing_is_possible_has_reasons_alone() -> None:
+def test_comparison_without_possible_schedules_has_only_reasons() -> None:
     found = find_fastest(Costs(), ranks=3, microbatches=4, scope=Scope(names=("dualpipe",)))
     lines = comparison_table(found).splitlines()
     assert not any(line.startswith("schedule ") for line in lines)
     assert any(line.startswith("  dualpipe: needs an even number of ranks") for line in lines)
 
 
-def test_every_line_fits_a_page_and_every_schedule_is_listed() -> None:
+def test_list_has_every_schedule_and_fits_the_page_width() -> None:
     text = schedule_list()
     assert max(map(len, text.splitlines())) <= 100
     assert all(f"\n\n{name}  " in f"\n\n{text}" for name in NAMES)

@@ -51,7 +51,7 @@ def ours(name, ranks, microbatches, chunks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MULTI)
-def test_the_order_is_that_of_torch_and_is_refused_where_torch_refuses_it(name):
+def test_orders_and_refusals_equal_those_of_torch(name):
     torch_name, chunk_counts = MULTI[name]
     shapes = [(*size, chunks) for size in SIZES for chunks in chunk_counts]
     different = [shape for shape in shapes if ours(name, *shape) != of_torch(torch_name, *shape)]
@@ -60,12 +60,12 @@ def test_the_order_is_that_of_torch_and_is_refused_where_torch_refuses_it(name):
 
 
 @pytest.mark.slow
-def test_gpipe_is_that_of_torch():
+def test_gpipe_equals_torch():
     assert [size for size in SIZES if ours("gpipe", *size, 1) != of_torch("GPipe", *size, 1)] == []
 
 
 @pytest.mark.slow
-def test_1f1b_is_that_of_torch_where_torch_numbers_its_forwards_right():
+def test_1f1b_equals_torch_where_torch_numbers_forwards_correctly():
     """In torch's list the last rank's forwards run from 1 to m; it allows no fewer micro-batches than ranks."""
     for ranks, microbatches in SIZES:
         found = of_torch("1F1B", ranks, microbatches, 1)

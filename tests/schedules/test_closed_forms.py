@@ -81,7 +81,7 @@ def claimed(form, setting, ranks):
 
 
 @by_form
-def test_a_closed_form_equals_the_simulation_wherever_its_condition_holds(form):
+def test_closed_forms_equal_the_simulation_where_they_hold(form):
     compared = 0
     for ranks, microbatches, chunks, built in orders_of(form, (1, 2, 3, 4, 6), (1, 2, 4, 6, 9, 12)):
         for costs in COSTS:
@@ -98,7 +98,7 @@ small = st.integers(0, 12)
 @by_form
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_a_closed_form_equals_the_simulation_for_random_costs(form, data):
+def test_closed_forms_equal_the_simulation_for_random_costs(form, data):
     ranks = data.draw(st.sampled_from((2, 3, 4)))
     microbatches = data.draw(st.sampled_from((ranks, 2 * ranks, 3 * ranks, 3 * ranks + 1)))
     sizes = list(orders_of(form, (ranks,), (microbatches,)))
@@ -117,17 +117,17 @@ def test_a_closed_form_equals_the_simulation_for_random_costs(form, data):
         assert claimed(form, setting, built) == simulated(form, built, costs)
 
 
-def test_every_closed_form_is_about_a_known_quantity():
+def test_every_closed_form_has_a_known_quantity():
     assert {form.quantity for form in CLOSED_FORMS} <= set(QUANTITIES)
 
 
-def test_predict_tells_the_forms_of_one_schedule_apart_by_option():
+def test_predict_distinguishes_forms_by_option():
     setting = letters(4, 10)
     assert predict("dualpipev", IDLE, setting) == 3 * (3 + 1 - 2)
     assert predict("dualpipev", IDLE, setting, split_cooldown=False) == 3 * (3 + 1)
 
 
-def test_predict_says_nothing_outside_the_conditions():
+def test_predict_returns_none_outside_the_conditions():
     assert (
         predict("zb-h1", IDLE, letters(4, 8, costs=Costs(forward=1, backward_input=1, backward_weight=2)))
         is None
@@ -135,17 +135,17 @@ def test_predict_says_nothing_outside_the_conditions():
     assert predict("no such schedule", IDLE, letters(4, 8)) is None
 
 
-def test_predict_takes_the_form_with_messages_where_there_are_any():
+def test_predict_uses_the_form_with_messages_if_there_are_any():
     costs = Costs(forward=10, backward=20, hop=1)
     assert predict("interleaved", IDLE, letters(4, 8, 2, costs)) == 3 * 30 + 2 * (4 * 2 - 1)
 
 
-def test_costs_per_stage_have_no_closed_form():
+def test_rejects_costs_per_stage():
     with pytest.raises(ScheduleError, match="one number per cost"):
         letters(2, 4, costs=Costs(forward=[1, 2]))
 
 
-def test_the_document_lists_every_closed_form():
+def test_document_lists_every_closed_form():
     document = DOCS / "theory.md"
     lines = document.read_text(encoding="utf-8").splitlines()
     listed = [
@@ -169,7 +169,7 @@ PAPER = json.loads((DATA / "golden" / "zb_paper_table5.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize("row", PAPER["rows"], ids=lambda row: f"{row['model']} p={row['p']} m={row['m']}")
-def test_the_zero_bubble_papers_interleaved_cost_is_p_messages_short_of_the_order(row):
+def test_interleaved_cost_of_the_zero_bubble_paper_lacks_p_messages(row):
     ranks, microbatches, chunks = row["p"], row["m"], row["v_1F1B_I"]
     per_chunk = {name: round(row[name] * 1_000_000) // chunks for name in ("T_F", "T_B", "T_W")}
     hop_ns = round(row["T_comm"] * 1_000_000)

@@ -15,7 +15,7 @@ def parts(costs, stages=1, microbatches=1):
     return actions.backward[0], actions.backward_input[0], actions.backward_weight[0]
 
 
-def test_the_defaults_are_the_unit_costs():
+def test_defaults_are_unit_costs():
     assert action_costs(Costs(), 1, 1)[:4] == ([1], [2], [1], [1])
 
 
@@ -33,7 +33,7 @@ def test_the_defaults_are_the_unit_costs():
         ({"backward": 17, "backward_input": 12, "backward_weight": 7}, (17, 12, 7)),
     ],
 )
-def test_what_is_not_given_is_derived(given_parts, expected):
+def test_derives_missing_costs(given_parts, expected):
     assert parts(Costs(forward=10, **given_parts)) == expected
 
 
@@ -52,7 +52,7 @@ def test_costs_may_differ_by_stage():
     assert actions.backward == [4, 4, 6, 6]
 
 
-def test_costs_may_differ_by_micro_batch_and_are_derived_for_each():
+def test_derives_missing_costs_per_micro_batch():
     actions = action_costs(Costs(forward=5, backward={(0, 0): 9}, backward_input={(0, 1): 6}), 1, 2)
     assert actions.backward == [9, 11]
     assert actions.backward_input == [5, 6]
@@ -63,7 +63,7 @@ def test_a_micro_batch_without_an_entry_has_no_cost():
     assert action_costs(Costs(forward={(0, 1): 3}), 1, 2).forward == [None, 3]
 
 
-def test_numbers_of_other_libraries_become_plain_integers():
+def test_converts_numpy_integers_to_plain_integers():
     costs = Costs(forward=np.array([1, 2]), hop=np.int64(3), backward={(0, 0): np.int32(4)})
     assert costs.forward == (1, 2)
     assert [type(value) for value in (*costs.forward, costs.hop, costs.backward[0, 0])] == [int] * 4
@@ -72,35 +72,38 @@ def test_numbers_of_other_libraries_become_plain_integers():
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"forward": 1.5}, "cost forward: expected a whole number from 0 on, found 1.5"),
-        ({"forward": -1}, "cost forward: expected a whole number from 0 on, found -1"),
-        ({"forward": "12"}, "cost forward: expected a whole number from 0 on, found '12'"),
-        ({"backward": [1, None]}, "cost backward: expected a whole number from 0 on, found None"),
-        ({"overlapped": {(0, 0): 0.5}}, "cost overlapped: expected a whole number from 0 on, found 0.5"),
+        ({"forward": 1.5}, "cost forward: expected a whole number, at least 0, found 1.5"),
+        ({"forward": -1}, "cost forward: expected a whole number, at least 0, found -1"),
+        ({"forward": "12"}, "cost forward: expected a whole number, at least 0, found '12'"),
+        ({"backward": [1, None]}, "cost backward: expected a whole number, at least 0, found None"),
+        ({"overlapped": {(0, 0): 0.5}}, "cost overlapped: expected a whole number, at least 0, found 0.5"),
         ({"hop": {(0, 0): 1}}, "cost hop: expected one whole number or one per stage, found {(0, 0): 1}"),
-        ({"bandwidth": 0, "message_bytes": 1}, "cost bandwidth: expected a whole number from 1 on, found 0"),
-        ({"bandwidth": 5}, "cost bandwidth: without message_bytes it changes nothing"),
+        (
+            {"bandwidth": 0, "message_bytes": 1},
+            "cost bandwidth: expected a whole number, at least 1, found 0",
+        ),
+        ({"bandwidth": 5}, "cost bandwidth has no effect without message_bytes"),
     ],
 )
-def test_wrong_costs_are_refused(wrong, sentence):
+def test_rejects_invalid_costs(wrong, sentence):
     with pytest.raises(ScheduleError) as caught:
         Costs(**wrong)
     assert str(caught.value) == sentence
 
 
-def test_costs_for_another_number_of_stages_are_refused():
+def test_rejects_costs_of_another_number_of_stages():
     with pytest.raises(ScheduleError, match="cost forward: 3 values for 2 stages"):
         action_costs(Costs(forward=[1, 2, 3]), 2, 1)
 
 
-def test_a_part_of_the_backward_costs_no_more_than_the_whole():
+def test_rejects_a_backward_part_that_costs_more_than_the_whole():
     expected = "cost backward_weight: expected at most the full backward of stage 1, 5 ns, found 6"
     with pytest.raises(ScheduleError) as caught:
         action_costs(Costs(backward=[6, 5], backward_weight=6), 2, 3)
     assert str(caught.value) == expected
 
 
-def test_a_message_takes_its_latency_and_its_bytes_over_the_bandwidth_rounded_up():
+def test_message_time_is_latency_plus_transmission_rounded_up():
     links = link_costs(Costs(hop=[10, 20], message_bytes=[3, 4], bandwidth=2_000_000_000), 2)
     assert (links.hop_ns, links.wire_ns, links.least_ns) == ([10, 20], [2, 2], [12, 22])
 

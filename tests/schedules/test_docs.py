@@ -6,6 +6,6 @@ from stagescope import schedules
 from stagescope.schedules import catalog
 
 
-def test_the_examples_in_the_package_run():
+def test_examples_in_the_package_run():
     for module in (schedules, catalog):
         assert doctest.testmod(module).failed == 0

@@ -8,7 +8,7 @@ def line(actions):
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 2), (1, 5), (2, 4), (3, 7), (4, 8), (4, 13)])
-def test_dualpipev_is_half_of_a_dualpipe_folded(ranks, microbatches):
+def test_dualpipev_is_half_of_a_folded_dualpipe(ranks, microbatches):
     whole = order("dualpipe", ranks=2 * ranks, microbatches=2 * microbatches)
 
     def fold(action):
@@ -31,17 +31,17 @@ def test_opposite_ranks_of_dualpipe_mirror_each_other():
     assert all([mirror(action) for action in built[rank]] == built[5 - rank] for rank in range(6))
 
 
-def test_the_innermost_rank_leaves_its_first_pair_apart():
+def test_innermost_rank_does_not_overlap_its_first_pair():
     assert "F3.4 B4.0 F4.4+B3.0 F3.5+B4.1" in line(order("dualpipev", ranks=4, microbatches=8)[3])
     assert "F2.5+B5.1" in line(order("dualpipev", ranks=4, microbatches=8)[2])
 
 
-def test_the_later_half_of_the_last_turns_is_split():
+def test_second_half_of_the_cooldown_is_split():
     cooldown = line(order("dualpipev", ranks=2, microbatches=4)[1]).split("F2.3+B1.1 ")[1]
     assert cooldown == "B2.2 B1.2 I2.3 I1.3 W2.3 W1.3"
 
 
-def test_the_cooldown_may_run_whole_backwards():
+def test_cooldown_may_run_full_backwards():
     whole = order("dualpipev", ranks=4, microbatches=10, split_cooldown=False)
     split = order("dualpipev", ranks=4, microbatches=10)
     for rank in range(4):

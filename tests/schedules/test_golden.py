@@ -56,12 +56,12 @@ def ours(name, case, **options):
     ("case", "name", "options"),
     [pytest.param(*case.values, *SCHEDULES[name], id=case.id) for name in SCHEDULES for case in cases(name)],
 )
-def test_the_order_is_that_of_the_reference(case, name, options):
+def test_orders_equal_the_reference(case, name, options):
     assert words(ours(name, case, **options)) == reference(case)
 
 
 @pytest.mark.parametrize("case", cases("megatron_1f1b_vpp"))
-def test_the_order_is_that_of_megatron(case):
+def test_orders_equal_megatron(case):
     if case["v"] == 1:
         assert words(ours("1f1b", case)) == reference(case)
         return
@@ -80,13 +80,13 @@ def test_the_order_is_that_of_megatron(case):
         for each in load(name)["rejected"]
     ],
 )
-def test_what_the_reference_refuses_is_refused(rejected, name):
+def test_rejects_what_the_reference_rejects(rejected, name):
     with pytest.raises(ScheduleError):
         order(name, ranks=rejected["pp"], microbatches=rejected["n_mb"])
 
 
 @pytest.mark.parametrize("case", cases(DEFECTIVE))
-def test_the_known_defect_of_a_reference_is_found_and_not_repeated(case):
+def test_finds_the_known_defect_of_a_reference(case):
     last = case["pp"] - 1
     defective = {rank: [parse_action(word) for word in actions] for rank, actions in reference(case).items()}
     with pytest.raises(ScheduleError, match=rf"rank {last}, F{last}\.0: is missing"):

@@ -9,33 +9,33 @@ from stagescope.vocabulary.errors import ScheduleError
 @pytest.mark.parametrize(
     ("ranks", "microbatches", "size"), [(4, 8, 4), (4, 4, 4), (4, 3, 3), (4, 10, 5), (4, 15, 5), (1, 6, 1)]
 )
-def test_groups_are_as_large_as_there_are_ranks_or_equal(ranks, microbatches, size):
+def test_groups_have_the_size_of_the_ranks_or_are_equal(ranks, microbatches, size):
     assert equal_group_size(ranks, microbatches) == size
 
 
-def test_a_group_goes_through_all_chunks_before_the_next_begins():
+def test_a_group_runs_all_chunks_before_the_next_group():
     forwards = [
-        str(job) for job in order("interleaved", ranks=2, microbatches=4, chunks=2)[0] if job.kind == "F"
+        str(part) for part in order("interleaved", ranks=2, microbatches=4, chunks=2)[0] if part.kind == "F"
     ]
     assert " ".join(forwards) == "F0.0 F0.1 F2.0 F2.1 F0.2 F0.3 F2.2 F2.3"
 
 
-def test_the_last_group_may_be_smaller_with_a_group_size_of_its_own():
-    jobs = order("interleaved", ranks=2, microbatches=5, chunks=2, group_size=3)[0]
+def test_last_group_may_be_smaller_with_an_explicit_group_size():
+    planned = order("interleaved", ranks=2, microbatches=5, chunks=2, group_size=3)[0]
     assert (
-        " ".join(str(job) for job in jobs if job.kind == "F")
+        " ".join(str(part) for part in planned if part.kind == "F")
         == "F0.0 F0.1 F0.2 F2.0 F2.1 F2.2 F0.3 F0.4 F2.3 F2.4"
     )
     assert (
-        " ".join(str(job) for job in jobs if job.kind == "B")
+        " ".join(str(part) for part in planned if part.kind == "B")
         == "B2.0 B2.1 B2.2 B0.0 B0.1 B0.2 B2.3 B2.4 B0.3 B0.4"
     )
 
 
-def test_a_larger_group_lengthens_the_warmup_by_what_it_has_more():
+def test_a_larger_group_lengthens_the_warm_up_by_the_difference():
     def ahead(group_size):
-        jobs = order("interleaved", ranks=4, microbatches=16, chunks=3, group_size=group_size)[0]
-        return [job.kind for job in jobs].index("B")
+        planned = order("interleaved", ranks=4, microbatches=16, chunks=3, group_size=group_size)[0]
+        return [part.kind for part in planned].index("B")
 
     assert ahead(8) - ahead(4) == (3 - 1) * (8 - 4)
 
@@ -46,17 +46,19 @@ def test_with_one_chunk_it_is_eager_1f1b():
     )
 
 
-def test_overlapped_turns_are_pairs_after_one_forward_more():
+def test_overlapped_form_has_one_more_forward_before_its_pairs():
     sizes = {"ranks": 4, "microbatches": 8, "chunks": 2}
     plain, paired = order("interleaved", **sizes), order("interleaved-overlap", **sizes)
     for rank in range(4):
         first_pair = next(place for place, action in enumerate(paired[rank]) if action.partner)
-        assert first_pair == [job.kind for job in plain[rank]].index("B")
-        flat = [job for action in paired[rank] for job in action.parts]
-        assert [job for job in flat if job.kind == "B"] == [job for job in plain[rank] if job.kind == "B"]
+        assert first_pair == [part.kind for part in plain[rank]].index("B")
+        flat = [part for action in paired[rank] for part in action.parts]
+        assert [part for part in flat if part.kind == "B"] == [
+            part for part in plain[rank] if part.kind == "B"
+        ]
 
 
-def test_a_last_group_of_fewer_microbatches_than_ranks_is_refused_because_it_can_deadlock():
+def test_rejects_a_last_group_below_the_number_of_ranks_since_it_can_deadlock():
     with pytest.raises(ScheduleError, match="interleaved needs ranks <= group_size"):
         order("interleaved", ranks=4, microbatches=9, chunks=3, group_size=4)
     with pytest.raises(ScheduleError, match="deadlocks"):

@@ -17,9 +17,7 @@ def every_split(layer_ns: list[int], stages: int) -> list[list[int]]:
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=9), st.data())
-def test_no_other_split_has_a_faster_slowest_stage_or_less_variance(
-    layer_ns: list[int], data: st.DataObject
-) -> None:
+def test_split_is_optimal_by_brute_force(layer_ns: list[int], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(layer_ns)))
     split = split_layers(layer_ns, stages)
     best = min((max(each), sum(cost * cost for cost in each)) for each in every_split(layer_ns, stages))
@@ -27,7 +25,7 @@ def test_no_other_split_has_a_faster_slowest_stage_or_less_variance(
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.data())
-def test_stages_are_contiguous_whole_and_never_empty(layer_ns: list[int], data: st.DataObject) -> None:
+def test_stages_are_contiguous_complete_and_not_empty(layer_ns: list[int], data: st.DataObject) -> None:
     split = split_layers(layer_ns, data.draw(st.integers(1, len(layer_ns))))
     assert (split.first_layers[0], split.first_layers[-1]) == (0, len(layer_ns))
     assert min(split.layer_counts) >= 1
@@ -38,22 +36,22 @@ def test_a_heavy_head_takes_layers_off_the_last_stage() -> None:
     assert split_layers([2] * 10 + [5], 4).layer_counts == (3, 3, 3, 2)
 
 
-def test_ties_of_the_slowest_stage_go_to_the_most_even_split() -> None:
+def test_ties_go_to_the_most_even_split() -> None:
     assert split_layers([9, 1, 1, 1, 1, 1, 1], 3).layer_counts == (1, 3, 3)
 
 
 @pytest.mark.parametrize(("layers", "stages"), [(3, 4), (3, 0), (0, 1)])
-def test_fewer_layers_than_stages_are_an_error(layers: int, stages: int) -> None:
-    with pytest.raises(ScheduleError, match=f"{layers} layers cannot make {stages} stages"):
+def test_rejects_fewer_layers_than_stages(layers: int, stages: int) -> None:
+    with pytest.raises(ScheduleError, match=f"cannot split {layers} layers into {stages} stages"):
         split_layers([1] * layers, stages)
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, True])
-def test_a_cost_that_is_none_is_an_error(cost: object) -> None:
+def test_rejects_invalid_layer_costs(cost: object) -> None:
     with pytest.raises(ScheduleError, match="cost of a layer"):
         split_layers([1, cost], 1)
 
 
-def test_the_examples_run() -> None:
+def test_examples_run() -> None:
     tried = doctest.testmod(importlib.import_module("stagescope.schedules.layers"))
     assert (tried.failed, tried.attempted > 0) == (0, True)

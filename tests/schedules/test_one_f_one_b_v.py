@@ -16,13 +16,13 @@ def built(ranks, microbatches):
 
 
 @pytest.mark.parametrize(("ranks", "microbatches", "expected"), golden_cases("sailsg_v1f1b"))
-def test_order_is_that_of_the_reference(ranks, microbatches, expected):
+def test_order_equals_the_reference(ranks, microbatches, expected):
     assert words(built(ranks, microbatches)) == expected
 
 
 @settings(max_examples=60, deadline=None)
 @given(**sizes)
-def test_every_action_stands_once_and_none_waits_for_itself(ranks, microbatches):
+def test_orders_are_complete_and_deadlock_free(ranks, microbatches):
     order = built(ranks, microbatches)
     validate(order)
     assert sum(map(len, order.values())) == 2 * 2 * ranks * microbatches
@@ -50,7 +50,7 @@ def test_idle_time_at_unit_costs_does_not_grow_with_micro_batches(ranks, idle):
 
 
 @pytest.mark.parametrize("ranks", range(1, 40))
-def test_slots_of_one_micro_batch_do_not_meet_those_of_the_next_ones(ranks):
+def test_slots_of_consecutive_micro_batches_do_not_collide(ranks):
     f0, f1, b1, b0 = building_block(ranks)
     for slots in zip(f0, f1, b1, b0, [slot + 1 for slot in b1], [slot + 1 for slot in b0], strict=True):
         assert len({slot % 6 for slot in slots}) == 6

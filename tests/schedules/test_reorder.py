@@ -23,31 +23,31 @@ def drawn(passes, letters=LETTERS):
     return "".join(slots.get(slot, ".") for slot in range(max(slots) + 1))
 
 
-def test_weights_take_free_slots_in_turn_and_follow_at_the_end():
+def test_weights_fill_free_slots_oldest_first_and_follow_at_the_end():
     passes = passes_of("Ff.I.i")
     assert drawn([*passes, weights_in_turn(passes)], "FfIiW") == "Ff.IWiW"
 
 
-def test_weights_of_the_chunk_that_comes_first_go_before_the_other_ones():
+def test_weights_of_the_first_chunk_go_first():
     passes = passes_of("FFffIiIi")
     w1, w0 = weights_by_chunk(passes)
     assert drawn([*passes, w1, w0], "FfIiWw") == "FFffIiIiWWww"
 
 
-def test_squeeze_keeps_the_order_and_leaves_no_slot_that_nobody_needs():
+def test_squeeze_keeps_the_order_and_removes_unneeded_slots():
     slots = [passes_of("..F.....f.I....i"), passes_of("....F.f....I.i.")]
     assert [drawn(passes) for passes in squeeze(slots)] == ["F..fI..i", ".Ff..Ii"]
 
 
-def test_the_warm_up_is_pulled_up_and_the_steady_phase_only_squeezed():
+def test_warm_up_is_moved_and_steady_phase_only_squeezed():
     assert drawn(pull_with_weights([passes_of("F.....F.f.I.i.f.I.i")])[0]) == "FFfI.i.fI.i"
 
 
-def test_the_cooldown_is_pulled_up_behind_a_weight_gradient_that_has_to_make_room():
+def test_cooldown_is_moved_after_a_weight_gradient_that_frees_memory():
     assert drawn(pull_around_weights([passes_of("F....fI....iF....fI....i")])[0]) == "FfI.iF.fIi"
 
 
-def test_pulling_leaves_what_it_was_given():
+def test_moving_does_not_modify_its_input():
     slots = [passes_of("F.f.I.iF.f.I.i")]
     before = [[list(times) for times in passes] for passes in slots]
     pull_with_weights(slots)
@@ -55,7 +55,7 @@ def test_pulling_leaves_what_it_was_given():
     assert slots == before
 
 
-def test_a_lane_gives_the_first_free_slots_in_a_row_before_the_one_asked_from():
+def test_lane_finds_the_first_contiguous_free_slots():
     lane = Lane([], 12)
     lane.reach(1)
     lane.reach(3)
@@ -68,7 +68,7 @@ def test_a_lane_gives_the_first_free_slots_in_a_row_before_the_one_asked_from():
     assert lane.first_free(3, 9) == 5
 
 
-def test_a_lane_finds_from_where_on_one_more_activation_fits():
+def test_lane_finds_where_one_more_activation_fits():
     lane = Lane([(0, 1), (2, 1), (4, -1)], 8)
     assert lane.memory == [1, 1, 2, 2, 1, 1, 1, 1]
     assert lane.after_full(0, 7, limit=2) == 4

@@ -10,26 +10,26 @@ def shape(costs, microbatches=3):
     return Shape(2, microbatches, 1, {"costs": costs})
 
 
-def test_without_costs_every_action_costs_one_and_messages_nothing():
+def test_defaults_to_unit_costs_and_free_messages():
     assert stage_costs(shape(None), 2) == StageCosts([1, 1], [1, 1], [1, 1], [0, 0])
 
 
-def test_costs_per_stage_are_taken_as_they_are():
+def test_keeps_costs_per_stage():
     costs = Costs(forward=[3, 4], backward=[8, 9], backward_weight=[2, 3], hop=[5, 0])
     assert stage_costs(shape(costs), 2) == StageCosts([3, 4], [6, 6], [2, 3], [5, 0])
 
 
-def test_costs_per_micro_batch_count_with_the_median_of_those_that_are_known():
+def test_uses_the_median_of_known_costs_per_micro_batch():
     forward = {(0, 0): 9, (0, 1): 5, (1, 0): 1, (1, 1): 2, (1, 2): 30}
     assert stage_costs(shape(Costs(forward=forward)), 2).forward == [9, 2]
 
 
-def test_a_stage_without_any_cost_is_refused():
+def test_rejects_a_stage_without_costs():
     with pytest.raises(ScheduleError, match=r"no cost for F1\.0"):
         stage_costs(shape(Costs(forward={(0, 0): 9}, backward_input=1, backward_weight=1)), 2)
 
 
-def test_time_on_the_wire_counts_into_the_hop():
+def test_hop_includes_transmission_time():
     costs = Costs(hop=7, bandwidth=1_000_000_000, message_bytes=20)
     assert stage_costs(shape(costs), 2).hop == [27, 27]
 

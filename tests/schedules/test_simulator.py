@@ -47,17 +47,17 @@ def small(name):
     return order(name, ranks=ranks, microbatches=microbatches)
 
 
-def slow_but_plain(jobs, costs):
+def slow_but_plain(planned, costs):
     """Return (start, end) per action by relaxing every rule until nothing moves: the definition, once more.
 
-    `costs` are per kind and one hop; a pair costs the sum of its jobs.
+    `costs` are per kind and one hop; a pair costs the sum of its planned.
     """
-    rank_of = {job: rank for rank, actions in jobs.items() for action in actions for job in action.parts}
+    rank_of = {part: rank for rank, actions in planned.items() for action in actions for part in action.parts}
     ends = dict.fromkeys(rank_of, 0)
     times = {}
     while True:
         before = dict(ends)
-        for rank, actions in jobs.items():
+        for rank, actions in planned.items():
             free = 0
             for action in actions:
                 ready = [free]
@@ -69,7 +69,7 @@ def slow_but_plain(jobs, costs):
                         if source in ends:
                             ready.append(ends[source] + (costs["hop"] if rank_of[source] != rank else 0))
                 start = max(ready)
-                free = start + sum(costs[job.kind] for job in action.parts)
+                free = start + sum(costs[part.kind] for part in action.parts)
                 times[rank, str(action)] = (start, free)
                 ends.update(dict.fromkeys(action.parts, free))
         if ends == before:
@@ -77,12 +77,12 @@ def slow_but_plain(jobs, costs):
 
 
 @pytest.mark.parametrize("name", ["simulator", "memory", "bounds", "closed_forms"])
-def test_the_examples_of_the_module_run(name):
+def test_examples_of_the_module_run(name):
     tried = doctest.testmod(importlib.import_module(f"stagescope.schedules.{name}"))
     assert (tried.failed, tried.attempted > 0) == (0, True)
 
 
-def test_an_action_starts_when_its_rank_and_its_input_are_there():
+def test_an_action_starts_when_rank_and_input_are_ready():
     step = simulate(drawn("F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0 F1.1 B1.1"))
     assert chart(step) == sketch("""
         F0.0 F0.1 .    .    B0.0 -    .    B0.1 -
@@ -90,7 +90,7 @@ def test_an_action_starts_when_its_rank_and_its_input_are_there():
     """)
 
 
-def test_a_pair_starts_when_both_halves_can_and_ends_both_at_its_end():
+def test_a_pair_starts_when_both_parts_can_and_both_end_with_it():
     step = simulate(drawn("F0.0 F0.1 B0.0 B0.1\nF1.0 F1.1+B1.0 B1.1"), Costs(overlapped=2))
     assert chart(step) == sketch("""
         F0.0 F0.1 .         . B0.0 - B0.1 -
@@ -98,7 +98,7 @@ def test_a_pair_starts_when_both_halves_can_and_ends_both_at_its_end():
     """)
 
 
-def test_the_producer_is_the_rank_that_ran_it_in_a_bidirectional_placement():
+def test_inputs_come_from_the_rank_that_ran_the_producer():
     step = simulate(drawn("F0.0 F1.1 B1.1 B0.0\nF0.1 F1.0 B1.0 B0.1"))
     assert chart(step) == sketch("""
         F0.0 F1.1 B1.1 - B0.0 -
@@ -106,7 +106,7 @@ def test_the_producer_is_the_rank_that_ran_it_in_a_bidirectional_placement():
     """)
 
 
-def test_a_hop_delays_what_crosses_ranks_and_nothing_else():
+def test_a_hop_delays_only_messages_between_ranks():
     step = simulate(drawn("F0.0 F3.0 B3.0 B0.0\nF1.0 F2.0 B2.0 B1.0"), Costs(hop=1))
     assert chart(step) == sketch("""
         F0.0 .  .    .    .  F3.0 B3.0 - . .    . .    . . B0.0 -
@@ -133,7 +133,7 @@ def test_a_blocking_sender_waits_for_its_message_to_arrive():
     """)
 
 
-def test_a_message_says_who_sent_what_to_whom():
+def test_transfers_have_producer_sender_and_receiver():
     step = simulate(drawn("F0.0 B0.0\nF1.0 I1.0 W1.0"), Costs(hop=5))
     told = [
         (str(each.producer), each.sender, each.receiver, each.start_ns, each.end_ns)
@@ -142,12 +142,12 @@ def test_a_message_says_who_sent_what_to_whom():
     assert told == [("F0.0", 0, 1, 1, 6), ("I1.0", 1, 0, 8, 13)]
 
 
-def test_a_action_may_cost_something_else_for_every_micro_batch():
+def test_costs_may_differ_by_micro_batch():
     step = simulate(drawn("F0.0 F0.1"), Costs(forward={(0, 0): 7, (0, 1): 2}))
     assert [each.end_ns for each in step.actions] == [7, 9]
 
 
-def test_idle_own_span_and_both_bubbles_are_told_apart():
+def test_idle_own_span_and_both_bubbles_differ():
     step = simulate(drawn("F0.0 B0.0\nF1.0 B1.0"))
     assert step.busy_ns == {0: 3, 1: 3}
     assert step.idle_ns == {0: 3, 1: 3}
@@ -155,7 +155,7 @@ def test_idle_own_span_and_both_bubbles_are_told_apart():
     assert (step.bubble_fraction, step.own_span_bubble_fraction) == (0.5, 0.5)
 
 
-def test_a_reduction_overlaps_with_computing_and_the_optimizer_waits_for_it():
+def test_a_reduction_overlaps_with_computing_and_delays_the_optimizer():
     costs = Costs(forward=2, backward=4, grad_reduce=[3, 5], optimizer=[1, 2])
     step = simulate(drawn("F0.0 F1.0 B1.0 B0.0"), costs)
     assert [tuple(each) for each in step.reductions] == [(1, (0,), 8, 13), (0, (0,), 13, 16)]
@@ -169,15 +169,15 @@ def test_replicas_on_two_ranks_reduce_a_stage_together():
     assert step.makespan_ns == 24
 
 
-def test_a_barrier_makes_all_optimizer_steps_wait_for_the_last_rank():
-    jobs = drawn("F0.0 B0.0\nF1.0 B1.0")
-    assert simulate(jobs, Costs(optimizer=5)).optimizer_steps == {0: (6, 11), 1: (4, 9)}
-    together = simulate(jobs, Costs(optimizer=5, optimizer_barrier=True))
+def test_a_barrier_delays_all_optimizer_steps_to_the_last_rank():
+    planned = drawn("F0.0 B0.0\nF1.0 B1.0")
+    assert simulate(planned, Costs(optimizer=5)).optimizer_steps == {0: (6, 11), 1: (4, 9)}
+    together = simulate(planned, Costs(optimizer=5, optimizer_barrier=True))
     assert together.optimizer_steps == {0: (6, 11), 1: (6, 11)}
 
 
 @pytest.mark.parametrize(
-    ("jobs", "sentence"),
+    ("planned", "sentence"),
     [
         (
             "B0.0 F0.0",
@@ -201,9 +201,9 @@ def test_a_barrier_makes_all_optimizer_steps_wait_for_the_last_rank():
         ("F0.0 B0.0\nI0.0", "I0.0 runs more than once, on rank 0 and on rank 1"),
     ],
 )
-def test_an_order_that_cannot_run_is_refused_with_the_reason(jobs, sentence):
+def test_rejects_an_order_that_cannot_run_with_the_reason(planned, sentence):
     with pytest.raises(ScheduleError) as caught:
-        simulate(drawn(jobs))
+        simulate(drawn(planned))
     assert str(caught.value) == sentence
 
 
@@ -214,7 +214,7 @@ def test_a_action_without_a_cost_is_named():
         simulate(drawn("F0.0 F0.1+B0.0"), Costs(forward={(0, 0): 1}, backward=1))
 
 
-def test_an_order_without_actions_takes_no_time():
+def test_an_empty_order_takes_no_time():
     step = simulate({0: []})
     assert (step.makespan_ns, step.busy_ns, step.own_span_ns, step.actions) == (0, {0: 0}, {0: 0}, ())
     assert (step.bubble_fraction, step.own_span_bubble_fraction) == (0.0, 0.0)
@@ -227,10 +227,12 @@ nanoseconds = st.integers(0, 20)
 @settings(max_examples=25, deadline=None)
 @given(forward=nanoseconds, of_input=nanoseconds, of_weight=nanoseconds, hop=nanoseconds)
 def test_agrees_with_the_definition_by_relaxation(name, forward, of_input, of_weight, hop):
-    jobs = small(name)
-    step = simulate(jobs, Costs(forward=forward, backward_input=of_input, backward_weight=of_weight, hop=hop))
+    planned = small(name)
+    step = simulate(
+        planned, Costs(forward=forward, backward_input=of_input, backward_weight=of_weight, hop=hop)
+    )
     plain = slow_but_plain(
-        jobs, {"F": forward, "B": of_input + of_weight, "I": of_input, "W": of_weight, "hop": hop}
+        planned, {"F": forward, "B": of_input + of_weight, "I": of_input, "W": of_weight, "hop": hop}
     )
     assert {(each.rank, str(each)): (each.start_ns, each.end_ns) for each in step.actions} == plain
 
@@ -245,13 +247,13 @@ def test_idle_and_busy_fill_the_makespan_of_every_rank(name, costs):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_messages_never_make_a_step_shorter(name):
-    jobs = small(name)
-    free = simulate(jobs).makespan_ns
-    slow = simulate(jobs, Costs(hop=2)).makespan_ns
-    queueing = simulate(jobs, Costs(hop=2, message_bytes=3, bandwidth=1_000_000_000)).makespan_ns
+def test_messages_never_shorten_a_step(name):
+    planned = small(name)
+    free = simulate(planned).makespan_ns
+    slow = simulate(planned, Costs(hop=2)).makespan_ns
+    queueing = simulate(planned, Costs(hop=2, message_bytes=3, bandwidth=1_000_000_000)).makespan_ns
     assert free <= slow <= queueing
-    assert slow <= simulate(jobs, Costs(hop=2, blocking=True)).makespan_ns
+    assert slow <= simulate(planned, Costs(hop=2, blocking=True)).makespan_ns
 
 
 def in_nanoseconds(value):
@@ -259,21 +261,21 @@ def in_nanoseconds(value):
     return round(value * 1000)
 
 
-def test_replays_the_worked_ledger_example():
-    jobs = {int(rank): [parse_action(word) for word in words] for rank, words in LEDGER["orders"].items()}
+def test_reproduces_the_worked_ledger_example():
+    planned = {int(rank): [parse_action(word) for word in words] for rank, words in LEDGER["orders"].items()}
     lasting = {
         kind: {
             (action.stage, action.microbatch): in_nanoseconds(LEDGER["durations"][str(action)])
-            for actions in jobs.values()
+            for actions in planned.values()
             for action in actions
             if action.kind == kind
         }
         for kind in "FB"
     }
     costs = {"forward": lasting["F"], "backward": lasting["B"]}
-    with_messages = simulate(jobs, Costs(**costs, hop=in_nanoseconds(LEDGER["comm"])))
+    with_messages = simulate(planned, Costs(**costs, hop=in_nanoseconds(LEDGER["comm"])))
     assert with_messages.makespan_ns == in_nanoseconds(LEDGER["T_replay_with_comm"])
-    assert simulate(jobs, Costs(**costs)).makespan_ns == in_nanoseconds(LEDGER["T_no_comm"])
+    assert simulate(planned, Costs(**costs)).makespan_ns == in_nanoseconds(LEDGER["T_no_comm"])
     assert with_messages.busy_ns == {int(rank): in_nanoseconds(ns) for rank, ns in LEDGER["busy"].items()}
 
 
@@ -291,20 +293,20 @@ def test_reproduces_the_zero_bubble_papers_table_5_to_four_digits(column, row):
         hop=in_nanoseconds(row["T_comm"]),
     )
     searched = {"costs": costs} if column == "ZB-1p" else {}
-    jobs = order(PAPER_NAMES[column], ranks=row["p"], microbatches=row["m"], **searched)
-    step = simulate(jobs, costs)
+    planned = order(PAPER_NAMES[column], ranks=row["p"], microbatches=row["m"], **searched)
+    step = simulate(planned, costs)
     assert round(step.own_span_bubble_fraction, 4) == row["paper_table5"][TABLE5["columns"].index(column)]
 
 
-def test_the_searched_zero_bubble_v_order_is_shorter_than_torchs_with_few_micro_batches():
+def test_searched_zb_v_order_is_shorter_than_torch_with_few_micro_batches():
     cases = json.loads((GOLDEN / "sailsg_zbv_greedy_zb.json").read_text(encoding="utf-8"))["cases"]
     (searched,) = (case["orders"] for case in cases if (case["pp"], case["n_mb"]) == (4, 4))
-    jobs = {int(rank): [parse_action(word) for word in words] for rank, words in searched.items()}
-    assert simulate(jobs).makespan_ns == 27
+    planned = {int(rank): [parse_action(word) for word in words] for rank, words in searched.items()}
+    assert simulate(planned).makespan_ns == 27
     assert simulate(order("zb-v", ranks=4, microbatches=4)).makespan_ns == 30
 
 
-def test_an_order_may_be_given_in_its_notation_and_its_peak_memory_is_told():
+def test_accepts_an_order_as_text_and_reports_its_peak_memory():
     words = {
         rank: [str(action) for action in actions]
         for rank, actions in order("1f1b", ranks=3, microbatches=6).items()

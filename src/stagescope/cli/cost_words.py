@@ -1,4 +1,4 @@
-"""Costs as they are written on the command line: ``F=1,B=2,W=1`` or ``F=2.5ms,B=5ms,O=300us``."""
+"""Parsing of costs on the command line: ``F=1,B=2,W=1`` or ``F=2.5ms,B=5ms,O=300us``."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ AMOUNT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|ms|s|)")
 
 
 class GivenCosts(NamedTuple):
-    """The costs, and whether they are plain numbers: then 1 is simulated as 1 ms and shown as 1."""
+    """The costs, and whether they were numbers without units: then 1 is simulated as 1 ms and shown as 1."""
 
     costs: Costs
     in_cost_units: bool
 
 
 def parse_costs(text: str, hop: str) -> GivenCosts:
-    """Return the costs that ``--cost`` and ``--hop`` say, each one number or one per stage with ``:`` between.
+    """Return the costs in ``--cost`` and ``--hop``, each one number, or one per stage separated by ``:``.
 
-    Raises UsageError for anything else, for a name twice, for plain numbers beside numbers with a unit, and for
-    numbers with units without F: its default of 1 would have none.
+    Raises UsageError for invalid text, for a repeated name, for a mix of numbers with and without units, and for
+    units without a cost F, since the default F = 1 has no unit.
     """
     from stagescope.schedules.costs import Costs
 
@@ -67,7 +67,7 @@ def _named(word: str) -> tuple[str, str]:
 
 
 def _amounts(name: str, text: str) -> tuple[tuple[int, ...], set[bool]]:
-    """Return the nanoseconds of one cost, and whether they were plain numbers; a plain 0 goes with either."""
+    """Return the nanoseconds of one cost, and whether its numbers had no unit; a 0 without unit fits both."""
     amounts = list(_parts(name, text))
     plain = {unit == "" for number, unit in amounts if number or unit}
     return tuple(round(number * AMOUNT_NS[unit]) for number, unit in amounts), plain

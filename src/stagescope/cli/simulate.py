@@ -1,4 +1,4 @@
-"""``stagescope simulate``: a theoretical schedule as a picture, as figures, and beside others."""
+"""``stagescope simulate``: simulate schedules, and compare them."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ NARROWEST = 40
 @click.option("--ranks", metavar="P", type=int, help="Pipeline ranks.")
 @click.option("--microbatches", metavar="M", type=int, help="Micro-batches of one step.")
 @click.option(
-    "--chunks", metavar="V", type=int, help="Model chunks per rank; the schedule's own unless given."
+    "--chunks", metavar="V", type=int, help="Model chunks per rank (default: depends on the schedule)."
 )
 @click.option(
     "--option",
     "options",
     metavar="NAME=VALUE",
     multiple=True,
-    help="An option of the schedule; --list has them.",
+    help="An option of the schedule; see --list.",
 )
 @click.option(
     "--cost",
     metavar="COSTS",
     default="",
-    help="F, B, I, W, O (optimizer), FB (overlapped pair), such as F=1,B=2 or F=2.5ms,B=5ms, of one stage and "
-    "micro-batch; F=1:1:2 is one per stage. F=1, I=1, W=1, B=2 unless given.",
+    help="Costs of one micro-batch on one stage: F, B, I, W, O (optimizer), FB (overlapped pair), such as F=1,B=2 or "
+    "F=2.5ms,B=5ms. F=1:1:2 gives one per stage (default: F=1, I=1, W=1, B=2).",
 )
 @click.option("--hop", metavar="TIME", default="", help="Latency of a message between ranks, as in --cost.")
 @click.option(
@@ -64,35 +64,42 @@ NARROWEST = 40
     "order_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="An order of your own: torch's schedule CSV, or lines such as F0.0 F0.1 B0.0, one per rank.",
+    help="Simulate the order in FILE: torch's schedule CSV, or one line per rank such as F0.0 F0.1 B0.0.",
 )
-@click.option("--compare", metavar="NAMES", help="Schedules side by side, with commas; all tries every one.")
+@click.option(
+    "--compare", metavar="NAMES", help="Compare schedules, separated by commas, or all of them with 'all'."
+)
 @click.option(
     "--memory-limit",
     metavar="N",
     type=float,
-    help="With --compare: activations that a rank may hold; 1 is its share of the model for one micro-batch.",
+    help="With --compare: peak activations allowed per rank, where 1 is its share of the model for one micro-batch.",
 )
-@click.option("--list", "list_all", is_flag=True, help="List the schedules, what they need, their options.")
+@click.option(
+    "--list", "list_all", is_flag=True, help="List all schedules with their constraints and options."
+)
 @click.option(
     "-o",
     "--output",
     metavar="OUT",
     type=click.Path(path_type=Path),
-    help="Write .svg, .html, .pftrace, .json (chrome), .csv or .parquet instead of a chart here.",
+    help="Write .svg, .html, .pftrace, .json (chrome), .csv or .parquet instead of a chart in the terminal.",
 )
-@click.option("--to", "to_format", metavar="FORMAT", help="Format of OUT; by its suffix unless given.")
+@click.option("--to", "to_format", metavar="FORMAT", help="Format of OUT (default: from its suffix).")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @click.option(
-    "--width", metavar="N", type=click.IntRange(min=NARROWEST), help="Columns; those of the terminal."
+    "--width",
+    metavar="N",
+    type=click.IntRange(min=NARROWEST),
+    help="Width of the chart in columns (default: the terminal).",
 )
-@click.option("--ascii", "ascii_only", is_flag=True, help="Use ASCII characters alone.")
-@click.option("--no-color", is_flag=True, help="Use no color, as with NO_COLOR in the environment.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Use ASCII characters only.")
+@click.option("--no-color", is_flag=True, help="Disable color, like NO_COLOR in the environment.")
 def command(**words: Any) -> int:
-    """Simulate a schedule: picture, figures, comparison.
+    """Simulate schedules, and compare them.
 
-    SCHEDULE is a name of --list. The step is exact: no noise, every action as soon as its rank is free and its
-    inputs are there.
+    SCHEDULE is a name from --list. The simulation is exact and without noise: every action starts as soon as its
+    rank is free and its inputs have arrived.
     """
     call = Call(**words)
     asked = [word for word, given in (("--list", call.list_all), ("--compare", call.compare),
@@ -108,7 +115,7 @@ def command(**words: Any) -> int:
 
 
 class Call(NamedTuple):
-    """The words of one call, as click has parsed them."""
+    """The arguments of the command."""
 
     schedule: str | None
     ranks: int | None
@@ -129,7 +136,7 @@ class Call(NamedTuple):
     no_color: bool
 
     def sizes(self) -> tuple[int, int]:
-        """Return ranks and micro-batches; raises UsageError where one is not given."""
+        """Return ranks and micro-batches; raises UsageError if one is missing."""
         if self.ranks is None or self.microbatches is None:
             raise UsageError.sizes_missing()
         return self.ranks, self.microbatches
@@ -143,38 +150,38 @@ def _list_schedules() -> int:
 
 
 def _show(call: Call, given: GivenCosts) -> int:
-    """Simulate one order, show or write it, and print its figures."""
-    from stagescope import api as workflow
+    """Simulate one order, show or write it, and print a summary."""
+    from stagescope import api
     from stagescope.cli.show import print_chart, speaks_unicode
-    from stagescope.reports.simulations import simulation_figures
+    from stagescope.reports.simulations import simulation_summary
 
     if call.memory_limit is not None:
         raise UsageError.only_with("--memory-limit", "--compare")
     name, actions = _order(call, given)
-    step = workflow.simulate(actions, given.costs, schedule=name, in_cost_units=given.in_cost_units)
+    step = api.simulate(actions, given.costs, schedule=name, in_cost_units=given.in_cost_units)
     if call.output is not None:
         _write(call, step)
     else:
         print_chart(step.timeline, width=call.width, ascii_only=call.ascii_only, no_color=call.no_color)
-    figures = simulation_figures(
+    summary = simulation_summary(
         step.simulation, step.bound, step.peak_in_flight, in_cost_units=given.in_cost_units
     )
     click.echo()
-    click.echo(figures if speaks_unicode() and not call.ascii_only else figures.replace("µ", "u"))
+    click.echo(summary if speaks_unicode() and not call.ascii_only else summary.replace("µ", "u"))
     return 0
 
 
 def _write(call: Call, step: SimulatedStep) -> None:
-    from stagescope import api as workflow
+    from stagescope import api
 
-    written = workflow.export(step.timeline, call.output or "", format=call.to_format, force=call.force)
+    written = api.export(step.timeline, call.output or "", format=call.to_format, force=call.force)
     flows = f", {written.flow_count} flows" if written.flow_count else ""
     click.echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
     print_diagnostics(written.diagnostics)
 
 
 def _order(call: Call, given: GivenCosts) -> tuple[str, Order]:
-    """Return the name and the order of what is to be simulated."""
+    """Return the name and the order to simulate."""
     from stagescope.schedules import order, read_order
 
     if call.order_file is not None:
@@ -184,7 +191,8 @@ def _order(call: Call, given: GivenCosts) -> tuple[str, Order]:
         if found.skipped:
             counts = ", ".join(f"{count} {kind}" for kind, count in found.skipped.items())
             click.echo(
-                f"left out of {call.order_file}, since the simulation decides it itself: {counts}", err=True
+                f"skipped cells in {call.order_file} (the simulation schedules communication itself): {counts}",
+                err=True,
             )
         return call.order_file.stem, found.order
     name, (ranks, microbatches) = call.schedule or "", call.sizes()
@@ -193,9 +201,9 @@ def _order(call: Call, given: GivenCosts) -> tuple[str, Order]:
 
 
 def _options(name: str, words: tuple[str, ...], given: GivenCosts) -> dict[str, object]:
-    """Return the options of a schedule; one that looks for an order of its own gets the costs.
+    """Return the options of a schedule; one that searches for its order gets the costs.
 
-    ZB-V has a fixed order too, which it keeps unless costs were given.
+    zb-v can search for an order as well, but keeps its fixed order here: only searches with a memory limit need costs.
     """
     from stagescope.schedules.catalog import find_schedule
 
@@ -210,7 +218,7 @@ def _options(name: str, words: tuple[str, ...], given: GivenCosts) -> dict[str, 
 
 
 def _value(text: str) -> object:
-    """Return a number, a truth value or None where the text is one, else the text."""
+    """Return the number, boolean or None that a text denotes, otherwise the text."""
     words: dict[str, object] = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -218,7 +226,7 @@ def _value(text: str) -> object:
 
 
 def _compare(call: Call, given: GivenCosts) -> int:
-    """Print schedules side by side, and what the first named one could save."""
+    """Print a comparison of schedules, and faster alternatives to the first one."""
     from stagescope.reports.simulations import comparison_table
 
     if call.output is not None or call.options:
@@ -234,7 +242,7 @@ def _compare(call: Call, given: GivenCosts) -> int:
 
 
 def _search(call: Call, given: GivenCosts, names: list[str]) -> SearchResult:
-    """Return the simulations of all named schedules; a terminal shows how far they are."""
+    """Return the simulations of all named schedules, with a progress bar in a terminal."""
     from stagescope.schedules import NAMES, Scope, find_fastest
 
     ranks, microbatches = call.sizes()
@@ -248,7 +256,7 @@ def _search(call: Call, given: GivenCosts, names: list[str]) -> SearchResult:
 
 
 def _progress(shown: ExitStack, length: int) -> Callable[[int, int, str], object] | None:
-    """Return what is to be called while schedules are tried; None where nobody watches."""
+    """Return the progress callback of a search; None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         return None
     bar = shown.enter_context(click.progressbar(length=length, label="simulating", file=sys.stderr))

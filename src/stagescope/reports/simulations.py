@@ -1,4 +1,4 @@
-"""Simulated schedules as text: the figures of one, several side by side, and the list of all."""
+"""Simulated schedules as text: the summary of one, a comparison of several, and the list of all."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ MOST_RANKS = 40
 PAGE_WIDTH = 100
 
 
-def simulation_figures(
+def simulation_summary(
     simulation: Simulation,
     bound: LowerBound,
     peak_in_flight: Mapping[int, int],
     *,
     in_cost_units: bool = False,
 ) -> str:
-    """Return the main figures of a simulated step, each fraction with its denominator, then a line per rank.
+    """Return the main results of a simulated step, each fraction with its denominator, then a line per rank.
 
-    `peak_in_flight` is the most chunk activations that each rank holds at once.
+    `peak_in_flight` is the peak number of chunk activations of each rank.
     """
     makespan_ns, bound_ns = simulation.makespan_ns, bound.makespan_ns
     makespan, least = (
         simulated_time_text(each, in_cost_units=in_cost_units) for each in (makespan_ns, bound_ns)
     )
-    gap = percent_text((makespan_ns - bound_ns) / bound_ns if bound_ns else None)
+    excess = percent_text((makespan_ns - bound_ns) / bound_ns if bound_ns else None)
     bubble, own = map(percent_text, (simulation.bubble_fraction, simulation.own_span_bubble_fraction))
     peak = max(peak_in_flight.values(), default=0)
     lines = [
         f"makespan         {makespan}",
-        f"lower bound      {least} (from {bound.reason}); the makespan is {gap} above it",
+        f"lower bound      {least} (from {bound.reason}); the makespan is {excess} above it",
         f"bubble           {bubble} of ranks x makespan",
         f"own-span bubble  {own} of the longest rank's first start to last end",
         f"peak memory      {peak} chunk activations on one rank",
@@ -70,15 +70,15 @@ def _rank_lines(
 
 
 def comparison_table(result: SearchResult, *, in_cost_units: bool = False) -> str:
-    """Return schedules side by side, the fastest first, what the columns mean, and why others are impossible."""
+    """Return a table of schedules, fastest first, with the meaning of its columns and the impossible schedules."""
     head = ("schedule", "makespan", "bubble", "own span", "above bound", "memory", "parameters")
     rows = [_candidate_row(each, in_cost_units=in_cost_units) for each in result.ranked]
     lines = [*aligned(head, rows, left={0}), ""] if rows else []
     lines += [
-        "bubble: idle share of ranks x makespan; own span: of the longest rank's first start to last end;",
-        "above bound: the makespan over the lower bound; memory: most activations on one rank, 1 is its share of",
-        "the model for one micro-batch; parameters: copies of the model held. Costs are those of a rank's share of",
-        "the model: each of v chunks takes 1/v.",
+        "bubble: idle share of ranks x makespan; own span: idle share of the longest rank, from first start to last",
+        "end; above bound: makespan above the lower bound; memory: peak activations on one rank, where 1 is its",
+        "share of the model for one micro-batch; parameters: copies of the model. Costs are those of a rank's share",
+        "of the model: each of v chunks costs 1/v.",
     ]
     if result.rejected:
         lines += ["", "not possible:"]
@@ -103,13 +103,15 @@ def _candidate_row(candidate: Candidate, *, in_cost_units: bool) -> tuple[str, .
 
 
 def schedule_list() -> str:
-    """Return every schedule with its placement, its chunks, what it needs and its options."""
+    """Return the list of all schedules with placement, chunks, constraints and options."""
     return "\n\n".join("\n".join(_schedule_lines(schedule)) for schedule in SCHEDULES)
 
 
 def _schedule_lines(schedule: Schedule) -> Iterator[str]:
     least = schedule.least_chunks
-    chunks = f"{schedule.chunks}" if least is None else f"{schedule.chunks}, or any number from {least} on"
+    chunks = (
+        f"{schedule.chunks}" if least is None else f"{schedule.chunks}, or any number of at least {least}"
+    )
     facts = [
         f"placement {schedule.placement}; chunks per rank: {chunks}; peak memory {schedule.peak_memory}",
         f"source: {schedule.source}",

@@ -1,10 +1,10 @@
-"""The theory of pipeline schedules: what every rank does, in which order.
+"""Pipeline schedules: the order of actions on every rank, and what follows from it.
 
 >>> from stagescope import schedules
 >>> print(*schedules.order("zb-h1", ranks=4, microbatches=4)[3])
 F3.0 I3.0 F3.1 I3.1 F3.2 I3.2 F3.3 I3.3 W3.0 W3.1 W3.2 W3.3
 
-Standard library only. docs/schedules.md lists every schedule with its source and what it needs.
+Uses the standard library only. docs/schedules.md lists every schedule with its source, sizes and options.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""One job of a schedule, in the field's notation: ``F0.3`` is the forward of micro-batch 3 on stage 0.
+"""One action of a schedule, in the usual notation: ``F0.3`` is the forward of micro-batch 3 on stage 0.
 
     F  forward                      B  full backward
     I  input-gradient backward      W  weight-gradient backward
-    F0.3+B3.1  an overlapped pair, two jobs that run as one
+    F0.3+B3.1  an overlapped pair: one action with two parts
 
-Stages are global (virtual) and count from 0 in the order of the model; micro-batches count from 0.
+The kinds are those of torch.distributed.pipelining, whose OVERLAP_F_B actions with `sub_actions` are the overlapped
+pairs. Stages are global (virtual) and count from 0 in the order of the model; micro-batches count from 0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ACTION = re.compile(r"([FBIW])(\d+)\.(\d+)")
 
 
 class Action(NamedTuple):
-    """One job, or with `partner` an overlapped pair of which this is the first."""
+    """One action; with a `partner`, an overlapped pair whose first part this is."""
 
     kind: str
     stage: int
@@ -35,29 +36,29 @@ class Action(NamedTuple):
 
     @property
     def parts(self) -> tuple[Action, ...]:
-        """The one or two jobs of this action, each without partner."""
+        """The parts of an overlapped pair, each without partner; otherwise the action itself."""
         if self.partner is None:
             return (self,)
         return (self._replace(partner=None), self.partner)
 
 
 Order = dict[int, list[Action]]
-"""What each rank does, in the order in which it does it."""
+"""The actions of each rank, in program order."""
 
 
 def read_actions(actions: Sequence[Action | str]) -> list[Action]:
-    """Return what one rank does, with the actions that are given as text parsed; raises as `parse_action` does."""
+    """Return the actions of one rank, with text parsed; raises ScheduleError like `parse_action`."""
     return [parse_action(each) if isinstance(each, str) else each for each in actions]
 
 
 def parse_action(text: str) -> Action:
-    """Return the action that `text` writes down; raises ScheduleError if it is none.
+    """Return the action that `text` denotes; raises ScheduleError for anything else.
 
     >>> parse_action("F0.3+B3.1").partner
     Action(kind='B', stage=3, microbatch=1, partner=None)
     """
-    jobs = [_ACTION.fullmatch(part.strip()) for part in text.split("+")]
-    found = [Action(job[1], int(job[2]), int(job[3])) for job in jobs if job]
-    if len(found) != len(jobs) or len(found) > 2:  # noqa: PLR2004  # a pair is two
-        raise ScheduleError.not_an_action(text)
-    return found[0] if len(found) == 1 else found[0]._replace(partner=found[1])
+    matches = [_ACTION.fullmatch(part.strip()) for part in text.split("+")]
+    parts = [Action(found[1], int(found[2]), int(found[3])) for found in matches if found]
+    if len(parts) != len(matches) or len(parts) > 2:  # noqa: PLR2004  # a pair has two parts
+        raise ScheduleError.invalid_action(text)
+    return parts[0] if len(parts) == 1 else parts[0]._replace(partner=parts[1])

@@ -1,4 +1,4 @@
-"""Every schedule that stagescope knows, and the orders that they stand for."""
+"""The catalog: every schedule that stagescope knows, and the orders built from it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCHEDULES: tuple[Schedule, ...] = (
     dualpipe.DUALPIPE,
     dualpipe.DUALPIPEV,
 )
-"""Every schedule, relatives side by side."""
+"""Every schedule, with related ones next to each other. Of equal orders, recognition names the first one here."""
 
 NAMES: tuple[str, ...] = tuple(schedule.name for schedule in SCHEDULES)
 
@@ -52,19 +52,18 @@ _BY_NAME = {schedule.name: schedule for schedule in SCHEDULES}
 
 
 def find_schedule(name: str) -> Schedule:
-    """Return the schedule of a name; raises ScheduleError for a name that is not in `NAMES`."""
+    """Return the schedule of this name; raises ScheduleError for a name that is not in `NAMES`."""
     if name not in _BY_NAME:
         raise ScheduleError.unknown(name, NAMES)
     return _BY_NAME[name]
 
 
 def order(name: str, *, ranks: int, microbatches: int, chunks: int | None = None, **options: object) -> Order:
-    """Return what every rank does in one training step, in the order in which it does it.
+    """Return the actions of every rank in one training step, in program order.
 
-    `chunks` is the number of model chunks per rank, None for the schedule's own; docs/schedules.md lists each
-    schedule's options and what it needs. Raises ScheduleError for a name or an option that does not exist and
-    for sizes that the schedule cannot have; its text names the constraint, where it comes from and the nearest
-    sizes that are possible.
+    `chunks` is the number of model chunks per rank, None for the default of the schedule; docs/schedules.md lists the
+    options and constraints of each schedule. Raises ScheduleError for an unknown name or option and for sizes that
+    the schedule cannot have; the message has the constraint, its source and the nearest valid sizes.
 
     >>> print(*order("1f1b", ranks=2, microbatches=3)[0])
     F0.0 F0.1 B0.0 F0.2 B0.1 B0.2

@@ -1,8 +1,8 @@
-"""Closed forms: what a schedule idles and keeps in memory, as formulas with the conditions under which they hold.
+"""Closed forms: idle time and peak memory of schedules as formulas, with the conditions under which they hold.
 
-Each row of `CLOSED_FORMS` equals what `simulate` and `peak_in_flight` find, exactly, wherever its condition
-holds; the tests compare them over grids and random costs. Where a published formula holds in fewer cases than
-its source says, the row carries the narrower condition; docs/theory.md has the counter-examples.
+Each entry of `CLOSED_FORMS` equals the results of `simulate` and `peak_in_flight` exactly wherever its condition
+holds; the tests compare them over grids and random costs. If a published formula holds in fewer cases than its source
+claims, the entry has the narrower condition, and docs/theory.md has counterexamples.
 
 Letters, all costs in nanoseconds and per chunk, equal on all stages:
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 IDLE = "idle_ns"
-"""The idle time of the rank that idles most, out of the makespan."""
+"""The largest idle time of a rank within the makespan."""
 
 OWN_SPAN_IDLE = "own_span_idle_ns"
-"""What the longest own span of any rank exceeds the work of a rank by: the bubble of the Zero Bubble papers."""
+"""The longest own span of any rank minus the work of a rank: the bubble of the Zero Bubble papers."""
 
 MAKESPAN = "makespan_ns"
-"""The whole step, where overlapped pairs make ranks differently busy."""
+"""The step time, used where overlapped pairs make some ranks busier than others."""
 
 PEAK = "peak_chunks"
-"""The most chunk activations that rank r keeps at once."""
+"""The most chunk activations that rank r keeps at one time."""
 
 LARGEST_PEAK = "largest_peak_chunks"
-"""The most chunk activations that any rank keeps at once, where ranks differ without a simple rule."""
+"""The most chunk activations that any rank keeps at one time, used where no simple rule gives the peak per rank."""
 
 QUANTITIES = (IDLE, OWN_SPAN_IDLE, MAKESPAN, PEAK, LARGEST_PEAK)
 UNIT_COSTS = Costs()
 
 
 class Letters(NamedTuple):
-    """One setting in the letters of the papers."""
+    """The sizes and costs of a pipeline, in the letters of the papers."""
 
     p: int
     m: int
@@ -50,7 +50,7 @@ class Letters(NamedTuple):
     r: int
     F: int
     B: int
-    I: int  # noqa: E741  # the letter of the field
+    I: int  # noqa: E741  # the letter of the papers
     W: int
     FB: int
     c: int
@@ -59,7 +59,7 @@ class Letters(NamedTuple):
 def letters(
     ranks: int, microbatches: int, chunks: int = 1, costs: Costs = UNIT_COSTS, *, rank: int = 0
 ) -> Letters:
-    """Return a setting in letters; raises ScheduleError for costs that are not one number for all stages."""
+    """Return sizes and costs in letters; raises ScheduleError for costs that differ between stages."""
     given = (
         costs.forward,
         costs.backward,
@@ -81,8 +81,8 @@ def letters(
 class ClosedForm:
     """A formula for one quantity of one schedule.
 
-    `formula` and `condition` are what `value` and `holds` compute, for people to read. `options` are those of
-    the schedule that the formula is about, where it has several forms.
+    `formula` and `condition` are the readable forms of what `value` and `holds` compute. `options` are the options of
+    the schedule to which the formula applies.
     """
 
     schedule: str
@@ -96,7 +96,7 @@ class ClosedForm:
 
 
 def predict(schedule: str, quantity: str, setting: Letters, **options: object) -> int | None:
-    """Return what a closed form says about a schedule, None where no condition holds; see QUANTITIES.
+    """Return the value of a closed form for a schedule and quantity (see QUANTITIES), None if no condition holds.
 
     >>> predict("1f1b", IDLE, letters(ranks=4, microbatches=8, costs=Costs(forward=10, backward=20)))
     90
@@ -129,12 +129,12 @@ def _groups_are_whole(x: Letters) -> bool:
 
 
 def _one_f_one_b_messages(x: Letters) -> int:
-    """Return how many message latencies lie on the longest path of 1F1B."""
+    """Return the number of message latencies on the longest path of 1F1B."""
     return 2 * (x.p - 1 + x.m - 1 - -(-(x.m - 1) // x.p))
 
 
 def _pairs_fit(x: Letters, turns: int) -> bool:
-    """Tell whether pairs set the pace, and the input gradients of `turns` ranks hide behind forwards."""
+    """Return whether pairs set the pace, and the input gradients of `turns` ranks are hidden by forwards."""
     whole = x.B == x.I + x.W and max(x.F, x.B) <= x.FB <= x.F + x.B
     return x.c == 0 and whole and turns * (x.I - x.F) <= x.F
 
@@ -142,7 +142,7 @@ def _pairs_fit(x: Letters, turns: int) -> bool:
 MEGATRON = "arXiv 2104.04473, section 2.2"
 ZERO_BUBBLE = "arXiv 2401.10241, section 2 and table 2"
 ZERO_BUBBLE_V = "arXiv 2401.10241, section 6"
-CONTROLLABLE = "arXiv 2405.15362; figures as its authors' published example"
+CONTROLLABLE = "arXiv 2405.15362; values as in its authors' published example"
 DUALPIPE = "deepseek-ai/DualPipe README, corrected"
 SIMULATED = "found with the simulator"
 NOT_SPLIT: Mapping[str, object] = MappingProxyType({"split_cooldown": False})
@@ -291,4 +291,4 @@ CLOSED_FORMS: tuple[ClosedForm, ...] = (
     ),
     ClosedForm("dualpipev", PEAK, "2p+1", "any", "deepseek-ai/DualPipe README", lambda x: 2 * x.p + 1, _always),
 )  # fmt: skip
-"""Every closed form; the first that applies is the one that `predict` uses."""
+"""Every closed form; `predict` uses the first one that applies."""

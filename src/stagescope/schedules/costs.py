@@ -1,7 +1,8 @@
-"""What the actions of a schedule cost, in whole nanoseconds.
+"""The costs of actions and messages, in whole nanoseconds.
 
-`Costs` is what a caller says. `action_costs` and `link_costs` turn it into flat lists, one value per
-(stage, micro-batch) and one per pair of neighboring stages, which is what the simulator reads.
+`Costs` is what callers specify. `action_costs` and `link_costs` expand it for the simulator into flat lists, with one
+value per (stage, micro-batch) and one per pair of neighboring stages. Times are integers so that simulated times can
+be compared exactly.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PerStage = int | Sequence[int]
 """One number for all stages, or one per stage."""
 
 Cells = list[int | None]
-"""One value per (stage, micro-batch), stage by stage; None where nothing is known."""
+"""One value per (stage, micro-batch), stage by stage; None where it is not known."""
 
 ACTIONS = ("forward", "backward", "backward_input", "backward_weight", "overlapped")
 
@@ -32,30 +33,29 @@ class Costs:
     """Costs of actions, messages and the end of a step. The defaults are the unit costs F = I = W = 1, B = 2.
 
     Times are nanoseconds. `forward`, `backward` (full), `backward_input`, `backward_weight` and `overlapped`
-    are an Amount, the others one number or one per stage; a stage is a chunk, so a rank with two chunks pays
-    for both. What is not given is derived, for each stage and micro-batch by itself:
+    are an Amount; the others are one number, or one per stage. A stage is a chunk: a rank with two chunks pays for
+    both. Costs that are not given are derived for each stage and micro-batch:
 
-    * neither backward nor a part of it: each part costs one forward, since each of the three is the same
-      number of multiplications, and the full backward both parts;
-    * parts without a full backward: the full one is their sum (a single part: the other costs one forward);
-    * a full backward with one part: the other part is the rest; with no part: each is half, an odd
-      nanosecond goes to the input gradient;
-    * all three are taken as given: a fused backward may be cheaper than its parts.
+    * neither a full backward nor a part: each part costs one forward, since all three have the same number of
+      multiplications, and the full backward costs both parts;
+    * parts without a full backward: the full one is their sum (with a single part, the other costs one forward);
+    * a full backward with one part: the other part is the rest; with no part: each is half, and an odd nanosecond
+      goes to the input gradient;
+    * all three given: used unchanged, since a fused backward may be cheaper than its parts.
 
-    overlapped       one cost for an overlapped pair, looked up at its first action; without it a pair costs the
-                     sum of its two actions
-    hop              latency of a message between a stage and the next one, in either direction, where they
-                     lie on different ranks; the last stage's is not used
+    overlapped       cost of an overlapped pair, looked up at its first part; by default the sum of its two parts
+    hop              latency of a message between a stage and the next one, in either direction, if they are on
+                     different ranks; the value of the last stage is not used
     message_bytes    bytes of such a message (the activation going down, its gradient going up)
     bandwidth        bytes per second of the directed link between two ranks, on which messages queue;
-                     None is an infinitely fast one
+                     None means infinitely fast
     blocking         the sender computes nothing until its message has arrived
-    grad_reduce      reduction of the gradients of one stage, which starts when the stage's last gradient is
-                     complete on all ranks that hold it; it overlaps with computing, two on one rank queue
+    grad_reduce      reduction of the gradients of one stage; starts when the last gradient of the stage is complete
+                     on all ranks that hold it, overlaps with computation, and queues on each rank
     optimizer        optimizer step of one stage, after all actions and reductions of its rank
     optimizer_barrier  the optimizer waits for all ranks (global gradient norm; arXiv 2401.10241, section 4)
 
-    Raises ScheduleError for anything but whole numbers from 0 on, and for a bandwidth without message_bytes.
+    Raises ScheduleError for anything but whole numbers of at least 0, and for a bandwidth without message_bytes.
     """
 
     forward: Amount = 1
@@ -76,13 +76,15 @@ class Costs:
             value = getattr(self, field.name)
             if value is not None and not isinstance(value, bool):
                 checked = _checked(field.name, value)
-                object.__setattr__(self, field.name, checked)  # the instance is frozen for everyone else
+                object.__setattr__(
+                    self, field.name, checked
+                )  # frozen dataclasses allow assignment only this way
         if self.bandwidth is not None and self.message_bytes is None:
             raise ScheduleError.bandwidth_alone()
 
 
 def _checked(name: str, amount: Amount) -> Amount:
-    """Return an amount in plain integers: numbers of other libraries are slow to add, and may overflow."""
+    """Return an amount in plain integers: numpy integers are slow to add one by one, and may overflow."""
     least = 1 if name == "bandwidth" else 0
     if isinstance(amount, Mapping):
         if name not in ACTIONS:
@@ -95,16 +97,16 @@ def _checked(name: str, amount: Amount) -> Amount:
 
 def _whole(name: str, value: object, least: int) -> int:
     try:
-        number = operator.index(value)  # type: ignore[arg-type]  # whatever it is: the TypeError is the answer
+        number = operator.index(value)  # type: ignore[arg-type]  # a TypeError is handled below
     except TypeError:
         number = least - 1
     if number < least:
-        raise ScheduleError.wrong_cost(name, value, f"a whole number from {least} on")
+        raise ScheduleError.wrong_cost(name, value, f"a whole number, at least {least}")
     return number
 
 
 class ActionCosts(NamedTuple):
-    """The cost of every action; stage s and micro-batch j stand at s * microbatches + j."""
+    """The cost of every action; the entry for stage s and micro-batch j is at s * microbatches + j."""
 
     forward: Cells
     backward: Cells
@@ -114,16 +116,17 @@ class ActionCosts(NamedTuple):
 
 
 def action_costs(costs: Costs, stages: int, microbatches: int) -> ActionCosts:
-    """Return the cost of every action of an order with so many stages and micro-batches, derived where missing.
+    """Return the cost of every action of an order of these sizes, with missing costs derived.
 
-    A cell is None where the costs give none for that micro-batch. Raises ScheduleError where they are given
-    for another number of stages, or where a part of the backward costs more than the whole.
+    An entry is None if the costs have none for that micro-batch. Raises ScheduleError for costs of another number of
+    stages, and for a part of the backward that costs more than the whole.
     """
     given = [getattr(costs, name) for name in ACTIONS]
     if any(isinstance(amount, Mapping) for amount in given):
         return _derived(
             [_cells(*named, stages, microbatches) for named in zip(ACTIONS, given, strict=True)], microbatches
         )
+    # Deriving once per stage instead of once per action keeps this cheap for large orders.
     of_stages = _derived([_cells(*named, stages, 1) for named in zip(ACTIONS, given, strict=True)], 1)
     return ActionCosts(*([cell for cell in cells for _ in range(microbatches)] for cells in of_stages))
 
@@ -137,7 +140,7 @@ def _cells(name: str, amount: Amount | None, stages: int, width: int) -> Cells:
 
 
 def per_stage(name: str, amount: PerStage, stages: int) -> list[int]:
-    """Return one value per stage; raises ScheduleError where another number of them was given."""
+    """Return one value per stage; raises ScheduleError for another number of values."""
     if isinstance(amount, int):
         return [amount] * stages
     if len(amount) != stages:
@@ -159,7 +162,7 @@ def _derived(given: list[Cells], width: int) -> ActionCosts:
 def _completed(
     forward: int | None, full: int | None, of_input: int | None, of_weight: int | None, stage: int
 ) -> tuple[int | None, int | None, int | None]:
-    """Return the full backward, its input part and its weight part by the rules that Costs states."""
+    """Return the full backward, its input part and its weight part, by the rules in `Costs`."""
     if full is None:
         of_input = forward if of_input is None else of_input
         of_weight = forward if of_weight is None else of_weight
@@ -181,23 +184,24 @@ def _rest(full: int, name: str, part: int, stage: int) -> int:
 
 
 class LinkCosts(NamedTuple):
-    """What a message between a stage and the next one costs; one value per stage, the last one unused."""
+    """The cost of a message between a stage and the next one; one value per stage, the last one unused."""
 
     hop_ns: list[int]
     wire_ns: list[int]
 
     @property
     def least_ns(self) -> list[int]:
-        """From the end of a action to the arrival of its message, when nothing is in the way."""
+        """The time from the end of an action to the arrival of its message, without queueing."""
         return [hop + wire for hop, wire in zip(self.hop_ns, self.wire_ns, strict=True)]
 
 
 def link_costs(costs: Costs, stages: int) -> LinkCosts:
-    """Return latency and time on the wire of the message between each stage and the next."""
+    """Return latency and transmission time of the message between each stage and the next."""
     hop_ns = per_stage("hop", costs.hop, stages)
     if costs.bandwidth is None:
         return LinkCosts(hop_ns, [0] * stages)
     speeds = per_stage("bandwidth", costs.bandwidth, stages)
     sizes = per_stage("message_bytes", costs.message_bytes or 0, stages)
+    # Rounded up: a message that takes part of a nanosecond must not be free.
     wire_ns = [-(-size * NANOSECONDS // speed) for size, speed in zip(sizes, speeds, strict=True)]
     return LinkCosts(hop_ns, wire_ns)

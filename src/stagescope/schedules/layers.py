@@ -1,8 +1,8 @@
-"""Where to cut a model of layers into stages.
+"""The best split of the layers of a model into pipeline stages.
 
 The slowest stage bounds a pipeline (Alpa, arXiv 2201.12023, eq. 2: the sum over the stages plus B - 1 times the
-slowest), so that is what the cuts make as fast as can be. Of all cuts with the same slowest stage those count
-as best whose stages differ least: as the sum is what it is, the ones with the smallest sum of squares.
+slowest), so the split minimizes the cost of the slowest stage. Among splits with equal slowest stage, the one with the
+smallest variance between stages is best. The sum of all stages is fixed, so that is the smallest sum of squares.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class LayerSplit(NamedTuple):
-    """Contiguous stages: stage s holds the layers from `first_layers[s]` up to the next stage's first.
+    """Contiguous stages: stage s has the layers from `first_layers[s]` to before `first_layers[s + 1]`.
 
-    `first_layers` has one entry more than there are stages, the number of layers.
+    The last entry of `first_layers` is the number of layers, so it has one more entry than there are stages.
     """
 
     first_layers: tuple[int, ...]
@@ -27,7 +27,7 @@ class LayerSplit(NamedTuple):
 
     @property
     def layer_counts(self) -> tuple[int, ...]:
-        """How many layers each stage holds."""
+        """The number of layers of each stage."""
         return tuple(after - before for before, after in pairwise(self.first_layers))
 
     @property
@@ -36,17 +36,17 @@ class LayerSplit(NamedTuple):
         return max(self.stage_ns)
 
     def totals(self, per_layer: Sequence[int]) -> tuple[int, ...]:
-        """Return any other amount per layer, such as its forward or its activation, summed up per stage."""
+        """Return the sums per stage of another quantity per layer, such as forward time or activation memory."""
         return tuple(sum(per_layer[before:after]) for before, after in pairwise(self.first_layers))
 
 
 def split_layers(layer_ns: Sequence[int], stages: int) -> LayerSplit:
-    """Return the best cut of layers into contiguous stages, each with at least one layer.
+    """Return the best split of layers into contiguous stages, each with at least one layer.
 
-    `layer_ns` is what each layer costs per micro-batch, forward and backward. The split is exact: no other one
-    has a faster slowest stage, and none with an equal one has a smaller variance between its stages. Of equal
-    splits it is the one with its cuts furthest to the front. Takes time in the order of stages x layers². Raises
-    ScheduleError for fewer layers than stages, for no stage, and for a cost that is no whole number from 0 on.
+    `layer_ns` is the cost of each layer per micro-batch, forward and backward. The result is optimal: no other split
+    has a faster slowest stage, and none with an equally slow one has a smaller variance between stages. Among equal
+    splits, the cuts are as far to the front as possible. Takes O(stages x layers²) time. Raises ScheduleError for
+    fewer layers than stages, for zero stages, and for a cost that is not a whole number of at least 0.
 
     >>> split = split_layers([9, 1, 1, 1, 1, 1, 1, 5], stages=3)
     >>> split.layer_counts, split.stage_ns, split.totals([1] * 8)
@@ -63,14 +63,14 @@ def _checked(layer_ns: Sequence[int], stages: int) -> list[int]:
     costs = list(layer_ns)
     for cost in costs:
         if not isinstance(cost, int) or isinstance(cost, bool) or cost < 0:
-            raise ScheduleError.wrong_cost("of a layer", cost, "a whole number from 0 on")
+            raise ScheduleError.wrong_cost("of a layer", cost, "a whole number, at least 0")
     if not 1 <= stages <= len(costs):
         raise ScheduleError.too_few_layers(len(costs), stages)
     return costs
 
 
 def _smallest_maximum(sums: list[int], stages: int) -> int:
-    """Return the smallest cost that no stage of some split exceeds: halving between what must and what can be."""
+    """Return the smallest possible cost of the slowest stage, by bisection."""
     low_ns = max(after - before for before, after in pairwise(sums))
     high_ns = sums[-1]
     while low_ns < high_ns:
@@ -83,9 +83,9 @@ def _smallest_maximum(sums: list[int], stages: int) -> int:
 
 
 def _stages_needed(sums: list[int], cap_ns: int) -> int:
-    """Return how many stages are enough if each takes as many layers as the cap allows.
+    """Return how many stages are needed if each takes as many layers as the cap allows.
 
-    Fewer than asked for will do too: cutting a stage in two makes none of them slower.
+    A number below the requested one is fine: cutting a stage in two makes no stage slower.
     """
     needed, begins_ns = 1, 0
     for before, after in pairwise(sums):
@@ -95,9 +95,9 @@ def _stages_needed(sums: list[int], cap_ns: int) -> int:
 
 
 def _best_end(sums: list[int], first: int, cap_ns: int, rest: list[float]) -> tuple[float, int]:
-    """Return the sum of squares from layer `first` on, and where the stage that begins there had best end.
+    """Return the smallest sum of squares from layer `first` on, and the end of the stage that begins there.
 
-    `rest[end]` is the sum for the layers from `end` on.
+    `rest[end]` is the smallest sum for the layers from `end` on.
     """
     least, best_end = float("inf"), len(sums) - 1
     for end in range(first + 1, len(sums)):
@@ -113,8 +113,8 @@ def _best_end(sums: list[int], first: int, cap_ns: int, rest: list[float]) -> tu
 def _most_even(sums: list[int], stages: int, cap_ns: int) -> tuple[int, ...]:
     """Return the cuts with the smallest sum of squared stage costs, no stage above the cap.
 
-    `best[layer]` is the smallest sum for the layers from there on, cut into so many stages as have been gone
-    through; `next_cut[stage][layer]` the end of the first of them.
+    `best[layer]` is the smallest sum for the layers from `layer` on, with the stages processed so far, counted from the
+    back; `next_cut[stage][layer]` is the end of the first of these stages.
     """
     layers = len(sums) - 1
     never = float("inf")

@@ -1,9 +1,9 @@
-"""Activation memory: what a rank keeps of the micro-batches that are in flight on it.
+"""Activation memory of each rank: the activations of its micro-batches in flight.
 
-A forward adds what its stage keeps for the backward, from its start on. A full backward gives all of it back
-at its end. Where the backward is split, the input gradient gives back the part that only it needs (M_B - M_W
-in arXiv 2401.10241, section 2), the weight gradient the rest. Peaks follow from the order alone: within a
-rank jobs run one after the other, whatever they cost.
+A forward allocates the activations of its stage at its start; a full backward frees them at its end. Where the
+backward is split, the input gradient frees the part that only it needs (M_B - M_W in arXiv 2401.10241, section 2), and
+the weight gradient frees the rest. Peaks follow from the order alone, since the actions of a rank run one after the
+other whatever they cost.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class ActivationSizes(NamedTuple):
-    """What one micro-batch keeps on one stage, in bytes or, as in the defaults, in chunk activations.
+    """Activation memory of one micro-batch on one stage, in bytes or, as in the defaults, in chunk activations.
 
-    `held_for_weight` is the part of `activation` that stays until the weight gradient; None is all of it.
-    Each is one number or one per stage.
+    `held_for_weight` is the part of `activation` that is kept until the weight gradient; None means all of it. Each is
+    one number, or one per stage.
     """
 
     activation: PerStage = 1
@@ -33,18 +33,18 @@ class ActivationSizes(NamedTuple):
 
 
 class Level(NamedTuple):
-    """How much is in flight on a rank from a time on."""
+    """The memory in flight on a rank from `time_ns` until the next level."""
 
     time_ns: int
     in_flight: int
 
 
 CHUNKS = ActivationSizes()
-"""Count chunk activations, the unit of the papers."""
+"""Sizes that count chunk activations, the unit of the papers."""
 
 
 def peak_in_flight(order: Order, sizes: ActivationSizes = CHUNKS) -> dict[int, int]:
-    """Return per rank the most that is in flight at once, in the unit of the sizes.
+    """Return per rank the peak of the memory in flight, in the unit of `sizes`.
 
     >>> from stagescope.schedules.action import parse_action
     >>> peak_in_flight({0: [parse_action(word) for word in "F0.0 F0.1 B0.0 F0.2 B0.1 B0.2".split()]})
@@ -58,10 +58,10 @@ def peak_in_flight(order: Order, sizes: ActivationSizes = CHUNKS) -> dict[int, i
 
 
 def in_flight(simulation: Simulation, sizes: ActivationSizes = CHUNKS) -> dict[int, list[Level]]:
-    """Return per rank the level over time, one entry per change, in the unit of the sizes.
+    """Return per rank the memory in flight over time, one entry per change, in the unit of `sizes`.
 
-    Every rank begins with nothing at 0. Changes at one moment are one entry with the level after all of them;
-    only a job that takes no time can hide a peak in that.
+    Every rank starts at time 0 with level 0. Changes at one time are merged into one entry with the level after all of
+    them, so that only an action without duration can hide a peak.
     """
     changes = _changes_by_kind(simulation.order, sizes)
     levels: dict[int, list[Level]] = {}
@@ -69,15 +69,15 @@ def in_flight(simulation: Simulation, sizes: ActivationSizes = CHUNKS) -> dict[i
         added: dict[int, int] = {0: 0}
         times = zip(actions, simulation.starts_ns[rank], simulation.ends_ns[rank], strict=True)
         for action, start_ns, end_ns in times:
-            taken, given_back = _changes(action, changes)
-            added[start_ns] = added.get(start_ns, 0) + taken
-            added[end_ns] = added.get(end_ns, 0) + given_back
+            allocated, freed = _changes(action, changes)
+            added[start_ns] = added.get(start_ns, 0) + allocated
+            added[end_ns] = added.get(end_ns, 0) + freed
         levels[rank] = list(_levels(added.items()))
     return levels
 
 
 def _levels(added: Iterable[tuple[int, int]]) -> Iterator[Level]:
-    """Yield the sums of what is added at growing times, where they change."""
+    """Yield the running sum of changes by time, at the times where it changes."""
     level = 0
     for number, (time_ns, change) in enumerate(added):
         level += change
@@ -86,9 +86,9 @@ def _levels(added: Iterable[tuple[int, int]]) -> Iterator[Level]:
 
 
 def _changes_by_kind(order: Order, sizes: ActivationSizes) -> dict[str, list[int]]:
-    """Return per kind and stage what a job adds to the memory; what it gives back is negative."""
+    """Return per kind and stage how an action changes the memory; negative values are freed."""
     stages = 1 + max(
-        (job.stage for actions in order.values() for action in actions for job in action.parts), default=0
+        (part.stage for actions in order.values() for action in actions for part in action.parts), default=0
     )
     activation = per_stage("activation", sizes.activation, stages)
     held = activation
@@ -105,7 +105,7 @@ def _changes_by_kind(order: Order, sizes: ActivationSizes) -> dict[str, list[int
 
 
 def _changes(action: Action, changes: dict[str, list[int]]) -> tuple[int, int]:
-    """Return what an action takes at its start and what it gives back, a negative number, at its end."""
+    """Return what an action allocates at its start and frees (a negative number) at its end."""
     change = changes[action.kind][action.stage]
     partner = action.partner
     if partner is None:

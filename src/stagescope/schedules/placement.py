@@ -1,7 +1,7 @@
-"""Which rank holds which stages of the model.
+"""The stages of the model that each rank holds.
 
     linear         stage s on rank s
-    loop           stage s on rank s mod p, so that the pipeline goes around v times
+    loop           stage s on rank s mod p, so the pipeline goes around v times
     v              down the ranks and up again: stage s on rank s, from p on on rank 2p - 1 - s
     bidirectional  two replicas: stage s on rank s in direction 0, on rank p - 1 - s in direction 1
 
@@ -14,18 +14,8 @@ PLACEMENTS = ("linear", "loop", "v", "bidirectional")
 
 
 def stage_count(placement: str, ranks: int, chunks: int) -> int:
-    """Return how many stages the model is cut into; the two replicas of a bidirectional one share theirs."""
+    """Return the number of stages of the model; the two replicas of a bidirectional pipeline have the same stages."""
     return ranks if placement == "bidirectional" else ranks * chunks
-
-
-def rank_of(placement: str, ranks: int, stage: int, direction: int = 0) -> int:
-    """Return the rank that holds a stage; `direction` matters where there are two replicas."""
-    if placement == "v":
-        turn, place = divmod(stage, ranks)
-        return ranks - 1 - place if turn % 2 else place
-    if placement == "bidirectional" and direction == 1:
-        return ranks - 1 - stage
-    return stage % ranks
 
 
 def stages_of(placement: str, ranks: int, chunks: int, rank: int) -> tuple[int, ...]:

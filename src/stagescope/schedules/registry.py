@@ -1,6 +1,6 @@
-"""What the package knows about one schedule: how it is built, what it needs, where it comes from.
+"""The declaration of a schedule: how its order is built, its sizes and options, its source.
 
-Each module of `orders/` offers one or more `Schedule` entries; `catalog` lists them all.
+Each module of `orders/` declares one or more `Schedule` entries; `catalog` lists them all.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from stagescope.schedules.action import Order
 
-SEARCHED_FAR = 4096
-"""How many values up and down from the given one are tried for the nearest valid one."""
+SEARCH_DISTANCE = 4096
+"""How many values above and below the given one are tried to suggest the nearest valid value."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What an order is built for; `options` holds every option of the schedule, given or default."""
+    """The sizes and options of an order; `options` has every option of the schedule, given or default."""
 
     ranks: int
     microbatches: int
@@ -34,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Option:
-    """A keyword of one schedule; a value has the type of the default or is one of `accepts`."""
+    """A keyword of one schedule; its value has the type of the default, or one of the types in `accepts`."""
 
     name: str
     default: object
@@ -42,7 +42,7 @@ class Option:
     accepts: tuple[type, ...] = ()
 
     def allows(self, value: object) -> bool:
-        """Tell whether a value may be given; True is no number."""
+        """Return whether a value is allowed; a boolean does not count as a number."""
         types = self.accepts or (type(self.default),)
         if value is None or isinstance(value, bool):
             return value is self.default or type(value) in types
@@ -51,10 +51,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Something that a schedule needs of its shape.
+    """A requirement of a schedule on its shape.
 
-    `needs` and `source` are the words of the error. `varies` names the field of the shape (or the option)
-    that the nearest valid values are looked for in.
+    `needs` and `source` appear in the error message. `varies` names the field of the shape, or the option, for which
+    the nearest valid values are suggested.
     """
 
     needs: str
@@ -67,10 +67,10 @@ class Constraint:
 class Schedule:
     """One schedule of the catalog.
 
-    `build` turns a checked shape into an order. `chunks` is how many model chunks a rank holds unless it is
-    told otherwise, which it may only be where `least_chunks` says from how many on; a bidirectional schedule
-    holds 2, one of each replica. `peak_memory` is a formula, in the letters of `orders`: of how many
-    micro-batches a rank keeps a chunk's activations at most.
+    `build` turns a checked shape into an order. `chunks` is the default number of model chunks per rank; another number
+    is possible only if `least_chunks` is given, the smallest one. A bidirectional schedule has 2 chunks, one of each
+    replica. `peak_memory` is a formula in the letters of `orders`: the largest number of chunk activations (of one
+    micro-batch each) that a rank keeps.
     """
 
     name: str
@@ -87,11 +87,11 @@ class Schedule:
     def shape(
         self, ranks: int, microbatches: int, chunks: int | None, options: Mapping[str, object]
     ) -> Shape:
-        """Return the shape of an order of this schedule; raises ScheduleError where there is none."""
+        """Return the shape of an order of this schedule; raises ScheduleError for invalid sizes or options."""
         known = {option.name: option for option in self.options}
-        strange = [name for name in options if name not in known]
-        if strange:
-            raise ScheduleError.unknown_option(self.name, strange, known)
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise ScheduleError.unknown_option(self.name, unknown, known)
         for name, value in options.items():
             if not known[name].allows(value):
                 raise ScheduleError.option_value(self.name, name, value, known[name].meaning)
@@ -101,7 +101,7 @@ class Schedule:
         return shape
 
     def check(self, shape: Shape) -> None:
-        """Raise ScheduleError for the first thing that the schedule needs and the shape does not have."""
+        """Raise ScheduleError for the first constraint that the shape violates."""
         for constraint in self.every_constraint():
             if not constraint.holds(shape):
                 raise ScheduleError.impossible(
@@ -113,8 +113,8 @@ class Schedule:
                 )
 
     def every_constraint(self) -> tuple[Constraint, ...]:
-        """Return what any schedule needs, what the chunks must be, and the schedule's own constraints."""
-        return (*WHOLE, self._chunk_constraint(), *self.constraints)
+        """Return the constraints of all schedules, the one on chunks, and those that only this schedule has."""
+        return (*POSITIVE_SIZES, self._chunk_constraint(), *self.constraints)
 
     def _chunk_constraint(self) -> Constraint:
         least = self.least_chunks
@@ -125,9 +125,9 @@ class Schedule:
         return Constraint(needs, self.source, lambda shape: shape.chunks >= least, "chunks")
 
     def _nearest(self, shape: Shape, broken: Constraint) -> Iterator[str]:
-        """Yield the nearest valid shapes, one below and one above where there are, as what changes.
+        """Yield the changes to the nearest valid shapes, at most one below and one above.
 
-        Where the rest of the constraints needs other micro-batches then, they change too.
+        If another constraint then needs a different number of micro-batches, the change includes it.
         """
         for direction in (-1, 1):
             nearer = (each for each in _varied(shape, broken.varies, direction) if broken.holds(each))
@@ -139,27 +139,27 @@ class Schedule:
         return all(constraint.holds(shape) for constraint in self.every_constraint())
 
 
-def _whole(name: str) -> Constraint:
+def _positive(name: str) -> Constraint:
     def holds(shape: Shape) -> bool:
         value = getattr(shape, name)
         return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
-    return Constraint(f"{name} to be a whole number from 1 on", "any schedule", holds, name)
+    return Constraint(f"{name} to be a whole number, at least 1", "any schedule", holds, name)
 
 
-WHOLE = tuple(_whole(name) for name in ("ranks", "microbatches", "chunks"))
+POSITIVE_SIZES = tuple(_positive(name) for name in ("ranks", "microbatches", "chunks"))
 
 
 def _varied(shape: Shape, name: str, direction: int) -> Iterator[Shape]:
-    """Yield shapes with ever larger, or ever smaller, whole numbers from 1 on in one field or option."""
+    """Yield shapes with increasing (or decreasing) values of one field or option, all at least 1."""
     value = _values(shape)[name]
     if not isinstance(value, (int, float)):
         return
     above, below = max(math.floor(value) + 1, 1), math.ceil(value) - 1
     numbers = (
-        range(above, above + SEARCHED_FAR)
+        range(above, above + SEARCH_DISTANCE)
         if direction > 0
-        else range(below, max(below - SEARCHED_FAR, 0), -1)
+        else range(below, max(below - SEARCH_DISTANCE, 0), -1)
     )
     for number in numbers:
         yield _with(shape, name, number)
@@ -181,6 +181,6 @@ def _shown(shape: Shape) -> str:
 
 
 def _change(old: Shape, new: Shape) -> str:
-    """Return what differs between two shapes: ranks=4 with microbatches=8."""
+    """Return the difference between two shapes as text, such as ``ranks=4 with microbatches=8``."""
     before = _values(old)
     return " with ".join(f"{name}={value}" for name, value in _values(new).items() if value != before[name])

@@ -1,4 +1,4 @@
-"""The names of the catalog, under which every framework's spelling of a schedule is known."""
+"""How frameworks spell the schedules of the catalog."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stagescope.schedules.catalog import NAMES
 
 SPELLINGS: dict[str, str | None] = {
     "": None,
-    # pp_info and MindSpeed's --schedules-method, which says None for 1F1B
+    # pp_info and MindSpeed's --schedules-method, where None means 1F1B
     "none": None,
     "interleaved_1f1b": "interleaved",
     "interleaved-1f1b": "interleaved",
@@ -25,14 +25,14 @@ SPELLINGS: dict[str, str | None] = {
     "zbvzerobubble": "zb-v",
     **{name: name for name in NAMES},
 }
-"""What frameworks and callers say, in lower case."""
+"""Lower-case spelling to catalog name; None for a spelling that means no particular schedule."""
 
 
 def known_schedule(spelled: str | None) -> str | None:
-    """Return the name of a schedule in the catalog, None for none and for a spelling that is none's."""
+    """Return the catalog name for a spelling; None for an unknown spelling or one that names no schedule."""
     return SPELLINGS.get((spelled or "").lower())
 
 
 def is_spelling(spelled: str | None) -> bool:
-    """Tell whether a schedule, or that there is none of its own, can be said like that."""
+    """Return whether this is a known spelling of a schedule, or of no particular schedule."""
     return (spelled or "").lower() in SPELLINGS

@@ -1,4 +1,4 @@
-"""What ends a step after its actions: the reductions of the gradients and the optimizer."""
+"""The end of a step after its actions: gradient reductions and optimizer steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def gradients_complete(order: Order, ends_ns: Ends) -> Held:
-    """Return per stage and rank when the rank has added the last micro-batch to the stage's gradient."""
+    """Return per stage and rank when the gradient of the stage includes its last micro-batch."""
     complete: Held = {}
     for rank, actions in order.items():
         for (kind, stage, _, partner), end_ns in zip(actions, ends_ns[rank], strict=True):
@@ -28,7 +28,7 @@ def gradients_complete(order: Order, ends_ns: Ends) -> Held:
 
 
 def reduce_gradients(complete: Held, costs: Costs, stages: int) -> tuple[Reduction, ...]:
-    """Return the reductions in the order in which they start; each rank takes part in one at a time."""
+    """Return the reductions by start time; each rank takes part in one at a time."""
     reduce_ns = per_stage("grad_reduce", costs.grad_reduce, stages)
     free_ns: dict[int, int] = {}
     reductions = []
@@ -44,7 +44,7 @@ def reduce_gradients(complete: Held, costs: Costs, stages: int) -> tuple[Reducti
 def step_optimizers(
     complete: Held, reductions: tuple[Reduction, ...], ends_ns: Ends, costs: Costs, stages: int
 ) -> dict[int, Interval]:
-    """Return the optimizer step of every rank that holds a stage with a gradient and a cost."""
+    """Return the optimizer step of every rank that has a stage with a gradient and a nonzero optimizer cost."""
     optimizer_ns = per_stage("optimizer", costs.optimizer, stages)
     ready_ns = {rank: ends[-1] for rank, ends in ends_ns.items() if ends}
     for reduction in reductions:

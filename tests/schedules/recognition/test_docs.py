@@ -9,9 +9,9 @@ import pytest
 from places import DOCS
 from stagescope.schedules import order, recognize
 from stagescope.schedules.recognition.candidates import VARIANTS
-from stagescope.schedules.recognition.comparison import LARGE
-from stagescope.schedules.recognition.lines import write_line
-from stagescope.schedules.recognition.recognizer import FARTHEST, MOST_MISSING, NARROWEST
+from stagescope.schedules.recognition.comparison import LARGE_ORDER_ACTIONS
+from stagescope.schedules.recognition.encoding import encode_order
+from stagescope.schedules.recognition.recognizer import MAX_DISTANCE, MAX_MISSING_FRACTION, MIN_MARGIN
 from stagescope.schedules.recognition.result import SAME_ORDER, WEIGHTS_UNSEEN
 
 PAGE = (DOCS / "recognition.md").read_text(encoding="utf-8")
@@ -36,20 +36,20 @@ def valid_sizes(label):
     return sizes.get(name, whole if name.startswith("interleaved") else SIZES)
 
 
-def test_the_table_is_read():
+def test_table_of_ambiguities_is_found():
     assert len(ROWS) == PAGE.count("| seen |") + PAGE.count("| not seen |") > 15
 
 
 @pytest.mark.parametrize(("first", "second", "chunks", "weights", "condition"), ROWS)
-def test_two_schedules_are_one_order_exactly_where_the_table_says_so(
+def test_two_schedules_have_equal_orders_exactly_where_the_table_states(
     first, second, chunks, weights, condition
 ):
     seen = set()
     for p, m in sorted(set(valid_sizes(first)) & set(valid_sizes(second))):
         one, other = (build(label, p, m, int(chunks)) for label in (first, second))
         equal = all(
-            write_line(one[rank], weights=weights == "seen")
-            == write_line(other[rank], weights=weights == "seen")
+            encode_order(one[rank], weights=weights == "seen")
+            == encode_order(other[rank], weights=weights == "seen")
             for rank in one
         )
         stated = condition == "always" or eval(condition, {"min": min, "p": p, "m": m})  # noqa: S307  # our own table
@@ -58,7 +58,7 @@ def test_two_schedules_are_one_order_exactly_where_the_table_says_so(
     assert True in seen
 
 
-def test_recognition_reports_no_other_pair_for_orders_in_the_middle_of_the_sizes():
+def test_recognition_reports_only_pairs_of_the_table():
     named = {frozenset(label.partition(" ")[0] for label in row[:2]) for row in ROWS}
     together = {"1f1b", "zb-h1", "zb-1p", "interleaved-zb"}, {"eager-1f1b", "interleaved", "zb-h2"}
     for name in (
@@ -79,11 +79,15 @@ def test_recognition_reports_no_other_pair_for_orders_in_the_middle_of_the_sizes
             assert frozenset(pair) in named or any(pair <= alike for alike in together)
 
 
-def test_the_limits_are_those_of_the_code():
-    assert re.findall(r"\| (0\.\d+) \|", PAGE) == [str(FARTHEST), str(NARROWEST), str(MOST_MISSING)]
-    assert f"{LARGE // 1000} 000 actions" in PAGE
+def test_documented_limits_equal_those_of_the_code():
+    assert re.findall(r"\| (0\.\d+) \|", PAGE) == [
+        str(MAX_DISTANCE),
+        str(MIN_MARGIN),
+        str(MAX_MISSING_FRACTION),
+    ]
+    assert f"{LARGE_ORDER_ACTIONS // 1000} 000 actions" in PAGE
 
 
-def test_the_examples_on_the_page_run():
+def test_examples_in_the_document_run():
     parsed = doctest.DocTestParser().get_doctest(PAGE, {}, "recognition.md", None, 0)
     assert doctest.DocTestRunner().run(parsed) == (0, 5)

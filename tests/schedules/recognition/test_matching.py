@@ -41,65 +41,65 @@ def places(word, order, **words):
     return match(marks(word), marks(order), most_edits=9, **words).places
 
 
-def test_equal_rows_are_matched_one_to_one():
+def test_matches_equal_sequences_one_to_one():
     found = match(marks("FFBFB"), marks("FFBFB"), most_edits=0)
     assert (found.places, found.edits) == ((0, 1, 2, 3, 4), 0)
 
 
-def test_a_lost_action_shifts_no_other():
+def test_a_lost_action_does_not_shift_others():
     assert places("FBFFBFB", "FBFBFBFB") == (0, 1, 2, 4, 5, 6, 7)
 
 
-def test_an_extra_action_is_named_and_shifts_no_other():
+def test_an_extra_action_is_reported_and_does_not_shift_others():
     found = match(marks("FBWFB"), marks("FBFB"), most_edits=2)
     assert (found.places, found.extra) == ((0, 1, None, 2, 3), (2,))
 
 
-def test_of_like_neighbours_without_a_number_none_is_named_where_one_is_lost():
+def test_equal_unnumbered_neighbors_stay_unmatched_if_one_is_lost():
     found = match(marks("FFFBFB"), marks("FFFFBFB"), most_edits=2)
     assert found.places == (None, None, None, 4, 5, 6)
     assert (found.ambiguous, found.edits, len(found.lost)) == ((0, 1, 2), 1, 1)
 
 
-def test_numbers_tell_which_of_like_neighbours_is_lost():
+def test_numbers_decide_which_neighbor_is_lost():
     order = [Mark("F", 0, j) for j in range(4)]
     assert match([Mark("F", microbatch=j) for j in (0, 2, 3)], order, most_edits=1).places == (0, 2, 3)
 
 
-def test_one_number_among_actions_without_any_bounds_the_doubt():
+def test_a_single_number_limits_the_ambiguity():
     order = [Mark("F", 0, j) for j in range(5)]
     found = match([Mark("F"), Mark("F", microbatch=2), Mark("F"), Mark("F")], order, most_edits=1)
     assert found.places == (None, 2, 3, 4)
 
 
-def test_a_action_is_never_matched_against_what_it_says():
+def test_never_matches_an_action_against_its_own_label():
     found = match([Mark("F", microbatch=7)], [Mark("F", 0, 0)], most_edits=2)
     assert (found.places, found.extra, found.lost) == ((None,), (0,), (0,))
 
 
-def test_a_chunk_that_is_said_counts_as_a_number_does():
+def test_a_known_chunk_counts_like_a_number():
     order = [Mark("B", chunk, 0) for chunk in (1, 0, 1, 0)]
     assert match([Mark("B", 0), Mark("B", 1), Mark("B")], order, most_edits=1).places == (1, 2, 3)
 
 
-def test_a_row_too_far_from_its_order_is_not_forced():
+def test_no_match_above_the_allowed_edits():
     assert match(marks("FFFF"), marks("BBBB"), most_edits=7) is None
     assert match(marks("F"), marks("FFFF"), most_edits=2) is None
 
 
-def test_the_gap_that_a_lost_action_leaves_tells_which_one_it_was():
+def test_times_identify_the_lost_action():
     times = Times([0, 20, 30], [10, 30, 40], [10] * 4)
     found = match(marks("FFF"), marks("FFFF"), most_edits=1, clues=times)
     assert (found.places, found.lost, found.ambiguous) == ((0, 2, 3), (1,), ())
 
 
-def test_times_that_fit_several_ways_leave_the_actions_unnamed():
+def test_ambiguous_times_leave_actions_unmatched():
     times = Times([0, 15, 30], [10, 25, 40], [10] * 4)
     found = match(marks("FFF"), marks("FFFF"), most_edits=1, clues=times)
     assert found.places == (0, None, None)
 
 
-def test_times_never_overrule_the_fewest_edits():
+def test_times_never_override_the_fewest_edits():
     times = Times([0, 500], [10, 510], [10] * 4)
     assert places("FB", "FB", clues=times) == (0, 1)
     assert places("FBF", "FBFB", clues=Times([0, 9, 700], [1, 2, 3], [10] * 4)) == (0, 1, 2)
@@ -107,7 +107,7 @@ def test_times_never_overrule_the_fewest_edits():
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "dualpipev"])
 @pytest.mark.parametrize("seed", range(5))
-def test_numbered_actions_are_all_found_again_whatever_is_lost_or_added(name, seed):
+def test_matches_all_numbered_actions_whatever_is_lost_or_added(name, seed):
     dice = random.Random(seed)  # noqa: S311  # no secret
     for actions in schedules.order(name, ranks=4, microbatches=40).values():
         order = [rows(action) for action in actions]
@@ -122,7 +122,7 @@ def test_numbered_actions_are_all_found_again_whatever_is_lost_or_added(name, se
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_actions_without_a_number_are_named_rightly_or_not_at_all(seed):
+def test_unnumbered_actions_are_matched_correctly_or_not_at_all(seed):
     dice = random.Random(seed)  # noqa: S311  # no secret
     for actions in schedules.order("1f1b", ranks=4, microbatches=20).values():
         order = [Mark(action.kind) for action in actions]
@@ -132,7 +132,7 @@ def test_actions_without_a_number_are_named_rightly_or_not_at_all(seed):
         assert all(place in (None, true) for place, true in zip(found.places, truth, strict=True))
 
 
-def test_two_thousand_actions_with_losses_are_matched():
+def test_matches_two_thousand_actions_with_losses():
     order = [Mark("F", 0, j // 2) if j % 2 == 0 else Mark("B", 0) for j in range(2000)]
     lost = {3, 500, 1001, 1500, 1999}
     seen = [mark for place, mark in enumerate(order) if place not in lost]
@@ -140,7 +140,7 @@ def test_two_thousand_actions_with_losses_are_matched():
 
 
 @given(SORTS, SORTS)
-def test_the_edits_are_the_fewest_there_are(seen, order):
+def test_edits_are_minimal(seen, order):
     @cache
     def fewest(i, j):
         if i == len(seen) or j == len(order):
@@ -153,7 +153,7 @@ def test_the_edits_are_the_fewest_there_are(seen, order):
 
 
 @given(SORTS, SORTS)
-def test_a_place_is_given_only_where_every_way_with_the_fewest_edits_has_it(seen, order):
+def test_matches_only_what_all_minimal_alignments_share(seen, order):
     @cache
     def ways(i, j):
         """Return the fewest edits from here on and every set of places that has as few."""

@@ -11,7 +11,7 @@ from golden_orders import golden_cases
 from stagescope.schedules import NAMES, SCHEDULES, order, parse_action, recognize
 from stagescope.schedules.costs import Costs
 from stagescope.schedules.recognition.candidates import VARIANTS
-from stagescope.schedules.recognition.result import LOST
+from stagescope.schedules.recognition.result import ACTIONS_MISSING
 from stagescope.vocabulary.errors import ScheduleError
 
 GOLDEN_NAMES = {
@@ -81,7 +81,7 @@ def found_sizes(found):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_schedule_is_recovered_with_its_parameters(seed):
+def test_recovers_every_schedule_with_its_parameters(seed):
     """A sample of all sizes to 8 ranks and 24 micro-batches; docs/recognition.md tells of the whole."""
     for schedule, shape in shapes(random.Random(seed).sample(SIZES, 10)):
         found = recognize(schedule.build(shape))
@@ -93,14 +93,14 @@ def test_every_schedule_is_recovered_with_its_parameters(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_name_is_never_wrong_where_spans_are_lost(seed):
+def test_never_returns_a_wrong_name_if_actions_are_lost(seed):
     for schedule, shape in shapes(random.Random(100 + seed).sample(SIZES, 8)):
         found = recognize(without(schedule.build(shape), 0.02, seed))
         assert schedule.name in (found.name, *found.alternatives) or not found.known, (schedule.name, shape)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_of_usual_size_keeps_its_name_where_spans_are_lost(name):
+def test_recognizes_a_run_of_usual_size_despite_lost_actions(name):
     found = recognize(without(order(name, ranks=4, microbatches=16), 0.02, seed=1))
     assert name in (found.name, *found.alternatives)
     assert found.known
@@ -109,7 +109,7 @@ def test_a_run_of_usual_size_keeps_its_name_where_spans_are_lost(name):
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
-def test_orders_of_reference_implementations_have_their_names(name):
+def test_recognizes_orders_of_reference_implementations(name):
     expected = GOLDEN_NAMES[name]
     for ranks, microbatches, words in golden_cases(name):
         found = recognize(words)
@@ -120,7 +120,7 @@ def test_orders_of_reference_implementations_have_their_names(name):
         assert found_sizes(found)[:2] == (ranks, microbatches)
 
 
-def test_orders_of_megatron_have_their_names_and_group_sizes():
+def test_recognizes_orders_of_megatron_with_their_group_sizes():
     for ranks, microbatches, words in golden_cases("megatron_1f1b_vpp"):
         found = recognize(words)
         paired = any("+" in word for row in words.values() for word in row)
@@ -130,7 +130,7 @@ def test_orders_of_megatron_have_their_names_and_group_sizes():
             assert found.parameters.options == {"group_size": 5}
 
 
-def test_the_defective_list_of_torch_is_unknown_and_its_defect_named():
+def test_defective_list_of_torch_is_unknown_with_its_fault():
     for ranks, microbatches, words in golden_cases("torch_1f1b"):
         found = recognize(words)
         last = ranks - 1
@@ -141,7 +141,7 @@ def test_the_defective_list_of_torch_is_unknown_and_its_defect_named():
         assert found.faults[0] in found.evidence
 
 
-def test_fused_backwards_leave_the_skeletons_apart_and_their_variants_together():
+def test_fused_backwards_distinguish_families_but_not_variants():
     fused = {
         rank: [str(each).replace("I", "B") for each in actions if each.kind != "W"]
         for rank, actions in order("zb-h1", ranks=4, microbatches=12).items()
@@ -153,7 +153,7 @@ def test_fused_backwards_leave_the_skeletons_apart_and_their_variants_together()
     assert "differs only in where weight gradients run" in found.evidence
 
 
-def test_whole_backwards_and_their_halves_side_by_side_are_the_same():
+def test_full_backwards_equal_adjacent_halves():
     halves = {
         rank: [half for each in actions for half in (
             [f"I{each.stage}.{each.microbatch}", f"W{each.stage}.{each.microbatch}"] if each.kind == "B" else [each])]
@@ -163,7 +163,7 @@ def test_whole_backwards_and_their_halves_side_by_side_are_the_same():
     assert (found.name, found.distance, found.alternatives) == ("1f1b", 0, ())
 
 
-def test_pairs_that_were_not_seen_leave_an_overlapped_schedule_its_name():
+def test_recognizes_overlapped_schedules_without_recorded_pairs():
     single = {
         rank: [action for each in actions for action in each.parts]
         for rank, actions in order("dualpipev", ranks=4, microbatches=10).items()
@@ -171,7 +171,7 @@ def test_pairs_that_were_not_seen_leave_an_overlapped_schedule_its_name():
     assert recognize(single).name == "dualpipev"
 
 
-def test_a_pair_may_be_written_backward_first():
+def test_accepts_pairs_with_the_backward_first():
     turned = {
         rank: ["+".join(str(each).split("+")[::-1]) for each in actions]
         for rank, actions in order("dualpipe", ranks=4, microbatches=12).items()
@@ -182,7 +182,7 @@ def test_a_pair_may_be_written_backward_first():
 
 @settings(max_examples=25, deadline=None)
 @given(name=st.sampled_from(NAMES), labels=st.permutations(range(4)), offset=st.integers(0, 64))
-def test_names_and_sequence_of_the_ranks_change_nothing(name, labels, offset):
+def test_labels_and_sequence_of_ranks_do_not_matter(name, labels, offset):
     orders = order(name, ranks=4, microbatches=8)
     relabeled = {
         labels[rank] + offset: orders[rank] for rank in sorted(orders, key=lambda rank: labels[rank])
@@ -192,7 +192,7 @@ def test_names_and_sequence_of_the_ranks_change_nothing(name, labels, offset):
 
 @settings(max_examples=25, deadline=None)
 @given(name=st.sampled_from(NAMES), seed=st.integers(0, 2**16))
-def test_words_and_actions_are_the_same_evidence_and_the_recovered_parameters_build_the_order(name, seed):
+def test_text_equals_actions_and_recovered_parameters_rebuild_the_order(name, seed):
     ranks = random.Random(seed).choice((2, 4, 6))
     orders = order(name, ranks=ranks, microbatches=2 * ranks)
     found = recognize({rank: [str(each) for each in actions] for rank, actions in orders.items()})
@@ -215,7 +215,7 @@ def test_a_shuffled_order_is_unknown_and_cannot_run(name, seed):
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "interleaved", "v-half"])
-def test_a_random_order_that_could_run_is_unknown(name):
+def test_a_random_valid_order_is_unknown(name):
     random_one = run_at_random(order(name, ranks=4, microbatches=8), random.Random(5))
     found = recognize(random_one)
     assert not found.known
@@ -247,25 +247,25 @@ def needs(action, stages):
     return {("F", stage, microbatch)} | ({("B", stage + 1, microbatch)} if stage + 1 < stages else set())
 
 
-def test_one_exchanged_action_leaves_the_name_and_is_counted():
+def test_one_exchanged_action_keeps_the_name_and_is_counted():
     orders = order("1f1b", ranks=4, microbatches=16)
     orders[1][6:8] = orders[1][7:5:-1]
     found = recognize(orders)
     assert found.name == "1f1b"
     assert found.distance == 1 / 128
-    assert "though 0.8% of the actions stand elsewhere" in found.evidence
+    assert "although 0.8% of the actions are at other positions" in found.evidence
 
 
-def test_what_only_missing_actions_would_tell_apart_is_unknown():
+def test_unknown_if_only_missing_actions_would_decide():
     orders = {0: ["F0.0", "F0.1", "B0.0", "B0.1"], 1: ["F1.0", "B1.0", "B1.1"]}
     found = recognize(orders)
     assert not found.known
     assert {found.nearest, *found.alternatives} >= {"gpipe", "1f1b"}
-    assert LOST in {each.reason for each in found.indistinct}
-    assert found.faults == ("the order is faulty: rank 1, F1.1: is missing",)
+    assert ACTIONS_MISSING in {each.reason for each in found.indistinct}
+    assert found.faults == ("invalid order: rank 1, F1.1: is missing",)
 
 
-def test_a_missing_rank_is_missing_actions():
+def test_a_missing_rank_counts_as_missing_actions():
     orders = order("1f1b", ranks=16, microbatches=20)
     del orders[3]
     found = recognize(orders)
@@ -277,7 +277,7 @@ def test_a_missing_rank_is_missing_actions():
     assert "1 rank missing; 25.0% of the actions are missing" in found.evidence
 
 
-def test_actions_that_run_twice_are_misplaced_and_named():
+def test_repeated_actions_are_misplaced_and_reported():
     orders = order("1f1b", ranks=4, microbatches=16)
     orders[2].append(parse_action("F2.3"))
     found = recognize(orders)
@@ -286,7 +286,7 @@ def test_actions_that_run_twice_are_misplaced_and_named():
 
 
 @pytest.mark.parametrize("name", ["zb-1p", "zb-2p", "zb-v"])
-def test_orders_searched_for_other_costs_are_recognized_by_their_traits(name):
+def test_recognizes_orders_searched_for_other_costs_by_traits(name):
     stages = 8 if name == "zb-v" else 4
     costs = Costs(
         forward=[100 + 7 * (stage % 3) for stage in range(stages)],
@@ -300,7 +300,7 @@ def test_orders_searched_for_other_costs_are_recognized_by_their_traits(name):
     if name != "zb-1p":
         assert (found.name, found.parameters.options) == (name, {})
         assert found.distance > 0
-        assert f"{name} for costs that are not known" in found.evidence
+        assert f"{name} for unknown costs" in found.evidence
 
 
 @pytest.mark.parametrize(
@@ -309,23 +309,23 @@ def test_orders_searched_for_other_costs_are_recognized_by_their_traits(name):
         ({}, "no rank ran any action"),
         ({0: [], 1: []}, "no rank ran any action"),
         ({0: ["F0.0", "B0.0"], 1: ["F0.1", "B0.1"]},
-         "stages are placed as in no known schedule: rank 0 has 0; rank 1 has 0"),
+         "the placement of the stages matches no known schedule: rank 0 has 0; rank 1 has 0"),
     ],
 )  # fmt: skip
-def test_orders_without_a_pipeline_are_unknown_and_say_why(orders, sentence):
+def test_orders_without_a_pipeline_are_unknown_with_a_reason(orders, sentence):
     found = recognize(orders)
     assert (found.name, found.nearest, found.parameters) == ("unknown", "", None)
     assert found.evidence == sentence
 
 
-def test_a_word_that_is_no_action_is_refused():
-    with pytest.raises(ScheduleError, match=r"'G0\.0' is no action"):
+def test_rejects_text_that_is_not_an_action():
+    with pytest.raises(ScheduleError, match=r"invalid action 'G0\.0'"):
         recognize({0: ["F0.0", "G0.0"]})
 
 
-def test_a_large_order_is_compared_with_searches_only_where_nothing_else_fits(monkeypatch):
+def test_searches_for_a_large_order_only_if_nothing_else_fits(monkeypatch):
     searched = order("v-half", ranks=8, microbatches=24)
-    monkeypatch.setattr("stagescope.schedules.recognition.comparison.LARGE", 100)
+    monkeypatch.setattr("stagescope.schedules.recognition.comparison.LARGE_ORDER_ACTIONS", 100)
     assert recognize(searched).name == "v-half"
     fixed = recognize(order("zb-v", ranks=8, microbatches=24))
     assert fixed.name == "zb-v"

@@ -1,11 +1,11 @@
-"""Chimera: two replicas of the model, one pipeline down the ranks and one up, in units of p micro-batches.
+"""Chimera: two replicas of the model, a pipeline down and a pipeline up the ranks, in units of p micro-batches.
 
-Source: arXiv 2107.06925; chimera_pipeline_rank.py of its repository, with two pipelines. A unit is p
-micro-batches, half of them in each direction. In slots that are as long as a forward and as a backward, micro-
-batch i of a direction is on stage s in slot 2 i + s and back there in slot 2 i + 2 p - 1 - s, which never
-collides with the other direction because p is even. The units follow each other every 2 p slots ("direct
-concatenation"); the sequence of slots is the order. The repository's generator agrees where it is complete: it
-repeats no unit of 2 ranks and collides after the second unit of 6 ranks and more.
+Source: arXiv 2107.06925; chimera_pipeline_rank.py of its repository, with two pipelines. A unit is p micro-batches,
+half of them in each direction. With equal slots for forwards and backwards, micro-batch i of a direction runs its
+forward on stage s in slot 2 i + s and its backward in slot 2 i + 2 p - 1 - s, which never collides with the other
+direction because p is even. A unit starts every 2 p slots ("direct concatenation"); the sequence of slots is the
+order. The generator of the repository agrees where it is complete: it repeats no unit of 2 ranks and has collisions
+after the second unit with 6 or more ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def build(shape: Shape) -> Order:
-    """Return each rank's actions in the order of their slots; a unit's first p/2 micro-batches go down."""
+    """Return the actions of each rank by slot; the first p/2 micro-batches of a unit go down the ranks."""
     p, m = shape.ranks, shape.microbatches
     return {r: [action for _, action in sorted(_slots(p, m, r))] for r in range(p)}
 

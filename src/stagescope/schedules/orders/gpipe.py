@@ -1,7 +1,7 @@
 """GPipe: every forward, then every backward.
 
-Source: arXiv 1811.06965, figure 2c, which runs the backwards last in, first out (`lifo`). The schedule of that
-name in torch.distributed.pipelining, and FThenB in Paddle, run them first in, first out: the default here.
+Source: arXiv 1811.06965, figure 2c, which runs the backwards last in, first out (`lifo`). ScheduleGPipe of
+torch.distributed.pipelining and FThenB of Paddle run them first in, first out, which is the default here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from stagescope.schedules.registry import Option, Schedule, Shape
 
 
 def build(shape: Shape) -> Order:
-    """Return m forwards, then m backwards, on every rank."""
+    """Return m forwards, then m backwards, for every rank."""
     m = range(shape.microbatches)
     backward = m[::-1] if shape.options["lifo"] else m
     return {

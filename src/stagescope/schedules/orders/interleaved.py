@@ -1,4 +1,4 @@
-"""Interleaved 1F1B (virtual pipeline): every rank holds v chunks and goes around the loop in groups.
+"""Interleaved 1F1B (virtual pipeline): each rank holds v chunks and runs them in groups of micro-batches.
 
 Source: arXiv 2104.04473, section 2.2; get_schedule_table of Megatron-LM: N micro-batches through chunk 0, the
 same N through chunk 1, ..., then the next N. N is Megatron's microbatch_group_size_per_vp_stage. The backwards
@@ -8,24 +8,24 @@ follow the same table from the last chunk to the first.
 from __future__ import annotations
 
 from stagescope.schedules.action import Action, Order
+from stagescope.schedules.orders.alternation import alternate, overlap
 from stagescope.schedules.placement import stages_of
-from stagescope.schedules.recognition.alternation import alternate, overlap
 from stagescope.schedules.registry import Constraint, Option, Schedule, Shape
 
 
 def equal_group_size(ranks: int, microbatches: int) -> int:
-    """Return the size of max(1, m // p) groups: p where p divides m, else what torch makes of it."""
+    """Return the size of max(1, m // p) equal groups, as in torch: p if p divides m."""
     return microbatches // max(1, microbatches // ranks)
 
 
 def group_size(shape: Shape) -> int:
-    """Return N: how many micro-batches go through a chunk before the next chunk has its turn."""
+    """Return N, the number of micro-batches that go through a chunk before the next chunk."""
     given: int | None = shape.options.get("group_size")
     return equal_group_size(shape.ranks, shape.microbatches) if given is None else given
 
 
 def forwards_and_backwards(shape: Shape, rank: int) -> tuple[list[Action], list[Action]]:
-    """Return the rank's forwards and backwards in the order of the table."""
+    """Return the forwards and backwards of a rank in the order of the table."""
     m, n = shape.microbatches, group_size(shape)
     stages = stages_of("loop", shape.ranks, shape.chunks, rank)
     groups = [range(first, min(first + n, m)) for first in range(0, m, n)]
@@ -36,17 +36,17 @@ def forwards_and_backwards(shape: Shape, rank: int) -> tuple[list[Action], list[
 
 
 def warmup(shape: Shape, rank: int) -> int:
-    """Return the forwards before the first turn: (v - 1) N + 2 (p - r - 1)."""
+    """Return the number of forwards in the warm-up: (v - 1) N + 2 (p - r - 1)."""
     return (shape.chunks - 1) * group_size(shape) + 2 * (shape.ranks - rank - 1)
 
 
 def build(shape: Shape) -> Order:
-    """Return interleaved 1F1B: F and B in turn after the warm-up."""
+    """Return interleaved 1F1B: F and B alternate after the warm-up."""
     return {r: alternate(*forwards_and_backwards(shape, r), warmup(shape, r)) for r in range(shape.ranks)}
 
 
 def build_overlapped(shape: Shape) -> Order:
-    """Return the same in pairs F+B, after one forward more that makes their halves independent."""
+    """Return the same in pairs F+B, after one more forward that makes the parts of a pair independent."""
     return {r: overlap(*forwards_and_backwards(shape, r), warmup(shape, r) + 1) for r in range(shape.ranks)}
 
 
@@ -56,7 +56,7 @@ def _equal_groups(shape: Shape) -> bool:
 
 
 def _allowed_group(shape: Shape) -> bool:
-    """Tell whether Megatron allows the group size, or torch would take it; others can deadlock."""
+    """Return whether Megatron-LM or torch allows the group size; other sizes can deadlock."""
     p, m, n = shape.ranks, shape.microbatches, group_size(shape)
     if n == equal_group_size(p, m) and m % n == 0:
         return True
@@ -77,8 +77,8 @@ ALLOWED_GROUP = Constraint(
 GROUP_SIZE = Option(
     "group_size",
     None,
-    "how many micro-batches go through a chunk before the next chunk's turn; None: ranks where that divides "
-    "the micro-batches, else max(1, microbatches // ranks) equal groups",
+    "number of micro-batches that go through a chunk before the next chunk; None: ranks if that divides the "
+    "micro-batches, otherwise max(1, microbatches // ranks) equal groups",
     (int,),
 )
 

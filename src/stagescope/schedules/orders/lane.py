@@ -1,7 +1,7 @@
-"""One rank's time in unit slots, while the actions of a repeated pattern are pulled into earlier slots.
+"""The unit time slots of one rank, while actions of a repeated pattern are moved to earlier slots.
 
-The V schedules of arXiv 2405.15362 start from a pattern repeated every six slots and then
-pull actions forward, in the order of their slots, without raising the peak of memory in flight.
+The V schedules of arXiv 2405.15362 start from a pattern that repeats every six slots. Then actions are moved forward,
+in the order of their slots, without raising the peak of memory in flight.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ PERIOD = 6
 """Slots per micro-batch in the steady phase: F, I and W of two chunks."""
 
 FORWARDS = (0, 1)
-"""The passes F0 (chunk 0, down the ranks) and F1 (chunk 1, up again); their backwards are the next two."""
+"""The passes F0 (chunk 0, down the ranks) and F1 (chunk 1, up the ranks). Their backwards are passes 2 and 3."""
 
 DOWN = (True, False, True, False)
-"""Whether a pass goes down the ranks: F0, F1, backward of chunk 1, backward of chunk 0."""
+"""Whether each pass goes down the ranks, for F0, F1, the backward of chunk 1 and the backward of chunk 0."""
 
 
 class SlotAction(NamedTuple):
@@ -32,14 +32,14 @@ class SlotAction(NamedTuple):
 
 
 class Lane:
-    """The free slots of one rank before the slot that is looked at, and the memory in flight in each slot.
+    """The free slots of one rank before the current slot, and the memory in flight in each slot.
 
-    Only slots up to the last one reached are known to be free or not; actions have to be taken in the order
-    of their slots.
+    Slots are known to be free or occupied only up to the current one, so actions must be processed in the order of
+    their slots.
     """
 
     def __init__(self, changes: Iterable[tuple[int, int]], slots: int) -> None:
-        """Start from what each action takes (or, negative, gives back) as (slot, amount)."""
+        """Start from the memory that each action allocates (or frees, if negative) as (slot, amount)."""
         self.memory = [0] * slots
         for slot, amount in changes:
             self.memory[slot] += amount
@@ -51,12 +51,12 @@ class Lane:
         self._reached = 0
 
     def reach(self, slot: int, width: int = 1) -> None:
-        """Come to a action that covers `width` slots from `slot` on; those that were passed over are free."""
+        """Advance to an action that occupies `width` slots from `slot` on; skipped slots are free."""
         self._free.extend(range(self._reached, slot))
         self._reached = slot + width
 
     def first_free(self, earliest: int, slot: int, width: int = 1) -> int:
-        """Return the first of `width` free slots in a row from `earliest` on, or `slot` if none lies before it."""
+        """Return the first of `width` contiguous free slots from `earliest` on, or `slot` if none is before it."""
         free = self._free
         for at in range(bisect_left(free, earliest), len(free) - width + 1):
             if free[at + width - 1] == free[at] + width - 1:
@@ -64,19 +64,19 @@ class Lane:
         return slot
 
     def after_full(self, earliest: int, slot: int, limit: int) -> int:
-        """Return the first slot from `earliest` on, from which to `slot` one activation more fits the limit."""
+        """Return the first slot from `earliest` on after which one more activation fits the limit until `slot`."""
         start = slot
         while start > earliest and self.memory[start - 1] < limit:
             start -= 1
         return start
 
     def move(self, slot: int, to: int, width: int = 1) -> None:
-        """Take the slots from `to` on for the action that covered those from `slot` on."""
+        """Move the action at `slot` to the slots from `to` on."""
         at = bisect_left(self._free, to)
         del self._free[at : at + width]
         self._free.extend(range(slot, slot + width))
 
     def hold(self, begin: int, end: int, amount: int) -> None:
-        """Add to the memory in flight in the slots from `begin` to before `end`."""
+        """Add an amount to the memory in flight in the slots from `begin` to before `end`."""
         for slot in range(begin, end):
             self.memory[slot] += amount

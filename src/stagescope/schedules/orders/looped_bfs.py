@@ -1,7 +1,7 @@
-"""Looped BFS: breadth first, each chunk runs all its micro-batches before the next chunk begins.
+"""Looped BFS (breadth first): each chunk runs all micro-batches before the next chunk starts.
 
-Source: arXiv 2211.05953; the backwards run in reverse order of micro-batches, as LoopedBFS in
-torch.distributed.pipelining does.
+Source: arXiv 2211.05953; the backwards run in reverse order of micro-batches, as in LoopedBFS of
+torch.distributed.pipelining.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""1F1B-V: full backwards on a V, with two thirds of 1F1B's memory where there are many ranks.
+"""1F1B-V: full backwards on a V, with two thirds of the memory of 1F1B for many ranks.
 
 Source: Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 2 (a building block is repeated,
-then reordered); decisions as sail-sg/zero-bubble-pipeline-parallelism `scheduler/v1f1b.py`, whose authors name
-it 1F1B-V. The order does not depend on costs. An F takes one slot, the full backward two:
+then reordered), with the decisions of `scheduler/v1f1b.py` in sail-sg/zero-bubble-pipeline-parallelism, which also has
+the name 1F1B-V. The order does not depend on costs. An F takes one slot, the full backward two:
 
-    1. The building block: F down and up the V, B down and up again, in slots that do not meet those of the
-       next micro-batches, which come every six slots. Three B in a row cover a period; the next one then
-       waits three slots more.
-    2. Action by action in the order of their slots, each is pulled into the first free slot that its input and the
-       same job of the micro-batch before allow; an F only as far as the peak of memory does not rise.
+    1. The building block: F down and up the V, B down and up again, in slots that do not collide with
+       those of the next micro-batches, one every six slots. Three consecutive B fill a period; the next one then waits
+       three more slots.
+    2. In the order of their slots, each action moves to the first free slot that its input and the same pass of the
+       previous micro-batch allow; an F only as far as the peak of memory does not rise.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _WIDTHS = (1, 1, 2, 2)
 def build(shape: Shape) -> Order:
     """Return the order of every rank."""
     p, m = shape.ranks, shape.microbatches
-    jobs = sorted(
+    actions = sorted(
         SlotAction(slot + PERIOD * i, rank, passing, i)
         for passing, slots in enumerate(building_block(p))
         for rank, slot in enumerate(slots)
         for i in range(m)
     )
     order: Order = {rank: [] for rank in range(p)}
-    for job in sorted(_pull(jobs, p)):
-        stage = job.rank if job.passing in (0, 3) else 2 * p - 1 - job.rank
-        order[job.rank].append(Action(_KINDS[job.passing], stage, job.microbatch))
+    for each in sorted(_pull(actions, p)):
+        stage = each.rank if each.passing in (0, 3) else 2 * p - 1 - each.rank
+        order[each.rank].append(Action(_KINDS[each.passing], stage, each.microbatch))
     return order
 
 
 def building_block(p: int) -> list[list[int]]:
-    """Return the first slot of micro-batch 0 by pass and rank, before anything is pulled."""
+    """Return the first slot of micro-batch 0 by pass and rank, before any action is moved."""
     forwards = [[PERIOD + 1 + r for r in range(p)], [PERIOD + 2 * p - r for r in range(p)]]
     slot = PERIOD + 2 * p + 1 + (3 if p % 3 == 0 else 0)
     backwards = []
@@ -53,44 +53,44 @@ def building_block(p: int) -> list[list[int]]:
     return [*forwards, backwards[:p], backwards[: p - 1 : -1]]
 
 
-def _pull(jobs: list[SlotAction], p: int) -> Iterator[SlotAction]:
-    """Yield every job in its final slot; `jobs` are sorted."""
-    lanes = _lanes(jobs, p)
+def _pull(actions: list[SlotAction], p: int) -> Iterator[SlotAction]:
+    """Yield every action in its final slot; `actions` are sorted."""
+    lanes = _lanes(actions, p)
     limit = max(max(lane.memory) for lane in lanes)
     ends: dict[tuple[int, int, int], int] = {}
-    for job in jobs:
-        lane, width = lanes[job.rank], _WIDTHS[job.passing]
-        lane.reach(job.slot, width)
-        before = ends.get((job.passing, job.rank, job.microbatch - 1), 0)
-        slot = lane.first_free(max(before, _input_end(job, p, ends)), job.slot, width)
-        if slot < job.slot and job.passing in FORWARDS:
-            slot = lane.first_free(lane.after_full(slot, job.slot, limit), job.slot)
-        if slot < job.slot:
-            lane.move(job.slot, slot, width)
-            lane.hold(slot + width - 1, job.slot + width - 1, _held(job))
-        ends[job.passing, job.rank, job.microbatch] = slot + width
-        yield job._replace(slot=slot)
+    for action in actions:
+        lane, width = lanes[action.rank], _WIDTHS[action.passing]
+        lane.reach(action.slot, width)
+        before = ends.get((action.passing, action.rank, action.microbatch - 1), 0)
+        slot = lane.first_free(max(before, _input_end(action, p, ends)), action.slot, width)
+        if slot < action.slot and action.passing in FORWARDS:
+            slot = lane.first_free(lane.after_full(slot, action.slot, limit), action.slot)
+        if slot < action.slot:
+            lane.move(action.slot, slot, width)
+            lane.hold(slot + width - 1, action.slot + width - 1, _held(action))
+        ends[action.passing, action.rank, action.microbatch] = slot + width
+        yield action._replace(slot=slot)
 
 
-def _input_end(job: SlotAction, p: int, ends: dict[tuple[int, int, int], int]) -> int:
-    """Return the slot from which on the input of a job is there."""
-    rank = job.rank - 1 if DOWN[job.passing] else job.rank + 1
+def _input_end(action: SlotAction, p: int, ends: dict[tuple[int, int, int], int]) -> int:
+    """Return the first slot after the input of an action."""
+    rank = action.rank - 1 if DOWN[action.passing] else action.rank + 1
     if 0 <= rank < p:
-        return ends[job.passing, rank, job.microbatch]
-    return ends[job.passing - 1, job.rank, job.microbatch] if job.passing else 0
+        return ends[action.passing, rank, action.microbatch]
+    return ends[action.passing - 1, action.rank, action.microbatch] if action.passing else 0
 
 
-def _held(job: SlotAction) -> int:
-    """Return what a job adds to the activations in flight, in its last slot."""
-    return 1 if job.passing in FORWARDS else -1
+def _held(action: SlotAction) -> int:
+    """Return the change of the activations in flight, in the last slot of an action."""
+    return 1 if action.passing in FORWARDS else -1
 
 
-def _lanes(jobs: list[SlotAction], p: int) -> list[Lane]:
-    """Return the lane of each rank before anything is pulled."""
+def _lanes(actions: list[SlotAction], p: int) -> list[Lane]:
+    """Return the lane of each rank before any action is moved."""
     changes: list[list[tuple[int, int]]] = [[] for _ in range(p)]
-    for job in jobs:
-        changes[job.rank].append((job.slot + _WIDTHS[job.passing] - 1, _held(job)))
-    return [Lane(mine, jobs[-1].slot + PERIOD) for mine in changes]
+    for action in actions:
+        changes[action.rank].append((action.slot + _WIDTHS[action.passing] - 1, _held(action)))
+    return [Lane(own, actions[-1].slot + PERIOD) for own in changes]
 
 
 SCHEDULE = Schedule(

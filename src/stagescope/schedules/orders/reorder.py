@@ -1,7 +1,7 @@
-"""Actions on a V pulled into earlier slots without raising the peak of memory, for V-Half and V-Min.
+"""Moving of actions on a V to earlier slots without raising the peak of memory, for V-Half and V-Min.
 
-Source: arXiv 2405.15362, section 2, as a greedy pass: actions are looked at once, in the order of their slots.
-Memory counts activations of one chunk: F takes one, W gives one back, I changes nothing.
+Source: arXiv 2405.15362, section 2, as a greedy pass that visits each action once, in the order of slots. Memory counts
+activations of one chunk: F allocates one, W frees one, I changes nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Slots = list[list[list[int]]]
-"""Slot by rank, pass and micro-batch; the passes are F0, F1, I1, I0 and where they stand W in slot order."""
+"""The slot by rank, pass and micro-batch; the passes are F0, F1, I1, I0 and, if present, W in slot order."""
 
 _INPUTS = (2, 3)
 _WEIGHTS = 4
-"""Passes beside FORWARDS: I1 and I0; W."""
+"""The other passes: I1 and I0, then W."""
 
 
 class _Phase(Enum):
-    """Where a run stands: until rank 0 begins its first I0, from there to the last F0, after it."""
+    """The phase of the order: until rank 0 starts its first I0, from there to its last F0, after that."""
 
     WARM_UP = 0
     STEADY = 1
@@ -33,17 +33,17 @@ class _Phase(Enum):
 
 
 def weights_in_turn(passes: list[list[int]]) -> list[int]:
-    """Return the slots of one rank's W: each free slot takes the oldest that waits."""
+    """Return the slots of the W of a rank: each free slot takes the oldest pending one."""
     return _fill_in(passes, dict.fromkeys(_INPUTS, 0))[0]
 
 
 def weights_by_chunk(passes: list[list[int]]) -> list[list[int]]:
-    """Return the slots of one rank's W1 and W0: each free slot takes a W1 where one waits, else a W0."""
+    """Return the slots of W1 and W0 of a rank: each free slot takes a W1 if one is pending, otherwise a W0."""
     return _fill_in(passes, {passing: queue for queue, passing in enumerate(_INPUTS)})
 
 
 def _fill_in(passes: list[list[int]], queue_of: dict[int, int]) -> list[list[int]]:
-    """Return the slots of the W of each queue; in a free slot the first queue in which one waits comes first."""
+    """Return the slots of the W of each queue; a free slot takes from the first queue that is not empty."""
     taken = {slot: passing for passing, times in enumerate(passes) for slot in times}
     placed: list[list[int]] = [[], []]
     waiting = [0, 0]
@@ -63,7 +63,7 @@ def _fill_in(passes: list[list[int]], queue_of: dict[int, int]) -> list[list[int
 
 
 def pull_with_weights(slots: Slots) -> Slots:
-    """Return F and I pulled forward in warm-up and cool-down, W among them as actions of their own."""
+    """Return F and I moved forward in warm-up and cool-down, where W occupy slots like other actions."""
     slots = [[*map(list, passes), weights_in_turn(passes)] for passes in slots]
     lanes = [_lane(passes) for passes in slots]
     inputs_done = [sorted(chain.from_iterable(passes[each] for each in _INPUTS)) for passes in slots]
@@ -92,7 +92,7 @@ def pull_with_weights(slots: Slots) -> Slots:
 
 
 def pull_around_weights(slots: Slots) -> Slots:
-    """Return F and I pulled forward in the cool-down, W falling into whatever is left."""
+    """Return F and I moved forward in the cool-down, with W in the remaining slots."""
     slots = [[*map(list, passes)] for passes in slots]
     lanes = [_YieldingLane(passes) for passes in slots]
     limit = max(lane.peak() for lane in lanes)
@@ -104,7 +104,7 @@ def pull_around_weights(slots: Slots) -> Slots:
 
 
 def squeeze(slots: Slots) -> Slots:
-    """Return every action as early as its input and its rank allow, the order of each rank unchanged."""
+    """Return every action as early as its input and its rank allow, without changing the order of a rank."""
     squeezed = [[[0] * len(times) for times in passes] for passes in slots]
     rank_end = [0] * len(slots)
     for action in _sorted_actions(slots):
@@ -119,23 +119,23 @@ def _without_weights(slots: Slots) -> Slots:
 
 
 class _YieldingLane:
-    """One rank whose W always give way: each takes the first slot without F or I, oldest first."""
+    """A rank whose W always make way: each takes the first slot without F or I, oldest first."""
 
     def __init__(self, passes: list[list[int]]) -> None:
         self._taken: list[int | None] = [None] * (max(times[-1] for times in passes) + 1)
         for passing, times in enumerate(passes):
             for slot in times:
                 self._taken[slot] = passing
-        self._states = [(0, 0)]  # memory and waiting W before each slot, as far as known
+        self._states = [(0, 0)]  # memory and pending W before each slot, as far as computed
 
     def peak(self) -> int:
         """Return the peak of memory."""
-        self._know(len(self._taken))
+        self._compute_states(len(self._taken))
         return max(held for held, _ in self._states)
 
     def pull(self, action: SlotAction, earliest: int, limit: int) -> int:
-        """Move a action to the first slot from `earliest` on that keeps memory in the limit; return that slot."""
-        self._know(action.slot)
+        """Move an action to the first slot from `earliest` on that keeps memory within the limit; return that slot."""
+        self._compute_states(action.slot)
         for slot in range(earliest, action.slot):
             if self._taken[slot] is None and self._fits(action, slot, limit):
                 self._taken[slot], self._taken[action.slot] = action.passing, None
@@ -144,7 +144,7 @@ class _YieldingLane:
         return action.slot
 
     def _fits(self, action: SlotAction, slot: int, limit: int) -> bool:
-        """Tell whether memory stays in the limit; behind the action's old slot it is never more than before."""
+        """Return whether memory stays within the limit up to the old slot of the action; after that it does not grow."""
         state = _after(action.passing, *self._states[slot])
         for passing in self._taken[slot + 1 : action.slot]:
             if state[0] > limit:
@@ -152,22 +152,22 @@ class _YieldingLane:
             state = _after(passing, *state)
         return state[0] <= limit
 
-    def _know(self, slot: int) -> None:
+    def _compute_states(self, slot: int) -> None:
         for passing in self._taken[len(self._states) - 1 : slot]:
             self._states.append(_after(passing, *self._states[-1]))
 
 
 def _after(passing: int | None, held: int, waiting: int) -> tuple[int, int]:
-    """Return memory and waiting W after a slot with this pass, or with a W where there is one."""
+    """Return memory and pending W after a slot with this pass; an empty slot takes a pending W."""
     if passing is None:
         return (held - 1, waiting - 1) if waiting else (held, 0)
     return (held + 1, waiting) if passing in FORWARDS else (held, waiting + 1)
 
 
 def _lane(passes: list[list[int]]) -> Lane:
-    taken = [(slot, 1) for each in FORWARDS for slot in passes[each]]
-    given_back = [(slot, -1) for slot in passes[_WEIGHTS]]
-    return Lane([*taken, *given_back], max(times[-1] for times in passes) + 1)
+    allocated = [(slot, 1) for each in FORWARDS for slot in passes[each]]
+    freed = [(slot, -1) for slot in passes[_WEIGHTS]]
+    return Lane([*allocated, *freed], max(times[-1] for times in passes) + 1)
 
 
 def _sorted_actions(slots: Slots) -> list[SlotAction]:
@@ -180,7 +180,7 @@ def _sorted_actions(slots: Slots) -> list[SlotAction]:
 
 
 def _in_phases(slots: Slots) -> Iterator[tuple[SlotAction, _Phase]]:
-    """Yield every action, in the order of the slots at the beginning, with its phase."""
+    """Yield every action with its phase, in the order of the original slots."""
     phase = _Phase.WARM_UP
     last = len(slots[0][0]) - 1
     for action in _sorted_actions(slots):
@@ -192,13 +192,13 @@ def _in_phases(slots: Slots) -> Iterator[tuple[SlotAction, _Phase]]:
 
 
 def _earliest(slots: Slots, action: SlotAction) -> int:
-    """Return the first slot that a action's input and the same pass of the micro-batch before allow."""
+    """Return the first slot that the input of an action and the same pass of the previous micro-batch allow."""
     before = slots[action.rank][action.passing][action.microbatch - 1] + 1 if action.microbatch else 0
     return max(before, _input_end(slots, action))
 
 
 def _input_end(slots: Slots, action: SlotAction) -> int:
-    """Return the first slot after the actions whose output a action takes; a W has to be asked about elsewhere."""
+    """Return the first slot after the inputs of an action; 0 for W, whose input is looked up by its caller."""
     if action.passing == _WEIGHTS:
         return 0
     neighbor = action.rank - 1 if DOWN[action.passing] else action.rank + 1

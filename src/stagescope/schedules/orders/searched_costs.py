@@ -1,4 +1,4 @@
-"""The costs that a search for an order works with: one per stage, alike for all micro-batches."""
+"""The costs for a search: one per stage, equal for all micro-batches."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class StageCosts(NamedTuple):
 
 
 def stage_costs(shape: Shape, stages: int) -> StageCosts:
-    """Return what the option `costs` of a shape says, F = I = W = 1 where it says nothing.
+    """Return the option `costs` of a shape per stage; F = I = W = 1 without the option.
 
-    Where a stage has other costs for each micro-batch, their median counts. Raises ScheduleError for a stage
-    whose costs are not known for any micro-batch.
+    Costs that differ between micro-batches become their median. Raises ScheduleError for a stage without costs for any
+    micro-batch.
     """
     costs = shape.options.get("costs") or Costs()
     actions = action_costs(costs, stages, shape.microbatches)
@@ -41,7 +41,7 @@ def stage_costs(shape: Shape, stages: int) -> StageCosts:
 
 
 def upper_median(values: Iterable[int]) -> int:
-    """Return the middle value, of the two middle ones the larger."""
+    """Return the median; of two middle values, the larger one."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 

@@ -1,16 +1,16 @@
 """V-Half and V-Min: zero-bubble orders on a V with about 1/2 and 1/3 of the memory of 1F1B.
 
 Source: Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 3 (building blocks on a V: the
-time between a pass and its backward sets the memory) and section 2 (what is made of a block: repeat, squeeze,
-reorder); decisions as sail-sg/zero-bubble-pipeline-parallelism `scheduler/zbv_greedy.py`. Orders do not depend
-on costs:
+time between a pass and its backward determines the memory) and section 2 (blocks are repeated, squeezed and reordered),
+with the decisions of `scheduler/zbv_greedy.py` in sail-sg/zero-bubble-pipeline-parallelism. The orders do not depend on
+costs:
 
-    1. `v_half_pattern`, `v_min_pattern`: the slots of F and I of micro-batch 0; the next one follows six
-       slots later; W goes where a rank has nothing else to do, oldest first.
-    2. Reorder, with W: actions of the warm-up and of the cool-down are pulled into the first free slot that
-       their input allows and where the peak of memory does not rise; then everything is squeezed to the left.
-    3. Reorder, without W: F and I of the cool-down are pulled into any slot without F or I, W gives way.
-    4. W goes into the slots that are left, those of the chunk whose I come first before the other's.
+    1. `v_half_pattern`, `v_min_pattern`: the slots of F and I of micro-batch 0; each further
+       micro-batch comes six slots later; W fills free slots, oldest first.
+    2. Reorder, with W: actions of the warm-up and the cool-down move to the first free slot that their input allows
+       and where the peak of memory does not rise; then all actions are squeezed to the left.
+    3. Reorder, without W: F and I of the cool-down move to any slot without F or I, and W makes way.
+    4. W fills the remaining slots, first the chunk whose I come first.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from stagescope.schedules.registry import Schedule, Shape
 
 
 def v_half_pattern(p: int, r: int) -> tuple[int, int, int, int]:
-    """Return the slots of F0, F1, I1 and I0 of micro-batch 0 on rank r: F and I go down half as fast as up."""
+    """Return the slots of F0, F1, I1, I0 of micro-batch 0 on rank r; passes go down half as fast as up."""
     shift = 3 if p % 2 == 0 else 0
     return 2 * r, 3 * p - r - 2, 3 * p + shift + 2 * r - 1, 6 * p + shift - r - 2
 
 
 def v_min_pattern(p: int, r: int) -> tuple[int, int, int, int]:
-    """Return the slots of F0, F1, I1 and I0 of micro-batch 0 on rank r: each as early as its input."""
+    """Return the slots of F0, F1, I1, I0 of micro-batch 0 on rank r; each as early as its input allows."""
     shift = 2 if p % 3 == 0 else 0
     return r, 2 * p - r - 1, 2 * p + shift + r, 4 * p + shift - r - 1
 
@@ -58,7 +58,7 @@ def _order(shape: Shape, pattern: list[tuple[int, int, int, int]]) -> Order:
 
 
 def _actions(p: int, r: int, slots: list[list[int]]) -> list[Action]:
-    """Return one rank's actions from the slots of its F0, F1, I1, I0, W1 and W0."""
+    """Return the actions of a rank from the slots of its F0, F1, I1, I0, W1 and W0."""
     low, high = r, 2 * p - 1 - r
     actions = zip("FFIIWW", (low, high, high, low, high, low), slots, strict=True)
     timed = (

@@ -1,8 +1,8 @@
-"""ZB-V: two chunks per rank placed like a V, and a bubble of zero at F = I = W with the memory of 1F1B.
+"""ZB-V: two chunks per rank on a V, with no bubble at F = I = W in the memory of 1F1B.
 
 Source: arXiv 2401.10241, section 6; ZBVZeroBubble of torch.distributed.pipelining. With fewer than 2 p - 1
-micro-batches torch lays out 2 p - 1 and leaves out those that do not exist. With `costs` the order is searched
-instead (`zero_bubble_v_search`): shorter with few micro-batches, and at unequal F, I and W.
+micro-batches, torch builds the order of 2 p - 1 and omits those that do not exist. With `costs` the order is searched
+(`zero_bubble_v_search`), which is faster with few micro-batches and for unequal F, I and W.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from stagescope.schedules.costs import Costs
 from stagescope.schedules.orders.zero_bubble_v_search import searched
 from stagescope.schedules.placement import stages_of
 from stagescope.schedules.registry import Option, Schedule, Shape
-from stagescope.schedules.script import Chunk, perform
+from stagescope.schedules.script import Chunk, expand_script
 
 if TYPE_CHECKING:
     from stagescope.schedules.action import Order
 
 
 def build(shape: Shape) -> Order:
-    """Return torch's fixed order, micro-batches that do not exist left out, or the best one for the costs."""
+    """Return the fixed order of torch without micro-batches that do not exist, or the best order for the costs."""
     if shape.options["costs"] is not None:
         return searched(shape)
     p, m = shape.ranks, shape.microbatches
     order: Order = {}
     for r in range(p):
         chunks = [Chunk(stage) for stage in stages_of("v", p, 2, r)]
-        laid_out = perform(script(p, max(m, 2 * p - 1), r), chunks)
-        order[r] = [action for action in laid_out if action.microbatch < m]
+        complete = expand_script(script(p, max(m, 2 * p - 1), r), chunks)
+        order[r] = [action for action in complete if action.microbatch < m]
     return order
 
 
 def script(p: int, m: int, r: int) -> list[tuple[int, str]]:
-    """Return what rank r does with m >= 2 p - 1 micro-batches."""
+    """Return the script of rank r for m >= 2 p - 1 micro-batches."""
     return [
         (2 * (p - r) - 1, "F0"),
         (r, "F1 F0"),

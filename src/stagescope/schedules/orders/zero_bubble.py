@@ -1,10 +1,10 @@
-"""Handcrafted zero-bubble schedules: the backward in two, the weight gradients where a rank would wait.
+"""Handcrafted zero-bubble schedules: split backwards, with weight gradients where a rank would otherwise wait.
 
 Source: arXiv 2401.10241, sections 2.2 and 2.3. With ranks counted from 0:
 
-    zb-h1           1F1B, W follows r backwards later: the memory of 1F1B
-    zb-h2           warm-up 2 (p - r - 1), W follows 2 r backwards later: nearly twice that memory, and no
-                    bubble at F = I = W where the optimizer's synchronization does not count
+    zb-h1           1F1B, W r backwards later: the memory of 1F1B
+    zb-h2           warm-up 2 (p - r - 1), W 2 r backwards later: nearly twice that memory, and no bubble at
+                    F = I = W if the optimizer does not synchronize the ranks
     interleaved-zb  zb-h1 on the groups of interleaved 1F1B, as InterleavedZeroBubble in
                     torch.distributed.pipelining (which calls it ZB1P; with one chunk it is zb-h1)
 """
@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.schedules.orders import interleaved
+from stagescope.schedules.orders.alternation import alternate, split_backwards
 from stagescope.schedules.orders.one_f_one_b import forwards_and_backwards
-from stagescope.schedules.recognition.alternation import alternate, split_backwards
 from stagescope.schedules.registry import Schedule, Shape
 
 if TYPE_CHECKING:

@@ -1,20 +1,19 @@
-"""The heuristic that finds zero-bubble orders for given costs and a given memory limit.
+"""The heuristic search for zero-bubble orders with given costs and a memory limit.
 
-Source: Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3.1; decisions and tie-breaking as
-sail-sg/zero-bubble-pipeline-parallelism `scheduler/zb.py`, without its integer program. The paper's B is the
-input gradient, I here.
+Source: Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3.1, with the decisions and tie-breaking of
+`scheduler/zb.py` in sail-sg/zero-bubble-pipeline-parallelism, without its integer program. B in the paper is the input
+gradient, I here.
 
-The heuristic builds the order in rounds and has three switches; all eight combinations are tried, and the
-first with the shortest stage (from its first action to its last, over all stages) wins:
+The heuristic builds the order in rounds and has three switches. All eight combinations are tried, and the first one
+with the smallest own span (first to last action of a stage, largest over all stages) is returned:
 
-    warm-up    F on all stages, then more F on each stage while memory lasts, up to the arrival of the first
-               gradient (`fit_first`: the last of them may not delay the first I); an earlier stage does more
-               than a later one
-    round i    one F on each stage with any left (`input_first`: a stage two ahead of the next one may skip it
-               when the next one would rather have a gradient), then I of micro-batch i, last stage first
-    W          is held back and put where memory runs out, or where a stage would otherwise wait: while it
-               fits into the wait, and once more when the wait is longer than the slack to the worst stage
-               (`greedy`: also when it is not)
+    warm-up    F on all stages, then more F on each stage within the memory limit, up to the arrival of the
+               first gradient (`fit_first`: the last of them must not delay the first I); an earlier stage runs
+               more than a later one
+    round i    one F on each stage with any left (`input_first`: a stage that is two ahead of the next one may
+               skip it if the next one benefits more from a gradient), then I of micro-batch i, last stage first
+    W          is deferred until memory runs out or a stage would otherwise wait: as many as fit into the
+               wait, and one more if the wait is longer than the slack to the worst stage (`greedy`: always)
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchInput:
-    """What an order is searched for; memory is one value per stage, in any one unit.
+    """The input of a search; memory is one value per stage, all in the same unit.
 
-    An F adds `activation`, its W gives `held_for_weight` of that back and its I the rest.
+    An F allocates `activation`; its W frees `held_for_weight` of it and its I the rest.
     """
 
     microbatches: int
@@ -47,7 +46,7 @@ class SearchInput:
 
 @dataclass(frozen=True)
 class _Switches:
-    """The three choices of the heuristic, see the module's text."""
+    """The three switches of the heuristic, see the module docstring."""
 
     fit_first: bool
     input_first: bool
@@ -55,7 +54,7 @@ class _Switches:
 
 
 def search_order(given: SearchInput) -> Order:
-    """Return the best order that the heuristic finds; no stage ever holds more than its memory limit."""
+    """Return the best order that the heuristic finds; no stage exceeds its memory limit."""
     attempts = [_Attempt(given, _Switches(*choice)) for choice in product((True, False), repeat=3)]
     for attempt in attempts:
         attempt.run()
@@ -63,7 +62,7 @@ def search_order(given: SearchInput) -> Order:
 
 
 class _Attempt:
-    """An order that grows action by action; lists are per stage, as of the actions that have been put."""
+    """An order under construction; all lists are per stage, for the actions placed so far."""
 
     def __init__(self, given: SearchInput, switches: _Switches) -> None:
         self.given = given
@@ -80,7 +79,7 @@ class _Attempt:
         self.worst_bubble: int = 0
 
     def run(self) -> None:
-        """Put all actions of all stages."""
+        """Place all actions of all stages."""
         self.warm_up()
         for microbatch in range(1, self.given.microbatches):
             self.put_forwards()
@@ -90,14 +89,14 @@ class _Attempt:
             self.flush_weights(stage, self.given.microbatches)
 
     def longest_stage(self) -> int:
-        """Return the longest time that a stage takes from its first action to its last."""
+        """Return the largest time from the first to the last action of a stage."""
         begins = (ends[0] - cost for ends, cost in zip(self.forward_ends, self.costs.forward, strict=True))
         return max(end - begin for end, begin in zip(self.clock, begins, strict=True))
 
-    # The actions themselves.
+    # Actions
 
     def put_forward(self, stage: int) -> None:
-        """Put the stage's next F."""
+        """Place the next F of a stage."""
         microbatch = len(self.forward_ends[stage])
         first = microbatch == 0
         end = self._advance(stage, self.costs.forward[stage], self.forward_arrival(stage), counted=not first)
@@ -106,7 +105,7 @@ class _Attempt:
         self.order[stage].append(Action("F", stage, microbatch))
 
     def put_input(self, stage: int) -> None:
-        """Put the stage's next I."""
+        """Place the next I of a stage."""
         microbatch = len(self.input_ends[stage])
         arrival = self.gradient_arrival(stage, microbatch)
         end = self._advance(stage, self.costs.backward_input[stage], arrival, counted=True)
@@ -115,14 +114,14 @@ class _Attempt:
         self.order[stage].append(Action("I", stage, microbatch))
 
     def put_weight(self, stage: int) -> None:
-        """Put the stage's next W."""
+        """Place the next W of a stage."""
         self.clock[stage] += self.costs.backward_weight[stage]
         self.memory[stage] -= self.given.held_for_weight[stage]
         self.order[stage].append(Action("W", stage, self.weights[stage]))
         self.weights[stage] += 1
 
     def _advance(self, stage: int, cost: int, arrival: int, *, counted: bool) -> int:
-        """Let a action run when the stage and its input are there; return its end, note the wait as bubble."""
+        """Run an action as soon as the stage is free and its input has arrived; return its end and count the wait."""
         without_wait = self.clock[stage] + cost
         end = max(without_wait, arrival + cost)
         if counted:
@@ -132,30 +131,30 @@ class _Attempt:
         return end
 
     def forward_arrival(self, stage: int) -> int:
-        """Return when the input of the stage's next F is there."""
+        """Return the arrival time of the input of the next F of a stage."""
         if stage == 0:
             return 0
         return self.forward_ends[stage - 1][len(self.forward_ends[stage])] + self.costs.hop[stage - 1]
 
     def gradient_arrival(self, stage: int, microbatch: int) -> int:
-        """Return when the gradient that an I starts from is there."""
+        """Return the arrival time of the gradient that an I needs."""
         if stage == self.stages - 1:
             return 0
         return self.input_ends[stage + 1][microbatch] + self.costs.hop[stage]
 
-    # Weight gradients as filling.
+    # Weight gradients
 
     def pending(self, stage: int) -> bool:
-        """Tell whether the stage has a W that it could do now."""
+        """Return whether the stage has a W that could run now."""
         return self.weights[stage] < len(self.input_ends[stage])
 
     def flush_weights(self, stage: int, upto: int) -> None:
-        """Put the W of all micro-batches before `upto`."""
+        """Place the W of all micro-batches before `upto`."""
         while self.weights[stage] < upto:
             self.put_weight(stage)
 
     def fill_wait(self, stage: int, arrival: int) -> None:
-        """Put W into the wait for an arrival: all that fit, and one that does not where it pays."""
+        """Fill the wait for an arrival with W: all that fit, and one more if that pays."""
         cost = self.costs.backward_weight[stage]
         while self.pending(stage) and self.clock[stage] + cost <= arrival:
             self.put_weight(stage)
@@ -166,15 +165,15 @@ class _Attempt:
         if self.switches.greedy or not harmless:
             self.put_weight(stage)
 
-    def make_room(self, stage: int) -> None:
-        """Put W until one more activation fits; a stage that holds none but one always has the room."""
+    def free_memory(self, stage: int) -> None:
+        """Place W until one more activation fits; an empty stage always has enough memory for one."""
         while self.memory[stage] + self.given.activation[stage] > self.given.memory_limit[stage]:
             self.put_weight(stage)
 
-    # Warm-up.
+    # Warm-up
 
     def warm_up(self) -> None:
-        """Put everything up to the first I of each stage."""
+        """Place all actions up to the first I of each stage."""
         for stage in range(self.stages):
             self.put_forward(stage)
         extra = self.extra_forwards()
@@ -188,7 +187,7 @@ class _Attempt:
             self.put_input(stage)
 
     def extra_forwards(self) -> list[int]:
-        """Return how many more F each stage could do before its first I, seen from that stage alone."""
+        """Return how many more F each stage could run before its first I, regardless of other stages."""
         costs, last = self.costs, self.stages - 1
         extra = [0] * self.stages
         first_input_end = self.forward_ends[last][0] + costs.backward_input[last]
@@ -199,7 +198,7 @@ class _Attempt:
         return extra
 
     def _forwards_before(self, stage: int, arrival: int) -> tuple[int, int]:
-        """Return how many more F a stage does before its first gradient arrives, and when it is done."""
+        """Return how many more F a stage runs before its first gradient arrives, and when they end."""
         count, clock, memory = 0, self.clock[stage], self.memory[stage]
         cost, size = self.costs.forward[stage], self.given.activation[stage]
         while 1 + count < self.given.microbatches and memory + size <= self.given.memory_limit[stage]:
@@ -209,42 +208,42 @@ class _Attempt:
             count, clock, memory = count + 1, clock + cost, memory + size
         return count, clock
 
-    # Rounds.
+    # Rounds
 
     def put_forwards(self) -> None:
-        """Put the F of one round, at most one per stage."""
+        """Place the F of one round, at most one per stage."""
         wanted = [self.wants_forward(stage) for stage in range(self.stages)]
         for stage in reversed(range(self.stages - 1)):
             wanted[stage] = wanted[stage] and wanted[stage + 1]
         for stage in range(self.stages):
             if wanted[stage]:
-                self.make_room(stage)
+                self.free_memory(stage)
                 self.fill_wait(stage, self.forward_arrival(stage))
                 self.put_forward(stage)
 
     def wants_forward(self, stage: int) -> bool:
-        """Tell whether a stage does an F in this round, were it alone to decide."""
+        """Return whether a stage would run an F in this round, regardless of other stages."""
         done = len(self.forward_ends[stage])
         if done >= self.given.microbatches:
             return False
         last = stage == self.stages - 1
         if last or not self.switches.input_first or done < len(self.forward_ends[stage + 1]) + 2:
             return True
-        return not self._rather_waits(stage)
+        return not self._prefers_to_wait(stage)
 
-    def _rather_waits(self, stage: int) -> bool:
-        """Tell whether skipping an F brings the next gradient sooner and costs no more than the slack."""
+    def _prefers_to_wait(self, stage: int) -> bool:
+        """Return whether skipping an F makes the next gradient earlier and costs no more than the slack."""
         costs, later = self.costs, stage + 1
         gradient = self.clock[later] + costs.forward[later] + costs.backward_input[later] + costs.hop[stage]
         clock = self.clock[stage]
         if clock >= gradient:
             return True
-        if clock + costs.forward[stage] + self._time_for_room(stage) <= gradient:
+        if clock + costs.forward[stage] + self._time_to_free_memory(stage) <= gradient:
             return False
         return gradient - clock <= self.worst_bubble - self.bubble[stage]
 
-    def _time_for_room(self, stage: int) -> int:
-        """Return how long the W take that must come before one more F for its memory."""
+    def _time_to_free_memory(self, stage: int) -> int:
+        """Return the duration of the W that must run before one more F fits into memory."""
         given = self.given
         count, memory = 0, self.memory[stage] + given.activation[stage]
         ready = len(self.input_ends[stage]) - self.weights[stage]
@@ -253,7 +252,7 @@ class _Attempt:
         return count * self.costs.backward_weight[stage]
 
     def put_input_of(self, stage: int, microbatch: int) -> None:
-        """Put the I of a round, after the W that fill the wait for its gradient."""
+        """Place the I of a round, after W that fill the wait for its gradient."""
         self.fill_wait(stage, self.gradient_arrival(stage, microbatch))
         if stage == 0 and len(self.forward_ends[0]) == self.given.microbatches:
             self.flush_weights(0, microbatch)

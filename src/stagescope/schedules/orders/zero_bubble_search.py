@@ -1,12 +1,12 @@
-"""ZB-1p and ZB-2p: zero-bubble orders that are searched from costs and a memory limit.
+"""ZB-1p and ZB-2p: zero-bubble orders found by a search with costs and a memory limit.
 
 Source: Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3 (the search) and section 5 (the names: a
-limit of p or of 2 p activations). They are not fixed orders: at F = I = W and with m > p micro-batches ZB-1p
-is ZB-H1, at measured costs it need not be. `zero_bubble_heuristic` explains how they are found.
+limit of p or of 2 p activations). These are not fixed orders: at F = I = W with m > p micro-batches ZB-1p equals ZB-H1,
+at measured costs it may differ. `zero_bubble_heuristic` describes the search.
 
-Of `costs` the search takes F, I, W and the time from a action to the arrival of its message; a stage with other
-costs for every micro-batch counts with their median. `memory_limit` is in the unit of `sizes`: activations of
-one micro-batch, or bytes where the sizes are bytes.
+The search uses F, I, W and the time from an action to the arrival of its message; costs that differ between
+micro-batches become their median per stage. `memory_limit` is in the unit of `sizes`: activations of one micro-batch,
+or bytes if the sizes are bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SECTION = "arXiv 2401.10241, section 3"
 
-LIMIT = "the most that a stage holds, a whole number or one per stage"
+LIMIT = "most memory of a stage, a whole number or one per stage"
 
 
 def zb_1p(shape: Shape) -> Order:
@@ -50,7 +50,7 @@ def _search_input(shape: Shape, limit_activations: int) -> SearchInput:
 
 
 def _sizes(shape: Shape) -> tuple[list[int], list[int]]:
-    """Return what an F takes on each stage, and how much of it is kept until its W."""
+    """Return the memory of an F on each stage, and the part of it that is kept until its W."""
     sizes = shape.options["sizes"] or CHUNKS
     activation = per_stage("activation", sizes.activation, shape.ranks)
     held = sizes.held_for_weight
@@ -79,7 +79,10 @@ def _one_fits(shape: Shape) -> bool:
 OPTIONS = (
     Option("costs", None, "Costs of the actions and hops, None for F = I = W = 1", (Costs,)),
     Option(
-        "sizes", None, "ActivationSizes of a micro-batch, None for 1 that is kept until W", (ActivationSizes,)
+        "sizes",
+        None,
+        "ActivationSizes of a micro-batch, None for 1 activation that is kept until W",
+        (ActivationSizes,),
     ),
     Option(
         "memory_limit",
@@ -90,9 +93,7 @@ OPTIONS = (
 )
 
 CONSTRAINTS = (
-    Constraint(
-        "sizes with held_for_weight from 0 to activation", "its W gives back a part", _parts_fit, "sizes"
-    ),
+    Constraint("sizes with held_for_weight from 0 to activation", "its W frees a part", _parts_fit, "sizes"),
     Constraint("a memory_limit of at least one activation", SECTION, _one_fits, "memory_limit"),
 )
 

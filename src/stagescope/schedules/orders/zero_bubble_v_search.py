@@ -1,20 +1,20 @@
-"""ZB-V orders that are searched from costs, in the memory of 1F1B (2 p chunk activations).
+"""A search for ZB-V orders by costs, in the memory of 1F1B (2 p chunk activations).
 
-Source: Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6; decisions and tie-breaking as
-sail-sg/zero-bubble-pipeline-parallelism `scheduler/zbv.py`. Unlike the fixed order of `zb_v` it has no holes
-where there are fewer than 2 p - 1 micro-batches, and it places W by the costs. A search knows one cost per
-kind, the median over the stages, as the source does.
+Source: Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6, with the decisions and tie-breaking of
+`scheduler/zbv.py` in sail-sg/zero-bubble-pipeline-parallelism. Unlike the fixed order of `zb_v`, the result has no
+holes with fewer than 2 p - 1 micro-batches, and W is placed by its cost. As in the source, the search uses one cost
+per kind, the median over the stages.
 
-    warm-up  1. F0 down the V; coming up again with F1, each rank and those before it do more F0 as long as the
-                rank would wait for its F1 and keeps room for the rest of the warm-up
-             2. ranks catch up with the one before them, F0 and F1 in turn
-    round    a backward on each rank (ranks that go up first, last rank first), then an F on each rank; both
-             prefer the pass that comes up the V if its input is there
-    W        is put where memory runs out, while it fits into a wait, and once more where the wait is longer
-             than the rank's slack to the worst rank, for an I1 and for an F only if switched on
+    warm-up  1. F0 down the V; coming up again with F1, each rank and the ranks before it run more F0 while the rank
+                would wait for its F1 and has memory for the rest of the warm-up
+             2. ranks catch up with the previous rank, F0 and F1 alternating
+    round    a backward on each rank (first the passes that go up, last rank first), then an F on each rank; both
+             prefer the pass that comes up the V if its input has arrived
+    W        is placed when memory runs out, while it fits into a wait, and once more if the wait is longer than
+             the slack of the rank to the worst rank, before an I1 and before an F only if switched on
 
-Both switches are tried both ways. An attempt is repeated with its own idle times as the slack, as long as
-that makes the worst rank better; the first attempt with the least idle time on its worst rank wins.
+All combinations of the two switches are tried. An attempt is repeated with its own idle times as the slack while that
+improves the worst rank. The first attempt with the least idle time on its worst rank is returned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ F0, F1, I1, I0 = range(4)
 
 @dataclass(frozen=True)
 class VSearchInput:
-    """What an order is searched for; costs are in any one unit, the same on all stages."""
+    """The input of a search; costs are in one unit and the same on all stages."""
 
     ranks: int
     microbatches: int
@@ -49,14 +49,14 @@ class VSearchInput:
 
 @dataclass(frozen=True)
 class _Switches:
-    """Whether a W may be put before an I1 and before an F although it makes that action later."""
+    """Whether a W may be placed before an I1, or before an F, although it delays that action."""
 
     before_input: bool
     before_forward: bool
 
 
 def searched(shape: Shape) -> Order:
-    """Return the best order for the option `costs` of a shape, unit costs where it has none."""
+    """Return the best order for the option `costs` of a shape, or for unit costs without the option."""
     costs = stage_costs(shape, 2 * shape.ranks)
     turn = shape.ranks - 1  # at the foot of the V no message is sent, and none after the last stage
     hops = [hop for stage, hop in enumerate(costs.hop[:-1]) if stage != turn]
@@ -73,13 +73,13 @@ def searched(shape: Shape) -> Order:
 
 
 def search_v_order(given: VSearchInput) -> Order:
-    """Return the best order that the search finds; no rank ever holds more than 2 p chunk activations."""
+    """Return the best order that the search finds; no rank keeps more than 2 p chunk activations."""
     attempts = (_repeated(given, _Switches(*choice)) for choice in product((True, False), repeat=2))
     return dict(enumerate(min(attempts, key=lambda attempt: attempt.worst_bubble).order))
 
 
 def _repeated(given: VSearchInput, switches: _Switches) -> _Attempt:
-    """Return the last attempt of a row in which each knows the idle times of the one before, and is better."""
+    """Return the best attempt of a series in which each one uses the idle times of the previous one."""
     best = _Attempt(given, switches, [0] * given.ranks)
     while True:
         attempt = _Attempt(given, switches, best.bubble)
@@ -89,9 +89,9 @@ def _repeated(given: VSearchInput, switches: _Switches) -> _Attempt:
 
 
 class _Attempt:
-    """An order that grows action by action; lists are per rank, as of the actions that have been put.
+    """An order under construction; all lists are per rank, for the actions placed so far.
 
-    A bubble is idle time after a rank's first action.
+    A bubble is idle time after the first action of a rank.
     """
 
     def __init__(self, given: VSearchInput, switches: _Switches, known_bubble: list[int]) -> None:
@@ -122,10 +122,10 @@ class _Attempt:
             while self.waiting[rank]:
                 self.put_weight(rank)
 
-    # The actions themselves.
+    # Actions
 
     def put(self, passing: int, rank: int) -> None:
-        """Put the rank's next action of a pass."""
+        """Place the next action of a pass on a rank."""
         cost = self.costs[passing]
         without_wait = self.clock[rank] + cost
         arrival = self.arrival(passing, rank)
@@ -144,13 +144,13 @@ class _Attempt:
             self.waiting[rank].append(Action("W", stage, microbatch))
 
     def put_weight(self, rank: int) -> None:
-        """Put the rank's oldest W."""
+        """Place the oldest pending W of a rank."""
         self.order[rank].append(self.waiting[rank].popleft())
         self.clock[rank] += self.given.backward_weight
         self.held[rank] -= 1
 
     def put_after_filling(self, passing: int, rank: int, *, may_delay: bool) -> None:
-        """Put a action after the W that fill the wait for it, and one more where it pays and is allowed."""
+        """Place an action after the W that fill the wait for it, and one more if that pays and is allowed."""
         arrival = self.arrival(passing, rank)
         if arrival is not None:
             while self.waiting[rank] and self.clock[rank] + self.given.backward_weight <= arrival:
@@ -161,31 +161,31 @@ class _Attempt:
         self.put(passing, rank)
 
     def count(self, passing: int, rank: int) -> int:
-        """Return how many actions of a pass a rank has been given."""
+        """Return the number of actions of a pass on a rank."""
         return len(self.ends[rank][passing])
 
     def stage(self, passing: int, rank: int) -> int:
-        """Return the stage that a pass goes through on a rank."""
+        """Return the stage of a pass on a rank."""
         return rank if passing in (F0, I0) else 2 * self.ranks - 1 - rank
 
     def producer(self, passing: int, rank: int) -> int | None:
-        """Return the rank that the input of a pass comes from, None for the rank itself."""
+        """Return the rank that produces the input of a pass, None for the rank itself."""
         neighbor = rank - 1 if DOWN[passing] else rank + 1
         return neighbor if 0 <= neighbor < self.ranks else None
 
     def has_input(self, passing: int, rank: int) -> bool:
-        """Tell whether the action that the rank's next one of a pass starts from has been put."""
+        """Return whether the input of the next action of a pass on a rank has been placed."""
         producer = self.producer(passing, rank)
         return producer is None or self.count(passing, producer) > self.count(passing, rank)
 
     def arrival(self, passing: int, rank: int) -> int | None:
-        """Return when the input of the rank's next action of a pass arrives, None if it is the rank's own."""
+        """Return the arrival of the input of the next action of a pass, None if the rank produces it itself."""
         producer = self.producer(passing, rank)
         if producer is None:
             return None
         return self.ends[producer][passing][self.count(passing, rank)] + self.given.hop
 
-    # Warm-up.
+    # Warm-up
 
     def _first_micro_batch(self) -> None:
         for rank in range(self.ranks):
@@ -197,12 +197,12 @@ class _Attempt:
             self.put(F1, rank)
 
     def _would_wait_for_f1(self, rank: int) -> bool:
-        """Tell whether one more F0 fits before a rank's first F1, in time and in memory."""
+        """Return whether one more F0 fits before the first F1 of a rank, in time and in memory."""
         arrival = self.arrival(F1, rank)
         if arrival is None or self.count(F0, rank) >= self.given.microbatches:
             return False
-        has_room = self.held[rank] + 2 + 2 * rank <= self.limit
-        return has_room and self.clock[rank] + self.given.forward <= arrival
+        has_memory = self.held[rank] + 2 + 2 * rank <= self.limit
+        return has_memory and self.clock[rank] + self.given.forward <= arrival
 
     def _catch_up(self) -> None:
         passing = F0
@@ -212,7 +212,7 @@ class _Attempt:
                 passing = F1 if passing == F0 else F0
 
     def _put_from(self, rank: int, passing: int) -> None:
-        """Put an F of a pass on a rank and all later ones, last rank first, where any is left."""
+        """Place an F of a pass on a rank and all later ranks, last rank first, if any is left."""
         for later in reversed(range(rank, self.ranks)):
             if self.count(passing, later) < self.given.microbatches:
                 self.put(passing, later)
@@ -222,7 +222,7 @@ class _Attempt:
         f0_before, f1_before = self.count(F0, rank - 1), self.count(F1, rank - 1)
         return f0 + f1 < f0_before + f1_before or f1 <= f1_before < self.given.microbatches
 
-    # Rounds.
+    # Rounds
 
     def _put_backwards(self) -> None:
         going_up = [self._goes_up(rank) for rank in range(self.ranks)]
@@ -234,7 +234,7 @@ class _Attempt:
                 self.put_after_filling(I1, rank, may_delay=self.switches.before_input)
 
     def _goes_up(self, rank: int) -> bool:
-        """Tell whether a rank's next backward is an I0."""
+        """Return whether the next backward of a rank is an I0."""
         if self.count(I0, rank) >= self.count(I1, rank):
             return False
         return self.has_input(I0, rank) or self.count(I1, rank) >= self.given.microbatches
@@ -248,7 +248,7 @@ class _Attempt:
         self.put_after_filling(passing, rank, may_delay=self.switches.before_forward)
 
     def _next_forward(self, rank: int) -> int | None:
-        """Return the pass of a rank's next F: F1 if it can be, else F0 if it can be."""
+        """Return the pass of the next F of a rank: F1 if possible, otherwise F0 if possible."""
         f0, f1 = self.count(F0, rank), self.count(F1, rank)
         if f1 >= self.given.microbatches:
             return None

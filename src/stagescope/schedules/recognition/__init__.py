@@ -1,1 +1,1 @@
-"""Which schedule a measured order is."""
+"""Recognition of the schedule of a measured order."""

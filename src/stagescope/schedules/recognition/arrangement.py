@@ -1,7 +1,7 @@
-"""Where each rank stands in the pipeline, from the stages that it holds.
+"""The position of each rank in the pipeline, from the stages that it holds.
 
-Labels of ranks mean nothing here: a rank's place follows from its stages, so that orders keyed by global
-ranks, or read in any sequence, are the same evidence.
+The keys of the orders are only labels. Orders keyed by global ranks, or read in a different sequence, give the same
+positions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.schedules.placement import stages_of
-from stagescope.schedules.recognition.lines import action_of
+from stagescope.schedules.recognition.encoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from stagescope.schedules.recognition.evidence import Evidence
 
 V_CHUNKS = 2
-"""Every known schedule on a V goes down once and up once."""
+"""Every known schedule on a V goes down the ranks once and up once."""
 
 
 class Arrangement(NamedTuple):
-    """A placement that the measured stages allow, and the label of the rank at each place, None if missing."""
+    """A placement that fits the measured stages, and the label of the rank at each position, None if it is missing."""
 
     placement: str
     chunks: int
@@ -30,14 +30,15 @@ class Arrangement(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """How many ranks the pipeline has."""
+        """The number of ranks of the pipeline."""
         return len(self.labels)
 
 
 def find_arrangements(evidence: Evidence) -> list[Arrangement]:
-    """Return every placement that fits; with one rank a loop and a V are the same.
+    """Return every placement that fits the stages; more than one with a single rank, where loop and V are equal.
 
-    Where none fits, up to one rank in eight (at least one) may be missing.
+    If none fits, placements with missing ranks are tried, up to one rank in eight and at least one. The smallest number
+    of missing ranks that fits is used: with many of them, nearly any set of stages would fit some larger pipeline.
     """
     present = len(evidence.held)
     most = present + max(present // 8, 1) if present else 0
@@ -52,48 +53,47 @@ def _one_pipeline(evidence: Evidence, ranks: int) -> Iterator[Arrangement]:
     chunks = len(next(iter(evidence.held.values()), ()))
     shapes = (("linear", chunks == 1), ("loop", chunks > 1), ("v", chunks == V_CHUNKS))
     for placement in (name for name, possible in shapes if possible):
-        place = {frozenset(stages_of(placement, ranks, chunks, r)): r for r in range(ranks)}
+        position = {frozenset(stages_of(placement, ranks, chunks, r)): r for r in range(ranks)}
         labels: list[int | None] = [None] * ranks
         for label, stages in evidence.held.items():
-            if stages in place:
-                labels[place[stages]] = label
+            if stages in position:
+                labels[position[stages]] = label
+        # Two ranks with equal stages, as with data parallelism, would take one position: this is not one pipeline.
         if sum(label is not None for label in labels) == len(evidence.held):
             yield Arrangement(placement, chunks, tuple(labels))
 
 
 def _two_pipelines(evidence: Evidence, ranks: int) -> Iterator[Arrangement]:
-    """Yield the arrangement of two replicas that run in opposite directions, if the stages are like that."""
+    """Yield the arrangement of two replicas that run in opposite directions, if the stages are mirrored.
+
+    Both ranks of a mirrored pair hold the same two stages. Which of them is nearer to the first rank follows from the
+    micro-batches that they run on each stage.
+    """
     half = ranks // 2
     sides: dict[frozenset[int], list[int]] = defaultdict(list)
     for label, stages in evidence.held.items():
         sides[stages].append(label)
     mirrored = [frozenset(stages_of("bidirectional", ranks, 2, r)) for r in range(half)]
-    if ranks % 2 or any(len(sides[stages]) != 2 for stages in mirrored) or len(sides) != half:  # noqa: PLR2004  # one of each side
+    if ranks % 2 or any(len(sides[stages]) != 2 for stages in mirrored) or len(sides) != half:  # noqa: PLR2004  # one rank of each half
         return
     labels: list[int | None] = [None] * ranks
     for r, stages in enumerate(mirrored):
         first, second = sides[stages]
-        if _goes_down(evidence, first, second, r) > _goes_down(evidence, second, first, r):
+        if _first_microbatch_down(evidence, first, second, r) > _first_microbatch_down(
+            evidence, second, first, r
+        ):
             first, second = second, first
         labels[r], labels[ranks - 1 - r] = first, second
     yield Arrangement("bidirectional", V_CHUNKS, tuple(labels))
 
 
-def _goes_down(evidence: Evidence, near: int, far: int, stage: int) -> int:
-    """Return the first micro-batch of the direction in which rank `near` runs `stage` and `far` its mirror.
+def _first_microbatch_down(evidence: Evidence, near: int, far: int, stage: int) -> int:
+    """Return the first micro-batch in the direction in which rank `near` runs `stage` and `far` the mirrored stage.
 
-    Micro-batch 0 goes down the ranks.
+    In all bidirectional schedules micro-batch 0 goes down the ranks, so the right assignment gives the smaller number.
     """
     return min(
-        [
-            action.microbatch
-            for action in map(action_of, evidence.lines[near].numbers)
-            if action.stage == stage
-        ]
-        + [
-            action.microbatch
-            for action in map(action_of, evidence.lines[far].numbers)
-            if action.stage != stage
-        ],
+        [action.microbatch for action in map(decode, evidence.orders[near].codes) if action.stage == stage]
+        + [action.microbatch for action in map(decode, evidence.orders[far].codes) if action.stage != stage],
         default=evidence.microbatches,
     )

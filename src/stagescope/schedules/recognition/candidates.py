@@ -1,4 +1,4 @@
-"""Which orders of the catalog a measured one is compared with."""
+"""The orders of the catalog with which a measured order is compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stagescope.schedules.catalog import SCHEDULES, find_schedule
 from stagescope.schedules.costs import Costs
 from stagescope.schedules.orders.interleaved import group_size
-from stagescope.schedules.recognition.lines import Line, write_line
+from stagescope.schedules.recognition.encoding import EncodedOrder, encode_order
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "zb-v": ({}, {"costs": Costs()}),
     "dualpipev": ({}, {"split_cooldown": False}),
 }
-"""The options that are tried for schedules that have any; group sizes come from the evidence."""
+"""The options to try for schedules that have options. Group sizes come from the evidence."""
 
 PEAKS: Mapping[str, Callable[[int], int]] = {
     "zb-1p": lambda p: p,
@@ -34,12 +34,12 @@ PEAKS: Mapping[str, Callable[[int], int]] = {
     "v-min": lambda p: 2 * ((p + 4) // 3),
     "1f1b-v": lambda p: 2 * ((2 * p + 3) // 3),
 }
-"""The activations that a rank keeps at most in a searched order of enough micro-batches, on p ranks."""
+"""The peak activations of a rank in a searched order, as a function of p ranks, with enough micro-batches."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One order that the measured one may be; `options` are those that differ from the defaults."""
+    """One order of the catalog; `options` are those that differ from the defaults."""
 
     schedule: Schedule
     shape: Shape
@@ -52,58 +52,59 @@ class Candidate:
 
     @property
     def searched(self) -> bool:
-        """Whether the order is found by a search, which takes long where there are many actions."""
+        """Whether the order is found by a search, which is slow for many actions."""
         if self.name == "zb-v":
             return self.shape.options["costs"] is not None
         return self.name in PEAKS and not self._is_h1
 
     @property
     def peak(self) -> int:
-        """The most activations that a rank keeps in a searched order."""
+        """The peak activations of a rank; defined for searched orders."""
         return PEAKS[self.name](self.shape.ranks)
 
     @property
     def splits(self) -> bool:
-        """Whether any backward comes as I and W."""
+        """Whether any backward is split into I and W."""
         return any(action.kind == "W" for actions in self.order.values() for action in actions)
 
     @property
     def _is_h1(self) -> bool:
-        """Whether the order is that of zb-h1.
+        """Whether the order is that of zb-h1, which is built without a search.
 
-        At unit costs the search of zb-1p finds that wherever a rank cannot keep all micro-batches.
+        At unit costs the search of zb-1p finds zb-h1 whenever a rank cannot keep all micro-batches; a test compares
+        the two.
         """
         return self.name == "zb-1p" and self.shape.microbatches > self.shape.ranks
 
     @cached_property
     def order(self) -> Order:
-        """The order itself, built when it is first needed."""
+        """The order, built when it is first needed."""
         schedule = find_schedule("zb-h1") if self._is_h1 else self.schedule
         return schedule.build(self.shape)
 
-    def lines(self, *, weights: bool) -> list[Line]:
-        """Return the actions of every rank, in the order of ranks."""
-        return [write_line(actions, weights=weights) for actions in self.order.values()]
+    def encoded_orders(self, *, weights: bool) -> list[EncodedOrder]:
+        """Return the encoded actions of every rank, by rank."""
+        return [encode_order(actions, weights=weights) for actions in self.order.values()]
 
 
 def list_candidates(
     arrangement: Arrangement, microbatches: int, sizes_of_groups: Sequence[int]
 ) -> list[Candidate]:
-    """Return every order of the catalog that has this placement and these sizes, relatives side by side.
+    """Return every order of the catalog with this placement and these sizes, in the order of the catalog.
 
     `sizes_of_groups` are the group sizes to try for interleaved schedules.
     """
     found: list[Candidate] = []
     for schedule in SCHEDULES:
         if _fits(schedule, arrangement):
-            # With one chunk per rank all group sizes are the same order, but not all are allowed.
+            # With one chunk per rank all group sizes give the same order, but not all of them are valid.
             groups = sizes_of_groups if arrangement.chunks > 1 else (microbatches,)
             found += _variants(schedule, arrangement, microbatches, groups)
     return found
 
 
 def _fits(schedule: Schedule, arrangement: Arrangement) -> bool:
-    """Tell whether a schedule can have a placement; a loop with one chunk per rank is linear."""
+    """Return whether a schedule can have this placement; a loop with one chunk per rank is linear."""
     if schedule.placement == "loop" and arrangement.placement == "linear":
         return schedule.least_chunks == 1
     return schedule.placement == arrangement.placement
@@ -116,7 +117,7 @@ def _variants(
     for options in _options(schedule, groups):
         try:
             shape = schedule.shape(arrangement.ranks, microbatches, arrangement.chunks, options)
-        except ScheduleError:
+        except ScheduleError:  # the schedule does not exist in these sizes
             continue
         if "group_size" not in shape.options:
             yield Candidate(schedule, shape, options)

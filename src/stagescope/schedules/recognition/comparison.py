@@ -1,4 +1,4 @@
-"""How far a measured order is from every order of the catalog that it could be."""
+"""The distance of a measured order from every order of the catalog with its placement and sizes."""
 
 from __future__ import annotations
 
@@ -6,30 +6,42 @@ from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.schedules.recognition.candidates import list_candidates
+from stagescope.schedules.recognition.encoding import count_misplaced, peak_activations
 from stagescope.schedules.recognition.evidence import group_sizes
-from stagescope.schedules.recognition.lines import misplaced, most_in_flight
-from stagescope.schedules.recognition.result import LOST, PAIRS_UNSEEN, SAME_ORDER, WEIGHTS_UNSEEN, Parameters
+from stagescope.schedules.recognition.result import (
+    ACTIONS_MISSING,
+    PAIRS_UNSEEN,
+    SAME_ORDER,
+    WEIGHTS_UNSEEN,
+    Parameters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.schedules.recognition.arrangement import Arrangement
     from stagescope.schedules.recognition.candidates import Candidate
+    from stagescope.schedules.recognition.encoding import EncodedOrder
     from stagescope.schedules.recognition.evidence import Evidence
-    from stagescope.schedules.recognition.lines import Line
 
-LARGE = 20_000
-"""Above this many actions, searched orders are built only where no other order fits exactly."""
+LARGE_ORDER_ACTIONS = 20_000
+"""In orders with more actions, searched orders are built only if no other order fits exactly.
 
-PEAK_FROM, PEAK_TO = 0.9, 1.5
-"""How far a schedule's peak of activations may be from the measured one: W that are not seen end none."""
+    Searches are slow for many actions; benchmarks/recognize_speed.py has the time limit of a recognition.
+    """
+
+MIN_PEAK_RATIO, MAX_PEAK_RATIO = 0.9, 1.5
+"""The range of a schedule's peak of activations, relative to the measured peak.
+
+    It is wide because missing W let the measured peak grow.
+    """
 
 
 class Compared(NamedTuple):
-    """A candidate, the ranks' places that it was compared at, and its distance.
+    """A candidate, the arrangement of the ranks, and the distance of the measured order.
 
-    The distance is the share of the measured actions that stand elsewhere than in the candidate. The form is the
-    same if both split backwards, or neither does.
+    The distance is the fraction of the measured actions that have a different position in the candidate. `same_form` is
+    whether both split their backwards, or neither does.
     """
 
     candidate: Candidate
@@ -39,31 +51,31 @@ class Compared(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The candidate's name."""
+        """The name of the schedule."""
         return self.candidate.name
 
     @property
-    def nearness(self) -> tuple[float, bool]:
-        """What sorts the nearest first; of equal ones, those that split their backwards if the measured are."""
+    def sort_key(self) -> tuple[float, bool]:
+        """The key that sorts the nearest first, and among equal distances the same form of backwards first."""
         return self.distance, not self.same_form
 
     @property
     def parameters(self) -> Parameters:
-        """What the candidate was built with."""
+        """The sizes and options of the candidate."""
         shape = self.candidate.shape
         return Parameters(shape.ranks, shape.microbatches, shape.chunks, self.candidate.options)
 
 
 def compare_all(evidence: Evidence, arrangement: Arrangement) -> list[Compared]:
-    """Return the comparison with every candidate; those that need no search come first.
+    """Return the comparison with every candidate; candidates that need no search come first.
 
-    Of a large order, searches are only made until one candidate fits exactly, and only where the activations
-    that a rank kept are about those of the schedule.
+    For a large order, searches stop when one candidate fits exactly, and only schedules with about the measured peak
+    of activations are searched.
     """
     candidates = list_candidates(arrangement, evidence.microbatches, group_sizes(evidence))
     compared = [_compare(evidence, arrangement, each) for each in candidates if not each.searched]
     searched = [each for each in candidates if each.searched]
-    if evidence.action_count <= LARGE:
+    if evidence.action_count <= LARGE_ORDER_ACTIONS:
         return compared + [_compare(evidence, arrangement, each) for each in searched]
     for candidate in _likeliest_first(searched, evidence):
         if any(each.distance == 0 for each in compared):
@@ -73,31 +85,38 @@ def compare_all(evidence: Evidence, arrangement: Arrangement) -> list[Compared]:
 
 
 def _likeliest_first(searched: Sequence[Candidate], evidence: Evidence) -> list[Candidate]:
-    """Return those whose peak of activations is possible, the nearest one to the measured peak first."""
-    measured = max(most_in_flight(line) for line in evidence.lines.values())
-    possible = [each for each in searched if PEAK_FROM * measured <= each.peak <= PEAK_TO * measured]
+    """Return the candidates whose peak of activations is possible, the nearest to the measured peak first."""
+    measured = max(peak_activations(order) for order in evidence.orders.values())
+    possible = [
+        each for each in searched if MIN_PEAK_RATIO * measured <= each.peak <= MAX_PEAK_RATIO * measured
+    ]
     return sorted(possible, key=lambda each: abs(each.peak - measured))
 
 
-def why_equal(evidence: Evidence, first: Candidate, second: Candidate) -> str:
-    """Return why two candidates that fit a measured order equally well cannot be told apart by it."""
+def reason_for_equality(evidence: Evidence, first: Candidate, second: Candidate) -> str:
+    """Return why two candidates fit a measured order equally well.
+
+    The reasons are tried from the strongest: the two orders are the same; they differ only in actions of a sort that
+    the trace does not have (weight gradients, pairs); they differ only in actions that were lost.
+    """
     if _same(first, second, weights=True, paired=True):
         return SAME_ORDER
     if not evidence.weights and _same(first, second, weights=False, paired=True):
         return WEIGHTS_UNSEEN
     if not evidence.paired and _same(first, second, weights=evidence.weights, paired=False):
         return PAIRS_UNSEEN
-    return LOST
+    return ACTIONS_MISSING
 
 
 def _compare(evidence: Evidence, arrangement: Arrangement, candidate: Candidate) -> Compared:
-    theory = candidate.lines(weights=evidence.weights)
+    theory = candidate.encoded_orders(weights=evidence.weights)
+    # Duplicates and renumbered actions were corrected before the comparison, so they are added here.
     wrong = (
         evidence.repeated
         + evidence.renumbered
         + sum(
-            misplaced(evidence.lines[label], line, paired=evidence.paired)
-            for label, line in zip(arrangement.labels, theory, strict=True)
+            count_misplaced(evidence.orders[label], planned, paired=evidence.paired)
+            for label, planned in zip(arrangement.labels, theory, strict=True)
             if label is not None
         )
     )
@@ -106,10 +125,10 @@ def _compare(evidence: Evidence, arrangement: Arrangement, candidate: Candidate)
 
 
 def _same(first: Candidate, second: Candidate, *, weights: bool, paired: bool) -> bool:
-    def equal(one: Line, other: Line) -> bool:
-        return one.numbers == other.numbers and (not paired or one.pairs == other.pairs)
+    def equal(one: EncodedOrder, other: EncodedOrder) -> bool:
+        return one.codes == other.codes and (not paired or one.pairs == other.pairs)
 
     if first.shape.ranks != second.shape.ranks:
         return False
-    lines = zip(first.lines(weights=weights), second.lines(weights=weights), strict=True)
-    return all(starmap(equal, lines))
+    orders = zip(first.encoded_orders(weights=weights), second.encoded_orders(weights=weights), strict=True)
+    return all(starmap(equal, orders))

@@ -1,8 +1,9 @@
-"""All ways to match two rows of jobs with the fewest edits: what was done, and what should have been.
+"""All alignments of two sequences of actions, observed and planned, with the fewest edits.
 
-An edit is an action that no job was, or a job that is none of the actions. Dynamic programming in a band of diagonals
-that grows until the best path cannot leave it (E. Ukkonen, Algorithms for approximate string matching, Information and
-Control 64, 1985), from both ends, so that it is known of every cell whether a path with the fewest edits crosses it.
+An edit is a planned action that was not observed (lost), or an observed action that was not planned (extra). The
+alignments are found by dynamic programming in a band of diagonals, which grows until the best path cannot leave it
+(E. Ukkonen, Algorithms for approximate string matching, Information and Control 64, 1985). The edits are counted from
+both ends, which shows for each cell whether a path with the fewest edits crosses it.
 """
 
 from __future__ import annotations
@@ -17,25 +18,26 @@ Fits = Callable[[int, int], bool]
 
 
 class Pair(NamedTuple):
-    """NumberedAction `seen` is action `place`."""
+    """Observed action number `seen` is planned action number `place`."""
 
     seen: int
     place: int
 
 
 class EditPaths:
-    """The paths through a band of cells, and the fewest edits from either end of both rows to each cell.
+    """The paths through a band of cells, and the fewest edits from either end of both sequences to each cell.
 
-    Cell (i, j) lies behind i jobs and j actions. Row i of the band holds the cells from j = i + `low` on.
+    Cell (i, j) is after i observed and j planned actions. Row i of the band has the cells from j = i + `low` on, so
+    index d of a row is diagonal `low` + d and a match stays at index d from one row to the next.
     """
 
     def __init__(self, fits: Fits, sizes: tuple[int, int], reach: int) -> None:
-        jobs, actions = self.sizes = sizes
-        self.low = min(0, actions - jobs) - reach
-        self.width = abs(actions - jobs) + 2 * reach + 1
+        observed, planned = self.sizes = sizes
+        self.low = min(0, planned - observed) - reach
+        self.width = abs(planned - observed) + 2 * reach + 1
         self.fits = [
-            [0 <= j < actions and fits(i, j) for j in range(i + self.low, i + self.low + self.width)]
-            for i in range(jobs)
+            [0 <= j < planned and fits(i, j) for j in range(i + self.low, i + self.low + self.width)]
+            for i in range(observed)
         ]
         self.before = self._forwards()
         self.after = self._backwards()
@@ -59,18 +61,20 @@ class EditPaths:
         return row
 
     def _backwards(self) -> list[list[int]]:
-        jobs = self.sizes[0]
+        observed = self.sizes[0]
         rows: list[list[int]] = []
-        for i in range(jobs, -1, -1):
-            below, fits = (rows[-1], self.fits[i]) if i < jobs else ([FAR] * self.width, [False] * self.width)
+        for i in range(observed, -1, -1):
+            below, fits = (
+                (rows[-1], self.fits[i]) if i < observed else ([FAR] * self.width, [False] * self.width)
+            )
             rows.append(self._row_from_below(i, below, fits))
         return rows[::-1]
 
     def _row_from_below(self, i: int, below: list[int], fits: list[bool]) -> list[int]:
-        jobs, actions = self.sizes
+        observed, planned = self.sizes
         row, right = [FAR] * self.width, FAR
         for d in reversed(self._inside(i)):
-            best = right + 1 if i < jobs or i + self.low + d < actions else 0
+            best = right + 1 if i < observed or i + self.low + d < planned else 0
             if fits[d] and below[d] < best:
                 best = below[d]
             if d and below[d - 1] + 1 < best:
@@ -79,13 +83,13 @@ class EditPaths:
         return row
 
     def _inside(self, i: int) -> range:
-        """Return which cells of a row there are: from 0 to all actions."""
+        """Return the cells of a row with j from 0 to the number of planned actions."""
         first = max(0, -i - self.low)
         return range(first, max(first, min(self.width, self.sizes[1] - i - self.low + 1)))
 
     @property
     def edits(self) -> int:
-        """The fewest edits of all."""
+        """The fewest edits of any alignment."""
         return self.after[0][-self.low]
 
     def edits_before(self, pair: Pair) -> int:
@@ -93,7 +97,7 @@ class EditPaths:
         return self.before[pair.seen][pair.place - pair.seen - self.low]
 
     def pairs(self, seen: int) -> list[Pair]:
-        """Return what a job is on any path with the fewest edits."""
+        """Return the planned actions that an observed one is matched to on some path with the fewest edits."""
         before = self.before[seen]
         after = self.after[seen + 1]
         return [
@@ -103,21 +107,22 @@ class EditPaths:
         ]
 
     def may_be_extra(self, seen: int) -> bool:
-        """Tell whether a job is extra on any path with the fewest edits."""
+        """Return whether an observed action is extra on some path with the fewest edits."""
         before, after = self.before[seen], self.after[seen + 1]
         return any(before[d] + 1 + after[d - 1] == self.edits for d in range(1, self.width))
 
 
 def find_paths(fits: Fits, sizes: tuple[int, int], most_edits: int) -> EditPaths | None:
-    """Return the paths with the fewest edits, None where these are more than `most_edits`.
+    """Return the paths with the fewest edits, None if these are more than `most_edits`.
 
-    `fits` tells whether a job may be an action, `sizes` are the numbers of jobs and of actions.
-
-    A path with that many edits beyond the difference in length strays from the outer diagonals by at most half
-    of them, so a band whose reach is as large holds all of them.
+    `fits(i, j)` is whether observed action i may be planned action j; `sizes` are the numbers of observed and planned
+    actions.
     """
     difference = abs(sizes[0] - sizes[1])
     reach = FIRST_REACH
+    # Each edit moves a path by one diagonal, so a path with e edits beyond the difference in length leaves the outer
+    # diagonals by at most e / 2: a band with that reach contains all of them. Doubling costs at most twice the last
+    # band.
     while difference <= most_edits:
         paths = EditPaths(fits, sizes, reach)
         if paths.edits <= most_edits and (paths.edits - difference) // 2 <= reach:

@@ -1,7 +1,7 @@
-"""What a measured order says before it is compared with any schedule.
+"""The properties of a measured order that do not depend on any schedule.
 
-How many micro-batches ran, whether weight gradients and overlapped pairs were seen, which stages each rank
-holds, how long the groups of an interleaved schedule are, and what is wrong with the order.
+These are the number of micro-batches, whether weight gradients and overlapped pairs were recorded, the stages of each
+rank, the group sizes of an interleaved schedule, and the faults of the order.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stagescope.schedules.action import Action, read_actions
-from stagescope.schedules.recognition.lines import F, Line, action_of, number_of, write_line
+from stagescope.schedules.recognition.encoding import EncodedOrder, F, decode, encode, encode_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MeasuredOrders = Mapping[int, Sequence["Action | str"]]
 
-STRAY_SHARE = 1 / 8
-"""A rank holds a stage if it runs at least this share of the stage's jobs; else these are strays."""
+MIN_STAGE_FRACTION = 1 / 8
+"""A rank holds a stage if it runs at least this fraction of the actions of the stage; fewer are stray actions."""
 
-FAULTS_SHOWN = 5
+MAX_FAULTS = 5
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A measured order, read.
+    """A measured order with its properties.
 
-    `actions` are the orders as given; `lines` the jobs of each rank that ran any, duplicates left out; `held`
-    the stages of each rank. `weights` and `paired` tell whether W apart from B, and overlapped pairs, were seen
-    at all. `repeated` counts the duplicates, `renumbered` the jobs of ranks that numbered theirs from elsewhere
-    than 0. `faults` are sentences, the first few of each sort.
+    `actions` are the orders as given; `orders` the encoded actions of each rank that has any, without duplicates;
+    `held` the stages of each rank. `weights` is whether any W was recorded apart from its B, `paired` whether any
+    overlapped pair was. `repeated` counts the duplicates, `renumbered` the actions of ranks that do not count their
+    micro-batches from 0. `faults` are sentences, the first few of each sort.
     """
 
     actions: dict[int, list[Action]]
-    lines: dict[int, Line]
+    orders: dict[int, EncodedOrder]
     held: dict[int, frozenset[int]]
     microbatches: int
     weights: bool
@@ -47,77 +47,98 @@ class Evidence:
 
     @property
     def action_count(self) -> int:
-        """How many jobs were read, duplicates too, each W apart from its B where any is."""
-        return sum(len(line.numbers) for line in self.lines.values()) + self.repeated
+        """The number of actions including duplicates; a B counts as two if any W was recorded."""
+        return sum(len(order.codes) for order in self.orders.values()) + self.repeated
 
 
-def read_evidence(orders: MeasuredOrders) -> Evidence:
-    """Return what the orders of all ranks together say; raises ScheduleError for a word that is no action."""
-    parsed = {rank: read_actions(actions) for rank, actions in orders.items()}
+def read_evidence(measured: MeasuredOrders) -> Evidence:
+    """Return the properties of the orders of all ranks; raises ScheduleError for text that is not an action."""
+    parsed = {rank: read_actions(actions) for rank, actions in measured.items()}
+    # One W anywhere means that the trace separates weight gradients. Then a full B must count as I and W on all ranks,
+    # or ranks that fuse the two would look as if half of their backward were missing.
     weights = any(
-        job.kind == "W" for actions in parsed.values() for action in actions for job in action.parts
+        part.kind == "W" for actions in parsed.values() for action in actions for part in action.parts
     )
-    written = {rank: write_line(actions, weights=weights) for rank, actions in parsed.items() if actions}
-    lines = {rank: Line(list(dict.fromkeys(line.numbers)), line.pairs) for rank, line in written.items()}
-    microbatches = count_microbatches(lines.values())
-    lines, faults, renumbered = _renumber(lines, microbatches)
-    held = _held(lines)
+    encoded = {rank: encode_order(actions, weights=weights) for rank, actions in parsed.items() if actions}
+    # `dict.fromkeys` keeps the first occurrence of each action, in order.
+    orders = {
+        rank: EncodedOrder(list(dict.fromkeys(order.codes)), order.pairs) for rank, order in encoded.items()
+    }
+    microbatches = count_microbatches(orders.values())
+    orders, faults, renumbered = _renumber(orders, microbatches)
+    held = _held_stages(orders)
     return Evidence(
         actions=parsed,
-        lines=lines,
+        orders=orders,
         held=held,
         microbatches=microbatches,
         weights=weights,
-        paired=any(line.pairs for line in lines.values()),
-        repeated=sum(len(written[rank].numbers) - len(line.numbers) for rank, line in lines.items()),
+        paired=any(order.pairs for order in orders.values()),
+        repeated=sum(len(encoded[rank].codes) - len(order.codes) for rank, order in orders.items()),
         renumbered=renumbered,
         faults=(
-            *_some(f"rank {rank} is empty" for rank, actions in orders.items() if not actions),
-            *_some(_twice(written)),
+            *_first_few(f"rank {rank} is empty" for rank, actions in measured.items() if not actions),
+            *_first_few(_repetitions(encoded)),
             *faults,
-            *_some(_out_of_range(lines, microbatches)),
-            *_some(_strays(lines, held)),
+            *_first_few(_out_of_range(orders, microbatches)),
+            *_first_few(_strays(orders, held)),
         ),
     )
 
 
-def count_microbatches(lines: Iterable[Line]) -> int:
-    """Return how many micro-batches ran; the last ones only count with half the jobs that others have."""
-    jobs = Counter(action_of(number).microbatch for line in lines for number in line.numbers)
-    if not jobs:
+def count_microbatches(orders: Iterable[EncodedOrder]) -> int:
+    """Return the number of micro-batches, one more than the largest index with enough actions.
+
+    An index counts if it has at least half of the median number of actions per micro-batch. Otherwise a single
+    misread number, such as F0.907, would make all schedules far longer than the measured order.
+    """
+    counts = Counter(decode(code).microbatch for order in orders for code in order.codes)
+    if not counts:
         return 0
-    usual = sorted(jobs.values())[(len(jobs) - 1) // 2]
-    return 1 + max(microbatch for microbatch, count in jobs.items() if 2 * count >= usual)
+    median = sorted(counts.values())[(len(counts) - 1) // 2]
+    return 1 + max(microbatch for microbatch, count in counts.items() if 2 * count >= median)
 
 
 def group_sizes(evidence: Evidence) -> list[int]:
-    """Return how many micro-batches go through a rank's first chunk before the next one's turn, likeliest first."""
-    votes = Counter(_first_run(line, min(evidence.held[rank])) for rank, line in evidence.lines.items())
+    """Return up to three possible group sizes of an interleaved schedule, most frequent first.
+
+    Each rank votes with the number of micro-batches that go through its first chunk before another chunk has its turn.
+    """
+    votes = Counter(_first_run(order, min(evidence.held[rank])) for rank, order in evidence.orders.items())
     return [size for size, _ in votes.most_common(3) if size]
 
 
-def _first_run(line: Line, stage: int) -> int:
+def _first_run(order: EncodedOrder, stage: int) -> int:
+    """Return one more than the last micro-batch of a stage before the first forward of another stage."""
     last = -1
-    for job in map(action_of, line.numbers):
-        if job.kind == F:
-            if job.stage != stage:
+    for action in map(decode, order.codes):
+        if action.kind == F:
+            if action.stage != stage:
                 break
-            last = job.microbatch
+            last = action.microbatch
     return last + 1
 
 
-def _renumber(lines: dict[int, Line], microbatches: int) -> tuple[dict[int, Line], list[str], int]:
-    """Return the lines with each stage's jobs of a kind counted from 0 where a rank counts them from elsewhere."""
-    renumbered: dict[int, Line] = {}
+def _renumber(
+    orders: dict[int, EncodedOrder], microbatches: int
+) -> tuple[dict[int, EncodedOrder], list[str], int]:
+    """Return the orders with all micro-batches counted from 0, the faults, and the number of changed actions.
+
+    torch 2.13 itself does this: its list for 1F1B numbers the forwards of the last rank from 1 to m
+    (docs/schedules.md). The sequence is still right, so the order is compared with corrected numbers.
+    `Evidence.renumbered` keeps the recognizer from naming a schedule on this basis.
+    """
+    renumbered: dict[int, EncodedOrder] = {}
     faults: list[str] = []
     changed = 0
-    for rank, line in lines.items():
-        shifts = _shifts(line, microbatches)
-        changed += sum(number_of(*job) in shifts for job in map(action_of, line.numbers))
-        jobs = [shifts.get(number, number) for number in line.numbers]
-        renumbered[rank] = Line(jobs, {shifts.get(f, f): shifts.get(b, b) for f, b in line.pairs.items()})
+    for rank, order in orders.items():
+        shifts = _shifts(order, microbatches)
+        changed += sum(code in shifts for code in order.codes)
+        codes = [shifts.get(code, code) for code in order.codes]
+        pairs = {shifts.get(f, f): shifts.get(b, b) for f, b in order.pairs.items()}
+        renumbered[rank] = EncodedOrder(codes, pairs)
         if shifts:
-            first = action_of(next(iter(shifts)))
+            first = decode(next(iter(shifts)))
             count = len(shifts)
             faults.append(
                 f"rank {rank} counts {'FBW'[first.kind]}{first.stage} from {first.microbatch} "
@@ -126,66 +147,68 @@ def _renumber(lines: dict[int, Line], microbatches: int) -> tuple[dict[int, Line
     return renumbered, faults, changed
 
 
-def _shifts(line: Line, microbatches: int) -> dict[int, int]:
-    """Return old and new numbers of the first kind of a stage whose micro-batches are out of range as a row."""
-    rows: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for job in map(action_of, line.numbers):
-        rows[job.kind, job.stage].append(job.microbatch)
-    for (kind, stage), row in rows.items():
-        first = min(row)
-        if max(row) >= microbatches == len(row) and sorted(row) == list(range(first, first + len(row))):
-            return {number_of(kind, stage, i): number_of(kind, stage, i - first) for i in sorted(row)}
+def _shifts(order: EncodedOrder, microbatches: int) -> dict[int, int]:
+    """Return old to new codes for the first kind and stage with contiguous micro-batches that exceed the range.
+
+    Only a complete and contiguous run is shifted: anything else may be single misread numbers, which are faults.
+    """
+    runs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for action in map(decode, order.codes):
+        runs[action.kind, action.stage].append(action.microbatch)
+    for (kind, stage), run in runs.items():
+        first = min(run)
+        if max(run) >= microbatches == len(run) and sorted(run) == list(range(first, first + len(run))):
+            return {encode(kind, stage, i): encode(kind, stage, i - first) for i in sorted(run)}
     return {}
 
 
-def _held(lines: dict[int, Line]) -> dict[int, frozenset[int]]:
-    by_rank = {
-        rank: Counter(action_of(number).stage for number in line.numbers) for rank, line in lines.items()
-    }
+def _held_stages(orders: dict[int, EncodedOrder]) -> dict[int, frozenset[int]]:
+    """Return the stages of each rank, without those of which it runs only stray actions."""
+    by_rank = {rank: Counter(decode(code).stage for code in order.codes) for rank, order in orders.items()}
     total: Counter[int] = Counter()
     for stages in by_rank.values():
         total.update(stages)
     return {
-        rank: frozenset(stage for stage, jobs in stages.items() if jobs >= STRAY_SHARE * total[stage])
+        rank: frozenset(
+            stage for stage, count in stages.items() if count >= MIN_STAGE_FRACTION * total[stage]
+        )
         for rank, stages in by_rank.items()
     }
 
 
-def _twice(written: dict[int, Line]) -> Iterator[str]:
-    for rank, line in written.items():
-        repeated = Counter(line.numbers) if len(set(line.numbers)) < len(line.numbers) else Counter()
+def _repetitions(encoded: dict[int, EncodedOrder]) -> Iterator[str]:
+    for rank, order in encoded.items():
+        repeated = Counter(order.codes) if len(set(order.codes)) < len(order.codes) else Counter()
         yield from (
-            f"rank {rank} runs {_shown(number)} {count} times"
-            for number, count in repeated.items()
-            if count > 1
+            f"rank {rank} runs {_text(code)} {count} times" for code, count in repeated.items() if count > 1
         )
     where: dict[int, int] = {}
-    for rank, line in written.items():
-        for number in set(line.numbers):
-            if where.setdefault(number, rank) != rank:
-                yield f"{_shown(number)} runs on rank {where[number]} and on rank {rank}"
+    for rank, order in encoded.items():
+        for code in set(order.codes):
+            if where.setdefault(code, rank) != rank:
+                yield f"{_text(code)} runs on rank {where[code]} and on rank {rank}"
 
 
-def _out_of_range(lines: dict[int, Line], microbatches: int) -> Iterator[str]:
-    for rank, line in lines.items():
-        for number in line.numbers:
-            if action_of(number).microbatch >= microbatches:
-                yield f"rank {rank}, {_shown(number)}: micro-batches are 0 to {microbatches - 1}"
+def _out_of_range(orders: dict[int, EncodedOrder], microbatches: int) -> Iterator[str]:
+    for rank, order in orders.items():
+        for code in order.codes:
+            if decode(code).microbatch >= microbatches:
+                yield f"rank {rank}, {_text(code)}: micro-batches are 0 to {microbatches - 1}"
 
 
-def _strays(lines: dict[int, Line], held: dict[int, frozenset[int]]) -> Iterator[str]:
-    for rank, line in lines.items():
-        for number in line.numbers:
-            if action_of(number).stage not in held[rank]:
-                yield f"rank {rank}, {_shown(number)}: the stage belongs to another rank"
+def _strays(orders: dict[int, EncodedOrder], held: dict[int, frozenset[int]]) -> Iterator[str]:
+    for rank, order in orders.items():
+        for code in order.codes:
+            if decode(code).stage not in held[rank]:
+                yield f"rank {rank}, {_text(code)}: the stage belongs to another rank"
 
 
-def _shown(number: int) -> str:
-    return str(action_of(number))
+def _text(code: int) -> str:
+    return str(decode(code))
 
 
-def _some(sentences: Iterable[str]) -> list[str]:
-    """Return the first few sentences, and how many more there are."""
+def _first_few(sentences: Iterable[str]) -> list[str]:
+    """Return the first few sentences, and one that counts the rest."""
     every = list(sentences)
-    more = len(every) - FAULTS_SHOWN
-    return [*every[:FAULTS_SHOWN], *([f"{more} more like this"] if more > 0 else [])]
+    more = len(every) - MAX_FAULTS
+    return [*every[:MAX_FAULTS], *([f"{more} more like this"] if more > 0 else [])]

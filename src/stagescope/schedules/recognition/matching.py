@@ -1,9 +1,10 @@
-"""Which action of its order each job of a rank was, where jobs are lost, stand extra, or say no number.
+"""Matching of observed actions with the actions of a known order, if some are lost, extra or not fully labeled.
 
-1. The fewest edits decide: an edit is a job of the order that was not seen (lost) or a job seen that the order
-   does not have (extra). What a job says of itself is hard evidence: it is never matched against it.
-2. Where several matches need the fewest edits (one of several like neighbours was lost), the time that each
-   leaves unexplained decides, where it does so clearly. Else exactly those jobs stay without an action.
+1. The fewest edits decide. An edit is a planned action that was not observed (lost), or an observed action that was not
+   planned (extra). Labels are hard evidence: an action is never matched against its own label.
+2. If several matches need the fewest edits (one of several equal neighbors was lost), the time that each of them leaves
+   unexplained decides, provided that the difference is clear. Otherwise exactly these actions remain without a match:
+   a wrong micro-batch number would shift every later conclusion, a missing one does not.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ Key = TypeVar("Key")
 
 
 class Mark(NamedTuple):
-    """A job as it says of itself, or as the order has it; None stands for what is not said.
+    """The known properties of an observed or planned action; None means unknown.
 
-    `sort` is whatever tells jobs apart for certain, such as forward and backward.
+    `sort` is any property that is always known, such as forward or backward.
     """
 
     sort: str
@@ -33,7 +34,7 @@ class Mark(NamedTuple):
     microbatch: int | None = None
 
     def fits(self, expected: Mark) -> bool:
-        """Tell whether this may be the expected one: no known value differs."""
+        """Return whether this may be the expected action: no known value differs."""
         return (
             self.sort == expected.sort
             and (self.chunk is None or expected.chunk is None or self.chunk == expected.chunk)
@@ -46,26 +47,26 @@ class Mark(NamedTuple):
 
 
 class Clues(Protocol):
-    """What times say about a match; both numbers are nanoseconds."""
+    """Evidence from times about a match, in nanoseconds."""
 
     @property
     def margin_ns(self) -> int:
-        """How much less time a match must leave unexplained than the next one, per lost job, to be believed."""
+        """How much less time a match must leave unexplained than the next best one, per lost action, to be accepted."""
 
     def unexplained_ns(self, seen: int, place: int, first_lost: int) -> int:
-        """Return the time left unexplained if job `seen` is action `place`.
+        """Return the time left unexplained if observed action `seen` is planned action `place`.
 
-        The actions from `first_lost` to before `place` were lost between job `seen` - 1 and it. `seen` is the
-        number of jobs, and `place` that of actions, for what was lost after the last job.
+        The planned actions from `first_lost` to before `place` were lost between observed actions `seen` - 1 and
+        `seen`. For losses after the last observed action, `seen` and `place` are the numbers of all actions.
         """
 
 
 class Match(NamedTuple):
-    """Per job seen the index of its action, None where it is extra or cannot be told.
+    """Per observed action the index of its planned action, None if it is extra or ambiguous.
 
-    `extra` are the jobs that the order does not have, `ambiguous` those that could be one of several actions,
-    `lost` the actions that no job was, `edits` the number of lost actions and extra jobs; the ambiguous ones'
-    share in `edits` is certain, their share in `lost` is one of several possibilities.
+    `extra` are the observed actions that were not planned, `ambiguous` the observed actions that could be one of
+    several planned ones, `lost` the planned actions that were not observed, `edits` the number of lost and extra
+    actions. The contribution of ambiguous actions to `edits` is certain; to `lost` it is one of several possibilities.
     """
 
     places: tuple[int | None, ...]
@@ -78,7 +79,7 @@ class Match(NamedTuple):
 def match(
     seen: Sequence[Mark], expected: Sequence[Mark], *, most_edits: int, clues: Clues | None = None
 ) -> Match | None:
-    """Return which action each job was, None where that would take more than `most_edits` edits.
+    """Return the planned action of each observed one, None if that takes more than `most_edits` edits.
 
     >>> order = [Mark("F", microbatch=j) for j in (0, 1)] + [Mark("B", microbatch=j) for j in (0, 1)]
     >>> match([Mark("F", microbatch=1), Mark("B"), Mark("B")], order, most_edits=1)
@@ -89,24 +90,24 @@ def match(
     if len(seen) == len(expected) and all(map(Mark.fits, seen, expected)):
         return Match(tuple(range(len(seen))), (), (), (), 0)
 
-    def fits(job: int, action: int) -> bool:
-        return seen[job].fits(expected[action])
+    def fits(observed: int, planned: int) -> bool:
+        return seen[observed].fits(expected[planned])
 
     paths = find_paths(fits, (len(seen), len(expected)), most_edits)
     return None if paths is None else _decide(paths, clues)
 
 
 def _decide(paths: EditPaths, clues: Clues | None) -> Match:
-    """Return the match, taken apart at the jobs that are the same action on every path."""
-    jobs, actions = paths.sizes
-    pairs = [paths.pairs(i) for i in range(jobs)]
+    """Return the match, decided separately between the actions that are the same on every path."""
+    observed, planned = paths.sizes
+    pairs = [paths.pairs(i) for i in range(observed)]
     certain = [found[0] for i, found in enumerate(pairs) if len(found) == 1 and not paths.may_be_extra(i)]
-    places: list[int | None] = [None] * jobs
+    places: list[int | None] = [None] * observed
     ambiguous: list[int] = []
     taken: set[int] = set()
     extra: set[int] = set()
     start = Pair(-1, -1)
-    for end in (*certain, Pair(jobs, actions)):
+    for end in (*certain, Pair(observed, planned)):
         stretch = _Stretch(start, end, [pair for i in range(start.seen + 1, end.seen) for pair in pairs[i]])
         best, sure = stretch.decide(paths, clues)
         for pair in best:
@@ -116,15 +117,15 @@ def _decide(paths: EditPaths, clues: Clues | None) -> Match:
         ambiguous += sorted(inside - sure)
         extra |= (inside & sure) - {pair.seen for pair in best}
         start = end
-        if end.seen < jobs:
+        if end.seen < observed:
             places[end.seen] = end.place
             taken.add(end.place)
-    lost = tuple(j for j in range(actions) if j not in taken)
+    lost = tuple(j for j in range(planned) if j not in taken)
     return Match(tuple(places), lost, tuple(sorted(extra)), tuple(ambiguous), paths.edits)
 
 
 class _Edge(NamedTuple):
-    """From one matched job to the next, with what lies between them extra or lost."""
+    """From one matched pair to the next; all actions between them are extra or lost."""
 
     start: Pair
     end: Pair
@@ -132,13 +133,17 @@ class _Edge(NamedTuple):
 
 
 class _Stretch:
-    """The jobs between two that are certain, and all ways to match them with the fewest edits."""
+    """The actions between two certain pairs, and all ways to match them with the fewest edits."""
 
     def __init__(self, start: Pair, end: Pair, pairs: list[Pair]) -> None:
         self.start, self.end, self.pairs = start, end, pairs
 
     def decide(self, paths: EditPaths, clues: Clues | None) -> tuple[list[Pair], set[int]]:
-        """Return the best way, and the jobs of which it is known for sure what they are, or that they are extra."""
+        """Return the best pairs, and the observed actions for which a match, or that they are extra, is certain.
+
+        For each observed action, the best total time of every possible match is compared with the second best. This is
+        a shortest path over the pairs from both ends, so each edge is looked at twice.
+        """
         inside = range(self.start.seen + 1, self.end.seen)
         if not inside or not self.pairs:
             return [], set(inside)
@@ -146,7 +151,7 @@ class _Stretch:
         before_ns, best = self._shortest(into)
         after_ns = self._to_the_end(into)
         lost = self.end.place - self.start.place - (self.end.seen - self.start.seen)
-        # Each lost job may have been shorter or longer than usual: the more, the farther apart chance can lead.
+        # Each lost action may have been shorter or longer than usual, so chance differences grow with their number.
         margin_ns = max(clues.margin_ns * max(lost, 1), 1) if clues else 1
         totals: dict[int, dict[int | None, int]] = defaultdict(dict)
         for edge in (edge for edges in into.values() for edge in edges):
@@ -163,12 +168,13 @@ class _Stretch:
         return best, sure
 
     def _edges(self, paths: EditPaths, clues: Clues | None) -> dict[Pair, list[_Edge]]:
-        """Return the edges that lead to each pair, those of `pairs` in order and the end last."""
+        """Return the edges that lead to each pair, in the order of `pairs` with the end last."""
         into: dict[Pair, list[_Edge]] = {}
         reached = [self.start]
         total = paths.edits_before(self.end)
         for end in (*self.pairs, self.end):
             edits = total if end == self.end else paths.edits_before(end)
+            # An edge skips at most `edits` observed actions, so pairs further back cannot lead here.
             near = takewhile(lambda each, end=end: end.seen - each.seen - 1 <= paths.edits, reversed(reached))  # type: ignore[misc]
             edges = [_Edge(each, end, 0) for each in near if _leads(each, end, edits, paths)]
             if clues:
@@ -182,7 +188,7 @@ class _Stretch:
         return into
 
     def _shortest(self, into: dict[Pair, list[_Edge]]) -> tuple[dict[Pair, int], list[Pair]]:
-        """Return the least unexplained time up to each pair, and the pairs of the best way."""
+        """Return the least unexplained time up to each pair, and the pairs of the best path."""
         before_ns = {self.start: 0}
         came: dict[Pair, Pair] = {}
         for end, edges in into.items():
@@ -207,7 +213,7 @@ class _Stretch:
 
 
 def _leads(start: Pair, end: Pair, edits: int, paths: EditPaths) -> bool:
-    """Tell whether a path with the fewest edits goes from one pair to the other with no pair between."""
+    """Return whether a path with the fewest edits goes from one pair to the next without a pair between."""
     extra, lost = end.seen - start.seen - 1, end.place - start.place - 1
     if extra < 0 or lost < 0:
         return False
@@ -216,5 +222,5 @@ def _leads(start: Pair, end: Pair, edits: int, paths: EditPaths) -> bool:
 
 
 def _lower(values: dict[Key, int], key: Key, value: int) -> None:
-    """Keep the smaller value of a key."""
+    """Lower the value of a key to `value` if that is smaller."""
     values[key] = min(value, values.get(key, FAR))

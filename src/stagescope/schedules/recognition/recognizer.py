@@ -1,13 +1,14 @@
-"""Which schedule a measured order is: all ranks together against every order that the catalog can build.
+"""Recognition of the schedule of a measured order, by comparison with every order that the catalog can build.
 
-1. Read the evidence: micro-batches, stages per rank, whether weight gradients and pairs were seen, faults.
-2. Build every order of the catalog with that placement and these sizes.
-3. Compare on the jobs that were measured: the distance is the share of them that stand elsewhere.
-4. Give the nearest its name, unless it is too far, another is nearly as near, or what would tell two
-   schedules apart is just what is missing. What searches find from costs is recognized by what all such
-   orders have (`search_traits`).
+1. Read the evidence: micro-batches, stages per rank, whether weight gradients and pairs were recorded, faults.
+2. Build every order of the catalog with this placement and these sizes.
+3. Compare the measured actions: the distance is the fraction of them at other positions.
+4. Return the name of the nearest schedule, unless it is too far, another one is nearly as near, or only missing actions
+   would decide between two schedules. Orders that a search found for unknown costs are recognized by the traits that
+   all of them share (`search_traits`).
 
-docs/recognition.md has the limits and the ambiguities that are proved.
+An order without a clear match is called unknown, never named after the next best schedule: predictions for a wrong
+schedule are worse than none. docs/recognition.md has the limits and the proven ambiguities.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.schedules.placement import stage_count
-from stagescope.schedules.recognition import wording
+from stagescope.schedules.recognition import sentences
 from stagescope.schedules.recognition.arrangement import find_arrangements
-from stagescope.schedules.recognition.comparison import compare_all, why_equal
+from stagescope.schedules.recognition.comparison import compare_all, reason_for_equality
 from stagescope.schedules.recognition.evidence import read_evidence
 from stagescope.schedules.recognition.result import (
-    CLOSE,
-    LOST,
+    ACTIONS_MISSING,
+    NEARLY_AS_CLOSE,
     OTHER_COSTS,
     UNKNOWN,
     Alternative,
@@ -39,29 +40,29 @@ if TYPE_CHECKING:
     from stagescope.schedules.recognition.evidence import Evidence, MeasuredOrders
     from stagescope.schedules.recognition.result import Parameters
 
-FARTHEST = 0.05
-"""The largest distance at which an order still has the nearest schedule's name."""
+MAX_DISTANCE = 0.05
+"""The largest distance at which an order still gets the name of the nearest schedule."""
 
-NARROWEST = 0.05
-"""The smallest margin at which an order that is not exactly a schedule's has the nearest one's name."""
+MIN_MARGIN = 0.05
+"""The smallest margin to the next schedule at which an inexact order gets the name of the nearest one."""
 
-MOST_MISSING = 0.1
-"""The largest share of missing jobs at which an order can have a name."""
+MAX_MISSING_FRACTION = 0.1
+"""The largest fraction of missing actions at which an order can have a name."""
 
-ALIKE_SEARCHED = {
+NEIGHBORS_OF_SEARCHED = {
     "linear": ("1f1b", "eager-1f1b", "interleaved", "zb-h1", "zb-h2", "interleaved-zb", "zb-1p", "zb-2p"),
     "v": ("zb-v",),
 }
-"""Where one of these is nearest and none fits exactly, the order may be a search's for other costs."""
+"""If one of these is nearest and none fits exactly, the order may come from a search for other costs."""
 
 
 def recognize(orders: MeasuredOrders) -> Recognition:
-    """Return which schedule the measured orders of all ranks together are, or "unknown" and the nearest one.
+    """Return the schedule that the measured orders of all ranks follow, or "unknown" with the nearest one.
 
-    `orders` has one row of actions per rank, as `Action` or in its notation, in the order in which they ran.
-    Keys may be any numbers: a rank's place in the pipeline follows from its stages. Jobs may be missing, and
-    full backwards may stand for split ones; what cannot be told apart then is in `alternatives`. Raises
-    ScheduleError only for a word that is no action.
+    `orders` maps each rank to its actions in the order in which they ran, as `Action` or as text such as ``F0.3``. The
+    keys may be any numbers: the position of a rank in the pipeline follows from its stages. Actions may be missing, and
+    split backwards may be recorded as full ones; schedules that the rest does not distinguish are in `alternatives`.
+    Raises ScheduleError only for text that is not an action.
 
     >>> from stagescope.schedules import order
     >>> found = recognize(order("zb-h1", ranks=4, microbatches=8))
@@ -75,14 +76,14 @@ def recognize(orders: MeasuredOrders) -> Recognition:
     compared = [each for arrangement in arrangements for each in compare_all(evidence, arrangement)]
     if not compared:
         return _nothing_fits(evidence, arrangements)
-    return _decide(evidence, sorted(compared, key=lambda each: each.nearness))
+    return _decide(evidence, sorted(compared, key=lambda each: each.sort_key))
 
 
 def _nothing_fits(evidence: Evidence, arrangements: Sequence[Arrangement]) -> Recognition:
     if arrangements:
-        sentence = wording.no_schedule(arrangements, evidence.microbatches)
+        sentence = sentences.no_schedule(arrangements, evidence.microbatches)
     else:
-        sentence = wording.no_placement(evidence)
+        sentence = sentences.no_placement(evidence)
     return Recognition(UNKNOWN, None, 1.0, 0.0, "", 0.0, sentence, faults=_faults(evidence))
 
 
@@ -94,16 +95,17 @@ class _Verdict(NamedTuple):
 
 
 def _decide(evidence: Evidence, compared: Sequence[Compared]) -> Recognition:
-    """Return what the nearest ones make of an order; `compared` begins with the nearest."""
+    """Return the recognition from all comparisons; `compared` begins with the nearest."""
     best = compared[0]
     missing_fraction = _missing_fraction(evidence, best.arrangement)
-    sound = not evidence.renumbered and missing_fraction <= MOST_MISSING
+    # With too little or corrected evidence even a distance of 0 is no proof: the name is withheld.
+    sound = not evidence.renumbered and missing_fraction <= MAX_MISSING_FRACTION
     name, parameters, verdict, indistinct = _judge(evidence, compared, sound=sound)
     sentence = "; ".join([
-        wording.shape(best.arrangement, evidence.microbatches),
-        *wording.gaps(best.arrangement, evidence, missing_fraction),
+        sentences.shape(best.arrangement, evidence.microbatches),
+        *sentences.omissions(best.arrangement, evidence, missing_fraction),
         verdict,
-        *wording.others(indistinct),
+        *sentences.others(indistinct),
     ])  # fmt: skip
     return Recognition(
         name=name,
@@ -119,57 +121,62 @@ def _decide(evidence: Evidence, compared: Sequence[Compared]) -> Recognition:
 
 
 def _judge(evidence: Evidence, compared: Sequence[Compared], *, sound: bool) -> _Verdict:
-    """Return the nearest one's name, else that of a search that leaves such orders, else unknown."""
+    """Return the name of the nearest schedule, of a search that finds such orders, or unknown."""
     best = compared[0]
     indistinct = _indistinct(evidence, compared)
-    contested = any(each.reason in (LOST, CLOSE) and each.name != best.name for each in indistinct)
+    contested = any(
+        each.reason in (ACTIONS_MISSING, NEARLY_AS_CLOSE) and each.name != best.name for each in indistinct
+    )
     searches = _searches(evidence, best) if sound and best.distance else []
     if best.distance == 0:
         near = True
     elif any(each.name == best.name for each in searches):
-        near = False  # the same search, for other costs
+        near = False  # the search at unit costs is nearest: let the traits name it, without its unit-cost parameters
     else:
-        near = best.distance <= FARTHEST and best.same_form
+        near = best.distance <= MAX_DISTANCE and best.same_form
     if sound and near and not contested:
-        sentence = wording.close(best.name, best.distance) if best.distance else wording.exact(best.name)
+        sentence = sentences.close(best.name, best.distance) if best.distance else sentences.exact(best.name)
         return _Verdict(best.name, best.parameters, sentence, indistinct + searches)
     if not searches:
-        return _Verdict(UNKNOWN, best.parameters, wording.unknown(best.name, best.distance), indistinct)
+        return _Verdict(UNKNOWN, best.parameters, sentences.unknown(best.name, best.distance), indistinct)
     name, parameters = searches[0][:2]
-    close = [Alternative(best.name, best.parameters, best.distance, CLOSE), *indistinct]
-    others = [each for each in close if each.name != name and best.distance <= FARTHEST]
-    sentence = wording.by_traits(name, best.name, best.distance)
+    close = [Alternative(best.name, best.parameters, best.distance, NEARLY_AS_CLOSE), *indistinct]
+    others = [each for each in close if each.name != name and best.distance <= MAX_DISTANCE]
+    sentence = sentences.by_traits(name, best.name, best.distance)
     return _Verdict(name, parameters, sentence, searches[1:] + others)
 
 
 def _indistinct(evidence: Evidence, compared: Sequence[Compared]) -> list[Alternative]:
-    """Return what the nearest one cannot be told from, with reasons."""
+    """Return the schedules that the evidence does not distinguish from the nearest one, with reasons."""
     best = compared[0]
     found: list[Alternative] = []
     for each in compared[1:]:
         reason = ""
         if each.distance == best.distance:
-            reason = why_equal(evidence, best.candidate, each.candidate)
-        if reason in ("", LOST) and best.distance:
-            reason = CLOSE if each.distance - best.distance < NARROWEST else ""
+            reason = reason_for_equality(evidence, best.candidate, each.candidate)
+        if reason in ("", ACTIONS_MISSING) and best.distance:
+            reason = NEARLY_AS_CLOSE if each.distance - best.distance < MIN_MARGIN else ""
         if reason:
             found.append(Alternative(each.name, each.parameters, each.distance, reason))
     return found
 
 
 def _searches(evidence: Evidence, best: Compared) -> list[Alternative]:
-    """Return the searched schedules that an order may be for other costs, where anything speaks for one."""
-    alike = ALIKE_SEARCHED.get(best.arrangement.placement, ())
-    if not evidence.weights or evidence.paired or evidence.repeated or best.name not in alike:
+    """Return the searched schedules that may have produced this order for other costs.
+
+    Without recorded W, or with pairs or repetitions, the traits cannot be checked.
+    """
+    neighbors = NEIGHBORS_OF_SEARCHED.get(best.arrangement.placement, ())
+    if not evidence.weights or evidence.paired or evidence.repeated or best.name not in neighbors:
         return []
-    lines = [evidence.lines[label] for label in best.arrangement.labels if label is not None]
-    names = names_by_traits(best.arrangement.placement, lines)
+    orders = [evidence.orders[label] for label in best.arrangement.labels if label is not None]
+    names = names_by_traits(best.arrangement.placement, orders)
     parameters = best.parameters._replace(options={})
     return [Alternative(name, parameters, best.distance, OTHER_COSTS) for name in names]
 
 
 def _margin(compared: Sequence[Compared], names: set[str]) -> float:
-    """Return how much farther the next schedule is; without one, how much farther one could be."""
+    """Return how much larger the distance of the next schedule is; without one, the largest distance 1 is used."""
     best = compared[0]
     return (
         next((each.distance for each in compared[1:] if each.name not in {best.name, *names}), 1.0)
@@ -184,7 +191,7 @@ def _missing_fraction(evidence: Evidence, arrangement: Arrangement) -> float:
 
 
 def _faults(evidence: Evidence) -> tuple[str, ...]:
-    """Return what is wrong with the order; if nothing was seen, what stops it from running at all."""
+    """Return the faults of the order; if none were found, the reason why it cannot run."""
     if evidence.faults:
         return evidence.faults
     try:

@@ -1,4 +1,4 @@
-"""What a measured order was recognized as, and the sentence that says why."""
+"""The result of a recognition, and the reasons for alternatives."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 
 SAME_ORDER = "it is the same order"
-WEIGHTS_UNSEEN = "it differs only in where weight gradients run, which this order does not show"
-PAIRS_UNSEEN = "it differs only in which actions overlap, which this order does not show"
-LOST = "it differs only in actions that are missing here"
-CLOSE = "it is nearly as close"
+WEIGHTS_UNSEEN = "it differs only in where weight gradients run, which were not recorded"
+PAIRS_UNSEEN = "it differs only in which actions overlap, which was not recorded"
+ACTIONS_MISSING = "it differs only in actions that are missing here"
+NEARLY_AS_CLOSE = "it is nearly as close"
 OTHER_COSTS = "its search may find this order for some costs"
 
 
 class Parameters(NamedTuple):
-    """What an order was built with; `options` holds those of `stagescope.schedules.order`.
+    """The arguments of `stagescope.schedules.order` that build an order.
 
-    Only options that were found are there: an interleaved schedule's group size, and what is not the default.
+    `options` has only recognized options: the group size of an interleaved schedule, and values other than the default.
     """
 
     ranks: int
@@ -31,7 +31,7 @@ class Parameters(NamedTuple):
 
 
 class Alternative(NamedTuple):
-    """A schedule that the order may be just as well, and why the evidence cannot tell."""
+    """Another schedule that the order may follow, and why the evidence does not decide."""
 
     name: str
     parameters: Parameters
@@ -41,14 +41,17 @@ class Alternative(NamedTuple):
 
 @dataclass(frozen=True)
 class Recognition:
-    """What a measured order is.
+    """The recognized schedule of a measured order.
 
-    `name` is a schedule of the catalog or "unknown"; `nearest` is the closest schedule either way (empty where
-    no placement fits) and `parameters` are its parameters. `distance` is the share of the measured actions that
-    stand elsewhere than in it, `margin` how much larger that share is for the next schedule that is not among
-    the alternatives. `missing_fraction` is the share of its actions that were not measured. `indistinct` are the
-    orders that fit as well, with reasons. `evidence` is a sentence for people, `faults` are sentences on what is
-    wrong with the order itself.
+    name              a schedule of the catalog, or "unknown"
+    parameters        the parameters of that schedule, or of the nearest one if the name is "unknown"
+    nearest           the closest schedule in either case; empty if no placement fits
+    distance          fraction of the measured actions at a different position than in the nearest schedule
+    margin            how much larger the distance of the next schedule is that is not among the alternatives
+    missing_fraction  fraction of the actions of the schedule that were not measured
+    evidence          a sentence that explains the result
+    indistinct        the orders that fit equally well, with reasons
+    faults            sentences on faults of the order itself
     """
 
     name: str
@@ -68,7 +71,7 @@ class Recognition:
 
     @property
     def alternatives(self) -> tuple[str, ...]:
-        """The other schedules that the evidence cannot tell from this one, each name once."""
+        """The names of other schedules that the evidence does not exclude, without repetition."""
         return tuple(dict.fromkeys(each.name for each in self.indistinct if each.name != self.name))
 
     def __str__(self) -> str:

@@ -1,9 +1,10 @@
-"""What every order has that was searched from costs, whatever the costs were.
+"""Traits that all searched orders share, whatever costs they were searched for.
 
-The searches of zero-bubble orders (zb-1p, zb-2p, and zb-v with costs) give other orders for other costs, so no
-list of orders holds them all. What they share: the actions of a kind run in the order of micro-batches; after the
-warm-up F and I take turns, nearly always; no rank keeps more activations than the search was allowed.
-Seen to hold for random costs to 8 ranks and 24 micro-batches, where at most a quarter of the turns are broken.
+The searches for zero-bubble orders (zb-1p, zb-2p, and zb-v with costs) find different orders for different costs, so
+no list can contain all of them. All of them have these traits: the actions of a kind run in the order of
+micro-batches; after the warm-up F and I alternate nearly always; no rank keeps more activations than the limit of the
+search. This was checked with random costs up to 8 ranks and 24 micro-batches, where F and I fail to alternate in at
+most a quarter of the turns.
 """
 
 from __future__ import annotations
@@ -11,36 +12,36 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.schedules.recognition.lines import F, I, W, action_of
+from stagescope.schedules.recognition.encoding import F, I, W, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from stagescope.schedules.recognition.lines import Line, NumberedAction
+    from stagescope.schedules.recognition.encoding import DecodedAction, EncodedOrder
 
-FEWEST_TURNS = 24
-"""Below this many turns on all ranks together, taking turns may be chance."""
+MIN_TURNS = 24
+"""With fewer turns on all ranks together, alternation may be a coincidence."""
 
-BROKEN_TURNS = 1 / 4
-"""The largest share of turns in which the same kind of action runs again."""
+MAX_BROKEN_FRACTION = 1 / 4
+"""The largest fraction of turns in which the same kind of action runs twice."""
 
 
 class Peak(NamedTuple):
-    """The most activations that a rank kept: at least, and at most if all that is missing was kept too."""
+    """Bounds of the peak activations of a rank; `most` assumes that all incomplete micro-batches were kept too."""
 
     least: int
     most: int
 
 
-def names_by_traits(placement: str, lines: Sequence[Line]) -> tuple[str, ...]:
-    """Return the searched schedules that an order has the traits of: none, one, or two that are as likely.
+def names_by_traits(placement: str, orders: Sequence[EncodedOrder]) -> tuple[str, ...]:
+    """Return the searched schedules whose traits an order has: none, one, or two that are equally likely.
 
-    `lines` show weight gradients; some actions may be missing.
+    `orders` include weight gradients; some actions may be missing.
     """
-    actions = [[action_of(number) for number in line.numbers] for line in lines]
-    if not all(_in_order(each) for each in actions) or not takes_turns(actions):
+    actions = [[decode(code) for code in order.codes] for order in orders]
+    if not all(_in_order(each) for each in actions) or not alternates(actions):
         return ()
-    ranks = len(lines)
+    ranks = len(orders)
     peaks = [peak(each) for each in actions]
     least, most = max(each.least for each in peaks), max(each.most for each in peaks)
     if placement == "v":
@@ -52,8 +53,8 @@ def names_by_traits(placement: str, lines: Sequence[Line]) -> tuple[str, ...]:
     return ("zb-2p",) if least > ranks else ()
 
 
-def takes_turns(ranks: Iterable[Sequence[NumberedAction]]) -> bool:
-    """Tell whether F and I take turns between a rank's first I and its last F, over all ranks."""
+def alternates(ranks: Iterable[Sequence[DecodedAction]]) -> bool:
+    """Return whether F and I alternate between the first I and the last F of a rank, over all ranks."""
     turns = broken = 0
     for actions in ranks:
         kinds = [action.kind for action in actions if action.kind != W]
@@ -62,14 +63,15 @@ def takes_turns(ranks: Iterable[Sequence[NumberedAction]]) -> bool:
             steady = list(pairwise(kinds[kinds.index(I) : end]))
             turns += len(steady)
             broken += sum(first == second for first, second in steady)
-    return turns >= FEWEST_TURNS and broken <= BROKEN_TURNS * turns
+    return turns >= MIN_TURNS and broken <= MAX_BROKEN_FRACTION * turns
 
 
-def peak(actions: Sequence[NumberedAction]) -> Peak:
-    """Return how many activations a rank keeps at most, each from its F to its W.
+def peak(actions: Sequence[DecodedAction]) -> Peak:
+    """Return the peak activations of a rank, each kept from its F to its W.
 
-    >>> from stagescope.schedules.recognition.lines import F, I, W, NumberedAction
-    >>> peak([NumberedAction(F, 0, 0), NumberedAction(F, 0, 1), NumberedAction(I, 0, 0), NumberedAction(W, 0, 0), NumberedAction(I, 0, 1)])
+    >>> from stagescope.schedules.recognition.encoding import F, I, W, DecodedAction
+    >>> actions = [(F, 0, 0), (F, 0, 1), (I, 0, 0), (W, 0, 0), (I, 0, 1)]
+    >>> peak([DecodedAction(*action) for action in actions])
     Peak(least=1, most=2)
     """
     started = {action[1:] for action in actions if action.kind == F}
@@ -82,8 +84,8 @@ def peak(actions: Sequence[NumberedAction]) -> Peak:
     return Peak(least, least + len({action[1:] for action in actions} - (started & ended)))
 
 
-def _in_order(actions: Sequence[NumberedAction]) -> bool:
-    """Tell whether the actions of each kind and stage run in the order of micro-batches."""
+def _in_order(actions: Sequence[DecodedAction]) -> bool:
+    """Return whether the actions of each kind and stage run in the order of micro-batches."""
     last: dict[tuple[int, int], int] = {}
     for action in actions:
         if action.microbatch < last.get(action[:2], 0):

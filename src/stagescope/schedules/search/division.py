@@ -1,13 +1,13 @@
-"""The same model cut into another number of stages: what each of them costs and keeps.
+"""Costs and activation sizes of a model that is divided into a different number of stages.
 
-Costs are measured on some cut of the model; a schedule to be tried may need another one. Values given one per
-stage are taken as the work of equal pieces of the model, in their order, each of them uniform inside: a stage
-of the new cut gets its share of every piece that it covers. A chunk of v on a rank so takes 1/v of what the
-rank's single stage took, and two measured chunks that become one stage cost their sum. One number for all
-stages is what one of `ranks` stages costs.
+Costs are measured on one division of the model into stages; a schedule to simulate may need another. Values per stage
+are taken as the work of equal pieces of the model, in order, each of them uniform: a stage of the new division gets
+its share of every piece that it covers. With v chunks per rank, a chunk therefore costs 1/v of the single stage of the
+rank, and two measured chunks that become one stage cost their sum. One number for all stages is the cost of one of
+`ranks` stages.
 
-What belongs to a boundary between stages and not to the work (hop, bandwidth, message bytes) is that of the
-piece in which the stage ends; it does not get smaller with the stages.
+Values of the boundary between two stages (hop, bandwidth, message bytes) are those of the piece in which the stage
+ends; they do not shrink with the stages.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ BOUNDARIES = ("hop", "bandwidth", "message_bytes")
 
 
 class ScaledSizes(NamedTuple):
-    """Activation sizes in whole numbers: `scale` of them are one of the unit that was asked in."""
+    """Activation sizes as integers in a smaller unit: `scale` of them make one of the original unit."""
 
     sizes: ActivationSizes
     scale: int
 
 
 def piece_count(costs: Costs, ranks: int) -> int:
-    """Return how many pieces of the model the costs speak of, `ranks` where they are the same for all."""
+    """Return the number of pieces in the costs, `ranks` if the costs are the same for all stages."""
     given = [getattr(costs, name) for name in (*ACTIONS, *WORK, *BOUNDARIES)]
     stages = [max(stage for stage, _ in each) + 1 for each in given if isinstance(each, Mapping) and each]
     lengths = [len(each) for each in given if isinstance(each, tuple)]
@@ -50,10 +50,10 @@ def piece_count(costs: Costs, ranks: int) -> int:
 
 
 def divide_costs(costs: Costs, ranks: int, stages: int) -> Costs:
-    """Return the costs of the same model cut into `stages` stages; sums over the model stay what they are.
+    """Return the costs of the same model divided into `stages` stages; sums over the model do not change.
 
-    Costs per micro-batch become their median per piece. Raises ScheduleError for costs of different numbers of
-    stages, and where those of a piece are not known for any micro-batch.
+    Costs per micro-batch become their median per piece. Raises ScheduleError for costs of different numbers of stages,
+    and for a piece without costs for any micro-batch.
 
     >>> divide_costs(Costs(forward=10, backward=20), ranks=2, stages=4).forward
     (5, 5, 5, 5)
@@ -63,7 +63,7 @@ def divide_costs(costs: Costs, ranks: int, stages: int) -> Costs:
     pieces = piece_count(costs, ranks)
     actions = action_costs(costs, pieces, _width(costs))
     work = dict(zip(ACTIONS, actions, strict=True))
-    # Where all parts are given nothing is derived any more: rounded shares need not add up action by action.
+    # All parts are given from here on, so nothing is derived again: rounded shares need not add up per action.
     shares: dict[str, Any] = {
         name: _rounded_shares(_medians(name, cells, pieces), stages) for name, cells in work.items()
     }
@@ -75,7 +75,7 @@ def divide_costs(costs: Costs, ranks: int, stages: int) -> Costs:
 
 
 def divide_sizes(sizes: ActivationSizes, ranks: int, stages: int) -> ScaledSizes:
-    """Return what each of `stages` stages keeps of a micro-batch, in whole numbers of a smaller unit.
+    """Return the activation sizes of each of `stages` stages, as integers in a smaller unit.
 
     >>> divide_sizes(ActivationSizes(), ranks=2, stages=4)
     ScaledSizes(sizes=ActivationSizes(activation=[1, 1, 1, 1], held_for_weight=None), scale=2)
@@ -87,25 +87,25 @@ def divide_sizes(sizes: ActivationSizes, ranks: int, stages: int) -> ScaledSizes
 
 
 def exact_shares(values: Sequence[int], stages: int) -> list[Fraction]:
-    """Return the shares of equal pieces that fall on each of `stages` equal stages.
+    """Return the sum of equal pieces that falls on each of `stages` equal stages.
 
     >>> [str(share) for share in exact_shares([1, 2, 3], 2)]
     ['2', '4']
     """
     sums = list(accumulate(values, initial=0))
-    until = [_until(sums, Fraction(stage * len(values), stages)) for stage in range(stages + 1)]
+    until = [_sum_until(sums, Fraction(stage * len(values), stages)) for stage in range(stages + 1)]
     return [after - before for before, after in pairwise(until)]
 
 
-def _until(sums: list[int], place: Fraction) -> Fraction:
-    """Return the sum of all pieces before a place, the one that it lies in by its part."""
-    whole = int(place)
-    rest = place - whole
+def _sum_until(sums: list[int], position: Fraction) -> Fraction:
+    """Return the sum of the pieces before a position, with the matching part of the piece that contains it."""
+    whole = int(position)
+    rest = position - whole
     return sums[whole] + rest * (sums[whole + 1] - sums[whole]) if rest else Fraction(sums[whole])
 
 
 def _rounded_shares(values: list[int] | None, stages: int) -> tuple[int, ...] | None:
-    """Return the shares in whole numbers, rounded so that they add up to the whole."""
+    """Return the shares as integers, rounded such that their sum is exact."""
     if values is None:
         return None
     until = [int(total) for total in accumulate(exact_shares(values, stages), initial=Fraction(0))]
@@ -120,14 +120,14 @@ def _at_ends(name: str, amount: PerStage | None, pieces: int, stages: int) -> Pe
 
 
 def _width(costs: Costs) -> int:
-    """Return how many micro-batches the costs speak of, 1 where they are the same for all."""
+    """Return the number of micro-batches in the costs, 1 if the costs are the same for all."""
     given = [getattr(costs, name) for name in ACTIONS]
     last = [microbatch for each in given if isinstance(each, Mapping) for _, microbatch in each]
     return max(last, default=0) + 1
 
 
 def _medians(name: str, cells: Cells, pieces: int) -> list[int] | None:
-    """Return one cost per piece; None for pairs that have no cost of their own."""
+    """Return one cost per piece; None for overlapped pairs without a cost of their own."""
     width = len(cells) // pieces
     rows = [[cell for cell in cells[piece * width :][:width] if cell is not None] for piece in range(pieces)]
     if name == "overlapped" and not all(rows):

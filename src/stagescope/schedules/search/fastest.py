@@ -1,12 +1,12 @@
-"""Which schedule would be the fastest: all of them, simulated with the costs of one model.
+"""The fastest schedule for a model: all schedules, simulated with the costs of the model.
 
-Every schedule gets the same model on the same ranks. `divide` says how costs that were measured on one cut of
-the model become those of another: with v chunks a chunk takes 1/v. A micro-batch keeps its size, so different
-numbers of micro-batches are ranked by the time that a step takes per micro-batch.
+Every schedule gets the same model on the same ranks. `division` converts costs that were measured on one division of
+the model into those of another: with v chunks per rank, a chunk costs 1/v. Micro-batches keep their size, so different
+numbers of micro-batches are ranked by step time per micro-batch.
 
-Memory is what a rank keeps of activations at most, in the unit of `Scope.sizes`: unless sizes are given, one
-unit is what one rank's share of the model (1/ranks) keeps of one micro-batch. A bidirectional schedule holds
-every parameter twice, which `Candidate.model_copies` says and the memory limit does not know.
+Memory is the peak of the activations of a rank, in the unit of `Scope.sizes`. By default, one unit is the activation
+of one micro-batch on a rank's share (1/ranks) of the model. A bidirectional schedule holds every parameter twice:
+`Candidate.model_copies` reports this, and the memory limit does not include it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from stagescope.schedules.search.division import ScaledSizes
 
 LIMIT_FACTORS = {"zb-1p": 1, "zb-2p": 2}
-"""How many times the ranks' activations the searched schedules may hold by their own definition."""
+"""The memory limits that define these searched schedules, in activations per rank and number of ranks."""
 
 
 class Trial(NamedTuple):
-    """One schedule in one size, to be tried."""
+    """One schedule in one size, to be simulated."""
 
     name: str
     ranks: int
@@ -47,14 +47,19 @@ class Trial(NamedTuple):
 
     def __str__(self) -> str:
         schedule = find_schedule(self.name)
-        chosen = schedule.least_chunks is not None and self.chunks != schedule.chunks
+        has_choice = schedule.least_chunks is not None and self.chunks != schedule.chunks
         return (
-            f"{self.name} with {self.chunks} chunk{'s' if self.chunks > 1 else ''}" if chosen else self.name
+            f"{self.name} with {self.chunks} chunk{'s' if self.chunks > 1 else ''}"
+            if has_choice
+            else self.name
         )
 
 
 class Candidate(NamedTuple):
-    """One schedule that can be had, and how it does; fractions are of ranks x makespan and of the own span."""
+    """The simulation results of a possible schedule.
+
+    The denominator of `bubble_fraction` is ranks x makespan, that of `own_span_bubble_fraction` the longest own span.
+    """
 
     trial: Trial
     makespan_ns: int
@@ -66,12 +71,12 @@ class Candidate(NamedTuple):
 
     @property
     def microbatch_ns(self) -> Fraction:
-        """Time of a step per micro-batch, what candidates are ranked by."""
+        """Step time per micro-batch, by which candidates are ranked."""
         return Fraction(self.makespan_ns, self.trial.microbatches)
 
 
 class Rejected(NamedTuple):
-    """One schedule that cannot be had, why, and what to change; `candidate` where only the memory is too small."""
+    """An impossible schedule, why, and what to change; `candidate` is set if only the memory limit is too small."""
 
     trial: Trial
     reason: str
@@ -81,11 +86,11 @@ class Rejected(NamedTuple):
 
 @dataclass(frozen=True)
 class Scope:
-    """What a search tries.
+    """The schedules that a search simulates.
 
-    `chunks` are the numbers of model chunks per rank for schedules that leave the choice, none for each
-    schedule's own. `on_progress` is called with the number of trials done, of all trials, and the next one's
-    name.
+    `chunks` are the numbers of model chunks per rank to try for schedules with a choice; empty means the default of
+    each schedule. `on_progress` is called with the number of finished trials, the number of all trials, and the name
+    of the next one.
     """
 
     names: Sequence[str] = NAMES
@@ -99,21 +104,20 @@ EVERYTHING = Scope()
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Every trial: those that can be had, the fastest first, and those that cannot, in the catalog's order."""
+    """All trials: `ranked` has the possible ones, fastest first; `rejected` the others, in the order of the catalog."""
 
     ranked: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
 
     def find(self, name: str) -> Candidate | None:
-        """Return the best candidate of a schedule, one over the memory limit too; None where it is impossible."""
+        """Return the best candidate of a schedule, even above the memory limit; None if it is impossible."""
         over_limit = (each.candidate for each in self.rejected if each.candidate)
         return next((each for each in (*self.ranked, *over_limit) if each.trial.name == name), None)
 
     def advice(self, current: str) -> tuple[str, ...]:
-        """Return in sentences what would be faster than a schedule: in its memory, and in any that is allowed.
+        """Return sentences on faster schedules: the best in at most the same memory, and the best within the limit.
 
-        The time is that of a step per micro-batch. Raises ScheduleError where the schedule was not tried or is
-        impossible.
+        Step time per micro-batch is compared. Raises ScheduleError if `current` was not simulated or is impossible.
 
         >>> from stagescope.schedules.costs import Costs
         >>> scope = Scope(names=("1f1b", "zb-h1"))
@@ -129,7 +133,7 @@ class SearchResult:
         no_larger = [each for each in faster if _is_no_larger(each, now)]
         picks = [*no_larger[:1], *faster[:1]]
         sentences = [_saving(each, now) for each in dict.fromkeys(picks)]
-        return tuple(sentences) or (f"nothing that was tried and fits is faster than {now.trial}",)
+        return tuple(sentences) or (f"no simulated schedule within the limits is faster than {now.trial}",)
 
 
 def find_fastest(
@@ -140,12 +144,11 @@ def find_fastest(
     memory_limit: float | None = None,
     scope: Scope = EVERYTHING,
 ) -> SearchResult:
-    """Return all schedules of a scope, simulated and ranked by the time of a step per micro-batch.
+    """Return all schedules of a scope, simulated and ranked by step time per micro-batch.
 
-    `costs` are those of the model on `ranks` ranks, see the module; `memory_limit` is the most activation
-    memory that any rank may hold. The schedules that search an order themselves get costs and limit. Equal
-    times are ranked by memory, then as the catalog lists them. Raises ScheduleError for unknown names and for
-    costs that do not fit together.
+    `costs` are those of the model on `ranks` ranks, see the module; `memory_limit` is the most activation memory that
+    a rank may hold. Schedules that search an order themselves get costs and limit. Equal times are ranked by memory,
+    then in the order of the catalog. Raises ScheduleError for unknown names and for inconsistent costs.
     """
     counts = tuple(microbatches) if isinstance(microbatches, Sequence) else (microbatches,)
     trials = list(_trials(ranks, counts, scope))
@@ -176,14 +179,14 @@ def _trials(ranks: int, counts: tuple[int, ...], scope: Scope) -> Iterator[Trial
 
 @dataclass(frozen=True)
 class _Model:
-    """What is the same for all trials."""
+    """The inputs that all trials share."""
 
     costs: Costs
     sizes: ActivationSizes
     memory_limit: float | None
 
     def attempt(self, trial: Trial) -> Candidate | Rejected:
-        """Return how a trial does, or why it cannot be had."""
+        """Return the results of a trial, or why it is impossible."""
         schedule = find_schedule(trial.name)
         try:
             schedule.shape(trial.ranks, trial.microbatches, trial.chunks, {})
@@ -211,13 +214,13 @@ class _Model:
         )
         if self.memory_limit is not None and candidate.peak_memory > self.memory_limit:
             kept, limit = memory_text(candidate.peak_memory), memory_text(self.memory_limit)
-            return Rejected(trial, f"keeps {kept} at its peak; the limit is {limit}", candidate=candidate)
+            return Rejected(trial, f"peak memory is {kept}; the limit is {limit}", candidate=candidate)
         return candidate
 
     def _options(
         self, schedule: Schedule, trial: Trial, costs: Costs, scaled: ScaledSizes
     ) -> dict[str, object]:
-        """Return the options of a schedule that looks for an order of its own."""
+        """Return the options of a schedule that searches for its order; empty for a fixed order."""
         known = {option.name for option in schedule.options}
         options: dict[str, object] = {"costs": costs} if "costs" in known else {}
         if "memory_limit" not in known:
@@ -227,7 +230,7 @@ class _Model:
         if self.memory_limit is not None:
             limits = [min(limit, int(self.memory_limit * scaled.scale)) for limit in limits]
             if any(limit < size for limit, size in zip(limits, sizes, strict=True)):
-                raise ScheduleError.no_room(schedule.name, memory_text(self.memory_limit))
+                raise ScheduleError.memory_limit_too_small(schedule.name, memory_text(self.memory_limit))
         return {**options, "sizes": scaled.sizes, "memory_limit": limits}
 
 

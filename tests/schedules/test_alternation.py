@@ -1,10 +1,10 @@
 import pytest
 
 from stagescope.schedules import parse_action
-from stagescope.schedules.recognition.alternation import alternate, overlap, split_backwards
+from stagescope.schedules.orders.alternation import alternate, overlap, split_backwards
 
 
-def jobs(text):
+def parse_line(text):
     return [parse_action(word) for word in text.split()]
 
 
@@ -12,8 +12,8 @@ def line(actions):
     return " ".join(map(str, actions))
 
 
-FORWARDS = jobs("F0.0 F0.1 F0.2")
-BACKWARDS = jobs("B0.0 B0.1 B0.2")
+FORWARDS = parse_line("F0.0 F0.1 F0.2")
+BACKWARDS = parse_line("B0.0 B0.1 B0.2")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ BACKWARDS = jobs("B0.0 B0.1 B0.2")
         (9, "F0.0 F0.1 F0.2 B0.0 B0.1 B0.2"),
     ],
 )
-def test_forwards_and_backwards_take_turns_after_the_warmup(warmup, expected):
+def test_forwards_and_backwards_alternate_after_the_warm_up(warmup, expected):
     assert line(alternate(FORWARDS, BACKWARDS, warmup)) == expected
 
 
@@ -38,7 +38,7 @@ def test_forwards_and_backwards_take_turns_after_the_warmup(warmup, expected):
         (9, "F0.0 F0.1 F0.2 B0.0 B0.1 B0.2"),
     ],
 )
-def test_an_overlapped_turn_is_one_pair(warmup, expected):
+def test_overlapped_steady_phase_consists_of_pairs(warmup, expected):
     assert line(overlap(FORWARDS, BACKWARDS, warmup)) == expected
 
 
@@ -50,5 +50,5 @@ def test_an_overlapped_turn_is_one_pair(warmup, expected):
         (5, "F0.0 I0.0 F0.1 I0.1 W0.0 W0.1"),
     ],
 )
-def test_a_weight_gradient_follows_a_lag_of_backwards_later_or_at_the_end(lag, expected):
-    assert line(split_backwards(jobs("F0.0 B0.0 F0.1 B0.1"), lag)) == expected
+def test_weight_gradients_lag_behind_or_follow_at_the_end(lag, expected):
+    assert line(split_backwards(parse_line("F0.0 B0.0 F0.1 B0.1"), lag)) == expected

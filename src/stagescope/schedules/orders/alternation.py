@@ -1,7 +1,7 @@
-"""One rank's actions where forwards and backwards take turns: warm-up, steady phase, cool-down.
+"""Orders of one rank in which forwards and backwards alternate: warm-up, steady phase, cool-down.
 
-All schedules of the 1F1B family are made of these. `forwards` and `backwards` are a rank's actions in the order
-of their turns, `warmup` the number of forwards before the first turn (all of them where there are fewer).
+All schedules of the 1F1B family consist of these phases. `forwards` and `backwards` are the actions of a rank in the
+order of their turns; `warmup` is the number of forwards before the first backward, all of them if there are fewer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def alternate(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
-    """Return the warm-up, then F and B in turn, then the backwards that are left."""
+    """Return the warm-up, then F and B alternating, then the remaining backwards."""
     steady = max(len(forwards) - warmup, 0)
     turns = zip(forwards[warmup:], backwards, strict=False)
     return [*forwards[:warmup], *(action for turn in turns for action in turn), *backwards[steady:]]
 
 
 def overlap(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
-    """Return the same with each turn as one overlapped pair F+B."""
+    """Return the same order with each F and B of the steady phase as one overlapped pair F+B."""
     steady = max(len(forwards) - warmup, 0)
     turns = zip(forwards[warmup:], backwards, strict=False)
     pairs = (Action("F", f.stage, f.microbatch, b) for f, b in turns)
@@ -30,9 +30,9 @@ def overlap(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int
 
 
 def split_backwards(actions: Sequence[Action], lag: int) -> list[Action]:
-    """Return the same actions with every B as I and W, each W following the I that comes `lag` backwards later.
+    """Return the same actions with every B split into I and W, each W after the I that comes `lag` backwards later.
 
-    The last `lag` W stand at the end.
+    The last `lag` W are at the end.
     """
     split: list[Action] = []
     waiting: list[Action] = []
