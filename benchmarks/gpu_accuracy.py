@@ -1,11 +1,11 @@
-"""How well the recorder times actions on a GPU, against CUPTI, and what it costs there. `make gpu-check` runs this.
+"""The accuracy of the recorder on a GPU compared with CUPTI, and its cost. `make gpu-check` runs this.
 
-Needs torch and a GPU, and nothing else: PYTHONPATH=src python benchmarks/gpu_accuracy.py [--seconds S]. Prints a table
-and exits with 0 if every goal is met, 1 if not; without a GPU it says so in one sentence and exits with 0.
+Needs only torch and a GPU: PYTHONPATH=src python benchmarks/gpu_accuracy.py [--seconds S]. Prints a table and exits
+with 0 if every goal is met and with 1 otherwise; without a GPU it reports this and exits with 0.
 
-Each action is a few matrix products on the current stream. It is recorded as the hooks do it and at the same time by
-torch.profiler, whose CUPTI times of the action's kernels are the truth: from the start of the first to the end of the
-last. docs/accuracy.md tells the method.
+Each action is a few matrix products on the current stream. It is recorded in the same way as in the hooks, and at the
+same time by torch.profiler, whose CUPTI times of the action's kernels are the truth: from the start of the first to
+the end of the last. docs/accuracy.md explains the method.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stagescope.record import session
 SIZE = 8192
 ACTIONS = 16
 SPACERS = 4
-"""Products before the first action of a step, so that the host is ahead and no action waits for its own launch."""
+"""Products before the first action of a step. They keep the host ahead, so no action waits for its own launch."""
 PAUSE_S = 0.1
 SPANS = 200
 ROUNDS = 40
@@ -36,14 +36,14 @@ GOALS = {"median error": 5.0, "p99 error": 20.0, "step time": 0.1}
 
 
 class Interval(NamedTuple):
-    """A action, in nanoseconds since the Unix epoch."""
+    """An action, in nanoseconds since the Unix epoch."""
 
     start_ns: int
     end_ns: int
 
 
 def recorded_actions(path: Path) -> tuple[dict[int, Interval], list[int]]:
-    """Return the actions of a recording by their micro-batch, and the errors that it states for them, in ns."""
+    """Return the actions of a recording by micro-batch, and the errors stated in the recording, in ns."""
     spans, anchors, errors_ns = [], [], []
     for frame in fmt.scan_frames(path.read_bytes()):
         if isinstance(frame, fmt.Gap):
@@ -67,9 +67,9 @@ def recorded_actions(path: Path) -> tuple[dict[int, Interval], list[int]]:
 
 
 def cupti_actions(trace: dict) -> dict[int, Interval]:
-    """Return the actions of a Kineto trace by the number in their annotation, from their first kernel to their last.
+    """Return the actions of a Kineto trace by the number in their annotation, from first to last kernel.
 
-    A kernel belongs to the annotation in which it was launched: both carry one correlation id.
+    A kernel belongs to the annotation in which it was launched: the launch and the kernel share a correlation id.
     """
     base_ns = trace["baseTimeNanoseconds"]
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
@@ -105,12 +105,12 @@ class Work:
         torch.cuda.synchronize()
 
     def products(self, count: int) -> None:
-        """Queue some products."""
+        """Queue `count` products."""
         for _ in range(count):
             self.torch.mm(self.matrix, self.matrix, out=self.out)
 
     def step(self, first: int = 0, *, annotate: bool = False) -> None:
-        """Run one step of actions, recorded if a recorder runs."""
+        """Run one step of actions, recorded if a recorder is running."""
         recorder = session.recorder
         start_ns = recorder.begin_step() if recorder else 0
         self.products(SPACERS)
@@ -125,7 +125,7 @@ class Work:
         self.torch.cuda.synchronize()
 
     def action(self, recorder, action: int) -> None:
-        """Run one action as the hooks run it."""
+        """Run one action like the hooks do."""
         if recorder is None:
             self.products(1 + action % 3)
             return
@@ -135,7 +135,7 @@ class Work:
 
 
 def measure_errors(torch, seconds: float) -> dict[str, list[float]]:
-    """Return by how many microseconds recorded starts, ends and durations differ from CUPTI's, and the stated error."""
+    """Return the differences of starts, ends and durations from CUPTI's, and the stated errors, in microseconds."""
     work = Work(torch)
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with tempfile.TemporaryDirectory() as name:
@@ -161,7 +161,7 @@ def measure_errors(torch, seconds: float) -> dict[str, list[float]]:
 
 
 def compare(recorded: dict[int, Interval], truth: dict[int, Interval]) -> dict[str, list[float]]:
-    """Return signed differences in microseconds for the actions that both know."""
+    """Return signed differences in microseconds for the actions that both contain."""
     both = [(recorded[action], truth[action]) for action in sorted(recorded.keys() & truth.keys())]
     return {
         "start": [(one.start_ns - true.start_ns) / 1e3 for one, true in both],
@@ -171,7 +171,7 @@ def compare(recorded: dict[int, Interval], truth: dict[int, Interval]) -> dict[s
 
 
 def host_cost_us(torch) -> list[float]:
-    """Return the host's microseconds for begin and end of one span, in rounds that the device's queue holds."""
+    """Return the host's microseconds for begin and end of one span, in rounds that fit the device's queue."""
     with tempfile.TemporaryDirectory() as name:
         record.start(name)
         timer = session.recorder.timer
@@ -190,7 +190,7 @@ def host_cost_us(torch) -> list[float]:
 
 
 def step_times_s(torch) -> tuple[list[float], list[float]]:
-    """Return the wall times of steps with the recorder and without it, measured in turn."""
+    """Return the wall times of steps with and without the recorder, measured alternately."""
     work = Work(torch)
     times: tuple[list[float], list[float]] = ([], [])
     with tempfile.TemporaryDirectory() as name:
@@ -225,7 +225,7 @@ def print_errors(title: str, errors: dict[str, list[float]]) -> tuple[float, flo
         )
     if errors["stated"]:
         stated = errors["stated"]
-        print(f"{'error as stated':20}{statistics.median(stated):10.2f}{max(stated):10.2f} (most)")
+        print(f"{'stated error':20}{statistics.median(stated):10.2f}{max(stated):10.2f} (max)")
     both = [abs(one) for one in errors["start"] + errors["end"]]
     return statistics.median(both), quantile(both, 0.99)
 
@@ -234,16 +234,16 @@ def run_together(seconds: float, count: int) -> list[dict[str, list[float]]]:
     """Return the errors of several processes that use the GPU at the same time."""
     command = [sys.executable, __file__, "--worker", "--seconds", str(seconds)]
     workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    told = [worker.communicate()[0] for worker in workers]
+    outputs = [worker.communicate()[0] for worker in workers]
     if any(worker.returncode for worker in workers):
         raise SystemExit("a worker failed")
-    return [json.loads(one.splitlines()[-1]) for one in told]
+    return [json.loads(one.splitlines()[-1]) for one in outputs]
 
 
 def find_torch() -> Any:
-    """Return torch, None where there is none or it sees no GPU."""
+    """Return torch, None if it is not installed or finds no GPU."""
     try:
-        import torch  # noqa: PLC0415 - the benchmark also has to say that there is none
+        import torch  # noqa: PLC0415 - the benchmark also runs without torch
     except ImportError:
         return None
     return torch if torch.cuda.is_available() else None
@@ -258,7 +258,7 @@ def main() -> int:
     arguments = parser.parse_args()
     torch = find_torch()
     if torch is None:
-        print("No GPU that torch can use is here: nothing was measured.")
+        print("torch finds no GPU: nothing was measured.")
         return 0
     if arguments.worker:
         print(json.dumps(measure_errors(torch, arguments.seconds)))

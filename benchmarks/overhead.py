@@ -1,10 +1,10 @@
-"""What recording costs the training, beside other ways to mark a span, all in one run.
+"""The cost of recording for the training, compared with other ways to mark a span in the same run.
 
     python benchmarks/overhead.py [--hours H]
 
-Costs are CPU time of the marking thread, the medians of rounds that take turns. A peer that cannot be imported is
-named as such; PYTHONPATH may lead to viztracer, nvtx and Megatron-core. `--hours` is how much of a training with 1,000
-spans a second the soak stands for (24 take about two minutes).
+Costs are CPU time of the marking thread, as medians over alternating rounds. A peer that cannot be imported is
+reported; add viztracer, nvtx and Megatron-core with PYTHONPATH. `--hours` is the length of the training that the soak
+simulates, at 1,000 spans per second (24 hours take about two minutes).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOAK_BYTES = 64 * 2**20
 
 
 class Bare:
-    """The least that a ``with`` block can do and know when it ran, and of what."""
+    """The minimum that a ``with`` block needs to know when it ran and what it is."""
 
     __slots__ = ("end_ns", "kind", "start_ns")
 
@@ -129,7 +129,7 @@ def viztracer_log_event(stack: ExitStack) -> Mark:
 def megatron_timers(_: ExitStack) -> Mark:
     module = importlib.import_module("megatron.core.timers")
     timers = module.Timers(log_level=2, log_option="minmax")
-    if not module.torch.cuda.is_available():  # it would wait for the device at each end of a span
+    if not module.torch.cuda.is_available():  # Timers would wait for the device at each end of a span
         module.torch.cuda.synchronize = lambda: None
 
     def mark(count: int) -> None:
@@ -158,7 +158,7 @@ def cost_us(mark: Mark) -> float:
 
 
 def compare_spans() -> None:
-    print(f"one span, CPU us of the marking thread: median of {ROUNDS} rounds of {SPANS}, least, most")
+    print(f"one span, CPU us of the marking thread: median of {ROUNDS} rounds of {SPANS}, min, max")
     with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
         record.start(directory)
         session.recorder.flush()
@@ -166,7 +166,7 @@ def compare_spans() -> None:
         for name, make in WAYS:
             try:
                 marks[name] = make(stack)
-            except Exception as error:  # noqa: BLE001, PERF203  # whatever a peer lacks here
+            except Exception as error:  # noqa: BLE001, PERF203  # any error of a peer
                 costs[name] = f"not measured: {type(error).__name__}: {str(error).splitlines()[0][:70]}"
         times = {name: [] for name in marks}
         for _ in range(ROUNDS):
@@ -198,7 +198,7 @@ def marked(number: int) -> AbstractContextManager[None]:
 
 
 def step_cpu_s(mark: Callable[[int], AbstractContextManager[None]], sleeps: int) -> float:
-    """Return CPU seconds of this thread for a step of one second of sleep in so many pieces, and its spans."""
+    """Return CPU seconds of this thread for a step that sleeps one second in `sleeps` pieces and contains all spans."""
     begun_ns, until = time.thread_time_ns(), time.monotonic()
     for number in range(SPANS_A_STEP):
         with mark(number):
@@ -210,7 +210,7 @@ def step_cpu_s(mark: Callable[[int], AbstractContextManager[None]], sleeps: int)
 
 def compare_steps() -> None:
     print(
-        f"{SPANS_A_STEP} spans in a step of 1 s: what they add to its CPU time, in % of the step; {STEPS} steps in turn"
+        f"{SPANS_A_STEP} spans in a step of 1 s: CPU time added, in % of the step; {STEPS} alternating steps"
     )
     for sleeps, where in (
         (10, "ten sleeps of 100 ms"),
@@ -270,22 +270,20 @@ os._exit(0)
 
 
 def measure_memory() -> None:
-    figures = []
+    samples = []
     for _ in range(3):
         with tempfile.TemporaryDirectory() as directory:
             command = [sys.executable, "-c", MEMORY, directory]
-            figures.append(
+            samples.append(
                 [
                     float(word)
                     for word in subprocess.run(command, capture_output=True, check=True).stdout.split()
                 ]
             )
-    running, hung = (statistics.median(column) for column in zip(*figures, strict=True))
-    print(
-        "memory of a process that has the standard library's modules that any training has, MiB more than before:"
-    )
-    print(f"  while the disk takes what comes   {running:6.1f}   limit {MEMORY_LIMIT_MIB}")
-    print(f"  while the disk hangs, spans drop  {hung:6.1f}   limit {MEMORY_LIMIT_MIB}")
+    running, hung = (statistics.median(column) for column in zip(*samples, strict=True))
+    print("additional memory in MiB, in a process that has imported the usual standard library modules:")
+    print(f"  while the disk keeps up            {running:6.1f}   limit {MEMORY_LIMIT_MIB}")
+    print(f"  while the disk hangs               {hung:6.1f}   limit {MEMORY_LIMIT_MIB}")
 
 
 def resident_mib() -> float:
@@ -297,7 +295,7 @@ def resident_mib() -> float:
 
 
 def soak(hours: float) -> None:
-    """Emit as many spans as a training has in that time, with the writer never far behind, under a small bound."""
+    """Emit the spans of a training of that length under a small size limit, flushing often."""
     total, batch, most_bytes = int(hours * 3600 * 1000), 20_000, 0
     with tempfile.TemporaryDirectory() as directory:
         record.start(directory, max_bytes=SOAK_BYTES)
@@ -315,15 +313,14 @@ def soak(hours: float) -> None:
             (read_contents(file.read_bytes()) for file in files), key=lambda c: c.header["segment"]
         )
         kept = sum(len(one.spans) for one in contents)
-        let_go, dropped = contents[0].header["records_before"], contents[-1].dropped_spans
+        discarded, dropped = contents[0].header["records_before"], contents[-1].dropped_spans
     tenth = len(resident) // 10
     grown = statistics.median(resident[-tenth:]) - statistics.median(resident[tenth : 2 * tenth])
-    print(f"soak: {total} spans, as {hours:g} h at 1,000 a second have, with max_bytes={SOAK_BYTES}:")
-    print(f"  most bytes on disk {most_bytes}   limit {SOAK_BYTES}")
-    print(
-        f"  emitted {total} = kept {kept} + let go {let_go} + dropped {dropped}: {total == kept + let_go + dropped}"
-    )
-    print(f"  resident memory grown from the second tenth of the time to the last by {grown:.2f} MiB")
+    print(f"soak: {total} spans, as in {hours:g} h at 1,000 per second, with max_bytes={SOAK_BYTES}:")
+    print(f"  maximum bytes on disk {most_bytes}   limit {SOAK_BYTES}")
+    is_complete = total == kept + discarded + dropped
+    print(f"  emitted {total} = kept {kept} + discarded {discarded} + dropped {dropped}: {is_complete}")
+    print(f"  growth of resident memory from the second tenth of the time to the last: {grown:.2f} MiB")
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""What recording costs the training: CPU time of the training thread per span.
+"""The cost of recording for the training: CPU time of the training thread per span.
 
-Prints the median and the worst of several rounds, each below the recorder's buffer size, so that no span is dropped.
-The peer is the cheapest thing that keeps the same facts in memory: two clock reads and a tuple appended to a list.
+Prints the median and the maximum of several rounds, each small enough for the recorder's buffer, so no span is
+dropped. The baseline is the cheapest way to keep the same data in memory: two clock reads and a tuple appended to a
+list.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ def cost_us(work) -> float:
 
 
 def main() -> None:
-    print(f"{'':28}{'median us':>10}{'worst us':>10}   limit {LIMIT_US} us")
+    print(f"{'':28}{'median us':>10}{'max us':>10}   limit {LIMIT_US} us")
     for name, work in (
         ("span() in a with block", with_span),
         ("a framework hook's span", with_emit),
-        ("peer: tuple to a list", with_list),
+        ("baseline: tuple to a list", with_list),
     ):
         costs = sorted(cost_us(work) for _ in range(ROUNDS))
         print(f"{name:28}{statistics.median(costs):10.2f}{costs[-1]:10.2f}")

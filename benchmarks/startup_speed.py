@@ -1,4 +1,4 @@
-"""What starting costs: CPU time of a fresh interpreter that imports or asks for help, over a bare one."""
+"""The cost of starting: CPU time of a new interpreter that imports stagescope or prints its help."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def main() -> None:
     print(f"bare interpreter: {base:.3f} CPU s")
     for name, _, limit in CASES:
         whole = statistics.median(costs[name])
-        figure = whole if "--help" in name else whole - base
-        said = "in all" if "--help" in name else "over bare"
-        print(f"{name:28}{figure * 1e3:7.1f} ms {said:10} limit {limit * 1e3:.0f} ms")
+        shown = whole if "--help" in name else whole - base
+        scope = "total" if "--help" in name else "above bare Python"
+        print(f"{name:28}{shown * 1e3:7.1f} ms {scope:17} limit {limit * 1e3:.0f} ms")
 
 
 if __name__ == "__main__":

@@ -114,4 +114,4 @@ def test_missing_gpu_is_reported_and_is_no_failure():
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "No GPU that torch can use is here: nothing was measured.\n"
+    assert done.stdout == "torch finds no GPU: nothing was measured.\n"
