@@ -25,7 +25,6 @@ from stagescope.record.segments import MIN_MAX_BYTES
 from stagescope.vocabulary.kinds import BY_NAME
 
 FORWARD = BY_NAME["forward"].code
-KILLS = 200
 
 KILLED = """
 import json, mmap, os, random, signal, struct, sys, time, warnings
@@ -61,11 +60,12 @@ print(json.dumps(acknowledged))
 """
 
 
-def test_random_kills_lose_no_acknowledged_span(tmp_path):
-    done = run_child(KILLED, tmp_path, KILLS, timeout=120)
+@pytest.mark.parametrize("kills", [40, pytest.param(200, marks=pytest.mark.exhaustive)])
+def test_random_kills_lose_no_acknowledged_span(tmp_path, kills):
+    done = run_child(KILLED, tmp_path, kills, timeout=120)
     assert done.returncode == 0, done.stderr
     acknowledged = json.loads(done.stdout)
-    assert sum(count > 0 for count in acknowledged) > KILLS / 2
+    assert sum(count > 0 for count in acknowledged) > kills / 2
     for kill, count in enumerate(acknowledged):
         files = sorted((tmp_path / str(kill)).glob("*.sscope")) if count else []
         if files:
@@ -136,9 +136,11 @@ def record_all(directory, max_bytes):
 
 @pytest.mark.parametrize(("call", "fault"), [(call, fault) for call in FAULTS for fault in FAULTS[call]])
 @pytest.mark.parametrize("max_bytes", [0, MIN_MAX_BYTES])
-def test_every_span_is_stored_or_counted_when_a_system_call_fails(
-    tmp_path, monkeypatch, call, fault, max_bytes
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_every_span_is_stored_or_counted_when_a_system_call_fails(  # noqa: PLR0917  # parametrized
+    tmp_path, monkeypatch, call, fault, max_bytes, stride
 ):
+    """The first calls fail one after the other, of the later ones every seventh (all in the exhaustive run)."""
     at, made = 0, 1
     while at < made:
         directory = tmp_path / f"{at}"
@@ -149,7 +151,7 @@ def test_every_span_is_stored_or_counted_when_a_system_call_fails(
         assert stored + lost == BATCH * BATCHES
         assert lost <= BATCH * (1 if call in {"write", "open", "makedirs"} else 2)
         check_stored(directory, stored, lost)
-        made, at = min(calls.calls, 40), at + 1
+        made, at = min(calls.calls, 40), at + (1 if at < 3 else stride)
 
 
 def check_stored(directory, stored, lost):
@@ -187,7 +189,8 @@ def test_full_disk_loses_only_counted_spans_and_recording_continues(small_disk):
     assert contents.end is not None
 
 
-def test_power_loss_keeps_synced_data_and_never_yields_wrong_spans(tmp_path, monkeypatch):
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(200), marks=pytest.mark.exhaustive)])
+def test_power_loss_keeps_synced_data_and_never_yields_wrong_spans(tmp_path, monkeypatch, seeds):
     """Blocks written after the last sync may be missing in any combination."""
     synchronized = []
     monkeypatch.setattr(
@@ -205,7 +208,7 @@ def test_power_loss_keeps_synced_data_and_never_yields_wrong_spans(tmp_path, mon
     data, block = path.read_bytes(), 4096
     safe = read_contents(data[: synchronized[-1]]).spans["microbatch"].tolist()
     assert safe == list(range(550))
-    for seed in range(200):
+    for seed in seeds:
         damaged, chance = bytearray(data), random.Random(seed)  # noqa: S311  # reproducible, not secret
         for at in range(synchronized[-1] // block + 1, len(data) // block + 1):
             if chance.random() < 0.5:
@@ -219,9 +222,8 @@ def test_power_loss_keeps_synced_data_and_never_yields_wrong_spans(tmp_path, mon
         assert all(bytes(frame.payload) in data for frame in frames)
 
 
-@pytest.mark.slow
 def test_burst_beyond_disk_speed_is_counted_exactly(tmp_path):
-    recorder, count = Recorder(str(tmp_path), max_bytes=16 * 2**20), 10_000_000
+    recorder, count = Recorder(str(tmp_path), max_bytes=16 * 2**20), 1_000_000
     emit = recorder.emit
     for number in range(count):
         emit(FORWARD, number, number, 0, number)

@@ -288,9 +288,15 @@ def test_device_anchors_precede_the_next_spans_and_survive_a_full_disk(recording
     assert contents(recording).device_anchors.tolist() == [(1, 2, 3, 4), (5, 6, 7, 8)]
 
 
-def test_closed_stderr_does_not_fail(recording, monkeypatch):
+def test_closed_stderr_does_not_stop_the_recording(recording, full_disk, monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
-    recording.warn("unheard")
+    recording.write_spans(records(0))
+    full_disk.arrive()
+    recording.write_spans(records(1))  # which is reported on stderr
+    full_disk.remove()
+    recording.write_spans(records(2))
+    assert recording.spans_lost == 1
+    assert contents(recording).spans["microbatch"].tolist() == [0, 2]
 
 
 def test_json_frames_are_ascii(recording):

@@ -4,12 +4,12 @@ import importlib
 import os
 import signal
 import sys
-import threading
 import types
 
 import pytest
 
 from children import contents_in, microbatches, only_contents, run_child
+from recorder_threads import recorder_threads
 from stagescope import record
 from stagescope.record import session
 from stagescope.record.imports import ImportWatch
@@ -23,7 +23,7 @@ def nothing_is_left_recording(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     yield
     record.stop()
-    assert threading.active_count() == 1
+    assert recorder_threads() == []
     assert not any(isinstance(finder, ImportWatch) for finder in sys.meta_path)
 
 

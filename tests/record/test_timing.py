@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import polars as pl
@@ -15,6 +14,7 @@ import pytest
 
 from children import child, contents_in, end_of, only_contents, run_child
 from fake_device import FakeDevice
+from recorder_threads import recorder_threads
 from stagescope import api as workflow
 from stagescope import record
 from stagescope.record import devices
@@ -179,7 +179,7 @@ def test_timer_of_a_stopped_recorder_has_no_effect(recorder):
     action(recorder, 1)
     recorder.timer.harvest()
     recorder.stop("again")
-    assert threading.active_count() == 1
+    assert recorder_threads() == []
 
 
 ON_A_DEVICE = """
