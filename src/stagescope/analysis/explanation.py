@@ -1,4 +1,4 @@
-"""Why the steps took as long as they did: every analysis once, over the steps in the totals of the report."""
+"""The explanation of a run: the results of every analysis, over the steps in the totals of the report."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that explains the time of some steps; every table is declared beside the function that makes it.
+    """The results that explain the time of some steps; every table is declared in the module that computes it.
 
-    `ledger` (analysis/idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `ideal` (the schedule that ran),
-    `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`,
-    `replicas`, and `improvements` (IMPROVEMENTS, the largest gain first).
+    `ledger` (idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `ideal` (the schedule that ran), `phases`
+    (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`, and
+    `improvements` (IMPROVEMENTS, the largest gain first).
     """
 
     ledger: Ledger
@@ -55,8 +55,7 @@ class Explanation:
     diagnostics: tuple[Diagnostic, ...]
 
     def idle_fractions(self) -> dict[str, float]:
-        """Return what part of the window is idle, in all (idle_ns) and for each of CAUSE_COLUMNS; {} without a window.
-        """
+        """Return the fractions of the window that are idle, in total (idle_ns) and per cause; {} without a window."""
         if self.idle.is_empty():
             return {}
         total = self.idle.row(-1, named=True)
@@ -65,13 +64,13 @@ class Explanation:
 
 
 def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation:
-    """Return what explains the time of `steps`: those in the totals.
+    """Return the explanation of `steps`, those in the totals.
 
-    Never raises: of a timeline without actions all tables are empty.
+    Never raises: for a timeline without actions all tables are empty.
     """
     timeline, (pipelines, bubbles, _) = intermediates.timeline, intermediates.windows
     chosen = pl.col("step").is_in(list(steps))
-    # Of transfers only messages are asked for from here on: without them far less is copied.
+    # Transfers are only needed as matched messages from here on. Dropping their spans saves large copies.
     counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
     actions, busy = intermediates.actions, intermediates.busy
     ledger, ideal = intermediates.ledger, intermediates.ideal
@@ -80,7 +79,7 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
     stragglers = find_stragglers(counted, messages)
     trends = find_step_trends(counted, pipelines, messages)
     replicas = find_replicas(counted, pipelines)
-    # Before the critical path, whose inputs are kept: both together would be the most memory that a report takes.
+    # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, stragglers.table, ideal.schedule, steps, intermediates.basis)
     found = (actions, ledger, ideal, stragglers, trends, replicas)
     return Explanation(

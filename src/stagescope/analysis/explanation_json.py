@@ -1,4 +1,4 @@
-"""An explanation as plain data: the parts that it adds to the report's JSON."""
+"""The part of a report's JSON that explains its metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASE_TIMES = ("duration_ns", "busy_ns", "idle_ns")
 
 
 def explanation_json(explanation: Explanation, declared: str | None = None) -> dict[str, object]:
-    """Return the keys that an explanation adds; docs/report.md lists them. `declared` is the run's own schedule.
+    """Return the keys that an explanation adds; docs/report.md lists them. `declared` is the declared schedule.
 
     Table rows are objects with the columns of the declared table as keys; times are integer nanoseconds.
     """
@@ -56,28 +56,30 @@ def _schedule(ideal: Ideal, declared: str | None) -> dict[str, object]:
 
 
 def _stages(explanation: Explanation) -> list[dict[str, Any]]:
-    """Return one object per stage: its work per micro-batch, and the spread of its actions by kind."""
-    of_all_ranks = explanation.stage_costs.filter(pl.col("rank").is_null()).drop("rank")
+    """Return one object per stage: its work per micro-batch, and the distribution of its actions by kind."""
+    all_ranks = explanation.stage_costs.filter(pl.col("rank").is_null()).drop("rank")
     costs = {
         stage: [{name: value for name, value in row.items() if name != "stage"} for row in rows.to_dicts()]
-        for (stage,), rows in of_all_ranks.group_by("stage")
+        for (stage,), rows in all_ranks.group_by("stage")
     }
     return [{**row, "costs": costs.get(row["stage"], [])} for row in explanation.stage_work.to_dicts()]
 
 
 def _critical_path(path: pl.DataFrame) -> dict[str, object]:
-    """Return how long the paths of all steps were, part by part, and the path of the step of median length."""
-    lasting = pl.col("end_ns") - pl.col("start_ns")
-    parts = path.group_by("part").agg(lasting.sum().alias("ns")).sort("part")
-    lengths = path.group_by("pipeline", "step").agg(lasting.sum().alias("ns")).sort("ns", "pipeline", "step")
+    """Return the length of the parts of all paths, and the path of the step with the median length."""
+    duration_ns = pl.col("end_ns") - pl.col("start_ns")
+    parts = path.group_by("part").agg(duration_ns.sum().alias("ns")).sort("part")
+    lengths = (
+        path.group_by("pipeline", "step").agg(duration_ns.sum().alias("ns")).sort("ns", "pipeline", "step")
+    )
     if lengths.is_empty():
         return {"parts": {}, "step": None, "pipeline": None, "path": []}
-    middle = lengths.row((lengths.height - 1) // 2, named=True)
-    chosen = (pl.col("pipeline") == middle["pipeline"]) & (pl.col("step") == middle["step"])
+    median = lengths.row((lengths.height - 1) // 2, named=True)
+    chosen = (pl.col("pipeline") == median["pipeline"]) & (pl.col("step") == median["step"])
     return {
         "parts": {str(part): ns for part, ns in parts.iter_rows()},
-        "pipeline": middle["pipeline"],
-        "step": middle["step"],
+        "pipeline": median["pipeline"],
+        "step": median["step"],
         "path": path.filter(chosen).drop("pipeline", "step").to_dicts(),
     }
 

@@ -1,4 +1,4 @@
-"""The report as plain data, for JSON files and the programs that read them."""
+"""The report as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ SCHEMA = 2
 def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str, object]:
     """Return the report as dicts, lists, numbers and strings, ready for json.dumps.
 
-    Times are integer nanoseconds, fractions 0 to 1. start_ns and end_ns may exceed 2**53, beyond which a
-    reader that makes every number a double loses nanoseconds; durations do not. docs/report.md lists the keys.
+    Times are integer nanoseconds, fractions 0 to 1. start_ns and end_ns may exceed 2**53, beyond which a reader that
+    stores numbers as doubles loses nanoseconds; durations do not. docs/report.md lists the keys.
 
-    ``schema``: 2; a key that goes or changes its meaning makes it 3, a new key does not.
+    ``schema``: 2; removing a key or changing its meaning makes it 3, adding one does not.
+
     ``microbatches``: per step and pipeline, or null.
-    ``steps``: a list of {step, start_ns, end_ns, window_ns, bubble_fraction, in_totals}.
-    ``ranks``: a list of {rank, machine, stages, busy_ns, idle_ns, receive_wait_ns, send_wait_ns, window_ns,
-    bubble_fraction}, summed over the steps in the totals.
-    ``bubble``: {fraction, per_rank, denominator, steps}: idle over window of all ranks in `steps` (null when
-    there is no step), the same for each rank (keys are ranks, as text), what the fraction divides by in
-    words, and the steps in the totals.
-    ``diagnostics``: a list of {severity, message, source, rank, location, count}, errors first. Data are
-    missing if one has the severity "error".
-    ``clocks``: `clocks` as given, what `stagescope clocks --json` prints; null where it was not asked for.
-    ``verdict``, ``schedule``, ``ledger`` and what else explains the figures: see explanation_json; without an
-    explanation there is only ``schedule``, with the name that was declared.
+
+    ``steps``: the rows of REPORT_STEPS: {step, start_ns, end_ns, window_ns, bubble_fraction, in_totals}.
+
+    ``ranks``: the rows of REPORT_RANKS: {rank, machine, stages, busy_ns, idle_ns, receive_wait_ns, send_wait_ns,
+    window_ns, bubble_fraction}, summed over the steps in the totals.
+
+    ``bubble``: {fraction, per_rank, denominator, steps}: idle time over window of all ranks in `steps` (null without a
+    step), the same for each rank (keys are ranks as text), what the fractions divide by in words, and the steps in the
+    totals.
+
+    ``diagnostics``: a list of {severity, code, message, source, rank, location, count}, errors first. An "error" means
+    that data are missing.
+
+    ``clocks``: `clocks` as given, the output of `stagescope clocks --json`; null if not asked for.
+
+    ``verdict``, ``schedule``, ``ledger`` and everything else that explains the metrics: see explanation_json; without
+    an explanation there is only ``schedule``, with the declared name.
     """
     bubble = report.bubble
     return {

@@ -162,7 +162,7 @@ def _slow_first_step(per_step: pl.DataFrame) -> list[Diagnostic]:
     ratio = first_ns / usual_ns if usual_ns else None
     took = "longer than all others"
     if ratio is not None:
-        took = f"{ratio:.0f}x" if ratio > 10 else f"{ratio:.2f}x"  # noqa: PLR2004 - more digits say nothing
+        took = f"{ratio:.0f}x" if ratio > 10 else f"{ratio:.2f}x"  # noqa: PLR2004 - more digits mean nothing
         took += " the median of the other steps"
     message = f"step 0 took {took}; it is listed and left out of the totals"
     return [Diagnostic("info", message, code="steps.slow_first")]

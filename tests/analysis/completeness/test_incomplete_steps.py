@@ -43,14 +43,14 @@ def test_a_torn_step_is_listed_and_not_counted():
     report = build_report(cut(schedule_run(), rank=0, step=2, actions=5))
     assert report.steps["in_totals"].to_list() == [True, True, False]
     assert report.bubble.fraction == whole.bubble.fraction
-    said = [row for row in report.diagnostics if "missing in step 2: listed" in row.message]
+    said = [row for row in report.diagnostics if row.code == "steps.incomplete"]
     assert [row.severity for row in said] == ["warning"]
 
 
 def test_where_every_step_is_torn_they_are_counted_and_it_is_said():
     report = build_report(timeline_from_text("F0 F1 B0 B1\nF0 B0 . ."))
     assert report.steps["in_totals"].to_list() == [True]
-    assert any(row.message.endswith("what is missing counts as idle time") for row in report.diagnostics)
+    assert any(row.message.endswith("missing actions count as idle time") for row in report.diagnostics)
 
 
 def test_stages_without_backwards_tear_nothing():

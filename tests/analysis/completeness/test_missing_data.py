@@ -12,7 +12,12 @@ def test_a_rank_without_actions_is_left_out_and_said():
     report = build_report(timeline_from_text("F0 B0\n. .\n. ."))
     assert report.ranks["rank"].to_list() == [0]
     assert report.diagnostics == (
-        Diagnostic("warning", "no forward or backward action of rank 1-2; not in the figures", count=2),
+        Diagnostic(
+            "warning",
+            "no forward or backward action of rank 1-2; not in the totals",
+            count=2,
+            code="ranks.no_actions",
+        ),
     )
 
 
@@ -23,7 +28,11 @@ def test_a_rank_that_lacks_a_step_is_not_called_idle_there():
     assert report.bubble.fraction == 0.0
     assert report.diagnostics == (
         Diagnostic(
-            "warning", "no forward or backward action in step 1-2, 5; not counted there", rank=1, count=3
+            "warning",
+            "no forward or backward action in step 1-2, 5; not counted in it",
+            rank=1,
+            count=3,
+            code="ranks.missing_step",
         ),
     )
 
@@ -33,7 +42,12 @@ def test_actions_without_a_step_are_counted():
     stepless = timeline.spans.with_columns(step=pl.when(pl.col("microbatch") == 0).then("step"))
     report = build_report(timeline.with_spans(stepless))
     assert report.diagnostics == (
-        Diagnostic("warning", "forward or backward actions belong to no step; they have no window", count=2),
+        Diagnostic(
+            "warning",
+            "forward or backward actions have no step; they are not in any window",
+            count=2,
+            code="actions.no_step",
+        ),
     )
 
 

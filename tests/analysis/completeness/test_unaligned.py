@@ -40,7 +40,7 @@ def test_a_pipeline_across_clocks_is_not():
     assert report.steps.is_empty()
     assert report.ranks.is_empty()
     assert report.unaligned == (0, 1)
-    assert [row.count for row in report.diagnostics if "not on one clock; their steps" in row.message] == [2]
+    assert [row.count for row in report.diagnostics if row.code == "clock.pipeline_unaligned"] == [2]
 
 
 def test_its_verdict_says_why():

@@ -116,9 +116,9 @@ def test_actions_that_cannot_be_placed_are_counted_not_guessed():
     actions = find_actions(timeline.with_spans(spans))
     assert names(actions) == ["B0.0", "B0.1"]
     assert {(row.message.split(";")[0], row.count) for row in actions.diagnostics} == {
-        ("actions of which only the launch by the host is known are no actions", 1),
-        ("actions without step, stage or micro-batch are no actions", 1),
-        ("actions need the result of a action that was not recorded (first: B0.0 of step 0, rank 0)", 2),
+        ("forward or backward spans are only launches on the host lane", 1),
+        ("forward or backward spans have no step, stage or micro-batch", 1),
+        ("actions need the result of an action that was not recorded (first: B0.0 of step 0, rank 0)", 2),
     }
 
 
@@ -132,7 +132,9 @@ def test_a_action_that_ran_twice_is_nobodys_producer():
 def test_an_effect_before_its_cause_is_said_unless_the_clocks_may_be_that_far_off():
     timeline = timeline_from_text("F0 - . B0\nF0 - B0 .")
     message = find_actions(timeline).diagnostics[-1].message
-    assert message == "actions began before what they need had ended, by up to 2000 ns: look at the clocks"
+    assert (
+        message == "actions started up to 2000 ns before their input was computed; check the clock alignment"
+    )
     clocks = pl.DataFrame(
         {"clock": ["a", "b"], "offset_ns": [0, 0], "method": ["x", "x"], "error_lo_ns": [-1000, -1000],
          "error_hi_ns": [1000, 1000]}

@@ -45,7 +45,7 @@ def test_no_action_starts_before_what_bound_it_allows(timeline):
     binding_constraints = constraints_of(find_actions(timeline))
     count = len(binding_constraints.bound)
     assert (binding_constraints.ready_ns <= binding_constraints.start_ns[:count]).all()
-    for source, lag_ns in binding_constraints.binding_constraints:
+    for source, lag_ns in binding_constraints.constraints:
         bound = source < count
         assert (binding_constraints.end_ns[source] + lag_ns <= binding_constraints.ready_ns)[bound].all()
 

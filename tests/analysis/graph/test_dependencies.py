@@ -48,7 +48,7 @@ def test_a_action_that_ran_twice_is_counted_and_needed_by_nobody():
     needs, (doubled,) = found(actions_of("F0 F0 B0\n. . ."))
     assert needs == set()
     assert doubled.message.startswith(
-        "actions stand more than once in a step (first: F0.0 of step 0, rank 0)"
+        "actions were recorded more than once in a step (first: F0.0 of step 0, rank 0)"
     )
     assert doubled.count == 2
 
@@ -58,7 +58,7 @@ def test_a_missing_producer_is_counted_by_the_actions_that_need_it():
     assert needs == {("B1.0", "F1.0", "own"), ("B1.1", "F1.1", "own")}
     assert (
         missing.message
-        == "actions need the result of a action that was not recorded (first: F1.0 of step 0, rank 1)"
+        == "actions need the result of an action that was not recorded (first: F1.0 of step 0, rank 1)"
     )
     assert missing.count == 2
 

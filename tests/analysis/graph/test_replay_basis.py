@@ -19,6 +19,6 @@ def test_a_basis_that_is_made_once_gives_what_each_would_make_for_itself():
 def test_what_the_plan_and_the_lags_could_not_tell_is_said_together():
     basis = find_replay_basis(find_actions(timeline_from_text("B0 F0\nB0 F0")))
     assert [row.message.split(";")[0] for row in basis.diagnostics] == [
-        "needs go in a circle with the order of the ranks",
-        "needs between ranks have no recorded transfer",
+        "dependencies form a cycle with the order of the ranks",
+        "transfers between ranks were not recorded",
     ]

@@ -97,7 +97,7 @@ def test_a_planted_imbalance_is_stage_imbalance():
     slow = ledger.ranks.filter(pl.col("rank") == 2)["stage_imbalance_ns"][0]
     others = ledger.ranks.filter(pl.col("rank") != 2)["stage_imbalance_ns"]
     assert slow < 0 < others.min()
-    assert any("no other pipeline" in row.message for row in ledger.diagnostics)
+    assert any(row.code == "replicas.none" for row in ledger.diagnostics)
 
 
 def test_a_slow_device_is_a_straggler_once_there_are_replicas():
@@ -171,4 +171,4 @@ def test_transfers_that_were_not_recorded_are_said_and_stay_unexplained():
     timeline = timeline_from_text("F0 . . . B0 -\n. . F0 B0 - .".replace("B0 - .", "B0"))
     ledger = ledger_of(timeline)
     assert ledger.steps["unattributed_ns"].to_list() == [1000]
-    assert [row.count for row in ledger.diagnostics if "no recorded transfer" in row.message] == [2]
+    assert [row.count for row in ledger.diagnostics if row.code == "transfers.not_recorded"] == [2]

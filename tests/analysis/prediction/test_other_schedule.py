@@ -24,7 +24,7 @@ def test_the_saving_of_zb_h1_is_two_of_three_bubbles_at_unit_cost():
     # (p-1)(F+B) of 1F1B against (p-1)(F+I-W) of ZB-H1, with I = W = B / 2: 90 against 30.
     assert saving.saved_ns == 60
     assert saving.condition == HALVED
-    assert saving.note == "simulated 0.00027 ms beside 0.00033 ms for the measured order"
+    assert saving.note == "simulated 0.00027 ms, compared with 0.00033 ms for the measured order"
 
 
 def test_gpipe_saves_nothing_over_1f1b():
@@ -72,6 +72,6 @@ def test_a_bidirectional_schedule_needs_every_stage_twice():
     assert saving.condition == TWICE
     assert simulate_saving(order("chimera"), UNIT, UNIT, "chimera") == (
         0,
-        f"simulated {saving.note.split()[1]} ms beside {saving.note.split()[1]} ms for the measured order",
+        f"simulated {saving.note.split()[1]} ms, compared with {saving.note.split()[1]} ms for the measured order",
         "",
     )

@@ -114,7 +114,7 @@ def test_another_schedule_saves_what_theory_says():
     row = predict(run(ORDER, unit), OtherSchedule("zb-h1"))
     assert row["gain_ns"] == pytest.approx(60 * MS)  # 3 * 30 of 1F1B against 3 * 10
     assert (row["method"], row["condition"]) == ("simulation", HALVED)
-    assert row["note"] == "simulated 270 ms beside 330 ms for the measured order"
+    assert row["note"] == "simulated 270 ms, compared with 330 ms for the measured order"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_what_has_no_place_or_no_length_is_counted():
     stepless = spans.with_columns(step=None)
     lengthless = spans.with_columns(end_ns="start_ns")
     both = sample_actions(spans.vstack(stepless.cast(spans.schema)).vstack(lengthless)).diagnostics
-    assert [(one.count, "step" in one.message) for one in both] == [(4, True), (4, False)]
+    assert [(one.count, one.code) for one in both] == [(4, "actions.unplaced"), (4, "actions.zero_length")]
 
 
 def test_actions_of_a_pair_are_a_class_of_their_own():

@@ -29,7 +29,7 @@ def test_the_parts_sum_to_the_step():
         .sort("step")["value_ns"]
     )
     assert parts.to_list() == pytest.approx(whole.to_list())
-    assert list(series.columns) == [*KEY, "step", "value_ns", "doubt_ns"]
+    assert list(series.columns) == [*KEY, "step", "value_ns", "clock_error_ns"]
 
 
 def test_actions_are_means_over_replicas_and_ranks_are_their_own():
@@ -62,4 +62,4 @@ def test_a_link_takes_its_median_times_all_of_its_messages():
     times.message_ns[0, 0, :, 1] = 300_000
     forward = link_series(run(times)).filter((pl.col("kind") == "forward") & (pl.col("rank") == 0))
     assert forward["value_ns"].to_list() == [8 * 300_000.0] * 3
-    assert forward["doubt_ns"].to_list() == [0.0] * 3
+    assert forward["clock_error_ns"].to_list() == [0.0] * 3

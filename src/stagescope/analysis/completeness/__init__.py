@@ -1,1 +1,1 @@
-"""What was not recorded, and which pipelines and steps can be measured in spite of it."""
+"""Missing data, and which pipelines and steps can be measured in spite of it."""

@@ -1,4 +1,4 @@
-"""Steps that were not recorded whole: what a file lost would otherwise count as idle time of its rank."""
+"""Incomplete steps: actions that a file lost would otherwise count as idle time of their rank."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FORWARD = "forward"
 def find_incomplete_steps(spans: pl.DataFrame, pipelines: pl.DataFrame) -> set[int]:
     """Return the steps in which a stage lacks micro-batches that other stages of its pipeline ran.
 
-    Forwards are compared with forwards, backwards of either form with each other, among the stages that ran any in
-    that step. A stage without a single one is not judged here (analysis/completeness/missing_data.py).
+    Forwards are compared with forwards, and backwards of either form with each other, among the stages that ran any in
+    that step. A stage without a single action is not judged here (completeness/missing_data.py).
     """
     is_known = pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
     is_compared = pl.col("kind").is_in(EXCHANGING_KINDS)
@@ -38,11 +38,10 @@ def find_incomplete_steps(spans: pl.DataFrame, pipelines: pl.DataFrame) -> set[i
 
 
 def incomplete_step_diagnostics(incomplete: Collection[int], *, left_out: bool) -> list[Diagnostic]:
-    """Return what became of steps that were not recorded whole; empty where there are none."""
+    """Return how incomplete steps were treated; empty if there are none."""
     if not incomplete:
         return []
     steps = f"step{'s' if len(incomplete) > 1 else ''} {compact_ranges(sorted(incomplete))}"
-    done = "listed and left out of the totals" if left_out else "what is missing counts as idle time"
-    return [
-        Diagnostic("warning", f"actions of some stages are missing in {steps}: {done}", count=len(incomplete))
-    ]
+    done = "listed and left out of the totals" if left_out else "missing actions count as idle time"
+    message = f"actions of some stages are missing in {steps}: {done}"
+    return [Diagnostic("warning", message, count=len(incomplete), code="steps.incomplete")]

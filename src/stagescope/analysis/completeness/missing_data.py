@@ -1,4 +1,4 @@
-"""What the figures cannot speak for: actions, ranks and steps that were not recorded whole."""
+"""Data that the metrics leave out: actions, ranks and steps that were not recorded completely."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def find_missing_data(timeline: Timeline, bubbles: pl.DataFrame, pipelines: pl.DataFrame) -> list[Diagnostic]:
-    """Return a warning for all that the figures leave out.
+    """Return a warning for everything that the metrics leave out.
 
-    These are pipeline actions without a step, recorded ranks without any pipeline action, and ranks without one in
-    steps that the rest of their pipeline recorded: counting those as idle would make a bubble of lost data.
+    That is: actions without a step, recorded ranks without any action, and ranks without an action in a step that the
+    rest of their pipeline recorded. Counting the latter as idle would turn lost data into a bubble.
     """
     actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     return [
@@ -29,8 +29,10 @@ def find_missing_data(timeline: Timeline, bubbles: pl.DataFrame, pipelines: pl.D
 
 
 def errors_first(diagnostics: pl.DataFrame) -> tuple[Diagnostic, ...]:
-    """Return the rows of a diagnostics table by severity, otherwise in the order in which they were found."""
-    ordered = diagnostics.sort("severity", maintain_order=True)  # an Enum sorts as declared, errors first
+    """Return the rows of a diagnostics table by severity, otherwise in their order."""
+    ordered = diagnostics.sort(
+        "severity", maintain_order=True
+    )  # an Enum sorts in declared order: errors first
     return tuple(Diagnostic(**row) for row in ordered.iter_rows(named=True))
 
 
@@ -38,32 +40,30 @@ def _stepless(actions: pl.DataFrame) -> list[Diagnostic]:
     count = actions["step"].null_count()
     if not count:
         return []
-    return [
-        Diagnostic(
-            "warning", "forward or backward actions belong to no step; they have no window", count=count
-        )
-    ]
+    message = "forward or backward actions have no step; they are not in any window"
+    return [Diagnostic("warning", message, count=count, code="actions.no_step")]
 
 
 def _actionless(ranks: set[int]) -> list[Diagnostic]:
     if not ranks:
         return []
-    message = f"no forward or backward action of rank {compact_ranges(ranks)}; not in the figures"
-    return [Diagnostic("warning", message, count=len(ranks))]
+    message = f"no forward or backward action of rank {compact_ranges(ranks)}; not in the totals"
+    return [Diagnostic("warning", message, count=len(ranks), code="ranks.no_actions")]
 
 
 def _absent(bubbles: pl.DataFrame, pipelines: pl.DataFrame) -> list[Diagnostic]:
-    """Return a warning per rank that lacks steps which its pipeline has."""
+    """Return a warning for every rank that lacks steps of its pipeline."""
     expected = bubbles.select("step", "pipeline").unique().join(pipelines, on="pipeline")
-    lacking = (
+    missing = (
         expected.join(bubbles, on=["step", "rank"], how="anti").group_by("rank").agg("step").sort("rank")
     )
     return [
         Diagnostic(
             "warning",
-            f"no forward or backward action in step {compact_ranges(steps)}; not counted there",
+            f"no forward or backward action in step {compact_ranges(steps)}; not counted in it",
             rank=rank,
             count=len(steps),
+            code="ranks.missing_step",
         )
-        for rank, steps in lacking.iter_rows()
+        for rank, steps in missing.iter_rows()
     ]

@@ -1,1 +1,1 @@
-"""What every action depended on: dependencies, replays, the critical path and slack."""
+"""Which action depended on which: dependencies, replays, critical paths and slack."""

@@ -1,6 +1,7 @@
-"""Numbers for actions, so that the action that another one needs is found by arithmetic and one look-up.
+"""Integer cells for actions, so that the producer of an input is found by arithmetic and one lookup.
 
-A cell is one (pipeline, step, stage, micro-batch). Joins on these four columns take minutes on a large run.
+A cell is one (pipeline, step, stage, micro-batch). Joins on these four columns take minutes for a large run, lookups
+seconds.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
 
 NONE = -1
 DOUBLED = -2
-"""What a look-up answers: no action there, or more than one."""
+"""Results of a lookup: no action in that cell, or more than one."""
 
 WIDEST_TABLE = 1 << 24
-"""Values this far apart are searched for in a sorted list instead of a table."""
+"""Up to this range of values a lookup table is used; beyond it, binary search."""
 
 CELLS_PER_ACTION = 8
-"""So many cells per action may be kept as a table; ids that are spread wider are searched for."""
+"""A table is used up to this many cells per action; sparser ids would take too much memory."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The values that occur in each of the four columns, sorted; a cell's number counts through them."""
+    """The sorted distinct values of the four columns; cells are numbered row-major over them."""
 
     pipelines: Integers
     steps: Integers
@@ -38,11 +39,11 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """How many cells there are."""
+        """The number of cells."""
         return len(self.pipelines) * len(self.steps) * len(self.stages) * len(self.microbatches)
 
     def numbers(self, frame: pl.DataFrame) -> Integers:
-        """Return the cell of every row of a frame with the four columns; NONE for values that do not occur."""
+        """Return the cell of every row of a frame with the four columns; NONE for a value that does not occur."""
         cell: Integers = np.zeros(frame.height, dtype=np.int64)
         unknown = np.zeros(frame.height, dtype=np.bool_)
         for name, known in (
@@ -59,7 +60,7 @@ class Cells:
         return cell
 
     def neighbors(self, cells: Integers, direction: int) -> Integers:
-        """Return the same micro-batch's cell on the stage before (-1) or after (+1); NONE where none occurs."""
+        """Return the cell of the same micro-batch on the previous (-1) or next (+1) stage; NONE if there is none."""
         width, stages = len(self.microbatches), len(self.stages)
         code = (cells // width) % max(stages, 1)
         there = codes_of(self.stages + direction, self.stages)
@@ -79,12 +80,12 @@ def find_cells(actions: pl.DataFrame) -> Cells:
 
 
 def codes_of(values: NDArray[np.generic], known: Integers) -> Integers:
-    """Return the place of each value in `known`, which is sorted; NONE for a value that is not there."""
+    """Return the index of each value in `known`, which is sorted; NONE for a value that is not in it."""
     if not len(known):
         return np.full(len(values), NONE, dtype=np.int64)
     lowest, highest = int(known[0]), int(known[-1])
     is_inside = len(values) == 0 or (values.min() >= lowest and values.max() <= highest)
-    if is_inside and highest - lowest < WIDEST_TABLE:  # the usual case, with as few copies as possible
+    if is_inside and highest - lowest < WIDEST_TABLE:  # the common case: no copy of the column
         found: Integers = _places(known)[values - lowest]
         return found
     wide = values.astype(np.int64)
@@ -99,19 +100,21 @@ def codes_of(values: NDArray[np.generic], known: Integers) -> Integers:
 
 
 def _places(known: Integers) -> Integers:
-    """Return the place in `known` of every value from its first to its last; NONE for those that are not there."""
+    """Return the index in `known` of every value from its first to its last; NONE for values that are not in it."""
     table = np.full(int(known[-1] - known[0]) + 1, NONE, dtype=np.int64)
     table[known - known[0]] = np.arange(len(known))
     return table
 
 
 class ActionIndex:
-    """Which action runs a cell, among the actions of one sort (all forwards, say)."""
+    """The action in each cell, among the actions of one kind (all forwards, for example)."""
 
     def __init__(self, cells: Integers, actions: Integers, cell_count: int) -> None:
         self._table: Integers | None = None
         if cell_count <= CELLS_PER_ACTION * len(cells) + WIDEST_TABLE:
-            self._table = np.full(cell_count + 1, NONE, dtype=np.int64)  # the last one answers for cell NONE
+            self._table = np.full(
+                cell_count + 1, NONE, dtype=np.int64
+            )  # cell NONE is -1: it reads the extra last entry
             self._table[cells] = actions
             self._table[cells[self._table[cells] != actions]] = DOUBLED
         else:
@@ -119,7 +122,7 @@ class ActionIndex:
             self._cells, self._actions = cells[order], actions[order]
 
     def find(self, cells: Integers) -> Integers:
-        """Return the action of every cell, NONE where there is none and DOUBLED where there are several."""
+        """Return the action of every cell: NONE for no action, DOUBLED for several."""
         if self._table is not None:
             found: Integers = self._table[cells]
             return found

@@ -1,8 +1,8 @@
-"""Actions: what a rank's compute did as one piece, and what each of them needed first.
+"""The actions of a timeline, one row each, and which results of other actions each of them needed.
 
-Every analysis of waiting starts here. An action is one forward, backward or weight gradient on the compute
-lane, or the two actions of an overlapped pair together, where they really overlapped: a runtime that has no way to do
-two actions at once runs a pair one after the other.
+Every analysis of waiting starts here. An action is one forward, backward or weight gradient on the compute lane. An
+overlapped pair counts as one row if its two actions really overlapped: a runtime that cannot run two actions at once
+executes a declared pair one after the other, and then they are two rows.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ PAIR = 2
 
 ACTIONS = Table(
     "actions",
-    "what the compute of one rank did as one piece: a action, or an overlapped pair",
+    "one action, or one overlapped pair, on the compute lane of one rank",
     ("pipeline", "step", "rank", "start_ns"),
     (
-        Column("action", pl.UInt32, "", "Number of the row."),
+        Column("action", pl.UInt32, "", "Number of the action: its row in this table."),
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("step", pl.Int32, "", "Training step."),
         Column("rank", pl.Int32, "", "Global rank."),
-        Column("place", pl.UInt32, "", "Place in the rank's order of that step, from 0."),
+        Column("place", pl.UInt32, "", "Index in the rank's execution order of that step, from 0."),
         Column(
-            "kind", KindType, "", "What ran; of a pair, what its first action was, the forward if it has one."
+            "kind", KindType, "", "Kind; of a pair, the kind of its first action: the forward if it has one."
         ),
         Column("is_pair", pl.Boolean, "", "Whether it is an overlapped pair."),
         Column("stage", pl.Int32, "", "Global stage of that action."),
         Column("chunk", pl.Int32, "", "Local model chunk of that action.", nullable=True),
         Column("microbatch", pl.Int32, "", "Micro-batch of that action."),
-        Column("start_ns", pl.Int64, "ns", "Start; of a pair, of the earlier of its actions."),
-        Column("end_ns", pl.Int64, "ns", "End; of a pair, of the later of its actions."),
-        Column("row", pl.UInt32, "", "Row number of that action in the timeline's spans."),
+        Column("start_ns", pl.Int64, "ns", "Start; of a pair, the earlier start of its actions."),
+        Column("end_ns", pl.Int64, "ns", "End; of a pair, the later end of its actions."),
+        Column("row", pl.UInt32, "", "Row of that action in the spans of the run."),
     ),
 )
 
 NEEDS = Table(
     "needs",
-    "one result of an action that another action needed before it could run",
+    "one result that an action needed from another action before it could start",
     ("action", "direction"),
     (
         Column("action", pl.UInt32, "", "Action that needed it."),
@@ -61,7 +61,7 @@ NEEDS = Table(
             "direction",
             DirectionType,
             "",
-            "forward: an activation; backward: a gradient; own: of its own stage.",
+            "forward: an activation; backward: a gradient; own: a result of its own stage.",
         ),
         Column("is_remote", pl.Boolean, "", "Whether the producer ran on another rank."),
         Column("sent_ns", pl.Int64, "ns", "When the message was issued; null: not recorded.", nullable=True),
@@ -69,7 +69,7 @@ NEEDS = Table(
             "arrived_ns",
             pl.Int64,
             "ns",
-            "When the receiver knew it was there; null: not recorded.",
+            "When the receiver knew of its arrival; null: not recorded.",
             nullable=True,
         ),
     ),
@@ -80,19 +80,19 @@ PARTNERS = Table(
     "the second action of an overlapped pair",
     ("action",),
     (
-        Column("action", pl.UInt32, "", "Action that it is part of."),
-        Column("kind", KindType, "", "What ran."),
+        Column("action", pl.UInt32, "", "The pair, a row of actions."),
+        Column("kind", KindType, "", "Its kind."),
         Column("stage", pl.Int32, "", "Global stage."),
         Column("chunk", pl.Int32, "", "Local model chunk.", nullable=True),
         Column("microbatch", pl.Int32, "", "Micro-batch."),
-        Column("row", pl.UInt32, "", "Row number in the timeline's spans."),
+        Column("row", pl.UInt32, "", "Row in the spans of the run."),
     ),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Actions:
-    """The tables ACTIONS, NEEDS and PARTNERS of a timeline, and what had to be left out of them."""
+    """The tables ACTIONS, NEEDS and PARTNERS of a timeline, and diagnostics for what they leave out."""
 
     table: pl.DataFrame
     needs: pl.DataFrame
@@ -101,17 +101,17 @@ class Actions:
 
 
 def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Actions:
-    """Return the actions of a timeline and what each of them needed from others.
+    """Return the actions of a timeline and what each of them needed.
 
-    `pipelines` is what find_pipelines returns (it is asked when None is given). Only actions on the compute lane that
-    name step, stage and micro-batch are actions; the others are counted in a diagnostic. Needs are as in
-    `find_dependencies`; those between the two actions of one pair are none. Several ranks of one pipeline that run
-    the same actions (tensor parallelism without coordinates) look like doubled actions.
+    `pipelines` is what find_pipelines returns; None: it is computed here. Spans without step, stage or micro-batch and
+    spans that only record a launch on the host are left out and counted in a diagnostic. Needs follow
+    `find_dependencies`, without those between the two actions of one pair. Ranks of one pipeline that run the same
+    actions (tensor parallelism without coordinates) look like duplicate actions.
     """
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
     spans = timeline.spans
-    actions, left_out = _find_parts(spans, pipelines)
+    actions, excluded = _find_parts(spans, pipelines)
     actions = _in_order(actions)
     names = ("rank", "kind", "step", "stage", "microbatch", "start_ns", "end_ns")
     is_transfer = pl.col("kind").is_in(TRANSFERS) & _is_placed()
@@ -120,8 +120,8 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     del transfers
     table, partners, united = _unite_pairs(actions)
     needs = _needs_of_actions(found.rows, united)
-    early = _say_early(table, needs, _clock_errors(timeline))
-    return Actions(table, needs, partners, (*left_out, *found.diagnostics, *early))
+    early = _early_diagnostics(table, needs, _clock_errors(timeline))
+    return Actions(table, needs, partners, (*excluded, *found.diagnostics, *early))
 
 
 def _is_placed() -> pl.Expr:
@@ -129,7 +129,7 @@ def _is_placed() -> pl.Expr:
 
 
 def _find_parts(spans: pl.DataFrame, pipelines: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the actions that can be actions, with their pipeline, and how many others there are."""
+    """Return the spans that are actions, with their pipeline, and diagnostics that count the others."""
     names = ["rank", "kind", "step", "stage", "chunk", "microbatch", "pair", "start_ns", "end_ns"]
     is_action = pl.col("kind").is_in(ACTION_KINDS)
     on_device = pl.col("lane") == COMPUTE
@@ -138,18 +138,22 @@ def _find_parts(spans: pl.DataFrame, pipelines: pl.DataFrame) -> tuple[pl.DataFr
     counts = spans.select(
         host=(is_action & ~on_device).sum(), unplaced=(is_action & on_device & ~_is_placed()).sum()
     ).row(0, named=True)
-    sentences = {
-        "host": "actions of which only the launch by the host is known are no actions",
-        "unplaced": "actions without step, stage or micro-batch are no actions",
+    messages = {
+        "host": "forward or backward spans are only launches on the host lane; they are not analyzed",
+        "unplaced": "forward or backward spans have no step, stage or micro-batch; they are not analyzed",
     }
-    said = [Diagnostic("warning", sentences[name], count=count) for name, count in counts.items() if count]
-    # A span that ends before it starts has no length, wherever its clock went.
+    diagnostics = [
+        Diagnostic("warning", messages[name], count=count, code=f"actions.{name}")
+        for name, count in counts.items()
+        if count
+    ]
+    # A clock that was set back can make a span end before it starts: it counts as having no length.
     actions = actions.with_columns(end_ns=pl.max_horizontal("start_ns", "end_ns"))
-    return _with_pipeline(actions, pipelines), said
+    return _with_pipeline(actions, pipelines), diagnostics
 
 
 def _with_pipeline(frame: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows whose rank is in a pipeline, with that pipeline: a join, without its cost."""
+    """Return the rows whose rank is in a pipeline, with that pipeline. A join does the same, but takes longer."""
     known = pipelines.sort("rank")
     place = codes_of(frame["rank"].to_numpy(), known["rank"].to_numpy().astype(np.int64))
     if (place < 0).any():
@@ -158,7 +162,10 @@ def _with_pipeline(frame: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame
 
 
 def _in_order(actions: pl.DataFrame) -> pl.DataFrame:
-    """Return actions by pipeline, step, rank and start; spans come sorted by rank and start, so little is to do."""
+    """Return actions sorted by pipeline, step, rank and start.
+
+    Spans are sorted by rank and start already, so one stable sort by an integer key is enough.
+    """
     key = np.zeros(actions.height, dtype=np.int64)
     for name in ("pipeline", "step", "rank"):
         key *= int(actions[name].n_unique())
@@ -168,7 +175,7 @@ def _in_order(actions: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unite_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
-    """Return the actions, the second actions of pairs, and the action of every action."""
+    """Return the actions with pairs united, the second actions of pairs, and the row that every span became."""
     numbers = np.arange(actions.height, dtype=np.uint32)
     actions = actions.with_columns(action=pl.Series(numbers), is_pair=pl.lit(value=False))
     partners = PARTNERS.empty()
@@ -179,7 +186,7 @@ def _unite_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDA
 
 
 def _with_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:
-    """Return the actions with those of a pair made one, their second actions, and the action of every action."""
+    """Return the actions with overlapping pairs united, their second actions, and the row that every span became."""
     key = ["pipeline", "step", "rank", "pair"]
     paired = (
         actions.filter(pl.col("pair").is_not_null())
@@ -234,23 +241,23 @@ def _with_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDAr
 
 
 def _needs_of_actions(rows: pl.DataFrame, united: NDArray[np.uint32]) -> pl.DataFrame:
-    """Return what actions need as what their actions need; a pair does not need itself."""
+    """Return the needs of spans as needs of united actions; a pair does not need itself."""
     action, needs = united[rows["action"].to_numpy()], united[rows["needs"].to_numpy()]
     table = rows.with_columns(action=pl.Series(action), needs=pl.Series(needs)).select(NEEDS.names)
-    if len(united) and int(united[-1]) + 1 == len(united):  # no pairs: as sorted as it was
+    if len(united) and int(united[-1]) + 1 == len(united):  # no pairs, so the order is unchanged
         return table
     return table.filter(pl.col("action") != pl.col("needs")).sort(NEEDS.order, maintain_order=True)
 
 
 def _clock_errors(timeline: Timeline) -> pl.DataFrame:
-    """Return per rank the name of its clock and how far it may be off, 0 where nothing is known."""
+    """Return the clock of every rank and its error bound, null if unknown."""
     off = pl.max_horizontal(pl.col("error_lo_ns").abs(), pl.col("error_hi_ns").abs())
     errors = timeline.clocks.group_by("clock").agg(error_ns=off.max())
     return timeline.ranks.select("rank", "clock").join(errors, on="clock", how="left")
 
 
-def _say_early(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
-    """Return a warning about actions that began before what they need had ended, clocks allowed for."""
+def _early_diagnostics(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
+    """Return a warning about actions that started before their input existed, beyond the error of both clocks."""
     action, producer = needs["action"].to_numpy(), needs["needs"].to_numpy()
     early_ns = table["end_ns"].to_numpy()[producer] - table["start_ns"].to_numpy()[action]
     early = np.flatnonzero(early_ns > 0)
@@ -270,7 +277,5 @@ def _say_early(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -
     beyond = early_ns[early][early_ns[early] > allowed.to_numpy()]
     if not len(beyond):
         return []
-    message = (
-        f"actions began before what they need had ended, by up to {int(beyond.max())} ns: look at the clocks"
-    )
-    return [Diagnostic("warning", message, count=len(beyond))]
+    message = f"actions started up to {int(beyond.max())} ns before their input was computed; check the clock alignment"
+    return [Diagnostic("warning", message, count=len(beyond), code="clock.causality")]

@@ -1,8 +1,8 @@
-"""What bound every action: the one before it on its rank, or one of its inputs, whichever came last.
+"""Binding constraints: what delayed every action, the previous action of its rank or the last of its inputs.
 
-How long a result was on its way is what find_transfer_lags says, so that a receive that was posted late does not make
-its sender the one that bound. Actions of a rank that overlapped were not bound by each other's ends, but by the
-same distance to them as measured; the same holds for effects that stand before their causes.
+Travel times of results come from find_transfer_lags, so that a receive that was posted late does not make its sender
+the constraint. Actions of one rank that overlapped are not bound by each other's ends but keep their measured distance;
+the same holds for effects before their causes.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 class Constraint(NamedTuple):
-    """At most one binding_constraint per action: whom it waits for, and how long after the end of that one it may start."""
+    """At most one constraint per action: the action it waits for, and how long after that one ends it may start."""
 
     source: Indices
     lag_ns: Integers
 
 
 class BindingConstraints(NamedTuple):
-    """What bound each action, all in the order of `plan`; a source of len(order) stands for none.
+    """The constraints of every action, in the order of `plan`; a source of len(order) means none.
 
-    binding_constraints               all of them: the one to the previous action of the rank, and one for each need
-    bound               the one action that bound it, the one on its own rank where two did
-    ready_ns            when nothing bound it any more; its start where nothing ever did
-    start_ns, end_ns    as measured, with one value more for no action
+    constraints         all of them: one for the previous action of the rank, and one per need bound               the
+    binding one as an action; of two at the same time, the one on its own rank ready_ns            when the last
+    constraint was met; the start of an action without constraints start_ns, end_ns    as measured, with one more entry
+    that stands for no action
     """
 
     plan: ReplayPlan
-    binding_constraints: tuple[Constraint, ...]
+    constraints: tuple[Constraint, ...]
     bound: Indices
     ready_ns: Integers
     start_ns: Integers
@@ -46,21 +46,23 @@ class BindingConstraints(NamedTuple):
 
 
 def find_binding_constraints(actions: Actions, plan: ReplayPlan, lag_ns: Integers) -> BindingConstraints:
-    """Return what bound every action; `plan` is what plan_replay, `lag_ns` what find_transfer_lags returns."""
+    """Return the constraints of every action; `plan` is from plan_replay, `lag_ns` from find_transfer_lags."""
     table, count = actions.table, len(plan.order)
     start_ns, end_ns = (np.append(table[name].to_numpy()[plan.order], 0) for name in ("start_ns", "end_ns"))
     lags = np.append(lag_ns, 0)
-    binding_constraints = [Constraint(plan.before, np.zeros(count, dtype=np.int64))]
-    binding_constraints += [Constraint(needs.producer, lags[needs.row]) for needs in plan.needs]
+    constraints = [Constraint(plan.before, np.zeros(count, dtype=np.int64))]
+    constraints += [Constraint(needs.producer, lags[needs.row]) for needs in plan.needs]
     bound = np.full(count, count, dtype=np.int32)
     ready_ns = np.full(count, np.iinfo(np.int64).min)
-    for source, lag in binding_constraints:
+    for source, lag in constraints:
         ended_ns = end_ns[source]
-        np.minimum(lag, start_ns[:count] - ended_ns, out=lag)  # never more than was measured
+        np.minimum(
+            lag, start_ns[:count] - ended_ns, out=lag
+        )  # a lag is never longer than the measured distance
         ended_ns += lag
         binds = (source < count) & (ended_ns > ready_ns)
         bound[binds] = source[binds]
         ready_ns[binds] = ended_ns[binds]
     is_free = bound == count
     ready_ns[is_free] = start_ns[:count][is_free]
-    return BindingConstraints(plan, tuple(binding_constraints), bound, ready_ns, start_ns, end_ns)
+    return BindingConstraints(plan, tuple(constraints), bound, ready_ns, start_ns, end_ns)

@@ -1,10 +1,10 @@
-"""The chain of actions and transfers that made each step as long as it was, and how much every other action could wait.
+"""The critical path: the chain of actions and transfers that made each step as long as it was.
 
-An action starts when the one before it on its rank has ended and its inputs are there; whichever came last bound
-it (analysis/graph/binding_constraints.py). Followed back from the last end of the pipeline's step, the binding ones
-are the critical path: a chain without a break from the first start to the last end, whose parts add up to the step's
-length exactly. Of two that came at once, the one of the same rank is followed. Where a chain begins later than the
-step, nothing that was recorded says why, and the time before it is a part of its own.
+Every action was bound by the previous action of its rank or by one of its inputs (binding_constraints.py). Followed
+back from the last end of the pipeline's step, the binding ones form the critical path: an unbroken chain from the first
+start to the last end, whose parts sum to the length of the step exactly. Of two constraints at the same time the one on
+the same rank is followed. If the chain begins later than the step, no recorded cause explains the time before it, and
+that time is a part of its own.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.latest_inputs import LatestInputs
 
 PARTS = ("compute", "other_work", "transfer", "launch", "transfer_or_launch", "unknown")
-COMPUTE, OTHER_WORK, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, NOT_KNOWN = range(len(PARTS))
+COMPUTE, OTHER_WORK, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, UNKNOWN = range(len(PARTS))
 PartType = pl.Enum(list(PARTS))
 PART_NAMES = pl.Series(PARTS, dtype=PartType)
 
 CRITICAL_PATH = Table(
     "critical_path",
-    "one part of a critical path; the parts of one pipeline and step follow each other without a break",
+    "one part of a critical path; the parts of one pipeline and step are contiguous",
     ("pipeline", "step", "place"),
     (
         Column("pipeline", pl.Int32, "", "Smallest recorded rank of the pipeline."),
         Column("step", pl.Int32, "", "Training step."),
-        Column("place", pl.UInt32, "", "Place of the part in the path, from 0."),
+        Column("place", pl.UInt32, "", "Index of the part in the path, from 0."),
         Column(
             "part",
             PartType,
             "",
-            "compute: the action itself; before it, transfer: its input was on its way, launch: all was there, "
+            "compute: the action itself; before it transfer: its input was in transit, launch: all inputs had arrived, "
             "transfer_or_launch: the arrival was not recorded, other_work: the rank computed something else, "
-            "not_known: an input was not recorded.",
+            "unknown: an input was not recorded.",
         ),
         Column("rank", pl.Int32, "", "Rank of the action; of a transfer, the receiver."),
         Column("from_rank", pl.Int32, "", "Sender of a transfer.", nullable=True),
         Column("action", pl.UInt32, "", "The action, or the one that starts after this part."),
-        Column("row", pl.UInt32, "", "Row of it in the timeline's spans."),
-        Column("kind", KindType, "", "Kind of it."),
-        Column("stage", pl.Int32, "", "Global stage of it."),
-        Column("microbatch", pl.Int32, "", "Micro-batch of it."),
+        Column("row", pl.UInt32, "", "Its row in the spans of the run."),
+        Column("kind", KindType, "", "Its kind."),
+        Column("stage", pl.Int32, "", "Its global stage."),
+        Column("microbatch", pl.Int32, "", "Its micro-batch."),
         Column("start_ns", pl.Int64, "ns", "Start of the part."),
         Column("end_ns", pl.Int64, "ns", "End of the part."),
     ),
@@ -62,9 +62,9 @@ def find_critical_path(
 ) -> pl.DataFrame:
     """Return the table CRITICAL_PATH, one path per pipeline and step.
 
-    `binding_constraints` is what find_binding_constraints, `inputs` what find_latest_inputs, `busy` what unite
-    returns for all spans on the compute lane. The parts reach from the first start to the last end of the pipeline's
-    actions in the step.
+    `binding_constraints` is from find_binding_constraints, `inputs` from find_latest_inputs, `busy` the union of all
+    spans on the compute lane. The parts cover the time from the first start to the last end of the pipeline's actions
+    in the step.
     """
     if actions.table.is_empty():
         return CRITICAL_PATH.empty()
@@ -73,10 +73,10 @@ def find_critical_path(
 
 
 def _walk(table: pl.DataFrame, binding_constraints: BindingConstraints) -> pl.DataFrame:
-    """Return the actions of all paths, walked back from the last ends of all pipelines and steps at once.
+    """Return the actions of all paths, walking back from the last end of every pipeline and step at once.
 
-    Columns: back (how many come after it), action, wait_start_ns (when what bound it had ended), start_ns, end_ns. Each
-    wait starts where the action before it ends; the first one's where the step starts.
+    Columns: back (how many actions follow), action, wait_start_ns (when its binding constraint ended), start_ns,
+    end_ns. Each wait starts where the previous action ends; the first one starts with the step.
     """
     order = binding_constraints.plan.order
     count = len(order)
@@ -103,26 +103,28 @@ def _walk(table: pl.DataFrame, binding_constraints: BindingConstraints) -> pl.Da
 def _parts_of(
     walked: pl.DataFrame, table: pl.DataFrame, inputs: LatestInputs, busy: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return the parts of all paths: back, action, from_op (of transfers), part, start_ns, end_ns."""
+    """Return the parts of all paths: back, action, from_action (of transfers), part, start_ns, end_ns."""
     action = walked["action"].to_numpy()
     wait_start_ns, start_ns = (walked[name].to_numpy() for name in ("wait_start_ns", "start_ns"))
     there_ns = np.clip(inputs.there_ns[action], wait_start_ns, start_ns)
     rest = np.where(inputs.is_timed[action], LAUNCH, TRANSFER_OR_LAUNCH)
-    rest[inputs.is_lost[action]] = NOT_KNOWN
-    told = walked.with_columns(there_ns=there_ns, rest=rest, producer=inputs.producer[action])
-    nobody = pl.lit(NO_ACTION, pl.Int64)
-    computes = _parts(told, "start_ns", "end_ns", pl.lit(COMPUTE), nobody)
-    transfers = _parts(told, "wait_start_ns", "there_ns", pl.lit(TRANSFER), pl.col("producer"))
-    rests = _parts(told, "there_ns", "start_ns", pl.col("rest"), nobody)
+    rest[inputs.is_lost[action]] = UNKNOWN
+    waits_of = walked.with_columns(there_ns=there_ns, rest=rest, producer=inputs.producer[action])
+    no_sender = pl.lit(NO_ACTION, pl.Int64)
+    computes = _parts(waits_of, "start_ns", "end_ns", pl.lit(COMPUTE), no_sender)
+    transfers = _parts(waits_of, "wait_start_ns", "there_ns", pl.lit(TRANSFER), pl.col("producer"))
+    rests = _parts(waits_of, "there_ns", "start_ns", pl.col("rest"), no_sender)
     waits = pl.concat([transfers, *_split_rests(rests, table, busy)])
     return pl.concat([computes, waits.filter(pl.col("end_ns") > pl.col("start_ns"))])
 
 
-def _parts(told: pl.DataFrame, start_ns: str, end_ns: str, part: pl.Expr, from_op: pl.Expr) -> pl.DataFrame:
-    return told.select(
+def _parts(
+    walked: pl.DataFrame, start_ns: str, end_ns: str, part: pl.Expr, from_action: pl.Expr
+) -> pl.DataFrame:
+    return walked.select(
         "back",
         "action",
-        from_op=from_op,
+        from_action=from_action,
         part=part.cast(pl.UInt8),
         start_ns=pl.col(start_ns),
         end_ns=pl.col(end_ns),
@@ -130,7 +132,7 @@ def _parts(told: pl.DataFrame, start_ns: str, end_ns: str, part: pl.Expr, from_o
 
 
 def _split_rests(rests: pl.DataFrame, table: pl.DataFrame, busy: pl.DataFrame) -> list[pl.DataFrame]:
-    """Return what is left of waits, cut into where the rank was idle and where it computed something else."""
+    """Return the rest of waits, split into times when the rank was idle and when it computed something else."""
     windows = rests.select(window_start_ns="start_ns", window_end_ns="end_ns").with_columns(
         rank=table["rank"].gather(rests["action"])
     )
@@ -144,15 +146,15 @@ def _split_rests(rests: pl.DataFrame, table: pl.DataFrame, busy: pl.DataFrame) -
 
 def _table(parts: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     """Return parts as the declared table."""
-    of_op = table.select("pipeline", "step", "rank", "row", "kind", "stage", "microbatch")[parts["action"]]
-    # The action itself comes after its waits, even where it has no length.
+    facts = table.select("pipeline", "step", "rank", "row", "kind", "stage", "microbatch")[parts["action"]]
+    # The action itself comes after its waits, even if it has no length.
     is_wait = pl.col("part") != COMPUTE
     in_order = (
-        pl.concat([parts, of_op], how="horizontal")
+        pl.concat([parts, facts], how="horizontal")
         .sort("pipeline", "step", "back", ~is_wait, "start_ns", descending=[False, False, True, False, False])
         .with_columns(place=pl.int_range(pl.len(), dtype=pl.UInt32).over("pipeline", "step"))
     )
-    sender = pl.when(pl.col("from_op") != NO_ACTION).then("from_op")
+    sender = pl.when(pl.col("from_action") != NO_ACTION).then("from_action")
     senders = table["rank"].gather(in_order.select(sender.cast(pl.UInt32)).to_series())
     return in_order.with_columns(
         part=PART_NAMES.gather(in_order["part"]), from_rank=senders, action=pl.col("action").cast(pl.UInt32)

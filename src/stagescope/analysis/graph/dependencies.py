@@ -1,4 +1,4 @@
-"""What every action needs from other actions, and when its transfer came.
+"""What every action needed from other actions, and when the results were transferred.
 
 The dependency rule itself is declared in `schedules.dependencies`; here it is applied to whole columns.
 """
@@ -28,19 +28,18 @@ DirectionType = pl.Enum(list(DIRECTIONS))
 FORWARDS, BACKWARDS, WEIGHTS = ("forward",), ("backward", "backward_input"), ("backward_weight",)
 LETTERS = {kind: BY_NAME[kind].letter for kind in ACTION_KINDS}
 NEVER = np.iinfo(np.int64).min
-"""Stands for a transfer that was not recorded, as no real time can."""
+"""Marks a transfer that was not recorded; no real time is that small."""
 
 
 class Dependencies(NamedTuple):
-    """One row per action and need (columns action, needs, direction, sent_ns, arrived_ns), and what could not be told.
-    """
+    """One row per action and need (action, needs, direction, is_remote, sent_ns, arrived_ns), and diagnostics."""
 
     rows: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
 
 
 class _Actions(NamedTuple):
-    """Actions with their cells, and where each sort of them is found."""
+    """Actions with their cells, and an index per group of kinds."""
 
     frame: pl.DataFrame
     cells: Cells
@@ -55,13 +54,13 @@ class _Actions(NamedTuple):
 
 
 def find_dependencies(actions: pl.DataFrame, transfers: pl.DataFrame) -> Dependencies:
-    """Return what every action of `actions` needs, a action being its row number; sorted by action.
+    """Return what every action of `actions` needs, sorted by action; an action is its row number.
 
-    `actions` has pipeline, step, rank, kind, stage and microbatch, `transfers` the same columns, start_ns and
+    `actions` has pipeline, step, rank, kind, stage and microbatch. `transfers` has the same columns, start_ns and
     end_ns, one row per recorded end of a message. `sent_ns` is when the first send of the message was issued,
-    `arrived_ns` when its last receive was over; both null where they were not recorded, and between actions of one
-    rank. A action that ran twice in one step produces nothing that could be told apart: nobody needs it, it needs
-    nothing, and a diagnostic counts it. So does one for needs whose producer was not recorded.
+    `arrived_ns` when its last receive ended; both are null if not recorded, and between actions of one rank. An action
+    that ran twice in one step is ambiguous: it needs nothing, is needed by nothing, and a diagnostic counts it. Another
+    diagnostic counts needs without a recorded producer.
     """
     indexed = _index(actions)
     doubled = _doubled(indexed)
@@ -69,10 +68,10 @@ def find_dependencies(actions: pl.DataFrame, transfers: pl.DataFrame) -> Depende
     producers[doubled] = NONE
     expected[doubled] = False
     diagnostics = [
-        *_say_doubled(actions, doubled),
-        *_say_missing(actions, (expected & (producers == NONE)).any(axis=1)),
+        *_duplicate_diagnostics(actions, doubled),
+        *_missing_diagnostics(actions, (expected & (producers == NONE)).any(axis=1)),
     ]
-    # Two columns per action, what another stage makes for it and what its own stage did: row by row they are sorted.
+    # Two columns per action: the input from another stage, then from its own. Flattened, they are sorted by action.
     flat = producers.ravel()
     slots = np.flatnonzero(flat >= 0)
     consumer, producer = slots // 2, flat[slots]
@@ -109,7 +108,7 @@ def _index(actions: pl.DataFrame) -> _Actions:
 
 
 def _doubled(actions: _Actions) -> NDArray[np.bool_]:
-    """Return which actions another one of the same sort shares a cell with."""
+    """Return which actions share their cell with another one of the same kind."""
     doubled = np.zeros(actions.frame.height, dtype=np.bool_)
     for kinds, index in (
         (FORWARDS, actions.forwards),
@@ -142,7 +141,7 @@ def _producers(actions: _Actions) -> tuple[Integers, NDArray[np.bool_]]:
 
 
 def _transfer_times(actions: _Actions, transfers: pl.DataFrame) -> tuple[Integers, Integers]:
-    """Return per action when its result began to be sent, and when its input had been received; NEVER: unknown."""
+    """Return when the result of every action was sent, and when its input had been received; NEVER: unknown."""
     rank = actions.frame["rank"].to_numpy()
     sent = np.full(actions.frame.height, np.iinfo(np.int64).max)
     arrived = np.full(actions.frame.height, NEVER)
@@ -161,17 +160,18 @@ def _transfer_times(actions: _Actions, transfers: pl.DataFrame) -> tuple[Integer
     return sent, arrived
 
 
-def _say_doubled(actions: pl.DataFrame, doubled: NDArray[np.bool_]) -> list[Diagnostic]:
-    message = "actions stand more than once in a step (first: {}); nothing is said about what waited for them"
-    return _say(actions, doubled, message)
+def _duplicate_diagnostics(actions: pl.DataFrame, doubled: NDArray[np.bool_]) -> list[Diagnostic]:
+    message = "actions were recorded more than once in a step (first: {}); their dependencies are left out"
+    return _warn(actions, doubled, message, "actions.duplicate")
 
 
-def _say_missing(actions: pl.DataFrame, missing: NDArray[np.bool_]) -> list[Diagnostic]:
-    return _say(actions, missing, "actions need the result of a action that was not recorded (first: {})")
+def _missing_diagnostics(actions: pl.DataFrame, missing: NDArray[np.bool_]) -> list[Diagnostic]:
+    message = "actions need the result of an action that was not recorded (first: {})"
+    return _warn(actions, missing, message, "actions.missing_producer")
 
 
-def _say(actions: pl.DataFrame, marked: NDArray[np.bool_], message: str) -> list[Diagnostic]:
-    """Return one warning that counts the marked actions and names the first; none without any."""
+def _warn(actions: pl.DataFrame, marked: NDArray[np.bool_], message: str, code: str) -> list[Diagnostic]:
+    """Return one warning that counts the marked actions and names the first; empty if none is marked."""
     count = int(marked.sum())
     if not count:
         return []
@@ -179,6 +179,9 @@ def _say(actions: pl.DataFrame, marked: NDArray[np.bool_], message: str) -> list
     action = label(first["kind"], first["stage"], first["microbatch"])
     return [
         Diagnostic(
-            "warning", message.format(f"{action} of step {first['step']}, rank {first['rank']}"), count=count
+            "warning",
+            message.format(f"{action} of step {first['step']}, rank {first['rank']}"),
+            count=count,
+            code=code,
         )
     ]

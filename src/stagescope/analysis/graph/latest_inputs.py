@@ -1,4 +1,4 @@
-"""What every action waited for last: of all that it needed, the input that was there latest."""
+"""The last input of every action: of all results that it needed, the one that arrived latest."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
 
 NO_ACTION = -1
 NEVER_NS = np.iinfo(np.int64).min
-"""When an input was made and there that nobody needs: before everything."""
+"""Times of an input that no action needed: before everything."""
 
 
 class LatestInputs(NamedTuple):
-    """One value per action, about the input that was there latest.
+    """One value per action, about its latest input.
 
-    producer     action that made it, NO_ACTION where none was recorded or needed
-    made_ns      end of the producer
-    there_ns     when it was there: the recorded arrival, or else the end of the producer; never before made_ns
-    is_timed     whether there_ns is known: the arrival was recorded, or nothing had to travel
-    is_lost      whether the action needed anything from a neighboring stage that was not recorded
+    producer     action that computed it; NO_ACTION if none was recorded or needed made_ns      end of the producer
+    there_ns     its recorded arrival, or else the end of the producer; never before made_ns is_timed     whether
+    there_ns is known: the arrival was recorded, or no transfer was needed is_lost      whether an input from a
+    neighboring stage was needed but not recorded
     """
 
     producer: Integers
@@ -38,7 +37,7 @@ class LatestInputs(NamedTuple):
 
 
 def find_latest_inputs(actions: Actions) -> LatestInputs:
-    """Return, for every action, which of its inputs was there latest; of two at once, the one made later."""
+    """Return the latest input of every action; of two at the same time, the one that was computed later."""
     needs = actions.needs
     action, producers = needs["action"].to_numpy(), needs["needs"].to_numpy()
     made_ns = actions.table["end_ns"].to_numpy()[producers]
@@ -62,21 +61,21 @@ def find_latest_inputs(actions: Actions) -> LatestInputs:
 
 
 def _choose_latest(action: NDArray[np.uint32], there_ns: Integers, made_ns: Integers) -> Integers:
-    """Return one row for every action in `action`, which is sorted: that of the input that was there latest."""
+    """Return one row of needs per action in `action`, which is sorted: that of its latest input."""
     first = np.flatnonzero(np.append(len(action) > 0, action[1:] != action[:-1]))
     counts = np.diff(np.append(first, len(action)))
     chosen: Integers = first.copy()
     for place in range(1, int(counts.max(initial=0))):
         having = np.flatnonzero(counts > place)
         rival, best = first[having] + place, chosen[having]
-        improvements = there_ns[rival] > there_ns[best]
-        improvements |= (there_ns[rival] == there_ns[best]) & (made_ns[rival] > made_ns[best])
-        chosen[having] = np.where(improvements, rival, best)
+        is_later = there_ns[rival] > there_ns[best]
+        is_later |= (there_ns[rival] == there_ns[best]) & (made_ns[rival] > made_ns[best])
+        chosen[having] = np.where(is_later, rival, best)
     return chosen
 
 
 def _lost(actions: Actions) -> Booleans:
-    """Return which actions have fewer inputs from neighboring stages than their actions need."""
+    """Return which actions have fewer inputs from neighboring stages than they need."""
     table, partners, needs = actions.table, actions.partners, actions.needs
     last = pl.lit(pl.concat([table["stage"], partners["stage"]]).max(), pl.Int32)
     is_forward, stage = pl.col("kind") == "forward", pl.col("stage")

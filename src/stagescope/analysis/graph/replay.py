@@ -1,9 +1,9 @@
-"""Replays: when every action would end, in the measured order, had durations or transfers been others.
+"""Replays: when every action would end if durations or transfer times were different.
 
-Each action starts as soon as the one before it on its rank has ended and all that it needs has arrived. All
-ranks are free at 0, so an end counts from the start of the step. Actions are run level by level: a level is
-all that is ready at once, in every pipeline and step, so that the work is done by whole columns however the steps
-differ. (The what-if analysis of stragglers in arXiv 2505.05713 replays in the same way.)
+Each action starts when the previous action of its rank has ended and all its inputs have arrived; the order on every
+rank stays as measured. All ranks are free at 0, so ends count from the start of the step. Actions are replayed level by
+level: a level is everything that is ready at once, in all pipelines and steps, so that the work is done on whole
+columns however the steps differ. The what-if analysis of stragglers in arXiv 2505.05713 replays in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NONE = -1
 
 
 class Needs(NamedTuple):
-    """At most one need per action, in the plan's order: where its producer is, and its row in `needs`."""
+    """At most one need per action, in the order of the plan: the place of its producer, and its row in `needs`."""
 
     producer: Indices
     row: Indices
@@ -36,12 +36,11 @@ class Needs(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """In which order actions can be replayed, and where each finds what it waits for.
+    """An order in which actions can be replayed, and where each finds what it waits for.
 
-    `order` lists the actions level by level, `levels` where each level begins, and where the last ends.
-    `before` is the place in `order` of the previous action of the same rank and step. There are as many
-    `needs` as the most that one action has from elsewhere; what its own rank did before is no need.
-    A place of len(order) stands for none.
+    `order` lists the actions level by level, `levels` the bounds of the levels. `before` is the place in `order` of the
+    previous action of the same rank and step. `needs` has as many columns as the most results that one action needs
+    from elsewhere; results of the same rank are covered by its order. A place of len(order) means none.
     """
 
     order: Indices
@@ -52,16 +51,17 @@ class ReplayPlan:
 
 
 def plan_replay(actions: Actions) -> ReplayPlan:
-    """Return how the actions can be replayed.
+    """Return a plan for replaying the actions.
 
-    Needs that go in a circle, which no run can have done, are cut where time went backwards, and counted.
+    Needs that form a cycle with the order of the ranks, which no run can have executed, are cut where time went
+    backwards; a diagnostic counts them.
     """
     edges = _needs_from_elsewhere(actions)
     order, levels, cut = _sort_by_level(actions, edges)
-    said: tuple[Diagnostic, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     if len(cut):
-        message = "needs go in a circle with the order of the ranks; they are left out of replays"
-        said = (Diagnostic("warning", message, count=len(cut)),)
+        message = "dependencies form a cycle with the order of the ranks; they are left out of replays"
+        diagnostics = (Diagnostic("warning", message, count=len(cut), code="actions.cyclic"),)
         edges = _Edges(*(np.delete(column, cut) for column in edges))
     count = len(order)
     place = np.empty(count + 1, dtype=np.int32)
@@ -76,14 +76,14 @@ def plan_replay(actions: Actions) -> ReplayPlan:
         producers[place[consumer]] = place[producer]
         rows[place[consumer]] = row
         needs.append(Needs(producers, rows))
-    return ReplayPlan(order, levels, place[before[order]], tuple(needs), said)
+    return ReplayPlan(order, levels, place[before[order]], tuple(needs), diagnostics)
 
 
 def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
     """Return when every action ends, from the start of its step, in the unit and type of `duration_ns`.
 
-    `duration_ns` has a value per action, `lag_ns` one per row of `needs`: what lies between the end of the
-    producer and the arrival of its result.
+    `duration_ns` has a value per action, `lag_ns` one per row of `needs`: the time from the end of the producer to the
+    arrival of its result.
     """
     count = len(plan.order)
     lasting = duration_ns[plan.order]
@@ -101,9 +101,9 @@ def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
 
 
 def ready_times(plan: ReplayPlan, end_ns: Integers, lag_ns: Integers) -> Integers:
-    """Return when every action could have started, given when all of them ended, on one clock.
+    """Return when every action could have started, given the measured ends of all actions.
 
-    Where nothing had to be waited for it is the smallest number there is.
+    An action that had nothing to wait for has the smallest int64.
     """
     never = np.iinfo(np.int64).min
     ends = np.append(end_ns[plan.order], never)
@@ -118,7 +118,7 @@ def ready_times(plan: ReplayPlan, end_ns: Integers, lag_ns: Integers) -> Integer
 
 
 class _Edges(NamedTuple):
-    """Who needs what from elsewhere, as actions, and the row of `needs` that says so."""
+    """Needs between ranks as pairs of actions, with their row of `needs`."""
 
     consumer: Indices
     producer: Indices
@@ -145,7 +145,7 @@ def _one_each(edges: _Edges) -> list[_Edges]:
 
 
 def _sort_by_level(actions: Actions, edges: _Edges) -> tuple[Indices, Integers, Integers]:
-    """Return the actions level by level, the bounds of the levels, and which edges had to be cut."""
+    """Return the actions level by level, the bounds of the levels, and which edges were cut."""
     follows = actions.table["place"].to_numpy() > 0
     next_on_rank = np.full(len(follows), NONE, dtype=np.int32)
     next_on_rank[:-1][follows[1:]] = np.flatnonzero(follows[1:]) + 1
@@ -159,11 +159,11 @@ def _sort_by_level(actions: Actions, edges: _Edges) -> tuple[Indices, Integers, 
     done = 0
     while done < len(follows):
         if not len(ready):
-            left, ready = _cut_circles(actions, edges, left, waits_for)
+            left, ready = _cut_cycles(actions, edges, left, waits_for)
             consumers = [next_on_rank, *_consumers(_Edges(*(column[left] for column in edges)), len(follows))]
         levels.append(ready)
         done += len(ready)
-        waits_for[ready] = NONE  # so that what has run is not found to be stuck
+        waits_for[ready] = NONE  # what has run must not be found blocked below
         ready = _next_level(ready, consumers, waits_for)
     cut = np.setdiff1d(np.arange(len(edges.row)), left, assume_unique=True)
     order = np.concatenate(levels) if levels else np.empty(0, dtype=np.int32)
@@ -171,11 +171,11 @@ def _sort_by_level(actions: Actions, edges: _Edges) -> tuple[Indices, Integers, 
 
 
 def _consumers(edges: _Edges, count: int) -> list[Indices]:
-    """Return per action who needs it, in as many columns as the most consumers that one has."""
+    """Return the consumers of every action, in as many columns as one action has at most."""
     columns = []
     consumer, producer = edges.consumer, edges.producer
     while len(consumer):
-        # One pair may need two results of another one: equal edges are counted, so that each has a place.
+        # One pair may need two results of another one: equal edges each need a column of their own.
         numbers = np.arange(len(consumer))
         taken = np.full(count, NONE, dtype=np.int64)
         taken[producer] = numbers
@@ -188,29 +188,29 @@ def _consumers(edges: _Edges, count: int) -> list[Indices]:
 
 
 def _next_level(ready: Indices, consumers: list[Indices], waits_for: Indices) -> Indices:
-    """Return the actions that waited for nothing but the given ones, counting those as done."""
+    """Return the actions that waited only for the given ones, and update the number of inputs they wait for."""
     freed = []
     for column in consumers:
         waiting = column[ready]
         waiting = waiting[waiting >= 0]
         np.subtract.at(waits_for, waiting, 1)
         freed.append(waiting[waits_for[waiting] == 0])
-    return np.unique(np.concatenate(freed))  # two producers of one pair may end in the same level
+    return np.unique(np.concatenate(freed))  # both producers of a pair may be in the same level
 
 
-def _cut_circles(
+def _cut_cycles(
     actions: Actions, edges: _Edges, left: Integers, waits_for: Indices
 ) -> tuple[Integers, Indices]:
-    """Return which edges are left once circles among what is stuck are cut, and the actions that can run then.
+    """Return the remaining edges after cycles among blocked actions are cut, and the actions that can run then.
 
-    Cut is what goes backwards in time. Only if no action is free after that, as where both ends started at the
-    same moment, those that take no time are cut too, and last of all everything: a rank's own order has no circle.
+    Edges that go backwards in time are cut first. Only if that frees no action, as when both ends started at the same
+    time, edges without duration are cut too, and finally all of them: the order of a rank alone has no cycle.
     """
     start_ns = actions.table["start_ns"].to_numpy()
     consumer, producer = edges.consumer[left], edges.producer[left]
-    stuck = (waits_for[consumer] > 0) & (waits_for[producer] > 0)
+    blocked = (waits_for[consumer] > 0) & (waits_for[producer] > 0)
     backwards_ns = start_ns[producer] - start_ns[consumer]
-    for cut in (stuck & (backwards_ns > 0), stuck & (backwards_ns >= 0), stuck):
+    for cut in (blocked & (backwards_ns > 0), blocked & (backwards_ns >= 0), blocked):
         waits = waits_for.copy()
         np.subtract.at(waits, consumer[cut], 1)
         ready = np.flatnonzero(waits == 0).astype(np.int32)

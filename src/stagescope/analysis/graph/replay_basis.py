@@ -1,4 +1,4 @@
-"""What every replay of measured actions rests on: their order of replay, and how long results travel."""
+"""The basis of every replay of measured actions: the plan of the replay, and how long results travel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReplayBasis(NamedTuple):
-    """What plan_replay and find_transfer_lags return for the same actions, and what both could not tell."""
+    """The results of plan_replay and find_transfer_lags for the same actions, and the diagnostics of both."""
 
     plan: ReplayPlan
     lag_ns: NDArray[np.int64]
@@ -26,11 +26,11 @@ class ReplayBasis(NamedTuple):
 
     @property
     def free_ns(self) -> NDArray[np.int64]:
-        """The lags if transfers took no time: what overlapped actions pass on early is none."""
+        """The lags if transfers took no time. Negative lags stay: overlapped pairs pass results on before they end."""
         return np.minimum(self.lag_ns, 0)
 
 
 def find_replay_basis(actions: Actions) -> ReplayBasis:
-    """Return the basis of all replays of these actions; it takes seconds for a large run, so it is made once."""
+    """Return the basis of all replays of these actions; for a large run it takes seconds, so compute it once."""
     plan, lags = plan_replay(actions), find_transfer_lags(actions)
     return ReplayBasis(plan, lags.lag_ns, (*plan.diagnostics, *lags.diagnostics))

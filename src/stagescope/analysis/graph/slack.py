@@ -1,7 +1,7 @@
-"""How much later every action could have ended without its step ending later.
+"""Slack: how much later every action could have ended without making its step longer.
 
-Durations and the order on every rank stay as measured, and so does what lies between the moment at which all was
-there and the start of an action. What bound an action is told in analysis/graph/binding_constraints.py.
+Durations, the order on every rank and launch delays stay as measured. The constraints are those of
+binding_constraints.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLACK = Table(
     ("action",),
     (
         Column("action", pl.UInt32, "", "Action."),
-        Column("row", pl.UInt32, "", "Row of it in the timeline's spans."),
+        Column("row", pl.UInt32, "", "Its row in the spans of the run."),
         Column(
             "slack_ns",
             pl.Int64,
@@ -37,16 +37,16 @@ SLACK = Table(
 
 
 def measure_slack(actions: Actions, binding_constraints: BindingConstraints) -> pl.DataFrame:
-    """Return the table SLACK: one row per action, 0 on every critical path (total float of the path method)."""
+    """Return the table SLACK: one row per action, 0 on every critical path ("total float" of that method)."""
     plan = binding_constraints.plan
     count = len(plan.order)
     latest_end_ns = np.append(_last_end_ns(actions.table)[plan.order], 0)
-    # What an action takes from the moment at which nothing binds it: it may have been launched late.
+    # From the time at which its constraints are met to its end: a late launch is part of it.
     lasting_ns = binding_constraints.end_ns[:count] - binding_constraints.ready_ns
     for first, stop in zip(plan.levels[-2::-1].tolist(), plan.levels[:0:-1].tolist(), strict=True):
         level = slice(first, stop)
         ready_ns = latest_end_ns[level] - lasting_ns[level]
-        for source, lag_ns in binding_constraints.binding_constraints:
+        for source, lag_ns in binding_constraints.constraints:
             np.minimum.at(latest_end_ns, source[level], ready_ns - lag_ns[level])
     slack_ns = np.empty(count, dtype=np.int64)
     slack_ns[plan.order] = latest_end_ns[:count] - binding_constraints.end_ns[:count]
@@ -54,7 +54,7 @@ def measure_slack(actions: Actions, binding_constraints: BindingConstraints) -> 
 
 
 def _last_end_ns(table: pl.DataFrame) -> NDArray[np.int64]:
-    """Return, for every action, the last end of its pipeline's step; actions are sorted by these two."""
+    """Return the last end of the pipeline and step of every action; actions are sorted by both."""
     if table.is_empty():
         return np.empty(0, dtype=np.int64)
     pipeline, step = table["pipeline"].to_numpy(), table["step"].to_numpy()

@@ -1,4 +1,4 @@
-"""The actions step by step and rank by rank, as the stretches of rows that they are in the sorted table."""
+"""The rows of the sorted actions table that belong to each step and rank."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepGroups:
-    """Where each pipeline's step, and in it each rank, begins among the actions.
+    """The first row of every pipeline and step, and of every rank in it.
 
     `steps` has one row per pipeline and step (pipeline, step, ranks), `ranks` one per rank in it (pipeline, step,
-    rank); `step_of_rank` leads from the latter to the former. `actions` is how many there are.
+    rank); `step_of_rank` maps the rows of `ranks` to rows of `steps`. `actions` is the number of actions.
     """
 
     steps: pl.DataFrame
@@ -31,25 +31,25 @@ class StepGroups:
     actions: int
 
     def makespan_ns(self, end_ns: Times) -> Times:
-        """Return the last of the ends in every step."""
+        """Return the last of the given ends in every step."""
         return _reduce(np.maximum, end_ns, self.first_of_step)
 
     def first_start_ns(self, table: pl.DataFrame) -> Integers:
-        """Return when the first action of every step started."""
+        """Return the first start in every step."""
         return _reduce(np.minimum, table["start_ns"].to_numpy(), self.first_of_step).astype(np.int64)
 
     def window_ns(self, table: pl.DataFrame) -> Integers:
-        """Return from the first start to the last end in every step."""
+        """Return the time from the first start to the last end in every step."""
         last_ns = self.makespan_ns(table["end_ns"].to_numpy()).astype(np.int64)
         window_ns: Integers = last_ns - self.first_start_ns(table)
         return window_ns
 
     def work_ns(self, cost_ns: Times) -> Times:
-        """Return the sum of the costs of every rank in every step."""
+        """Return the sum of costs of every rank in every step."""
         return _reduce(np.add, cost_ns, self.first_of_rank)
 
     def mean_over_ranks(self, of_rank: Times) -> NDArray[np.float64]:
-        """Return the mean over its ranks for every step."""
+        """Return the mean over the ranks of every step."""
         sums = np.bincount(self.step_of_rank, weights=of_rank, minlength=self.steps.height)
         means: NDArray[np.float64] = sums / np.maximum(self.steps["ranks"].to_numpy(), 1)
         return means
@@ -61,7 +61,7 @@ class StepGroups:
 
 
 def group_actions(table: pl.DataFrame) -> StepGroups:
-    """Return the steps and ranks of an actions table, which is sorted by pipeline, step and rank."""
+    """Return the groups of an actions table, which is sorted by pipeline, step and rank."""
     first_of_rank = np.flatnonzero(table["place"].to_numpy() == 0)
     ranks = table.select(pl.col("pipeline", "step", "rank").gather(first_of_rank))
     pipeline, step = ranks["pipeline"].to_numpy(), ranks["step"].to_numpy()

@@ -1,1 +1,1 @@
-"""Idle time: the ledger of its causes, the idle intervals and the phases of a step."""
+"""Idle time: the ledger of its causes, the idle intervals, and the phases of a step."""

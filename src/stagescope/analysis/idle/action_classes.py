@@ -1,8 +1,8 @@
-"""Classes of comparable work: the actions of one rank and step that do the same on the same stage.
+"""Classes of comparable actions: those of one rank and step with the same stage and kind.
 
-A class is (pipeline, step, rank, stage, kind); an overlapped pair is of a class of its own, by the stages and kinds
-of both its actions. What its actions cost on average, what the same work costs in the other pipelines, and what
-the stages cost on average, are the three costs that the ledger compares.
+A class is (pipeline, step, rank, stage, kind); an overlapped pair has a class of its own, by the stages and kinds of
+both its actions. The ledger compares three costs per class: the mean of its own actions, the median over the pipelines
+that do the same work, and the mean over the stages.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     Times = NDArray[np.float64] | NDArray[np.int64]
 
 FEWEST_PEERS = 2
-"""In how many pipelines a work must occur before one of them can be called slow."""
+"""An action can be called slow only if at least this many pipelines run the same work."""
 
 WORK = ["stage", "kind", "partner_stage", "partner_kind"]
 
 
 @dataclass(frozen=True)
 class ActionClasses:
-    """One row per class in `table`, and in `of_action` the row of every action's class.
+    """The classes in `table`, one row each, and for every action the row of its class in `of_action`.
 
     Columns of `table`: pipeline, step, rank, stage, kind, partner_stage and partner_kind (null unless an overlapped
-    pair), action_count (how many actions), mean_ns, peers (in how many pipelines the same work was done in that step,
-    this one included), peer_ns (median of their means; mean_ns where there is no other), stage_ns (mean peer_ns of
-    an action of that kind over all stages of the pipeline, weighted by action_count so that it keeps their sum).
+    pair), action_count, mean_ns, peers (pipelines with the same work in that step, this one included), peer_ns (median
+    of their means; mean_ns without peers), stage_ns (mean of peer_ns over all stages of the pipeline for that kind,
+    weighted by action_count, so that the total is preserved).
     """
 
     table: pl.DataFrame
     of_action: Integers
 
     def costs_ns(self, name: str) -> NDArray[np.float64]:
-        """Return what one of the columns in nanoseconds says for every action."""
+        """Return a column of `table` in nanoseconds for every action."""
         costs: NDArray[np.float64] = self.table[name].to_numpy()[self.of_action]
         return costs
 
 
 def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
-    """Return the classes of the actions, with what they cost given how long each action took."""
+    """Return the classes of the actions and their costs, given a duration for every action."""
     table = actions.table
     works, work = _find_works(actions)
     turn = np.cumsum(table["place"].to_numpy() == 0) - 1  # one per pipeline, step and rank
@@ -76,7 +76,7 @@ def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
 
 
 def _find_works(actions: Actions) -> tuple[pl.DataFrame, Integers]:
-    """Return the works that there may be, and the row of every action's; pairs are told apart by their partners."""
+    """Return all kinds of work (stage, kind, partner) and the row of every action in them."""
     table, kinds = actions.table, KindType.categories
     stages = table["stage"].unique().sort()
     work = codes_of(table["stage"].to_numpy(), stages.to_numpy().astype(np.int64)) * len(kinds)
@@ -100,9 +100,10 @@ def _find_works(actions: Actions) -> tuple[pl.DataFrame, Integers]:
 
 
 def _number_within_ranks(ranks: NDArray[np.int32], work: Integers, works: int) -> tuple[Integers, int]:
-    """Return the number of every action's work among those of its rank, and how many a rank has at most.
+    """Return the number of every action's work among the works of its rank, and how many a rank has at most.
 
-    Few works are done by one rank, so that numbers of (step, rank, work) count through without large holes.
+    A rank does few of all works. Numbering them per rank keeps the keys (step, rank, work) dense, so that bincount
+    needs little memory.
     """
     known = np.unique(ranks).astype(np.int64)
     rank = codes_of(ranks, known)
@@ -113,8 +114,8 @@ def _number_within_ranks(ranks: NDArray[np.int32], work: Integers, works: int) -
 
 
 def _with_peers(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the classes with what the same work costs in the pipelines, and over the stages of one."""
-    # In a bidirectional schedule two ranks of a pipeline run the same stage: the first has the first as its peers.
+    """Return the classes with the cost of the same work in other pipelines, and over the stages of one pipeline."""
+    # In a bidirectional schedule two ranks of a pipeline run the same stage: the n-th is compared with the n-th.
     copies = pl.int_range(pl.len()).over("pipeline", "step", *WORK)
     same_work = ["step", *WORK, "copy"]
     enough = pl.col("peers") >= FEWEST_PEERS

@@ -1,19 +1,19 @@
-"""Why every idle stretch of a rank was idle: what it waited for, to the nanosecond.
+"""Idle intervals: when a rank was idle, and what it waited for, to the nanosecond.
 
-A interval is a stretch inside the pipeline's window in which nothing ran on the rank's compute lane, as in
-`step_bubbles`. Of the action that ends it, the input counts that was there latest. Let e be the start of the
-interval, q the end of the action that made this input, y its arrival, s the end of the interval; all clipped to the
-interval, it is cut into
+An idle interval is a time inside the pipeline's window in which nothing ran on the rank's compute lane, as in
+`step_bubbles`. For the action that ends it, the input that arrived latest counts. With the start e of the interval, the
+end q of the action that computed this input, its arrival y and the end s of the interval, all clipped to the interval,
+it is cut into
 
-    [e, q)  compute        the producer was not through, or had not even begun
-    [q, y)  transfer            the input was on its way (also: the receive had not been posted or noticed)
-    [y, s)  launch              everything was there; the host had not launched the action yet
+    [e, q)  compute    the producer had not finished, or not even started
+    [q, y)  transfer   the input was in transit; also: the receive was not posted or not noticed yet
+    [y, s)  launch     all inputs had arrived; the host had not launched the action yet
 
-so that the pieces of all intervals add up to the rank's idle time. What is not recorded is not guessed: without an
-arrival [q, s) is `transfer_or_launch`; where the action needed something else of which nothing was recorded, what is
-left after the inputs that are known is `unknown`. A interval before compute that is no action of the step (a loss, an
-optimizer step, the next step's action) is `other_work`: what such work waits for is not recorded. A interval after
-the rank's last action is `nothing`: it waits for nothing on this rank, only the others are not through.
+so that the pieces of all intervals sum to the rank's idle time. What was not recorded is not guessed. Without an
+arrival [q, s) is `transfer_or_launch`. If the action needed another input that was not recorded, the rest after the
+known inputs is `unknown`. An interval before other compute (a loss, an optimizer step, an action of the next step) is
+`other_work`: what such work waits for is not recorded. An interval after the rank's last action is `nothing`: the rank
+is done, and only other ranks still run.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ POSITION_NAMES = pl.Series([*POSITIONS, None], dtype=PositionType)
 
 IDLE_INTERVALS = Table(
     "idle_intervals",
-    "one piece of an idle interval that has one waiting_for; the pieces of a interval follow each other",
+    "one piece of an idle interval, in which the rank waited for one thing; the pieces of an interval are contiguous",
     ("step", "rank", "start_ns"),
     (
-        Column("interval", pl.UInt32, "", "Number of the interval that it is a piece of."),
+        Column("interval", pl.UInt32, "", "Number of the interval that the piece belongs to."),
         Column("pipeline", pl.Int32, "", "Smallest recorded rank of the rank's pipeline."),
         Column("step", pl.Int32, "", "Training step of the window."),
         Column("rank", pl.Int32, "", "Global rank that was idle."),
@@ -69,24 +69,28 @@ IDLE_INTERVALS = Table(
             "leading: before the rank's first action of the step; trailing: after its last; null: no action.",
             nullable=True,
         ),
-        Column("waiting_for", WaitType, "", "Why it was idle, as defined in analysis/idle/intervals.py."),
+        Column(
+            "waiting_for", WaitType, "", "What the rank waited for, as defined in analysis/idle/intervals.py."
+        ),
         Column("start_ns", pl.Int64, "ns", "Start of the piece."),
         Column("end_ns", pl.Int64, "ns", "End of the piece."),
         Column("waits_for_rank", pl.Int32, "", "Rank of the action waited for.", nullable=True),
-        Column("waits_for_action", pl.UInt32, "", "Action that made the input waited for.", nullable=True),
-        Column("waits_for_row", pl.UInt32, "", "Row of it in the timeline's spans.", nullable=True),
+        Column(
+            "waits_for_action", pl.UInt32, "", "Action that computes the input waited for.", nullable=True
+        ),
+        Column("waits_for_row", pl.UInt32, "", "Its row in the spans of the run.", nullable=True),
         Column("before_action", pl.UInt32, "", "Action that ended the interval.", nullable=True),
-        Column("before_row", pl.UInt32, "", "Row of it in the timeline's spans.", nullable=True),
+        Column("before_row", pl.UInt32, "", "Its row in the spans of the run.", nullable=True),
     ),
 )
 
 LINKED_WAITS = (COMPUTE, TRANSFER, TRANSFER_OR_LAUNCH)
 PIECES = 3
-"""A interval has up to three: before the producer's end, before the arrival, and the rest."""
+"""Pieces per interval at most: until the end of the producer, until the arrival, and the rest."""
 
 
 class _Intervals(NamedTuple):
-    """Gaps, ordered by step, rank and start: their window, bounds, and the action that comes next."""
+    """Idle intervals sorted by step, rank and start: their window, bounds, and the action that follows."""
 
     window: Integers
     start_ns: Integers
@@ -101,10 +105,9 @@ def find_idle_intervals(
 ) -> pl.DataFrame:
     """Return the table IDLE_INTERVALS: every idle nanosecond of every rank and step, cut by waiting_for.
 
-    `bubbles` is what step_bubbles, `busy` what unite returns for all spans on the compute lane, `actions` what
-    find_actions and `inputs` what find_latest_inputs returns. The pieces of a step and rank add up to its `idle_ns`
-    exactly, whatever the clocks did. Where windows of two steps overlap, each has its own intervals, as it has its
-    own idle time.
+    `bubbles` is from step_bubbles, `busy` the union of all spans on the compute lane, `actions` from find_actions and
+    `inputs` from find_latest_inputs. The pieces of a step and rank sum to its `idle_ns` exactly, even with wrong
+    clocks. If the windows of two steps overlap, each has its own intervals, as it has its own idle time.
     """
     intervals = _find_intervals(bubbles, busy, actions, inputs)
     return _table(intervals, inputs, bubbles, actions)
@@ -113,7 +116,7 @@ def find_idle_intervals(
 def _find_intervals(
     bubbles: pl.DataFrame, busy: pl.DataFrame, actions: Actions, inputs: LatestInputs
 ) -> _Intervals:
-    """Return the intervals of all windows, each with the action that ends it."""
+    """Return the idle intervals of all windows, each with the action that ends it."""
     window, start_ns, end_ns = find_idle_in_windows(bubbles, busy)
     first, stop = _actions_of(bubbles, actions)
     action_start_ns = actions.table["start_ns"].to_numpy()
@@ -122,7 +125,7 @@ def _find_intervals(
     position = np.where(is_last, TRAILING, np.where(following == first[window], LEADING, INNER)).astype(
         np.uint8
     )
-    # An action ends the interval only if it starts there: else it was compute that is no action of this step.
+    # An action ends the interval only if it starts there; otherwise other compute ended it.
     is_ended = np.zeros(len(window), dtype=np.bool_)
     is_ended[~is_last] = action_start_ns[following[~is_last]] == end_ns[~is_last]
     rest = np.where(is_last, NOTHING, OTHER_WORK).astype(np.uint8)
@@ -138,7 +141,7 @@ def _find_intervals(
 
 
 def _actions_of(bubbles: pl.DataFrame, actions: Actions) -> tuple[Integers, Integers]:
-    """Return where the actions of each window's step and rank begin and stop; 0 and 0 where there are none."""
+    """Return the range of actions of each window's step and rank; 0 and 0 if there are none."""
     bounds = actions.table.group_by("step", "rank").agg(
         pl.min("action").alias("first"), pl.len().alias("count")
     )
@@ -148,7 +151,7 @@ def _actions_of(bubbles: pl.DataFrame, actions: Actions) -> tuple[Integers, Inte
 
 
 def _cut(intervals: _Intervals, inputs: LatestInputs) -> Integers:
-    """Return the four bounds of the three pieces of each interval, some of them empty."""
+    """Return the four bounds of the three pieces of each interval; pieces may be empty."""
     is_ended = intervals.following != NO_ACTION
     ending = intervals.following[is_ended]
     bounds = np.stack([intervals.start_ns, intervals.start_ns, intervals.start_ns, intervals.end_ns], axis=1)
@@ -161,7 +164,7 @@ def _cut(intervals: _Intervals, inputs: LatestInputs) -> Integers:
 def _table(
     intervals: _Intervals, inputs: LatestInputs, bubbles: pl.DataFrame, actions: Actions
 ) -> pl.DataFrame:
-    """Return the pieces that are not empty as the declared table."""
+    """Return the non-empty pieces as the declared table."""
     bounds = _cut(intervals, inputs)
     start_ns, end_ns = bounds[:, :-1].ravel(), bounds[:, 1:].ravel()
     pieces = np.flatnonzero(end_ns > start_ns)
@@ -190,7 +193,7 @@ def _table(
 
 
 def _numbers(actions: Integers) -> pl.Series:
-    """Return numbers of actions with null for NO_ACTION."""
+    """Return action numbers with null for NO_ACTION."""
     number = pl.col("number")
     frame = pl.DataFrame({"number": actions})
     return frame.select(pl.when(number != NO_ACTION).then(number).cast(pl.UInt32)).to_series()

@@ -1,27 +1,26 @@
-"""The ledger: where the time of every step went, in parts that sum to it to the nanosecond.
+"""The ledger: the time of every step as parts that sum to it to the nanosecond.
 
-The measured order of every rank is replayed (`replay`) while one cause after the other is taken away:
+The measured order of every rank is replayed (`replay`) while one cause after the other is removed:
 
     T   the window: first start to last end of the actions of a pipeline in one step
-    T4  measured durations, measured transfers, nothing else in the way
+    T4  measured durations and measured transfers, and nothing else
     T3  transfers take no time
     T2  every action takes the mean of its class: rank, stage and kind, in this step
     T1  every class takes the median over the pipelines that do the same work in this step
     T0  every kind takes the mean over the stages
-    W   the mean over the ranks of their work at the costs of T1, which is that at the costs of T0
+    W   the mean over the ranks of their work at the costs of T1, which equals that at the costs of T0
 
     T = W  ideal work  +  (T0 - W) schedule bubble  +  (T1 - T0) stage imbalance  +  (T2 - T1) straggler
         + (T3 - T2) jitter  +  (T4 - T3) exposed communication  +  (T - T4) unattributed
 
-Without transfers a replay is never longer, so that exposed communication is never negative. Jitter, imbalance and
-straggler can be: a step in which the long actions happened to lie where nobody waited is shorter than that of
-means. Their sign is shown as it is. The order of removal matters, and this one is fixed. Unexplained is all that a
-replay does not have: launch gaps of the host, other work between two actions, sends that block, transfers and actions
-that were not recorded.
+Without transfers a replay is never longer, so exposed communication is never negative. Jitter, stage imbalance and
+straggler can be: a step whose long actions happened to be where nothing waited is shorter than one of mean durations.
+Their sign is kept. The order of removal matters, and it is fixed. Unattributed is everything that a replay does not
+model: launch delays, other work between two actions, blocking sends, and transfers and actions that were not recorded.
 
-The idle time of rank r is split the same way, each part less what that cause changes in the work of the rank:
-(T0 - w0) + (T1 - T0 - w1 + w0) + (T2 - T1 - w2 + w1) + ..., w being its work at the costs of a replay. So a slow
-rank has a negative straggler and imbalance part, as it is what the others wait for, and the parts sum to its idle
+The idle time of rank r is divided in the same way, each part minus what that cause changes in the rank's own work: (T0
+- w0) + (T1 - T0 - w1 + w0) + (T2 - T1 - w2 + w1) + ..., where w is its work at the costs of a replay. A slow rank
+therefore has a negative straggler and imbalance part, because the others wait for it, and the parts sum to its idle
 time. Their mean over the ranks is the idle ledger of the step.
 """
 
@@ -57,7 +56,7 @@ DENOMINATOR = "window: first start to last end of the pipeline's actions, per st
 
 LEDGER = Table(
     "ledger",
-    "one step of one pipeline; ideal_work_ns and the six causes sum to window_ns",
+    "one step of one pipeline; ideal_work_ns and the causes sum to window_ns",
     ("pipeline", "step"),
     (
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
@@ -67,10 +66,13 @@ LEDGER = Table(
             "peers",
             pl.UInt32,
             "",
-            "Pipelines that stragglers were measured against, itself included; 1: none.",
+            "Pipelines that do the same work in this step, itself included; 1: stragglers cannot be measured.",
         ),
         Column(
-            "window_ns", pl.Int64, "ns", "First start to last end of the actions: the denominator of all."
+            "window_ns",
+            pl.Int64,
+            "ns",
+            "First start to last end of the actions: the denominator of all fractions.",
         ),
         Column("ideal_work_ns", pl.Int64, "ns", "Mean work of a rank at the costs of its peers."),
         *(Column(cause.column, pl.Int64, "ns", cause.meaning) for cause in CAUSES),
@@ -78,15 +80,20 @@ LEDGER = Table(
             "busy_ns",
             pl.Int64,
             "ns",
-            "Mean measured work of a rank; window_ns less it is the mean idle time.",
+            "Mean measured work of a rank; window_ns - busy_ns is the mean idle time.",
         ),
-        Column("straggler_idle_ns", pl.Int64, "ns", "Straggler's part of the mean idle time."),
+        Column(
+            "straggler_idle_ns",
+            pl.Int64,
+            "ns",
+            "Part of straggler_ns that is idle time, as the mean over the ranks.",
+        ),
     ),
 )
 
 IDLE_LEDGER = Table(
     "idle ledger",
-    "one rank in one step; the six causes sum to idle_ns",
+    "one rank in one step; the causes sum to idle_ns",
     ("pipeline", "step", "rank"),
     (
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
@@ -94,7 +101,7 @@ IDLE_LEDGER = Table(
         Column("rank", pl.Int32, "", "Global rank."),
         Column("window_ns", pl.Int64, "ns", "Window of the pipeline: the denominator."),
         Column("busy_ns", pl.Int64, "ns", "Sum of its actions."),
-        Column("idle_ns", pl.Int64, "ns", "window_ns less busy_ns."),
+        Column("idle_ns", pl.Int64, "ns", "window_ns - busy_ns."),
         *(Column(cause.column, pl.Int64, "ns", cause.meaning) for cause in CAUSES),
     ),
 )  # fmt: skip
@@ -102,7 +109,7 @@ IDLE_LEDGER = Table(
 
 @dataclass(frozen=True)
 class Ledger:
-    """The tables LEDGER and IDLE_LEDGER, and what they do not rest on."""
+    """The tables LEDGER and IDLE_LEDGER, and diagnostics about what they could not attribute."""
 
     steps: pl.DataFrame
     ranks: pl.DataFrame
@@ -110,11 +117,11 @@ class Ledger:
 
 
 def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
-    """Return where the time of every pipeline and step went, and the idle time of every rank.
+    """Return the ledger of every pipeline and step, and the idle ledger of every rank.
 
-    `basis` is what find_replay_basis returns for these actions (it is asked when None is given).
-    Stragglers are told from unequal stages only by the other pipelines of the same step: with a single one their
-    part is 0, and a diagnostic says so. Needs without a recorded transfer count as taking no time.
+    `basis` is from find_replay_basis for these actions; None: it is computed here. Only other pipelines in the same
+    step can separate a straggler from stage imbalance: with a single pipeline its part is 0, and a diagnostic states
+    it. Transfers that were not recorded count as taking no time.
     """
     table = actions.table
     duration_ns = (table["end_ns"] - table["start_ns"]).to_numpy()
@@ -137,9 +144,9 @@ def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
         busy_ns=_whole(groups.mean_over_ranks(works_ns[0])),
     )
     steps = steps.with_columns(schedule_bubble_ns=pl.col("schedule_bubble_ns") - pl.col("ideal_work_ns"))
-    said = (*basis.diagnostics, *_say_peers(steps))
+    diagnostics = (*basis.diagnostics, *_peer_diagnostics(steps))
     ranks = _idle_ledger(groups, spans_ns, works_ns)
-    return Ledger(_with_straggler_idle(steps).select(LEDGER.names), ranks, said)
+    return Ledger(_with_straggler_idle(steps).select(LEDGER.names), ranks, diagnostics)
 
 
 def _whole(times: NDArray[np.float64] | Integers) -> Integers:
@@ -148,9 +155,9 @@ def _whole(times: NDArray[np.float64] | Integers) -> Integers:
 
 
 def _with_causes(frame: pl.DataFrame, totals_ns: Sequence[Integers]) -> pl.DataFrame:
-    """Return a frame with the causes as columns, given what is left after each is taken away, the first one last.
+    """Return a frame with the causes as columns, given the totals that remain while they are removed, last cause first.
 
-    The schedule bubble, which nothing takes away, is what is left at the end.
+    The schedule bubble, which cannot be removed, is what remains at the end.
     """
     *removed, left = [
         *(before - after for before, after in pairwise(totals_ns)),
@@ -165,8 +172,8 @@ def _with_causes(frame: pl.DataFrame, totals_ns: Sequence[Integers]) -> pl.DataF
 def _idle_ledger(
     groups: StepGroups, spans_ns: Sequence[Integers], works_ns: Sequence[Integers]
 ) -> pl.DataFrame:
-    """Return the idle time of every rank by cause: of each replay, what the rank does not work in it."""
-    # Measured durations are replayed without unattributed time, and without transfers: the same work thrice.
+    """Return the idle time of every rank by cause: the time of each replay in which the rank does not work."""
+    # The first three totals share the measured durations, so the work of a rank is the same in them.
     works_ns = [works_ns[0], works_ns[0], *works_ns]
     step = groups.step_of_rank
     idle_ns = [span_ns[step] - work_ns for span_ns, work_ns in zip(spans_ns, works_ns, strict=True)]
@@ -182,12 +189,12 @@ def _with_straggler_idle(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns(straggler_idle_ns=pl.col("straggler_ns") - more_work_ns)
 
 
-def _say_peers(steps: pl.DataFrame) -> list[Diagnostic]:
+def _peer_diagnostics(steps: pl.DataFrame) -> list[Diagnostic]:
     alone = int((steps["peers"] < FEWEST_PEERS).sum())
     if not alone:
         return []
     message = (
-        "steps of a pipeline have no other pipeline to compare with: "
-        "what a slow device costs counts as stage imbalance"
+        "no data-parallel replicas: a slow device cannot be distinguished from a slow stage "
+        "and is counted as stage imbalance"
     )
-    return [Diagnostic("info", message, count=alone)]
+    return [Diagnostic("info", message, count=alone, code="replicas.none")]

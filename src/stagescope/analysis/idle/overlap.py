@@ -1,10 +1,9 @@
-"""How much of the communication was hidden behind computing, per step and rank.
+"""Communication that was hidden behind compute, and exposed, per step and rank.
 
-A message is under way from the moment at which its sender issued it (the end of the action that made it, where the
-send was not recorded) to the moment at which its receiver knew that it was there. It counts for the receiver: while
-it is under way and the receiver computes, it is hidden; while the receiver computes nothing, it is exposed. What a
-receive waits before its sender has anything to send is no communication and in neither figure. A reduction of
-gradients is under way as long as its span: that includes waiting for the slowest replica.
+A message is in transit from when its sender issued it (the end of its action, if the send was not recorded) to when its
+receiver knew of its arrival. It counts for the receiver: hidden while the receiver computes, exposed while it does not.
+The time that a receive waits before its sender has anything to send is not communication and counts nowhere. A gradient
+reduction is in transit for the whole of its span, which includes waiting for the slowest replica.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ OVERLAP = Table(
             "messages",
             pl.UInt32,
             "",
-            "Messages that the rank's actions of this step needed from other ranks.",
+            "Messages from other ranks that the actions of this step needed.",
         ),
         Column(
             "timed_messages",
             pl.UInt32,
             "",
-            "Those of which the arrival was recorded; the rest counts nowhere.",
+            "Messages with a recorded arrival; the others count nowhere.",
         ),
-        Column("transfer_ns", pl.Int64, "ns", "Time in the window with a message under way (union)."),
-        Column("transfer_hidden_ns", pl.Int64, "ns", "The part in which the rank computed."),
+        Column("transfer_ns", pl.Int64, "ns", "Time in the window with a message in transit (union)."),
+        Column("transfer_hidden_ns", pl.Int64, "ns", "Part of it in which the rank computed."),
         Column("transfer_exposed_ns", pl.Int64, "ns", "The rest."),
         Column(
             "transfer_hidden_fraction",
@@ -57,7 +56,7 @@ OVERLAP = Table(
         Column(
             "reduce_ns", pl.Int64, "ns", "Time in gradient reductions, until the next step's window begins."
         ),
-        Column("reduce_hidden_ns", pl.Int64, "ns", "The part in which the rank computed."),
+        Column("reduce_hidden_ns", pl.Int64, "ns", "Part of it in which the rank computed."),
         Column("reduce_exposed_ns", pl.Int64, "ns", "The rest."),
         Column(
             "reduce_hidden_fraction",
@@ -73,10 +72,10 @@ OVERLAP = Table(
 def measure_overlap(
     spans: pl.DataFrame, bubbles: pl.DataFrame, busy: pl.DataFrame, actions: Actions
 ) -> pl.DataFrame:
-    """Return the table OVERLAP: one row per step and rank of `bubbles`, what step_bubbles returns.
+    """Return the table OVERLAP: one row per step and rank of `bubbles`, the result of step_bubbles.
 
-    `busy` is what unite returns for all spans on the compute lane, `actions` what find_actions returns. Like
-    busy time, communication counts by its time, whatever step it names.
+    `busy` is the union of all spans on the compute lane, `actions` the result of find_actions. Like busy time,
+    communication counts by when it happened, whatever step it is labeled with.
     """
     messages = _messages(actions)
     timed = messages.filter(pl.col("end_ns").is_not_null())
@@ -100,7 +99,7 @@ def measure_overlap(
 
 
 def _messages(actions: Actions) -> pl.DataFrame:
-    """Return step and rank of every receiver with start_ns and end_ns of its message, the end null if unknown."""
+    """Return step and rank of every receiver, with start_ns and end_ns of its message; the end is null if unknown."""
     table, needs = actions.table, actions.needs.filter("is_remote")
     receiver = table.select("step", "rank")[needs["action"]]
     made_ns = table["end_ns"].gather(needs["needs"])
@@ -108,7 +107,7 @@ def _messages(actions: Actions) -> pl.DataFrame:
 
 
 def _start_of_next_window() -> pl.Expr:
-    """Return where the rank's next window begins, in `window_end_ns`; the end of time for its last one."""
+    """Return the start of the rank's next window as `window_end_ns`; 2**62 for its last window."""
     following_ns = pl.col("window_start_ns").sort().shift(-1, fill_value=2**62)
     order = pl.col("window_start_ns").rank("ordinal") - 1
     next_ns = following_ns.gather(order).over("rank")
@@ -118,14 +117,14 @@ def _start_of_next_window() -> pl.Expr:
 def _figures(
     name: str, windows: pl.DataFrame, communication: pl.DataFrame, busy: pl.DataFrame
 ) -> dict[str, pl.Series]:
-    """Return how long the communication of each window lasted, hidden, exposed and altogether."""
-    under_way = unite(communication)
-    whole_ns = covered_ns(windows, under_way)
-    if under_way.is_empty():
+    """Return the communication of each window in total, hidden and exposed."""
+    in_transit = unite(communication)
+    whole_ns = covered_ns(windows, in_transit)
+    if in_transit.is_empty():
         hidden_ns = whole_ns
     else:
         names = ("rank", "start_ns", "end_ns")
-        either_ns = covered_ns(windows, unite(pl.concat([under_way.select(names), busy.select(names)])))
+        either_ns = covered_ns(windows, unite(pl.concat([in_transit.select(names), busy.select(names)])))
         hidden_ns = whole_ns + covered_ns(windows, busy) - either_ns
     return {
         f"{name}_ns": whole_ns,

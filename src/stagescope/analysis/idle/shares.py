@@ -1,4 +1,4 @@
-"""The bubble of a run, divided among its causes: parts that sum to the idle time to the nanosecond."""
+"""The bubble of a run divided among its causes: parts that sum to the idle time to the nanosecond."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 IDLE_SHARES = Table(
     "idle_shares",
-    "one rank, or all of one pipeline, or all: the six causes sum to idle_ns",
+    "one rank, one pipeline or the whole run; the causes sum to idle_ns",
     ("pipeline", "rank"),
     (
-        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline; null: all of them.", nullable=True),
-        Column("rank", pl.Int32, "", "Global rank; null: all of the pipeline.", nullable=True),
+        Column(
+            "pipeline", pl.Int32, "", "Smallest rank of the pipeline; null: the whole run.", nullable=True
+        ),
+        Column("rank", pl.Int32, "", "Global rank; null: the whole pipeline or run.", nullable=True),
         Column(
             "window_ns",
             pl.Int64,
@@ -39,16 +41,16 @@ LEVELS: tuple[tuple[str, ...], ...] = (("pipeline", "rank"), ("pipeline",), ())
 
 
 def share_idle(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
-    """Return the table IDLE_SHARES: of every rank, of every pipeline, and of the run, its last row.
+    """Return the table IDLE_SHARES: one row per rank, per pipeline, and for the run, which is the last row.
 
-    `bubbles` is what step_bubbles returns, `idle_ledger` the table IDLE_LEDGER; both of the steps in question. What
-    a rank computed besides its pipeline's actions is busy time here and idle time in the ledger: that, and all of the
-    idle time of ranks that the ledger does not have, is made up for in unattributed_ns.
+    `bubbles` is from step_bubbles, `idle_ledger` is the table IDLE_LEDGER; both for the same steps. Compute of a rank
+    that is not an action of its pipeline is busy time here and idle time in the ledger: that, and all idle time of
+    ranks without a ledger, is balanced in unattributed_ns.
     """
-    told = CAUSE_COLUMNS[:-1]
-    causes = idle_ledger.select("step", "rank", *told)
-    rows = bubbles.join(causes, on=["step", "rank"], how="left").with_columns(pl.col(told).fill_null(0))
-    rest = pl.col("idle_ns") - pl.sum_horizontal(told)
+    attributed = CAUSE_COLUMNS[:-1]
+    causes = idle_ledger.select("step", "rank", *attributed)
+    rows = bubbles.join(causes, on=["step", "rank"], how="left").with_columns(pl.col(attributed).fill_null(0))
+    rest = pl.col("idle_ns") - pl.sum_horizontal(attributed)
     rows = rows.with_columns(rest.alias(UNATTRIBUTED))
     return pl.concat([_summed(rows, keys) for keys in LEVELS])
 
@@ -61,7 +63,7 @@ def _summed(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
 
 
 def whole_percents(fractions: Sequence[float]) -> list[int]:
-    """Return the fractions as whole percents that sum to their rounded sum (Hare's method of largest remainders).
+    """Return fractions as whole percents that sum to their rounded sum (largest remainder method of Hare).
 
     >>> whole_percents([0.274, 0.026, 0.006])
     [27, 3, 1]
@@ -69,7 +71,7 @@ def whole_percents(fractions: Sequence[float]) -> list[int]:
     exact = [100 * fraction for fraction in fractions]
     whole = [int(value // 1) for value in exact]
     missing = round(sum(exact)) - sum(whole)
-    by_rest = sorted(range(len(exact)), key=lambda index: whole[index] - exact[index])
-    for index in by_rest[:missing]:
+    by_remainder = sorted(range(len(exact)), key=lambda index: whole[index] - exact[index])
+    for index in by_remainder[:missing]:
         whole[index] += 1
     return whole

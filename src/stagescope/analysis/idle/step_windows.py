@@ -1,4 +1,4 @@
-"""The window of every pipeline in every step: from its first pipeline action to its last, as the bubble has it."""
+"""The window of every pipeline in every step: from its first action to its last, as in the bubble."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ STEP_WINDOWS = Table(
     (
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("step", pl.Int32, "", "Training step."),
-        Column("ranks", pl.UInt32, "", "Ranks of the pipeline that ran a action."),
-        Column("start_ns", pl.Int64, "ns", "First start of a action."),
-        Column("end_ns", pl.Int64, "ns", "Last end of a action."),
-        Column("window_ns", pl.Int64, "ns", "From there to there."),
+        Column("ranks", pl.UInt32, "", "Ranks of the pipeline that ran an action."),
+        Column("start_ns", pl.Int64, "ns", "First start of an action."),
+        Column("end_ns", pl.Int64, "ns", "Last end of an action."),
+        Column("window_ns", pl.Int64, "ns", "end_ns - start_ns."),
     ),
 )
 
 
 def find_step_windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
-    """Return the table STEP_WINDOWS; `pipelines` is what find_pipelines returns."""
+    """Return the table STEP_WINDOWS; `pipelines` is the result of find_pipelines."""
     is_action = (
         pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE) & pl.col("step").is_not_null()
     )

@@ -1,4 +1,4 @@
-"""Windows of ranks cut where their rank begins or ends to be busy: the busy and the idle stretches of each."""
+"""The busy and idle intervals inside windows of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WindowIntervals(NamedTuple):
-    """WindowIntervals that are not empty, ordered by window and start: the row of the window, start and end."""
+    """Non-empty intervals sorted by window and start: the row of the window, start and end."""
 
     window: Integers
     start_ns: Integers
@@ -24,14 +24,13 @@ class WindowIntervals(NamedTuple):
 
 
 def find_idle_in_windows(windows: pl.DataFrame, busy: pl.DataFrame) -> WindowIntervals:
-    """Return every stretch of every window in which its rank was not busy.
+    """Return every interval of every window in which its rank was not busy.
 
-    `windows` has rank, window_start_ns and window_end_ns and may hold windows that overlap; `busy` is what `unite`
-    returns.
+    `windows` has rank, window_start_ns and window_end_ns; windows may overlap. `busy` is what `unite` returns.
     """
     begins_ns, ends_ns = (windows[name].to_numpy() for name in ("window_start_ns", "window_end_ns"))
     first, stop = _busy_rows(windows, busy)
-    # Between and around n busy stretches lie n + 1 idle ones; some of them are empty.
+    # n busy intervals have n + 1 idle ones between and around them; some of those are empty.
     counts = stop - first + 1
     window, place = _expand(counts)
     start_ns, end_ns = begins_ns[window], ends_ns[window]
@@ -43,7 +42,7 @@ def find_idle_in_windows(windows: pl.DataFrame, busy: pl.DataFrame) -> WindowInt
 
 
 def find_busy_in_windows(windows: pl.DataFrame, busy: pl.DataFrame) -> WindowIntervals:
-    """Return every stretch of every window in which its rank was busy; arguments as in find_idle_in_windows."""
+    """Return every interval of every window in which its rank was busy; arguments as in find_idle_in_windows."""
     begins_ns, ends_ns = (windows[name].to_numpy() for name in ("window_start_ns", "window_end_ns"))
     first, stop = _busy_rows(windows, busy)
     window, place = _expand(stop - first)
@@ -53,7 +52,7 @@ def find_busy_in_windows(windows: pl.DataFrame, busy: pl.DataFrame) -> WindowInt
 
 
 def _busy_rows(windows: pl.DataFrame, busy: pl.DataFrame) -> tuple[Integers, Integers]:
-    """Return where the rows of `busy` that touch each window begin and stop."""
+    """Return the range of rows of `busy` that overlap each window."""
     ranks, known = windows["rank"].to_numpy(), busy["rank"].to_numpy()
     first, stop = (np.searchsorted(known, ranks, side=side) for side in ("left", "right"))
     begins_ns, ends_ns = (windows[name].to_numpy() for name in ("window_start_ns", "window_end_ns"))
@@ -62,7 +61,7 @@ def _busy_rows(windows: pl.DataFrame, busy: pl.DataFrame) -> tuple[Integers, Int
 
 
 def _expand(counts: Integers) -> tuple[Integers, Integers]:
-    """Return a row number and a place within the row for every one of `counts` things of every row."""
+    """Return a row number and an index within the row for each of `counts` items of every row."""
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
 

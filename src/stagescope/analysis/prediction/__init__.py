@@ -1,1 +1,1 @@
-"""What a step could take instead: ideal schedules, other schedules and possible improvements."""
+"""Predicted step times: ideal schedules, other schedules and possible improvements."""

@@ -1,8 +1,8 @@
-"""The ideal laid under the measured: when every action would have run in the run's schedule, were all stages equal.
+"""The ideal schedule of a run: when every action would have run if all stages cost the same.
 
-The schedule is the one that the measured order is recognized as, else the one that the run declared. It is simulated
-once, every kind at its mean measured cost over all stages, without transfers and launch gaps, and laid under
-every step so that both begin together. Late is what an action started after its ideal start.
+The schedule is the one that the measured order is recognized as, or else the declared one. It is simulated once, every
+kind at its mean measured cost over all stages, without transfers and launch delays, and aligned with the start of every
+step. Lateness is the measured start minus the ideal start.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ if TYPE_CHECKING:
 
 IDEAL = Table(
     "ideal",
-    "one action, and when it would have run in the ideal",
+    "one action, and when it would have run in the ideal schedule",
     ("action",),
     (
         Column("action", pl.UInt32, "", "Action, a row of actions."),
-        Column("ideal_place", pl.UInt32, "", "Its place in the schedule's order of its rank.", nullable=True),
+        Column("ideal_place", pl.UInt32, "", "Its index in the schedule's order of its rank.", nullable=True),
         Column(
             "ideal_start_ns",
             pl.Int64,
             "ns",
-            "Its start in the ideal; null: not in the schedule.",
+            "Its ideal start; null: not in the schedule.",
             nullable=True,
         ),
-        Column("ideal_end_ns", pl.Int64, "ns", "Its end in the ideal.", nullable=True),
-        Column("late_ns", pl.Int64, "ns", "Measured start less the ideal one.", nullable=True),
+        Column("ideal_end_ns", pl.Int64, "ns", "Its ideal end.", nullable=True),
+        Column("late_ns", pl.Int64, "ns", "Measured start minus ideal start.", nullable=True),
     ),
 )
 
 ORDER_DISTANCE = Table(
     "order distance",
-    "how far the order of one rank in one step is from the schedule's",
+    "the distance of the order of one rank in one step from the schedule",
     ("pipeline", "step", "rank"),
     (
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("step", pl.Int32, "", "Training step."),
         Column("rank", pl.Int32, "", "Global rank."),
         Column("actions", pl.UInt32, "", "Its actions: the denominator."),
-        Column("overtaken", pl.UInt32, "", "Those that ran after one that the schedule has behind them."),
-        Column("unscheduled", pl.UInt32, "", "Those that the schedule does not have."),
+        Column("overtaken", pl.UInt32, "", "Actions that ran after one that follows them in the schedule."),
+        Column("unscheduled", pl.UInt32, "", "Actions that are not in the schedule."),
         Column("distance_fraction", pl.Float64, "", "(overtaken + unscheduled) / actions."),
     ),
 )
@@ -72,9 +72,9 @@ ORDER_DISTANCE = Table(
 class Ideal:
     """The tables IDEAL and ORDER_DISTANCE, and where they come from.
 
-    `schedule` is its name in the catalog, None where none is known: both tables are empty then. `source` is
-    "recognized" or "declared", `evidence` the sentence that says why. `makespan_ns` is how long a step of the
-    ideal takes. `alternatives` are the other schedules that the evidence cannot tell from the recognized one.
+    `schedule` is its name in the catalog; None if unknown, and then both tables are empty. `source` is "recognized" or
+    "declared", `evidence` a sentence with the reason. `makespan_ns` is the length of an ideal step. `alternatives` are
+    other schedules with the same order, which the evidence cannot exclude.
     """
 
     schedule: str | None
@@ -87,37 +87,39 @@ class Ideal:
     alternatives: tuple[str, ...] = ()
 
     def agrees_with(self, declared: str | None) -> bool:
-        """Return whether the schedule that ran may be the one that the run named, in any framework's spelling."""
+        """Return whether the schedule that ran may be the declared one, in any framework's spelling."""
         name = known_schedule(declared)
         return name is not None and name in (self.schedule, *self.alternatives)
 
 
 def lay_ideal(actions: Actions, declared: str | None = None) -> Ideal:
-    """Return the ideal under the measured actions; `declared` is the schedule that the run named.
+    """Return the ideal schedule for the measured actions; `declared` is the schedule that the run declared.
 
-    The fullest step of a pipeline is recognized, the first of several, and stands for all of them.
+    The step with the most actions is recognized, the first of several, and used for all steps.
     """
     groups = group_actions(actions.table)
     sizes = np.bincount(groups.step_of_action(), minlength=groups.steps.height)
     if not len(sizes):
-        return _nothing("no actions", ())
+        return _no_ideal("no actions")
     fullest = groups.steps.row(int(sizes.argmax()), named=True)
     found = recognize(measured_order(actions, fullest["pipeline"], fullest["step"]))
     known = _find_schedule(found, declared)
     if known is None:
-        return _nothing(found.evidence, (Diagnostic("info", f"no ideal to compare with: {found.evidence}"),))
+        return _no_ideal(found.evidence, f"no ideal schedule to compare with: {found.evidence}")
     simulation = _simulate(actions, known.order)
     if simulation is None:
-        message = f"no ideal to compare with: not every action of {known.name} was measured"
-        return _nothing(found.evidence, (Diagnostic("info", message),))
+        message = f"no ideal schedule to compare with: not every action of {known.name} was measured"
+        return _no_ideal(found.evidence, message)
     first_ns = groups.first_start_ns(actions.table)[groups.step_of_action()]
     laid = _lay(actions, simulation, first_ns)
     ranks = _order_distances(actions, laid)
-    strange = int(laid["ideal_place"].null_count())
-    message = f"actions are not in {known.name}; they have no ideal"
-    said = (Diagnostic("warning", message, count=strange),) if strange else ()
+    extra = int(laid["ideal_place"].null_count())
+    message = f"actions are not in {known.name}; they have no ideal start"
+    diagnostics = (Diagnostic("warning", message, count=extra, code="ideal.extra_actions"),) if extra else ()
     others = found.alternatives if found.known else ()
-    return Ideal(known.name, known.source, found.evidence, simulation.makespan_ns, laid, ranks, said, others)
+    return Ideal(
+        known.name, known.source, found.evidence, simulation.makespan_ns, laid, ranks, diagnostics, others
+    )
 
 
 class _Known(NamedTuple):
@@ -126,12 +128,13 @@ class _Known(NamedTuple):
     order: Order
 
 
-def _nothing(evidence: str, said: tuple[Diagnostic, ...]) -> Ideal:
-    return Ideal(None, None, evidence, None, IDEAL.empty(), ORDER_DISTANCE.empty(), said)
+def _no_ideal(evidence: str, message: str | None = None) -> Ideal:
+    diagnostics = () if message is None else (Diagnostic("info", message, code="ideal.unknown"),)
+    return Ideal(None, None, evidence, None, IDEAL.empty(), ORDER_DISTANCE.empty(), diagnostics)
 
 
 def _find_schedule(found: Recognition, declared: str | None) -> _Known | None:
-    """Return the recognized schedule, else the declared one where it can be built for the measured sizes."""
+    """Return the recognized schedule, or else the declared one if it supports the measured sizes."""
     sizes = found.parameters
     if sizes is None:
         return None
@@ -148,7 +151,7 @@ def _find_schedule(found: Recognition, declared: str | None) -> _Known | None:
 
 
 def _simulate(actions: Actions, ideal: Order) -> Simulation | None:
-    """Return the ideal at the mean measured cost of every kind, None where some kind was not measured."""
+    """Return the ideal at the mean measured cost of every kind; None if a kind was not measured."""
     stages = int(actions.table["stage"].max()) + 1  # type: ignore[arg-type]  # a column of whole numbers
     lasting_ns = pl.col("end_ns") - pl.col("start_ns")
     means = actions.table.group_by("kind", "is_pair").agg(lasting_ns.mean())
@@ -166,7 +169,7 @@ def _simulate(actions: Actions, ideal: Order) -> Simulation | None:
 
 
 def _lay(actions: Actions, simulation: Simulation, first_ns: NDArray[np.int64]) -> pl.DataFrame:
-    """Return when every action would run; of a pair, its first job says which action it is."""
+    """Return when every action would run; a pair is identified by its first action."""
     names = {kind.letter: kind.name for kind in BY_NAME.values()}
     rows = [
         (names[part.kind], part.stage, part.microbatch, place, start_ns, end_ns)
@@ -196,7 +199,7 @@ def _lay(actions: Actions, simulation: Simulation, first_ns: NDArray[np.int64]) 
 
 
 def _order_distances(actions: Actions, laid: pl.DataFrame) -> pl.DataFrame:
-    """Return per rank and step how many actions the schedule has elsewhere."""
+    """Return per rank and step how many actions the schedule has at another place."""
     rank = ["pipeline", "step", "rank"]
     place = pl.col("ideal_place")
     placed = actions.table.select(rank).with_columns(laid["ideal_place"])

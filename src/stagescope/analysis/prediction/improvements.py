@@ -1,4 +1,4 @@
-"""What would make a step shorter, and by how much: the changes worth asking about, the largest gain first."""
+"""Possible improvements: changes that would shorten a step, the largest gain first."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     from stagescope.schedules.action import Order
 
 MOST_ACTIONS = 20_000
-"""Other schedules are simulated up to this many actions in a step; beyond, that takes longer than all the rest."""
+"""Other schedules are simulated up to this many actions per step; beyond, that takes longer than the rest of a report.
+"""
 
 MOST_STRAGGLERS = 3
 LEAST_GAIN_FRACTION = 0.005
-"""Of the step: less is not worth a line."""
+"""Gains below this fraction of the step are not listed."""
 
 LEAST_MORE_MEMORY = 1.001
 
 IMPROVEMENTS = Table(
     "improvements",
-    "one change that would make a step shorter by half a percent or more",
+    "one change that would shorten the step by 0.5 % or more",
     (),
     (
         *WHAT_IF.columns,
@@ -48,13 +49,13 @@ IMPROVEMENTS = Table(
             "activations_to_measured",
             pl.Float64,
             "",
-            "Activations that the fullest rank holds, over those in the measured order.",
+            "Peak activations of the fullest rank, relative to the measured order.",
         ),
         Column(
             "needs_more_memory",
             pl.Boolean,
             "",
-            "More activations than in the measured order, or every stage held on two ranks.",
+            "Whether it holds more activations than the measured order, or every stage on two ranks.",
         ),
     ),
 )
@@ -69,10 +70,10 @@ def find_improvements(
 ) -> pl.DataFrame:
     """Return the table IMPROVEMENTS, the largest gain first.
 
-    Asked are equal stages, transfers for nothing, each claimed straggler as fast as its peers, and the other
-    schedules of the catalog that can have these sizes. `schedule` is the one that ran. What a change costs, such
-    as another schedule's memory, is not part of the gain.
-    `basis` is what find_replay_basis returns for these actions (it is asked when None is given).
+    Tested are equal stages, free transfers, each claimed straggler at the speed of its peers, and the other schedules
+    of the catalog that support these sizes. `schedule` is the one that ran. Costs of a change, such as the memory of
+    another schedule, are not part of the gain. `basis` is from find_replay_basis for these actions; None: it is
+    computed here.
     """
     counted = actions.table.filter(pl.col("step").is_in(list(steps)))
     if counted.is_empty():
@@ -104,7 +105,7 @@ def _as_fast_as_peers(stragglers: pl.DataFrame) -> Iterator[Slower]:
 
 
 class _Memory(NamedTuple):
-    """What an order holds: activations of its fullest rank beside another order's, and whether it needs more."""
+    """The memory of an order: activations of its fullest rank relative to another order, and whether it needs more."""
 
     activations: float
     is_more: bool
@@ -113,9 +114,9 @@ class _Memory(NamedTuple):
 def _other_schedules(
     actions: Actions, counted: pl.DataFrame, schedule: str | None
 ) -> Iterator[tuple[str, _Memory]]:
-    """Yield the schedules that these ranks and micro-batches can have, but for the one that ran.
+    """Yield the schedules that support these ranks and micro-batches, except the one that ran.
 
-    The sizes are those of the first step that counts. Nothing where actions of it stand twice, or are too many.
+    Sizes are those of the first counted step. Yields nothing if that step has duplicate actions or too many actions.
     """
     first = counted.row(0, named=True)
     measured = measured_order(actions, first["pipeline"], first["step"])
@@ -130,7 +131,7 @@ def _other_schedules(
             continue
         try:
             order = other_order(name, ranks=len(measured), microbatches=size.microbatches, stages=size.stages)
-        except ScheduleError:  # not for as many ranks, chunks and micro-batches
+        except ScheduleError:  # does not support these numbers of ranks, chunks and micro-batches
             continue
         yield name, _compare_memory(order, measured)
 
@@ -142,11 +143,11 @@ def _compare_memory(order: Order, measured: Order) -> _Memory:
 
 
 def _activations(order: Order) -> float:
-    """Return how many micro-batches' activations of a whole rank's share of the model the fullest rank holds."""
+    """Return the peak activations of the fullest rank, in micro-batches of a whole rank's share of the model."""
     return max(peak_in_flight(order).values()) * len(order) / index_actions(order).stages
 
 
 def _holds_stages_twice(order: Order) -> bool:
-    """Tell whether some stage runs on two ranks: a bidirectional schedule, which holds every parameter twice."""
+    """Return whether a stage runs on two ranks: a bidirectional schedule, which holds every parameter twice."""
     places = {(stage, rank) for rank, _, stage, _ in actions_of(order)}
     return len(places) > index_actions(order).stages

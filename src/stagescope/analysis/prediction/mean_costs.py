@@ -1,8 +1,8 @@
-"""What actions and transfers cost on average, stage by stage, and what they would cost with more or fewer stages.
+"""Mean costs of actions and transfers per stage, and what they would be with more or fewer stages.
 
-A action costs its mean duration and the mean launch gap before it. Where a schedule needs other actions than were
-measured, they are made of those: a full backward of its two halves, each half of half a full backward, stages that are
-cut of equal parts, stages that are joined of their sum. Every such step is told.
+An action costs its mean duration plus the mean launch delay before it. Actions that a schedule needs but the run did
+not have are derived: a full backward is the sum of its two halves, each half is half of a full backward, stages that
+are split are divided equally, stages that are joined are summed. Every such assumption is stated as a condition.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SUMMED = "if an overlapped pair takes as long as its actions one after the other
 
 @dataclass(frozen=True)
 class MeanCosts:
-    """Mean durations per letter and stage (PAIR: of overlapped pairs, by their first action), in nanoseconds.
+    """Mean durations per letter and stage in nanoseconds; PAIR means overlapped pairs, by their first action.
 
-    `gap_ns` is the mean launch gap of all actions, `hop_ns` the mean transfer between each stage and the next,
-    where one was measured. `stages` is how many the model was cut into.
+    `gap_ns` is the mean launch delay of all actions, `hop_ns` the mean transfer between each stage and the next, if
+    measured. `stages` is how many stages the model was divided into.
     """
 
     stages: int
@@ -42,14 +42,14 @@ class MeanCosts:
     hop_ns: Mapping[int, float]
 
     def of(self, letter: str) -> list[float] | None:
-        """Return the duration of one letter for every stage, None where some stage's is not known."""
+        """Return the duration of one letter for every stage; None if it is unknown for a stage."""
         known = self.lasting_ns.get(letter, {})
         return [known[stage] for stage in range(self.stages)] if len(known) == self.stages else None
 
 
 @dataclass(frozen=True)
 class FittedCosts:
-    """Costs for the simulator, and what had to be assumed for them, as clauses that begin with "if"."""
+    """Costs for the simulator, and the assumptions behind them, as clauses that begin with "if"."""
 
     costs: Costs
     conditions: tuple[str, ...]
@@ -58,8 +58,8 @@ class FittedCosts:
 def find_mean_costs(actions: Actions, columns: pl.DataFrame, lag_ns: pl.Series) -> MeanCosts:
     """Return the mean costs of actions.
 
-    `columns` has duration_ns, gap_ns and is_counted for every action, `lag_ns` a value per row of needs; only
-    actions that are counted count, and the transfers that they needed.
+    `columns` has duration_ns, gap_ns and is_counted for every action, `lag_ns` a value per row of needs; only counted
+    actions and the transfers that they needed are averaged.
     """
     table = pl.concat([actions.table.select("kind", "is_pair", "stage"), columns], how="horizontal")
     stages = int(table["stage"].max() or 0) + 1  # type: ignore[arg-type]  # a column of whole numbers
@@ -86,26 +86,25 @@ def find_mean_costs(actions: Actions, columns: pl.DataFrame, lag_ns: pl.Series) 
 
 
 def fit_costs(mean: MeanCosts, stages: int, letters: set[str]) -> FittedCosts | None:
-    """Return the costs for an order with so many stages that has these letters, PAIR among them for pairs.
+    """Return the costs for an order with `stages` stages and these letters, PAIR among them for pairs.
 
-    None where they cannot be made of what was measured: actions of a stage that were not recorded, or stages that can
-    be neither cut nor joined evenly.
+    None if they cannot be derived: actions of a stage were not recorded, or stages cannot be split or joined evenly.
     """
     if max(stages, mean.stages) % min(stages, mean.stages):
         return None
     conditions: list[str] = []
     given: dict[str, list[int]] = {}
     for letter in sorted(letters - {PAIR}):
-        made = _made(mean, letter, conditions)
-        if made is None:
+        derived = _derive(mean, letter, conditions)
+        if derived is None:
             return None
-        given[COST_NAMES[letter]] = [round(each + mean.gap_ns) for each in _recut(made, stages)]
+        given[COST_NAMES[letter]] = [round(each + mean.gap_ns) for each in _divide(derived, stages)]
     if PAIR in letters:
-        together = mean.of(PAIR)
-        if together is None or stages != mean.stages:
+        pair_ns = mean.of(PAIR)
+        if pair_ns is None or stages != mean.stages:
             conditions.append(SUMMED)
         else:
-            given["overlapped"] = [round(each + mean.gap_ns) for each in together]
+            given["overlapped"] = [round(each + mean.gap_ns) for each in pair_ns]
     if stages > mean.stages:
         conditions.append(f"if every stage can be cut into {stages // mean.stages} equal parts")
     elif stages < mean.stages:
@@ -117,8 +116,8 @@ def fit_costs(mean: MeanCosts, stages: int, letters: set[str]) -> FittedCosts | 
     return FittedCosts(costs, tuple(dict.fromkeys(conditions)))
 
 
-def _made(mean: MeanCosts, letter: str, conditions: list[str]) -> list[float] | None:
-    """Return the duration of a letter per stage, of other letters where it was not measured."""
+def _derive(mean: MeanCosts, letter: str, conditions: list[str]) -> list[float] | None:
+    """Return the duration of a letter per stage, derived from other letters if it was not measured."""
     measured = mean.of(letter)
     if measured is not None:
         return measured
@@ -135,8 +134,8 @@ def _made(mean: MeanCosts, letter: str, conditions: list[str]) -> list[float] | 
     return [each / 2 for each in full]
 
 
-def _recut(lasting_ns: list[float], stages: int) -> list[float]:
-    """Return what every stage costs when the same model is cut into more or fewer equal parts."""
+def _divide(lasting_ns: list[float], stages: int) -> list[float]:
+    """Return the cost of every stage when the same model is divided into more or fewer equal parts."""
     if stages >= len(lasting_ns):
         parts = stages // len(lasting_ns)
         return [each / parts for each in lasting_ns for _ in range(parts)]

@@ -1,4 +1,4 @@
-"""What another schedule would save: simulated with the measured mean costs, beside the measured order itself."""
+"""The gain of another schedule: simulated with the measured mean costs, compared with the measured order."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ TWICE = "if every stage can be held by two ranks"
 
 
 class Saving(NamedTuple):
-    """How much shorter a step is, None where that cannot be said, and what it rests on or why not.
+    """How much shorter a step is, None if unknown, with a note on how it was found or why it is unknown.
 
-    `condition` is what must hold for it and was not measured, as a clause that begins with "if"; empty: nothing.
+    `condition` is what the prediction assumes beyond the measurement, as a clause that begins with "if"; empty:
+    nothing.
     """
 
     saved_ns: float | None
@@ -30,10 +31,10 @@ class Saving(NamedTuple):
 
 
 def simulate_saving(measured: Order, before: MeanCosts, after: MeanCosts, name: str) -> Saving:
-    """Return what a schedule saves against a measured order, at other costs or the same ones.
+    """Return what a schedule saves compared with the measured order, at the same or changed costs.
 
-    Both are simulated, so that what a simulation does not have, such as the spread of durations, cancels out.
-    Raises ScheduleError for a schedule that does not exist, or not for these ranks and micro-batches.
+    Both are simulated, so that what a simulation does not model, such as jitter, cancels. Raises ScheduleError for an
+    unknown schedule, and for one that does not support these ranks and micro-batches.
     """
     try:
         base = index_actions(measured)
@@ -47,15 +48,15 @@ def simulate_saving(measured: Order, before: MeanCosts, after: MeanCosts, name: 
     conditions = [*same_ns[1], *other_ns[1]]
     if _is_shared(other) and not _is_shared(measured):
         conditions.append(TWICE)
-    note = f"simulated {other_ns[0] / 1e6:.4g} ms beside {same_ns[0] / 1e6:.4g} ms for the measured order"
+    note = f"simulated {other_ns[0] / 1e6:.4g} ms, compared with {same_ns[0] / 1e6:.4g} ms for the measured order"
     return Saving(same_ns[0] - other_ns[0], note, " and ".join(dict.fromkeys(conditions)))
 
 
 def other_order(name: str, *, ranks: int, microbatches: int, stages: int | None = None) -> Order:
     """Return the order that a prediction of another schedule simulates.
 
-    `stages` is how many the model was cut into, None for one per rank: a schedule that can have as many chunks per
-    rank as that makes has them, another one its own. Raises ScheduleError as schedules.order does.
+    `stages` is how many stages the model has; None: one per rank. A schedule with a free number of chunks per rank gets
+    as many as that makes, another one its own. Raises ScheduleError as schedules.order does.
     """
     cut = stages or ranks
     chunks = cut // ranks if find_schedule(name).least_chunks is not None and cut > ranks else None
@@ -63,14 +64,14 @@ def other_order(name: str, *, ranks: int, microbatches: int, stages: int | None 
 
 
 def _is_shared(run: Order) -> bool:
-    """Return whether some stage is held by several ranks, as in bidirectional schedules."""
-    held = [{job.stage for action in actions for job in action.parts} for actions in run.values()]
+    """Return whether a stage is held by several ranks, as in bidirectional schedules."""
+    held = [{part.stage for action in actions for part in action.parts} for actions in run.values()]
     return sum(map(len, held)) > len(set().union(*held))
 
 
 def _makespan_ns(run: Order, mean: MeanCosts) -> tuple[int, tuple[str, ...]] | None:
-    """Return how long an order takes at these costs, and what was assumed for them."""
-    letters = {job.kind for actions in run.values() for action in actions for job in action.parts}
+    """Return how long an order takes at these costs, and the assumptions behind them; None if costs are missing."""
+    letters = {part.kind for actions in run.values() for action in actions for part in action.parts}
     if any(action.partner for actions in run.values() for action in actions):
         letters.add(PAIR)
     fitted = fit_costs(mean, index_actions(run).stages, letters)

@@ -1,1 +1,1 @@
-"""What repeated measurements show: costs, stragglers, slow links, trends and comparisons of runs."""
+"""Statistics over repeated steps: costs, stragglers, slow links, trends and comparisons of runs."""

@@ -1,8 +1,8 @@
-"""How long each rank took for its actions, one sample per training step: what ranks and stages are compared by.
+"""Samples of action durations, one per training step: the basis for comparing ranks and stages.
 
-A class of actions are those of one stage, kind and pairing: a forward that shares its time with a backward is another
-thing than one that has the rank for itself. Each sample is the median over the micro-batches of one class in one
-step, so that a single disturbed action changes nothing, and beside it how its actions are spread.
+A class of actions has one stage, kind and pairing: a forward that shares its time with a backward is not comparable
+with one that has the rank to itself. Each sample is the median over the micro-batches of one class in one step, so that
+one disturbed action changes nothing, with the spread of its actions.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 FEWEST_SAMPLES = 4
-"""Fewer samples than this decide nothing."""
+"""With fewer samples than this nothing is decided."""
 
 WANTED_SAMPLES = 8
 FEWEST_ACTIONS_PER_SAMPLE = 4
 FAST_QUANTILE = 0.2
-"""Where the fast end of a rank's actions is looked for: a slow device is slow there too, a disturbed one is not."""
+"""The fast end of a rank's actions: a slow device is slow there as well, a disturbed one is not."""
 
 CLASS = ["rank", "stage", "kind", "is_pair"]
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a run is cut into samples: steps, or where there are less than 4, parts of `parts` per step.
+    """How a run is divided into samples: steps, or with fewer than 4 steps, `parts` parts per step.
 
-    `steps` are those with a action in them. Parts of a step hold micro-batches in a row, 4 or more of them.
+    `steps` are those with an action. The parts of a step hold 4 or more consecutive micro-batches.
     """
 
     steps: tuple[int, ...]
@@ -45,11 +45,11 @@ class Sampling:
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(self.steps) * self.parts
 
     def expression(self) -> pl.Expr:
-        """Return the number of the sample that a row belongs to, from 0, by its step and micro-batch."""
+        """Return an expression for the sample of a row, from 0, by its step and micro-batch."""
         step = pl.col("step").replace_strict(
             list(self.steps), list(range(len(self.steps))), return_dtype=pl.Int32
         )
@@ -60,7 +60,7 @@ class Sampling:
 
 
 def choose_sampling(steps: pl.Series, microbatches: int) -> Sampling:
-    """Return how to cut a run with these steps, and so many micro-batches in each, into samples."""
+    """Return how to divide a run with these steps and so many micro-batches per step into samples."""
     numbers = tuple(steps.drop_nulls().unique().sort().to_list())
     parts = 1
     if 0 < len(numbers) < FEWEST_SAMPLES:
@@ -70,10 +70,10 @@ def choose_sampling(steps: pl.Series, microbatches: int) -> Sampling:
 
 @dataclass(frozen=True)
 class ActionSamples:
-    """Samples of action durations, and what had to be left out of them.
+    """Samples of action durations, and diagnostics for what they leave out.
 
     `table` has a row per class of actions and sample: rank, stage, kind, is_pair, sample, median_ns, fast_ns (the 20th
-    percentile), spread_ns (the mean absolute deviation from the median), actions, total_ns.
+    percentile), spread_ns (mean absolute deviation from the median), action_count, total_ns.
     """
 
     table: pl.DataFrame
@@ -82,9 +82,9 @@ class ActionSamples:
 
 
 def sample_actions(spans: pl.DataFrame) -> ActionSamples:
-    """Return the samples of the pipeline actions in `spans`.
+    """Return the samples of the actions in `spans`.
 
-    Only actions on the compute lane count, whose step and stage are known and whose length is positive.
+    Only actions on the compute lane with a step, a stage and a positive duration count.
     """
     actions = spans.lazy().filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE))
     actions = actions.select(
@@ -119,25 +119,22 @@ def sample_actions(spans: pl.DataFrame) -> ActionSamples:
         .sort(*CLASS, "sample")
         .collect()
     )
-    said = (
-        *_left_out(facts["unplaced"][0], "belong to no step or no stage"),
-        *_left_out(facts["lengthless"][0], "take no time"),
+    diagnostics = (
+        *_excluded(facts["unplaced"][0], "have no step or stage", "actions.unplaced"),
+        *_excluded(facts["lengthless"][0], "have no duration", "actions.zero_length"),
     )
-    return ActionSamples(table, sampling, said)
+    return ActionSamples(table, sampling, diagnostics)
 
 
-def _left_out(count: int, why: str) -> list[Diagnostic]:
+def _excluded(count: int, why: str, code: str) -> list[Diagnostic]:
     if not count:
         return []
-    return [
-        Diagnostic(
-            "info", f"forward or backward actions {why}; not compared with those of others", count=count
-        )
-    ]
+    message = f"forward or backward actions {why}; excluded from statistics"
+    return [Diagnostic("info", message, count=count, code=code)]
 
 
 def as_matrix(samples: pl.DataFrame, column: str, subjects: pl.Series, by: str, count: int) -> Floats:
-    """Return a column as subjects x samples, NaN where a subject has none; `by` names the column of subjects."""
+    """Return a column as subjects x samples, NaN for missing samples; `by` is the column of the subjects."""
     place = pl.Series(range(len(subjects)), dtype=pl.Int64)
     rows = samples[by].replace_strict(subjects, place, return_dtype=pl.Int64).to_numpy()
     matrix = np.full((len(subjects), count), np.nan)

@@ -1,4 +1,4 @@
-"""A comparison of two runs as plain data, for JSON files and the programs that read them."""
+"""A comparison of two runs as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ SCHEMA = 1
 def comparison_json(comparison: Comparison) -> dict[str, object]:
     """Return the comparison as dicts, lists, numbers and strings, ready for json.dumps.
 
-    The keys:
+    ``schema``: 1; removing a key or changing its meaning makes it 2, adding one does not.
 
-    ``schema``: 1; a key that goes or changes its meaning makes it 2, a new key does not.
     ``confidence``: of the intervals. ``false_discovery_rate``: the largest expected share of false claims.
+
     ``differences``: the rows of the table DIFFERENCES, in its order; times are ns per step.
-    ``diagnostics``: a list of {severity, message, source, rank, location, count}: what could not be compared.
+
+    ``diagnostics``: a list of {severity, code, message, source, rank, location, count}: what could not be compared.
     """
     return {
         "schema": SCHEMA,

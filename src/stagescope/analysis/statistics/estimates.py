@@ -1,11 +1,11 @@
-"""What repeated measurements say, and how surely: trimmed means with t intervals, tests, false discoveries.
+"""Estimates from repeated measurements: trimmed means with t intervals, p-values, false discovery control.
 
-A sample is what was measured in one training step (or a part of one). Steps repeat the same work, so they are
-taken as independent; actions of one step are not, for they share whatever disturbed that step.
+A sample is measured in one training step or a part of one. Steps repeat the same work and are treated as independent;
+the actions of one step are not, because they share whatever disturbed that step.
 
 Sources: trimmed mean with winsorized variance, Tukey and McLaughlin 1963 and Yuen 1974; degrees of freedom of a
-difference, Welch 1947; false discovery rate, Benjamini and Hochberg 1995. Few samples are honest ones: quantiles
-are Student's, and one sample has no interval.
+difference, Welch 1947; false discovery rate, Benjamini and Hochberg 1995. Quantiles are those of Student's t, which
+stays valid for few samples; one sample has no interval.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
+from scipy.stats import false_discovery_control  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 
 TRIM_FRACTION = 0.2
 FEWEST_TO_TRIM = 8
-"""With fewer samples than this, what trimming costs in degrees of freedom is more than what it gives."""
+"""With fewer samples, trimming loses more in degrees of freedom than it gains in robustness."""
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """Estimated values, one per subject: the value, its standard error, degrees of freedom, samples behind it.
+    """Estimates, one per subject: the value, its standard error, its degrees of freedom and n.
 
-    A subject with less than two samples has no error: NaN, and 0 degrees of freedom.
+    A subject with fewer than two samples has no error: NaN, and 0 degrees of freedom.
     """
 
     value: Floats
@@ -41,14 +42,14 @@ class Estimates:
     count: NDArray[np.int64]
 
     def intervals(self, confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:
-        """Return the lower and upper ends of the two-sided confidence intervals; NaN where there is no error."""
+        """Return lower and upper ends of the two-sided confidence intervals; NaN without an error."""
         reach = stdtrit(np.maximum(self.degrees, 1), 0.5 + confidence / 2) * self.error
         return self.value - reach, self.value + reach
 
     def p_above(self, least: Floats | float) -> Floats:
         """Return the one-sided p-values of the hypotheses that the values are `least` or less.
 
-        1 where there is no error to compare with. Samples without any spread speak for themselves: 0 or 1.
+        1 without an error. Samples without any spread have an error of 0: their p-value is 0 or 1.
         """
         beyond = self.value - least
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -58,11 +59,11 @@ class Estimates:
 
 
 def estimate_means(samples: Floats, trim_fraction: float = TRIM_FRACTION) -> Estimates:
-    """Return the trimmed mean of every row of `samples` (subjects x samples); NaN is no sample.
+    """Return the trimmed mean of every row of `samples` (subjects x samples); NaN is a missing sample.
 
-    From 8 samples on, `trim_fraction` of them is cut off at either end; of fewer nothing is.
+    From 8 samples on, `trim_fraction` of them is cut off at either end; fewer are not trimmed.
     """
-    ordered = np.sort(np.atleast_2d(samples), axis=1)  # NaN comes last
+    ordered = np.sort(np.atleast_2d(samples), axis=1)  # NaN is sorted last
     count = np.isfinite(ordered).sum(axis=1)
     cut = np.where(count >= FEWEST_TO_TRIM, np.floor(trim_fraction * count), 0).astype(np.int64)
     place = np.arange(ordered.shape[1])[None, :]
@@ -85,7 +86,7 @@ def estimate_means(samples: Floats, trim_fraction: float = TRIM_FRACTION) -> Est
 
 
 def _winsorized(ordered: Floats, cut: NDArray[np.int64], count: NDArray[np.int64]) -> Floats:
-    """Return sorted samples with those cut off replaced by the outermost ones that were kept."""
+    """Return sorted samples with those cut off replaced by the outermost ones that remain."""
     if not ordered.shape[1]:
         return ordered
     rows = np.arange(len(ordered))
@@ -96,7 +97,7 @@ def _winsorized(ordered: Floats, cut: NDArray[np.int64], count: NDArray[np.int64
 
 
 def difference(one: Estimates, other: Estimates) -> Estimates:
-    """Return the estimates of `other` minus `one`, with the degrees of freedom after Welch."""
+    """Return the estimates of `other` minus `one`, with the degrees of freedom of Welch."""
     with np.errstate(divide="ignore", invalid="ignore"):
         squares = [each.error**2 for each in (one, other)]
         total = squares[0] + squares[1]
@@ -115,24 +116,22 @@ def difference(one: Estimates, other: Estimates) -> Estimates:
 
 
 def discoveries(p_values: Floats, rate: float) -> NDArray[np.bool_]:
-    """Return which hypotheses to reject so that at most `rate` of the rejected are expected to be true ones.
+    """Return which hypotheses to reject so that at most `rate` of the rejected ones are expected to be true.
 
-    Benjamini and Hochberg's step-up procedure; it holds for independent and for positively dependent tests. Where
-    nothing at all is there to be found, `rate` is also the chance of any rejection.
+    The step-up procedure of Benjamini and Hochberg; it holds for independent and for positively dependent tests. If all
+    hypotheses are true, `rate` is also the probability of any rejection.
     """
-    order = np.argsort(p_values, kind="stable")
-    limits = rate * np.arange(1, len(p_values) + 1) / max(len(p_values), 1)
-    passed = np.flatnonzero(p_values[order] <= limits)
-    found = np.zeros(len(p_values), dtype=np.bool_)
-    if len(passed):
-        found[order[: passed[-1] + 1]] = True
-    return found
+    if not len(p_values):
+        return np.zeros(0, dtype=np.bool_)
+    rejected: NDArray[np.bool_] = false_discovery_control(p_values, method="bh") <= rate
+    return rejected
 
 
 def medians_of_others(values: Floats) -> Floats:
-    """Return for every row and column of `values` the median of the other rows in that column; NaN counts as absent.
+    """Return for every row and column of `values` the median of the other rows in that column; NaN is missing.
 
-    What has no other row is NaN. A row is left out of its own median, or a slow one among few would hide in it.
+    NaN if there is no other row. A row does not count in its own reference: one slow subject among few would otherwise
+    hide in the median.
     """
     order = np.argsort(values, axis=0, kind="stable")
     ordered = np.take_along_axis(values, order, axis=0)

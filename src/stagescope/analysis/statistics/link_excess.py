@@ -1,6 +1,6 @@
-"""By how much the messages of each link take longer than those of its peers.
+"""How much longer the messages of each link take than those of its peers.
 
-The peers of a link pass messages of the same direction and size, between machines or within one, as it does.
+The peers of a link have messages of the same direction and size, and cross machines, or do not, as it does.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def compare_links(links: LinkSamples, sampling: Sampling, least_fraction: float) -> pl.DataFrame:
-    """Return one row per link that has a peer: rank (the sender), peer, kind (the direction), and the excess.
+    """Return one row per link that has a peer: rank (the sender), peer, kind (the direction), and its excess.
 
     Further columns: subject, finding, compared_with, peers, samples, span_count, excess_fraction, low_fraction,
-    high_fraction, extra_ns_per_step, p_value. The excess is a difference in time, divided by the peers' median; it
-    has to exceed `least_fraction` of that, and by how much the clocks of both ends may be off.
+    high_fraction, extra_ns_per_step, p_value. The excess is a difference in time, divided by the median of the peers;
+    it has to exceed `least_fraction` of that plus the clock error of both ends.
     """
     known = links.links.filter(pl.col("error_ns").is_not_null()).with_row_index("link")
     samples = links.table.join(known, on=LINK, nulls_equal=True)
@@ -40,7 +40,7 @@ def compare_links(links: LinkSamples, sampling: Sampling, least_fraction: float)
 def _compare(
     samples: pl.DataFrame, known: pl.DataFrame, sampling: Sampling, least_fraction: float
 ) -> pl.DataFrame:
-    """Return the links of one class against each other."""
+    """Return the links of one group compared with each other."""
     own = samples["link"].unique().sort()
     times = as_matrix(samples, "median_ns", own, "link", sampling.count)
     messages = np.nan_to_num(as_matrix(samples, "messages", own, "link", sampling.count)).sum(axis=1)

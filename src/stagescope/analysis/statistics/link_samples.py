@@ -1,8 +1,8 @@
-"""How long messages took on each link, one sample per training step: what links are compared by.
+"""Samples of transfer times, one per link and training step: the basis for comparing links.
 
-A link is one rank sending to another in one direction of the pipeline. A message witnesses how fast its link is
-from the moment when both ends had asked for it until it had arrived. One that was sent before its receiver asked
-may have arrived meanwhile, so such a message tells nothing, and is counted and left out.
+A link is one rank sending to another in one direction of the pipeline. A message measures the speed of its link from
+when both ends had posted it until it arrived. A message that was sent before the receive was posted may have arrived
+earlier than its receiver looked, so it is excluded and counted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LINK = ["source", "target", "direction", "bytes"]
 
 @dataclass(frozen=True)
 class LinkSamples:
-    """Samples of transfer times, and what had to be left out of them.
+    """Samples of transfer times, and diagnostics for what they leave out.
 
-    `table` has a row per link, message size and sample: source, target, direction, bytes, sample, median_ns,
-    messages. `links` has a row per link and size: source, target, direction, bytes, crosses_machines, and error_ns, by
-    how much the two clocks may be off against each other (null: not known, so the link cannot be compared).
+    `table` has a row per link, message size and sample: source, target, direction, bytes, sample, median_ns, messages.
+    `links` has a row per link and size: source, target, direction, bytes, crosses_machines, and error_ns, the error of
+    the offset between both clocks (null: unknown, so the link cannot be compared).
     """
 
     table: pl.DataFrame
@@ -36,7 +36,7 @@ class LinkSamples:
 
 
 def sample_links(timeline: Timeline, messages: pl.DataFrame, sampling: Sampling) -> LinkSamples:
-    """Return the samples of the matched `messages` (as match_messages returns them) of a timeline."""
+    """Return the samples of the matched `messages` (from match_messages) of a timeline."""
     waited = pl.col("recv_start_ns") <= pl.col("send_start_ns")
     placed = messages.filter(pl.col("step").is_in(list(sampling.steps)) & waited)
     table = (
@@ -53,18 +53,18 @@ def sample_links(timeline: Timeline, messages: pl.DataFrame, sampling: Sampling)
         .collect()
     )
     links = _facts(table.select(LINK).unique(maintain_order=True), timeline)
-    return LinkSamples(table, links, tuple(_left_out(messages.height - placed.height, links)))
+    return LinkSamples(table, links, tuple(_excluded(messages.height - placed.height, links)))
 
 
 def _facts(links: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
-    """Return links with whether they cross machines and how far their clocks may be apart."""
+    """Return links with whether they cross machines, and the error of the offset between their clocks."""
     off = pl.max_horizontal(pl.col("error_lo_ns").abs(), pl.col("error_hi_ns").abs())
     errors = timeline.clocks.group_by("clock").agg(error_ns=off.max())
     ranks = timeline.ranks.select("rank", "machine", "clock").join(errors, on="clock", how="left")
     for end in ("source", "target"):
         own = ranks.rename({name: f"{end}_{name}" for name in ("machine", "clock", "error_ns")})
         links = links.join(own, left_on=end, right_on="rank", how="left", maintain_order="left")
-    # A run that names no clock at all has one.
+    # A run without clock names has a single clock.
     same_clock = pl.col("source_clock").eq_missing(pl.col("target_clock"))
     both = pl.col("source_error_ns") + pl.col("target_error_ns")
     return links.with_columns(
@@ -73,15 +73,13 @@ def _facts(links: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
     ).select(*LINK, "crosses_machines", "error_ns")
 
 
-def _left_out(unsupported: int, links: pl.DataFrame) -> list[Diagnostic]:
+def _excluded(early: int, links: pl.DataFrame) -> list[Diagnostic]:
     found = []
-    if unsupported:
-        message = (
-            "messages were sent before their receiver asked for them; they do not tell how fast their link is"
-        )
-        found.append(Diagnostic("info", message, count=unsupported))
+    if early:
+        message = "sends completed before the matching receive was posted; excluded from link statistics"
+        found.append(Diagnostic("info", message, count=early, code="links.early_send"))
     unknown = links["error_ns"].null_count()
     if unknown:
-        message = "links join clocks that may be off by an unknown time; not compared with others"
-        found.append(Diagnostic("info", message, count=unknown))
+        message = "links connect clocks whose offset has an unknown error; excluded from link statistics"
+        found.append(Diagnostic("info", message, count=unknown, code="clock.error_unknown"))
     return found

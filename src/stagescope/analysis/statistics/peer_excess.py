@@ -1,8 +1,8 @@
-"""By how much each rank, stage or machine takes longer than its peers, sample by sample.
+"""How much longer each rank, stage or machine takes than its peers, sample by sample.
 
-Per class of actions and sample, a subject is compared with the median of the others that ran the same class in the
-same sample; a subject's classes are then averaged, weighted by the time that they usually take. What slows
-all peers of a step alike (a longer sequence, a slow file system) cancels.
+Per class of actions and sample, a subject is compared with the median of the others that ran the same class in the same
+sample; the classes of a subject are averaged, weighted by the time that they usually take. What slows all peers in a
+step equally (a longer sequence, a slow file system) cancels.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     Reference = Callable[[Floats, pl.Series], Floats]
 
 LEAST_SPREAD_FRACTION = 0.01
-"""Actions spread by less than this part of their length are as steady as anything is; ratios below it mean nothing."""
+"""Spreads below this fraction of the duration count as equal: ratios of such small numbers mean nothing."""
 
 
 @dataclass(frozen=True)
 class PeerExcess:
-    """How subjects compare with their peers. Matrices are subjects x samples, NaN where there was no peer.
+    """The comparison of subjects with their peers. Matrices are subjects x samples, NaN without a peer.
 
-    `shift`, `fast` and `spread` are logarithms of ratios to the peers': of the median duration, of the 20th
-    percentile, and of the spread relative to the median. `facts` has a row per subject: the subject (its number or
-    name), peers, span_count (actions that had a peer's to compare with), busy_ns (their time), stage and kind (of the
-    class that adds most).
+    `shift`, `fast` and `spread` are logarithms of ratios to the peers: of the median duration, of the 20th percentile,
+    and of the spread relative to the median. `facts` has a row per subject: subject (its number or name), peers,
+    span_count (actions with a peer), busy_ns (their time), stage and kind (of the class that adds most).
     """
 
     facts: pl.DataFrame
@@ -45,12 +44,12 @@ class PeerExcess:
 
 
 def compare_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
-    """Return ranks against the other ranks that run the same stage: data-parallel replicas, mostly."""
+    """Return ranks compared with the other ranks of their stage, usually data-parallel replicas."""
     return _compare(samples, count, ("rank", ["stage", "kind", "is_pair"]), _of_others)
 
 
 def compare_machines(samples: pl.DataFrame, count: int, machine_of: dict[int, str]) -> PeerExcess:
-    """Return ranks against the ranks of *other* machines that run the same stage."""
+    """Return ranks compared with the ranks of *other* machines that run the same stage."""
 
     def of_other_machines(values: Floats, ranks: pl.Series) -> Floats:
         machines = np.array([machine_of[rank] for rank in ranks])
@@ -65,9 +64,9 @@ def compare_machines(samples: pl.DataFrame, count: int, machine_of: dict[int, st
 
 
 def compare_stages(samples: pl.DataFrame, count: int) -> PeerExcess:
-    """Return stages against the other stages, each as the lower median of the ranks that run it.
+    """Return stages compared with the other stages, each as the lower median of its ranks.
 
-    The lower one, so that a slow rank among two replicas makes no slow stage.
+    The lower one, so that one slow rank of two replicas does not make a slow stage.
     """
     values = pl.col("median_ns", "fast_ns", "spread_ns", "total_ns").quantile(0.5, "lower")
     stages = samples.group_by("stage", "kind", "is_pair", "sample").agg(values, pl.col("action_count").sum())
@@ -75,7 +74,7 @@ def compare_stages(samples: pl.DataFrame, count: int) -> PeerExcess:
 
 
 def compare_all_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
-    """Return ranks against all other ranks, whatever stage they run; of use for the spread alone."""
+    """Return ranks compared with all other ranks, whatever stage they run; only their spread is comparable."""
     values = pl.col("median_ns", "fast_ns", "spread_ns").mean()
     ranks = samples.group_by("rank", "kind", "is_pair", "sample").agg(
         values, pl.col("action_count", "total_ns").sum()
@@ -88,7 +87,7 @@ def _of_others(values: Floats, _subjects: pl.Series) -> Floats:
 
 
 def _column_medians(values: Floats) -> Floats:
-    """Return the median of every column, NaN for one without a number."""
+    """Return the median of every column, NaN for a column without numbers."""
     found = np.full(values.shape[1], np.nan)
     known = np.isfinite(values).any(axis=0)
     if known.any():
@@ -99,7 +98,7 @@ def _column_medians(values: Floats) -> Floats:
 def _compare(
     samples: pl.DataFrame, count: int, split: tuple[str, list[str]], reference: Reference
 ) -> PeerExcess:
-    """Return the subjects (a column) within each class (some columns) against what `reference` says of the peers."""
+    """Return the subjects (a column) of each class (some columns) compared with what `reference` returns for peers."""
     subject, classes = split
     subjects = samples[subject].unique().sort()
     shape = (len(subjects), count)
@@ -136,7 +135,7 @@ def _logarithms(matrices: dict[str, Floats]) -> Floats:
 def _class_facts(
     samples: pl.DataFrame, own: pl.Series, matrices: dict[str, Floats], excess: Floats
 ) -> pl.DataFrame:
-    """Return what one class says about each of its subjects."""
+    """Return the facts of one class about each of its subjects."""
     compared = np.isfinite(matrices["median_ns"]) & (np.isfinite(matrices["median_ns"]).sum(axis=0) > 1)
     first = samples.row(0, named=True)
     return pl.DataFrame(
@@ -153,7 +152,7 @@ def _class_facts(
 
 
 def _facts(facts: list[pl.DataFrame], subjects: pl.Series, split: tuple[str, list[str]]) -> pl.DataFrame:
-    """Return one row per subject, in order; those without any peer have 0 peers."""
+    """Return one row per subject, in order; subjects without a peer have 0 peers."""
     if not facts:
         numbers = pl.lit(0, pl.Int64)
         return pl.DataFrame({"subject": subjects}).with_columns(

@@ -1,8 +1,8 @@
-"""Data-parallel replicas: which pipeline finished a step last, and what the others lost by waiting for it.
+"""Data-parallel replicas: which pipeline finished each step last, and how long the others waited for it.
 
-Replicas meet where they reduce their gradients. Where that was recorded, a rank waits from when it entered a
-reduction to when the last of its peers did, as far as it computes nothing meanwhile. Where it was not, all ranks of a
-pipeline are taken to wait from the end of its window to the end of the last one.
+Replicas synchronize when they reduce their gradients. If that was recorded, a rank waits from when it enters a
+reduction until the last of its peers does, minus what it computes meanwhile. If not, all ranks of a pipeline are
+assumed to wait from the end of its window until the end of the last window.
 """
 
 from __future__ import annotations
@@ -32,18 +32,23 @@ EvidenceType = pl.Enum(list(EVIDENCE))
 
 REPLICA_STEPS = Table(
     "replica_steps",
-    "one pipeline in one step that another pipeline ran too",
+    "one pipeline in one step that a replica ran as well",
     ("step", "pipeline"),
     (
         Column("step", pl.Int32, "", "Training step."),
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("group", pl.Int32, "", "Smallest pipeline among its replicas."),
         Column("ranks", pl.Int64, "", "Ranks of the pipeline."),
-        Column("end_ns", pl.Int64, "ns", "Last end of one of its actions."),
-        Column("is_last", pl.Boolean, "", "Whether it alone ended later than all its replicas."),
-        Column("lead_ns", pl.Int64, "ns", "By how much the last one ended later."),
-        Column("wait_ns", pl.Int64, "ns", "How long its ranks waited for others, summed over them."),
-        Column("evidence", EvidenceType, "", "What tells that: the reduction, or the window's end."),
+        Column("end_ns", pl.Int64, "ns", "Last end of its actions."),
+        Column("is_last", pl.Boolean, "", "Whether it ended later than all its replicas."),
+        Column("lead_ns", pl.Int64, "ns", "How much later the last one ended."),
+        Column("wait_ns", pl.Int64, "ns", "How long its ranks waited for other replicas, in total."),
+        Column(
+            "evidence",
+            EvidenceType,
+            "",
+            "Where wait_ns comes from: recorded reductions, or the ends of windows.",
+        ),
     ),
 )
 
@@ -55,24 +60,35 @@ REPLICAS = Table(
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("group", pl.Int32, "", "Smallest pipeline among its replicas."),
         Column("replicas", pl.Int64, "", "Pipelines in the group."),
-        Column("steps", pl.Int64, "", "Steps that it shared with another one."),
+        Column("steps", pl.Int64, "", "Steps that a replica ran as well."),
         Column("last_count", pl.Int64, "", "Steps in which it was last."),
         Column("last_fraction", pl.Float64, "of the steps", "The same as a fraction."),
         Column(
-            "wait_ns", pl.Int64, "ns", "How long its ranks waited for others, summed over ranks and steps."
+            "wait_ns",
+            pl.Int64,
+            "ns",
+            "How long its ranks waited for other replicas, summed over ranks and steps.",
         ),
         Column(
-            "caused_wait_ns", pl.Int64, "ns", "How long ranks of others waited in steps in which it was last."
+            "caused_wait_ns",
+            pl.Int64,
+            "ns",
+            "How long ranks of other replicas waited in steps in which it was last.",
         ),
-        Column("p_value", pl.Float64, "", "Chance to be last as often if it were drawn by lot in each step."),
-        Column("is_claimed", pl.Boolean, "", "Whether it counts as the slow one."),
+        Column(
+            "p_value",
+            pl.Float64,
+            "",
+            "Probability of being last as often if the last one were random in each step.",
+        ),
+        Column("is_claimed", pl.Boolean, "", "Whether it is claimed as the slow replica."),
     ),
 )
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """The tables REPLICAS and REPLICA_STEPS, and what could not be told."""
+    """The tables REPLICAS and REPLICA_STEPS, and diagnostics."""
 
     table: pl.DataFrame
     steps: pl.DataFrame
@@ -80,11 +96,11 @@ class Replicas:
 
 
 def find_replicas(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Replicas:
-    """Return which pipeline was last in every step, what the others waited, and which one is last too often.
+    """Return which pipeline finished last in every step, how long the others waited, and which one is last too often.
 
-    `pipelines` is what find_pipelines returns; it is asked when None is given. Pipelines are replicas when their
-    tensor- and context-parallel coordinates agree; where there are no coordinates, all are. Both tables are empty
-    where a run has no replicas. At most 5 % of the claims are expected to be false. Never raises.
+    `pipelines` is from find_pipelines; None: it is computed here. Pipelines are replicas if their tensor- and
+    context-parallel coordinates are equal; without coordinates, all are. Both tables are empty for a run without
+    replicas. At most 5 % of the claims are expected to be false. Never raises.
     """
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
@@ -109,14 +125,14 @@ def _groups(pipelines: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 def _steps(windows: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Return the table REPLICA_STEPS."""
-    alike = ["group", "step"]
-    last_ns = pl.col("end_ns").max().over(alike)
-    tied = (pl.col("end_ns") == last_ns).sum().over(alike)
+    same = ["group", "step"]
+    last_ns = pl.col("end_ns").max().over(same)
+    tied = (pl.col("end_ns") == last_ns).sum().over(same)
     table = windows.join(waits, on=["pipeline", "step"], how="left", maintain_order="left").with_columns(
         lead_ns=last_ns - pl.col("end_ns"), is_last=(pl.col("end_ns") == last_ns) & (tied == 1)
     )
-    # Within one step all are told by the same evidence: two sorts of waits do not compare.
-    whole = pl.col("wait_ns").is_not_null().all().over(alike)
+    # All replicas of one step use the same evidence: the two kinds of waits are not comparable.
+    whole = pl.col("wait_ns").is_not_null().all().over(same)
     by_window = pl.col("lead_ns") * pl.col("ranks").cast(pl.Int64)
     table = table.with_columns(
         wait_ns=pl.when(whole).then("wait_ns").otherwise(by_window),
@@ -128,7 +144,7 @@ def _steps(windows: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _reduction_waits(spans: pl.DataFrame, windows: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
-    """Return pipeline, step and wait_ns of the pipelines that recorded reductions which a replica took part in."""
+    """Return pipeline, step and wait_ns of the pipelines with a recorded reduction that a replica joined."""
     reductions = spans.filter((pl.col("kind") == "grad_reduce") & pl.col("step").is_not_null())
     if reductions.is_empty():
         return windows.select("pipeline", "step").clear().with_columns(wait_ns=pl.lit(0, pl.Int64))
@@ -143,11 +159,11 @@ def _reduction_waits(spans: pl.DataFrame, windows: pl.DataFrame, pipelines: pl.D
     )
     together = ["group", "stage", "step", "turn"]
     entered = entered.with_columns(
-        # A reduction cannot wait for longer than it took, whatever clocks say.
+        # A reduction cannot wait longer than it took, even if the clocks disagree.
         window_start_ns="start_ns",
         window_end_ns=pl.min_horizontal(pl.col("start_ns").max().over(together), "end_ns"),
     ).filter(pl.col("pipeline").n_unique().over(together) >= FEWEST_REPLICAS)
-    # Reductions of one rank may run at the same time, and beside its backwards.
+    # Reductions of one rank may overlap each other and its backwards.
     waits = unite(entered.select("rank", start_ns="window_start_ns", end_ns="window_end_ns"))
     waits = waits.rename({"start_ns": "window_start_ns", "end_ns": "window_end_ns"})
     busy = unite(spans.filter(pl.col("lane") == COMPUTE))
@@ -162,17 +178,17 @@ def _reduction_waits(spans: pl.DataFrame, windows: pl.DataFrame, pipelines: pl.D
 
 
 def _first_stages(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the smallest stage of every rank: ranks that hold the same stages reduce together."""
+    """Return the smallest stage of every rank: ranks with the same stages reduce together."""
     actions = spans.lazy().filter(pl.col("kind").is_in(ACTION_KINDS))
     return actions.group_by("rank").agg(pl.min("stage")).collect()
 
 
 def _totals(steps: pl.DataFrame) -> pl.DataFrame:
     """Return the table REPLICAS."""
-    alike = ["group", "step"]
-    of_others = pl.col("wait_ns").sum().over(alike) - pl.col("wait_ns")
+    same = ["group", "step"]
+    of_others = pl.col("wait_ns").sum().over(same) - pl.col("wait_ns")
     table = (
-        steps.with_columns(replicas=pl.len().over(alike), caused=of_others * pl.col("is_last"))
+        steps.with_columns(replicas=pl.len().over(same), caused=of_others * pl.col("is_last"))
         .group_by("pipeline", "group")
         .agg(
             pl.col("replicas").max(),
@@ -185,16 +201,16 @@ def _totals(steps: pl.DataFrame) -> pl.DataFrame:
         .sort("pipeline")
     )
     count, all_steps = table["last_count"].to_numpy().astype(float), table["steps"].to_numpy().astype(float)
-    by_lot = 1 / table["replicas"].to_numpy().astype(float)
-    # The binomial tail as an incomplete beta function.
-    p_values = np.where(count > 0, betainc(np.maximum(count, 1), all_steps - count + 1, by_lot), 1.0)
+    by_chance = 1 / table["replicas"].to_numpy().astype(float)
+    # The binomial tail as an incomplete beta function: P(X >= k) = I_p(k, n - k + 1).
+    p_values = np.where(count > 0, betainc(np.maximum(count, 1), all_steps - count + 1, by_chance), 1.0)
     claimed = discoveries(p_values, RATE)
     table = table.with_columns(p_value=pl.Series(p_values), is_claimed=pl.Series(claimed))
     return table.select(pl.col(name).cast(dtype) for name, dtype in REPLICAS.schema.items())
 
 
 def _clock_doubt(timeline: Timeline) -> list[Diagnostic]:
-    """Return a warning where replicas are on clocks that are off against each other by nobody knows how much."""
+    """Return a warning if replicas are on clocks whose offset has an unknown error."""
     clocks = timeline.ranks["clock"].drop_nulls().unique()
     known = timeline.clocks.filter(
         pl.col("clock").is_in(clocks.implode()) & pl.col("error_lo_ns").is_not_null()
@@ -202,5 +218,5 @@ def _clock_doubt(timeline: Timeline) -> list[Diagnostic]:
     unknown = len(clocks) - known["clock"].n_unique()
     if len(clocks) < FEWEST_REPLICAS or not unknown:
         return []
-    message = "clocks may be off by an unknown time; which replica was last is no better known than that"
-    return [Diagnostic("warning", message, count=unknown)]
+    message = "clock offsets have an unknown error; which replica was last is as uncertain"
+    return [Diagnostic("warning", message, count=unknown, code="clock.error_unknown")]

@@ -1,6 +1,6 @@
-"""A run as series with one value per step, by which two runs can be compared.
+"""A run as series with one value per step, by which two runs are compared.
 
-There is one for the step, each part of its ledger, the actions of each stage and kind, each rank, and each link.
+There is one series for the step, each part of its ledger, the actions of each stage and kind, each rank, and each link.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEY = {
     "rank": pl.Int32(),
     "peer": pl.Int32(),
 }
-"""What names a series: a part of the ledger; the actions of a stage and kind; a rank; a link from rank to peer."""
+"""The identity of a series: a part of the ledger; the actions of a stage and kind; a rank; a link from rank to peer."""
 
 ACTION = ["stage", "kind", "microbatch"]
 PARTS = ("ideal_work_ns", *CAUSE_COLUMNS)
@@ -45,10 +45,10 @@ def find_action_costs(timeline: Timeline) -> pl.DataFrame:
 
 
 def step_series(ledger: pl.DataFrame) -> pl.DataFrame:
-    """Return the window of every step and the parts of it, as means over the pipelines: they sum to it.
+    """Return the window of every step and its parts, as means over the pipelines; the parts sum to the window.
 
-    `ledger` is the table LEDGER. As all series, these have the columns of KEY, step, value_ns, and doubt_ns: by how
-    much clocks may make the value wrong.
+    `ledger` is the table LEDGER. Like all series, these have the columns of KEY, step, value_ns, and clock_error_ns:
+    how much of the value may be clock error.
     """
     means = ledger.group_by("step").agg(pl.col("window_ns", *PARTS).mean())
     parts = means.unpivot(PARTS, index="step", variable_name="part", value_name="value_ns")
@@ -57,9 +57,9 @@ def step_series(ledger: pl.DataFrame) -> pl.DataFrame:
 
 
 def action_series(actions: pl.DataFrame, shared: pl.DataFrame) -> pl.DataFrame:
-    """Return what the actions of each stage and kind took per step, as the mean over the ranks that run the stage.
+    """Return the time of the actions of each stage and kind per step, as the mean over the ranks of the stage.
 
-    Only actions of `shared` count, a frame with stage, kind and microbatch.
+    Only actions in `shared` count, a frame with stage, kind and microbatch.
     """
     matched = actions.join(shared, on=ACTION, how="semi")
     ranks = matched.group_by("step", "stage", "kind", "rank").agg(pl.col("duration_ns").sum())
@@ -68,37 +68,38 @@ def action_series(actions: pl.DataFrame, shared: pl.DataFrame) -> pl.DataFrame:
 
 
 def rank_series(actions: pl.DataFrame, shared: pl.DataFrame) -> pl.DataFrame:
-    """Return what the actions of each rank took per step, of the actions in `shared`."""
+    """Return the time of the actions of each rank per step, for the actions in `shared`."""
     matched = actions.join(shared, on=ACTION, how="semi")
     return _named("rank", matched.group_by("step", "rank").agg(value_ns=pl.col("duration_ns").sum()))
 
 
 def link_series(timeline: Timeline) -> pl.DataFrame:
-    """Return what the messages of each link took per step: their median, times their number.
+    """Return the time of the messages of each link per step: their median times their number.
 
-    Only messages whose receiver had asked before they were sent tell the median
-    (analysis/statistics/link_samples.py), and there are only links between clocks that agree within a known error;
-    doubt_ns is that error, for all messages of a step.
+    Only messages whose receive was posted before they were sent count for the median (link_samples.py), and only links
+    between clocks with a known error; clock_error_ns is that error, for all messages of a step.
     """
     messages = match_messages(timeline.spans)
     steps = tuple(messages["step"].drop_nulls().unique().sort().to_list())
     samples = sample_links(timeline, messages, Sampling(steps, parts=1, microbatches=1))
     known = samples.links.filter(pl.col("error_ns").is_not_null())
-    # Those that do not tell how fast the link is count all the same: their number must not look like a change of it.
+    # Messages excluded from the median still count: otherwise their number would look like a change of the link.
     every = messages.group_by(LINK).agg(count=pl.len().cast(pl.Int64) / max(len(steps), 1))
     links = samples.table.join(known, on=LINK, nulls_equal=True).join(every, on=LINK, nulls_equal=True)
     sums = links.group_by("sample", rank="source", peer="target", kind="direction").agg(
         value_ns=(pl.col("median_ns") * pl.col("count")).sum(),
-        doubt_ns=(pl.col("error_ns") * pl.col("count")).sum(),
+        clock_error_ns=(pl.col("error_ns") * pl.col("count")).sum(),
     )
     of_step = pl.Series(steps, dtype=pl.Int32)
     return _named("link", sums.with_columns(step=of_step.gather(sums["sample"])))
 
 
 def _named(subject: str, values: pl.DataFrame) -> pl.DataFrame:
-    """Return values as series, with null for what does not name them."""
+    """Return values as series, with null in key columns that they do not have."""
     known = values.with_columns(subject=pl.lit(subject))
-    doubt_ns = pl.col("doubt_ns") if "doubt_ns" in known.columns else pl.lit(0.0).alias("doubt_ns")
+    clock_error_ns = (
+        pl.col("clock_error_ns") if "clock_error_ns" in known.columns else pl.lit(0.0).alias("clock_error_ns")
+    )
     return known.select(
         *(
             (pl.col(name) if name in known.columns else pl.lit(None).alias(name)).cast(dtype)
@@ -106,5 +107,5 @@ def _named(subject: str, values: pl.DataFrame) -> pl.DataFrame:
         ),
         pl.col("step").cast(pl.Int32),
         pl.col("value_ns").cast(pl.Float64),
-        doubt_ns.cast(pl.Float64),
+        clock_error_ns.cast(pl.Float64),
     )

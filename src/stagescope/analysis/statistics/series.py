@@ -1,7 +1,7 @@
-"""What a series of numbers, one per step, says: its trend, and which of them do not belong to the others.
+"""Statistics of a series with one number per step: its trend and its outliers.
 
-Sources: slope and its interval, Theil 1950 and Sen 1968; test for a trend, Mann 1945 and Kendall 1975, its variance
-widened for autocorrelation of the first order; outliers, Rosner 1983 (generalized extreme studentized deviates).
+Sources: slope and its interval, Theil 1950 and Sen 1968; trend test, Mann 1945 and Kendall 1975, with the variance
+widened for first-order autocorrelation; outliers, Rosner 1983 (generalized extreme studentized deviates).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 FEWEST_VALUES = 4
 MOST_VALUES = 600
-"""Longer series are thinned to the medians of runs of neighbors: pairs grow with the square."""
+"""Longer series are reduced to medians of neighbors: the number of pairs grows with the square."""
 
 MOST_OUTLIERS_FRACTION = 0.2
 
 
 class Trend(NamedTuple):
-    """The slope of a series per unit of its places, the 95 % interval of it, and the p-value of no trend."""
+    """The slope of a series per unit of its positions, its 95 % CI, and the p-value of no trend."""
 
     slope: float
     low: float
@@ -33,7 +33,10 @@ class Trend(NamedTuple):
 
 
 def find_trend(places: Floats, values: Floats) -> Trend:
-    """Return the Theil-Sen slope of `values` over `places`, which ascend; NaN and p-value 1 below four values."""
+    """Return the Theil-Sen slope of `values` over `places`, which ascend.
+
+    With fewer than four values the slope is NaN and the p-value 1.
+    """
     if len(values) < FEWEST_VALUES:
         return Trend(np.nan, np.nan, np.nan, 1.0)
     places, values = _thinned(places), _thinned(values)
@@ -42,7 +45,7 @@ def find_trend(places: Floats, values: Floats) -> Trend:
     slopes = np.sort((values[other] - values[one]) / (places[other] - places[one]))
     slope = float(np.median(slopes))
     variance = count * (count - 1) * (2 * count + 5) / 18 * inflation(values - slope * places)
-    # Kendall's statistic is whole and changes by 2: 1 is taken off, so that few values are not overrated.
+    # Continuity correction: Kendall's statistic is an integer that changes in steps of 2.
     score = abs(float(np.sign(slopes).sum()))
     p_value = float(2 * ndtr(-max(score - 1, 0) / np.sqrt(variance)))
     reach = float(ndtri(0.975)) * np.sqrt(variance)
@@ -52,26 +55,27 @@ def find_trend(places: Floats, values: Floats) -> Trend:
 
 
 def _thinned(values: Floats) -> Floats:
-    """Return the medians of runs of equal length, at most MOST_VALUES of them."""
+    """Return the medians of consecutive groups of equal length, at most MOST_VALUES of them."""
     if len(values) <= MOST_VALUES:
         return values
     return np.array([np.median(part) for part in np.array_split(values, MOST_VALUES)])
 
 
 def inflation(residuals: Floats) -> float:
-    """Return by how much neighbors that resemble each other widen the variance of what is found in them."""
+    """Return the factor by which first-order autocorrelation widens the variance of an estimate."""
     centered = residuals - residuals.mean()
     total = float((centered**2).sum())
-    alike = float((centered[1:] * centered[:-1]).sum()) / total if total else 0.0
-    alike = float(np.clip(alike, 0.0, 0.9))
-    return (1 + alike) / (1 - alike)
+    correlation = float((centered[1:] * centered[:-1]).sum()) / total if total else 0.0
+    correlation = float(np.clip(correlation, 0.0, 0.9))
+    return (1 + correlation) / (1 - correlation)
 
 
 def find_outliers(values: Floats, rate: float) -> NDArray[np.bool_]:
-    """Return which values lie farther from the others than chance makes one of them lie in `rate` of all series.
+    """Return which values are farther from the others than chance explains.
 
-    Up to a fifth of the values can be found. The chance holds for values that vary normally; take logarithms of
-    durations first. Takes as long as sorting does.
+    In a fraction `rate` of all series without an outlier, one is found nevertheless. Up to a fifth of the values can be
+    outliers. The rate holds for normally distributed values; take logarithms of durations first. Takes as long as
+    sorting does.
     """
     count = len(values)
     found = np.zeros(count, dtype=np.bool_)
@@ -83,10 +87,11 @@ def find_outliers(values: Floats, rate: float) -> NDArray[np.bool_]:
 
 
 def _farthest_first(values: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
-    """Take the value that is farthest from the mean of the rest, `most` times, and return which and how far each was.
+    """Remove the value that is farthest from the mean of the rest, `most` times; return which and how far each was.
 
-    How far is in standard deviations of what was left with it; 0 where all that was left was equal. The farthest is
-    always the least or the largest that is left. Sums run outwards from the median, where nothing is far.
+    Distances are in standard deviations of the values that were left with it; 0 if those were all equal. The farthest
+    is always the smallest or the largest one left. Sums run outwards from the median, so that large values far away do
+    not cancel.
     """
     from_middle = values - np.median(values) if most else values
     at = np.arange(len(values))
@@ -109,9 +114,9 @@ def _farthest_first(values: Floats, most: int) -> tuple[NDArray[np.int64], Float
 
 
 def _sums_outwards(from_middle: Floats, *, below: bool) -> tuple[list[float], list[float]]:
-    """Return, for each place in the sorted values, the sum of those from it to the middle, and of their squares.
+    """Return, for each position in the sorted values, the sum from it to the middle, and the sum of squares.
 
-    Below the middle a place is of the first value that counts, above it is behind the last one.
+    Below the middle a position is that of the first value that counts, above it the one after the last.
     """
     side = np.sort(np.minimum(from_middle, 0.0) if below else np.maximum(from_middle, 0.0))
     if below:
@@ -122,7 +127,7 @@ def _sums_outwards(from_middle: Floats, *, below: bool) -> tuple[list[float], li
 
 
 def _critical(counts: NDArray[np.int64], rate: float) -> Floats:
-    """Return how many standard deviations the farthest of so many values may lie from their mean."""
+    """Return how many standard deviations the farthest of so many values may be from their mean."""
     quantiles = stdtrit(counts - 2, 1 - rate / (2 * counts))
     critical: Floats = (counts - 1) * quantiles / np.sqrt((counts - 2 + quantiles**2) * counts)
     return critical

@@ -1,10 +1,10 @@
-"""What the actions of each stage cost, how their costs are spread, and how evenly the work lies on stages and ranks.
+"""Costs of the actions of each stage, their spread, and how evenly the work is divided among stages.
 
-All figures are of the spans that are passed: leave out the steps that shall not count. Only pipeline actions on the
-compute lane count, whose stage is known. The two actions of an overlapped pair share one time, from the earlier start
-to the later end. Their costs are listed apart from those of actions that had the rank for themselves, each with
-the whole time of the pair; where work is added up, each of the two is charged half of it, so that the sum over a
-rank is what the rank worked. How much of a pair's time each half really took is not known.
+All metrics are of the given spans: pass only the steps that count. Only actions on the compute lane with a known stage
+count. The two actions of an overlapped pair share one interval, from the earlier start to the later end. Their costs
+are listed separately from those of actions that ran alone, each with the whole time of the pair. Where work is summed,
+each of the two is charged half, so that the sum over a rank is what the rank worked; how much each half really took is
+unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ACTIONS_OF_A_PAIR = 2
 
 STAGE_COSTS = Table(
     "stage_costs",
-    "one kind of action of one stage and chunk, on one rank or on all ranks that hold it",
+    "one kind of action of one stage and chunk, on one rank or on all its ranks",
     ("stage", "chunk", "kind", "is_pair", "rank"),
     (
         Column("stage", pl.Int32, "", "Global stage."),
@@ -48,7 +48,10 @@ STAGE_WORK = Table(
     (
         Column("stage", pl.Int32, "", "Global stage."),
         Column(
-            "microbatches", pl.UInt32, "", "Forwards, or backwards if more: what the times are divided by."
+            "microbatches",
+            pl.UInt32,
+            "",
+            "Forwards, or backwards if there are more: the divisor of the times.",
         ),
         Column("forward_ns", pl.Int64, "ns", "Forward work per micro-batch."),
         Column("backward_ns", pl.Int64, "ns", "Full and input-gradient backward work per micro-batch."),
@@ -68,7 +71,7 @@ PERCENTILES = {"p10_ns": 0.10, "median_ns": 0.50, "p90_ns": 0.90, "p99_ns": 0.99
 
 
 def measure_stage_costs(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the table STAGE_COSTS: how the durations of each stage's actions are spread, by rank and altogether."""
+    """Return the table STAGE_COSTS: the distribution of the durations of each stage's actions, per rank and total."""
     key = ["stage", "chunk", "kind", "is_pair"]
     actions = _actions(spans).drop("step", "charged_ns")
     together = actions.group_by(key).agg(_spread()).with_columns(rank=pl.lit(None, pl.Int32))
@@ -78,10 +81,10 @@ def measure_stage_costs(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure_stage_work(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the table STAGE_WORK: what one micro-batch costs on each stage, and how far from the mean.
+    """Return the table STAGE_WORK: the cost of one micro-batch on each stage, and its ratio to the mean.
 
-    Stages are held against each other whatever their ranks: the imbalance (largest / mean) is that of the division
-    of the model. A stage of which only some actions were recorded is divided by those.
+    Stages are compared whatever their ranks: the imbalance (largest / mean) is that of dividing the model. A stage of
+    which only some actions were recorded is divided by those.
     """
     kind, charged_ns = pl.col("kind"), pl.col("charged_ns")
     halves = {"forward_ns": ("forward",), "backward_ns": ("backward", "backward_input")}
@@ -96,7 +99,7 @@ def measure_stage_work(spans: pl.DataFrame) -> pl.DataFrame:
             *(charged_ns.filter(kind.is_in(kinds)).sum().alias(name) for name, kinds in halves.items()),
             charged_ns.sum().alias("work_ns"),
         )
-        # Weight gradients alone tell of no micro-batch; nothing can be said per micro-batch.
+        # Weight gradients alone do not show how many micro-batches ran.
         .filter(pl.col("microbatches") > 0)
     )
     means = sums.with_columns(pl.col(*halves, "work_ns") / pl.col("microbatches"))
@@ -108,7 +111,7 @@ def _actions(spans: pl.DataFrame) -> pl.DataFrame:
     actions = spans.filter(
         pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE) & pl.col("stage").is_not_null()
     ).select("stage", "chunk", "kind", "rank", "step", "pair", "start_ns", "end_ns")
-    # A span that ends before it starts has no length.
+    # A clock that was set back can make a span end before it starts: it counts as having no length.
     duration_ns = (pl.col("end_ns") - pl.col("start_ns")).clip(lower_bound=0)
     actions = actions.with_columns(is_pair=pl.lit(value=False), duration_ns=duration_ns)
     if actions["pair"].null_count() < actions.height:

@@ -1,8 +1,8 @@
-"""Whether steps get longer, and which steps were longer than the rest because of what.
+"""Trends over steps, and outlier steps with their cause.
 
-The trend of a pipeline's window over its steps is a line that a few odd steps do not move. A step is an outlier when
-its window lies farther from the others than chance puts one in a whole series; what caused it is the rank or link
-with the largest excess over its own usual time, if that accounts for a fair part of the step's excess.
+The trend of a pipeline's window is a line that a few odd steps do not move. A step is an outlier if its window is
+farther from the others than chance explains in a whole series; its cause is the rank or link with the largest excess
+over its own usual time, if that accounts for a fair part of the excess of the step.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from stagescope.model.diagnostics import Diagnostic
 
 RATE = 0.05
-"""Share of claimed trends that may be false; and the share of runs without an outlier in which one is claimed."""
+"""Share of claimed trends that may be false, and of runs without an outlier in which one is claimed."""
 
 LEAST_TREND_FRACTION = 0.01
 LEAST_OUTLIER_FRACTION = 0.05
 LEAST_CAUSE_FRACTION = 0.2
-"""What has less than this part of a step's excess did not cause it."""
+"""A smaller fraction of a step's excess does not explain it."""
 
-ALIKE_FRACTION = 0.5
-"""When the median rank has this part of the largest excess, all ranks were slower, and none is named."""
+COMMON_FRACTION = 0.5
+"""If the median rank has this fraction of the largest excess, all ranks were slower and none is named."""
 
 LOCATIONS = ("compute", "all ranks", "link", "elsewhere")
 LocationType = pl.Enum(list(LOCATIONS))
@@ -47,28 +47,28 @@ TRENDS = Table(
     ("pipeline",),
     (
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
-        Column("steps", pl.Int64, "", "How many steps it ran."),
-        Column("first_step", pl.Int32, "", "The first of them."),
-        Column("last_step", pl.Int32, "", "The last of them."),
+        Column("steps", pl.Int64, "", "Number of its steps: n."),
+        Column("first_step", pl.Int32, "", "First step."),
+        Column("last_step", pl.Int32, "", "Last step."),
         Column("median_ns", pl.Float64, "ns", "Median of its windows."),
         Column(
             "slope_ns_per_step",
             pl.Float64,
             "ns",
-            "How much longer each window is; null: too few steps.",
+            "Slope: how much longer each window is than the previous one; null: too few steps.",
             nullable=True,
         ),
-        Column("low_ns_per_step", pl.Float64, "ns", "Lower end of the 95 % interval of that.", nullable=True),
+        Column("low_ns_per_step", pl.Float64, "ns", "Lower end of its 95 % CI.", nullable=True),
         Column("high_ns_per_step", pl.Float64, "ns", "Upper end.", nullable=True),
         Column(
             "change_fraction",
             pl.Float64,
             "of the median",
-            "Slope times steps from first to last.",
+            "Slope times the steps from first to last.",
             nullable=True,
         ),
-        Column("p_value", pl.Float64, "", "Chance of as clear a trend if there were none."),
-        Column("is_claimed", pl.Boolean, "", "Whether it counts as found."),
+        Column("p_value", pl.Float64, "", "Probability of such a trend if there were none."),
+        Column("is_claimed", pl.Boolean, "", "Whether it is claimed."),
     ),
 )
 
@@ -81,21 +81,21 @@ OUTLIER_STEPS = Table(
         Column("step", pl.Int32, "", "Training step."),
         Column("window_ns", pl.Int64, "ns", "Its window."),
         Column("usual_ns", pl.Float64, "ns", "Median of the windows, on the trend if there is one."),
-        Column("excess_ns", pl.Float64, "ns", "Window less usual."),
+        Column("excess_ns", pl.Float64, "ns", "window_ns - usual_ns."),
         Column("robust_z", pl.Float64, "", "Excess over 1.4826 times the median absolute deviation."),
         Column("location", LocationType, "", "Where the largest excess over its own usual time is."),
-        Column("rank", pl.Int32, "", "The rank; of a link: the sender.", nullable=True),
-        Column("stage", pl.Int32, "", "The stage with most of it.", nullable=True),
-        Column("kind", pl.String, "", "The kind of action; of a link: its direction.", nullable=True),
-        Column("peer", pl.Int32, "", "Of a link: the receiver.", nullable=True),
-        Column("cause_ns", pl.Float64, "ns", "That excess, summed over the step's actions or messages."),
+        Column("rank", pl.Int32, "", "The rank; of a link, the sender.", nullable=True),
+        Column("stage", pl.Int32, "", "The stage with most of the excess.", nullable=True),
+        Column("kind", pl.String, "", "The kind of action; of a link, its direction.", nullable=True),
+        Column("peer", pl.Int32, "", "The receiver of a link.", nullable=True),
+        Column("cause_ns", pl.Float64, "ns", "That excess, summed over the actions or messages of the step."),
     ),
 )
 
 
 @dataclass(frozen=True)
 class StepTrends:
-    """The tables TRENDS and OUTLIER_STEPS, and what could not be told."""
+    """The tables TRENDS and OUTLIER_STEPS, and diagnostics."""
 
     trends: pl.DataFrame
     outliers: pl.DataFrame
@@ -103,7 +103,7 @@ class StepTrends:
 
 
 class _Series(NamedTuple):
-    """The windows of one pipeline, their slope, and their row of TRENDS with its claim open."""
+    """The windows of one pipeline, their slope, and their row of TRENDS before it is claimed."""
 
     windows: pl.DataFrame
     slope_ns: float
@@ -118,8 +118,8 @@ def find_step_trends(
 ) -> StepTrends:
     """Return the trend of every pipeline over its steps, and its outlier steps with their causes.
 
-    `pipelines`, `messages` and `samples` are what find_pipelines, match_messages and sample_actions return; they are
-    asked where None is given. Below four steps nothing is found. Never raises.
+    `pipelines`, `messages` and `samples` are from find_pipelines, match_messages and sample_actions; None: computed
+    here. With fewer than four steps nothing is found. Never raises.
     """
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
@@ -161,14 +161,14 @@ def _series(windows: pl.DataFrame) -> _Series:
 
 
 def _expected(series: _Series, *, has_trend: bool) -> pl.Series:
-    """Return how long each step would have been without any chance: the median, on the line if there is a trend."""
+    """Return the expected length of each step: the median, on the line if there is a trend."""
     steps, lengths = (series.windows[name].to_numpy().astype(float) for name in ("step", "window_ns"))
     line = steps * series.slope_ns if has_trend else steps * 0.0
     return pl.Series("usual_ns", line + np.median(lengths - line))
 
 
 def _outliers(windows: pl.DataFrame, usual_ns: pl.Series, rate: float) -> pl.DataFrame:
-    """Return the windows that are longer than chance allows, without their causes."""
+    """Return the windows that are longer than chance explains, without their causes."""
     ratio = np.log(np.maximum((windows["window_ns"] / usual_ns).to_numpy(), 1e-9))
     excess_ns = windows["window_ns"] - usual_ns
     deviation = 1.4826 * excess_ns.abs().median()
@@ -197,7 +197,7 @@ def _with_causes(outliers: pl.DataFrame, causes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: ActionSamples) -> pl.DataFrame:
-    """Return per outlier step the rank whose actions took most beyond what they usually take in a step."""
+    """Return per outlier step the rank whose actions had the largest excess over their usual time."""
     steps = pl.DataFrame({"step": samples.sampling.steps}, schema={"step": pl.Int32})
     steps = steps.with_columns(sample=pl.int_range(pl.len(), dtype=pl.Int32))
     asked = outliers.select("pipeline", "step").join(steps, on="step")
@@ -210,13 +210,13 @@ def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: Act
         .agg(pl.first("stage", "kind"), pl.col("cause_ns").sum())
         .sort("cause_ns", descending=True, maintain_order=True)
     )
-    alike = pl.col("cause_ns").median() > ALIKE_FRACTION * pl.col("cause_ns").max()
+    is_common = pl.col("cause_ns").median() > COMMON_FRACTION * pl.col("cause_ns").max()
     largest = ranks.group_by("pipeline", "step", maintain_order=True).agg(
-        pl.first("rank", "stage", "kind", "cause_ns"), alike=alike & (pl.len() > 1)
+        pl.first("rank", "stage", "kind", "cause_ns"), is_common=is_common & (pl.len() > 1)
     )
     return largest.with_columns(
-        *(pl.when(~pl.col("alike")).then(name).alias(name) for name in ("rank", "stage", "kind")),
-        location=pl.when("alike").then(pl.lit(LOCATIONS[1])).otherwise(pl.lit(LOCATIONS[0])),
+        *(pl.when(~pl.col("is_common")).then(name).alias(name) for name in ("rank", "stage", "kind")),
+        location=pl.when("is_common").then(pl.lit(LOCATIONS[1])).otherwise(pl.lit(LOCATIONS[0])),
         peer=pl.lit(None, pl.Int32),
     ).select(_cause_columns())
 
@@ -224,10 +224,10 @@ def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: Act
 def _message_excess(
     timeline: Timeline, messages: pl.DataFrame, samples: ActionSamples, outliers: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return the messages of the steps in question with what they took beyond what is usual on their link.
+    """Return the messages of the outlier steps with their excess over the usual time of their link.
 
-    The receiver may have asked for a message after it was sent, so that a part of its time is not known; what is
-    left of it tells something when it is already longer than usual.
+    If the receive was posted after the send, a part of the transfer time is unknown; the rest is still evidence when it
+    alone is longer than usual.
     """
     usual = sample_links(timeline, messages, samples.sampling).table.group_by(LINK)
     asked = messages.filter(pl.col("step").is_in(outliers["step"].unique().implode()))
@@ -237,7 +237,7 @@ def _message_excess(
 
 
 def _slowest_links(outliers: pl.DataFrame, pipelines: pl.DataFrame, excess: pl.DataFrame) -> pl.DataFrame:
-    """Return per outlier step the link whose messages took most beyond what they usually take."""
+    """Return per outlier step the link whose messages had the largest excess over their usual time."""
     placed = excess.join(pipelines, left_on="source", right_on="rank")
     links = placed.join(outliers.select("pipeline", "step"), on=["pipeline", "step"])
     return (
@@ -253,7 +253,7 @@ def _slowest_links(outliers: pl.DataFrame, pipelines: pl.DataFrame, excess: pl.D
 
 
 def _cause_columns() -> list[pl.Expr]:
-    """Return what ranks and links are put side by side by."""
+    """Return the columns that ranks and links have in common, so that they can be compared."""
     whole = [pl.col(name).cast(pl.Int32) for name in ("rank", "stage", "peer")]
     texts = [pl.col(name).cast(pl.String) for name in ("location", "kind")]
     return [pl.col("pipeline"), pl.col("step"), *whole, *texts, pl.col("cause_ns").cast(pl.Float64)]

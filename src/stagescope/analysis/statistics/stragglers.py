@@ -1,14 +1,14 @@
-"""Stragglers: which rank, machine, stage or link is slower than its peers, by how much, and how sure that is.
+"""Stragglers: which rank, machine, stage or link is slower than its peers, by how much, and how certain that is.
 
 A rank is compared with the other ranks of its stage, which do equal work (data-parallel replicas, tensor-parallel
-siblings): slower than these, it is slow. A stage is compared with the other stages. They may have other work, so a
-stage that takes longer is an imbalance; and where only one rank runs it, the device may as well be slow. A machine
-is slow when each of its ranks is, against the ranks of other machines. A link is compared with the links of the same
-direction and message size that cross machines, or do not, as it does.
+siblings): if it is slower, it is slow. A stage is compared with the other stages. They may have different work, so a
+stage that takes longer is an imbalance; and if only one rank runs it, the device may as well be slow. A machine is slow
+if each of its ranks is slower than the ranks of other machines. A link is compared with links of the same direction and
+message size that cross machines, or do not, as it does.
 
-Every comparison made is a row, with the p-value of "slower by no more than the least that is worth naming". The rows
-that are claimed are chosen so that at most 5 % of them are expected to be false (Benjamini and Hochberg, over the whole
-table); the rate is a bound, as most comparisons that find nothing lie below the least and not at it.
+Every comparison is a row, with the p-value of "slower by no more than the minimum that is worth naming". Claims are
+chosen so that at most 5 % of them are expected to be false (Benjamini and Hochberg, over the whole table); the rate is
+an upper bound, because most comparisons without a finding are below the minimum and not at it.
 """
 
 from __future__ import annotations
@@ -59,47 +59,56 @@ STRAGGLERS = Table(
     "one comparison of a rank, machine, stage or link with its peers",
     ("is_claimed", "extra_ns_per_step"),
     (
-        Column("subject", SubjectType, "", "What was compared: a rank, a machine, a stage or a link."),
-        Column("finding", FindingType, "", "What it is if it is claimed."),
-        Column("rank", pl.Int32, "", "Rank; of a stage: the only one; of a link: the sender.", nullable=True),
-        Column("machine", pl.String, "", "Its machine.", nullable=True),
-        Column("stage", pl.Int32, "", "Stage; of a rank: the one that adds most.", nullable=True),
+        Column("subject", SubjectType, "", "What is compared."),
+        Column("finding", FindingType, "", "What is claimed about it if is_claimed."),
         Column(
-            "kind", pl.String, "", "Kind of action that adds most; of a link: its direction.", nullable=True
+            "rank", pl.Int32, "", "Rank; of a stage, its only rank; of a link, the sender.", nullable=True
         ),
-        Column("peer", pl.Int32, "", "Of a link: the receiver.", nullable=True),
-        Column("compared_with", PeersType, "", "Whose median is the denominator."),
-        Column("peers", pl.Int64, "", "How many of these there are."),
-        Column("samples", pl.Int64, "", "Steps; parts of steps where there are less than 4."),
-        Column("span_count", pl.Int64, "", "Actions (of a link: messages) that were compared."),
+        Column("machine", pl.String, "", "Its machine.", nullable=True),
+        Column("stage", pl.Int32, "", "Stage; of a rank, the stage that adds most.", nullable=True),
+        Column(
+            "kind", pl.String, "", "Kind of action that adds most; of a link, its direction.", nullable=True
+        ),
+        Column("peer", pl.Int32, "", "The receiver of a link.", nullable=True),
+        Column("compared_with", PeersType, "", "The peers, whose median is the denominator."),
+        Column("peers", pl.Int64, "", "Number of peers."),
+        Column(
+            "samples",
+            pl.Int64,
+            "",
+            "Samples, the n of the interval: steps, or parts of steps if there are fewer than 4.",
+        ),
+        Column("span_count", pl.Int64, "", "Actions, or messages of a link, behind the samples."),
         Column("excess_fraction", pl.Float64, "of the peers'", "How much longer its actions take."),
-        Column("low_fraction", pl.Float64, "of the peers'", "Lower end of the 95 % interval of that."),
+        Column("low_fraction", pl.Float64, "of the peers'", "Lower end of its 95 % CI."),
         Column("high_fraction", pl.Float64, "of the peers'", "Upper end."),
         Column(
             "fast_fraction",
             pl.Float64,
             "of the peers'",
-            "How much longer its fast actions take, those at the 20th percentile.",
+            "How much longer its fast actions take, at the 20th percentile.",
             nullable=True,
         ),
         Column(
             "extra_ns_per_step",
             pl.Float64,
             "ns",
-            "Time that it adds in a step to its actions (or witnesses, of a link); of stages, machines: of one rank.",
+            "Time that it adds per step to its actions or messages; of a stage or machine, to those of one rank.",
             nullable=True,
         ),
-        Column("p_value", pl.Float64, "", "Chance of as much if it were not slower than is worth naming."),
-        Column("is_claimed", pl.Boolean, "", "Whether it counts as found."),
+        Column(
+            "p_value", pl.Float64, "", "Probability of such an excess if the true one were not worth naming."
+        ),
+        Column("is_claimed", pl.Boolean, "", "Whether it is claimed."),
     ),
 )
-"""Of a noisy rank the fractions tell how much wider its actions are spread, and extra_ns_per_step is null."""
+"""For a noisy rank the fractions state how much wider its actions are spread, and extra_ns_per_step is null."""
 
 
 class Limits(NamedTuple):
-    """What is worth naming, and the share of claims that may be false.
+    """The smallest effects worth naming, and the share of claims that may be false.
 
-    Actions longer by 1 %, actions spread half again as wide, and messages slower by a quarter.
+    Actions 1 % longer, actions spread 50 % wider, and messages 25 % slower.
     """
 
     slow_fraction: float = 0.01
@@ -113,7 +122,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Stragglers:
-    """The table STRAGGLERS, what is claimed first and the costliest first, and what could not be compared."""
+    """The table STRAGGLERS, claims first and the costliest first, and diagnostics about what could not be compared."""
 
     table: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
@@ -126,12 +135,11 @@ def find_stragglers(
     *,
     equal_stages: bool = False,
 ) -> Stragglers:
-    """Return every comparison of ranks, machines, stages and links with their peers, and which ones are claimed.
+    """Return every comparison of ranks, machines, stages and links with their peers, and which of them are claimed.
 
-    Give a timeline of the steps in question alone: a set-up step is no sample of the training. `messages` is what
-    match_messages returns (it is asked when None is given). `equal_stages` says that all stages are known to do
-    equal work, so that one that takes longer is slow. Fewer than four samples decide nothing; a diagnostic says so.
-    Never raises.
+    Pass only the steps to judge: a set-up step is not a sample of the training. `messages` is from match_messages;
+    None: it is computed here. `equal_stages` states that all stages do equal work, so that a stage that takes longer is
+    slow. With fewer than four samples nothing is decided, and a diagnostic states it. Never raises.
     """
     samples = sample_actions(timeline.spans)
     if messages is None:
@@ -153,12 +161,12 @@ def find_stragglers(
     table = rows.sort(
         "is_claimed", "extra_ns_per_step", descending=True, nulls_last=True, maintain_order=True
     )
-    said = (*samples.diagnostics, *links.diagnostics, *_too_few(samples))
-    return Stragglers(table.select(STRAGGLERS.names), said)
+    diagnostics = (*samples.diagnostics, *links.diagnostics, *_too_few(samples))
+    return Stragglers(table.select(STRAGGLERS.names), diagnostics)
 
 
 def _declared(rows: pl.DataFrame, machines: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with all columns of STRAGGLERS but the last; what they do not know is null."""
+    """Return rows with all columns of STRAGGLERS but the last; unknown columns are null."""
     if "machine" not in rows.columns and "rank" in rows.columns:
         rows = rows.join(machines, on="rank", how="left", maintain_order="left")
     return rows.select(
@@ -172,19 +180,19 @@ def _too_few(samples: ActionSamples) -> list[Diagnostic]:
     count = samples.sampling.count
     if not 0 < count < FEWEST_SAMPLES:
         return []
-    message = f"too few steps and micro-batches to tell a straggler from chance: {FEWEST_SAMPLES} samples are needed"
-    return [Diagnostic("info", f"{message}, {count} can be made")]
+    message = f"too few steps and micro-batches to find stragglers: n = {count}, at least {FEWEST_SAMPLES} are needed"
+    return [Diagnostic("info", message, code="samples.too_few")]
 
 
 def _ranks(samples: ActionSamples, limits: Limits) -> pl.DataFrame:
-    """Return ranks against the others of their stage."""
+    """Return ranks compared with the others of their stage."""
     excess = compare_ranks(samples.table, samples.sampling.count)
     rows = _slow_rows(excess, samples, limits).rename({"subject": "rank"})
     return _labelled(rows, SUBJECTS[0], FINDINGS[0], PEERS[0])
 
 
 def _machines(samples: ActionSamples, limits: Limits, machines: pl.DataFrame) -> pl.DataFrame:
-    """Return machines of several ranks; the p-value of one is the largest of its ranks', as each has to be slow."""
+    """Return machines of several ranks; the p-value is the largest of its ranks', since each rank has to be slow."""
     named = machines.drop_nulls()
     excess = compare_machines(samples.table, samples.sampling.count, dict(named.iter_rows()))
     ranks = _slow_rows(excess, samples, limits).join(named, left_on="subject", right_on="rank")
@@ -204,7 +212,7 @@ def _machines(samples: ActionSamples, limits: Limits, machines: pl.DataFrame) ->
 
 
 def _stages(samples: ActionSamples, limits: Limits, *, equal_stages: bool) -> pl.DataFrame:
-    """Return stages against the other stages."""
+    """Return stages compared with the other stages."""
     excess = compare_stages(samples.table, samples.sampling.count)
     holders = samples.table.group_by("stage").agg(pl.min("rank"), ranks=pl.col("rank").n_unique())
     alone = pl.col("ranks") == 1
@@ -224,7 +232,7 @@ def _stages(samples: ActionSamples, limits: Limits, *, equal_stages: bool) -> pl
 
 
 def _noisy(samples: ActionSamples, limits: Limits) -> pl.DataFrame:
-    """Return ranks by how widely their actions are spread, against those of their stage or, without any, all ranks."""
+    """Return ranks by the spread of their actions, compared with those of their stage, or with all ranks."""
     count = samples.sampling.count
     excess, peers = compare_ranks(samples.table, count), PEERS[0]
     if not np.isfinite(excess.spread).any():
@@ -232,7 +240,7 @@ def _noisy(samples: ActionSamples, limits: Limits) -> pl.DataFrame:
     rows = (
         _rows(excess, excess.spread, limits.noisy_fraction).rename({"subject": "rank"}).drop("stage", "kind")
     )
-    if samples.sampling.parts > 1:  # parts of a step hold too few actions to tell how widely they are spread
+    if samples.sampling.parts > 1:  # parts of a step hold too few actions to measure their spread
         rows = rows.clear()
     return _labelled(rows, SUBJECTS[0], FINDINGS[3], peers)
 
@@ -242,14 +250,14 @@ def _labelled(rows: pl.DataFrame, subject: str, finding: str, peers: str) -> pl.
 
 
 def _slow_rows(excess: PeerExcess, samples: ActionSamples, limits: Limits) -> pl.DataFrame:
-    """Return one row per subject about how much longer its actions take, and how much that makes in a step."""
+    """Return one row per subject: how much longer its actions take, and how much that adds to a step."""
     own_ns = pl.col("busy_ns") / max(len(samples.sampling.steps), 1)
     rows = _rows(excess, excess.shift, limits.slow_fraction)
     return rows.with_columns(extra_ns_per_step=own_ns * (1 - 1 / (1 + pl.col("excess_fraction"))))
 
 
 def _rows(excess: PeerExcess, logarithms: Floats, least_fraction: float) -> pl.DataFrame:
-    """Return one row per subject with two samples or more: its fractions, what is behind them, and p_value."""
+    """Return one row per subject with at least two samples: its fractions, its n, and p_value."""
     estimates = estimate_means(logarithms)
     low, high = estimates.intervals()
     rows = excess.facts.with_columns(
@@ -264,10 +272,10 @@ def _rows(excess: PeerExcess, logarithms: Floats, least_fraction: float) -> pl.D
 
 
 def _without_disturbed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with the claim "slow" taken back where only noise makes a rank slow.
+    """Return the rows without claims of "slow" for ranks that are only noisy.
 
-    A slow device is slow in its fastest actions too. One that is disturbed now and then is as fast as its peers at
-    best.
+    A slow device is slow in its fastest actions as well. One that is disturbed now and then is as fast as its peers in
+    its best actions.
     """
     noisy = rows.filter(pl.col("is_claimed") & (pl.col("finding") == FINDINGS[3]))["rank"].implode()
     at_best = pl.col("fast_fraction") < pl.col("excess_fraction") / 2
