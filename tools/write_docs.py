@@ -21,9 +21,9 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis import build_report, to_json
+from stagescope.api import READERS
 from stagescope.cli import COMMANDS
 from stagescope.cli.fail_if import QUANTITIES
-from stagescope.ingest.registry import READERS
 from stagescope.model import SPANS, TABLES, Column, Table, empty_timeline
 from stagescope.model.validate import conform
 from stagescope.record.format import (

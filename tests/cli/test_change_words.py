@@ -1,6 +1,6 @@
 import pytest
 
-from stagescope.analysis.prediction.changes import Slower
+from stagescope.api import Slower
 from stagescope.cli.change_words import parse_change
 from stagescope.vocabulary.errors import UsageError
 
@@ -14,13 +14,13 @@ from stagescope.vocabulary.errors import UsageError
         ("--slower", " rank = 2 , kind = backward : 2.5% ", Slower(factor=1.025, rank=2, kind="backward")),
     ],
 )
-def test_changes_are_understood(option, text, change):
+def test_parses_changes(option, text, change):
     assert parse_change(option, text) == change
 
 
 @pytest.mark.parametrize(
     "text", ["100%", "101%", "stage:5%", "machine=1:5%", "stage=1,stage=1:5%", "kind=loss:1%", "%"]
 )
-def test_what_is_no_change_is_an_error(text):
+def test_rejects_malformed_changes(text):
     with pytest.raises(UsageError, match="expected a percentage"):
         parse_change("--faster", text)

@@ -13,7 +13,7 @@ from places import DATA
 from planted_clocks import ClockStep
 from shifted_rank import shifted_ns, unshifted_ns
 from shifted_trainings import SHIFTED, TIMESTAMPS, shifted_training
-from stagescope.api import bring_to_one_clock, read
+from stagescope.api import read
 from stagescope.cli import main
 from stagescope.clocks import align_clocks
 
@@ -48,7 +48,7 @@ def test_each_machine_has_its_ranks_state_and_offset(tmp_path, capsys):
 def test_json_has_the_same_values_and_nothing_else_is_written(tmp_path, capsys):
     record_machines(tmp_path)
     found = json.loads(printed(capsys, tmp_path, "--json"))
-    clocks = bring_to_one_clock(read(tmp_path, align=False)).clocks
+    clocks = read(tmp_path).alignment
     assert [machine["offset_ns"] for machine in found["machines"]] == [m.offset_ns for m in clocks.machines]
     assert [machine["state"] for machine in found["machines"]] == ["reference", "aligned"]
 

@@ -21,7 +21,7 @@ def runs(tmp_path):
     return str(tmp_path / "before.parquet"), str(tmp_path / "after.parquet")
 
 
-def test_it_says_what_got_slower_and_where(runs, capsys):
+def test_prints_what_got_slower_and_where(runs, capsys):
     assert main(["compare", *runs]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("The step got 3.")
@@ -29,12 +29,12 @@ def test_it_says_what_got_slower_and_where(runs, capsys):
     assert any(line.startswith("info: first run: ") for line in lines)
 
 
-def test_a_dash_writes_json_and_nothing_else_to_standard_output(runs, capsys):
+def test_a_dash_prints_only_json(runs, capsys):
     assert main(["compare", *runs, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"][0]["is_claimed"]
 
 
-def test_json_is_written_beside_markdown(runs, tmp_path, capsys):
+def test_writes_json_in_addition_to_markdown(runs, tmp_path, capsys):
     out = tmp_path / "out.json"
     assert main(["compare", *runs, "--json", str(out), "--markdown"]) == 0
     printed = capsys.readouterr().out
@@ -49,7 +49,7 @@ def blocks_of(page):
     return dict(re.findall(r'<script type="[^"]*" id="stagescope-([^"]*)"[^>]*>([^<]*)</script>', page))
 
 
-def test_one_page_holds_the_second_run_and_the_first_beside_it(runs, tmp_path, capsys):
+def test_writes_both_runs_as_one_page(runs, tmp_path, capsys):
     out = tmp_path / "comparison.html"
     assert main(["compare", *runs, "--html", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -59,17 +59,17 @@ def test_one_page_holds_the_second_run_and_the_first_beside_it(runs, tmp_path, c
         columns, _ = read_blob(base64.b64decode(blocks[block]))
         spans = pl.read_parquet(path)
         assert sorted(columns["duration"]) == sorted(spans["end_ns"] - spans["start_ns"]), block
-    said = json.loads(blocks["comparison"])
-    assert said["sentences"] == printed.splitlines()[:2]
-    assert said["diagnostics"]
-    for one in said["diagnostics"]:
+    compared = json.loads(blocks["comparison"])
+    assert compared["sentences"] == printed.splitlines()[:2]
+    assert compared["diagnostics"]
+    for one in compared["diagnostics"]:
         assert any(line.startswith(f"{one['severity']}: {one['message']}") for line in printed.splitlines())
     assert "comparison" in json.loads(blocks["meta"])["sections"]
     assert json.loads(blocks["other-meta"])["sections"] == []
     assert {name for name in blocks if name.startswith("other-")} == {"other-meta", "other-spans"}
 
 
-def test_a_page_that_exists_is_replaced_with_force_only(runs, tmp_path, capsys):
+def test_replaces_an_existing_page_only_with_force(runs, tmp_path, capsys):
     out = tmp_path / "comparison.html"
     out.write_text("mine", encoding="utf-8")
     assert main(["compare", *runs, "--html", str(out)]) == 1
@@ -80,7 +80,7 @@ def test_a_page_that_exists_is_replaced_with_force_only(runs, tmp_path, capsys):
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_the_page_of_runs_with_nothing_in_common_says_so(runs, tmp_path, capsys):
+def test_the_page_states_that_the_runs_have_nothing_in_common(runs, tmp_path, capsys):
     (tmp_path / "none.csv").write_text(
         "rank,lane,kind,start_ns,end_ns\n0,compute,other,0,5\n", encoding="utf-8"
     )
@@ -88,10 +88,10 @@ def test_the_page_of_runs_with_nothing_in_common_says_so(runs, tmp_path, capsys)
     assert main(["compare", str(tmp_path / "none.csv"), runs[1], "--html", str(out)]) == 0
     words = "The runs have nothing in common that could be compared."
     assert capsys.readouterr().out.splitlines()[0] == words
-    said = json.loads(blocks_of(out.read_text(encoding="utf-8"))["comparison"])
-    assert said["sentences"] == [words]
+    compared = json.loads(blocks_of(out.read_text(encoding="utf-8"))["comparison"])
+    assert compared["sentences"] == [words]
 
 
-def test_a_run_that_is_not_there_is_an_error(runs, capsys):
+def test_a_missing_run_is_an_error(runs, capsys):
     assert main(["compare", runs[0], "nowhere"]) == 1
     assert capsys.readouterr().err == "stagescope: no such file or directory: nowhere\n"

@@ -1,4 +1,4 @@
-"""`stagescope demo` goes the whole way; what it writes can be read by the other commands."""
+"""stagescope demo, and that other commands can read the files it writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from stagescope import api as workflow
+from stagescope import api
 from stagescope.cli import main
 from stagescope.cli.demo import theory_sentence
 from stagescope.demo.names import SCHEDULES
@@ -27,7 +27,7 @@ def test_trains_records_reports_and_draws(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "stagescope demo: training" in done.stderr
     assert "The bubble is" in done.stdout
-    assert "The schedule alone would make it 27.3 %: so much 1F1B idles on 4 ranks" in done.stdout
+    assert "The bubble of an ideal 1F1B on 4 ranks with 8 micro-batches is 27.3 %" in done.stdout
     assert "Open it:" in done.stdout
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
         "demo.html",
@@ -38,28 +38,28 @@ def test_trains_records_reports_and_draws(tmp_path):
         "report.json",
         "training.log",
     ]
-    timeline = workflow.read(tmp_path / "demo" / "recording")
+    timeline = api.read(tmp_path / "demo" / "recording")
     assert timeline.steps["step"].unique().to_list() == [1, 2, 3, 4]
     assert timeline.diagnostics.is_empty()
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
-    assert report["bubble"]["fraction"] == workflow.analyze(timeline).bubble.fraction
+    assert report["bubble"]["fraction"] == api.analyze(timeline).bubble.fraction
     ET.parse(tmp_path / "demo" / "demo.svg")
     assert json.loads((tmp_path / "demo" / "demo.json").read_text())["traceEvents"]
     assert "loss" in (tmp_path / "demo" / "training.log").read_text()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_theory_of_every_schedule_is_told(schedule):
-    assert theory_sentence(schedule, 8).startswith("The schedule alone would make it ")
+def test_states_the_schedule_bubble_of_every_schedule(schedule):
+    assert theory_sentence(schedule, 8).startswith("The bubble of an ideal ")
 
 
-def test_what_exists_is_not_overwritten_without_force(tmp_path, capsys):
+def test_overwrites_nothing_without_force(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("mine")
     assert main(["demo", "-o", str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith(f"stagescope: {tmp_path} already exists")
 
 
-def test_without_torch_one_sentence_says_what_to_install(tmp_path, capsys, monkeypatch):
+def test_without_torch_one_sentence_names_the_package_to_install(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("stagescope.cli.demo.find_spec", lambda name: None)
     assert main(["demo", "-o", str(tmp_path / "demo")]) == 1
     assert capsys.readouterr().err == (
@@ -69,18 +69,18 @@ def test_without_torch_one_sentence_says_what_to_install(tmp_path, capsys, monke
     assert not (tmp_path / "demo").exists()
 
 
-def test_a_training_that_fails_is_shown_with_its_own_exit_code(tmp_path, capfd, monkeypatch):
+def test_returns_the_exit_code_of_a_failing_training_and_prints_its_log(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(
         "stagescope.cli.demo.launch_command", lambda script, options: ["sh", "-c", "echo why; exit 5"]
     )
     assert main(["demo", "-o", str(tmp_path / "demo")]) == 5
-    said = capfd.readouterr().err
-    assert "why" in said
-    assert "stagescope: the training failed with exit code 5" in said
+    error = capfd.readouterr().err
+    assert "why" in error
+    assert "stagescope: the training failed with exit code 5" in error
 
 
-def test_the_seven_schedules_of_torch_are_offered(capsys):
+def test_offers_the_seven_schedules_of_torch(capsys):
     assert main(["demo", "--help"]) == 0
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     assert len(SCHEDULES) == 7
-    assert all(name in said for name in SCHEDULES)
+    assert all(name in text for name in SCHEDULES)

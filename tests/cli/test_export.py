@@ -20,30 +20,30 @@ def spans(tmp_path):
     return path
 
 
-def test_the_format_is_that_of_the_suffix(spans, tmp_path, capsys):
+def test_the_suffix_decides_the_format(spans, tmp_path, capsys):
     out = tmp_path / "run.json"
     assert main(["export", str(spans), "-o", str(out)]) == 0
     assert json.loads(out.read_text())["traceEvents"]
-    said = capsys.readouterr().out.splitlines()[0]
-    assert said.startswith(f"wrote {out}: ")
-    assert said.endswith(f" {out.stat().st_size} bytes")
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith(f"wrote {out}: ")
+    assert line.endswith(f" {out.stat().st_size} bytes")
 
 
 @pytest.mark.parametrize("name", [*(writer.name for writer in WRITERS), *ALIASES])
-def test_every_format_can_be_asked_for_and_stands_in_the_help(spans, tmp_path, name):
+def test_writes_every_format_and_lists_it_in_the_help(spans, tmp_path, name):
     out = tmp_path / "run.out"
     assert main(["export", str(spans), "--to", name, "-o", str(out)]) == 0
     assert out.stat().st_size > 0
     assert name in CliRunner().invoke(command, ["--help"]).output
 
 
-def test_one_step_can_be_exported_alone(spans, tmp_path):
+def test_exports_a_single_step(spans, tmp_path):
     out = tmp_path / "step1.csv"
     assert main(["export", str(spans), "--step", "1", "-o", str(out)]) == 0
     assert pl.read_csv(out)["step"].unique().to_list() == [1]
 
 
-def test_a_step_that_was_not_recorded_is_an_error_and_nothing_is_written(spans, tmp_path, capsys):
+def test_a_missing_step_is_an_error_and_writes_nothing(spans, tmp_path, capsys):
     out = tmp_path / "step7.csv"
     assert main(["export", str(spans), "--step", "7", "-o", str(out)]) == 1
     assert capsys.readouterr().err == "stagescope: step 7 was not recorded; recorded: 0-1\n"
@@ -55,7 +55,7 @@ def test_an_unknown_format_is_an_error(spans, tmp_path, capsys):
     assert capsys.readouterr().err.startswith("stagescope: no export format 'docx'; known: chrome, ")
 
 
-def test_an_existing_file_is_replaced_with_force_only(spans, tmp_path, capsys):
+def test_replaces_an_existing_file_only_with_force(spans, tmp_path, capsys):
     out = tmp_path / "run.csv"
     out.write_text("mine")
     assert main(["export", str(spans), "-o", str(out)]) == 1
@@ -65,17 +65,17 @@ def test_an_existing_file_is_replaced_with_force_only(spans, tmp_path, capsys):
     assert out.read_text() != "mine"
 
 
-def test_partial_data_are_written_and_make_the_exit_code_1(spans, tmp_path, capsys):
+def test_exports_partial_data_and_exits_with_1(spans, tmp_path, capsys):
     spans.write_text(spans.read_text() + "0,compute,forward,0,0,0,9,,,,5000,4000,,,\n")
     out = tmp_path / "run.csv"
     assert main(["export", str(spans), "-o", str(out)]) == 1
     assert pl.read_csv(out).height == 8
-    said, err = capsys.readouterr()
+    text, err = capsys.readouterr()
     assert err.startswith("stagescope: partial data: ")
-    assert "error: spans that end before they start" in said
+    assert "error: spans end before they start" in text
 
 
-def test_a_figure_has_the_size_step_and_ranks_that_were_asked_for(spans, tmp_path, capsys):
+def test_a_picture_has_the_requested_size_step_and_ranks(spans, tmp_path, capsys):
     out = tmp_path / "figure.svg"
     words = ["--step", "1", "--ranks", "1", "--size", "700x400", "-o", str(out)]
     assert main(["export", str(spans), *words]) == 0
@@ -91,13 +91,13 @@ def test_a_figure_has_the_size_step_and_ranks_that_were_asked_for(spans, tmp_pat
 
 
 @pytest.mark.parametrize("size", ["", "0", "700x", "x300", "700X300", "-5", "7e2", "700x300x2", "123456"])
-def test_a_size_that_is_none_is_an_error(spans, tmp_path, capsys, size):
+def test_rejects_a_malformed_size(spans, tmp_path, capsys, size):
     assert main(["export", str(spans), "--size", size, "-o", str(tmp_path / "run.svg")]) == 2
-    said = f"stagescope: --size {size!r}: expected WIDTH or WIDTHxHEIGHT in pixels, such as 1600x900\n"
-    assert capsys.readouterr().err == said
+    expected = f"stagescope: --size {size!r}: expected WIDTH or WIDTHxHEIGHT in pixels, such as 1600x900\n"
+    assert capsys.readouterr().err == expected
 
 
-def test_what_is_no_picture_has_no_size(spans, tmp_path, capsys):
+def test_rejects_a_size_for_a_format_that_is_not_a_picture(spans, tmp_path, capsys):
     assert main(["export", str(spans), "--size", "700", "-o", str(tmp_path / "run.csv")]) == 2
     assert (
         capsys.readouterr().err == "stagescope: --size and --ranks are for pictures (svg, png), not for csv\n"

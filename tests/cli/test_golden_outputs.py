@@ -1,4 +1,4 @@
-"""What the commands say about one real recording, to the letter; `make golden` writes it anew."""
+"""The exact output of the commands on a real recording; `make golden` regenerates it."""
 
 import pytest
 
@@ -6,5 +6,5 @@ from golden_outputs import GOLDEN, NAMES, output_of
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_output_is_the_golden_one(name):
+def test_output_equals_the_golden_file(name):
     assert output_of(name) == (GOLDEN / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""JSON files that are whole or not there."""
+"""JSON files, which appear only when they are complete."""
 
 import json
 
@@ -8,7 +8,7 @@ from stagescope.cli.json_file import json_text, write_json
 from stagescope.vocabulary.errors import OutputError
 
 
-def test_a_file_is_replaced_with_force_only(tmp_path):
+def test_replaces_a_file_only_with_force(tmp_path):
     path = tmp_path / "a.json"
     write_json({"a": 1}, path)
     with pytest.raises(OutputError, match="already exists"):
@@ -18,6 +18,6 @@ def test_a_file_is_replaced_with_force_only(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_what_is_no_number_is_no_json():
+def test_rejects_nan():
     with pytest.raises(ValueError, match="Out of range"):
         json_text({"a": float("nan")})

@@ -1,4 +1,4 @@
-"""stagescope open, as a process of its own that is ended as a person would."""
+"""stagescope open, in a process of its own that Ctrl-C ends."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from drawing import timeline_from_text
 from places import DATA
 from running_server import PATIENCE_S, Visitor
 from stagescope.cli import main
-from stagescope.cli.open import LevelBar, say_partial
+from stagescope.cli.open import TileBar, warn_partial
 
 RECORDING = DATA / "recordings" / "v1"
 
@@ -31,17 +31,17 @@ def table(tmp_path):
 
 @contextmanager
 def opened(path, tmp_path, *words, **environment):
-    """Start the command and yield it with a visitor who has entered; Ctrl-C ends it."""
+    """Start the command and yield the process, a client of its server, and the first line; Ctrl-C ends it."""
     own = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **environment}
     command = [sys.executable, "-W", "error", "-m", "stagescope", "open", str(path), *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own)
     try:
-        said = [process.stdout.readline() for _ in range(3)]
-        link = re.fullmatch(r"open (http://127\.0\.0\.1:(\d+)/\?token=[\w-]{43})\n", said[1])
-        assert said[2] == "  this link works once; Ctrl-C ends the server\n"
-        assert link, (said, process.stderr.read() if process.poll() is not None else "")
+        printed = [process.stdout.readline() for _ in range(3)]
+        link = re.fullmatch(r"open (http://127\.0\.0\.1:(\d+)/\?token=[\w-]{43})\n", printed[1])
+        assert printed[2] == "  this link works once; Ctrl-C ends the server\n"
+        assert link, (printed, process.stderr.read() if process.poll() is not None else "")
         visitor = Visitor(int(link[2]), link[1])
-        yield process, visitor, said[0]
+        yield process, visitor, printed[0]
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE_S)
@@ -62,7 +62,7 @@ def wait_until(condition):
         time.sleep(0.1)
 
 
-def test_a_run_is_served_until_ctrl_c_ends_it_without_a_word_of_python(table, tmp_path):
+def test_serves_a_run_until_ctrl_c_and_prints_no_traceback(table, tmp_path):
     with opened(table, tmp_path, "--no-browser") as (process, visitor, title):
         assert title == "Pipeline · 2 ranks · 2 micro-batches · 1 step · 8 spans\n"
         assert enter(visitor).json("meta")["span_count"] == 8
@@ -73,7 +73,7 @@ def test_a_run_is_served_until_ctrl_c_ends_it_without_a_word_of_python(table, tm
         assert out == "ended\n"
 
 
-def test_ctrl_c_in_the_moment_in_which_the_link_is_printed_ends_it_too(table, tmp_path):
+def test_ctrl_c_while_the_link_is_printed_ends_the_server(table, tmp_path):
     for _ in range(3):
         with opened(table, tmp_path, "--no-browser") as (process, _, _title):
             process.send_signal(signal.SIGINT)
@@ -81,7 +81,7 @@ def test_ctrl_c_in_the_moment_in_which_the_link_is_printed_ends_it_too(table, tm
             assert (process.returncode, out, err) == (0, "ended\n", "")
 
 
-def test_the_levels_are_kept_for_the_next_time_and_where_the_user_wants_them(table, tmp_path):
+def test_tiles_are_reused_from_the_cache_directory(table, tmp_path):
     for _ in range(2):
         with opened(table, tmp_path, "--no-browser") as (_, visitor, _title):
             enter(visitor)
@@ -91,7 +91,7 @@ def test_the_levels_are_kept_for_the_next_time_and_where_the_user_wants_them(tab
     assert folder.joinpath("spans").stat().st_mtime_ns == made
 
 
-def test_a_run_that_is_still_written_is_read_again_and_open_pages_keep_theirs(tmp_path):
+def test_a_growing_recording_is_read_again_while_open_pages_keep_their_version(tmp_path):
     whole, growing = tmp_path / "whole", tmp_path / "growing"
     shutil.copytree(RECORDING, growing)
     shutil.copytree(RECORDING, whole)
@@ -102,7 +102,7 @@ def test_a_run_that_is_still_written_is_read_again_and_open_pages_keep_theirs(tm
     with opened(growing, tmp_path, "--no-browser") as (_, visitor, _title):
         before = enter(visitor).json("meta")
         assert visitor.json("version") == {"version": visitor.version, "problem": None}
-        # As a recorder does, the file grows in place.
+        # The file grows in place, as a recorder writes it.
         first.write_bytes((whole / first.relative_to(growing)).read_bytes())
         wait_until(lambda: visitor.json("version")["version"] != before["version"])
         assert visitor.json("meta") == before
@@ -114,7 +114,7 @@ def test_a_run_that_is_still_written_is_read_again_and_open_pages_keep_theirs(tm
         assert after["span_count"] > before["span_count"]
 
 
-def test_files_that_go_away_leave_the_run_as_it_was_and_say_so(table, tmp_path):
+def test_deleted_files_leave_the_run_unchanged_and_report_the_problem(table, tmp_path):
     with opened(table, tmp_path, "--no-browser") as (_, visitor, _title):
         enter(visitor)
         table.unlink()
@@ -123,8 +123,8 @@ def test_files_that_go_away_leave_the_run_as_it_was_and_say_so(table, tmp_path):
         assert visitor.json("meta")["span_count"] == 8
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="the browser there is not told by BROWSER")
-def test_the_browser_is_opened_without_the_token_in_its_command_line(table, tmp_path):
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS ignores BROWSER")
+def test_opens_the_browser_without_the_token_in_its_command_line(table, tmp_path):
     seen = tmp_path / "seen"
     browser = tmp_path / "browser"
     browser.write_text(
@@ -139,7 +139,7 @@ def test_the_browser_is_opened_without_the_token_in_its_command_line(table, tmp_
     assert not Path(words.removeprefix("file://")).exists()
 
 
-def test_without_a_screen_no_browser_is_started(table, tmp_path):
+def test_starts_no_browser_without_a_display(table, tmp_path):
     browser = tmp_path / "browser"
     browser.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
     browser.chmod(0o700)
@@ -149,8 +149,8 @@ def test_without_a_screen_no_browser_is_started(table, tmp_path):
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])  # noqa: S104 - refused
-def test_a_host_that_others_can_reach_is_refused_before_anything_is_read(tmp_path, capsys, host):
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])  # noqa: S104 - rejected
+def test_rejects_a_host_that_other_machines_can_reach_before_reading(tmp_path, capsys, host):
     assert main(["open", str(tmp_path / "nothing"), "--host", host]) == 2
     error = capsys.readouterr().err.splitlines()
     assert (
@@ -160,12 +160,12 @@ def test_a_host_that_others_can_reach_is_refused_before_anything_is_read(tmp_pat
     assert error[1].startswith("  from another machine, forward the port: ssh -L ")
 
 
-def test_what_does_not_exist_is_said(tmp_path, capsys):
+def test_reports_a_missing_path(tmp_path, capsys):
     assert main(["open", str(tmp_path / "nothing"), "--no-browser"]) == 1
     assert "no such file or directory" in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_said(table, tmp_path, monkeypatch, capsys):
+def test_reports_a_port_in_use(table, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with opened(table, tmp_path, "--no-browser") as (_, visitor, _title):
         assert main(["open", str(table), "--no-browser", "--port", str(visitor.port)]) == 1
@@ -176,14 +176,14 @@ def test_a_port_that_is_taken_is_said(table, tmp_path, monkeypatch, capsys):
     )
 
 
-def test_a_cache_that_cannot_be_written_is_said(table, tmp_path, monkeypatch, capsys):
+def test_reports_a_cache_that_cannot_be_written(table, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert main(["open", str(table), "--no-browser"]) == 1
     assert f"cannot write {tmp_path}/file/stagescope/levels" in capsys.readouterr().err
 
 
-def test_partial_data_are_said_first(tmp_path):
+def test_warns_about_partial_data_first(tmp_path):
     spans = timeline_from_text("F0 B0").spans
     path = tmp_path / "run.csv"
     spans.with_columns(end_ns=pl.when(pl.col("kind") == "backward").then(0).otherwise("end_ns")).write_csv(
@@ -195,19 +195,15 @@ def test_partial_data_are_said_first(tmp_path):
         assert process.communicate(timeout=PATIENCE_S)[1].startswith("stagescope: partial data: ")
 
 
-def test_more_than_one_mistake_is_counted(capsys):
+def test_counts_further_errors(capsys):
     rows = [{"severity": "error", "message": "first"}, {"severity": "error", "message": "second"}]
-
-    class Run:
-        meta = {"diagnostics": [*rows, {"severity": "info", "message": "third"}]}  # noqa: RUF012 - a stand-in
-
-    say_partial(Run)
+    warn_partial({"diagnostics": [*rows, {"severity": "info", "message": "third"}]})
     assert capsys.readouterr().err == "stagescope: partial data: first (and 1 more, see the viewer)\n"
 
 
-def test_a_bar_is_shown_for_many_spans_on_a_terminal_alone(monkeypatch):
+def test_shows_a_bar_only_for_many_spans_and_on_a_terminal(monkeypatch):
     with ExitStack() as shown:
-        bar = LevelBar(shown)
+        bar = TileBar(shown)
         bar.show(1, 10_000_000)
         assert bar._update is None
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)

@@ -1,8 +1,7 @@
-"""What the commands that read a run have in common."""
+"""Options, progress bars and warnings that the commands which read a run share."""
 
 import io
 from contextlib import ExitStack
-from pathlib import Path
 
 import click
 import pytest
@@ -10,41 +9,42 @@ from click.testing import CliRunner
 
 from places import DATA
 from stagescope.cli import main
-from stagescope.cli.reading import LARGE_BYTES, MANY_FILES, Progress, reading_options
-from stagescope.ingest.layout import Layout
-from stagescope.ingest.reader import ReadOptions
+from stagescope.cli.reading import LARGE_BYTES, MANY_FILES, FileBar, reading_options
 
-GOT: list[ReadOptions] = []
+GOT: list[dict] = []
 
 
 @click.command()
 @reading_options
-def probe(options: ReadOptions) -> None:
-    GOT.append(options)
+def probe(facts: dict) -> None:
+    GOT.append(facts)
 
 
-def options_of(*arguments: str) -> ReadOptions:
+def facts_of(*arguments: str) -> dict:
     result = CliRunner().invoke(probe, arguments)
     assert result.exit_code == 0, result.output
     return GOT.pop()
 
 
-def test_without_options_nothing_is_said_of_the_run():
-    assert options_of() == ReadOptions()
-    assert not options_of().layout.is_given
+def test_without_options_all_facts_have_the_defaults_of_read():
+    facts = facts_of()
+    assert facts.pop("order") == "tp-cp-ep-dp-pp"
+    assert set(facts.values()) == {None}
 
 
-def test_sizes_order_schedule_and_microbatches_reach_the_reader():
+def test_sizes_order_schedule_and_microbatches_are_keywords_of_read():
     sizes = ["--pp", "4", "--tp", "2", "--dp", "3", "--cp", "1", "--order", "tp-pp-dp"]
-    given = options_of(*sizes, "--schedule", "1f1b", "--microbatches", "8")
-    assert given == ReadOptions(Layout(pp=4, tp=2, dp=3, cp=1, order="tp-pp-dp"), "1f1b", 8)
+    assert facts_of(*sizes, "--schedule", "1f1b", "--microbatches", "8") == {
+        "pp": 4, "tp": 2, "dp": 3, "cp": 1, "order": "tp-pp-dp",
+        "schedule": "1f1b", "microbatches": 8, "pattern": None,
+    }  # fmt: skip
 
 
-def test_the_schedule_may_be_spelled_as_ascend_does():
-    assert options_of("--pp-type", "dualpipev").schedule == "dualpipev"
+def test_accepts_the_spelling_of_ascend_for_the_schedule():
+    assert facts_of("--pp-type", "dualpipev")["schedule"] == "dualpipev"
 
 
-def test_a_size_below_one_is_wrong_usage():
+def test_rejects_a_size_below_one():
     assert CliRunner().invoke(probe, ["--pp", "0"]).exit_code == 2
 
 
@@ -59,7 +59,7 @@ def test_every_command_that_reads_has_the_options(command, capsys):
 
 
 @pytest.mark.parametrize("command", ["show", "report", "export"])
-def test_every_command_that_shows_times_can_leave_them_as_they_were_read(command, capsys):
+def test_every_command_that_shows_times_can_skip_alignment(command, capsys):
     main([command, "--help"])
     assert "--no-align" in capsys.readouterr().out
 
@@ -76,23 +76,23 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("files", "shown"), [(MANY_FILES, True), (MANY_FILES - 1, False)])
-def test_a_bar_counts_files_where_there_are_many(monkeypatch, files, shown):
+def test_shows_a_bar_for_many_files(monkeypatch, files, shown):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr("sys.stderr", Terminal())
     with ExitStack() as until:
-        progress = Progress(until)
-        progress.begin(files)
-        progress.advance(Path("one"))
-        assert (progress._advance is not None) == shown
+        bar = FileBar(until)
+        bar.show(0, files)
+        bar.show(1, files)
+        assert (bar._update is not None) == shown
 
 
 @pytest.mark.parametrize(("size_bytes", "shown"), [(LARGE_BYTES, True), (LARGE_BYTES - 1, False)])
-def test_a_bar_is_shown_for_few_files_that_are_large(monkeypatch, tmp_path, size_bytes, shown):
+def test_shows_a_bar_for_a_large_file(monkeypatch, tmp_path, size_bytes, shown):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr("sys.stderr", Terminal())
     with (tmp_path / "rank0.json").open("wb") as file:
         file.truncate(size_bytes)
     with ExitStack() as until:
-        progress = Progress(until, [tmp_path])
-        progress.begin(1)
-        assert (progress._advance is not None) == shown
+        bar = FileBar(until, [tmp_path])
+        bar.show(0, 1)
+        assert (bar._update is not None) == shown

@@ -22,7 +22,7 @@ def spans(tmp_path):
     return path
 
 
-def test_the_verdict_comes_first_and_figures_have_their_denominator(spans, capsys):
+def test_prints_the_verdict_first_and_states_the_denominator(spans, capsys):
     assert main(["report", str(spans)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith("1f1b, 2 stages x 2 micro-batches, 14 % idle: ")
@@ -30,31 +30,31 @@ def test_the_verdict_comes_first_and_figures_have_their_denominator(spans, capsy
     assert "rank stages busy" not in text
 
 
-def test_the_figures_of_steps_and_ranks_are_printed_when_asked_for(spans, capsys):
+def test_full_prints_the_times_of_steps_and_ranks(spans, capsys):
     assert main(["report", str(spans), "--full"]) == 0
     assert "rank stages busy idle bubble" in " ".join(capsys.readouterr().out.split())
 
 
-def test_markdown_goes_to_standard_output_alone(spans, capsys):
+def test_prints_only_markdown(spans, capsys):
     assert main(["report", str(spans), "--markdown"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("**1f1b, 2 stages x 2 micro-batches")
     assert err == ""
 
 
-def test_markdown_and_json_cannot_both_have_standard_output(spans, capsys):
+def test_rejects_markdown_and_json_on_standard_output_together(spans, capsys):
     assert main(["report", str(spans), "--markdown", "--json", "-"]) == 2
     assert "expected one of --markdown, --json -" in capsys.readouterr().err
 
 
-def test_a_page_is_written(spans, tmp_path, capsys):
+def test_writes_a_page(spans, tmp_path, capsys):
     out = tmp_path / "report.html"
     assert main(["report", str(spans), "--html", str(out)]) == 0
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert capsys.readouterr().out.endswith(f"\nwrote {out}\n")
 
 
-def test_a_condition_that_holds_has_an_exit_code_of_its_own(spans, capsys):
+def test_a_condition_that_holds_exits_with_3(spans, capsys):
     assert (
         main(["report", str(spans), "--fail-if", "bubble>0.1", "--fail-if", "bubble>0.9"]) == EXIT_CONDITION
     )
@@ -65,12 +65,12 @@ def test_a_condition_that_holds_has_an_exit_code_of_its_own(spans, capsys):
     assert main(["report", str(spans), "--fail-if", "bubble>0.9"]) == 0
 
 
-def test_a_wrong_condition_is_refused_before_anything_is_read(tmp_path, capsys):
+def test_rejects_a_malformed_condition_before_reading(tmp_path, capsys):
     assert main(["report", str(tmp_path / "missing"), "--fail-if", "bubbles>1"]) == 2
     assert "bubbles>1" in capsys.readouterr().err
 
 
-def test_json_is_written_beside_the_printed_figures(spans, tmp_path, capsys):
+def test_writes_json_in_addition_to_the_text(spans, tmp_path, capsys):
     out = tmp_path / "report.json"
     assert main(["report", str(spans), "--json", str(out)]) == 0
     whole = json.loads(out.read_text())
@@ -81,14 +81,14 @@ def test_json_is_written_beside_the_printed_figures(spans, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "spans.csv"]
 
 
-def test_a_dash_writes_json_and_nothing_else_to_standard_output(spans, capsys):
+def test_a_dash_prints_only_json(spans, capsys):
     assert main(["report", str(spans), "--json", "-"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["bubble"]["fraction"] == 1 / 7
     assert err == ""
 
 
-def test_an_existing_file_is_replaced_with_force_only(spans, tmp_path, capsys):
+def test_replaces_an_existing_file_only_with_force(spans, tmp_path, capsys):
     out = tmp_path / "report.json"
     out.write_text("mine")
     assert main(["report", str(spans), "--json", str(out)]) == 1
@@ -98,13 +98,13 @@ def test_an_existing_file_is_replaced_with_force_only(spans, tmp_path, capsys):
     assert json.loads(out.read_text())["schema"] == 2
 
 
-def test_a_place_that_cannot_be_written_is_an_error(spans, tmp_path, capsys):
+def test_reports_a_file_that_cannot_be_written(spans, tmp_path, capsys):
     out = tmp_path / "missing" / "report.json"
     assert main(["report", str(spans), "--json", str(out)]) == 1
     assert capsys.readouterr().err == f"stagescope: cannot write {out}: No such file or directory\n"
 
 
-def test_partial_data_are_in_the_json_and_make_the_exit_code_1(spans, capsys):
+def test_partial_data_are_in_the_json_and_exit_with_1(spans, capsys):
     spans.write_text(spans.read_text() + "0,compute,forward,0,0,0,9,,,,5000,4000,,,\n")
     assert main(["report", str(spans), "--json", "-"]) == 1
     out, err = capsys.readouterr()
@@ -114,7 +114,7 @@ def test_partial_data_are_in_the_json_and_make_the_exit_code_1(spans, capsys):
     assert err.startswith("stagescope: partial data: ")
 
 
-def test_output_that_cannot_carry_the_micro_sign_gets_a_u(spans):
+def test_prints_us_if_the_output_encoding_has_no_micro_sign(spans):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     call = [sys.executable, "-m", "stagescope", "report", spans]
     done = subprocess.run(call, capture_output=True, env=environment, check=True)

@@ -1,4 +1,4 @@
-"""`stagescope run` is as good as absent, and says what came of it."""
+"""stagescope run does not change the behavior of its command, and prints a summary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import polars as pl
 import pytest
 
-from stagescope import api as workflow
+from stagescope import api
 
 RECORDING = """
 import sys, stagescope.record as record
@@ -30,7 +30,7 @@ def stagescope(*arguments, cwd=None, **options):
     )
 
 
-def test_records_every_process_and_leaves_output_and_exit_code_alone(tmp_path):
+def test_records_every_process_and_keeps_output_and_exit_code(tmp_path):
     code = RECORDING + "sys.exit(3)"
     done = stagescope("run", "-o", tmp_path / "rec", "--", sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (3, "out\n")
@@ -38,18 +38,18 @@ def test_records_every_process_and_leaves_output_and_exit_code_alone(tmp_path):
         "err",
         "stagescope: the command failed with exit code 3",
         f"stagescope: recorded 1 process in {tmp_path / 'rec'} (1 kB)",
-        f"  look at it with: stagescope show {tmp_path / 'rec'}",
+        f"  show it with: stagescope show {tmp_path / 'rec'}",
     ]
-    assert workflow.read(tmp_path / "rec").spans["step"].to_list() == [0, 1, 2, 3]
+    assert api.read(tmp_path / "rec").spans["step"].to_list() == [0, 1, 2, 3]
 
 
-def test_steps_limits_what_is_recorded(tmp_path):
+def test_steps_selects_the_recorded_steps(tmp_path):
     done = stagescope("run", "--steps", "1:3", "-o", tmp_path / "rec", "--", sys.executable, "-c", RECORDING)
     assert done.returncode == 0
-    assert workflow.read(tmp_path / "rec").spans["step"].to_list() == [1, 2]
+    assert api.read(tmp_path / "rec").spans["step"].to_list() == [1, 2]
 
 
-def test_the_directory_is_named_by_date_unless_given(tmp_path):
+def test_names_the_directory_by_date_by_default(tmp_path):
     stagescope("run", "--", sys.executable, "-c", RECORDING, cwd=tmp_path)
     [directory] = tmp_path.iterdir()
     assert directory.name.startswith("stagescope-20")
@@ -66,23 +66,23 @@ for number in range(40_000):
 """
 
 
-def test_max_bytes_bounds_what_a_process_leaves_and_says_what_it_let_go(tmp_path):
+def test_max_bytes_limits_a_recording_and_counts_discarded_spans(tmp_path):
     code = [sys.executable, "-c", MANY_SPANS]
     done = stagescope("run", "--max-bytes", "1MiB", "-o", tmp_path / "rec", "--", *code)
     assert done.stderr.startswith("stagescope: recorded 1 process in ")
     assert sum(file.stat().st_size for file in (tmp_path / "rec").iterdir()) <= 2**20
-    timeline = workflow.read(tmp_path / "rec")
+    timeline = api.read(tmp_path / "rec")
     let_go = timeline.diagnostics.filter(pl.col("message").str.contains("let go on purpose"))["count"].item()
     assert timeline.spans.height + let_go == 40_000
 
 
-def test_a_bound_that_holds_nothing_is_refused_before_anything_runs(tmp_path):
+def test_rejects_a_limit_that_is_too_small_before_running_anything(tmp_path):
     done = stagescope("run", "--max-bytes", "5k", "--", "touch", tmp_path / "ran", cwd=tmp_path)
     assert done.returncode == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_machines_of_one_run_have_a_directory_each(tmp_path):
+def test_machines_of_one_run_have_separate_directories(tmp_path):
     environment = {**os.environ, "GROUP_WORLD_SIZE": "2"}
     code = [sys.executable, "-c", RECORDING]
     done = stagescope("run", "-o", tmp_path / "rec", "--", *code, env=environment)
@@ -90,12 +90,12 @@ def test_machines_of_one_run_have_a_directory_each(tmp_path):
     assert [path.relative_to(tmp_path / "rec").parts for path in (tmp_path / "rec").rglob("*.sscope")] == [
         (os.uname().nodename, "rank-00000.sscope")
     ]
-    assert workflow.read(tmp_path / "rec").spans.height == 4
+    assert api.read(tmp_path / "rec").spans.height == 4
     stagescope("run", "--force", "-o", tmp_path / "rec", "--", *code, env=environment)
-    assert workflow.read(tmp_path / "rec").spans.height == 4
+    assert api.read(tmp_path / "rec").spans.height == 4
 
 
-def test_the_commands_own_options_are_not_ours(tmp_path):
+def test_passes_the_options_of_the_command_on_unchanged(tmp_path):
     code = "import sys; print(sys.argv[1:])"
     done = stagescope(
         "run", "-o", tmp_path / "rec", "--", sys.executable, "-c", code, "--steps", "x", "-o", "--force"
@@ -103,7 +103,7 @@ def test_the_commands_own_options_are_not_ours(tmp_path):
     assert done.stdout == "['--steps', 'x', '-o', '--force']\n"
 
 
-def test_a_command_that_records_nothing_is_told_and_leaves_no_directory(tmp_path):
+def test_warns_if_nothing_was_recorded_and_removes_the_directory(tmp_path):
     done = stagescope("run", "-o", tmp_path / "rec", "--", sys.executable, "-c", "print(1)")
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert done.stderr.startswith("stagescope: nothing was recorded")
@@ -121,14 +121,14 @@ def test_a_command_that_records_nothing_is_told_and_leaves_no_directory(tmp_path
         ((), 2, "Usage: stagescope run"),
     ],
 )
-def test_wrong_calls_get_one_sentence(tmp_path, arguments, code, message):
+def test_a_wrong_call_gets_one_sentence(tmp_path, arguments, code, message):
     done = stagescope("run", *arguments, cwd=tmp_path)
     assert done.returncode == code
     assert done.stderr.startswith(message)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_that_exists_needs_force_which_replaces_recordings_only(tmp_path):
+def test_force_replaces_only_the_recordings_of_an_existing_directory(tmp_path):
     call = ("-o", tmp_path / "rec", "--", sys.executable, "-c", RECORDING)
     assert stagescope("run", *call).returncode == 0
     (tmp_path / "rec" / "notes.txt").write_text("mine")
@@ -140,24 +140,24 @@ def test_an_output_that_exists_needs_force_which_replaces_recordings_only(tmp_pa
     assert (tmp_path / "rec" / "notes.txt").read_text() == "mine"
 
 
-def test_nodes_of_one_run_can_join_a_directory(tmp_path):
+def test_nodes_of_one_run_can_record_into_one_directory(tmp_path):
     for rank in ("0", "1"):
         environment = {**os.environ, "RANK": rank, "WORLD_SIZE": "2"}
         call = ("run", "--join", "-o", tmp_path / "rec", "--", sys.executable, "-c", RECORDING)
         assert "recorded 1 process" in stagescope(*call, env=environment).stderr
-    timeline = workflow.read(tmp_path / "rec")
+    timeline = api.read(tmp_path / "rec")
     assert timeline.ranks["rank"].to_list() == [0, 1]
     assert timeline.diagnostics.is_empty()
 
 
-def test_a_command_that_dies_by_a_signal_takes_stagescope_along_the_same_way(tmp_path):
+def test_terminates_by_the_same_signal_as_its_command(tmp_path):
     code = "import os; os.kill(os.getpid(), 9)"
     done = stagescope("run", "-o", tmp_path / "rec", "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_signals_are_passed_on(tmp_path, number):
+def test_forwards_signals_to_the_command(tmp_path, number):
     code = (
         "import signal, sys, time\n"
         f"signal.signal({int(number)}, lambda *_: sys.exit(40))\n"
@@ -175,7 +175,7 @@ def test_signals_are_passed_on(tmp_path, number):
     assert process.returncode == 40
 
 
-def test_also_is_handed_to_the_processes_and_an_unknown_profiler_is_a_wrong_call(tmp_path):
+def test_also_reaches_the_processes_and_rejects_unknown_profilers(tmp_path):
     code = "import os; print(os.environ['STAGESCOPE_ALSO'])"
     command = ["--", sys.executable, "-c", code]
     done = stagescope("run", "--also", "NVTX,kineto", "-o", tmp_path / "rec", *command)
@@ -188,8 +188,8 @@ def test_also_is_handed_to_the_processes_and_an_unknown_profiler_is_a_wrong_call
     assert not (tmp_path / "rec").exists()
 
 
-def test_a_profiler_that_is_not_there_is_a_warning_and_the_run_goes_on(tmp_path):
+def test_a_missing_profiler_is_a_warning_and_recording_continues(tmp_path):
     done = stagescope("run", "--also", "nvtx", "-o", tmp_path / "rec", "--", sys.executable, "-c", RECORDING)
     assert done.returncode == 0
     assert "stagescope: nvtx ranges are no longer written: the training has not imported" in done.stderr
-    assert workflow.read(tmp_path / "rec").spans["step"].to_list() == [0, 1, 2, 3]
+    assert api.read(tmp_path / "rec").spans["step"].to_list() == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""stagescope show, and what all commands share: errors, exit codes, --help."""
+"""stagescope show, and behavior that all commands share: errors, exit codes, --help."""
 
 import os
 import pty
@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from drawing import timeline_from_text
+from stagescope.api import READERS
 from stagescope.cli import COMMANDS, commands, main
-from stagescope.ingest.registry import READERS
 
 PICTURE = """
 F0 F1 .  B0 -  B1 -
@@ -39,7 +39,7 @@ def partial(tmp_path):
     return path
 
 
-def test_chart_figures_and_nothing_else_are_printed(spans, capsys):
+def test_prints_chart_and_tables_only(spans, capsys):
     assert main(["show", str(spans)]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -50,17 +50,17 @@ def test_chart_figures_and_nothing_else_are_printed(spans, capsys):
     assert max(map(len, lines)) <= 80
 
 
-def test_a_step_can_be_chosen(spans, capsys):
+def test_draws_the_chosen_step(spans, capsys):
     assert main(["show", str(spans), "--step", "1"]) == 0
     assert "step 1" in capsys.readouterr().out.splitlines()[0]
 
 
-def test_a_step_that_was_not_recorded_is_an_error(spans, capsys):
+def test_a_missing_step_is_an_error(spans, capsys):
     assert main(["show", str(spans), "--step", "7"]) == 1
     assert capsys.readouterr().err == "stagescope: step 7 was not recorded; recorded: 0-1\n"
 
 
-def test_ascii_is_ascii_and_the_width_is_kept(spans, capsys):
+def test_ascii_output_is_ascii_and_within_the_width(spans, capsys):
     assert main(["show", str(spans), "--ascii", "--width", "60"]) == 0
     out = capsys.readouterr().out
     assert out.isascii()
@@ -68,7 +68,7 @@ def test_ascii_is_ascii_and_the_width_is_kept(spans, capsys):
     assert "B1" in out
 
 
-def test_output_that_cannot_carry_block_characters_gets_ascii(spans):
+def test_uses_ascii_if_the_output_encoding_has_no_block_characters(spans):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
         [sys.executable, "-m", "stagescope", "show", spans], capture_output=True, env=environment, check=True
@@ -76,19 +76,19 @@ def test_output_that_cannot_carry_block_characters_gets_ascii(spans):
     assert done.stdout.isascii()
 
 
-def test_partial_data_are_shown_said_first_and_make_the_exit_code_1(partial, capsys):
+def test_warns_about_partial_data_first_and_exits_with_1(partial, capsys):
     assert main(["show", str(partial)]) == 1
     out, err = capsys.readouterr()
     assert err.splitlines() == [
-        "stagescope: partial data: spans that end before they start; they were left out",
-        "  what follows holds for what was recorded, and the exit code is 1",
+        "stagescope: partial data: spans end before they start and were dropped",
+        "  the results are for the data that were recorded; the exit code is 1",
     ]
     assert BUBBLE in out
     where = f"{partial}, rank 0, first start_ns 5000"
-    assert out.splitlines()[-1] == f"error: spans that end before they start; they were left out [{where}]"
+    assert out.splitlines()[-1] == f"error: spans end before they start and were dropped [{where}]"
 
 
-def test_a_table_without_actions_says_so_and_fails_nothing(tmp_path, capsys):
+def test_a_table_without_actions_is_not_an_error(tmp_path, capsys):
     path = tmp_path / "host.csv"
     path.write_text("rank,lane,kind,start_ns,end_ns\n0,host,other,0,5\n")
     assert main(["show", str(path)]) == 0
@@ -96,7 +96,7 @@ def test_a_table_without_actions_says_so_and_fails_nothing(tmp_path, capsys):
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """Return what a command prints on a terminal of its own."""
+    """Return the output of a command on a pseudo-terminal."""
     controller, terminal = pty.openpty()
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
     process = subprocess.Popen(
@@ -119,14 +119,14 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return printed.decode()
 
 
-def test_a_terminal_gets_color_unless_told_otherwise(spans):
+def test_uses_color_on_a_terminal_unless_disabled(spans):
     colored = on_a_terminal("show", str(spans), COLUMNS="100")
     assert "\x1b[" in colored
     assert "\x1b[" not in on_a_terminal("show", str(spans), "--no-color")
     assert "\x1b[" not in on_a_terminal("show", str(spans), NO_COLOR="1")
 
 
-# What all commands share.
+# Behavior that all commands share.
 
 
 def test_help_lists_every_command_with_its_summary(capsys):
@@ -138,7 +138,7 @@ def test_help_lists_every_command_with_its_summary(capsys):
 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
-def test_every_command_keeps_its_module_its_name_and_its_summary(entry):
+def test_every_module_has_a_command_of_the_listed_name_with_examples(entry):
     command = import_module(entry.module).command
     assert isinstance(command, click.Command)
     assert command.name == entry.name
@@ -151,12 +151,12 @@ def test_every_command_has_help(entry, capsys):
     assert capsys.readouterr().out.startswith(f"Usage: stagescope {entry.name}")
 
 
-def test_the_version_is_said(capsys):
+def test_prints_the_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"stagescope {import_module('stagescope').__version__}\n"
 
 
-def test_an_error_is_one_sentence_and_a_hint_on_standard_error(tmp_path, capsys):
+def test_prints_an_error_as_a_sentence_and_a_hint_on_standard_error(tmp_path, capsys):
     assert main(["show", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -173,7 +173,7 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
     assert "Usage: stagescope" in capsys.readouterr().err
 
 
-def test_an_interrupt_is_one_line_and_130(monkeypatch, spans, capsys):
+def test_an_interrupt_prints_one_line_and_exits_with_130(monkeypatch, spans, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
@@ -182,7 +182,7 @@ def test_an_interrupt_is_one_line_and_130(monkeypatch, spans, capsys):
     assert capsys.readouterr().err == "stagescope: interrupted\n"
 
 
-def test_a_reader_that_stops_reading_is_met_with_silence(spans):
+def test_a_closed_pipe_ends_the_command_silently(spans):
     reading, writing = os.pipe()
     os.close(reading)
     process = subprocess.Popen(
@@ -193,7 +193,7 @@ def test_a_reader_that_stops_reading_is_met_with_silence(spans):
     assert (process.returncode, err) == (141, b"")
 
 
-def test_a_command_is_imported_when_it_is_called_and_not_before():
+def test_imports_a_command_only_when_it_runs():
     code = (
         "import sys; from stagescope.cli import main; main(['--help']); "
         "assert not [name for name in sys.modules if name.startswith('stagescope.cli.')]"
@@ -201,12 +201,12 @@ def test_a_command_is_imported_when_it_is_called_and_not_before():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_an_unknown_command_is_none():
+def test_an_unknown_command_does_not_exist():
     assert commands.get_command(click.Context(commands), "nothing") is None
 
 
 @pytest.mark.parametrize("file_count", [3, 64])
-def test_progress_is_shown_on_a_terminal_while_many_files_are_read(tmp_path, file_count):
+def test_shows_progress_on_a_terminal_while_reading_many_files(tmp_path, file_count):
     for rank in range(file_count):
         table = f"rank,lane,kind,start_ns,end_ns\n{rank},compute,forward,0,5\n"
         (tmp_path / f"rank{rank}.csv").write_text(table)
@@ -214,7 +214,7 @@ def test_progress_is_shown_on_a_terminal_while_many_files_are_read(tmp_path, fil
     assert ("reading 64 files" in shown) == (file_count == 64)
 
 
-def test_a_place_that_no_encoding_can_carry_is_said_as_well_as_possible(tmp_path):
+def test_prints_a_path_that_cannot_be_encoded_with_question_marks(tmp_path):
     path = os.fsencode(tmp_path) + b"/\xff.svg"
     (tmp_path / "spans.csv").write_text("rank,lane,kind,start_ns,end_ns\n0,compute,forward,0,5\n")
     call = [sys.executable, "-m", "stagescope", "export", tmp_path, "-o", path]

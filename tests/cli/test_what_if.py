@@ -13,7 +13,7 @@ MS = 1_000_000
 
 @pytest.fixture
 def spans(tmp_path):
-    """Four stages, the third 30 % slower, with transfers and launch gaps."""
+    """Four stages, the third 30 % slower, with transfers and launch overhead."""
     timeline = run(
         one_f_one_b(4, 8),
         lambda action, rank: (10 if action.kind == "F" else 20) * MS * (1.3 if rank == 2 else 1),
@@ -30,10 +30,10 @@ def printed(capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_without_options_equal_stages_and_free_transfers_are_tried(spans, capsys):
+def test_without_options_predicts_equal_stages_and_free_transfers(spans, capsys):
     assert main(["what-if", spans]) == 0
     assert printed(capsys) == [
-        "Measured: 399.1 ms per step, the mean of the longest pipeline's window. Gains are shares of it.",
+        "Measured step: 399.1 ms, the mean window of the slowest pipeline. Gains are fractions of it.",
         "",
         "if                          step      gain  of measured  by",
         "all stages equal        364.9 ms  34.25 ms        8.6 %  replay",
@@ -41,7 +41,7 @@ def test_without_options_equal_stages_and_free_transfers_are_tried(spans, capsys
     ]
 
 
-def test_every_option_is_a_prediction_of_its_own(spans, capsys):
+def test_predicts_every_option_separately(spans, capsys):
     asked = ["--faster", "stage=2:23%", "--slower", "rank=1,kind=backward:5%", "--to-schedule", "ZBH1"]
     assert main(["what-if", spans, *asked]) == 0
     lines = printed(capsys)
@@ -56,7 +56,7 @@ def test_every_option_is_a_prediction_of_its_own(spans, capsys):
     )
 
 
-def test_together_is_one_more_prediction_per_schedule(spans, capsys):
+def test_together_adds_one_prediction_per_schedule(spans, capsys):
     asked = [
         "--balanced",
         "--no-communication",
@@ -78,7 +78,7 @@ def test_together_is_one_more_prediction_per_schedule(spans, capsys):
     assert max(map(len, lines)) <= 100
 
 
-def test_one_change_together_is_that_change(spans, capsys):
+def test_together_adds_nothing_to_a_single_change(spans, capsys):
     assert main(["what-if", spans, "--balanced", "--together", "--json", "-"]) == 0
     assert len(json.loads(capsys.readouterr().out)["predictions"]) == 1
 
@@ -98,32 +98,32 @@ def test_json_has_nanoseconds_and_fractions(spans, tmp_path, capsys):
 @pytest.mark.parametrize(
     "text", ["120%", "10", "stage=3", "stage=x:10%", "stage=1,stage=2:5%", "kind=optimizer:5%", "-5%", ""]
 )
-def test_a_change_that_is_not_understood_is_an_error_with_examples(spans, text, capsys):
+def test_rejects_a_malformed_change_with_examples(spans, text, capsys):
     assert main(["what-if", spans, "--faster", text]) == 2
     error = capsys.readouterr().err
     assert f"--faster {text!r}: expected a percentage, and before it what it is for" in error
     assert "--faster rank=2,kind=backward:5%" in error
 
 
-def test_a_schedule_that_nobody_knows_is_an_error_with_those_that_are_known(spans, capsys):
+def test_rejects_an_unknown_schedule_and_lists_the_known_ones(spans, capsys):
     assert main(["what-if", spans, "--to-schedule", "nonsense"]) == 1
     error = capsys.readouterr().err
     assert "unknown schedule 'nonsense'" in error
     assert "zb-h1" in error
 
 
-def test_what_was_not_measured_is_a_question_mark_with_the_reason(spans, capsys):
+def test_an_impossible_prediction_is_a_question_mark_with_the_reason(spans, capsys):
     assert main(["what-if", spans, "--faster", "stage=9:10%"]) == 1
     lines = printed(capsys)
     assert lines[3].split() == [*["stage", "9", "10", "%", "faster"], "?", "?", "?", "replay"]
     assert lines[5] == "  stage 9 10 % faster: no counted action has that stage, rank or kind"
 
 
-def test_nothing_recorded_is_said(tmp_path, capsys):
+def test_reports_that_there_is_nothing_to_predict(tmp_path, capsys):
     path = tmp_path / "spans.csv"
     path.write_text("rank,lane,kind,start_ns,end_ns\n0,compute,optimizer,0,5\n")
     assert main(["what-if", str(path)]) == 0
-    assert "so there is nothing to predict" in capsys.readouterr().out
+    assert "Nothing to predict" in capsys.readouterr().out
 
 
 def test_the_help_has_examples(capsys):

@@ -5,10 +5,11 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from stagescope.api import READERS
 from stagescope.ingest import registry
 from stagescope.ingest.paddle import log_reader as paddle_log
 from stagescope.ingest.reader import Reader
-from stagescope.ingest.registry import ENTRY_POINT_GROUP, READERS, load_registry
+from stagescope.ingest.registry import ENTRY_POINT_GROUP, load_registry
 from stagescope.model import empty_timeline
 
 THIRD_PARTY = Reader("third", ("*.third",), "", lambda *_: False, lambda *_: empty_timeline())
@@ -29,7 +30,7 @@ def registered(monkeypatch):
 
 def test_the_built_in_readers_are_registered(registered):
     registered()
-    assert load_registry() == (READERS, ())
+    assert load_registry(READERS) == (READERS, ())
 
 
 def test_readers_that_scan_whole_files_come_last():
@@ -63,12 +64,12 @@ def test_no_two_readers_recognize_the_same_file(tmp_path, name):
 
 def test_third_party_readers_come_after_the_built_in_ones(registered):
     registered("third_party:THIRD_PARTY")
-    assert load_registry() == ((*READERS, THIRD_PARTY), ())
+    assert load_registry(READERS) == ((*READERS, THIRD_PARTY), ())
 
 
 def test_a_reader_that_fails_to_load_is_reported_and_the_others_work(registered):
     registered("no_such_module_anywhere:READER", "third_party:NO_READER", "third_party:THIRD_PARTY")
-    readers, diagnostics = load_registry()
+    readers, diagnostics = load_registry(READERS)
     assert readers == (*READERS, THIRD_PARTY)
     unusable = "the registered reader 'third' cannot be used: "
     assert [(row.severity, row.message, row.location) for row in diagnostics] == [

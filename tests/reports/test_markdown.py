@@ -26,25 +26,25 @@ def test_the_clock_line_follows_the_verdict():
     )
 
 
-def test_what_files_and_machines_are_called_stays_text():
+def test_names_of_files_and_machines_are_escaped():
     report = replace(explained(), diagnostics=(Diagnostic("error", "<img src=x> | `a`\n# b", count=2),))
     last = report_markdown(report).splitlines()[-1]
     assert last == "* error: &lt;img src=x> \\| 'a' # b (2)"
 
 
-def test_of_many_diagnostics_the_rest_is_counted():
-    said = tuple(Diagnostic("info", f"number {number}") for number in range(13))
-    assert report_markdown(replace(explained(), diagnostics=said)).splitlines()[-1] == "* 3 more"
+def test_counts_the_diagnostics_that_are_not_shown():
+    many = tuple(Diagnostic("info", f"number {number}") for number in range(13))
+    assert report_markdown(replace(explained(), diagnostics=many)).splitlines()[-1] == "* 3 more"
 
 
-def test_of_many_stages_the_rest_is_counted():
+def test_counts_the_stages_that_are_not_shown():
     report = explained()
     many = pl.concat([report.explanation.stage_work] * 17).head(65)
     text = report_markdown(replace(report, explanation=replace(report.explanation, stage_work=many)))
     assert "1 stage is not shown." in text
 
 
-def test_without_steps_one_sentence_says_so():
+def test_without_steps_the_report_is_one_sentence():
     assert "No step with a forward or backward action was recorded" in report_markdown(
         build_explained_report(empty_timeline())
     )

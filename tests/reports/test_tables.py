@@ -7,7 +7,7 @@ from stagescope.analysis import Bubble, Report, build_report
 from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.totals import REPORT_RANKS, REPORT_STEPS
 from stagescope.model import empty_timeline
-from stagescope.reports.tables import figures_table, percent_text
+from stagescope.reports.tables import percent_text, step_and_rank_tables
 from synthetic import Shape, pipeline_timeline
 
 
@@ -35,7 +35,7 @@ def report(ranks: int, steps: int, machine: str = "node-a", *, in_totals: bool =
 
 
 def test_the_tables_of_a_small_run() -> None:
-    assert "\n" + figures_table(report(2, 2, in_totals=False)) + "\n" == dedent("""
+    assert "\n" + step_and_rank_tables(report(2, 2, in_totals=False)) + "\n" == dedent("""
         step    length  bubble
            0  4.000 ms  25.0 %  not in totals
            1  4.000 ms  25.0 %
@@ -47,45 +47,45 @@ def test_the_tables_of_a_small_run() -> None:
         """)
 
 
-def test_figures_are_those_of_the_report() -> None:
-    table = figures_table(build_report(timeline_from_text("F0 F1 . . B0 - B1 -\n. F0 F1 B0 - B1 - .")))
+def test_shows_the_values_of_the_report() -> None:
+    table = step_and_rank_tables(build_report(timeline_from_text("F0 F1 . . B0 - B1 -\n. F0 F1 B0 - B1 - .")))
     assert "   0  8.000 µs  25.0 %" in table
     assert " all          12.00 µs  4.000 µs  25.0 %          0 ns       0 ns" in table
 
 
-def test_one_rank_needs_no_sum() -> None:
-    assert "all" not in figures_table(report(1, 1))
+def test_a_single_rank_has_no_sum() -> None:
+    assert "all" not in step_and_rank_tables(report(1, 1))
 
 
-def test_of_many_steps_and_ranks_some_are_shown_and_the_others_counted() -> None:
-    lines = figures_table(report(100, 50)).splitlines()
+def test_shows_some_of_many_steps_and_ranks_and_counts_the_others() -> None:
+    lines = step_and_rank_tables(report(100, 50)).splitlines()
     assert lines[11] == "... 30 steps not shown"
     assert lines[10].split()[0] == "9"
     assert lines[12].split()[0] == "40"
     assert lines[-1] == "60 ranks not shown"
 
 
-def test_a_report_without_figures_says_so() -> None:
-    table = figures_table(build_report(empty_timeline()))
+def test_an_empty_report_is_two_sentences() -> None:
+    table = step_and_rank_tables(build_report(empty_timeline()))
     assert table.splitlines() == ["no steps to measure", "", "no ranks to measure"]
 
 
-def test_no_line_is_wider_than_asked_for() -> None:
-    table = figures_table(report(2, 2, machine="机" * 60), width=80)
+def test_no_line_exceeds_the_width() -> None:
+    table = step_and_rank_tables(report(2, 2, machine="机" * 60), width=80)
     assert max(len(line.encode("utf-16-le")) // 2 for line in table.splitlines()) <= 80
 
 
 def test_machine_names_cannot_write_to_the_terminal() -> None:
-    assert "\x1b" not in figures_table(report(1, 1, machine="\x1b[31mred\nline"))
+    assert "\x1b" not in step_and_rank_tables(report(1, 1, machine="\x1b[31mred\nline"))
 
 
-def test_ascii_alone_is_ascii() -> None:
+def test_ascii_only_is_ascii() -> None:
     run = build_report(pipeline_timeline(Shape(ranks=2, microbatches=2)))
-    assert figures_table(run, ascii_only=True).isascii()
-    assert figures_table(report(1, 1, machine="knoten-ä"), ascii_only=True).isascii()
+    assert step_and_rank_tables(run, ascii_only=True).isascii()
+    assert step_and_rank_tables(report(1, 1, machine="knoten-ä"), ascii_only=True).isascii()
 
 
-def test_a_fraction_is_shown_as_percent() -> None:
+def test_percent_text() -> None:
     assert [percent_text(fraction) for fraction in (0.0, 3 / 11, 1.0, None)] == [
         "0.0 %",
         "27.3 %",

@@ -54,7 +54,7 @@ def color_at(line: Text, place: int) -> str | None:
     return color.get_truecolor().hex if color else None
 
 
-def test_without_color_every_block_begins_with_its_letter() -> None:
+def test_without_color_every_span_begins_with_its_letter() -> None:
     drawn = chart(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT, color=False)
     assert drawn == picture("""
         Pipeline · 2 ranks · 4 micro-batches ·…
@@ -66,7 +66,7 @@ def test_without_color_every_block_begins_with_its_letter() -> None:
         """)
 
 
-def test_ascii_alone_draws_the_same_chart() -> None:
+def test_ascii_only_draws_the_same_chart() -> None:
     drawn = chart(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT, color=False, ascii_only=True)
     assert drawn == picture("""
         Pipeline, 2 ranks, 4 micro-batches, ...
@@ -79,7 +79,7 @@ def test_ascii_alone_draws_the_same_chart() -> None:
     assert drawn.isascii()
 
 
-def test_with_color_the_blocks_are_filled_and_numbered() -> None:
+def test_with_color_spans_are_filled_and_numbered() -> None:
     drawn = chart(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT)
     assert drawn.splitlines()[2:4] == [
         "   0 0█1█2█3█    █0██  █1██  █2██  █3██",
@@ -87,7 +87,7 @@ def test_with_color_the_blocks_are_filled_and_numbered() -> None:
     ]
 
 
-def test_a_boundary_inside_a_character_is_seen() -> None:
+def test_a_boundary_within_a_character_is_visible() -> None:
     timeline = spans({"start_ns": 0, "end_ns": 2_500}, {"rank": 1, "start_ns": 3_500, "end_ns": 27_000})
     drawn = draw_step(timeline, width=32).plain.splitlines()
     assert drawn[1] == "   0 0█▌"
@@ -101,7 +101,7 @@ def test_colors_are_those_of_the_kinds() -> None:
     assert color_at(line, 14) is None
 
 
-def test_touching_actions_of_one_kind_differ_in_shade() -> None:
+def test_adjacent_actions_of_one_kind_differ_in_shade() -> None:
     line = row(draw_step(timeline_from_text(DRAWN), width=TWO_CELLS_PER_SLOT))
     assert color_at(line, 6) != color_at(line, 8)
 
@@ -116,7 +116,7 @@ def test_chunks_differ_in_shade() -> None:
     assert "dark to light: chunks 0 to 1" in text.plain
 
 
-def test_without_color_there_is_no_style_at_all() -> None:
+def test_without_color_there_is_no_style() -> None:
     text = draw_step(timeline_from_text(DRAWN), color=False)
     assert (text.spans, text.style) == ([], "")
 
@@ -130,11 +130,11 @@ def test_waits_are_dots_and_other_idle_time_is_blank() -> None:
         rank └───────────────────┴───────────────────
              0 ms                5
         F forward  B backward  O optimizer
-        · waits for a transfer
+        · waiting for a transfer
         """)
 
 
-def test_actions_that_overlap_stand_on_lines_of_their_own() -> None:
+def test_overlapping_actions_are_on_separate_lines() -> None:
     timeline = spans(
         {"start_ns": 0, "end_ns": 5_000},
         {"kind": "backward", "microbatch": 1, "pair": 1, "start_ns": 5_000, "end_ns": 15_000},
@@ -148,7 +148,7 @@ def test_actions_that_overlap_stand_on_lines_of_their_own() -> None:
     ]
 
 
-def test_what_runs_beside_a_action_stands_below_it() -> None:
+def test_a_span_concurrent_with_an_action_is_below_it() -> None:
     timeline = spans(
         {"start_ns": 0, "end_ns": 27_000},
         {"kind": "grad_reduce", "lane": "comm", "microbatch": None, "start_ns": 9_000, "end_ns": 18_000},
@@ -159,7 +159,7 @@ def test_what_runs_beside_a_action_stands_below_it() -> None:
     ]
 
 
-def test_what_mostly_follows_a_action_stands_beside_it() -> None:
+def test_a_span_that_mostly_follows_an_action_is_on_the_same_line() -> None:
     timeline = spans(
         {"start_ns": 0, "end_ns": 12_000},
         {"kind": "grad_reduce", "lane": "comm", "microbatch": None, "start_ns": 10_000, "end_ns": 27_000},
@@ -170,7 +170,7 @@ def test_what_mostly_follows_a_action_stands_beside_it() -> None:
     ]
 
 
-def test_of_many_ranks_evenly_chosen_ones_are_drawn_and_the_others_counted() -> None:
+def test_draws_evenly_spaced_ranks_of_many_and_counts_the_others() -> None:
     lines = draw_step(timeline_from_text("F0 B0\n" * 100), color=False).plain.splitlines()
     ranks = [int(line.split()[0]) for line in lines[1 : MOST_RANKS + 1]]
     assert (ranks[0], ranks[-1], len(set(ranks))) == (0, 99, MOST_RANKS)
@@ -178,26 +178,26 @@ def test_of_many_ranks_evenly_chosen_ones_are_drawn_and_the_others_counted() -> 
     assert "60 ranks not shown" in lines
 
 
-def test_blocks_narrower_than_a_character_are_counted() -> None:
+def test_counts_spans_narrower_than_a_character() -> None:
     drawn = draw_step(timeline_from_text(" ".join(f"F{m}" for m in range(300))), color=False).plain
-    assert "300 blocks narrower than a character" in drawn
+    assert "300 spans narrower than a character" in drawn
 
 
-def test_more_overlapping_actions_than_lines_are_counted() -> None:
+def test_counts_overlapping_actions_beyond_the_line_limit() -> None:
     rows = [{"microbatch": m, "start_ns": 0, "end_ns": 1_000} for m in range(5)]
-    assert "2 overlapping blocks not shown" in draw_step(spans(*rows)).plain
+    assert "2 overlapping spans not shown" in draw_step(spans(*rows)).plain
 
 
-def test_a_timeline_without_actions_says_so() -> None:
+def test_a_timeline_without_actions_is_labelled() -> None:
     assert "no actions recorded" in draw_step(empty_timeline()).plain
 
 
-def test_a_step_that_was_not_recorded_is_an_error() -> None:
+def test_a_missing_step_is_an_error() -> None:
     with pytest.raises(InputError, match="step 3 was not recorded"):
         draw_step(timeline_from_text(DRAWN), 3)
 
 
-def test_a_hostile_schedule_name_neither_breaks_the_line_nor_reaches_the_terminal() -> None:
+def test_control_characters_in_a_schedule_name_are_replaced() -> None:
     timeline = timeline_from_text(DRAWN)
     ranks = timeline.ranks.with_columns(pl.lit("\x1b[2J\n混合パイプライン" * 9).alias("schedule"))
     hostile = Timeline(timeline.spans, ranks, timeline.steps, timeline.clocks, timeline.diagnostics)
@@ -206,7 +206,7 @@ def test_a_hostile_schedule_name_neither_breaks_the_line_nor_reaches_the_termina
     assert cell_len(title) <= 40
 
 
-def test_evenly_chosen_keeps_all_of_few_and_both_ends_of_many() -> None:
+def test_evenly_spaced_indexes_include_both_ends() -> None:
     assert evenly_chosen(3, 40) == [0, 1, 2]
     assert evenly_chosen(9, 3) == [0, 4, 8]
     assert evenly_chosen(0, 40) == []
@@ -246,9 +246,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
 
 @settings(max_examples=40, deadline=None)
 @given(timeline=timelines(), width=st.integers(32, 100), ascii_only=st.booleans(), color=st.booleans())
-def test_no_line_is_ever_wider_than_asked_for(
-    *, timeline: Timeline, width: int, ascii_only: bool, color: bool
-) -> None:
+def test_no_line_exceeds_the_width(*, timeline: Timeline, width: int, ascii_only: bool, color: bool) -> None:
     text = draw_step(timeline, width=width, ascii_only=ascii_only, color=color)
     lines = text.plain.split("\n")
     assert max(map(cell_len, lines)) <= width
@@ -260,14 +258,14 @@ def test_no_line_is_ever_wider_than_asked_for(
 
 @settings(max_examples=40, deadline=None)
 @given(timelines())
-def test_no_letter_stands_for_a_kind_that_did_not_run(timeline: Timeline) -> None:
+def test_every_letter_belongs_to_a_kind_that_ran(timeline: Timeline) -> None:
     lines = draw_step(timeline, color=False).plain.split("\n")
     present = {BY_NAME[kind].letter for kind in timeline.spans["kind"].unique()}
     rows = [line[5:] for line in lines[1:] if line[:5].strip().isdigit()]
     assert {character for line in rows for character in line if character.isalpha()} <= present
 
 
-def test_machines_that_are_not_on_one_clock_are_drawn_below_rules_that_name_them() -> None:
+def test_unaligned_machines_are_drawn_in_titled_sections() -> None:
     timeline = timeline_from_text("F0 B0\nF0 B0\nF0 B0")
     timeline = on_machines(
         timeline, {0: "node-a", 1: "node-b", 2: "node-a"}, {"node-a": (0, 0), "node-b": None}
@@ -281,7 +279,7 @@ def test_machines_that_are_not_on_one_clock_are_drawn_below_rules_that_name_them
     assert all(len(line) <= 40 for line in chart(timeline, width=40).splitlines())
 
 
-def test_a_section_without_a_row_that_is_shown_has_no_rule() -> None:
+def test_a_section_without_a_visible_row_is_omitted() -> None:
     count = 3 * MOST_RANKS
     machines = dict.fromkeys(range(count), "node") | {3: "hidden", 5: "last"}
     timeline = timeline_from_text("\n".join(["F0 B0"] * count))

@@ -1,7 +1,7 @@
-"""The command line: one module per command, imported when it is called and not before.
+"""The command line: one module per command, imported when the command runs.
 
-Each module has a click command named `command`. It returns its exit code (None stands for 0) or raises;
-`main` is the one place that turns errors into words and exit codes.
+Each module has a click command named `command`, which returns its exit code (None is 0) or raises. Only `main` turns
+errors into messages and exit codes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 PROGRAM = "stagescope"
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-"""What a shell reports for a program ended by SIGINT and by SIGPIPE."""
+"""The exit codes that shells report for a program terminated by SIGINT and by SIGPIPE."""
 
 
 class Command(NamedTuple):
-    """One command: its name, the module it lives in, and what it does in one line."""
+    """One command: its name, its module, and its summary in one line."""
 
     name: str
     module: str
@@ -35,46 +35,40 @@ class Command(NamedTuple):
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("run", "stagescope.cli.run", "Run a training command with recording on, its code unchanged."),
-    Command("show", "stagescope.cli.show", "Show a chart of one step and the main figures in the terminal."),
-    Command("open", "stagescope.cli.open", "Show a run in the browser, from a server on this machine alone."),
+    Command("run", "stagescope.cli.run", "Run a training command and record it, without code changes."),
+    Command("show", "stagescope.cli.show", "Show a chart of one step and its times in the terminal."),
+    Command("open", "stagescope.cli.open", "Open a run in the browser, from a server on this machine."),
+    Command("report", "stagescope.cli.report", "Report where the time went and how to reduce step time."),
+    Command("clocks", "stagescope.cli.clocks", "Show how the clocks of all machines were aligned."),
+    Command("compare", "stagescope.cli.compare", "Report what got slower or faster between two runs."),
     Command(
-        "report", "stagescope.cli.report", "Say where the time of a run went, and what would win it back."
-    ),
-    Command(
-        "clocks", "stagescope.cli.clocks", "Tell how the clocks of several machines were brought to one."
-    ),
-    Command("compare", "stagescope.cli.compare", "Tell what got slower or faster from one run to another."),
-    Command(
-        "what-if", "stagescope.cli.what_if", "Predict the step time if stages, links or schedule changed."
+        "what-if", "stagescope.cli.what_if", "Predict the step time if stages, links or the schedule changed."
     ),
     Command("export", "stagescope.cli.export", "Write a run as a picture, a trace for a viewer, or a table."),
-    Command("simulate", "stagescope.cli.simulate", "Simulate a schedule: picture, figures, comparison."),
+    Command("simulate", "stagescope.cli.simulate", "Simulate a schedule: draw it, measure it, compare it."),
     Command(
         "paddle",
         "stagescope.cli.paddle",
-        "Write the profiles that Paddle's own tool makes of worker logs.",
+        "Write the profiles of Paddle's own tool from worker logs.",
     ),
     Command(
         "pp-chart",
         "stagescope.cli.pp_chart",
-        "Write MindStudio Insight's pipeline chart for Ascend profiles.",
+        "Add MindStudio Insight's pipeline chart to Ascend profiles.",
     ),
-    Command(
-        "demo", "stagescope.cli.demo", "Train a small real pipeline on this machine, record and show it."
-    ),
+    Command("demo", "stagescope.cli.demo", "Train, record and analyze a small pipeline on this machine."),
 )
 
 
 class LazyGroup(click.Group):
-    """The commands of COMMANDS; listing them imports none of them, so that --help stays instant."""
+    """The commands of COMMANDS; listing them imports none of them, which keeps --help instant."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names in declared order."""
+        """Return the names in the order of COMMANDS."""
         return [command.name for command in COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - same
-        """Return the command of that name, imported now."""
+        """Import and return the command of that name."""
         for command in COMMANDS:
             if command.name == cmd_name:
                 found = import_module(command.module).command
@@ -82,7 +76,7 @@ class LazyGroup(click.Group):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - same
-        """Write the list of commands from their declared summaries."""
+        """Write the list of commands with their summaries."""
         with formatter.section("Commands"):
             formatter.write_dl([(command.name, command.summary) for command in COMMANDS])
 
@@ -98,7 +92,7 @@ class LazyGroup(click.Group):
       stagescope show recordings
       stagescope export recordings -o recordings.pftrace
 
-    stagescope COMMAND --help says more about one command.
+    stagescope COMMAND --help describes one command.
     """,
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
@@ -107,28 +101,28 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code of one call; `arguments` are those of the process unless given.
+    """Return the exit code of one call; `arguments` defaults to those of the process.
 
-    0: done. 1: a mistake in what was given, or a result from incomplete data. 2: wrong usage. 3: a condition of
-    --fail-if holds. 126 and 127: a program could not be started. 130: interrupted. 141: whoever read the output
-    stopped reading.
+    0: success. 1: an error in the input, or a result from incomplete data. 2: wrong usage. 3: a condition of --fail-if
+    holds. 126 and 127: a program could not be started. 130: interrupted. 141: the reader of standard output closed it.
+    `stagescope run` returns the exit code of its command.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A file name may hold bytes that the terminal's encoding cannot carry: no reason to fail.
+        # A file name may contain bytes that the encoding of the terminal does not have; print ? for them.
         sys.stdout.reconfigure(errors="replace")
     try:
         code = _run(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes standard output once more at exit, and would complain.
+        # The interpreter flushes standard output again at exit and would print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     return code
 
 
 def _run(arguments: list[str]) -> int:
-    """Return the exit code of the command that `arguments` name, having said why where it failed."""
-    if "_STAGESCOPE_COMPLETE" in os.environ:  # a shell asks for completions; click answers and exits
+    """Run the command that `arguments` name, print the error if it fails, and return the exit code."""
+    if "_STAGESCOPE_COMPLETE" in os.environ:  # a shell requests completions; click prints them and exits
         commands.main(arguments, prog_name=PROGRAM)
     try:
         with commands.make_context(PROGRAM, arguments) as context:

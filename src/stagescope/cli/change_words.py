@@ -1,4 +1,4 @@
-"""Changes of costs as they are written on the command line: ``stage=3:10%`` or ``rank=2,kind=backward:5%``."""
+"""Parse changes of costs on the command line: ``stage=3:10%`` or ``rank=2,kind=backward:5%``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
-    from stagescope.analysis.prediction.changes import Slower
+    from stagescope.api import Slower
 
 PERCENT = re.compile(r"(?:(?P<where>[^:]+):)?\s*(?P<percent>\d+(?:\.\d+)?)\s*%")
 WHERE = re.compile(r"\s*(?:(?P<number>stage|rank)\s*=\s*(?P<value>\d+)|kind\s*=\s*(?P<kind>\w+))\s*")
@@ -17,12 +17,12 @@ ALL = 100.0
 
 
 def parse_change(option: str, text: str) -> Slower:
-    """Return the change that ``--faster`` or ``--slower`` says.
+    """Return the change that the value of ``--faster`` or ``--slower`` describes.
 
-    Raises UsageError for anything but a percentage with stage, rank or kind before it, each once, and for what
-    would take no time.
+    Raises UsageError for anything but a percentage preceded by stage, rank or kind, each at most once, and for 100 %
+    faster or more.
     """
-    from stagescope.analysis.prediction.changes import Slower
+    from stagescope.api import Slower
 
     found = PERCENT.fullmatch(text.strip())
     if found is None:

@@ -10,11 +10,11 @@ import click
 
 from stagescope.cli.clock_lines import in_ascii
 from stagescope.cli.reading import exit_code, read_paths, reading_options
-from stagescope.cli.show import speaks_unicode
+from stagescope.cli.show import supports_unicode
 
 if TYPE_CHECKING:
+    from stagescope.api import RunFacts
     from stagescope.clocks import ClockReport
-    from stagescope.ingest.reader import ReadOptions
 
 
 @click.command(
@@ -30,15 +30,18 @@ if TYPE_CHECKING:
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, and nothing else, to standard output.")
 @reading_options
-def command(paths: tuple[Path, ...], options: ReadOptions, *, as_json: bool) -> int:
+def command(paths: tuple[Path, ...], facts: RunFacts, *, as_json: bool) -> int:
     """Show how the clocks of all machines were aligned.
 
     For each machine: clock offset, drift, the guaranteed bound of the error and the number of observations. Then
     clocks that were set during the run, and observations that were excluded because their timestamps are inconsistent.
     """
-    read = read_paths(paths, options)
-    click.echo(_json_text(read.clocks) if as_json else _text(read.clocks))
-    return exit_code(read.timeline)
+    from stagescope import api
+
+    timeline = read_paths(paths, facts)
+    clocks = api.clock_report(timeline)
+    click.echo(_json_text(clocks) if as_json else _text(clocks))
+    return exit_code(timeline)
 
 
 def _json_text(clocks: ClockReport) -> str:
@@ -51,4 +54,4 @@ def _text(clocks: ClockReport) -> str:
     from stagescope.reports.clocks import clocks_text
 
     text = clocks_text(clocks)
-    return text if speaks_unicode() else in_ascii(text)
+    return text if supports_unicode() else in_ascii(text)

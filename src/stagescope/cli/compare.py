@@ -1,4 +1,4 @@
-"""``stagescope compare``: what got slower or faster from one run to another, and whether it is more than noise."""
+"""``stagescope compare``: which parts of a run got slower or faster, and whether the difference exceeds noise."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import click
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
-from stagescope.cli.show import speaks_unicode
+from stagescope.cli.show import print_text
 
 if TYPE_CHECKING:
     from stagescope.analysis.statistics.comparison import Comparison
-    from stagescope.ingest.reader import ReadOptions
+    from stagescope.api import RunFacts
 
 
 @click.command(
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     "html_path",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write both runs as one page that opens anywhere: B, colored by what changed, with A below it.",
+    help="Write both runs as one page that opens offline: B colored by its changes, with A below it.",
 )
 @click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
 @align_option
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def command(
     before: Path,
     after: Path,
-    options: ReadOptions,
+    facts: RunFacts,
     json_path: Path | None,
     html_path: Path | None,
     *,
@@ -52,24 +52,23 @@ def command(
     markdown: bool,
     align: bool,
 ) -> int:
-    """Tell what got slower or faster from run A to run B, and whether that is more than noise.
+    """Report what got slower or faster from run A to run B, beyond noise.
 
-    Each run is a recording, a trace, or a directory with some. The steps of each run tell how much steps vary; only
-    differences beyond that are claimed.
+    A and B are each a recording, a trace, or a directory of them. The variation between the steps of each run is the
+    measure of noise; only differences beyond it are claimed.
     """
-    from stagescope import api as workflow
-    from stagescope.analysis.statistics.comparison_json import comparison_json
+    from stagescope import api
 
-    timelines = [read_paths([path], options, align=align).timeline for path in (before, after)]
-    comparison = workflow.compare(timelines[0], timelines[1])
+    timelines = [read_paths([path], facts, align=align) for path in (before, after)]
+    comparison = api.compare(timelines[0], timelines[1])
     code = max(map(exit_code, timelines))
     if html_path is not None:
-        workflow.export_comparison(comparison, timelines[0], timelines[1], html_path, force=force)
+        api.export_comparison(comparison, timelines[0], timelines[1], html_path, force=force)
     if json_path == STANDARD_OUTPUT:
-        click.echo(json_text(comparison_json(comparison)), nl=False)
+        click.echo(json_text(api.comparison_json(comparison)), nl=False)
         return code
     if json_path is not None:
-        write_json(comparison_json(comparison), json_path, force=force)
+        write_json(api.comparison_json(comparison), json_path, force=force)
     _print(comparison, markdown=markdown)
     written = [path for path in (json_path, html_path) if path is not None]
     if written:
@@ -80,8 +79,6 @@ def command(
 def _print(comparison: Comparison, *, markdown: bool) -> None:
     from stagescope.reports.comparison_table import comparison_sentences, comparison_tables
 
-    text = "\n".join(
-        [*comparison_sentences(comparison), "", comparison_tables(comparison, markdown=markdown)]
-    )
-    click.echo(text if speaks_unicode() else text.replace("µ", "u"))
+    tables = comparison_tables(comparison, markdown=markdown)
+    print_text("\n".join([*comparison_sentences(comparison), "", tables]))
     print_diagnostics(comparison.diagnostics)

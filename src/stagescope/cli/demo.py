@@ -1,4 +1,4 @@
-"""``stagescope demo``: the whole way on this machine, from a training to a picture."""
+"""``stagescope demo``: train, record, report and draw a small pipeline on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PICTURES = (("html", "demo.html"), ("svg", "demo.svg"), ("pftrace", "demo.pftrac
     """,
 )
 @click.option(
-    "--schedule", type=click.Choice(SCHEDULES), default="1F1B", show_default=True, help="What to run."
+    "--schedule", type=click.Choice(SCHEDULES), default="1F1B", show_default=True, help="Schedule to run."
 )
 @click.option("--microbatches", type=click.IntRange(min=RANKS), default=8, show_default=True)
 @click.option(
@@ -45,12 +45,12 @@ PICTURES = (("html", "demo.html"), ("svg", "demo.svg"), ("pftrace", "demo.pftrac
     show_default=True,
     help="Directory to write.",
 )
-@click.option("--force", is_flag=True, help="Replace what an earlier demo left in DIR.")
+@click.option("--force", is_flag=True, help="Replace the files of an earlier demo in DIR.")
 def command(schedule: str, microbatches: int, output: Path, *, force: bool) -> int:
-    """Train a small real pipeline on this machine, record it, and show where its time went.
+    """Train a small pipeline on this machine, record it, and report where its time went.
 
-    Four local processes train with torch.distributed.pipelining; every stage's work is a short sleep, so that the
-    picture is the textbook's even on two cores. Step 0 is not recorded: it sets up connections.
+    Four local processes train with torch.distributed.pipelining. Every stage computes by sleeping, so the picture
+    matches the textbook even on two cores. Step 0 is not recorded, because it sets up connections.
     """
     if find_spec("torch") is None:
         raise CommandError.missing_library("torch", "the demo", "pip install 'stagescope[demo]'")
@@ -58,14 +58,14 @@ def command(schedule: str, microbatches: int, output: Path, *, force: bool) -> i
     progress = _progress()
     progress(f"training {STEPS} steps of {schedule} on {RANKS} processes (about 20 s)")
     recordings = _record(output, ["--schedule", schedule, "--microbatches", str(microbatches)])
-    progress("reading the recordings, drawing")
+    progress("reading the recordings and drawing")
     code = _show(recordings, output, theory_sentence(schedule, microbatches))
-    _say_how_to_open(output, recordings)
+    _print_next_steps(output, recordings)
     return code
 
 
 def _prepare(output: Path, *, force: bool) -> None:
-    """Refuse to overwrite; with `force`, remove what a demo leaves behind and nothing else."""
+    """Create the output directory. Raises OutputError if it is not empty and `force` is not set."""
     try:
         if output.exists() and (not output.is_dir() or any(output.iterdir())) and not force:
             raise OutputError.exists(output)
@@ -75,7 +75,7 @@ def _prepare(output: Path, *, force: bool) -> None:
 
 
 def _record(output: Path, options: list[str]) -> Path:
-    """Run the training under the recorder; return the directory of the recordings."""
+    """Run the training with recording; return the directory of the recordings."""
     from stagescope.record import launch
 
     recordings, log = output / "recording", output / "training.log"
@@ -97,7 +97,7 @@ def _record(output: Path, options: list[str]) -> Path:
 
 
 def launch_command(script: Path, options: list[str]) -> list[str]:
-    """Return the command that starts `script` on every rank, as a user would with torchrun."""
+    """Return the command that starts `script` on every rank, equivalent to torchrun."""
     return [
         sys.executable,
         "-m",
@@ -111,7 +111,7 @@ def launch_command(script: Path, options: list[str]) -> list[str]:
 
 
 def theory_sentence(schedule: str, microbatches: int) -> str:
-    """Return what part of the demo's bubble its schedule makes by itself: all actions alike, transfers for nothing."""
+    """Return the schedule bubble of the demo in a sentence: with equal actions and transfers that take no time."""
     from stagescope import schedules
     from stagescope.reports.tables import percent_text
 
@@ -119,51 +119,51 @@ def theory_sentence(schedule: str, microbatches: int) -> str:
     actions = schedules.order(THEORY[schedule], ranks=RANKS, microbatches=microbatches, chunks=chunks)
     ideal = schedules.simulate(actions, schedules.Costs(forward=1, backward_input=1, backward_weight=1))
     return (
-        f"The schedule alone would make it {percent_text(ideal.bubble_fraction)}: so much {schedule} idles on {RANKS} "
-        f"ranks with {microbatches} micro-batches even if transfers took no time."
+        f"The bubble of an ideal {schedule} on {RANKS} ranks with {microbatches} micro-batches is "
+        f"{percent_text(ideal.bubble_fraction)}: equal stages, and transfers that take no time."
     )
 
 
 def _show(recordings: Path, output: Path, theory: str) -> int:
-    """Print chart and report, and write the pictures; return the exit code that the data deserve."""
-    from stagescope import api as workflow
+    """Print chart and report, write the pictures, and return the exit code."""
+    from stagescope import api
     from stagescope.cli.json_file import write_json
     from stagescope.cli.reading import exit_code, read_paths
-    from stagescope.cli.report import print_report, report_json
+    from stagescope.cli.report import print_report
     from stagescope.cli.show import print_chart
 
-    read = read_paths([recordings])
-    timeline = read.timeline
-    report = workflow.analyze(timeline)
+    timeline = read_paths([recordings])
+    clocks = api.clock_report(timeline)
+    report = api.analyze(timeline)
     print_chart(timeline)
     click.echo()
-    print_report(report, read.clocks)
+    print_report(report, clocks)
     click.echo()
     click.echo(theory)
-    write_json(report_json(report, read.clocks), output / "report.json", force=True)
+    write_json(api.report_json(report, clocks), output / "report.json", force=True)
     for name, file in PICTURES:
-        workflow.export(timeline, output / file, format=name, force=True)
+        api.export(timeline, output / file, format=name, force=True)
     return exit_code(timeline)
 
 
-def _say_how_to_open(output: Path, recordings: Path) -> None:
+def _print_next_steps(output: Path, recordings: Path) -> None:
     click.echo(f"""
 Open it:
-  {output}/demo.html      in any browser: the whole run, to zoom, search and ask
-  {output}/demo.svg       the picture of one step, for a document
-  {output}/demo.pftrace   at https://ui.perfetto.dev, "Open trace file": every span, with arrows
+  {output}/demo.html      in any browser: the whole run, with zoom, search and report
+  {output}/demo.svg       a picture of one step, for a document
+  {output}/demo.pftrace   in https://ui.perfetto.dev, "Open trace file": every span, with flows
   {output}/demo.json      in chrome://tracing
   stagescope show {recordings} --step 2
 Record your own: stagescope run -- torchrun --nproc-per-node 4 train.py""")
 
 
 def _progress() -> Callable[[str], None]:
-    """Return what says on standard error how far the demo is."""
+    """Return a function that prints the progress of the demo on standard error."""
 
-    def say(text: str) -> None:
+    def show(text: str) -> None:
         click.echo(f"stagescope demo: {text} ...", err=True)
 
-    return say
+    return show
 
 
 def _free_port() -> int:
@@ -173,6 +173,6 @@ def _free_port() -> int:
 
 
 def _loopback() -> str:
-    """Return the name of the loopback interface, over which the demo's processes talk."""
+    """Return the name of the loopback interface, which the processes of the demo communicate over."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in ("lo", "lo0") if name in names), names[0])

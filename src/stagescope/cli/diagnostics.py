@@ -1,4 +1,4 @@
-"""Diagnostics as lines of text, the same for every command."""
+"""Diagnostics as lines of text, in the same form for every command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_LINES = 20
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
-    """Print diagnostics below an empty line; nothing where there are none."""
+    """Print diagnostics after an empty line; print nothing if there are none."""
     if diagnostics:
         click.echo()
     for line in diagnostic_lines(diagnostics):
@@ -23,15 +23,15 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
 
 
 def diagnostic_lines(diagnostics: Sequence[Diagnostic], most: int = MOST_LINES) -> Iterator[str]:
-    """Yield one line per diagnostic in the order given, and at the end how many were not said."""
+    """Yield one line per diagnostic in the given order, and after `most` of them how many are not shown."""
     for one in diagnostics[:most]:
         yield f"{one.severity}: {one.message}{_facts(one)}"
     if len(diagnostics) > most:
-        yield f"... and {len(diagnostics) - most} more; stagescope report --json lists them all"
+        yield f"... and {len(diagnostics) - most} more; stagescope report --json lists all"
 
 
 def _facts(one: Diagnostic) -> str:
-    """Return where and how often, as far as it is known and the message leaves it open."""
+    """Return where and how often, if it is known and not part of the message."""
     facts = (
         one.source if one.source and one.source not in one.message else None,
         f"rank {one.rank}" if one.rank is not None else None,

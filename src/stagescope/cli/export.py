@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,7 @@ from stagescope.cli.reading import align_option, exit_code, read_paths, reading_
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
-    from stagescope.exporters.pictures.figure import Figure
-    from stagescope.ingest.reader import ReadOptions
+    from stagescope.api import RunFacts
 
 SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
 
@@ -37,22 +35,22 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
     "--to",
     "format",
     metavar="FORMAT",
-    help="chrome, pftrace (or perfetto), svg, png, html, csv or parquet; by the suffix of OUT unless given.",
+    help="chrome, pftrace (or perfetto), svg, png, html, csv or parquet; omit to use the suffix of OUT.",
 )
 @click.option(
     "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="File to write."
 )
-@click.option("--step", metavar="N", type=click.IntRange(min=0), help="Write this step alone.")
-@click.option("--ranks", metavar="LIST", help="Draw these ranks alone, such as 0-7,16 (svg and png).")
+@click.option("--step", metavar="N", type=click.IntRange(min=0), help="Write only this step.")
+@click.option("--ranks", metavar="LIST", help="Draw only these ranks, such as 0-7,16 (svg and png).")
 @click.option(
-    "--size", metavar="WxH", help="Size of the picture in pixels; without xH as high as it needs to be."
+    "--size", metavar="WxH", help="Size of the picture in pixels; omit xH to make it as high as needed."
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @align_option
 @reading_options
 def command(
     paths: tuple[Path, ...],
-    options: ReadOptions,
+    facts: RunFacts,
     output: Path,
     ranks: str | None,
     size: str | None,
@@ -61,32 +59,24 @@ def command(
     **writing: Any,
 ) -> int:
     """Write a run as a picture, a trace for a viewer, or a table."""
-    from stagescope import api as workflow
-    from stagescope.analysis import errors_first
+    from stagescope import api
 
-    chosen = _figure(ranks, size)  # a mistake shows before everything is read
-    timeline = read_paths(paths, options, align=align).timeline
-    if chosen is None:
-        written = workflow.export(timeline, output, **writing)
-    else:
-        figure = replace(chosen, step=writing.pop("step"))
-        written = workflow.export_figure(timeline, output, figure, **writing)
+    # Parsed before reading, which can take minutes, so that a mistake is reported at once.
+    picture: dict[str, Any] = {
+        "ranks": None if ranks is None else parse_ranges(ranks),
+        "size": None if size is None else _parse_size(size),
+    }
+    timeline = read_paths(paths, facts, align=align)
+    written = api.export(timeline, output, **writing, **picture)
     flows = f", {written.flow_count} flows" if written.flow_count else ""
     click.echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
-    print_diagnostics([*errors_first(timeline.diagnostics), *written.diagnostics])
+    print_diagnostics([*api.sorted_diagnostics(timeline), *written.diagnostics])
     return exit_code(timeline)
 
 
-def _figure(ranks: str | None, size: str | None) -> Figure | None:
-    """Return the figure that was asked for, None for the picture as it is. Raises UsageError."""
-    from stagescope.exporters.pictures.figure import Figure, Size
-
-    if ranks is None and size is None:
-        return None
-    figure = Figure(ranks=() if ranks is None else parse_ranges(ranks))
-    if size is None:
-        return figure
-    sides = SIZE.fullmatch(size)
+def _parse_size(text: str) -> tuple[int, int | None]:
+    """Return the width and height of ``1600x900``, or the width and None of ``1600``. Raises UsageError."""
+    sides = SIZE.fullmatch(text)
     if sides is None:
-        raise UsageError.picture_size_malformed(size)
-    return replace(figure, size=Size(int(sides[1]), int(sides[2]) if sides[2] else None))
+        raise UsageError.picture_size_malformed(text)
+    return int(sides[1]), int(sides[2]) if sides[2] else None

@@ -1,4 +1,4 @@
-"""``--fail-if``: a condition on a report, such as bubble>0.3, that gives a command an exit code of its own."""
+"""``--fail-if``: a condition on a report, such as bubble>0.3, that decides the exit code of a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stagescope.analysis import Report
 
 EXIT_CONDITION = 3
-"""What a command returns when a condition holds."""
+"""The exit code of a command if a condition holds."""
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -28,7 +28,7 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 
 
 class Quantity(NamedTuple):
-    """A figure that can be asked for: what it is in words, and how it is found; None where it is not known."""
+    """A number that a condition can name: its meaning, and the function that gets it, None if it is unknown."""
 
     meaning: str
     of: Callable[[Report], float | None]
@@ -51,28 +51,28 @@ def _step(pick: Callable[[list[int]], float]) -> Callable[[Report], float | None
 
 
 QUANTITIES: dict[str, Quantity] = {
-    "bubble": Quantity("idle part of the pipeline windows, 0 to 1", lambda report: report.bubble.fraction),
+    "bubble": Quantity(
+        "idle fraction of the pipeline windows, 0 to 1", lambda report: report.bubble.fraction
+    ),
     "rank_bubble": Quantity(
-        "the same of the rank that has most of it",
+        "the largest idle fraction of a single rank",
         lambda report: max(report.bubble.per_rank.values(), default=None),
     ),
-    **{
-        cause.name: Quantity(f"share of the windows: {cause.label}", _cause(cause.column)) for cause in CAUSES
-    },
-    "step": Quantity("median length of a step, such as 120ms", _step(median), is_time=True),
-    "longest_step": Quantity("length of the longest step", _step(max), is_time=True),
+    **{cause.name: Quantity(f"fraction lost to: {cause.label}", _cause(cause.column)) for cause in CAUSES},
+    "step": Quantity("median duration of a step, such as 120ms", _step(median), is_time=True),
+    "longest_step": Quantity("duration of the longest step", _step(max), is_time=True),
 }
 
 
 def quantities_text(indent: int) -> str:
-    """Return one line per figure that a condition may name, each but the first indented."""
+    """Return one line per quantity, each but the first indented."""
     width = max(map(len, QUANTITIES)) + 2
     lines = (f"  {name:{width}}{quantity.meaning}" for name, quantity in QUANTITIES.items())
     return f"\n{' ' * indent}".join(lines)
 
 
 class Condition(NamedTuple):
-    """One condition, as written and as understood; a limit on a time is in nanoseconds."""
+    """One condition, as text and parsed; a limit on a time is in nanoseconds."""
 
     text: str
     quantity: str
@@ -86,9 +86,9 @@ WRITTEN = re.compile(
 
 
 def parse_condition(text: str) -> Condition:
-    """Return a condition: a quantity, > >= < or <=, and a number, with % for a fraction or a unit for a time.
+    """Return a parsed condition: a quantity, > >= < or <=, and a number, with % for a fraction or a unit for a time.
 
-    Raises UsageError for anything else; its hint lists the quantities.
+    Raises UsageError for malformed text; its hint lists the quantities.
 
     >>> parse_condition("bubble > 30%")
     Condition(text='bubble > 30%', quantity='bubble', comparison='>', limit=0.3)
@@ -107,14 +107,14 @@ def parse_condition(text: str) -> Condition:
 
 
 class Judgment(NamedTuple):
-    """What became of a condition: whether the command fails for it, and a sentence with the figure."""
+    """The result of a condition: whether the command fails, and a sentence with the measured value."""
 
     fails: bool
     text: str
 
 
 def judge(report: Report, conditions: Sequence[Condition]) -> list[Judgment]:
-    """Return what becomes of each condition; one about a figure that is not known fails."""
+    """Return the result of each condition; a condition on an unknown quantity fails."""
     return [_judge(report, condition) for condition in conditions]
 
 
@@ -122,7 +122,7 @@ def _judge(report: Report, condition: Condition) -> Judgment:
     quantity = QUANTITIES[condition.quantity]
     value = quantity.of(report)
     if value is None:
-        return Judgment(fails=True, text=f"{condition.text}: {condition.quantity} is not known")
+        return Judgment(fails=True, text=f"{condition.text}: {condition.quantity} is unknown")
     fails = COMPARISONS[condition.comparison](value, condition.limit)
     shown = duration_text(round(value)) if quantity.is_time else f"{value:.4f}"
     verb = "holds" if fails else "does not hold"

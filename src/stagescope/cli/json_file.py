@@ -1,4 +1,4 @@
-"""Write a result as JSON: to standard output, or to a file that is whole or not there."""
+"""Write a result as JSON to standard output or to a file, which appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ STANDARD_OUTPUT = Path("-")
 
 
 def json_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add to a command `--json FILE` (`json_path`) and `--force`; `what` is what is written."""
+    """Add to a command `--json FILE` (`json_path`) and `--force`; `what` names the result in the help text."""
     to_file = click.option(
         "--json",
         "json_path",
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help=f"Write {what} as JSON; - writes that, and nothing else, to standard output.",
+        help=f"Write {what} as JSON; - writes it to standard output instead of the text.",
     )
     force = click.option("--force", is_flag=True, help="Replace files that exist.")
     return lambda function: to_file(force(function))
 
 
 def json_text(data: object) -> str:
-    """Return plain data as indented JSON with a line end; what is not a number raises ValueError."""
+    """Return plain data as indented JSON with a final newline. Raises ValueError for NaN and infinity."""
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
 def write_json(data: object, path: Path, *, force: bool = False) -> None:
     """Write plain data as JSON to a file.
 
-    Raises OutputError when it exists and `force` is not given, and when the system refuses to write.
+    Raises OutputError if the file exists and `force` is not set, and if it cannot be written.
     """
     if path.exists() and not force:
         raise OutputError.exists(path)

@@ -1,4 +1,4 @@
-"""Lists of whole numbers on the command line: 0,1,8-15."""
+"""Parse lists of whole numbers on the command line: 0,1,8-15."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ PART = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:
-    """Return the numbers that a list names, each once, in the order given.
+    """Return the numbers of a list, each once, in the given order.
 
-    Raises UsageError for anything else, and for a range that runs backwards.
+    Raises UsageError for malformed text and for a descending range.
 
     >>> parse_ranges("0-3,7")
     (0, 1, 2, 3, 7)

@@ -10,13 +10,13 @@ import click
 from stagescope.cli.clock_lines import print_aligned, print_unaligned, without_clock_line
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
-from stagescope.cli.reading import exit_code, reading_options, say_partial
-from stagescope.cli.show import speaks_unicode
+from stagescope.cli.reading import exit_code, reading_options, warn_partial
+from stagescope.cli.show import supports_unicode
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
     from stagescope.analysis import Report
-    from stagescope.ingest.reader import ReadOptions
+    from stagescope.api import RunFacts
     from stagescope.model import Timeline
 
 RAW_FILES = "The files hold each machine's own stamps, as Paddle's do; stagescope export writes aligned ones."
@@ -50,39 +50,39 @@ RAW_FILES = "The files hold each machine's own stamps, as Paddle's do; stagescop
 )
 @reading_options
 def command(
-    log_dir: Path, devices: str | None, output: Path | None, options: ReadOptions, *, multi_machine: bool
+    log_dir: Path, devices: str | None, output: Path | None, facts: RunFacts, *, multi_machine: bool
 ) -> int:
     """Write Paddle's pipeline_profile.json and pipeline_profile_perfetto.json from worker logs.
 
     Takes the arguments of paddle.distributed.auto_parallel.static.profiler_helper_static, and writes its two
     files over those that are there. Paddle need not be installed.
     """
-    from stagescope import api as workflow
-    from stagescope.analysis import errors_first
+    from stagescope import api
 
     chosen = None if devices is None else parse_ranges(devices)
-    timeline = workflow.read_paddle_logs(log_dir, chosen, options, multi_machine=multi_machine)
-    say_partial(timeline)
-    read = workflow.bring_to_one_clock(timeline)
-    print_unaligned(read.clocks, ascii_only=not speaks_unicode())
+    timeline = api.read_paddle_logs(log_dir, chosen, multi_machine=multi_machine, **facts)
+    warn_partial(timeline)
+    aligned = api.align_timeline(timeline)
+    clocks = api.clock_report(aligned)
+    print_unaligned(clocks, ascii_only=not supports_unicode())
     # The files hold what Paddle's script would write: every machine's own stamps.
-    written = workflow.export_paddle_profile(timeline, output or log_dir)
+    written = api.export_paddle_profile(timeline, output or log_dir)
     for one in written:
         click.echo(f"wrote {one.path}: {one.slice_count} slices, {one.size_bytes} bytes")
-    click.echo(_summary(read.timeline))
-    print_aligned(read.clocks, ascii_only=not speaks_unicode())
-    if read.clocks.machines:
+    click.echo(_summary(aligned))
+    print_aligned(clocks, ascii_only=not supports_unicode())
+    if clocks.machines:
         click.echo(RAW_FILES)
-    said = errors_first(read.timeline.diagnostics)
+    said = api.sorted_diagnostics(aligned)
     print_diagnostics(without_clock_line(said))
     return exit_code(timeline)
 
 
 def _summary(timeline: Timeline) -> str:
     """Return steps, ranks and the bubble in one line."""
-    from stagescope import api as workflow
+    from stagescope import api
     from stagescope.reports.tables import percent_text
 
-    report: Report = workflow.analyze(timeline)
+    report: Report = api.analyze(timeline)
     steps = compact_ranges(report.steps["step"])
     return f"steps {steps}, {timeline.ranks.height} ranks, bubble {percent_text(report.bubble.fraction)}"

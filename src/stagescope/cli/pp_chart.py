@@ -14,8 +14,8 @@ from stagescope.exporters.other_tools import errors
 from stagescope.vocabulary.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
+    from stagescope.api import RunFacts
     from stagescope.exporters.other_tools.ascend_databases import Target, WrittenChart, WrittenRank
-    from stagescope.ingest.reader import ReadOptions
     from stagescope.model import Timeline
 
 DATABASES = ("ascend_pytorch_profiler_N.db", "ascend_mindspore_profiler_N.db", "msmonitor_*.db")
@@ -63,7 +63,7 @@ COPY_SUFFIX = "_pp_chart"
 def command(
     directory: Path,
     output: Path | None,
-    options: ReadOptions,
+    facts: RunFacts,
     *,
     step: int | None,
     ranks: str | None,
@@ -82,7 +82,7 @@ def command(
         raise UsageError.one_of(("-o OUT", "--in-place"), ("-o OUT", "--in-place"))
     place = directory if in_place else _place(directory, output, force=force)
     # The chart goes into the profiler's own databases, beside its raw stamps.
-    timeline = read_paths([directory], options, align=False).timeline
+    timeline = read_paths([directory], facts, align=False)
     if step is not None and step not in timeline.spans["step"]:
         raise InputError.no_step(step, timeline.spans["step"].drop_nulls().unique())
     targets = _targets(
@@ -136,12 +136,12 @@ def _say_written(written: WrittenRank) -> None:
 
 def _report(timeline: Timeline, written: WrittenChart, place: Path) -> int:
     """Print where the chart is, and what was wrong; returns the exit code."""
-    from stagescope.analysis import errors_first
+    from stagescope import api
 
     if written.ranks:
         click.echo(f"wrote {len(written.ranks)} ranks to {place}; import that folder into MindStudio Insight")
     failed = [each for each in written.diagnostics if each.severity == "error"]
-    print_diagnostics([*errors_first(timeline.diagnostics), *written.diagnostics])
+    print_diagnostics([*api.sorted_diagnostics(timeline), *written.diagnostics])
     if not written.ranks:
         raise errors.nothing_written(place)
     return EXIT_PARTIAL if failed else exit_code(timeline)

@@ -1,4 +1,4 @@
-"""``stagescope report``: where the time of a run went, and what would win it back, for people and for programs."""
+"""``stagescope report``: where the time of a run went and how to reduce it, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
-from stagescope.cli.show import print_figures, speaks_unicode, terminal_width
+from stagescope.cli.show import print_tables, supports_unicode, terminal_width
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
     from stagescope.analysis import Report
-    from stagescope.clocks import Aligned, ClockReport
-    from stagescope.ingest.reader import ReadOptions
+    from stagescope.api import RunFacts
+    from stagescope.clocks import ClockReport
+    from stagescope.model import Timeline
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the call asks for besides the paths."""
+    """The forms of the report that a call requests."""
 
     json_path: Path | None
     html_path: Path | None
@@ -47,12 +48,12 @@ class Wanted:
       stagescope report recordings --fail-if 'bubble>0.3' --fail-if 'step>120ms'
 
     \b
-    Figures for --fail-if, fractions of the pipeline windows unless they are times:
+    Quantities for --fail-if, fractions of the pipeline windows unless they are times:
     {quantities_text(indent=4)}
     """,
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--full", is_flag=True, help="Also print the figures of every step and rank.")
+@click.option("--full", is_flag=True, help="Also print the times of every step and rank.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for an issue or a pull request.")
 @json_options("the report")
 @click.option(
@@ -60,85 +61,79 @@ class Wanted:
     "html_path",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write the run with its report as one page that opens anywhere.",
+    help="Write the run and its report as one page that opens offline.",
 )
 @click.option(
     "--fail-if",
     metavar="CONDITION",
     multiple=True,
-    help=f"Exit with {EXIT_CONDITION} if this holds, such as 'bubble>0.3' or 'step>120ms'; may be repeated.",
+    help=f"Exit with {EXIT_CONDITION} if this holds, such as 'bubble>0.3' or 'step>120ms'; can be repeated.",
 )
 @align_option
 @reading_options
-def command(paths: tuple[Path, ...], options: ReadOptions, *, align: bool, **wanted: Any) -> int:
-    """Say where the time of a run went, and what would win it back.
+def command(paths: tuple[Path, ...], facts: RunFacts, *, align: bool, **wanted: Any) -> int:
+    """Report where the time went and how to reduce step time.
 
-    The verdict, the idle time by cause, the stages, and what else is sure. Idle is what no action covers in a
-    step's window, which reaches from the first start to the last end of any forward or backward action in the pipeline.
+    Prints the verdict, the idle time by cause, the cost of every stage, and further findings. Idle time is the part of
+    a step's window without an action; the window extends from the first start to the last end of all forward and
+    backward actions of the pipeline.
     """
-    from stagescope import api as workflow
+    from stagescope import api
 
     asked = Wanted(**wanted)
     conditions = [parse_condition(text) for text in asked.fail_if]
     if asked.markdown and asked.json_path == STANDARD_OUTPUT:
         raise UsageError.one_of(("--markdown", "--json -"), ("both",))
-    read = read_paths(paths, options, align=align)
-    report = workflow.analyze(read.timeline)
-    _write(report, read, asked)
+    timeline = read_paths(paths, facts, align=align)
+    report = api.analyze(timeline)
+    _write(report, timeline, asked)
     judgments = judge(report, conditions)
     for judgment in judgments:
         click.echo(f"stagescope: {judgment.text}", err=True)
-    return EXIT_CONDITION if any(each.fails for each in judgments) else exit_code(read.timeline)
+    return EXIT_CONDITION if any(each.fails for each in judgments) else exit_code(timeline)
 
 
-def _write(report: Report, read: Aligned, asked: Wanted) -> None:
-    """Write the files that were asked for, and print the report in the form that was."""
-    from stagescope import api as workflow
+def _write(report: Report, timeline: Timeline, asked: Wanted) -> None:
+    """Write the requested files, and print the report in the requested form."""
+    from stagescope import api
 
+    clocks = api.clock_report(timeline)
     if asked.html_path is not None:
-        workflow.export(read.timeline, asked.html_path, format="html", force=asked.force)
+        api.export(timeline, asked.html_path, format="html", force=asked.force)
     if asked.json_path == STANDARD_OUTPUT:
-        click.echo(json_text(report_json(report, read.clocks)), nl=False)
+        click.echo(json_text(api.report_json(report, clocks)), nl=False)
         return
     if asked.json_path is not None:
-        write_json(report_json(report, read.clocks), asked.json_path, force=asked.force)
+        write_json(api.report_json(report, clocks), asked.json_path, force=asked.force)
     if asked.markdown:
-        click.echo(_markdown(report, read.clocks), nl=False)
+        click.echo(_markdown(report, clocks), nl=False)
         return
-    print_report(report, read.clocks, full=asked.full)
+    print_report(report, clocks, full=asked.full)
     written = [path for path in (asked.json_path, asked.html_path) if path is not None]
     if written:
         click.echo(f"\nwrote {' and '.join(map(str, written))}")
 
 
 def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> None:
-    """Print an explained report as one screen, with `full` also the figures of every step and rank."""
+    """Print a report as one screen, with `full` also the times of every step and rank."""
     from stagescope.reports.text import report_text
 
-    ascii_only = not speaks_unicode()
+    ascii_only = not supports_unicode()
     print_unaligned(clocks, ascii_only=ascii_only)
     line = aligned_line(clocks)
     click.echo(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))
-    unsaid = replace(report, diagnostics=without_clock_line(report.diagnostics))
+    remaining = without_clock_line(report.diagnostics)
     if full:
         click.echo()
-        print_figures(unsaid)
+        print_tables(replace(report, diagnostics=remaining))
     else:
-        print_diagnostics(unsaid.diagnostics)
-
-
-def report_json(report: Report, clocks: ClockReport) -> dict[str, object]:
-    """Return the report as plain data, with the clocks where there is more than one machine."""
-    from stagescope.analysis import to_json
-    from stagescope.clocks import report_json as clocks_json
-
-    return to_json(report, clocks_json(clocks))
+        print_diagnostics(remaining)
 
 
 def _markdown(report: Report, clocks: ClockReport) -> str:
     from stagescope.clocks import clock_line
     from stagescope.reports.markdown import report_markdown
 
-    said = clock_line(clocks) if clocks.machines else None
-    unsaid = replace(report, diagnostics=without_clock_line(report.diagnostics))
-    return report_markdown(unsaid, said)
+    line = clock_line(clocks) if clocks.machines else None
+    remaining = without_clock_line(report.diagnostics)
+    return report_markdown(replace(report, diagnostics=remaining), line)

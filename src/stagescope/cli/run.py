@@ -1,4 +1,4 @@
-"""``stagescope run``: a training command with recording on."""
+"""``stagescope run``: run a training command and record it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stagescope.vocabulary.steps import parse_step_range
 if TYPE_CHECKING:
     from stagescope.record.launch import Ended
 
-RECORDED = "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed and ColossalAI"
+SUPPORTED = "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed and ColossalAI"
 
 
 @click.command(
@@ -33,27 +33,27 @@ RECORDED = "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed 
     """,
 )
 @click.option(
-    "--steps", metavar="A:B", help="Record steps A to B-1, counted from 0; every step unless given."
+    "--steps", metavar="A:B", help="Record steps A to B-1, counted from 0; omit to record every step."
 )
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Directory for the recordings; stagescope-DATE-TIME unless given.",
+    help="Directory for the recordings; omit to use stagescope-DATE-TIME.",
 )
 @click.option(
     "--max-bytes",
     metavar="SIZE",
-    help="Keep at most SIZE a process, as in 512MiB: the oldest spans are let go; 1GiB unless given, 0 for no bound.",
+    help="Keep at most SIZE per process, such as 512MiB, and discard the oldest spans; default 1GiB, 0 for no limit.",
 )
 @click.option(
     "--also",
     metavar="LIST",
-    help="Show the recorded actions in other profilers as well, while those run: nvtx, mstx, kineto.",
+    help="Also annotate the actions for profilers that run at the same time: nvtx, mstx, kineto.",
 )
 @click.option("--force", is_flag=True, help="Replace the recordings in DIR.")
-@click.option("--join", is_flag=True, help="Record into DIR together with other nodes of the same run.")
+@click.option("--join", is_flag=True, help="Record into DIR together with the other nodes of the run.")
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     command: tuple[str, ...],
@@ -65,11 +65,11 @@ def command(
     force: bool,
     join: bool,
 ) -> int:
-    """Run a training command with recording on, its code unchanged.
+    """Run a training command and record it, without changes to its code.
 
-    Every Python process of COMMAND that runs a pipeline schedule (of torch, Megatron-core, DeepSpeed, Paddle,
-    MindSpeed or ColossalAI) records itself into DIR. Output, exit code and signals are the command's own;
-    stagescope adds two lines on standard error.
+    Every Python process of COMMAND that runs a pipeline schedule of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed
+    or ColossalAI records itself into DIR. Output, exit code and signals are those of the command; stagescope adds two
+    lines on standard error.
     """
     from stagescope.record import launch
     from stagescope.record.mirrors import parse_profilers
@@ -92,34 +92,35 @@ def command(
         ended = launch.run_command(command, environment)
     finally:
         _remove_if_empty(directory)
-    _say_what_came(directory, launch.recordings_in(directory) - before, ended)
+    _print_summary(directory, launch.recordings_in(directory) - before, ended)
     launch.end_by_same_signal(ended)
     return ended.exit_code
 
 
 def _remove_if_empty(directory: Path) -> None:
-    """Leave no empty directory behind a command that recorded nothing."""
+    """Remove the directory if the command recorded nothing."""
     try:
         directory.rmdir()
     except OSError:
         return
 
 
-def _say_what_came(directory: Path, recordings: set[Path], ended: Ended) -> None:
+def _print_summary(directory: Path, recordings: set[Path], ended: Ended) -> None:
     from stagescope.record.launch import count_processes
 
     if ended.signal_number is not None:
-        click.echo(f"stagescope: the command was ended by signal {ended.signal_number}", err=True)
+        click.echo(f"stagescope: the command was terminated by signal {ended.signal_number}", err=True)
     elif ended.exit_code:
         click.echo(f"stagescope: the command failed with exit code {ended.exit_code}", err=True)
     if recordings:
         size_kb = sum(recording.stat().st_size for recording in recordings) / 1e3
         processes = count_processes(recordings)
-        files = "1 process" if processes == 1 else f"{processes} processes"
-        click.echo(f"stagescope: recorded {files} in {directory} ({size_kb:.0f} kB)", err=True)
-        click.echo(f"  look at it with: stagescope show {directory}", err=True)
+        counted = "1 process" if processes == 1 else f"{processes} processes"
+        click.echo(f"stagescope: recorded {counted} in {directory} ({size_kb:.0f} kB)", err=True)
+        click.echo(f"  show it with: stagescope show {directory}", err=True)
     else:
         click.echo(
-            "stagescope: nothing was recorded: no process finished a action of a pipeline schedule", err=True
+            "stagescope: nothing was recorded: no process completed an action of a pipeline schedule",
+            err=True,
         )
-        click.echo(f"  recorded are: {RECORDED}, and spans marked by hand", err=True)
+        click.echo(f"  supported: {SUPPORTED}, and spans marked with stagescope.record.span", err=True)

@@ -1,4 +1,4 @@
-"""``stagescope show``: a chart of one step and the main figures, in the terminal."""
+"""``stagescope show``: a chart of one step and the times per step and rank, in the terminal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stagescope.cli.reading import align_option, exit_code, read_paths, reading_
 
 if TYPE_CHECKING:
     from stagescope.analysis import Report
-    from stagescope.ingest.reader import ReadOptions
+    from stagescope.api import RunFacts
     from stagescope.model import Timeline
 
-NO_TERMINAL_WIDTH = 80
-NARROWEST = 40
+PIPE_WIDTH = 80
+LEAST_WIDTH = 40
 
 
 @click.command(
@@ -36,34 +36,37 @@ NARROWEST = 40
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--step", metavar="N", type=click.IntRange(min=0), help="Step to draw; a typical one unless given."
+    "--step", metavar="N", type=click.IntRange(min=0), help="Step to draw; omit to draw a typical one."
 )
-@click.option("--ascii", "ascii_only", is_flag=True, help="Use ASCII characters alone.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Use only ASCII characters.")
 @click.option(
-    "--width", metavar="N", type=click.IntRange(min=NARROWEST), help="Columns; those of the terminal."
+    "--width",
+    metavar="N",
+    type=click.IntRange(min=LEAST_WIDTH),
+    help="Width in characters; omit to use the terminal's.",
 )
 @click.option("--no-color", is_flag=True, help="Use no color, as with NO_COLOR in the environment.")
 @align_option
 @reading_options
 def command(
-    paths: tuple[Path, ...], options: ReadOptions, step: int | None, *, align: bool, **drawing: Any
+    paths: tuple[Path, ...], facts: RunFacts, step: int | None, *, align: bool, **drawing: Any
 ) -> int:
-    """Show a chart of one step and the main figures in the terminal.
+    """Show a chart of one step, and the times of all steps and ranks, in the terminal.
 
-    PATH is a recording, a trace of another tool, or a directory with some; all of them together are one run.
+    PATH is a recording, a trace of another tool, or a directory of them; all of them together are one run.
     """
-    from stagescope import api as workflow
+    from stagescope import api
 
-    read = read_paths(paths, options, align=align)
-    timeline, clocks = read.timeline, read.clocks
-    ascii_only = drawing["ascii_only"] or not speaks_unicode()
+    timeline = read_paths(paths, facts, align=align)
+    clocks = api.clock_report(timeline)
+    ascii_only = drawing["ascii_only"] or not supports_unicode()
     print_unaligned(clocks, ascii_only=ascii_only)
     print_chart(timeline, step, **drawing)
     print_aligned(clocks, ascii_only=ascii_only)
     click.echo()
-    report = workflow.analyze(timeline, explain=False)
-    unsaid = without_clock_line(report.diagnostics)
-    print_figures(replace(report, diagnostics=unsaid), width=drawing["width"], ascii_only=ascii_only)
+    report = api.analyze(timeline, explain=False)
+    remaining = without_clock_line(report.diagnostics)
+    print_tables(replace(report, diagnostics=remaining), width=drawing["width"], ascii_only=ascii_only)
     return exit_code(timeline)
 
 
@@ -75,11 +78,13 @@ def print_chart(
     ascii_only: bool = False,
     no_color: bool = False,
 ) -> None:
-    """Print the chart of a step, of a typical one unless given, as this terminal can show it."""
+    """Print the chart of a step, by default a typical one, with the width and characters of this terminal."""
     from stagescope.reports.terminal import draw_step
 
-    width, color = width or terminal_width(), _wants_color(no_color=no_color)
-    chart = draw_step(timeline, step, width=width, ascii_only=ascii_only or not speaks_unicode(), color=color)
+    width, color = width or terminal_width(), _uses_color(no_color=no_color)
+    chart = draw_step(
+        timeline, step, width=width, ascii_only=ascii_only or not supports_unicode(), color=color
+    )
     if not color:
         click.echo(chart.plain)
         return
@@ -88,24 +93,29 @@ def print_chart(
     Console(width=width, highlight=False).print(chart)
 
 
-def print_figures(report: Report, *, width: int | None = None, ascii_only: bool = False) -> None:
-    """Print the figures per step and per rank, and below them what has to be known to trust them."""
-    from stagescope.reports.tables import figures_table
+def print_tables(report: Report, *, width: int | None = None, ascii_only: bool = False) -> None:
+    """Print the times per step and per rank, followed by the diagnostics."""
+    from stagescope.reports.tables import step_and_rank_tables
 
-    ascii_only = ascii_only or not speaks_unicode()
-    click.echo(figures_table(report, width=width or terminal_width(), ascii_only=ascii_only))
+    ascii_only = ascii_only or not supports_unicode()
+    click.echo(step_and_rank_tables(report, width=width or terminal_width(), ascii_only=ascii_only))
     print_diagnostics(report.diagnostics)
 
 
+def print_text(text: str) -> None:
+    """Print text, with ASCII spellings of units if standard output is limited to ASCII."""
+    click.echo(text if supports_unicode() else text.replace("µ", "u"))
+
+
 def terminal_width() -> int:
-    """Return the columns of the terminal, 80 where standard output is none."""
+    """Return the width of the terminal in characters, 80 if standard output is not a terminal."""
     if not sys.stdout.isatty():
-        return NO_TERMINAL_WIDTH
-    return max(NARROWEST, shutil.get_terminal_size((NO_TERMINAL_WIDTH, 24)).columns)
+        return PIPE_WIDTH
+    return max(LEAST_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, 24)).columns)
 
 
-def speaks_unicode() -> bool:
-    """Tell whether standard output can carry block characters."""
+def supports_unicode() -> bool:
+    """Return whether the encoding of standard output has block characters."""
     try:
         "▌█·µ".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -113,6 +123,6 @@ def speaks_unicode() -> bool:
     return True
 
 
-def _wants_color(*, no_color: bool) -> bool:
-    """Tell whether to color: only on a terminal, and not against the user's wish (no-color.org)."""
+def _uses_color(*, no_color: bool) -> bool:
+    """Return whether to use color: only on a terminal, and unless the user opted out (no-color.org)."""
     return sys.stdout.isatty() and not no_color and not os.environ.get("NO_COLOR")

@@ -152,13 +152,13 @@ def _list_schedules() -> int:
 def _show(call: Call, given: GivenCosts) -> int:
     """Simulate one order, show or write it, and print a summary."""
     from stagescope import api
-    from stagescope.cli.show import print_chart, speaks_unicode
+    from stagescope.cli.show import print_chart, supports_unicode
     from stagescope.reports.simulations import simulation_summary
 
     if call.memory_limit is not None:
         raise UsageError.only_with("--memory-limit", "--compare")
     name, actions = _order(call, given)
-    step = api.simulate(actions, given.costs, schedule=name, in_cost_units=given.in_cost_units)
+    step = api.simulate(actions, given.costs, name=name, in_cost_units=given.in_cost_units)
     if call.output is not None:
         _write(call, step)
     else:
@@ -167,7 +167,7 @@ def _show(call: Call, given: GivenCosts) -> int:
         step.simulation, step.bound, step.peak_in_flight, in_cost_units=given.in_cost_units
     )
     click.echo()
-    click.echo(summary if speaks_unicode() and not call.ascii_only else summary.replace("µ", "u"))
+    click.echo(summary if supports_unicode() and not call.ascii_only else summary.replace("µ", "u"))
     return 0
 
 

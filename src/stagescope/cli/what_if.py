@@ -1,4 +1,4 @@
-"""``stagescope what-if``: how long a step would take if something about the run were different."""
+"""``stagescope what-if``: the predicted step time if stages, links or the schedule changed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stagescope.cli.change_words import parse_change
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
-from stagescope.cli.show import speaks_unicode
+from stagescope.cli.show import print_text
 
 if TYPE_CHECKING:
     from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.what_if import WhatIf
-    from stagescope.ingest.reader import ReadOptions
+    from stagescope.api import RunFacts
 
 
 @click.command(
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     "--faster",
     metavar="WHAT:N%",
     multiple=True,
-    help="Actions of stage=S, rank=R or kind=K take N % less time; without WHAT all of them.",
+    help="Actions of stage=S, rank=R or kind=K take N % less time; without WHAT, all actions.",
 )
-@click.option("--slower", metavar="WHAT:N%", multiple=True, help="The same, N % more time.")
-@click.option("--balanced", is_flag=True, help="Every stage costs the mean over the stages.")
+@click.option("--slower", metavar="WHAT:N%", multiple=True, help="Like --faster, but N % more time.")
+@click.option("--balanced", is_flag=True, help="Every stage has the mean cost of all stages.")
 @click.option("--no-communication", is_flag=True, help="Transfers take no time.")
 @click.option(
     "--to-schedule",
     "schedules",
     metavar="NAME",
     multiple=True,
-    help="The actions run in another order (stagescope simulate --list names them).",
+    help="Another schedule (stagescope simulate --list lists the names).",
 )
-@click.option("--together", is_flag=True, help="Also predict all of it at once, once for every schedule.")
+@click.option("--together", is_flag=True, help="Also predict all changes at once, once per schedule.")
 @json_options("the predictions")
 @align_option
 @reading_options
 def command(
     paths: tuple[Path, ...],
-    options: ReadOptions,
+    facts: RunFacts,
     json_path: Path | None,
     *,
     force: bool,
@@ -61,23 +61,23 @@ def command(
     together: bool,
     **changes: tuple[str, ...] | bool,
 ) -> int:
-    """Predict how long a step would take if something about the run were different.
+    """Predict the step time if stages, links or the schedule changed.
 
-    Every option is a prediction of its own; without any, balanced stages and transfers without time are tried.
-    Step times are the mean over the steps in the report's totals, of the longest pipeline each.
+    Each option is predicted separately; without any, --balanced and --no-communication are. Step times are means
+    over the steps in the totals of the report, each of its slowest pipeline.
     """
-    from stagescope import api as workflow
+    from stagescope import api
 
     asked = _changes(**changes)  # type: ignore[arg-type]  # click gives each option its own type
-    read = read_paths(paths, options, align=align)
-    predicted = workflow.what_if(read.timeline, _combinations(asked, together=together))
-    # A prediction that could not be made was asked for in vain: its note says why.
-    code = exit_code(read.timeline) or int(predicted.table["predicted_step_ns"].has_nulls())
+    timeline = read_paths(paths, facts, align=align)
+    predicted = api.what_if(timeline, _combinations(asked, together=together))
+    # A missing prediction is a partial result; its note has the reason.
+    code = exit_code(timeline) or int(predicted.table["predicted_step_ns"].has_nulls())
     if json_path == STANDARD_OUTPUT:
-        click.echo(json_text(_plain(predicted)), nl=False)
+        click.echo(json_text(api.what_if_json(predicted)), nl=False)
         return code
     if json_path is not None:
-        write_json(_plain(predicted), json_path, force=force)
+        write_json(api.what_if_json(predicted), json_path, force=force)
     _print(predicted)
     if json_path is not None:
         click.echo(f"\nwrote {json_path}")
@@ -92,8 +92,8 @@ def _changes(
     no_communication: bool,
     schedules: tuple[str, ...],
 ) -> list[Change]:
-    """Return what was asked for, in a fixed order; without anything, what costs nothing to ask."""
-    from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule
+    """Return the requested changes in a fixed order; without any, the two that need no parameter."""
+    from stagescope.api import EqualStages, FreeTransfers, OtherSchedule
     from stagescope.schedules.spellings import known_schedule
 
     nothing = not (faster or slower or balanced or no_communication or schedules)
@@ -107,26 +107,15 @@ def _changes(
 
 
 def _combinations(asked: list[Change], *, together: bool) -> list[Combination]:
-    """Return every change alone, and if wanted all of them at once: once per schedule, as only one can run."""
-    from stagescope.analysis.prediction.changes import OtherSchedule
+    """Return each change separately and, if `together`, all of them at once per schedule: a step has only one."""
+    from stagescope.api import OtherSchedule
 
-    alone: list[Combination] = [(change,) for change in asked]
+    separate: list[Combination] = [(change,) for change in asked]
     if not together:
-        return alone
+        return separate
     costs = [change for change in asked if not isinstance(change, OtherSchedule)]
     orders = [[change] for change in asked if isinstance(change, OtherSchedule)]
-    return alone + [(*costs, *order) for order in orders or [[]] if len(costs) + len(order) > 1]
-
-
-def _plain(predicted: WhatIf) -> dict[str, object]:
-    """Return the predictions as plain data: times in nanoseconds, fractions 0 to 1."""
-    from dataclasses import asdict
-
-    return {
-        "schema": 1,
-        "predictions": predicted.table.to_dicts(),
-        "diagnostics": [asdict(row) for row in predicted.diagnostics],
-    }
+    return separate + [(*costs, *order) for order in orders or [[]] if len(costs) + len(order) > 1]
 
 
 def _print(predicted: WhatIf) -> None:
@@ -134,15 +123,9 @@ def _print(predicted: WhatIf) -> None:
     from stagescope.vocabulary.durations import duration_text
 
     if predicted.table.is_empty() or not predicted.table["measured_step_ns"][0]:
-        click.echo("No step with a forward or backward action was recorded, so there is nothing to predict.")
+        click.echo("Nothing to predict: no step with a forward or backward action was recorded.")
         return
     measured = duration_text(round(predicted.table["measured_step_ns"][0]))
-    text = "\n".join(
-        [
-            f"Measured: {measured} per step, the mean of the longest pipeline's window. Gains are shares of it.",
-            "",
-            what_if_text(predicted.table),
-        ]
-    )
-    click.echo(text if speaks_unicode() else text.replace("µ", "u"))
+    head = f"Measured step: {measured}, the mean window of the slowest pipeline. Gains are fractions of it."
+    print_text(f"{head}\n\n{what_if_text(predicted.table)}")
     print_diagnostics(predicted.diagnostics)

@@ -1,6 +1,7 @@
 """From files to a Timeline: find the inputs of a call, read each format with its reader, merge the results.
 
-`find_inputs` lists the files by format, `read_inputs` reads them. Formats are registered in ingest/registry.py.
+`find_inputs` returns the files by reader, `read_inputs` reads them. The built-in readers are listed in
+api/formats.py; ingest/registry.py adds those of other packages.
 """
 
 from stagescope.ingest.discover import Inputs, find_inputs

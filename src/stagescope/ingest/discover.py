@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.reader import HEAD_BYTES, Reader
-from stagescope.ingest.registry import Registry, load_registry
 from stagescope.ingest.streams import open_stream
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from stagescope.ingest.registry import Registry
 
 
 class Inputs(NamedTuple):
@@ -31,15 +32,15 @@ class Inputs(NamedTuple):
         return sum(map(len, self.files.values()))
 
 
-def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry | None = None) -> Inputs:
-    """Return the files below `paths`, grouped by the reader that recognizes their content.
+def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry) -> Inputs:
+    """Return the files that `paths` mean, each under the reader that recognizes its content.
 
     Directories are searched recursively for files that match the patterns of a reader, in natural order (rank2 before
     rank10). A file that is reached twice counts once. Raises InputError for a path that does not exist or cannot be
     opened, for an explicitly named file that no reader recognizes, and for a directory with nothing to read. A file
     that a directory search found by its name but no reader recognizes is skipped with a diagnostic.
     """
-    readers, diagnostics = registry or load_registry()
+    readers, diagnostics = registry
     found: dict[Path, Reader] = {}
     named: set[Path] = set()
     skipped: list[Diagnostic] = []

@@ -1,43 +1,16 @@
-"""The registry of input formats: the built-in readers, and those that other packages register."""
+"""The readers of a call: the built-in ones, and those that installed packages register."""
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.ingest.ascend import reader as ascend
-from stagescope.ingest.chrome import reader as chrome_pattern
-from stagescope.ingest.kineto import reader as kineto
-from stagescope.ingest.nsight import reader as nsight
-from stagescope.ingest.paddle import fleet_reader as paddle_fleet
-from stagescope.ingest.paddle import log_reader as paddle_log
-from stagescope.ingest.paddle import profiler_reader as paddle_profiler
-from stagescope.ingest.primus import reader as primus
 from stagescope.ingest.reader import Reader
-from stagescope.ingest.recording import reader as recording
-from stagescope.ingest.table import reader as table
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from importlib.metadata import EntryPoint
-
-READERS: tuple[Reader, ...] = (
-    recording.READER,
-    ascend.READER,
-    nsight.READER,
-    table.PARQUET,
-    paddle_fleet.READER,
-    paddle_profiler.READER,
-    primus.READER,
-    kineto.READER,
-    chrome_pattern.READER,
-    table.CSV,
-    paddle_log.READER,
-)
-"""The built-in readers, in the order in which `recognizes` is called.
-
-Readers that must scan a whole file to recognize it come last.
-"""
 
 ENTRY_POINT_GROUP = "stagescope.readers"
 
@@ -49,15 +22,15 @@ class Registry(NamedTuple):
     diagnostics: tuple[Diagnostic, ...]
 
 
-def load_registry() -> Registry:
-    """Return READERS followed by the readers that installed packages register.
+def load_registry(built_in: Iterable[Reader] = ()) -> Registry:
+    """Return the built-in readers, followed by the readers that installed packages register.
 
-    A package registers a `Reader` under the entry-point group `stagescope.readers`. An entry that fails to load, or
-    is not a Reader, is skipped with a diagnostic: it must not prevent reading the other formats.
+    A package registers a `Reader` under the entry-point group `stagescope.readers`. A reader that fails to load, or
+    an object that is not a Reader, is left out with a diagnostic, because it must not prevent reading other formats.
     """
     loaded = [_load(entry) for entry in entry_points(group=ENTRY_POINT_GROUP)]
     readers = (one for one in loaded if isinstance(one, Reader))
-    return Registry((*READERS, *readers), tuple(one for one in loaded if isinstance(one, Diagnostic)))
+    return Registry((*built_in, *readers), tuple(one for one in loaded if isinstance(one, Diagnostic)))
 
 
 def _load(entry: EntryPoint) -> Reader | Diagnostic:

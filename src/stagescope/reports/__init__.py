@@ -1,1 +1,1 @@
-"""Timelines and reports as text: terminal charts, tables and Markdown."""
+"""Timelines and reports for people: terminal charts, text tables, Markdown and notebook tables."""

@@ -1,4 +1,8 @@
-"""Columns of text that stand under each other, whatever script they are in."""
+"""Text tables with aligned columns, also for scripts with wide characters.
+
+rich.table is not used: in a pipe it wraps cells at 80 columns, whereas these tables keep every cell on one line and
+leave it to the caller to cut lines that are too wide.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ GAP = "  "
 
 
 def aligned(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], left: Iterable[int] = ()) -> list[str]:
-    """Return a table's lines: columns as wide as their widest cell, numbers to the right, `left` ones to the left."""
+    """Return the lines of a table. Columns are right-aligned, except those at the indexes in `left`."""
     table = [head, *rows]
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     places = set(left)

@@ -1,4 +1,4 @@
-"""A comparison of two runs as a sentence and as tables, for the terminal or in Markdown."""
+"""A comparison of two runs as sentences and tables, for the terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.statistics.comparison import Comparison
 
-MOST_PLACES = 20
-HEAD = ("", "before", "after", "difference", "of before", "95 % interval")
+MOST_SUBJECTS = 20
+HEAD = ("", "before", "after", "difference", "of before", "95 % CI")
 
 Row = dict[str, Any]
 
 
 def comparison_sentences(comparison: Comparison) -> list[str]:
-    """Return in a sentence or two whether the step got longer or shorter, and where most of that is."""
+    """Return one or two sentences: whether the step got longer or shorter, and where most of the difference is."""
     rows = comparison.table.to_dicts()
     step = next((row for row in rows if row["subject"] == "step"), None)
     if step is None:
@@ -28,23 +28,23 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
     between = (
         f"{duration_text(round(step['before_ns']))} before, {duration_text(round(step['after_ns']))} after"
     )
-    counts = f"{step['steps_before']} and {step['steps_after']} steps"
+    counts = f"n = {step['steps_before']} and {step['steps_after']} steps"
     if step["low_ns"] is None:
-        return [f"Too few steps to tell a difference from noise ({counts}): {between}."]
-    interval = f"95 % interval {_interval(step)}, from {counts}"
+        return [f"Too few steps to distinguish a difference from noise ({counts}): {between}."]
+    interval = f"95 % CI {_interval(step)}, {counts}"
     change = "longer" if step["difference_ns"] > 0 else "shorter"
     if not step["is_claimed"]:
         if _is_sure(step):
             return [
-                f"The step got {change}, but how much is too unsure to claim anything: {between} ({interval})."
+                f"The step got {change}, but the amount is too uncertain to claim: {between} ({interval})."
             ]
-        return [f"No difference of the step beyond noise: {between} ({interval})."]
+        return [f"The step did not change beyond noise: {between} ({interval})."]
     fraction = percent_text(abs(step["difference_ns"]) / step["before_ns"])
     return [f"The step got {fraction} {change}: {between} ({interval}).", *_where(rows, step)]
 
 
 def _where(rows: list[Row], step: Row) -> list[str]:
-    """Return which actions or link changed most, in the direction of the step."""
+    """Return the stage or link that changed most in the direction of the step."""
     same_way = [
         row
         for row in rows
@@ -53,15 +53,15 @@ def _where(rows: list[Row], step: Row) -> list[str]:
         and row["difference_ns"] * step["difference_ns"] > 0
     ]
     if not same_way:
-        return ["No stage and no link by itself changed that way beyond noise."]
+        return ["No single stage or link changed in that direction beyond noise."]
     most = max(same_way, key=lambda row: abs(row["difference_ns"]))
     return [f"Most of it: {_name(most)}, {_signed(most['difference_ns'])} per step."]
 
 
 def comparison_tables(comparison: Comparison, *, markdown: bool = False) -> str:
-    """Return two tables: the step with its parts, and what else changed beyond noise, the largest first.
+    """Return two tables: the step and its parts, and what else changed beyond noise, largest difference first.
 
-    A line below says how much was compared and is not claimed.
+    A line below counts the comparisons that are not claimed.
     """
     rows = comparison.table.to_dicts()
     whole = [row for row in rows if row["subject"] in ("step", "part")]
@@ -70,8 +70,8 @@ def comparison_tables(comparison: Comparison, *, markdown: bool = False) -> str:
     lines = _table(("mean step", *HEAD[1:]), whole, markdown=markdown)
     if claimed:
         head = ("where, per step", *HEAD[1:])
-        lines += ["", *_table(head, claimed[:MOST_PLACES], markdown=markdown)]
-    lines += ["", _rest(len(places) - len(claimed), len(claimed) - len(claimed[:MOST_PLACES]))]
+        lines += ["", *_table(head, claimed[:MOST_SUBJECTS], markdown=markdown)]
+    lines += ["", _rest(len(places) - len(claimed), len(claimed) - len(claimed[:MOST_SUBJECTS]))]
     return "\n".join(lines).rstrip()
 
 
@@ -101,7 +101,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _name(row: Row) -> str:
-    """Return what a row is about in words."""
+    """Return the subject of a row in words."""
     kind = str(row["kind"]).replace("_", " ")
     if row["subject"] == "actions":
         return f"{kind} of stage {row['stage']}"
@@ -113,14 +113,14 @@ def _name(row: Row) -> str:
 
 
 def _doubt(row: Row) -> str:
-    """Return why a difference is not claimed: it may be none, or none that is large enough to be named."""
+    """Return why a difference is not claimed: zero is within its interval, or it is too small to matter."""
     if row["is_claimed"]:
         return ""
-    return " (unsure)" if _is_sure(row) else " (noise)"
+    return " (uncertain)" if _is_sure(row) else " (noise)"
 
 
 def _is_sure(row: Row) -> bool:
-    """Tell whether the interval of a difference is on one side of zero."""
+    """Return whether zero is outside the interval of a difference."""
     return row["low_ns"] is not None and row["low_ns"] * row["high_ns"] > 0
 
 

@@ -18,9 +18,9 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def ledger_bars(explanation: Explanation, *, width: int = 80, ascii_only: bool = False) -> list[str]:
-    """Return one line per cause, and one for their sum: percent of the window, time per rank and step, a bar.
+    """Return one line per cause and one for their sum: percent of the window, time per rank and step, and a bar.
 
-    The longest bar fills the width, up to forty cells. A cause that takes idle time away has its sign and no bar.
+    The longest bar fills the width, at most 40 cells. A negative cause, which reduces idle time, has no bar.
     """
     fractions = explanation.idle_fractions()
     if not fractions:
@@ -29,10 +29,10 @@ def ledger_bars(explanation: Explanation, *, width: int = 80, ascii_only: bool =
     steps = explanation.ledger.ranks.select("step", "rank").n_unique() or 1
     names = {**{cause.column: cause.label for cause in CAUSES}, "idle_ns": "total idle"}
     rows = [
-        (word, percent_text(fractions[name]), duration_text(total[name] // steps))
-        for name, word in names.items()
+        (label, percent_text(fractions[name]), duration_text(total[name] // steps))
+        for name, label in names.items()
     ]
-    lines = aligned(("idle because of", "of window", "per rank and step"), rows, left={0})
+    lines = aligned(("cause of idle time", "of window", "per rank and step"), rows, left={0})
     cells = min(MOST_CELLS, max(FEWEST_CELLS, width - 2 - max(map(len, lines))))
     longest = max(fractions.values()) or 1.0
     bars = ["", *(_bar(fractions[name] / longest, cells, ascii_only=ascii_only) for name in names)]

@@ -1,10 +1,10 @@
-"""The report as Markdown, to be pasted into an issue or a pull request."""
+"""The report as Markdown, for an issue or a pull request."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stagescope.reports.stage_table import to_mean_text
+from stagescope.reports.stage_table import versus_mean_text
 from stagescope.reports.tables import percent_text
 from stagescope.reports.text import bubble_sentence
 from stagescope.vocabulary.causes import CAUSES
@@ -22,7 +22,7 @@ MOST_DIAGNOSTICS = 10
 
 
 def report_markdown(report: Report, clock_line: str | None = None) -> str:
-    """Return an explained report: verdict, clocks, causes of idle time, stages, findings, diagnostics."""
+    """Return a report as Markdown: verdict, clocks, causes of idle time, stages, findings, diagnostics."""
     verdict, explanation = report.verdict, report.explanation
     if verdict is None or explanation is None:
         return f"{bubble_sentence(report)}\n"
@@ -47,10 +47,10 @@ def _causes(explanation: Explanation) -> Iterator[str]:
     steps = explanation.ledger.ranks.select("step", "rank").n_unique() or 1
     names = {**{cause.column: cause.label for cause in CAUSES}, "idle_ns": "**total idle**"}
     rows = [
-        (word, percent_text(total[name] / total["window_ns"]), duration_text(total[name] // steps))
-        for name, word in names.items()
+        (label, percent_text(total[name] / total["window_ns"]), duration_text(total[name] // steps))
+        for name, label in names.items()
     ]
-    yield from _table(("idle because of", "of the window", "per rank and step"), rows)
+    yield from _table(("cause of idle time", "of the window", "per rank and step"), rows)
 
 
 def _stages(explanation: Explanation) -> Iterator[str]:
@@ -59,11 +59,15 @@ def _stages(explanation: Explanation) -> Iterator[str]:
         return
     times = ("forward_ns", "backward_ns", "weight_ns")
     rows = [
-        (str(row["stage"]), *(duration_text(row[name]) for name in times), to_mean_text(row["work_to_mean"]))
+        (
+            str(row["stage"]),
+            *(duration_text(row[name]) for name in times),
+            versus_mean_text(row["work_to_mean"]),
+        )
         for row in work.head(MOST_STAGES).to_dicts()
     ]
     yield from _table(
-        ("stage, per micro-batch", "forward", "backward", "weight gradient", "work to the mean"), rows
+        ("stage, per micro-batch", "forward", "backward", "weight gradient", "work vs. mean"), rows
     )
     if work.height > MOST_STAGES:
         hidden = work.height - MOST_STAGES
@@ -86,6 +90,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Return text that stays text: names of machines and files may hold anything."""
+    """Return text without Markdown or HTML: names of machines and files may contain anything."""
     shown = "".join(character if character.isprintable() else " " for character in text)
     return shown.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

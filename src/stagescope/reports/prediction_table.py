@@ -18,7 +18,7 @@ UNKNOWN = "?"
 
 
 def what_if_text(table: pl.DataFrame) -> str:
-    """Return a line per assumption, what the columns mean, and what single predictions rest on."""
+    """Return a table with a line per change, followed by the conditions and notes of single predictions."""
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
     for row in table.iter_rows(named=True):
@@ -34,10 +34,9 @@ def what_if_text(table: pl.DataFrame) -> str:
             )
         )
         spelled = row["change"] if name != row["change"] else ""
-        said = "; ".join(filter(None, (spelled, row["condition"], row["note"])))
-        if said:
-            told = f"{name}: {said}"
-            notes += wrap(told, PAGE_WIDTH, initial_indent=GAP, subsequent_indent=GAP * 2)
+        remarks = "; ".join(filter(None, (spelled, row["condition"], row["note"])))
+        if remarks:
+            notes += wrap(f"{name}: {remarks}", PAGE_WIDTH, initial_indent=GAP, subsequent_indent=GAP * 2)
     lines = list(aligned(("if", "step", "gain", "of measured", "by"), rows, left={0, 4}))
     return "\n".join([*lines, *([""] if notes else []), *notes])
 

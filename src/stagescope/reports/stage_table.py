@@ -1,4 +1,4 @@
-"""What one micro-batch costs on every stage, as a text table."""
+"""The cost of one micro-batch on every stage, as a text table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMES = ("forward_ns", "backward_ns", "weight_ns", "work_ns")
 
 
 def stage_lines(stage_work: pl.DataFrame) -> list[str]:
-    """Return the table STAGE_WORK as lines; of more than sixteen stages so many, evenly chosen."""
+    """Return the table STAGE_WORK as lines; of more than 16 stages, 16 evenly spaced ones."""
     if stage_work.is_empty():
         return []
     every = stage_work.to_dicts()
@@ -24,20 +24,24 @@ def stage_lines(stage_work: pl.DataFrame) -> list[str]:
     has_weight = any(row["weight_ns"] for row in every)
     times = [name for name in TIMES if has_weight or name != "weight_ns"]
     rows = [
-        (str(row["stage"]), *(duration_text(row[name]) for name in times), to_mean_text(row["work_to_mean"]))
+        (
+            str(row["stage"]),
+            *(duration_text(row[name]) for name in times),
+            versus_mean_text(row["work_to_mean"]),
+        )
         for row in shown
     ]
-    head = ("stage", *(name.removesuffix("_ns") for name in times), "to mean")
+    head = ("stage", *(name.removesuffix("_ns") for name in times), "vs. mean")
     lines = aligned(head, rows)
     if len(shown) < len(every):
         lines.append(f"{len(every) - len(shown)} stages not shown")
     return ["per micro-batch", *lines]
 
 
-def to_mean_text(work_to_mean: float | None) -> str:
-    """Return how far a stage's work is from the mean of all, nothing where that is not known; never minus zero.
+def versus_mean_text(work_to_mean: float | None) -> str:
+    """Return the difference of a stage's work from the mean of all stages, an empty text if it is unknown.
 
-    >>> to_mean_text(1.12)
+    >>> versus_mean_text(1.12)
     '+12.0 %'
     """
     return "" if work_to_mean is None else f"{round(100 * (work_to_mean - 1), 1) + 0.0:+.1f} %"

@@ -1,4 +1,4 @@
-"""The figures of a report as text tables: one row per step, one row per rank."""
+"""The times of a report as text tables, one row per step and one row per rank."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MOST_STEPS = 20
 WIDEST_STAGES = 15
 
 
-def figures_table(report: Report, *, width: int = 80, ascii_only: bool = False) -> str:
-    """Return the figures per step and per rank as two tables, no line wider than `width`.
+def step_and_rank_tables(report: Report, *, width: int = 80, ascii_only: bool = False) -> str:
+    """Return the times per step and per rank as two tables, no line wider than `width`.
 
-    Steps outside the totals are marked. Of more than 20 steps the first and the last ten are shown, of more
-    than 40 ranks forty evenly chosen ones; a line says how many are not.
+    Steps that are not in the totals are marked. Of more than 20 steps the first and last ten are shown, of more than
+    40 ranks 40 evenly spaced ones; a line counts the others.
     """
     lines = [*_step_lines(report.steps), "", *_rank_lines(report)]
     text = "\n".join(
@@ -85,7 +85,7 @@ def _rank_row(rank: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def percent_text(fraction: float | None) -> str:
-    """Return a fraction as percent with one decimal, or a dash where there is none.
+    """Return a fraction as percent with one decimal, or a dash for None.
 
     >>> percent_text(3 / 11), percent_text(None)
     ('27.3 %', '-')

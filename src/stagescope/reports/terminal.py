@@ -1,4 +1,4 @@
-"""The terminal chart: one step of a pipeline in a width of characters, one row per rank."""
+"""The terminal chart: one step of a pipeline in a given width of characters, one row per rank."""
 
 from __future__ import annotations
 
@@ -37,17 +37,20 @@ MOST_LINES_PER_RANK = 3
 LEAST_WIDTH = 32
 CELLS_PER_TICK = 9
 DARKER_FRACTION = 0.16
-"""Every other micro-batch is this much darker, so that touching actions of one kind can be told apart."""
+"""How much darker every other micro-batch is drawn, to distinguish adjacent actions of one kind."""
 
 BLOCK_CHARACTERS = " ▏▎▍▌▋▊▉█"
 RIGHT_CHARACTERS = "██▐▐▐▐▕▕ "
-"""Filled from the right, by eighths left empty: fonts have only these, and web logs break reversed video."""
+"""Cells filled from the right, by the number of empty eighths at the left.
+
+Unicode has only the half and the eighth of these; reversed video would be exact, but web logs do not show it.
+"""
 
 DIM = Style(dim=True)
 
 
 class Glyphs(NamedTuple):
-    """The characters that depend on what a terminal can show."""
+    """The characters that depend on the encoding of a terminal."""
 
     wait: str
     fill: str
@@ -63,7 +66,7 @@ ASCII = Glyphs(".", "-", "+", "-", "+", ", ", "...")
 
 
 class Look(NamedTuple):
-    """How a block looks: its kind, its model chunk, and whether it is the darker of two neighbors."""
+    """The look of a span: its kind, its model chunk, and whether it is the darker of two neighbors."""
 
     kind: str
     chunk: int
@@ -72,7 +75,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Screen:
-    """What the lines of one chart share: widths in characters, glyphs, whether color carries the kinds."""
+    """The settings that all lines of a chart share: width in characters, glyphs, and whether kinds are colors."""
 
     chart: StepChart
     width: int
@@ -81,25 +84,25 @@ class Screen:
 
     @property
     def label_width(self) -> int:
-        """Width of the rank labels with the blank after them."""
+        """Width of the rank labels, including the space after them."""
         return 1 + max(4, *(len(str(rank)) for rank in self.chart.ranks), 0)
 
     @property
     def cell_count(self) -> int:
-        """Cells of time in a line."""
+        """Number of time cells in a line."""
         return self.width - self.label_width
 
     @property
     def glyphs(self) -> Glyphs:
-        """Characters for this terminal."""
+        """The characters for this terminal."""
         return ASCII if self.ascii_only else UNICODE
 
     def cells(self, times_ns: pl.Series) -> NDArray[np.float64]:
-        """Return times as distances from the left edge in cells."""
+        """Return times as distances from the left edge, in cells."""
         return (times_ns.to_numpy() - self.chart.start_ns) * (self.cell_count / self.chart.length_ns)
 
     def style(self, look: Look) -> Style:
-        """Return ink on the color of a look; no style without color."""
+        """Return the text and background color of a look, an empty style without color."""
         color = self.fill(look)
         return Style(color=text_color(color), bgcolor=color) if self.color else Style.null()
 
@@ -117,11 +120,11 @@ def draw_step(
     ascii_only: bool = False,
     color: bool = True,
 ) -> Text:
-    """Return the chart of `step`, or of the typical step if none is named; no line is wider than `width`.
+    """Return the chart of `step`, or of the typical step if it is None; no line is wider than `width`.
 
-    With color, blocks are drawn to an eighth of a character and show micro-batch numbers; without, or with
-    ASCII alone, every block begins with the letter of its kind. Actions of one rank that overlap stand on lines
-    of their own. Widths below 32 are drawn as 32. Raises InputError when the step was not recorded.
+    With color, spans are drawn to an eighth of a character and show their micro-batch; without color, or with
+    `ascii_only`, every span begins with the letter of its kind. Overlapping actions of a rank are drawn on separate
+    lines. The least width is 32. Raises InputError if the step was not recorded.
     """
     screen = Screen(chart_step(timeline, step), max(width, LEAST_WIDTH), ascii_only, color)
     rows = evenly_chosen(len(screen.chart.ranks), MOST_RANKS)
@@ -133,7 +136,7 @@ def draw_step(
 
 
 def evenly_chosen(count: int, most: int) -> list[int]:
-    """Return the indexes 0 to count - 1, or `most` evenly spaced ones of them with the first and the last."""
+    """Return the indexes 0 to count - 1, or if that is more than `most`, evenly spaced ones from first to last."""
     return [int(index) for index in np.linspace(0, count - 1, min(count, most)).round()]
 
 
@@ -145,7 +148,7 @@ def _title(screen: Screen) -> Text:
 
 
 def _rank_lines(screen: Screen, rows: list[int]) -> Iterator[Text]:
-    """Yield the lines of every shown rank, under the heading of its section where ranks do not share a clock."""
+    """Yield the lines of every shown rank, under the heading of its section if ranks do not share a clock."""
     blocks = screen.chart.blocks.partition_by("row", as_dict=True)
     waits = screen.chart.waits.partition_by("row", as_dict=True)
     sections = list(screen.chart.sections)
@@ -166,7 +169,7 @@ def _rank_lines(screen: Screen, rows: list[int]) -> Iterator[Text]:
 
 
 def _section_line(screen: Screen, title: str) -> Text:
-    """Return a rule across the chart with a section's title in it."""
+    """Return a horizontal rule with the title of a section."""
     head = screen.glyphs.rule * 2 + " " + _shown(screen, title) + " "
     if cell_len(head) > screen.width:
         head = set_cell_size(head, screen.width - len(screen.glyphs.cut)) + screen.glyphs.cut
@@ -174,15 +177,15 @@ def _section_line(screen: Screen, title: str) -> Text:
 
 
 def _shown(screen: Screen, text: str) -> str:
-    """Return text as this terminal can show it."""
+    """Return text in the characters that this terminal can show."""
     text = "".join(character if character.isprintable() else "?" for character in text)
     return text.encode("ascii", "replace").decode() if screen.ascii_only else text
 
 
 def _lines_of_row(blocks: pl.DataFrame) -> list[pl.DataFrame]:
-    """Return a rank's blocks by line: one line per lane, one below for what runs beside the actions.
+    """Return the spans of a rank by line: one per lane, and one for spans that run concurrently with actions.
 
-    What runs beside a action for less than half of its time stands among the actions, without that part.
+    A span that overlaps actions for less than half of its time is drawn between them, without the overlapping part.
     """
     actions, strips = blocks.filter(~pl.col("strip")), blocks.filter("strip")
     reach_ns = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(actions["end_ns"].to_numpy())])
@@ -200,27 +203,27 @@ def _lines_of_row(blocks: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _is_wait(screen: Screen, waits: pl.DataFrame) -> NDArray[np.bool_]:
-    """Return which cells a receive blocked for at least half of their time."""
+    """Return which cells were blocked by a receive for at least half of their time."""
     edges = np.arange(screen.cell_count + 1, dtype=np.float64)
     return covered(screen.cells(waits["start_ns"]), screen.cells(waits["end_ns"]), edges) >= 0.5  # noqa: PLR2004
 
 
 def _line(screen: Screen, blocks: list[Block], frame: pl.DataFrame) -> tuple[Line, list[Look]]:
-    """Return the blocks of a line in cells, and their looks."""
+    """Return the spans of a line in cells, and their looks."""
     looks: dict[Look, int] = {}
-    look_of_block = []
+    look_of_span = []
     for block in blocks:
         look = Look(block.kind, block.shade, bool((block.microbatch or 0) % 2))
-        look_of_block.append(looks.setdefault(look, len(looks)))
+        look_of_span.append(looks.setdefault(look, len(looks)))
     kinds = [BY_NAME[look.kind].code for look in looks]
     start, end = screen.cells(frame["start_ns"]), screen.cells(frame["end_ns"])
-    return Line(start, end, np.array(look_of_block, dtype=np.int64), np.array(kinds, dtype=np.int64)), list(
+    return Line(start, end, np.array(look_of_span, dtype=np.int64), np.array(kinds, dtype=np.int64)), list(
         looks
     )
 
 
 def _draw_blocks(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]) -> Text:
-    """Return a line of colored blocks with micro-batch numbers where they fit."""
+    """Return a line of colored spans, with micro-batch numbers where they fit."""
     blocks = block_rows(frame)
     line, looks = _line(screen, blocks, frame)
     cells = split_cells(line, screen.cell_count)
@@ -229,10 +232,10 @@ def _draw_blocks(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]
         character, style = _block_character(screen, looks, (left, right, eighths))
         characters.append(screen.glyphs.wait if left == right == IDLE and is_wait[place] else character)
         styles.append(DIM if left == right == IDLE else style)
-    # Edges count as drawn, to the nearest eighth.
+    # A number is centered in the span as drawn: its edges are rounded to an eighth, as in split_cells.
     starts, ends = (np.round(edge * EIGHTHS) / EIGHTHS for edge in (line.start, line.end))
     for number in np.flatnonzero(np.floor(ends) - np.ceil(starts) >= 1):
-        look = int(line.look_of_block[number])
+        look = int(line.look_of_span[number])
         first, last = int(np.ceil(starts[number])), int(np.floor(ends[number]))
         text = str(blocks[number].microbatch if blocks[number].microbatch is not None else "")
         place = first + (last - first - len(text)) // 2
@@ -244,7 +247,7 @@ def _draw_blocks(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]
 
 
 def _block_character(screen: Screen, looks: list[Look], cell: tuple[int, int, int]) -> tuple[str, Style]:
-    """Return the character and style of one cell, given as left look, right look and where they meet."""
+    """Return the character and style of one cell, given as left look, right look and the eighths of the left one."""
     left, right, eighths = cell
     if left == right == IDLE:
         return " ", Style.null()
@@ -258,7 +261,7 @@ def _block_character(screen: Screen, looks: list[Look], cell: tuple[int, int, in
 
 
 def _draw_letters(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]) -> Text:
-    """Return a line in which every block begins with the letter of its kind."""
+    """Return a line in which every span begins with the letter of its kind."""
     blocks = block_rows(frame)
     line, looks = _line(screen, blocks, frame)
     owner = owners(line, screen.cell_count)
@@ -272,7 +275,7 @@ def _draw_letters(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_
             text = letter if block.microbatch is None else f"{letter}{block.microbatch}"
             text = text if len(text) <= length else letter
             characters[first:last] = text.ljust(length, screen.glyphs.fill)
-            styles[first:last] = [screen.style(looks[line.look_of_block[owner[first]]])] * length
+            styles[first:last] = [screen.style(looks[line.look_of_span[owner[first]]])] * length
     return _styled(characters, styles)
 
 
@@ -285,7 +288,7 @@ def _styled(characters: list[str], styles: list[Style]) -> Text:
 
 
 def _axis_lines(screen: Screen) -> Iterator[Text]:
-    """Yield the axis and its times; the unit stands with the zero."""
+    """Yield the axis and its times; the unit follows the zero."""
     axis = chart_axis(screen.chart, most=max(1, screen.cell_count // CELLS_PER_TICK))
     rule = [screen.glyphs.rule] * screen.cell_count
     texts = [" "] * screen.width
@@ -307,11 +310,11 @@ def _axis_lines(screen: Screen) -> Iterator[Text]:
 
 
 def _legend_lines(screen: Screen) -> Iterator[Text]:
-    """Yield what the colors, letters and dots mean, as many entries per line as fit."""
+    """Yield the legend of colors, letters and dots, with as many entries per line as fit."""
     present = set(screen.chart.blocks["kind"].unique())
     entries = [_legend_entry(screen, kind.name) for kind in KINDS if kind.name in present]
     if screen.chart.waits.height:
-        entries.append(Text(f"{screen.glyphs.wait} waits for a transfer"))
+        entries.append(Text(f"{screen.glyphs.wait} waiting for a transfer"))
     if screen.chart.chunk_count > 1 and screen.color:
         entries.append(Text(f"dark to light: chunks 0 to {screen.chart.chunk_count - 1}"))
     line = Text()
@@ -327,17 +330,17 @@ def _legend_lines(screen: Screen) -> Iterator[Text]:
 def _legend_entry(screen: Screen, kind: str) -> Text:
     letters = screen.ascii_only or not screen.color
     mark = BY_NAME[kind].letter if letters else "  "
-    words = " " + kind.replace("_", " ")
-    return Text().append(mark, screen.style(Look(kind, 0, darker=False))).append(words)
+    label = " " + kind.replace("_", " ")
+    return Text().append(mark, screen.style(Look(kind, 0, darker=False))).append(label)
 
 
 def _notes(screen: Screen, rows: list[int]) -> Iterator[str]:
-    """Yield what the chart cannot show."""
+    """Yield what the chart does not show."""
     chart = screen.chart
     if chart.blocks.is_empty():
         yield "no actions recorded"
     if chart.sections:
-        yield "0 is the start of the step on each clock; only times on one clock can be compared"
+        yield "0 is the start of the step on each clock; compare only times of ranks in one section"
     hidden = len(chart.ranks) - len(rows)
     if hidden:
         yield f"{counted(hidden, 'rank')} not shown"
@@ -346,7 +349,7 @@ def _notes(screen: Screen, rows: list[int]) -> Iterator[str]:
         (length_ns * screen.cell_count < chart.length_ns) & pl.col("row").is_in(rows)
     ).height
     if narrow:
-        yield f"{counted(narrow, 'block')} narrower than a character"
+        yield f"{counted(narrow, 'span')} narrower than a character"
     crowded = chart.blocks.filter(pl.col("lane") >= MOST_LINES_PER_RANK).height
     if crowded:
-        yield f"{counted(crowded, 'overlapping block')} not shown"
+        yield f"{counted(crowded, 'overlapping span')} not shown"

@@ -1,4 +1,4 @@
-"""The report as one screen of text: the verdict, the ledger as bars, the stages, what else is sure."""
+"""The report as one screen of text: verdict, bubble, causes of idle time as bars, stages, findings."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def report_text(
     report: Report, clock_line: str | None = None, *, width: int = 80, ascii_only: bool = False
 ) -> str:
-    """Return the screen, no line wider than `width`; ASCII alone where the terminal can show no more.
+    """Return the screen, no line wider than `width`; with `ascii_only` it has only ASCII characters.
 
-    The report has to be an explained one. `clock_line` says how well the machines were put on one clock. Diagnostics
-    are not part of it.
+    The report must have an explanation. `clock_line` describes how well the clocks were aligned. Diagnostics are not
+    part of the screen.
     """
     lines = [line.rstrip() for line in _lines(report, clock_line, width, ascii_only=ascii_only)]
     text = "\n".join(set_cell_size(line, width) if cell_len(line) > width else line for line in lines)
@@ -57,7 +57,7 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
 
 
 def bubble_sentence(report: Report) -> str:
-    """Return in one sentence how large the bubble is, of what, and which rank has most of it."""
+    """Return one sentence: the bubble, its denominator, and the rank with the largest bubble."""
     bubble = report.bubble
     if bubble.fraction is None or report.ranks.is_empty():
         return f"{nothing_measured(report)}, so there is no bubble to measure."
@@ -66,9 +66,13 @@ def bubble_sentence(report: Report) -> str:
     idle_ns = int(report.ranks["idle_ns"].sum()) // (len(report.ranks) * steps)
     most, fraction = max(bubble.per_rank.items(), key=lambda each: each[1])
     percent = percent_text(fraction)
-    alike = all(percent_text(each) == percent for each in bubble.per_rank.values())
+    is_uniform = all(percent_text(each) == percent for each in bubble.per_rank.values())
     return (
         f"The bubble is {percent_text(bubble.fraction)} of the pipeline window over {over}: "
-        f"on average a rank was idle for {duration_text(idle_ns)} per step, "
-        + ("all ranks alike." if alike else f"rank {most} most of all: {percent} of its window.")
+        f"on average a rank was idle for {duration_text(idle_ns)} per step; "
+        + (
+            "all ranks have the same."
+            if is_uniform
+            else f"rank {most} has the largest bubble, {percent} of its window."
+        )
     )

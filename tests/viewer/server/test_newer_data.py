@@ -72,9 +72,9 @@ def record_steps(folder, count):
 
 def growing(folder):
     """Return the run in a folder, as `stagescope open` looks at it."""
-    stamp = workflow.view_stamp(folder)
+    stamp = workflow.files_state(folder)
     return LiveRun(
-        Opener(partial(workflow.view_stamp, folder), partial(workflow.view_run, folder)),
+        Opener(partial(workflow.files_state, folder), partial(workflow.view_run, folder)),
         workflow.view_run(folder),
         stamp,
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from stagescope.ingest.coordinate_inference import infer_coordinates
 from stagescope.ingest.ascend.pipeline_info import BACKWARD, FORWARD, OVERLAP
+from stagescope.ingest.coordinate_inference import infer_coordinates
 from stagescope.model import SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform

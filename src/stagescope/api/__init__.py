@@ -1,0 +1,58 @@
+"""The Python API: read, analyze, compare, what_if, simulate, export and open.
+
+Every command is a thin layer over these functions. `stagescope` exports the names that most users need; the
+others are for programs that need what a single command does.
+"""
+
+from stagescope.api.analyses import (
+    EqualStages,
+    FreeTransfers,
+    OtherSchedule,
+    Slower,
+    analyze,
+    compare,
+    comparison_json,
+    report_json,
+    sorted_diagnostics,
+    what_if,
+    what_if_json,
+)
+from stagescope.api.formats import ALIASES, READERS, WRITERS, writer_for
+from stagescope.api.reading import RunFacts, align_timeline, clock_report, read, read_paddle_logs
+from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
+from stagescope.api.simulation import SimulatedStep, simulate
+from stagescope.api.writing import export, export_comparison, export_paddle_profile, write
+
+__all__ = [
+    "ALIASES",
+    "READERS",
+    "WRITERS",
+    "EqualStages",
+    "FreeTransfers",
+    "OtherSchedule",
+    "RunFacts",
+    "SimulatedStep",
+    "Slower",
+    "Viewer",
+    "align_timeline",
+    "analyze",
+    "clock_report",
+    "compare",
+    "comparison_json",
+    "export",
+    "export_comparison",
+    "export_paddle_profile",
+    "files_state",
+    "open",
+    "prepare_viewer",
+    "read",
+    "read_paddle_logs",
+    "report_json",
+    "simulate",
+    "sorted_diagnostics",
+    "view_run",
+    "what_if",
+    "what_if_json",
+    "write",
+    "writer_for",
+]

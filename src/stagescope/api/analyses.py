@@ -1,0 +1,112 @@
+"""Analyze one run, compare two, and predict the step time of changes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from stagescope.analysis import build_explained_report, build_report, errors_first, to_json
+from stagescope.analysis.completeness.unaligned import keep_aligned_pipelines
+from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.prediction.changes import (
+    EqualStages,
+    FreeTransfers,
+    OtherSchedule,
+    Slower,
+    combinations_of,
+)
+from stagescope.analysis.prediction.what_if import predict_steps
+from stagescope.analysis.statistics.comparison import compare_totals
+from stagescope.analysis.statistics.comparison_json import comparison_json
+from stagescope.clocks import report_json as clocks_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagescope.analysis import Report
+    from stagescope.analysis.prediction.changes import Change, Combination
+    from stagescope.analysis.prediction.what_if import WhatIf
+    from stagescope.analysis.statistics.comparison import Comparison
+    from stagescope.clocks import ClockReport
+    from stagescope.model import Timeline
+    from stagescope.model.diagnostics import Diagnostic
+
+__all__ = [
+    "EqualStages",
+    "FreeTransfers",
+    "OtherSchedule",
+    "Slower",
+    "analyze",
+    "compare",
+    "comparison_json",
+    "report_json",
+    "sorted_diagnostics",
+    "what_if",
+    "what_if_json",
+]
+
+
+def analyze(timeline: Timeline, *, explain: bool = True) -> Report:
+    """Return the Report of a timeline: where the time went, why, and what would reduce the step time.
+
+    With `explain=False` the report has only the times per step and rank, without causes, verdict and improvements,
+    and takes less time to compute.
+
+    >>> from stagescope.model import empty_timeline
+    >>> report = analyze(empty_timeline())
+    >>> report.steps.height, report.bubble.fraction, report.verdict.findings
+    (0, None, ())
+    """
+    return build_explained_report(timeline) if explain else build_report(timeline)
+
+
+def compare(before: Timeline, after: Timeline) -> Comparison:
+    """Return how run `after` differs from run `before`, and which differences exceed the noise of the steps.
+
+    Only steps in the totals of the two reports are compared; diagnostics name the others.
+
+    >>> from stagescope.model import empty_timeline
+    >>> compare(empty_timeline(), empty_timeline()).table.height
+    0
+    """
+    return compare_totals(keep_aligned_pipelines(before), keep_aligned_pipelines(after))
+
+
+def what_if(timeline: Timeline, changes: Change | Sequence[Change | Combination]) -> WhatIf:
+    """Return the predicted step time for each change.
+
+    `changes` is one change (Slower, EqualStages, FreeTransfers or OtherSchedule), or several of them, each predicted
+    separately; the changes of a tuple in a list are made together. Only steps in the totals of the report count.
+
+    Raises TypeError for anything that is not a change, and ScheduleError for an unknown schedule or one that does not
+    support the recorded numbers of ranks and micro-batches.
+
+    >>> from stagescope.api import EqualStages, FreeTransfers, simulate
+    >>> run = simulate("1f1b", ranks=2, microbatches=4).timeline
+    >>> what_if(run, [EqualStages(), (EqualStages(), FreeTransfers())]).table["change"].to_list()
+    ['all stages equal', 'all stages equal; transfers take no time']
+    """
+    combinations = combinations_of(changes)
+    actions = find_actions(keep_aligned_pipelines(timeline))
+    steps = build_report(timeline).bubble.steps
+    predicted = predict_steps(actions, combinations, steps)
+    return predicted._replace(diagnostics=(*actions.diagnostics, *predicted.diagnostics))
+
+
+def sorted_diagnostics(timeline: Timeline) -> list[Diagnostic]:
+    """Return the diagnostics of a timeline, errors first, then warnings, then information."""
+    return list(errors_first(timeline.diagnostics))
+
+
+def report_json(report: Report, clocks: ClockReport | None = None) -> dict[str, Any]:
+    """Return a report as plain data for JSON (docs/report.md), with `clocks` if there are several machines."""
+    return to_json(report, None if clocks is None else clocks_json(clocks))
+
+
+def what_if_json(predicted: WhatIf) -> dict[str, Any]:
+    """Return predictions as plain data for JSON: times in nanoseconds, fractions from 0 to 1."""
+    return {
+        "schema": 1,
+        "predictions": predicted.table.to_dicts(),
+        "diagnostics": [asdict(row) for row in predicted.diagnostics],
+    }

@@ -1,0 +1,76 @@
+"""The input and output formats that stagescope has built in: one tuple of readers, one of writers.
+
+A format is added to stagescope by one line here; its reader or writer knows nothing of the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.exporters import Writer, chrome, tables
+from stagescope.exporters.perfetto import pftrace
+from stagescope.exporters.pictures import png, svg
+from stagescope.ingest.ascend import reader as ascend
+from stagescope.ingest.chrome import reader as chrome_pattern
+from stagescope.ingest.kineto import reader as kineto
+from stagescope.ingest.nsight import reader as nsight
+from stagescope.ingest.paddle import fleet_reader as paddle_fleet
+from stagescope.ingest.paddle import log_reader as paddle_log
+from stagescope.ingest.paddle import profiler_reader as paddle_profiler
+from stagescope.ingest.primus import reader as primus
+from stagescope.ingest.recording import reader as recording
+from stagescope.ingest.table import reader as table
+from stagescope.viewer import page
+from stagescope.vocabulary.errors import OutputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stagescope.ingest import Reader
+
+READERS: tuple[Reader, ...] = (
+    recording.READER,
+    ascend.READER,
+    nsight.READER,
+    table.PARQUET,
+    paddle_fleet.READER,
+    paddle_profiler.READER,
+    primus.READER,
+    kineto.READER,
+    chrome_pattern.READER,
+    table.CSV,
+    paddle_log.READER,
+)
+"""The built-in readers, in the order in which they are asked whether they recognize a file.
+
+Formats with a signature in their first bytes come first. The reader of Paddle's logs is last, because it may have
+to search a whole file for a line that it recognizes.
+"""
+
+WRITERS: tuple[Writer, ...] = (
+    chrome.WRITER,
+    pftrace.WRITER,
+    svg.WRITER,
+    png.WRITER,
+    page.WRITER,
+    tables.CSV,
+    tables.PARQUET,
+)
+"""The built-in export formats."""
+
+ALIASES = {"perfetto": "pftrace"}
+"""Alternative names of export formats."""
+
+
+def writer_for(path: Path, format_name: str | None) -> Writer:
+    """Return the writer named `format_name`, or if that is None the one for the suffix of `path`.
+
+    Raises OutputError for an unknown format.
+    """
+    for writer in WRITERS:
+        if format_name is None and path.suffix.lower() == writer.suffix:
+            return writer
+        if format_name is not None and ALIASES.get(format_name, format_name) == writer.name:
+            return writer
+    known = (writer.name for writer in WRITERS)
+    raise OutputError.unknown_format(path.suffix if format_name is None else format_name, known)

@@ -1,0 +1,174 @@
+"""Read recordings and traces into one Timeline, with the clocks of all machines aligned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from stagescope.api.formats import READERS
+from stagescope.clocks import ClockReport, align_clocks
+from stagescope.ingest import Inputs, find_inputs, read_inputs
+from stagescope.ingest.layout import Layout
+from stagescope.ingest.merge import WALL_CLOCK_CODE, merge_timelines
+from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
+from stagescope.ingest.reader import ReadOptions
+from stagescope.ingest.registry import load_registry
+from stagescope.ingest.schedule_names import with_schedule
+from stagescope.ingest.stages import place_stages
+from stagescope.vocabulary.parallel import DEFAULT_ORDER, DIMENSIONS
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import Unpack
+
+    from stagescope.model import Timeline
+
+LAYOUT_KEYWORDS = (*DIMENSIONS, "order")
+
+
+class RunFacts(TypedDict, total=False):
+    """The keywords of `read` that supply what the files of a run may not contain."""
+
+    pp: int | None
+    tp: int | None
+    dp: int | None
+    cp: int | None
+    order: str
+    schedule: str | None
+    microbatches: int | None
+    pattern: str | None
+
+
+def read(
+    *paths: str | os.PathLike[str],
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
+    order: str = DEFAULT_ORDER,
+    schedule: str | None = None,
+    microbatches: int | None = None,
+    pattern: str | None = None,
+    align: bool = True,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> Timeline:
+    r"""Return the Timeline of one run, read from recordings, traces of other tools or span tables.
+
+    `paths` are files and directories; a directory is searched recursively. The content of a file determines its
+    format. The keywords supply what the files do not contain:
+
+    pp, tp, dp, cp
+        Sizes of pipeline, tensor, data and context parallelism.
+    order
+        How ranks are numbered, the fastest dimension first, as in Megatron-LM.
+    schedule, microbatches
+        Name of the pipeline schedule that ran, and micro-batches per step and pipeline.
+    pattern
+        How a Chrome trace names its actions, such as ``"{kind}_{microbatch}"`` (docs/reading.md).
+    align
+        Align the clocks of all machines to the clock of the first one. `timeline.alignment` describes the result and
+        `timeline.clocks` has the guaranteed bound of each clock. With False, timestamps stay as recorded, on the
+        wall clock of each machine.
+    on_progress
+        Called with the number of files read so far and the number of all files, first with 0.
+
+    Problems that leave the rest of the data usable are rows of `timeline.diagnostics`; `timeline.is_partial` is True
+    if data are known to be missing.
+
+    Raises InputError if a path does not exist or has an unknown format, or if two files contain the same rank;
+    TableError if a CSV or Parquet file is not a spans table; TypeError and ValueError for a wrong keyword.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = pathlib.Path(folder, "spans.csv")
+    ...     _ = table.write_text("rank,lane,kind,start_ns,end_ns\n0,compute,forward,0,5\n")
+    ...     timeline = read(table)
+    >>> timeline.spans.height, timeline.is_partial
+    (1, False)
+    """
+    options = read_options(
+        pp=pp, tp=tp, dp=dp, cp=cp, order=order,
+        schedule=schedule, microbatches=microbatches, pattern=pattern,
+    )  # fmt: skip
+    inputs = inputs_of(paths)
+    if on_progress is not None:
+        options = replace(options, on_read=_counter(inputs.file_count, on_progress))
+    timeline = read_inputs(inputs, options)
+    return align_timeline(timeline) if align else timeline
+
+
+def inputs_of(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
+    """Return the files that `paths` name or contain, by reader. Raises InputError as `read` does."""
+    if not paths:
+        raise TypeError("expected at least one path of a recording or trace")
+    return find_inputs(paths, load_registry(READERS))
+
+
+def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
+    """Return validated facts as the options that readers take. Raises TypeError and ValueError."""
+    for name in (*DIMENSIONS, "microbatches"):
+        _check_count(name, facts.get(name))
+    layout: dict[str, Any] = {name: facts[name] for name in LAYOUT_KEYWORDS if name in facts}  # type: ignore[literal-required]  # the names are keys of RunFacts
+    return ReadOptions(
+        Layout(**layout), facts.get("schedule"), facts.get("microbatches"), facts.get("pattern")
+    )
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def _counter(file_count: int, on_progress: Callable[[int, int], object]) -> Callable[[Path], object]:
+    """Return a callback for readers that counts files and reports each to `on_progress`."""
+    done = 0
+    on_progress(0, file_count)
+
+    def count(_path: Path) -> None:
+        nonlocal done
+        done += 1
+        on_progress(done, file_count)
+
+    return count
+
+
+def align_timeline(timeline: Timeline) -> Timeline:
+    """Return a timeline that was read with `align=False` with the clocks of its machines aligned.
+
+    `alignment` of the result describes how; it contains no machine if all ranks share one clock.
+    """
+    # The diagnostic that timestamps are on wall clocks no longer holds; alignment adds its own findings instead.
+    diagnostics = timeline.diagnostics
+    still_valid = diagnostics["code"].ne_missing(WALL_CLOCK_CODE)
+    return align_clocks(replace(timeline, diagnostics=diagnostics.filter(still_valid))).timeline
+
+
+def clock_report(timeline: Timeline) -> ClockReport:
+    """Return `timeline.alignment`, or an empty report for a timeline that was not aligned."""
+    found = timeline.alignment
+    return found if isinstance(found, ClockReport) else ClockReport(())
+
+
+def read_paddle_logs(
+    log_dir: str | os.PathLike[str],
+    devices: Sequence[int] | None = None,
+    *,
+    multi_machine: bool = False,
+    **facts: Unpack[RunFacts],
+) -> Timeline:
+    """Return the Timeline of the worker logs of Paddle in a directory, with timestamps as logged.
+
+    `devices` selects logs by their number; None reads all. With `multi_machine`, each subdirectory with logs is one
+    machine. `facts` are keywords of `read`. Raises InputError if there are no logs, or none has a line of an action.
+    """
+    logs = find_worker_logs(Path(log_dir), devices, multi_machine=multi_machine)
+    options = read_options(**facts)
+    timeline = merge_timelines([read_worker_logs(logs, options)], options.layout.rank_count)
+    return place_stages(with_schedule(timeline, options.schedule), options.layout)

@@ -1,0 +1,139 @@
+"""Write a run as a picture, a trace for a viewer, a table, a page, or a file of another project's tool."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stagescope.api.formats import WRITERS, writer_for
+from stagescope.exporters.other_tools.paddle_profile import WRITERS as PADDLE_WRITERS
+from stagescope.exporters.pictures.figure import Figure, Size
+from stagescope.exporters.save import save
+from stagescope.viewer import page
+from stagescope.viewer.analysis_data import gather_compared_extras, gather_extras, gather_layers
+from stagescope.vocabulary.errors import InputError, OutputError, UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    from stagescope.analysis.statistics.comparison import Comparison
+    from stagescope.exporters import Written
+    from stagescope.exporters.layers import AnalysisLayers
+    from stagescope.model import Timeline
+
+
+def export(
+    run: Timeline,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 - the name that pandas and the command line use
+    step: int | None = None,
+    ranks: Iterable[int] | None = None,
+    size: tuple[int, int | None] | None = None,
+    force: bool = False,
+) -> Written:
+    """Return what was written to `path`: its size, and slices, flows and tracks as a consumer of the file counts them.
+
+    `format` is chrome, pftrace (or perfetto), svg, png, html, csv or parquet; by default the suffix of `path` decides.
+    `step` restricts the output to one step. `ranks` and `size` (width and height in pixels; with a height of None, as
+    high as needed) are for svg and png.
+
+    Raises InputError if the step or a rank was not recorded; UsageError for `ranks` or `size` with another format and
+    for a size that is too small; OutputError for an unknown format, for an existing file unless `force` is set, and
+    if the file cannot be written. A failure leaves no incomplete file behind.
+
+    >>> import tempfile
+    >>> from stagescope.model import empty_timeline
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(empty_timeline(), f"{folder}/spans.csv").slice_count
+    0
+    """
+    if ranks is not None or size is not None:
+        figure = Figure(step, tuple(ranks or ()), None if size is None else Size(*size))
+        return _export_figure(run, Path(path), figure, format_name=format, force=force)
+    if step is not None:
+        run = _only_step(run, step)
+    is_picture = writer_for(Path(path), format).with_figure is not None
+    gather = gather_layers if is_picture else gather_extras
+    return write(run, path, format=format, extras=lambda: gather(run), force=force)
+
+
+def _export_figure(
+    timeline: Timeline, path: Path, figure: Figure, *, format_name: str | None, force: bool
+) -> Written:
+    """Write a picture of one step, with the size and ranks of `figure`."""
+    writer = writer_for(path, format_name)
+    if writer.with_figure is None:
+        pictures = (each.name for each in WRITERS if each.with_figure is not None)
+        raise UsageError.no_figure(writer.name, pictures)
+    figure = replace(figure, extras=gather_layers(timeline, figure.step))
+    return save(timeline, path, writer.with_figure(figure), force=force)
+
+
+def _only_step(timeline: Timeline, step: int) -> Timeline:
+    chosen = timeline.only_step(step)
+    if chosen.spans.is_empty():
+        raise InputError.no_step(step, timeline.spans["step"].drop_nulls().unique())
+    return chosen
+
+
+def export_comparison(
+    comparison: Comparison,
+    before: Timeline,
+    after: Timeline,
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+) -> Written:
+    """Return what was written to `path`: a page of the run `after` that opens compared with the run `before`.
+
+    `comparison` is the result of `compare` for the two runs; the page contains its sentences. Raises OutputError as
+    `export` does.
+    """
+
+    def write_both(timeline: Timeline, target: Path) -> Written:
+        return page.write_html(timeline, target, gather_compared_extras(timeline, comparison), other=before)
+
+    return save(after, Path(path), replace(page.WRITER, write=write_both), force=force)
+
+
+def export_paddle_profile(timeline: Timeline, directory: str | os.PathLike[str]) -> list[Written]:
+    """Return the two files written to `directory`, with the names and content that Paddle's own script gives them.
+
+    Existing files are replaced. Raises OutputError if the directory cannot be created or written to.
+    """
+    place = Path(directory)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise OutputError.cannot_write(place, reason) from None
+    return [save(timeline, place / name, writer, force=True) for name, writer in PADDLE_WRITERS.items()]
+
+
+def write(
+    timeline: Timeline,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 - as in export
+    extras: Callable[[], AnalysisLayers] | None = None,
+    force: bool = False,
+) -> Written:
+    """Return what was written to `path`: the timeline, and if `extras` is given what analysis found.
+
+    `extras` is called only for a format that shows any of it, and only if the file can be written. Everything else is
+    as in `export`.
+
+    >>> from stagescope.model import empty_timeline
+    >>> try:
+    ...     write(empty_timeline(), "run.docx")
+    ... except OutputError as error:
+    ...     print(type(error).__name__)
+    OutputError
+    """
+    target = Path(path)
+    writer = writer_for(target, format)
+    if extras is not None and writer.with_extras is not None and (force or not target.exists()):
+        writer = writer.with_extras(extras())
+    return save(timeline, target, writer, force=force)
