@@ -40,31 +40,22 @@ CODES: tuple[Code, ...] = (
     Code("actions.none", "A source has no action of a pipeline."),
     Code("actions.numbered_by_count", "Actions are numbered by counting, because no schedule is known."),
     Code("actions.on_host", "Actions have no device kernel in the source and are shown at the host's times."),
-<<<<<<< HEAD
     Code("actions.outside_steps", "Actions started outside every recorded step."),
     Code(
         "actions.unidentified", "No schedule matches the order of the actions, and counting them is not safe."
     ),
-    Code("actions.with_loss", "Forwards include their loss, because no operator marks where it begins."),
-    Code("ascend.older_profile", "An older profile of the same rank was ignored."),
-=======
     Code("actions.unplaced", "Actions have no step, stage or micro-batch and are not analyzed."),
     Code("actions.with_loss", "Forwards include their loss, because no operator marks where it begins."),
     Code("actions.zero_length", "Actions have no duration and are not compared with others."),
->>>>>>> 578f1ab (Describe the analysis in plain English, and give its diagnostics codes)
+    Code("ascend.older_profile", "An older profile of the same rank was ignored."),
     Code("backwards.unmatched", "Backwards without a forward in the source were dropped."),
     Code("clock.adjusted", "A machine's clock was set during the run."),
     Code("clock.aligned", "How well the clocks of all machines were aligned."),
     Code(
-<<<<<<< HEAD
         "clock.assumed_shared", "The machines are not recorded, so all ranks are assumed to share one clock."
     ),
     Code("clock.contradictory", "Times contradict another clock of the same file: a clock was adjusted."),
-=======
-        "clock.causality", "Actions started before their input was computed, beyond the stated clock error."
-    ),
     Code("clock.error_unknown", "The offset between clocks has an unknown error, which limits a comparison."),
->>>>>>> 578f1ab (Describe the analysis in plain English, and give its diagnostics codes)
     Code(
         "clock.inconsistent",
         "The observations of two clocks contradict each other, so the two were not compared.",
@@ -102,13 +93,10 @@ CODES: tuple[Code, ...] = (
     Code("events.damaged", "Events of a trace are truncated or damaged and were omitted."),
     Code("events.dropped", "Events of a trace could not be read and were dropped."),
     Code("events.out_of_range", "Events with an impossible timestamp were dropped."),
-<<<<<<< HEAD
     Code("file.damaged", "A file is damaged; the part after the damage is missing."),
     Code("file.unreadable", "A file could not be read and was left out."),
-=======
     Code("ideal.extra_actions", "Actions are not part of the recognized or declared schedule."),
     Code("ideal.unknown", "No ideal schedule is known to compare the run with."),
->>>>>>> 578f1ab (Describe the analysis in plain English, and give its diagnostics codes)
     Code("input.not_read", "A file or format that was found in a directory could not be read."),
     Code("input.other_run", "Files that belong to another run were not read."),
     Code("input.truncated", "A file ends early; everything before the cut was read."),
@@ -127,7 +115,6 @@ CODES: tuple[Code, ...] = (
         "Kernels of actions ran on other streams than the action's own and are not shown.",
     ),
     Code("kernels.unlaunched", "Kernels without a recorded launch belong to no action."),
-<<<<<<< HEAD
     Code("launches.several", "Several launches are appended to the same files."),
     Code("layout.changed", "The pipeline layout changed between the launches in one file."),
     Code("layout.inferred", "Pipeline ranks are inferred from the times."),
@@ -135,17 +122,15 @@ CODES: tuple[Code, ...] = (
     Code("layout.unknown", "The pipeline layout is neither recorded nor determined by the times."),
     Code("layout.unknown_order", "The recorded pipeline groups match no known order of ranks."),
     Code("lines.damaged", "Lines are truncated or overwritten and were omitted."),
+    Code(
+        "links.early_send",
+        "Messages were sent before the receive was posted and are excluded from link statistics.",
+    ),
     Code("marks.nested", "Marks of actions inside the mark of another action were omitted."),
     Code("marks.none", "A profile has no mark of a forward or backward with a task on the device."),
     Code("marks.surplus", "Marks that the schedule does not have."),
     Code("marks.unrecognized", "Marks that are not pipeline actions were ignored."),
     Code("marks.without_task", "Marks of actions without a task on the device were omitted."),
-=======
-    Code(
-        "links.early_send",
-        "Messages were sent before the receive was posted and are excluded from link statistics.",
-    ),
->>>>>>> 578f1ab (Describe the analysis in plain English, and give its diagnostics codes)
     Code("memory.reserved", "The most memory that the framework reserved, per rank."),
     Code("messages.missing_receive", "Messages between actions without a certain receive."),
     Code("messages.missing_send", "Messages between actions without a certain send."),
@@ -173,12 +158,9 @@ CODES: tuple[Code, ...] = (
     Code("ranks.missing_step", "A rank has no action in a step that its pipeline recorded."),
     Code("ranks.no_actions", "Ranks have no forward or backward action."),
     Code("reader.unusable", "A reader that another package registered cannot be used."),
-<<<<<<< HEAD
-    Code("schedule.mismatch", "Steps differ too much from the schedule to number their actions."),
-=======
     Code("replicas.none", "No data-parallel replicas run the same stages, so stragglers cannot be measured."),
     Code("samples.too_few", "There are too few steps and micro-batches for statistics."),
->>>>>>> 578f1ab (Describe the analysis in plain English, and give its diagnostics codes)
+    Code("schedule.mismatch", "Steps differ too much from the schedule to number their actions."),
     Code("schedule.unknown", "The caller named a schedule that stagescope does not know."),
     Code("spans.reversed", "Spans that end before they start were dropped."),
     Code("stages.contradicted", "The caller's layout contradicts the coordinates that the files state."),
@@ -199,15 +181,12 @@ CODES: tuple[Code, ...] = (
         "Transfers were launched outside of any range, so their direction is unknown.",
     ),
     Code("transfers.not_1f1b", "Transfers match no whole step of 1F1B between two marks."),
-<<<<<<< HEAD
+    Code("transfers.not_recorded", "Transfers between ranks were not recorded and count as taking no time."),
     Code(
         "transfers.overlapped_order",
         "Messages of overlapped actions are identified by the order in which they are sent.",
     ),
     Code("transfers.unmatched", "Transfers match several messages, or none."),
-=======
-    Code("transfers.not_recorded", "Transfers between ranks were not recorded and count as taking no time."),
->>>>>>> 578f1ab (Describe the analysis in plain English, and give its diagnostics codes)
     Code("transfers.without_action", "Transfers that belong to no action were dropped."),
     Code("transfers.without_times", "Transfers have no times and were omitted."),
     Code(UNCODED, "A diagnostic without a code of its own, as third-party readers make."),
