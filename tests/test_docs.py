@@ -185,7 +185,7 @@ def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     Path("recording").mkdir()
     Path("recording", "spans.csv").write_text(spans, encoding="utf-8")
     exec(compile(example, "README.md", "exec"), {})  # noqa: S102 - our own document
-    assert capsys.readouterr().out == "0 (0,) 0.5\n"
+    assert capsys.readouterr().out == "0 [0] 0.5\n"
     assert Path("run.pftrace").stat().st_size > 0
 
 

@@ -87,7 +87,8 @@ def measure_overlap(
     )
     return (
         bubbles.with_columns(
-            **_figures("transfer", windows, timed, busy), **_figures("reduce", until_next, reductions, busy)
+            **_communication("transfer", windows, timed, busy),
+            **_communication("reduce", until_next, reductions, busy),
         )
         .join(counts, on=["step", "rank"], how="left", maintain_order="left")
         .with_columns(pl.col("messages", "timed_messages").fill_null(0))
@@ -114,7 +115,7 @@ def _start_of_next_window() -> pl.Expr:
     return pl.max_horizontal("window_end_ns", next_ns).alias("window_end_ns")
 
 
-def _figures(
+def _communication(
     name: str, windows: pl.DataFrame, communication: pl.DataFrame, busy: pl.DataFrame
 ) -> dict[str, pl.Series]:
     """Return the communication of each window in total, hidden and exposed."""
