@@ -96,7 +96,7 @@ small = st.integers(0, 12)
 
 
 @by_form
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_closed_forms_equal_the_simulation_for_random_costs(form, data):
     ranks = data.draw(st.sampled_from((2, 3, 4)))

@@ -1,5 +1,5 @@
-# ruff: noqa: S311  # chance that can be repeated, no secrets
-"""A planted schedule is recovered: from all of its order, from most of it, under other names of the ranks."""
+# ruff: noqa: S311  # repeatable random numbers, no secrets
+"""Recovery of a planted schedule: from its complete order, from most of it, and with other rank labels."""
 
 import random
 
@@ -40,7 +40,10 @@ GOLDEN_NAMES = {
     "zb_h2": "zb-h2",
 }
 SEARCHED_ALIKE = {"zb-1p", "zb-2p"}
-"""With few micro-batches, or of others' orders, these are the same as a fixed schedule."""
+"""With few micro-batches these equal a fixed schedule."""
+
+USUAL_SIZES = [(4, 8, 1), (3, 7, 2), (4, 6, 2), (1, 3, 2), (2, 5, 1), (3, 9, 3)]
+"""One of each sort: (ranks, micro-batches, chunks) with one rank, few and many micro-batches, uneven groups."""
 
 SIZES = [
     (ranks, microbatches, chunks)
@@ -71,7 +74,7 @@ GROUPED = ("interleaved", "interleaved-overlap")
 
 
 def without(orders, share, seed):
-    """Return the orders without a random share of their actions."""
+    """Return the orders without a random fraction of their actions."""
     chance = random.Random(seed)
     return {rank: [each for each in actions if chance.random() >= share] for rank, actions in orders.items()}
 
@@ -80,10 +83,23 @@ def found_sizes(found):
     return found.parameters[:3]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_recovers_every_schedule_with_its_parameters(seed):
-    """A sample of all sizes to 8 ranks and 24 micro-batches; docs/recognition.md tells of the whole."""
-    for schedule, shape in shapes(random.Random(seed).sample(SIZES, 10)):
+def samples(count, first_seed, usual):
+    """Return usual sizes to test always, and samples of all sizes that only exhaustive runs test."""
+    seeds = range(first_seed, first_seed + 3)
+    sampled = [random.Random(seed).sample(SIZES, count) for seed in seeds]
+    return [
+        pytest.param(usual, id="usual"),
+        *(
+            pytest.param(sizes, id=str(seed), marks=pytest.mark.exhaustive)
+            for seed, sizes in zip(seeds, sampled, strict=True)
+        ),
+    ]
+
+
+@pytest.mark.parametrize("sizes", samples(10, first_seed=0, usual=USUAL_SIZES))
+def test_recovers_every_schedule_with_its_parameters(sizes):
+    """docs/recognition.md has the result for all sizes to 8 ranks and 24 micro-batches."""
+    for schedule, shape in shapes(sizes):
         found = recognize(schedule.build(shape))
         assert schedule.name in (found.name, *found.alternatives), (schedule.name, shape)
         assert found.known
@@ -92,9 +108,9 @@ def test_recovers_every_schedule_with_its_parameters(seed):
         assert found_sizes(found) == (shape.ranks, shape.microbatches, shape.chunks)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_never_returns_a_wrong_name_if_actions_are_lost(seed):
-    for schedule, shape in shapes(random.Random(100 + seed).sample(SIZES, 8)):
+@pytest.mark.parametrize("sizes", samples(8, first_seed=100, usual=USUAL_SIZES[:3]))
+def test_never_returns_a_wrong_name_if_actions_are_lost(sizes):
+    for seed, (schedule, shape) in enumerate(shapes(sizes)):
         found = recognize(without(schedule.build(shape), 0.02, seed))
         assert schedule.name in (found.name, *found.alternatives) or not found.known, (schedule.name, shape)
 
