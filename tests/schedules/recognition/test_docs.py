@@ -15,7 +15,7 @@ from stagescope.schedules.recognition.recognizer import MAX_DISTANCE, MAX_MISSIN
 from stagescope.schedules.recognition.result import SAME_ORDER, WEIGHTS_UNSEEN
 
 PAGE = (DOCS / "recognition.md").read_text(encoding="utf-8")
-ROW = re.compile(r"^\| `(.+?)` \| `(.+?)` \| (\d) \| (seen|not seen) \| (.+?) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(.+?)` \| `(.+?)` \| (\d) \| (recorded|not recorded) \| (.+?) \|$", re.MULTILINE)
 ROWS = ROW.findall(PAGE)
 USUAL_SIZES = list(product((2, 3, 4), range(2, 11)))
 SIZES = list(product(range(2, 7), range(2, 15)))
@@ -38,7 +38,7 @@ def valid_sizes(label):
 
 
 def test_table_of_ambiguities_is_found():
-    assert len(ROWS) == PAGE.count("| seen |") + PAGE.count("| not seen |") > 15
+    assert len(ROWS) == PAGE.count("| recorded |") + PAGE.count("| not recorded |") > 15
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_two_schedules_have_equal_orders_exactly_where_the_table_states(row, siz
     for p, m in sorted(set(sizes) & set(valid_sizes(first)) & set(valid_sizes(second))):
         one, other = (build(label, p, m, int(chunks)) for label in (first, second))
         equal = all(
-            encode_order(one[rank], weights=weights == "seen")
-            == encode_order(other[rank], weights=weights == "seen")
+            encode_order(one[rank], weights=weights == "recorded")
+            == encode_order(other[rank], weights=weights == "recorded")
             for rank in one
         )
         stated = condition == "always" or eval(condition, {"min": min, "p": p, "m": m})  # noqa: S307  # our own table
