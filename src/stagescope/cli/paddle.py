@@ -1,4 +1,4 @@
-"""``stagescope paddle``: what Paddle's own pipeline profiler does with worker logs, with its words and its files."""
+"""``stagescope paddle``: the output of Paddle's own pipeline profiler, with its names and files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from stagescope.api import RunFacts
     from stagescope.model import Timeline
 
-RAW_FILES = "The files hold each machine's own stamps, as Paddle's do; stagescope export writes aligned ones."
+RAW_FILES = (
+    "The files contain each machine's raw timestamps, as Paddle's do; stagescope export writes aligned ones."
+)
 
 
 @click.command(
@@ -36,17 +38,17 @@ RAW_FILES = "The files hold each machine's own stamps, as Paddle's do; stagescop
     "--log_dir", "--log-dir", "log_dir", metavar="DIR", required=True, type=click.Path(path_type=Path),
     help="Directory with workerlog.0, workerlog.1, ...",
 )  # fmt: skip
-@click.option("--devices", metavar="LIST", help="Devices to show, such as 0,1,2,3 or 0-3; all unless given.")
+@click.option("--devices", metavar="LIST", help="Devices to show, such as 0,1,2,3 or 0-3 (default: all).")
 @click.option(
     "--multi_machine", "--multi-machine", "multi_machine", is_flag=True,
-    help="DIR has one directory of logs per machine, such as machine0, machine1.",
+    help="DIR contains one directory of logs per machine, such as machine0, machine1.",
 )  # fmt: skip
 @click.option(
     "-o",
     "--output",
     metavar="OUTDIR",
     type=click.Path(path_type=Path),
-    help="Where to write; DIR unless given.",
+    help="Output directory (default: DIR).",
 )
 @reading_options
 def command(
@@ -54,8 +56,8 @@ def command(
 ) -> int:
     """Write Paddle's pipeline_profile.json and pipeline_profile_perfetto.json from worker logs.
 
-    Takes the arguments of paddle.distributed.auto_parallel.static.profiler_helper_static, and writes its two
-    files over those that are there. Paddle need not be installed.
+    Takes the arguments of paddle.distributed.auto_parallel.static.profiler_helper_static and overwrites its two
+    files. Paddle need not be installed.
     """
     from stagescope import api
 
@@ -65,7 +67,7 @@ def command(
     aligned = api.align_timeline(timeline)
     clocks = api.clock_report(aligned)
     print_unaligned(clocks, ascii_only=not supports_unicode())
-    # The files hold what Paddle's script would write: every machine's own stamps.
+    # The files contain what Paddle's script would write: every machine's raw timestamps.
     written = api.export_paddle_profile(timeline, output or log_dir)
     for one in written:
         click.echo(f"wrote {one.path}: {one.slice_count} slices, {one.size_bytes} bytes")
@@ -73,8 +75,7 @@ def command(
     print_aligned(clocks, ascii_only=not supports_unicode())
     if clocks.machines:
         click.echo(RAW_FILES)
-    said = api.sorted_diagnostics(aligned)
-    print_diagnostics(without_clock_line(said))
+    print_diagnostics(without_clock_line(api.sorted_diagnostics(aligned)))
     return exit_code(timeline)
 
 

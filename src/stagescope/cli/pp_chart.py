@@ -1,4 +1,4 @@
-"""``stagescope pp-chart``: the pipeline chart of MindStudio Insight, for Ascend profiles."""
+"""``stagescope pp-chart``: the pipeline chart of MindStudio Insight for Ascend profiles."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ COPY_SUFFIX = "_pp_chart"
     "--output",
     metavar="OUT",
     type=click.Path(path_type=Path),
-    help=f"Folder for the copies; DIR{COPY_SUFFIX} unless given.",
+    help=f"Folder for the copies (default: DIR{COPY_SUFFIX}).",
 )
-@click.option("--in-place", is_flag=True, help="Change the profiles themselves, each whole or not at all.")
-@click.option("--force", is_flag=True, help="Write into OUT though it exists.")
-@click.option("--step", "--step_id", metavar="N", type=click.IntRange(min=0), help="Write this step alone.")
-@click.option("--rank", "--rank_list", "ranks", metavar="R,..", help="Write these ranks alone: 0,1,8-15.")
+@click.option("--in-place", is_flag=True, help="Change the profiles themselves, each in one transaction.")
+@click.option("--force", is_flag=True, help="Write into OUT even if it exists.")
+@click.option("--step", "--step_id", metavar="N", type=click.IntRange(min=0), help="Write only this step.")
+@click.option("--rank", "--rank_list", "ranks", metavar="R,..", help="Write only these ranks: 0,1,8-15.")
 @click.option(
     "--names",
     type=click.Choice(["plain", "numbered"]),
     default="plain",
     show_default=True,
-    help="Actions of a schedule without overlap: FP and BP, or F3 and B3 with the micro-batch.",
+    help="Names of actions in a schedule without overlap: FP and BP, or F3 and B3 with the micro-batch.",
 )
 @reading_options
 def command(
@@ -73,22 +73,22 @@ def command(
 ) -> int:
     """Write the pipeline chart of MindStudio Insight for Ascend profiles.
 
-    The table StepTaskInfo and the ids that pair sends with receives go into copies of the profiles' databases, laid
-    out like DIR, for import into Insight.
+    The table StepTaskInfo and the ids that pair sends with receives are written into copies of the profiles' databases,
+    in the layout of DIR, for import into Insight.
     """
     from stagescope.exporters.other_tools.ascend_databases import ChartOptions, write_chart
 
     if in_place and output is not None:
         raise UsageError.one_of(("-o OUT", "--in-place"), ("-o OUT", "--in-place"))
     place = directory if in_place else _place(directory, output, force=force)
-    # The chart goes into the profiler's own databases, beside its raw stamps.
+    # The chart is written into the profiler's own databases, next to its raw timestamps.
     timeline = read_paths([directory], facts, align=False)
     if step is not None and step not in timeline.spans["step"]:
         raise InputError.no_step(step, timeline.spans["step"].drop_nulls().unique())
     targets = _targets(
         timeline, _Call(directory, place, in_place), None if ranks is None else set(parse_ranges(ranks))
     )
-    written = write_chart(timeline, targets, ChartOptions(step, names == "numbered"), _say_written)
+    written = write_chart(timeline, targets, ChartOptions(step, names == "numbered"), _print_written)
     return _report(timeline, written, place)
 
 
@@ -99,7 +99,7 @@ class _Call(NamedTuple):
 
 
 def _place(directory: Path, output: Path | None, *, force: bool) -> Path:
-    """Return where the copies go; raises OutputError where they must not."""
+    """Return the folder of the copies; raises OutputError if it is inside the profiles, or exists without --force."""
     read = directory.resolve()
     place = read.with_name(read.name + COPY_SUFFIX) if output is None else output
     if place.resolve().is_relative_to(read):
@@ -110,7 +110,7 @@ def _place(directory: Path, output: Path | None, *, force: bool) -> Path:
 
 
 def _targets(timeline: Timeline, call: _Call, ranks: set[int] | None) -> list[Target]:
-    """Return the databases to write, those of `ranks` alone where they are given."""
+    """Return the databases to write, only those of `ranks` if given."""
     from stagescope.exporters.other_tools.ascend_databases import Target, copy_targets
 
     sources = timeline.ranks.select("rank", "source").drop_nulls().iter_rows()
@@ -126,8 +126,8 @@ def _targets(timeline: Timeline, call: _Call, ranks: set[int] | None) -> list[Ta
     return list(copy_targets(databases, call.directory, call.place))
 
 
-def _say_written(written: WrittenRank) -> None:
-    """Print a line for a rank that is done, while the others are still to come."""
+def _print_written(written: WrittenRank) -> None:
+    """Print a line for a finished rank, while the others are still to be written."""
     unnamed = f", {written.unnamed} of them without a number" if written.unnamed else ""
     click.echo(
         f"rank {written.rank}: {written.marks} actions{unnamed}, {written.paired} paired operations: {written.path}"

@@ -1,4 +1,4 @@
-"""Recordings become timelines; damaged ones become what is left of them, and a count of what is not."""
+"""Recordings become timelines; of damaged ones, the valid parts are read and the rest is counted."""
 
 from __future__ import annotations
 
@@ -137,34 +137,42 @@ def test_a_newer_format_is_refused(tmp_path):
 
 
 def whole_spans(cut):
-    """How many of FIVE lie in whole frames before byte `cut` of their recording."""
+    """Return how many of FIVE are in complete frames before byte `cut` of their recording."""
     sizes = [fmt.HEAD.size + len(payload) for _, payload in recording_frames(FIVE)]
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     return sum(end <= cut for end in ends[3:8])
 
 
-def test_a_truncated_recording_is_read_up_to_the_cut_with_a_count(tmp_path):
+EVERY_BYTE = pytest.param(1, marks=pytest.mark.exhaustive, id="every byte")
+
+
+@pytest.fixture(params=[EVERY_BYTE, pytest.param(17, id="every 17th byte")])
+def cuts(request):
+    """Return a function with the positions of a file to damage; 17 is coprime to the sizes of all fields."""
+    return lambda size: range(1, size, request.param)
+
+
+def test_a_truncated_recording_is_read_up_to_the_cut_with_a_count(tmp_path, cuts):
     data = encode(recording_frames(FIVE))
     header_end = fmt.HEAD.size + len(recording_frames(FIVE)[0][1])
     path = tmp_path / "rank00000-1.sscope"
-    for cut in range(1, len(data)):
+    for cut in cuts(len(data)):
         path.write_bytes(data[:cut])
         if not READER.recognizes(path, data[:cut][:64]):
             assert cut < header_end
             continue
         timeline = read_recordings([path])
         assert timeline.spans["microbatch"].to_list() == list(range(whole_spans(cut)))
-        messages = " ".join(timeline.diagnostics["message"])
-        assert "no end frame" in messages
+        assert "recording.no_end" in set(timeline.diagnostics["code"])
         assert not timeline.is_partial
 
 
-def test_a_flipped_bit_yields_no_wrong_span_and_is_counted(tmp_path):
+def test_a_flipped_bit_yields_no_wrong_span_and_is_counted(tmp_path, cuts):
     frames = recording_frames(FIVE)
     data = encode(frames)
     whole = read_contents(data).spans["microbatch"].tolist()
     path = tmp_path / "rank00000-1.sscope"
-    for position in range(len(data)):
+    for position in cuts(len(data)):
         for bit in range(8):
             flipped = bytearray(data)
             flipped[position] ^= 1 << bit
@@ -212,9 +220,9 @@ def test_a_missing_header_is_replaced_by_the_name_or_the_file_is_omitted(tmp_pat
     nameless.write_bytes(headless)
     timeline = read_recordings([named, nameless])
     assert timeline.spans["rank"].unique().to_list() == [2]
-    left_out = timeline.diagnostics.filter(pl.col("source") == str(nameless)).row(0, named=True)
-    assert (left_out["severity"], left_out["count"]) == ("error", 5)
-    with pytest.raises(InputError, match="no header is left"):
+    omitted = timeline.diagnostics.filter(pl.col("source") == str(nameless)).row(0, named=True)
+    assert (omitted["severity"], omitted["count"]) == ("error", 5)
+    with pytest.raises(InputError, match="the header is missing"):
         read_recordings([nameless])
 
 
@@ -234,7 +242,7 @@ def test_the_error_of_device_times_is_stated(tmp_path):
     (note,) = timeline.diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("info", 2)
     assert note["message"] == (
-        "actions were timed on H200 and brought to the host's clock with an error of at most 5.2 us, 4.6 us in the median"
+        "actions were timed on H200 and converted to the host's clock with an error of at most 5.2 us (median 4.6 us)"
     )
 
 
@@ -242,7 +250,7 @@ def test_device_actions_timed_on_the_host_are_reported_as_launches(tmp_path):
     path = write_recording(tmp_path / "a.sscope", FIVE, device="cuda:0")
     (note,) = read_recordings([path]).diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("warning", 5)
-    assert "timed on the host: they show when work was launched" in note["message"]
+    assert note["code"] == "device.host_times"
 
 
 def test_dropped_device_spans_report_possible_causes(tmp_path):
@@ -253,7 +261,7 @@ def test_dropped_device_spans_report_possible_causes(tmp_path):
     path.write_bytes(encode(frames))
     (note,) = read_recordings([path]).diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("error", 3)
-    assert note["message"].endswith("or the device had not done the action or could not tell when")
+    assert note["message"].endswith("or the device had not finished the action or did not return its times")
 
 
 def test_unknown_kinds_and_frames_are_kept_or_counted(tmp_path):
@@ -263,9 +271,8 @@ def test_unknown_kinds_and_frames_are_kept_or_counted(tmp_path):
     path.write_bytes(encode(frames))
     timeline = read_recordings([path])
     assert timeline.spans["kind"].to_list().count("other") == 1
-    messages = " ".join(timeline.diagnostics["message"])
-    assert "frames of type 77" in messages
-    assert "kind that this stagescope does not know" in messages
+    assert {"frames.unknown", "spans.unknown_kind"} <= set(timeline.diagnostics["code"])
+    assert "frames of type 77" in " ".join(timeline.diagnostics["message"])
 
 
 @given(

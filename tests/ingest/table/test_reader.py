@@ -119,8 +119,9 @@ def test_rows_without_required_values_are_omitted_and_counted(write):
     assert diagnosed(timeline) == [
         Diagnostic(
             "error",
-            "rows without a value in rank, lane, kind, start_ns, end_ns; they were left out",
+            "rows without a value in rank, lane, kind, start_ns, end_ns; they were omitted",
             str(path),
+            code="rows.incomplete",
         )
     ]
 
@@ -149,6 +150,7 @@ def test_an_invalid_table_next_to_a_valid_one_is_an_error_in_diagnostics(write):
         "error",
         f"not read: {other}: table spans lacks the column(s) rank, lane, kind, start_ns, end_ns",
         str(other),
+        code="file.unreadable",
     )
 
 

@@ -212,8 +212,8 @@ def test_killed_rank_and_the_others_leave_readable_files(tmp_path):
     assert timeline.ranks["rank"].to_list() == [0, 1, 2, 3]
     for step in (0, 1):
         assert order_of(timeline, 2, step) == golden_order("torch_1f1b_executed")["2"]
-    notes = timeline.diagnostics.filter(pl.col("rank") == 2)["message"].to_list()
-    assert any("no end frame" in note for note in notes)
+    notes = timeline.diagnostics.filter(pl.col("rank") == 2)["code"].to_list()
+    assert "recording.no_end" in notes
 
 
 def test_stop_restores_torch_and_evaluation_belongs_to_no_step(tmp_path):

@@ -1,1 +1,1 @@
-"""Files as other projects' tools write them, for whoever already reads those."""
+"""Writers of files in the formats of other projects' tools, for users of those tools."""

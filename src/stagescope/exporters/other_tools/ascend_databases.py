@@ -1,7 +1,7 @@
-"""StepTaskInfo and opConnectionId, written into the databases of Ascend profiles or into copies of them.
+"""Write StepTaskInfo and opConnectionId into the databases of Ascend profiles, or into copies of them.
 
-Each database is changed in one transaction of SQLite: whatever stops the writer, a power cut included, leaves it as
-it was or as it shall be. A copy is made beside its final place and renamed when it is whole.
+Each database is changed in one SQLite transaction: if the writer is interrupted, even by a power failure, the database
+is either unchanged or complete. A copy is created next to its final path and renamed when complete.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 
 TABLE, OPERATIONS, COLUMN = "StepTaskInfo", "COMMUNICATION_OP", "opConnectionId"
 OUTPUT_FOLDER, FACTS = "ASCEND_PROFILER_OUTPUT", "profiler_*.json"
-"""Where torch_npu and MindSpore put a rank's database, and what lies beside that folder: small, and copied too."""
+"""Folder in which torch_npu and MindSpore put a rank's database, and the small files next to it, which are copied too.
+"""
 
 SCRATCH_SHARE = 1.05
-"""Space that is asked for: what the databases hold, and the tables to come."""
+"""Required free space as a multiple of the databases' size, which includes the new tables."""
 
 LOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class ChartOptions:
-    """What is written: one step or all, names with numbers or as msprof-analyze has them."""
+    """What to write: one step or all, and names with numbers or as in msprof-analyze."""
 
     step: int | None = None
     numbered: bool = False
@@ -47,7 +48,7 @@ class ChartOptions:
 
 @dataclass(frozen=True)
 class Target:
-    """The database of a rank, and where the result goes: the same path changes it in place."""
+    """The database of a rank and the output path; the same path means a change in place."""
 
     rank: int
     source: Path
@@ -60,7 +61,7 @@ class Target:
 
 
 class WrittenRank(NamedTuple):
-    """What stands in one finished database: marks, those of them that have no number, operations with an id."""
+    """Content of one finished database: marks, the marks without a number, and the operations with an id."""
 
     rank: int
     path: Path
@@ -70,7 +71,7 @@ class WrittenRank(NamedTuple):
 
 
 class WrittenChart(NamedTuple):
-    """What was written, rank by rank, and what could not be."""
+    """The ranks that were written, and diagnostics on the others."""
 
     ranks: tuple[WrittenRank, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -84,9 +85,9 @@ def write_chart(
 ) -> WrittenChart:
     """Return what was written for MindStudio Insight into the database of every target.
 
-    Before the first is touched, raises OutputError for one that may not be written, is in use, or finds no room. A
-    database that fails on its way is left as it was and becomes an error in the diagnostics. `on_written` is called
-    with each rank when it is done.
+    Before the first one is changed, raises OutputError for a database that is not writable or in use, and for too
+    little free space. A database that fails during writing stays unchanged and becomes an error in the diagnostics.
+    `on_written` is called with each rank when it is finished.
     """
     every = tuple(targets)
     _check(every)
@@ -104,19 +105,21 @@ def write_chart(
             _write(target, of_rank)
         except (sqlite3.Error, OSError) as reason:
             text = f"nothing was written for this rank: {reason}"
-            diagnostics.append(Diagnostic("error", text, str(target.source), target.rank))
+            diagnostics.append(
+                Diagnostic("error", text, str(target.source), target.rank, code="chart.rank_not_written")
+            )
             continue
         written.append(_account(target, of_rank))
         if on_written is not None:
             on_written(written[-1])
     if crowded:
-        text = "messages share an operation with another one: Insight can draw one arrow per operation alone"
-        diagnostics.append(Diagnostic("info", text, count=crowded))
+        text = "messages share an operation with another one: Insight draws only one arrow per operation"
+        diagnostics.append(Diagnostic("info", text, count=crowded, code="chart.shared_operation"))
     return WrittenChart(tuple(written), tuple(diagnostics))
 
 
 class _Content(NamedTuple):
-    """What goes into one database."""
+    """Content to write into one database."""
 
     rows: pl.DataFrame
     ids: pl.DataFrame
@@ -130,7 +133,7 @@ def _account(target: Target, content: _Content) -> WrittenRank:
 
 
 def copy_targets(databases: Mapping[int, Path], root: Path, copy: Path) -> Iterator[Target]:
-    """Yield a target for every rank's database, at the same place below `copy` as it has below `root`."""
+    """Yield a target for every rank's database, at the same place below `copy` as below `root`."""
     for rank, source in databases.items():
         inside = (
             source.relative_to(root) if source.is_relative_to(root) else source.relative_to(source.parents[2])
@@ -154,7 +157,7 @@ def _check(targets: tuple[Target, ...]) -> None:
 
 
 def _check_writable(path: Path) -> None:
-    # The mode is looked at beside the rights: for root every file can be written, also one that shall not be.
+    # The mode is checked in addition to access rights: root can write even to read-only files.
     if not path.stat().st_mode & stat.S_IWUSR or not (
         os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     ):
@@ -166,7 +169,7 @@ def _check_writable(path: Path) -> None:
     except sqlite3.OperationalError as reason:
         raise errors.in_use(path, str(reason)) from reason
     except sqlite3.DatabaseError:
-        # A damaged one is skipped, and said, when its turn comes: the others need not wait for it.
+        # A damaged database is skipped and reported when it is written; it does not block the others.
         return
 
 
@@ -189,7 +192,7 @@ def _write(target: Target, content: _Content) -> None:
 
 
 def _copy(source: Path, path: Path) -> None:
-    """Copy a database with what its log of changes holds, by SQLite's own means."""
+    """Copy a database including the changes in its write-ahead log, with SQLite's backup API."""
     with closing(_open_to_read(source)) as reading, closing(sqlite3.connect(path)) as writing:
         reading.backup(writing)
         writing.execute("PRAGMA journal_mode = DELETE")
@@ -201,7 +204,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA schema_version")
     except sqlite3.OperationalError:
-        # In a folder that cannot be written, SQLite cannot make the files beside a database with a log of changes.
+        # In a read-only folder, SQLite cannot create the files that a database with a write-ahead log needs.
         connection.close()
         return sqlite3.connect(f"{address}?immutable=1", uri=True)
     return connection
@@ -228,14 +231,14 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def _fill_ids(connection: sqlite3.Connection, content: _Content) -> None:
-    """Write the ids of operations; those of all others become null, with a step given only those of that step."""
+    """Write the ids of operations; the ids of all others become null, or of that step only if one is given."""
     if COLUMN not in _columns(connection, OPERATIONS):
         connection.execute(f"ALTER TABLE {OPERATIONS} ADD COLUMN {COLUMN} TEXT")
     connection.execute("CREATE TEMP TABLE names (name TEXT PRIMARY KEY, id TEXT)")
     connection.executemany(
         "INSERT OR REPLACE INTO names VALUES (?, ?)", content.ids.select("name", "id").iter_rows()
     )
-    # By number, because neither table has an index on the text: one pass over each.
+    # By number, because neither table has an index on the text: this needs one pass over each.
     connection.execute("CREATE TEMP TABLE ids (number INTEGER PRIMARY KEY, id TEXT)")
     connection.execute(
         "INSERT INTO ids SELECT s.id, n.id FROM main.STRING_IDS s CROSS JOIN names n ON n.name = s.value"

@@ -1,9 +1,9 @@
-"""Which two operations are the ends of one message, as `COMMUNICATION_OP.opConnectionId` says it.
+"""Ids that connect both ends of a message, for `COMMUNICATION_OP.opConnectionId`.
 
-MindStudio Insight draws an arrow for every id that exactly two operations have. Ids have the form that recipe
-p2p_pairing of msprof-analyze 26.2.0 gives them: `{hash}_{source}_{target}_{number}` with the three digits of the
-operation's name, the places of both ranks in their pipeline, and the number of the message between them, counted by
-the start of the send. Other than there, both ends take it from the send, so that a lost one shifts no other.
+MindStudio Insight draws an arrow for every id that exactly two operations have. Ids have the form of the recipe
+p2p_pairing of msprof-analyze 26.2.0: `{hash}_{source}_{target}_{number}` with the three digits of the operation's name,
+the pipeline coordinates of both ranks, and the number of the message between them, counted by the start of the send.
+Unlike there, both ends use the number of the send, so a missing operation does not shift the others.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ HASH_OF_GROUP = r"__(\d+)_\d+_\d+"
 
 
 def connection_ids(timeline: Timeline, step: int | None = None) -> tuple[pl.DataFrame, int]:
-    """Return rank, name and id of every operation of the step, and how many messages have none.
+    """Return rank, name and id of every operation of the step, and the number of messages without an id.
 
-    The id is null where an operation's other end is not known. An operation that carries several messages, as
-    hcom_batchSendRecv does, can bear the id of one alone: the first whose both ends are free.
+    The id is null where the other end of an operation is not known. An operation with several messages, such as
+    hcom_batchSendRecv, gets the id of only one: the first with both ends unused.
     """
     messages = _numbered(timeline)
     if step is not None:
@@ -85,15 +85,15 @@ def _numbered(timeline: Timeline) -> pl.DataFrame:
         .with_columns(digits=pl.col("send_name").str.extract(HASH_OF_GROUP).fill_null("0"))
     )
     link = ["digits", "source_place", "target_place"]
-    # Three digits of a hash tell replicas apart only mostly: where they do not, the numbers of one follow the other's.
+    # Three digits of a hash can be equal for two replicas: then the numbers of one continue those of the other.
     replica = (pl.struct("source", "target").rank("dense") - 1).over(link).cast(pl.Int64)
-    room = pl.col("number").max() + 1
-    numbered = numbered.with_columns(number=pl.col("number") + replica * room.over(link))
+    numbers_per_link = pl.col("number").max() + 1
+    numbered = numbered.with_columns(number=pl.col("number") + replica * numbers_per_link.over(link))
     return numbered.with_columns(id=pl.concat_str([*link, "number"], separator="_"))
 
 
 def _one_per_op(messages: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages of which each is the only one, or the first possible, of both its operations."""
+    """Return the messages that are the only one, or the first possible one, of both of their operations."""
     shared = (
         messages.select(pl.struct("source", "send_name").is_duplicated().any()).item()
         or messages.select(pl.struct("target", "recv_name").is_duplicated().any()).item()

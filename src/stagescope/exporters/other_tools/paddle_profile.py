@@ -1,15 +1,15 @@
-"""The two files of Paddle's pipeline profiler, with its names and threads, from any Timeline.
+"""Writers of the two files of Paddle's pipeline profiler, with its names and threads, from any Timeline.
 
 Source: PaddlePaddle 3.3.1, python/paddle/distributed/auto_parallel/static/profiler_helper_static.py, which reads worker
-logs. Both files hold the same slices; in the first a thread is called by its id (``"GPU0"``), in the second it has
-a number from 2333 on and its name in metadata. A slice has the name (``forward_3``), category, color, thread and times
-of the original. Other than there
+logs. Both files contain the same slices; in the first a thread is identified by its name (``"GPU0"``), in the second by
+a number from 2333 on, with its name in metadata. A slice has the name (``forward_3``), category, color, thread and
+times of the original. Differences:
 
 * a job is one complete event (X), and the events are sorted by time;
-* jobs that cross on one device go to a thread of their own, because crossing slices do not nest;
-* transfers, which the original leaves out, stand on a thread beside the device's;
-* threads bear the device's own number, whichever devices and machines were chosen;
-* `args` tell micro-batch, step, stage and chunk; every kind of job has a color.
+* jobs that cross on one device go to another thread, because crossing slices do not nest;
+* transfers, which the original omits, are on a thread next to the device's;
+* threads have the device's own number, whichever devices and machines are selected;
+* `args` contain micro-batch, step, stage and chunk; every kind of job has a color.
 
 Times are whole microseconds, as in the logs.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 STEP_THREAD = 2333
-"""The number of the row of steps; the devices follow in their order."""
+"""Number of the thread of steps; the devices follow in order."""
 
 COLORS = {
     "forward": "thread_state_running",
@@ -48,34 +48,35 @@ COLORS = {
     **dict.fromkeys(TRANSFERS, "thread_state_iowait"),
 }
 DEFAULT_COLOR = "thread_state_unknown"
-"""catapult's reserved names; the original's for forward, backward, optimizer and steps, which are all it colors."""
+"""catapult's reserved names; those of the original for forward, backward, optimizer and steps, its only colored slices.
+"""
 
 TYPE = pl.coalesce("name", pl.col("kind").cast(pl.String))
-"""The type of a job as Paddle spells it: a span's name where its kind does not say it all."""
+"""Type of a job in Paddle's spelling: a span's name where it differs from the kind."""
 
 ARGS = {"micro_batch_id": "microbatch", "step": "step", "stage": "stage", "chunk": "chunk"}
 CHUNK_ROWS = 50_000
-"""Events that are text at one time: some 10 MB."""
+"""Events converted to text at a time: about 10 MB."""
 
 TRANSFER_LANE = 1 << 16
-"""The transfers of a rank come after all lanes of its jobs."""
+"""The transfers of a rank follow all lanes of its jobs."""
 
 
 class Device(NamedTuple):
-    """One rank as the original calls it: its place among all, its number on its machine, the machine's number."""
+    """One rank as the original names it: its position among all, its number on its machine, the machine's number."""
 
     place: int
     number: int
     machine: int | None
 
     def text(self, separator: str) -> str:
-        """Return ``GPU0`` or ``GPU:0``, and which machine's where there are machines."""
+        """Return ``GPU0`` or ``GPU:0``, with the machine's number if machines are known."""
         name = f"GPU{separator}{self.number}"
         return name if self.machine is None else f"{name}(machine:{self.machine})"
 
 
 class Thread(NamedTuple):
-    """One row of slices: what the first file calls it, its number and its name in the second."""
+    """One thread of slices: its id in the first file, its number and its name in the second."""
 
     key: str
     number: int
@@ -83,7 +84,7 @@ class Thread(NamedTuple):
 
 
 class Category(NamedTuple):
-    """One type of job, or the steps: what its slices are called, before their number, and their color."""
+    """One type of job, or the steps: category, name of the slices before their number, and color."""
 
     name: str
     stem: str
@@ -95,11 +96,11 @@ STEP = Category("step", "step", DEFAULT_COLOR)
 
 @dataclass(frozen=True)
 class Profile:
-    """Everything that the two files show: the slices in order of time, and what they have in common.
+    """Content of the two files: the slices in time order, and their threads and categories.
 
     Columns of `slices`: thread and category (indices of `threads` and `categories`), number (the last part of the
-    name), start_us, end_us, microbatch, step, stage, chunk. Texts are made when they are written: for a million
-    jobs they would take more memory than all the rest.
+    name), start_us, end_us, microbatch, step, stage, chunk. Texts are created on writing: for a million jobs they would
+    need more memory than everything else.
     """
 
     slices: pl.DataFrame
@@ -108,7 +109,7 @@ class Profile:
 
 
 def write_chrome(timeline: Timeline, path: Path) -> Written:
-    """Return what was written: ``pipeline_profile.json``, whose threads are texts."""
+    """Return what was written: ``pipeline_profile.json``, whose thread ids are texts."""
     profile = lay_out(timeline)
     return _write(profile, [(json.dumps(thread.key), thread.key) for thread in profile.threads], path)
 
@@ -125,7 +126,7 @@ WRITERS: dict[str, Writer] = {
         "paddle-perfetto", ".json", "Paddle's profile for ui.perfetto.dev", write_perfetto
     ),
 }
-"""The writer of each file that Paddle's tool leaves behind."""
+"""Writer of each file that Paddle's tool writes."""
 
 
 def _write(profile: Profile, threads: list[tuple[str, str]], path: Path) -> Written:
@@ -138,12 +139,11 @@ def _write(profile: Profile, threads: list[tuple[str, str]], path: Path) -> Writ
             file.write(b",\n")
             file.write(_lines(rows, ids, profile.categories).str.join(",\n").item().encode())
         file.write(b"\n]}\n")
-        size_bytes = file.tell()
-    return Written(path, size_bytes, profile.slices.height, 0, tuple(name for _, name in threads), ())
+    return Written(path, path.stat().st_size, profile.slices.height, 0, tuple(name for _, name in threads), ())
 
 
 def lay_out(timeline: Timeline) -> Profile:
-    """Return what the two files show of a timeline; a device without a job has an empty thread."""
+    """Return the content of both files for a timeline; a device without a job has an empty thread."""
     categories = _categories(timeline.spans)
     jobs = _job_slices(timeline.spans, categories)
     place = ["rank", "lane"]
@@ -160,7 +160,7 @@ def lay_out(timeline: Timeline) -> Profile:
 
 
 def _categories(spans: pl.DataFrame) -> dict[str, Category]:
-    """Return the types of jobs that there are, by the type."""
+    """Return the categories of all jobs, by type."""
     types = spans.select(pl.col("kind").cast(pl.String), type=TYPE).unique().sort("type", "kind")
     return {
         text: Category(text, f"{text}_", COLORS.get(kind, DEFAULT_COLOR)) for kind, text in types.iter_rows()
@@ -168,34 +168,34 @@ def _categories(spans: pl.DataFrame) -> dict[str, Category]:
 
 
 def _devices(timeline: Timeline) -> dict[int, Device]:
-    """Return every rank's device: numbers as the ranks state them, else counted on each machine."""
+    """Return every rank's device: with the number recorded for the rank, otherwise counted per machine."""
     ranks = timeline.ranks.select("rank", "machine", "device").sort("rank")
     machines = list(dict.fromkeys(ranks["machine"]))
     numbers = _machine_numbers(machines)
     devices: dict[int, Device] = {}
     counts: Counter[str | None] = Counter()
     for rank, machine, device in ranks.iter_rows():
-        stated = re.search(r"\d+$", device or "")
-        number = int(stated[0]) if stated else counts[machine]
+        recorded = re.search(r"\d+$", device or "")
+        number = int(recorded[0]) if recorded else counts[machine]
         devices[rank] = Device(len(devices), number, numbers[machine])
         counts[machine] += 1
     return devices
 
 
 def _machine_numbers(machines: list[str | None]) -> dict[str | None, int | None]:
-    """Return what the machines are called: the number in ``machine3`` where all are called so, else their place."""
-    stated = [re.fullmatch(r"machine[_-]?(\d+)", machine or "") for machine in machines]
-    own = [int(found[1]) for found in stated if found]
+    """Return the numbers of the machines: that in ``machine3`` if all have such names, otherwise their position."""
+    matches = [re.fullmatch(r"machine[_-]?(\d+)", machine or "") for machine in machines]
+    own = [int(found[1]) for found in matches if found]
     numbers = own if len(set(own)) == len(machines) else range(len(machines))
     return {machine: None if machine is None else n for machine, n in zip(machines, numbers, strict=True)}
 
 
 def _job_slices(spans: pl.DataFrame, categories: dict[str, Category]) -> pl.DataFrame:
-    """Return one slice per span: rank, lane (which of its device's threads), and the columns of Profile.slices."""
+    """Return one slice per span: rank, lane (the thread within its device), and the columns of Profile.slices."""
     numbers = {text: index for index, text in enumerate(categories, start=1)}
     slices = spans.select(
         "rank", "microbatch", "step", "stage", "chunk",
-        category=TYPE.replace_strict(numbers, default=None).cast(pl.UInt32),  # no type at all gives text
+        category=TYPE.replace_strict(numbers, default=None).cast(pl.UInt32),  # without any type the result is text
         number=pl.col("microbatch").fill_null(0),
         start_us=pl.col("start_ns") // 1000,
         end_us=pl.max_horizontal("start_ns", "end_ns") // 1000,
@@ -205,7 +205,7 @@ def _job_slices(spans: pl.DataFrame, categories: dict[str, Category]) -> pl.Data
 
 
 def _lanes(slices: pl.DataFrame) -> pl.Series:
-    """Return 0 for slices that follow or hold one another, and more for those that cross others of their thread."""
+    """Return 0 for slices that are sequential or nested, and more for those that cross others of their thread."""
     thread = ["rank", "lane"]
     ordered = slices.select(*thread, "start_us", "end_us").with_row_index("row")
     ordered = ordered.sort(*thread, "start_us", -pl.col("end_us"), "row")
@@ -220,7 +220,7 @@ def _lanes(slices: pl.DataFrame) -> pl.Series:
 
 
 def _nesting_lanes(rows: Iterator[tuple[int, ...]]) -> Iterator[int]:
-    """Yield for each slice, in order of start, the first lane on which it lies in the open slices or after them."""
+    """Yield for each slice, by start, the first lane on which it is nested in the open slices or follows them."""
     open_ends: list[list[int]] = []
     for _, _, start_us, end_us in rows:
         for ends in open_ends:
@@ -234,7 +234,7 @@ def _nesting_lanes(rows: Iterator[tuple[int, ...]]) -> Iterator[int]:
 
 
 def _step_slices(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one slice per step, from its first job to its last, but never before the step before has ended."""
+    """Return one slice per step, from its first job to its last, but never before the end of the previous step."""
     jobs = spans.filter(pl.col("step").is_not_null() & ~pl.col("kind").is_in(TRANSFERS))
     steps = jobs.group_by("step").agg(start_us=pl.min("start_ns") // 1000, end_us=pl.max("end_ns") // 1000)
     before_us = pl.col("end_us").cum_max().shift(1).fill_null(0)
@@ -280,7 +280,7 @@ def _metadata(threads: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _lines(slices: pl.DataFrame, ids: pl.Series, categories: tuple[Category, ...]) -> pl.Series:
-    """Return one complete event per slice, without a Python object for any of them."""
+    """Return one complete event per slice, without creating Python objects per slice."""
     args = [f'"{name}": ' + pl.col(column).cast(pl.String) for name, column in ARGS.items()]
     begins = [f'{{"name": "{_escaped(one.stem)}' for one in categories]
     kinds = [
@@ -300,5 +300,5 @@ def _lines(slices: pl.DataFrame, ids: pl.Series, categories: tuple[Category, ...
 
 
 def _escaped(text: str) -> str:
-    """Return a text as it stands between the quotation marks of JSON: types of unknown jobs are whatever a log says."""
+    """Return a text as in a JSON string, without the quotation marks: unknown job types can contain any characters."""
     return json.dumps(text)[1:-1]

@@ -1,13 +1,13 @@
-"""The rows of StepTaskInfo, the table from which MindStudio Insight draws its pipeline chart.
+"""Rows of StepTaskInfo, the table from which MindStudio Insight draws its pipeline chart.
 
-One row per mark: name, start, end, and a type that decides nothing but the color. Names and types are those of
-recipe pp_chart of msprof-analyze 26.2.0 (cluster_analyse/recipes/pp_chart/pp_chart.py) wherever these are right:
+One row per mark: name, start, end, and a type that only determines the color. Names and types are those of the recipe
+pp_chart of msprof-analyze 26.2.0 (cluster_analyse/recipes/pp_chart/pp_chart.py) wherever these are correct:
 
-* of a schedule without overlap FP (0) and BP (1);
-* of a DualPipeV of p ranks and m micro-batches the micro-batch, those of the second chunk counted on from m, with b, w
-  or B behind that of a backward, 3F+9B for an overlapped pair, logits for the loss's backward; the type is the phase.
+* in a schedule without overlap FP (0) and BP (1);
+* in a DualPipeV of p ranks and m micro-batches the micro-batch, with numbers from m on in the second chunk and b, w
+  or B appended for a backward, 3F+9B for an overlapped pair, logits for the loss's backward; the type is the phase.
 
-A action that has no number bears its mark's own name, or "?", and the type UNKNOWN, which is no phase's.
+An action without a number has its mark's own name, or "?", and the type UNKNOWN, which no phase has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORWARD, BACKWARD = 0, 1
     range(7)
 )
 WEIGHT, PAIR, LOSS, UNKNOWN = range(7, 11)
-"""Types that pp_chart does not have: apart from its own, so that Insight gives them other colors."""
+"""Types that pp_chart does not have: distinct from its own, so that Insight gives them other colors."""
 
 DUALPIPEV = "dualpipev"
 SCHEMA = {
@@ -49,8 +49,8 @@ LETTERS = {"forward": "F", "backward": "B", "backward_input": "B", "backward_wei
 def step_task_rows(timeline: Timeline, *, step: int | None = None, numbered: bool = False) -> pl.DataFrame:
     """Return rank, name, start_ns, end_ns and type of every marked action, sorted by rank and start.
 
-    `numbered` writes F3, B3 and W3 (of several chunks per rank F1.3, stage and micro-batch) instead of FP and BP;
-    the names of a DualPipeV are numbered anyway.
+    `numbered` writes F3, B3 and W3 (with several chunks per rank F1.3, stage and micro-batch) instead of FP and BP; the
+    names of a DualPipeV are always numbered.
     """
     marks = _marks(timeline, step)
     if _is_dualpipev(timeline):
@@ -63,10 +63,10 @@ def step_task_rows(timeline: Timeline, *, step: int | None = None, numbered: boo
 
 
 def _is_dualpipev(timeline: Timeline) -> bool:
-    """Tell whether the run was a DualPipeV: it says so, or says nothing and overlaps actions of a V."""
-    stated = timeline.ranks["schedule"].drop_nulls().str.to_lowercase()
-    if len(stated):
-        return DUALPIPEV in stated
+    """Return whether the run was a DualPipeV: declared, or undeclared with overlapped actions in a V shape."""
+    declared = timeline.ranks["schedule"].drop_nulls().str.to_lowercase()
+    if len(declared):
+        return DUALPIPEV in declared
     pairs = timeline.spans.filter(pl.col("pair").is_not_null() & (pl.col("chunk") == 1))
     placed = pairs.join(timeline.ranks.select("rank", "pp"), on="rank")
     folded = placed.select((pl.col("stage") + pl.col("pp")).n_unique() == 1).item()
@@ -74,13 +74,13 @@ def _is_dualpipev(timeline: Timeline) -> bool:
 
 
 def _marks(timeline: Timeline, step: int | None) -> pl.DataFrame:
-    """Return one row per mark: its action, and of an overlapped pair the backward's as `back_` columns."""
+    """Return one row per mark: its action, and the backward of an overlapped pair as `back_` columns."""
     actions = timeline.spans.filter(pl.col("kind").is_in([*ACTION_KINDS, "loss"])).cast({"kind": pl.String})
     if step is not None:
         actions = actions.filter(pl.col("step") == step)
     actions = actions.join(timeline.ranks.select("rank", "pp"), on="rank", how="left")
     own = ["rank", "pair", "kind", "stage", "chunk", "microbatch", "start_ns", "end_ns", "name", "pp"]
-    # A row number stands for the pair of actions that have none.
+    # The row number replaces the pair of actions without one.
     actions = actions.select(own).with_row_index("row").with_columns(is_pair=pl.col("pair").is_not_null())
     second = (pl.col("kind") != "forward") & pl.col("is_pair")
     backs = actions.filter(second).select(
@@ -125,11 +125,11 @@ def _named_by_phase(marks: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
     forward = phases.forward(pl.col("chunk"), pl.col("microbatch"))
     backward = phases.backward(pl.col("chunk"), pl.col("microbatch"))
     pair = phases.backward(pl.col("back_chunk"), pl.col("back_microbatch"))
-    # Only the innermost rank has a forward of the overlap phase alone: the first pair there is left apart.
-    apart = (forward == OVERLAP) & ~pl.col("is_pair")
+    # Only the innermost rank has an unpaired forward in the overlap phase: DualPipeV does not overlap its first pair.
+    unpaired = (forward == OVERLAP) & ~pl.col("is_pair")
     name = (
         pl.when(pl.col("is_pair")).then(number + "F+" + back + "B")
-        .when(kind == "forward").then(number + pl.when(apart).then(pl.lit("F")).otherwise(pl.lit("")))
+        .when(kind == "forward").then(number + pl.when(unpaired).then(pl.lit("F")).otherwise(pl.lit("")))
         .when(kind == "backward_input").then(number + "b")
         .when(kind == "backward_weight").then(number + "w")
         .when(kind == "loss").then(pl.lit("logits"))
@@ -144,7 +144,7 @@ def _named_by_phase(marks: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
 
 
 class _Phases:
-    """The phase of every action of a DualPipeV of P ranks and m micro-batches, on rank `pp` (p below).
+    """Phase of every action of a DualPipeV of P ranks and m micro-batches, on rank `pp` (p below).
 
     Forwards of the first chunk: 2 (P - p - 1) in the warm-up, p + 1 interleaved, the others overlapped. Backwards of
     the second chunk: P - p - 1 split, then as many overlapped as there are pairs, m - 2 P + p + 1, and so on.
@@ -157,7 +157,7 @@ class _Phases:
         self.pairs = microbatches - 2 * ranks + self.p + 1
 
     def forward(self, chunk: pl.Expr, j: pl.Expr) -> pl.Expr:
-        """Return the phase of a forward; of the second chunk's only of those that are no part of a pair."""
+        """Return the phase of a forward; in the second chunk only for forwards that are not part of a pair."""
         first = (
             pl.when(j < 2 * self.outer).then(WARMUP)
             .when(j < 2 * self.outer + self.p + 1).then(INTERLEAVED_FORWARD)
@@ -167,9 +167,9 @@ class _Phases:
         return pl.when(chunk == 1).then(second).otherwise(first)
 
     def backward(self, chunk: pl.Expr, j: pl.Expr) -> pl.Expr:
-        """Return the phase of a backward, whole, split or in a pair.
+        """Return the phase of a backward, complete, split or in a pair.
 
-        The last p + 1 of the second chunk and P of the first take turns at the end: p + 1 turns, then the cool-down.
+        The last p + 1 of the second chunk and P of the first alternate at the end: p + 1 turns, then the cool-down.
         """
         of_second = chunk == 1
         second_turn, first_turn = 2 * (j - (self.m - self.p - 1)), 2 * (j - (self.m - self.ranks)) + 1

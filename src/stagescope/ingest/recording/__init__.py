@@ -1,1 +1,1 @@
-"""Recordings written by stagescope itself."""
+"""Reader of stagescope's own recordings."""

@@ -1,4 +1,4 @@
-"""What is wrong with recordings, in words and counts."""
+"""Diagnostics of recordings: damage, missing spans, and how the times were taken."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
     from stagescope.ingest.recording.frames import Contents
 
+STORED_MISSING = "spans that the process had stored are missing"
+
 
 def damage_of(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
-    """Yield everything that one process's recording lacks: damage is an error, an unclean end a warning."""
+    """Yield all faults of one process's recording: damage is an error, an unclean end a warning."""
     yield from gaps_of(contents, source, rank)
     yield from _missing(contents, source, rank)
     yield from _unknown(contents, source, rank)
@@ -24,71 +26,69 @@ def damage_of(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic
 
 
 def gaps_of(contents: Contents, source: str, rank: int | None) -> Iterator[Diagnostic]:
-    """Yield the stretches of one file that hold no frame, and the count of those that were there."""
+    """Yield the byte ranges of one file without a valid frame, and the count of missing frames."""
     for gap in contents.gaps:
         where = f"byte {gap.offset}"
         if gap.truncated:
-            text = f"the last frame is cut short: {gap.size_bytes} bytes of it are there and not used"
-            yield Diagnostic("warning", text, source, rank, where)
+            text = f"the last frame is truncated: its {gap.size_bytes} bytes are not used"
+            yield Diagnostic("warning", text, source, rank, where, code="frames.truncated")
         else:
-            text = f"{gap.size_bytes} damaged bytes hold no intact frame and were passed over"
-            yield Diagnostic("error", text, source, rank, where)
+            text = f"{gap.size_bytes} damaged bytes contain no valid frame and were skipped"
+            yield Diagnostic("error", text, source, rank, where, code="frames.damaged")
     if contents.lost_frames:
-        text = "frames are missing, with the spans in them"
-        yield Diagnostic("error", text, source, rank, count=contents.lost_frames)
+        text = "frames are missing, with their spans"
+        yield Diagnostic("error", text, source, rank, count=contents.lost_frames, code="frames.missing")
 
 
 def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
     if contents.dropped_spans:
         text = "spans were dropped by the recorder: its buffer was full or the file could not be written"
         if len(contents.device_anchors):
-            text += ", or the device had not done the action or could not tell when"
-        yield Diagnostic("error", text, source, rank, count=contents.dropped_spans)
+            text += ", or the device had not finished the action or did not return its times"
+        yield Diagnostic("error", text, source, rank, count=contents.dropped_spans, code="spans.dropped")
     if contents.end is None:
-        text = "no end frame: the process did not end by itself, its last half second may be missing"
-        yield Diagnostic("warning", text, source, rank)
+        text = "no end frame: the process was killed or is still running; its last half second may be missing"
+        yield Diagnostic("warning", text, source, rank, code="recording.no_end")
     elif (lost := contents.end.get("spans", 0) - len(contents.spans)) > 0:
-        yield Diagnostic("error", "spans are missing that the process had stored", source, rank, count=lost)
+        yield Diagnostic("error", STORED_MISSING, source, rank, count=lost, code="spans.missing")
 
 
 def _unknown(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
     for frame_type, count in contents.unknown_frames.items():
-        text = f"frames of type {frame_type}, which this stagescope does not know, were passed over"
-        yield Diagnostic("error", text, source, rank, count=count)
+        text = f"frames of type {frame_type} are unknown to this version of stagescope and were skipped"
+        yield Diagnostic("error", text, source, rank, count=count, code="frames.unknown")
     known = np.array([STEP_CODE, *BY_CODE], np.uint8)
     unknown = int((~np.isin(contents.spans["kind"], known)).sum())
     if unknown:
-        text = "spans of a kind that this stagescope does not know are shown as other"
-        yield Diagnostic("warning", text, source, rank, count=unknown)
+        text = "spans of a kind unknown to this version of stagescope are shown as other"
+        yield Diagnostic("warning", text, source, rank, count=unknown, code="spans.unknown_kind")
 
 
 def _launch_times(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
-    """Yield a warning where actions of a device were timed on the host, which only launches them."""
+    """Yield a warning where device actions have host times, which are only the times of their launch."""
     device = str(contents.header.get("device") or "cpu")
     actions = int((contents.spans["lane"] == LANE_CODES[COMPUTE]).sum())
     if actions and not device.startswith("cpu") and not len(contents.device_anchors):
-        text = (
-            f"actions on {device} were timed on the host: they show when work was launched, not when it ran"
-        )
-        yield Diagnostic("warning", text, source, rank, count=actions)
+        text = f"actions on {device} were timed on the host: the times are those of the launch, not of the execution"
+        yield Diagnostic("warning", text, source, rank, count=actions, code="device.host_times")
 
 
 def device_notes(recordings: Iterable[Contents]) -> Iterator[Diagnostic]:
-    """Yield how well the times of devices are known on their hosts' clocks: one line for all ranks."""
+    """Yield the precision of device times on the clocks of their hosts: one line for all ranks."""
     timed = [contents for contents in recordings if len(contents.device_anchors) > 1]
     if not timed:
         return
     errors_us = np.concatenate([contents.device_anchors["error_ns"][1:] for contents in timed]) / 1e3
     models = sorted({str(contents.header.get("device_model") or "a device") for contents in timed})
     text = (
-        f"actions were timed on {', '.join(models)} and brought to the host's clock with an error of at most "
-        f"{errors_us.max():.1f} us, {np.median(errors_us):.1f} us in the median"
+        f"actions were timed on {', '.join(models)} and converted to the host's clock with an error of at most "
+        f"{errors_us.max():.1f} us (median {np.median(errors_us):.1f} us)"
     )
-    yield Diagnostic("info", text, count=len(timed))
+    yield Diagnostic("info", text, count=len(timed), code="device.clock_error")
 
 
 def run_notes(run_count: int) -> Iterator[Diagnostic]:
-    """Yield what is wrong between files that are each in order: several runs."""
+    """Yield a warning if the files belong to several runs."""
     if run_count > 1:
-        yield Diagnostic("warning", "the recordings carry different run ids: they may not belong together",
-                         count=run_count)  # fmt: skip
+        text = "the recordings have different run ids: they may not belong together"
+        yield Diagnostic("warning", text, count=run_count, code="runs.several")

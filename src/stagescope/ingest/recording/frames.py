@@ -1,4 +1,4 @@
-"""The frames of one recording file, as arrays and facts, with everything that is missing."""
+"""Frames of one recording file as arrays and facts, and the missing parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOCK_BYTES = 64 * 2**10
 
 @dataclass(frozen=True)
 class Columns:
-    """The fields of SPANS records as one contiguous array each."""
+    """Fields of SPANS records as one contiguous array each."""
 
     arrays: dict[str, npt.NDArray[Any]]
     height: int
@@ -51,7 +51,7 @@ class Columns:
 
 @dataclass
 class Contents:
-    """What the intact frames of one file hold, and the stretches that hold none."""
+    """Content of the valid frames of one file, and the byte ranges without one."""
 
     header: dict[str, Any] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
@@ -67,10 +67,9 @@ class Contents:
 
 
 def read_contents(data: bytes) -> Contents:
-    """Return what `data`, the bytes of a recording, holds; never raises, whatever the bytes are.
+    """Return the content of `data`, the bytes of a recording; never raises, whatever the bytes are.
 
-    Later HEADER frames add to earlier ones. `lost_frames` counts the sequence numbers that are missing between
-    the frames that are there.
+    Later HEADER frames extend earlier ones. `lost_frames` counts the sequence numbers missing between the frames found.
     """
     contents = Contents()
     payloads: dict[int, list[memoryview]] = {frame_type: [] for frame_type in RECORD_BYTES}
@@ -93,7 +92,7 @@ def read_contents(data: bytes) -> Contents:
 
 
 def _take_facts(contents: Contents, frame: fmt.Frame) -> bool:
-    """Take over a frame that carries JSON; return whether it was one that this reader knows."""
+    """Add the content of a frame with JSON; return whether the frame type is known and the content valid."""
     try:
         facts = json.loads(bytes(frame.payload))
         if frame.type == fmt.HEADER:
@@ -116,7 +115,7 @@ def _take_facts(contents: Contents, frame: fmt.Frame) -> bool:
         TypeError,
         KeyError,
         RecursionError,
-    ):  # a right CRC over something else: not our writer's
+    ):  # a valid CRC over other content: not from our writer
         return False
     return True
 
@@ -124,8 +123,8 @@ def _take_facts(contents: Contents, frame: fmt.Frame) -> bool:
 def split_columns(payloads: Sequence[memoryview]) -> Columns:
     """Return the records of all payloads as columns.
 
-    Works through blocks that stay in the processor's cache: one pass over the file's bytes, and no second copy of
-    all records, which would cost more than everything else together.
+    Works in blocks that stay in the processor's cache: one pass over the file's bytes, without a second copy of all
+    records, which would cost more than everything else together.
     """
     count = sum(map(len, payloads)) // SPAN_DTYPE.itemsize
     fields = {name: SPAN_DTYPE[name] for name in SPAN_DTYPE.names or () if name != "reserved"}
@@ -140,7 +139,7 @@ def split_columns(payloads: Sequence[memoryview]) -> Columns:
 
 
 def _blocks(payloads: Sequence[memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield the payloads in order, small ones joined."""
+    """Yield the payloads in order, with small ones joined."""
     pending: list[memoryview] = []
     pending_bytes = 0
     for payload in payloads:

@@ -1,8 +1,9 @@
-"""Recordings of stagescope itself (``*.sscope``, one per process; record/format.py has the format).
+"""Reader of stagescope's own recordings (``*.sscope``, one per process; the format is in record/format.py).
 
-Stamps are moved from each machine's monotonic clock to the wall clock by ONE offset per machine, so that
-nothing within a machine changes. Between machines that is only as good as their wall clocks, and said so. Actions that
-were timed on a device have been brought to the monotonic clock by the recorder, with an error that it stored.
+Timestamps are converted from each machine's monotonic clock to the wall clock by ONE offset per machine, so that
+nothing changes within a machine. Across machines this is only as precise as their wall clocks, which the clocks table
+states. Actions timed on a device were already converted to the monotonic clock by the recorder, with an error that it
+stored.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 RANK_IN_NAME = re.compile(r"rank-?(\d+)")
-"""Where a header is damaged, the file's name still tells the rank: rank-00003.sscope, or of old rank00003-7.sscope."""
+"""Where a header is damaged, the rank is taken from the file name: rank-00003.sscope, or formerly rank00003-7.sscope.
+"""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One recording: whose it is and what it holds."""
+    """One recording: its rank and content."""
 
     rank: int
     source: str
@@ -49,7 +51,7 @@ class Process:
 
     @property
     def host(self) -> str | None:
-        """Host name that the process saw."""
+        """Host name as seen by the process."""
         host = self.contents.header.get("host")
         return str(host) if host else None
 
@@ -61,7 +63,7 @@ class Process:
 
 
 def recognize_recording(path: Path, head: bytes) -> bool:
-    """Return whether a file is a recording: it begins with a frame, or it is named so and holds one."""
+    """Return whether a file is a recording: it begins with a frame, or has the suffix and contains a frame."""
     if head.startswith(fmt.MAGIC):
         return True
     if fmt.SUFFIX not in path.suffixes:
@@ -72,8 +74,8 @@ def recognize_recording(path: Path, head: bytes) -> bool:
 def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
     """Return the Timeline of all given recordings, which belong to one run.
 
-    Damage is counted in diagnostics, and every intact frame is used. Raises InputError for two recordings of
-    one rank, for a file of a newer format, and when no file says whose it is.
+    Damage is counted in diagnostics, and every valid frame is used. Raises InputError for two recordings of one rank,
+    for a file of a newer format, and if the rank of no file is known.
     """
     processes, lost = _read_processes(paths, options or ReadOptions())
     _check_ranks_once(processes)
@@ -119,12 +121,13 @@ def _read_processes(paths: Sequence[Path], options: ReadOptions) -> tuple[list[P
         rank = contents.header.get("rank", _rank_in_name(path))
         if rank is None:
             spans = len(contents.spans)
-            lost.append(Diagnostic("error", f"no header left: {spans} spans of an unknown rank left out",
-                                   str(path), count=max(1, spans)))  # fmt: skip
+            text = f"the header is missing: {spans} spans of an unknown rank were omitted"
+            omitted = Diagnostic("error", text, str(path), count=max(1, spans), code="header.missing")
+            lost.append(omitted)
         else:
             processes.append(Process(rank, str(path), contents))
     if not processes:
-        raise InputError.damaged(paths[0], "no header is left in it that tells whose recording it is")
+        raise InputError.damaged(paths[0], "the header is missing, and so is the rank")
     return sorted(processes, key=lambda process: process.rank), lost
 
 
@@ -140,9 +143,9 @@ def _check_ranks_once(processes: Sequence[Process]) -> None:
 
 
 def _clocks(processes: Sequence[Process]) -> pl.DataFrame:
-    """Return one row per machine's clock, its offset to the wall clock taken from the tightest anchor.
+    """Return one row per machine's clock, with its offset to the wall clock from the tightest anchor.
 
-    Within one machine the error is that of the devices' clocks, 0 where all times are the host's.
+    Within one machine the error is that of the devices' clocks, 0 if all times are host times.
     """
     rows = []
     machines = _machine_names(processes)
@@ -227,7 +230,7 @@ def _spans(records: Columns, process: Process, offset_ns: int) -> pl.DataFrame:
 
 
 def _nullable(values: npt.NDArray[Any]) -> pl.Series:
-    """Return numbers with null where the recording says NONE."""
+    """Return numbers with null in place of NONE."""
     series = pl.Series(values)
     if not (values == fmt.NONE).any():
         return series
@@ -248,16 +251,16 @@ _LANE_POSITION = _positions({code: code for code in range(len(LANES))}, LANES.in
 
 
 def _enum(codes: npt.NDArray[np.uint8], positions: npt.NDArray[np.uint8], dtype: pl.Enum) -> pl.Series:
-    """Return codes of the recording as a Polars Enum; an unknown code becomes the table's fallback."""
+    """Return codes of the recording as a Polars Enum; unknown codes become the table's fallback."""
     return pl.Series(dtype.categories, dtype=dtype).gather(positions[codes])
 
 
 def _texts(numbers: npt.NDArray[np.uint32], names: dict[int, str]) -> pl.Series:
-    """Return the strings that the numbers stand for; 0 is none, a lost name is shown as its number."""
+    """Return the strings of the numbers; 0 is null, and a missing name is shown by its number."""
     if not numbers.any():
         return pl.repeat(None, len(numbers), dtype=pl.String, eager=True)
     used = np.unique(numbers)
-    texts = [names.get(int(number), f"name {number} (lost)") if number else None for number in used]
+    texts = [names.get(int(number), f"name {number} (missing)") if number else None for number in used]
     return pl.Series(texts, dtype=pl.String).gather(np.searchsorted(used, numbers))
 
 

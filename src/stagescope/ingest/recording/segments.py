@@ -1,4 +1,4 @@
-"""The files of one bounded recording put together again (see record/segments.py for how they come about)."""
+"""Join the files of one bounded recording (record/segments.py explains how they are written)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stagescope.ingest.recording.diagnostics import gaps_of
+from stagescope.ingest.recording.diagnostics import STORED_MISSING, gaps_of
 from stagescope.ingest.recording.frames import Columns, Contents
 from stagescope.model.diagnostics import Diagnostic
 
@@ -16,34 +16,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEPT = 4
-"""So many files are there once there have been as many; one less for a moment, in which a process may be killed."""
+"""Files of a long recording; one less briefly during a switch, in which the process may be killed."""
 
 _NUMBER_IN_NAME = re.compile(r"[^.]*\.(\d+)(?:-[\d-]*)?\.")
 
 
 class Part(NamedTuple):
-    """One file and what it holds."""
+    """One file and its content."""
 
     path: Path
     contents: Contents
 
     @property
     def number(self) -> int:
-        """Place in the row, from the header, or where that is lost from the name, as in rank-00003.7.sscope."""
+        """Position in the sequence, from the header, or from the name without one, as in rank-00003.7.sscope."""
         found = _NUMBER_IN_NAME.match(self.path.name)
         return _whole(self.contents.header.get("segment", int(found[1]) if found else 0))
 
     @property
     def records_before(self) -> int:
-        """How many records the process had stored before this file."""
+        """Number of records that the process had stored before this file."""
         return _whole(self.contents.header.get("records_before"))
 
 
 def join_segments(parts: Iterable[Part]) -> Iterator[tuple[Part, list[Diagnostic]]]:
-    """Yield one part per process, and what is to be said of its row; a file that is alone comes out as it is.
+    """Yield one part per process and the diagnostics of its files; a single file is returned unchanged.
 
-    The joined part has the path of the last file. The spans that were let go are counted in a warning, those that
-    are missing in between in an error.
+    The joined part has the path of the last file. Discarded spans are counted in a warning, missing ones in an error.
     """
     rows: dict[object, list[Part]] = {}
     parts = list(parts)
@@ -71,7 +70,7 @@ def _stem(part: Part) -> tuple[Path, str]:
 
 
 def _joined(row: list[Part]) -> Part:
-    """Return the row as one recording; what the gaps in its earlier files are is said in `_notes`."""
+    """Return the files as one recording; `_notes` reports the gaps in the earlier files."""
     all_contents = [part.contents for part in row]
     last = all_contents[-1]
     joined = Contents(
@@ -106,15 +105,14 @@ def _notes(row: list[Part]) -> Iterator[Diagnostic]:
         yield from gaps_of(part.contents, str(part.path), rank)
     if first.records_before:
         bound = last.contents.header.get("max_bytes")
-        text = f"the first spans of this process were let go on purpose, to keep the recording within {bound} bytes"
-        yield Diagnostic("warning", text, source, rank, count=first.records_before)
+        text = f"the oldest spans of this process were discarded to keep the recording within {bound} bytes"
+        yield Diagnostic("warning", text, source, rank, count=first.records_before, code="spans.discarded")
     expected = min(last.number + 1, KEPT if last.contents.end else KEPT - 1)
     if len(row) < expected:
-        text = "files are missing that this recording consists of"
-        yield Diagnostic("error", text, source, rank, count=expected - len(row))
+        text = "files of this recording are missing"
+        yield Diagnostic("error", text, source, rank, count=expected - len(row), code="files.missing")
     if last.contents.end is None:
         stored = sum(len(part.contents.spans) for part in row[:-1])
         missing = last.records_before - first.records_before - stored
         if missing > 0:
-            text = "spans are missing that the process had stored"
-            yield Diagnostic("error", text, source, rank, count=missing)
+            yield Diagnostic("error", STORED_MISSING, source, rank, count=missing, code="spans.missing")

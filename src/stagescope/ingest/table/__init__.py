@@ -1,1 +1,1 @@
-"""Tables of spans in CSV and Parquet files."""
+"""Readers of spans tables in CSV and Parquet files."""

@@ -1,4 +1,4 @@
-"""A spans table from anywhere: CSV or Parquet with the columns of model/tables.py."""
+"""Readers of a spans table from any source: CSV or Parquet with the columns of model/tables.py."""
 
 from __future__ import annotations
 
@@ -26,28 +26,27 @@ REQUIRED = tuple(column.name for column in SPANS.columns if not column.nullable)
 
 
 def read_csv(files: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
-    """Return the Timeline of CSV files that hold spans; see `read_tables`.
+    """Return the Timeline of CSV files with spans; see `read_tables`.
 
-    Every value is read as text and cast by the column's declaration, so that no guess about types is made.
+    Every value is read as text and cast to the declared type of its column, so no types are guessed.
     """
     return read_tables(files, _load_csv, options)
 
 
 def read_parquet(files: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
-    """Return the Timeline of Parquet files that hold spans; see `read_tables`."""
+    """Return the Timeline of Parquet files with spans; see `read_tables`."""
     return read_tables(files, lambda path: pl.read_parquet(path, hive_partitioning=False), options)
 
 
 def read_tables(
     files: Sequence[Path], load: Callable[[Path], pl.DataFrame], options: ReadOptions | None = None
 ) -> Timeline:
-    """Return one Timeline of all files: their spans, and ranks and steps as the spans imply them.
+    """Return one Timeline of all files: their spans, and the ranks and steps that the spans imply.
 
-    Columns that the spans table does not declare are ignored, nullable ones may be absent. A table without
-    any step is taken as step 0. Rows without a required value are left out and counted. A file that cannot be
-    read, is no spans table or has no rows becomes an error in diagnostics as long as another file is usable;
-    otherwise TableError or InputError is raised for the first. Raises InputError when two files hold the same
-    rank.
+    Undeclared columns are ignored, nullable columns may be missing. A table without any step is taken as step 0. Rows
+    without a required value are omitted and counted. A file that is unreadable, not a spans table, or empty becomes an
+    error in diagnostics as long as another file is usable; otherwise TableError or InputError is raised for the first.
+    Raises InputError if two files contain the same rank.
     """
     spans: dict[str, pl.DataFrame] = {}
     diagnostics: list[Diagnostic] = []
@@ -59,7 +58,7 @@ def read_tables(
             frame, found = _spans_of(path, load)
         except StagescopeError as error:
             refused.append(error)
-            diagnostics.append(Diagnostic("error", f"not read: {error}", str(path)))
+            diagnostics.append(Diagnostic("error", f"not read: {error}", str(path), code="file.unreadable"))
             continue
         spans[str(path)] = frame
         diagnostics += found
@@ -69,13 +68,13 @@ def read_tables(
 
 
 def _spans_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the spans of one file and what had to be said about them."""
+    """Return the spans of one file and the diagnostics."""
     frame, diagnostics = _load(path, load), []
     known = [name for name in REQUIRED if name in frame.columns]
     whole = frame.drop_nulls(known)
     if lost := frame.height - whole.height:
-        message = f"rows without a value in {', '.join(known)}; they were left out"
-        diagnostics.append(Diagnostic("error", message, str(path), count=lost))
+        message = f"rows without a value in {', '.join(known)}; they were omitted"
+        diagnostics.append(Diagnostic("error", message, str(path), count=lost, code="rows.incomplete"))
     spans = conform(whole, SPANS, where=str(path))
     if spans.is_empty():
         raise InputError.damaged(path, "the spans table has no usable row")
@@ -120,7 +119,7 @@ def _timeline(spans: dict[str, pl.DataFrame]) -> Timeline:
 
 
 def _is_csv(path: Path, head: bytes) -> bool:
-    """Tell whether a file begins with column names, at least one of spans unless it is called .csv."""
+    """Return whether a file begins with column names: any for a file named .csv, otherwise one of the spans table."""
     if not HEADER_BEGINS.match(head) or b"\0" in head:
         return False
     names = re.split(rb'[,"\r\n\xbb\xbf]+', head)
