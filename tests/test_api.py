@@ -199,3 +199,24 @@ def test_the_state_of_files_changes_with_their_content(tmp_path):
     assert files_state(path) == before
     RUN.spans.head(4).write_csv(path)
     assert files_state(path) != before
+
+
+def test_a_page_made_from_a_report_analyzes_nothing_again(tmp_path, monkeypatch):
+    report = ss.analyze(RUN)
+    ss.export(RUN, tmp_path / "timeline.html")
+    monkeypatch.setattr("stagescope.viewer.analysis_data.build_explained_report", None)
+    ss.export(report, tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_bytes() == (tmp_path / "timeline.html").read_bytes()
+    with ss.open(report, browser=False) as viewer:
+        assert viewer.meta["span_count"] == 8
+
+
+def test_a_report_is_exported_to_every_format(tmp_path):
+    report = ss.analyze(RUN)
+    for writer in ss.api.WRITERS:
+        ss.export(report, tmp_path / f"a{writer.suffix}")
+        ss.export(RUN, tmp_path / f"b{writer.suffix}")
+        if writer.name != "parquet":
+            assert (tmp_path / f"a{writer.suffix}").read_bytes() == (
+                tmp_path / f"b{writer.suffix}"
+            ).read_bytes()

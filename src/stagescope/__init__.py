@@ -11,7 +11,6 @@ Names are imported on first use, because a training run that records must not pa
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -110,25 +109,13 @@ def __getattr__(name: str) -> object:
         return import_module(f"{__name__}.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    module = _MODULE_OF[name]
+    if not module.startswith("stagescope.vocabulary"):
+        # Importing the API sets the notebook representations of results: see api/notebook.py.
+        import_module("stagescope.api")
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:
     """Return the public names, imported already or not."""
     return sorted({*globals(), *__all__})
-
-
-def _show_in_notebooks() -> None:
-    """Let a notebook show a Timeline as the viewer; does nothing outside a kernel, and imports nothing."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None and getattr(shell, "kernel", None) is not None:
-        bundles = shell.display_formatter.mimebundle_formatter
-        bundles.for_type_by_name("stagescope.model.timeline", "Timeline", _inline_view)
-
-
-def _inline_view(timeline: Timeline, **_: object) -> object:
-    """Return the display of a timeline; IPython calls this when one is the value of a cell."""
-    return import_module("stagescope.viewer.notebook").inline_view(timeline)
-
-
-_show_in_notebooks()

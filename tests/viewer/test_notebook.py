@@ -3,7 +3,7 @@
 import html
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import polars as pl
 import pytest
@@ -13,7 +13,6 @@ import stagescope
 from consumers import CHROMIUM_OPTIONS
 from drawing import timeline_from_text
 from programs import require_program
-from stagescope.model import Timeline
 from stagescope.viewer import notebook
 from stagescope.viewer.notebook import inline_view
 
@@ -108,34 +107,10 @@ def test_too_many_spans_are_not_sent_to_a_notebook(monkeypatch):
     assert text.startswith("<p>8 spans are too many for a notebook.")
 
 
-def shell_with(kernel):
-    registered = {}
-
-    def for_type_by_name(module, name, function):
-        registered[module, name] = function
-
-    formatter = SimpleNamespace(for_type_by_name=for_type_by_name)
-    shell = SimpleNamespace(kernel=kernel, display_formatter=SimpleNamespace(mimebundle_formatter=formatter))
-    return SimpleNamespace(get_ipython=lambda: shell), registered
-
-
 @pytest.mark.usefixtures("without_anywidget")
-def test_a_kernel_shows_timelines_as_the_viewer(monkeypatch):
-    ipython, registered = shell_with(kernel=object())
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    stagescope._show_in_notebooks()
-    ((key, show),) = registered.items()
-    assert key == (Timeline.__module__, Timeline.__name__)
-    assert "iframe" in show(TIMELINE, include=None, exclude=None)["text/html"]
-
-
-def test_elsewhere_nothing_is_registered(monkeypatch):
-    ipython, registered = shell_with(kernel=None)
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    stagescope._show_in_notebooks()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    stagescope._show_in_notebooks()
-    assert registered == {}
+def test_a_timeline_is_displayed_as_the_viewer():
+    run = stagescope.Timeline.from_spans(TIMELINE.spans)
+    assert "iframe" in run._repr_mimebundle_(include=None, exclude=None)["text/html"]
 
 
 def test_importing_stagescope_imports_no_ipython_and_no_viewer():

@@ -39,7 +39,7 @@ class Report:
     about the steps in the totals; `ledger`, `idle`, `critical_path` and `slack` have rows for all steps that could be
     measured (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
 
-    `bubble` has the fraction of the whole run; `diagnostics` is everything needed to judge the numbers, errors first.
+    `timeline` is the run that was analyzed. `bubble` has the fraction of the whole run; `diagnostics` is everything needed to judge the numbers, errors first.
     `schedule` is what the run declared; `microbatches` is how many one pipeline ran per step, None if steps or
     pipelines differ. `unaligned` are ranks without metrics, because the machines of their pipeline are not on one
     clock. `in_cost_units` marks a simulation with relative costs (model/simulated.py). `explanation` and `verdict` are
@@ -50,6 +50,7 @@ class Report:
     ranks: pl.DataFrame
     bubble: Bubble
     diagnostics: tuple[Diagnostic, ...]
+    timeline: Timeline
     intermediates: Intermediates
     schedule: str | None = None
     microbatches: int | None = None
@@ -135,6 +136,7 @@ def build_report(timeline: Timeline) -> Report:
         ranks=totals.ranks,
         bubble=totals.bubble,
         diagnostics=errors_first(timeline.with_diagnostics(found).diagnostics),
+        timeline=timeline,
         intermediates=intermediates,
         schedule=only_value(timeline.ranks["schedule"]),
         microbatches=_microbatches(timeline.spans, pipelines),

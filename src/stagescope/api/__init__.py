@@ -18,6 +18,7 @@ from stagescope.api.analyses import (
     what_if_json,
 )
 from stagescope.api.formats import ALIASES, READERS, WRITERS, writer_for
+from stagescope.api.notebook import attach
 from stagescope.api.reading import RunFacts, align_timeline, clock_report, read, read_paddle_logs
 from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
 from stagescope.api.simulation import SimulatedStep, simulate
@@ -56,3 +57,5 @@ __all__ = [
     "write",
     "writer_for",
 ]
+
+attach()

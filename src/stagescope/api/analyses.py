@@ -18,6 +18,7 @@ from stagescope.analysis.prediction.changes import (
 from stagescope.analysis.prediction.what_if import predict_steps
 from stagescope.analysis.statistics.comparison import compare_totals
 from stagescope.analysis.statistics.comparison_json import comparison_json
+from stagescope.api.reading import clock_report
 from stagescope.clocks import report_json as clocks_json
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.what_if import WhatIf
     from stagescope.analysis.statistics.comparison import Comparison
-    from stagescope.clocks import ClockReport
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
 
@@ -98,9 +98,9 @@ def sorted_diagnostics(timeline: Timeline) -> list[Diagnostic]:
     return list(errors_first(timeline.diagnostics))
 
 
-def report_json(report: Report, clocks: ClockReport | None = None) -> dict[str, Any]:
-    """Return a report as plain data for JSON (docs/report.md), with `clocks` if there are several machines."""
-    return to_json(report, None if clocks is None else clocks_json(clocks))
+def report_json(report: Report) -> dict[str, Any]:
+    """Return a report as plain data for JSON (docs/report.md), with the alignment of the clocks of its timeline."""
+    return to_json(report, clocks_json(clock_report(report.timeline)))
 
 
 def what_if_json(predicted: WhatIf) -> dict[str, Any]:

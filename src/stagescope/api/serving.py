@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagescope import __version__
+from stagescope.analysis import Report
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
 from stagescope.ingest.reader import ReadOptions
 from stagescope.model import Timeline
@@ -134,7 +135,7 @@ class Viewer:
 
 
 def prepare_viewer(
-    *source: str | os.PathLike[str] | Timeline,
+    *source: str | os.PathLike[str] | Timeline | Report,
     host: str = LOOPBACK,
     port: int = 0,
     align: bool = True,
@@ -148,13 +149,16 @@ def prepare_viewer(
     """
     require_loopback(host)  # before minutes of work
     (run, *others) = source or (None,)
-    if isinstance(run, Timeline):
+    if isinstance(run, (Timeline, Report)):
         if others or facts:
             raise TypeError(
-                "a Timeline is opened alone, without further sources and without keywords of read()"
+                "a Timeline or Report is opened alone, without further sources or keywords of read()"
             )
         folder = tempfile.TemporaryDirectory(prefix="stagescope-")
-        save_timeline(run, Path(folder.name), gather_extras(run), on_tiles)
+        timeline, extras = (
+            (run.timeline, report_extras(run)) if isinstance(run, Report) else (run, gather_extras(run))
+        )
+        save_timeline(timeline, Path(folder.name), extras, on_tiles)
         view = open_run(Path(folder.name))
         listening = listen(LiveRun(Opener(lambda: "", lambda: view), view, ""), host, port)
         return Viewer(listening.link, view.meta, listening, folder)
@@ -169,11 +173,11 @@ def prepare_viewer(
 def _path(source: object) -> str | os.PathLike[str]:
     if isinstance(source, str | Path) or hasattr(source, "__fspath__"):
         return source
-    raise TypeError(f"open() takes paths or one Timeline, not {type(source).__name__}")
+    raise TypeError(f"open() takes paths, a Timeline or a Report, not {type(source).__name__}")
 
 
 def open(  # noqa: A001 - the public verb, as in gzip.open
-    *source: str | os.PathLike[str] | Timeline,
+    *source: str | os.PathLike[str] | Timeline | Report,
     host: str = LOOPBACK,
     port: int = 0,
     browser: bool = True,
@@ -182,8 +186,9 @@ def open(  # noqa: A001 - the public verb, as in gzip.open
 ) -> Viewer:
     """Return the running viewer of a run, after opening it in the browser unless `browser` is False.
 
-    `source` is a Timeline, or paths as for `read` with its keywords. The server answers on this machine only, in a
-    background thread, until `close` is called or the process ends; a script that does nothing else calls `wait`.
+    `source` is a Timeline, a Report, or paths as for `read` with its keywords. The server answers on this machine
+    only, in a background thread, until `close` is called or the process ends; a script that does nothing else calls
+    `wait`.
     `host` is a loopback address; `port` 0 picks a free port.
 
     Runs read from paths are read again when their files change.

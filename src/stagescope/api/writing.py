@@ -6,12 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stagescope.analysis import Report
 from stagescope.api.formats import WRITERS, writer_for
 from stagescope.exporters.other_tools.paddle_profile import WRITERS as PADDLE_WRITERS
 from stagescope.exporters.pictures.figure import Figure, Size
 from stagescope.exporters.save import save
 from stagescope.viewer import page
-from stagescope.viewer.analysis_data import gather_compared_extras, gather_extras, gather_layers
+from stagescope.viewer.analysis_data import (
+    gather_compared_extras,
+    gather_extras,
+    gather_layers,
+    report_extras,
+)
 from stagescope.vocabulary.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    run: Timeline,
+    run: Timeline | Report,
     path: str | os.PathLike[str],
     *,
     format: str | None = None,  # noqa: A002 - the name that pandas and the command line use
@@ -36,6 +42,7 @@ def export(
 ) -> Written:
     """Return what was written to `path`: its size, and slices, flows and tracks as a consumer of the file counts them.
 
+    `run` is a Timeline or its Report; a page made from a report contains that report, and nothing is analyzed again.
     `format` is chrome, pftrace (or perfetto), svg, png, html, csv or parquet; by default the suffix of `path` decides.
     `step` restricts the output to one step. `ranks` and `size` (width and height in pixels; with a height of None, as
     high as needed) are for svg and png.
@@ -50,14 +57,17 @@ def export(
     ...     export(empty_timeline(), f"{folder}/spans.csv").slice_count
     0
     """
+    timeline = run.timeline if isinstance(run, Report) else run
     if ranks is not None or size is not None:
         figure = Figure(step, tuple(ranks or ()), None if size is None else Size(*size))
-        return _export_figure(run, Path(path), figure, format_name=format, force=force)
-    if step is not None:
-        run = _only_step(run, step)
+        return _export_figure(timeline, Path(path), figure, format_name=format, force=force)
     is_picture = writer_for(Path(path), format).with_figure is not None
+    if isinstance(run, Report) and step is None and not is_picture:
+        return write(timeline, path, format=format, extras=lambda: report_extras(run), force=force)
+    shown = timeline if step is None else _only_step(timeline, step)
+    # A picture shows one step, therefore its layers are those of that step alone, also if there is a report.
     gather = gather_layers if is_picture else gather_extras
-    return write(run, path, format=format, extras=lambda: gather(run), force=force)
+    return write(shown, path, format=format, extras=lambda: gather(shown), force=force)
 
 
 def _export_figure(

@@ -140,9 +140,9 @@ def _show(recordings: Path, output: Path, theory: str) -> int:
     print_report(report, clocks)
     click.echo()
     click.echo(theory)
-    write_json(api.report_json(report, clocks), output / "report.json", force=True)
+    write_json(api.report_json(report), output / "report.json", force=True)
     for name, file in PICTURES:
-        api.export(timeline, output / file, format=name, force=True)
+        api.export(report, output / file, format=name, force=True)
     return exit_code(timeline)
 
 

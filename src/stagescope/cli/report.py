@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from stagescope.analysis import Report
     from stagescope.api import RunFacts
     from stagescope.clocks import ClockReport
-    from stagescope.model import Timeline
 
 
 @dataclass(frozen=True)
@@ -86,25 +85,25 @@ def command(paths: tuple[Path, ...], facts: RunFacts, *, align: bool, **wanted: 
         raise UsageError.one_of(("--markdown", "--json -"), ("both",))
     timeline = read_paths(paths, facts, align=align)
     report = api.analyze(timeline)
-    _write(report, timeline, asked)
+    _write(report, asked)
     judgments = judge(report, conditions)
     for judgment in judgments:
         click.echo(f"stagescope: {judgment.text}", err=True)
     return EXIT_CONDITION if any(each.fails for each in judgments) else exit_code(timeline)
 
 
-def _write(report: Report, timeline: Timeline, asked: Wanted) -> None:
+def _write(report: Report, asked: Wanted) -> None:
     """Write the requested files, and print the report in the requested form."""
     from stagescope import api
 
-    clocks = api.clock_report(timeline)
+    clocks = api.clock_report(report.timeline)
     if asked.html_path is not None:
-        api.export(timeline, asked.html_path, format="html", force=asked.force)
+        api.export(report, asked.html_path, format="html", force=asked.force)
     if asked.json_path == STANDARD_OUTPUT:
-        click.echo(json_text(api.report_json(report, clocks)), nl=False)
+        click.echo(json_text(api.report_json(report)), nl=False)
         return
     if asked.json_path is not None:
-        write_json(api.report_json(report, clocks), asked.json_path, force=asked.force)
+        write_json(api.report_json(report), asked.json_path, force=asked.force)
     if asked.markdown:
         click.echo(_markdown(report, clocks), nl=False)
         return

@@ -63,6 +63,11 @@ class Timeline:
         bare = cls(valid, ranks, implied_steps(valid), CLOCKS.empty(), DIAGNOSTICS.empty())
         return bare.with_diagnostics(found)
 
+    def __repr__(self) -> str:
+        # The default would print five data frames.
+        sizes = f"{self.spans.height:,} spans, {self.ranks.height:,} ranks, {self.diagnostics.height:,} diagnostics"
+        return f"Timeline({sizes})"
+
     @property
     def is_partial(self) -> bool:
         """Whether data are known to be missing: an error row in diagnostics."""

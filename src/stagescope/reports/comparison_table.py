@@ -58,14 +58,19 @@ def _where(rows: list[Row], step: Row) -> list[str]:
     return [f"Most of it: {_name(most)}, {_signed(most['difference_ns'])} per step."]
 
 
+def step_rows(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the head and the cells of the table of the step and its parts."""
+    return ("mean step", *HEAD[1:]), [_cells(row) for row in comparison.table.to_dicts() if _is_step(row)]
+
+
 def comparison_tables(comparison: Comparison, *, markdown: bool = False) -> str:
     """Return two tables: the step and its parts, and what else changed beyond noise, largest difference first.
 
     A line below counts the comparisons that are not claimed.
     """
     rows = comparison.table.to_dicts()
-    whole = [row for row in rows if row["subject"] in ("step", "part")]
-    places = [row for row in rows if row["subject"] not in ("step", "part")]
+    whole = [row for row in rows if _is_step(row)]
+    places = [row for row in rows if not _is_step(row)]
     claimed = sorted((row for row in places if row["is_claimed"]), key=lambda row: -abs(row["difference_ns"]))
     lines = _table(("mean step", *HEAD[1:]), whole, markdown=markdown)
     if claimed:
@@ -73,6 +78,10 @@ def comparison_tables(comparison: Comparison, *, markdown: bool = False) -> str:
         lines += ["", *_table(head, claimed[:MOST_SUBJECTS], markdown=markdown)]
     lines += ["", _rest(len(places) - len(claimed), len(claimed) - len(claimed[:MOST_SUBJECTS]))]
     return "\n".join(lines).rstrip()
+
+
+def _is_step(row: Row) -> bool:
+    return row["subject"] in ("step", "part")
 
 
 def _rest(unclaimed: int, hidden: int) -> str:

@@ -95,6 +95,10 @@ class Comparison:
     table: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
 
+    def __repr__(self) -> str:
+        claimed = int(self.table["is_claimed"].sum())
+        return f"Comparison({self.table.height} differences, {claimed} of them claimed)"
+
 
 def compare_totals(before: Timeline, after: Timeline) -> Comparison:
     """Return what compare_runs does for the steps that are in the totals of each run's report.
