@@ -52,7 +52,7 @@ def test_a_missing_step_is_an_error_and_writes_nothing(spans, tmp_path, capsys):
 
 def test_an_unknown_format_is_an_error(spans, tmp_path, capsys):
     assert main(["export", str(spans), "--to", "docx", "-o", str(tmp_path / "run.docx")]) == 1
-    assert capsys.readouterr().err.startswith("stagescope: no export format 'docx'; known: chrome, ")
+    assert capsys.readouterr().err.startswith("stagescope: unknown export format 'docx'; supported: chrome, ")
 
 
 def test_replaces_an_existing_file_only_with_force(spans, tmp_path, capsys):
@@ -100,5 +100,5 @@ def test_rejects_a_malformed_size(spans, tmp_path, capsys, size):
 def test_rejects_a_size_for_a_format_that_is_not_a_picture(spans, tmp_path, capsys):
     assert main(["export", str(spans), "--size", "700", "-o", str(tmp_path / "run.csv")]) == 2
     assert (
-        capsys.readouterr().err == "stagescope: --size and --ranks are for pictures (svg, png), not for csv\n"
+        capsys.readouterr().err == "stagescope: --size and --ranks only apply to pictures (svg, png), not for csv\n"
     )

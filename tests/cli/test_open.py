@@ -155,7 +155,7 @@ def test_rejects_a_host_that_other_machines_can_reach_before_reading(tmp_path, c
     error = capsys.readouterr().err.splitlines()
     assert (
         error[0]
-        == f"stagescope: --host {host}: expected one of 127.0.0.1, localhost, ::1: the viewer is for this machine alone"
+        == f"stagescope: --host {host}: expected one of 127.0.0.1, localhost, ::1: the viewer only serves this machine"
     )
     assert error[1].startswith("  from another machine, forward the port: ssh -L ")
 
@@ -172,7 +172,7 @@ def test_reports_a_port_in_use(table, tmp_path, monkeypatch, capsys):
     error = capsys.readouterr().err
     assert error == (
         f"stagescope: cannot listen on port {visitor.port} of 127.0.0.1: Address already in use\n"
-        "  without --port a free one is taken\n"
+        "  omit --port to pick a free port\n"
     )
 
 

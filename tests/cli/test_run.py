@@ -113,7 +113,7 @@ def test_warns_if_nothing_was_recorded_and_removes_the_directory(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("--steps", "6:3", "--", "true"), 2, "stagescope: steps '6:3': no step lies between 6"),
+        (("--steps", "6:3", "--", "true"), 2, "stagescope: steps '6:3': the range from 6"),
         (("--steps", "six", "--", "true"), 2, "stagescope: steps 'six': expected A:B"),
         (("--", "no-such-program"), 127, "stagescope: cannot start 'no-such-program': no such program"),
         (("--", "/etc/passwd"), 126, "stagescope: cannot start '/etc/passwd': Permission denied"),
@@ -184,7 +184,7 @@ def test_also_reaches_the_processes_and_rejects_unknown_profilers(tmp_path):
     assert stagescope("run", "-o", tmp_path / "rec", *command, env=inherited).stdout == "\n"
     wrong = stagescope("run", "--also", "itt", "-o", tmp_path / "rec", *command)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "--also 'itt': expected names with commas between, of kineto, mstx, nvtx" in wrong.stderr
+    assert "--also 'itt': expected a comma-separated list of kineto, mstx, nvtx" in wrong.stderr
     assert not (tmp_path / "rec").exists()
 
 

@@ -162,7 +162,7 @@ def test_prints_an_error_as_a_sentence_and_a_hint_on_standard_error(tmp_path, ca
     assert out == ""
     formats = ", ".join(reader.name for reader in READERS)
     assert err.splitlines() == [
-        f"stagescope: nothing to read in {tmp_path}: no file of a format that stagescope reads ({formats})",
+        f"stagescope: no readable file in {tmp_path}: none is in a supported format ({formats})",
         "  record a run with: stagescope run -o DIR -- torchrun ... train.py",
     ]
 

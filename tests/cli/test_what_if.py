@@ -101,7 +101,7 @@ def test_json_has_nanoseconds_and_fractions(spans, tmp_path, capsys):
 def test_rejects_a_malformed_change_with_examples(spans, text, capsys):
     assert main(["what-if", spans, "--faster", text]) == 2
     error = capsys.readouterr().err
-    assert f"--faster {text!r}: expected a percentage, and before it what it is for" in error
+    assert f"--faster {text!r}: expected a percentage, optionally preceded by what it applies to" in error
     assert "--faster rank=2,kind=backward:5%" in error
 
 

@@ -114,9 +114,9 @@ def test_processes_of_several_machines_say_how_well_their_clock_is_known(path):
     trace = written_trace(timeline, path)
     labels = {e["pid"]: e["args"]["labels"] for e in events(trace, "M") if e["name"] == "process_labels"}
     assert labels == {
-        0: "the clock that all others are brought to",
-        1: "on the common clock to within -1.500 µs and +2.500 µs",
-        2: "not on one clock with the others: its distance to them is not known",
+        0: "the reference clock",
+        1: "aligned, error between -1.500 µs and +2.500 µs",
+        2: "not aligned with the other machines: its clock offset is unknown",
     }
     clocks = trace["otherData"]["clocks"]
     assert [(c["machine"], c["error_lo_ns"], c["error_hi_ns"]) for c in clocks] == [

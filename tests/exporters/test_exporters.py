@@ -45,7 +45,7 @@ def test_perfetto_is_another_name_for_pftrace(tmp_path):
 
 @pytest.mark.parametrize(("path", "format_name"), [("run.docx", None), ("run", None), ("run.json", "docx")])
 def test_unknown_format_is_refused_with_the_known_ones(tmp_path, path, format_name):
-    with pytest.raises(OutputError, match="known: chrome, pftrace, svg, png, html, csv, parquet"):
+    with pytest.raises(OutputError, match="supported: chrome, pftrace, svg, png, html, csv, parquet"):
         write(TIMELINE, tmp_path / path, format=format_name)
     assert list(tmp_path.iterdir()) == []
 
@@ -62,7 +62,7 @@ def test_existing_file_is_refused_in_every_format(writer, tmp_path):
 
 def test_a_file_without_a_suffix_needs_a_format(tmp_path):
     with pytest.raises(
-        OutputError, match="a file without a suffix tells no export format; known: chrome"
+        OutputError, match="no export format: the file has no suffix; supported: chrome"
     ) as refused:
         write(empty_timeline(), tmp_path / "run")
     assert "--to" in refused.value.hint

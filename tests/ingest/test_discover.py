@@ -94,10 +94,7 @@ def test_a_directory_with_nothing_to_read_is_an_error(tmp_path):
     (tmp_path / "notes.txt").write_text("red")
     with pytest.raises(InputError) as error:
         find_inputs([tmp_path], REGISTRY)
-    assert (
-        str(error.value)
-        == f"nothing to read in {tmp_path}: no file of a format that stagescope reads (red, blue)"
-    )
+    assert str(error.value) == f"no readable file in {tmp_path}: none is in a supported format (red, blue)"
 
 
 def test_an_unrecognized_named_file_is_an_error(tmp_path):
@@ -105,9 +102,9 @@ def test_an_unrecognized_named_file_is_an_error(tmp_path):
     with pytest.raises(InputError) as error:
         find_inputs([tmp_path / "x.r"], REGISTRY)
     assert str(error.value) == (
-        f"{tmp_path / 'x.r'} is not a recording or a trace that stagescope knows (it begins with b'green')"
+        f"{tmp_path / 'x.r'} is not a recording or trace in a supported format (it begins with b'green')"
     )
-    assert error.value.hint == "formats it reads: red, blue"
+    assert error.value.hint == "supported formats: red, blue"
 
 
 def test_the_error_for_a_directory_with_only_a_damaged_file_names_it(tmp_path):

@@ -48,7 +48,7 @@ def test_formats_recorded_at_different_times_are_not_merged():
 def test_a_conflicting_named_file_is_an_error():
     sources = [source("red", of_rank(0)), source("blue", of_rank(0, "F0 B0"))]
     with pytest.raises(
-        InputError, match=r"blue\.file is not of the same run as the other files: rank 0 is also in red"
+        InputError, match=r"blue\.file belongs to another run than the other files: rank 0 is also in red"
     ):
         select_run(sources, frozenset({Path("blue.file")}))
 

@@ -1,4 +1,4 @@
-"""Which ranks can be compared, and what is said of each clock."""
+"""Groups of ranks with comparable timestamps, and the notes on each clock."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ FOUR = timeline_from_text("F0\nF0\nF0\nF0")
 MACHINES = {0: "a", 1: "b", 2: "a", 3: "c"}
 
 
-def test_without_clocks_all_ranks_are_one_group_and_nothing_is_said():
+def test_without_clocks_all_ranks_are_one_group_without_notes():
     (group,) = clock_groups(FOUR)
     assert group.ranks == (0, 1, 2, 3)
     assert clock_notes(FOUR) == {}
@@ -30,8 +30,8 @@ def test_machines_that_were_not_aligned_are_shown_as_they_are():
 
 
 def test_each_machine_that_alignment_could_not_place_is_a_group_behind_the_common_one():
-    apart = on_machines(FOUR, MACHINES | {0: "d"}, {"a": (0, 0), "b": None, "c": (-5, 5), "d": None})
-    assert clock_groups(apart) == (
+    unaligned = on_machines(FOUR, MACHINES | {0: "d"}, {"a": (0, 0), "b": None, "c": (-5, 5), "d": None})
+    assert clock_groups(unaligned) == (
         ClockGroup("a, c", (2, 3)),
         ClockGroup("d", (0,)),
         ClockGroup("b", (1,)),
@@ -53,20 +53,20 @@ def test_of_many_machines_the_first_are_named():
 @pytest.mark.parametrize(
     ("errors_ns", "note"),
     [
-        ((0, 0), "the clock that all others are brought to"),
-        ((-1_500, 2_000_000), "on the common clock to within -1.500 µs and +2.000 ms"),
-        (None, "not on one clock with the others: its distance to them is not known"),
+        ((0, 0), "the reference clock"),
+        ((-1_500, 2_000_000), "aligned, error between -1.500 µs and +2.000 ms"),
+        (None, "not aligned with the other machines: its clock offset is unknown"),
     ],
 )
-def test_a_rank_is_told_how_well_its_clock_is_known(errors_ns, note):
+def test_notes_state_how_well_each_clock_is_known(errors_ns, note):
     timeline = on_machines(FOUR, MACHINES, {"a": (0, 0), "b": errors_ns, "c": (-5, 5)})
     assert clock_notes(timeline)[1] == note
 
 
-def test_a_clock_that_nothing_was_brought_to_is_not_called_the_common_one():
+def test_a_clock_without_aligned_clocks_is_not_called_the_reference():
     alone = on_machines(FOUR, MACHINES, {"a": (0, 0), "b": None, "c": (-5, None)})
     (note,) = set(clock_notes(alone).values())
-    assert note == "not on one clock with the others: its distance to them is not known"
+    assert note == "not aligned with the other machines: its clock offset is unknown"
 
 
 def test_the_summary_has_the_worst_error_of_all_pieces_of_a_clock():
@@ -76,4 +76,4 @@ def test_the_summary_has_the_worst_error_of_all_pieces_of_a_clock():
     b = clock_summary(timeline).row(1, named=True)
     assert (b["clock"], b["error_lo_ns"], b["error_hi_ns"]) == ("b/clock", -9, 7)
     assert not b["is_bounded_throughout"]
-    assert clock_notes(timeline)[1] == "on the common clock to within -9 ns and +7 ns where that is known"
+    assert clock_notes(timeline)[1] == "aligned, error between -9 ns and +7 ns where it is bounded"

@@ -38,7 +38,7 @@ def test_a_window_is_covered_by_what_lies_inside_it_only():
     assert covered_ns(inside, united).to_list() == [10, 0, 20, 0, 0]
 
 
-def test_epoch_sized_stamps_are_exact():
+def test_timestamps_since_the_epoch_are_exact():
     epoch_ns = 1_763_634_533_123_456_789
     united = unite(intervals((0, epoch_ns, epoch_ns + 3), (0, epoch_ns + 5, epoch_ns + 6)))
     assert covered_ns(windows((0, epoch_ns + 1, epoch_ns + 6)), united).to_list() == [3]

@@ -14,7 +14,7 @@ TIMES = ["start_ns", "end_ns"]
 
 
 def joined(spans):
-    """The same by the book: both ends keyed by who sends what to whom, and a join."""
+    """Reference implementation: a plain join of both ends by their keys."""
     rows = {}
     known = spans.with_row_index("row").filter(pl.col("peer").is_not_null() & pl.col("stage").is_not_null())
     for kinds, side in ((SENDS, "send"), (RECEIVES, "recv")):
@@ -43,7 +43,7 @@ def assert_same(found, expected):
 
 
 def some_ends():
-    """Ends of messages among a few ranks, as alike as possible; some say less than they should."""
+    """Ends of messages among a few ranks with many equal keys, some of them incomplete."""
     end = st.fixed_dictionaries(
         {
             "rank": st.integers(0, 2),

@@ -36,7 +36,7 @@ def test_a_chain_of_sends_is_one_pipeline():
     assert pipelines(with_transfers((0, 1), (1, 2), (2, 3))) == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
-def test_replicas_that_exchange_nothing_are_pipelines_of_their_own():
+def test_replicas_are_separate_pipelines():
     assert pipelines(with_transfers((0, 2), (1, 3))) == {0: 0, 1: 1, 2: 0, 3: 1}
 
 
@@ -65,7 +65,7 @@ def test_a_long_chain_in_any_order_is_one_pipeline():
     assert set(pipelines(with_transfers(*edges)).values()) == {0}
 
 
-def test_without_transfers_the_coordinates_tell_the_pipelines_apart():
+def test_without_transfers_coordinates_separate_the_pipelines():
     spans = with_transfers()
     ranks = pl.DataFrame(
         {"rank": range(4), "pp": [0, 0, 1, 1], "dp": [0, 1, 0, 1], "tp": [0] * 4, "cp": [None] * 4}
@@ -73,7 +73,7 @@ def test_without_transfers_the_coordinates_tell_the_pipelines_apart():
     assert dict(find_pipelines(spans, ranks).iter_rows()) == {0: 0, 1: 1, 2: 0, 3: 1}
 
 
-def test_coordinates_that_some_rank_lacks_tell_nothing():
+def test_incomplete_coordinates_are_ignored():
     ranks = pl.DataFrame(
         {"rank": range(4), "pp": [0, 0, 1, None], "dp": [0, 1, 0, 1], "tp": [0] * 4, "cp": [0] * 4}
     )

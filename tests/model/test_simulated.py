@@ -16,11 +16,11 @@ def test_a_recording_is_not_simulated() -> None:
     assert not is_simulated(empty_timeline())
 
 
-def test_one_recorded_rank_among_simulated_ones_is_enough_to_keep_the_units() -> None:
+def test_a_single_recorded_rank_keeps_the_units() -> None:
     assert not is_in_cost_units(on_clocks(COST_UNIT_CLOCK, None))
 
 
-def test_cost_units_are_a_matter_of_the_clock() -> None:
+def test_the_clock_determines_cost_units() -> None:
     assert is_simulated(on_clocks(SIMULATED_CLOCK, COST_UNIT_CLOCK))
     assert not is_in_cost_units(on_clocks(SIMULATED_CLOCK))
     assert is_in_cost_units(on_clocks(COST_UNIT_CLOCK))

@@ -20,7 +20,7 @@ from stagescope.vocabulary.durations import duration_text, time_axis
         (-12_345, "-12.35 µs"),
     ],
 )
-def test_a_duration_is_four_digits_and_a_unit(duration_ns: int, text: str) -> None:
+def test_a_duration_has_four_digits_and_a_unit(duration_ns: int, text: str) -> None:
     assert duration_text(duration_ns) == text
 
 
@@ -44,7 +44,7 @@ def test_an_axis_of_35_ms_is_marked_in_whole_milliseconds() -> None:
 
 
 @given(st.integers(min_value=0, max_value=10**18), st.integers(min_value=0, max_value=50))
-def test_marks_are_few_even_inside_and_say_their_time(length_ns: int, most: int) -> None:
+def test_marks_are_evenly_spaced_and_labeled(length_ns: int, most: int) -> None:
     axis = time_axis(length_ns, most)
     times_ns = [tick.time_ns for tick in axis.ticks]
     assert times_ns[0] == 0

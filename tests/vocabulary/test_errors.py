@@ -33,27 +33,27 @@ NEW = {
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("input", "nothing to read in runs: no file of a format that stagescope reads (recording, csv)"),
+        ("input", "no readable file in runs: none is in a supported format (recording, csv)"),
         (
             "unknown",
-            "a.bin is not a recording or a trace that stagescope knows (it begins with b'PK\\x03\\x04')",
+            "a.bin is not a recording or trace in a supported format (it begins with b'PK\\x03\\x04')",
         ),
-        ("empty", "a.bin is not a recording or a trace that stagescope knows (it is empty)"),
+        ("empty", "a.bin is not a recording or trace in a supported format (it is empty)"),
         ("step", "step 9 was not recorded; recorded: 0-2, 5"),
         ("exists", "runs already exists"),
         ("full", "cannot write runs: No space left on device"),
         ("columns", "a.parquet: table spans lacks the column(s) rank, kind"),
         ("program", "cannot start 'torchrunn': no such program"),
         ("denied", "cannot start 'train.py': Permission denied"),
-        ("steps", "steps '5:2': no step lies between 5 (first) and 2 (first one left out)"),
+        ("steps", "steps '5:2': the range from 5 (inclusive) to 2 (exclusive) is empty"),
     ],
 )
-def test_a_message_is_built_from_the_facts(name, message):
+def test_messages_are_built_from_facts(name, message):
     assert str(NEW[name]) == message
 
 
 @pytest.mark.parametrize("name", ["input", "unknown", "exists", "program"])
-def test_what_can_be_tried_next_is_said(name):
+def test_errors_hint_at_the_next_step(name):
     assert NEW[name].hint
 
 
@@ -61,11 +61,11 @@ def test_what_can_be_tried_next_is_said(name):
     ("name", "code"),
     [("input", 1), ("full", 1), ("columns", 1), ("program", 127), ("denied", 126), ("steps", 2)],
 )
-def test_exit_codes_are_those_of_the_shell(name, code):
+def test_exit_codes_follow_the_shell(name, code):
     assert NEW[name].exit_code == code
 
 
-def test_every_error_belongs_to_the_tree_and_is_drawn_there():
+def test_every_error_is_in_the_tree_of_the_documentation():
     classes = [
         thing
         for _, thing in inspect.getmembers(errors, inspect.isclass)

@@ -7,13 +7,13 @@ from stagescope.vocabulary.number_ranges import compact_ranges
 
 
 @given(st.sets(st.integers(0, 60)))
-def test_compact_ranges_say_each_number_once(numbers):
+def test_compact_ranges_contain_each_number_once(numbers):
     text = compact_ranges(numbers)
-    said = []
+    listed = []
     for part in text.split(", ") if numbers else []:
         first, _, last = part.partition("-")
-        said += range(int(first), int(last or first) + 1)
-    assert said == sorted(numbers)
+        listed += range(int(first), int(last or first) + 1)
+    assert listed == sorted(numbers)
 
 
 def test_compact_ranges_of_nothing_are_none():

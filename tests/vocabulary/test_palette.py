@@ -15,11 +15,11 @@ from stagescope.vocabulary.palette import (
 
 # Linear-light matrices of Vienot, Brettel and Mollon (1999) would be the full model; for "not the same" the
 # confusion of red with green, which is what both common forms have, is enough.
-TOLD_APART = 28
+DISTINGUISHABLE = 28
 
 
 def without_red_green(color: str) -> tuple[float, float]:
-    """Return what is left of a color for an eye that does not tell red from green."""
+    """Return a color as seen without distinguishing red from green."""
     red, green, blue = bytes.fromhex(color[1:])
     return (red * 0.4 + green * 0.6, blue)
 
@@ -33,9 +33,9 @@ def test_the_actions_of_a_pipeline_differ_in_texture() -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(ACTION_KINDS, 2)))
-def test_the_actions_of_a_pipeline_stay_apart_for_an_eye_without_red_and_green(one: str, other: str) -> None:
+def test_actions_remain_distinguishable_without_red_and_green(one: str, other: str) -> None:
     a, b = (without_red_green(SWATCHES[kind].color) for kind in (one, other))
-    assert max(abs(x - y) for x, y in zip(a, b, strict=True)) > TOLD_APART
+    assert max(abs(x - y) for x, y in zip(a, b, strict=True)) > DISTINGUISHABLE
 
 
 def test_chunks_go_from_the_full_color_to_a_light_one() -> None:
@@ -58,7 +58,7 @@ def test_text_on_every_color_reaches_the_contrast_for_normal_text(kind: str, chu
     assert contrast(text_color(color), color) >= 4.5
 
 
-def test_contrast_has_the_ends_that_the_standard_names() -> None:
+def test_contrast_ranges_from_1_to_21() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast(INK, INK) == 1
 

@@ -1,11 +1,10 @@
-"""The bubble: what part of its pipeline's window a rank spent without computing.
+"""The bubble: the fraction of its pipeline's window in which a rank does not compute.
 
-Per pipeline and step the window reaches from the first start to the last end of any forward or backward action
-on any of its ranks. A rank is busy where a compute span of it runs (the union, so that an overlapped pair
-counts once), idle elsewhere in the window, and bubble fraction = idle / window. The other fractions in use
-divide by the ideal or the busy time (Megatron-LM, arXiv 2104.04473, section 2.2: (p-1)/m) or by a rank's own
-span (Zero Bubble, arXiv 2401.10241, section 5.3); they differ, which is why every output names its
-denominator.
+Per pipeline and step, the window extends from the first start to the last end of any forward or backward action on
+any of its ranks. A rank is busy while a compute span runs (the union, so an overlapped pair counts once) and idle in
+the rest of the window; bubble fraction = idle / window. Other definitions divide by the ideal or the busy time
+(Megatron-LM, arXiv 2104.04473, section 2.2: (p-1)/m) or by a rank's own span (Zero Bubble, arXiv 2401.10241, section
+5.3). They give other values, so every output names its denominator.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ DENOMINATOR = "window: first start to last end of the pipeline's forward and bac
 def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     """Return one row per step and rank with a pipeline action in it, sorted by step and rank.
 
-    Columns: step, rank, pipeline, window_start_ns, window_end_ns, window_ns, busy_ns, idle_ns,
-    receive_wait_ns and send_wait_ns (the union of the times in which the host was blocked on a receive or on a
-    send, inside the window; a send blocks until its receiver takes part).
-    Pipeline actions on the compute lane make the windows: actions of which only the launch by the host is known do not
-    tell when a device was idle. `pipelines` is what find_pipelines returns. Spans count by their time, whatever step
-    they name: a rank that already computes for the next step is not idle.
+    Columns: step, rank, pipeline, window_start_ns, window_end_ns, window_ns, busy_ns, idle_ns, receive_wait_ns and
+    send_wait_ns (the union of the times in which the host was blocked on a receive or a send inside the window; a
+    send blocks until its receiver takes part).
+
+    Only actions on the compute lane define windows: an action known only by its launch on the host does not show when
+    the device was idle. `pipelines` is the result of find_pipelines. Spans count by their time, whatever step they
+    belong to: a rank that already computes for the next step is not idle.
     """
     windows = _windows(spans, pipelines)
     busy = unite(
@@ -58,7 +58,7 @@ def _waits(spans: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
 
 def _windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     """Return step, rank, pipeline and the pipeline's window in that step."""
-    # A action whose device time is not known is on the host lane: its rank would seem idle all the time.
+    # An action without device times is on the host lane; with it, its rank would seem idle all the time.
     on_device = (pl.col("lane") == COMPUTE) & pl.col("step").is_not_null()
     is_action = pl.col("kind").is_in(ACTION_KINDS) & on_device
     return (

@@ -1,4 +1,4 @@
-"""How much of a stretch of time some intervals cover: unions, never sums."""
+"""How much of a stretch of time a set of intervals covers: their union, not their sum."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def unite(intervals: pl.DataFrame) -> pl.DataFrame:
-    """Return the union of each rank's intervals as disjoint ones, sorted by rank and start.
+    """Return the union of each rank's intervals as disjoint intervals, sorted by rank and start.
 
-    `intervals` has rank, start_ns, end_ns. The result has them too, and covered_before_ns: what the intervals
-    of that rank before this one cover together. Empty and reversed intervals cover nothing.
+    `intervals` has the columns rank, start_ns and end_ns. The result adds covered_before_ns: the time that the
+    earlier intervals of that rank cover. Empty and reversed intervals cover nothing.
     """
     ordered = (
         intervals.lazy().select("rank", "start_ns", "end_ns").filter(pl.col("end_ns") > pl.col("start_ns"))
@@ -29,7 +29,8 @@ def unite(intervals: pl.DataFrame) -> pl.DataFrame:
     stretches = ordered.with_columns(end_ns=pl.col("end_ns").cum_max().over("rank")).with_columns(
         opens=(pl.col("start_ns") > pl.col("end_ns").shift(1).over("rank")).fill_null(value=True)
     )
-    # What has ended by the last interval of a stretch ended with it, as all stretches before it ended earlier.
+    # The running maximum at the last interval of a stretch is the end of that stretch, as all earlier ones ended
+    # before.
     closes = pl.col("opens").shift(-1, fill_value=True)
     united = stretches.select(
         pl.col("rank", "start_ns").filter("opens"), pl.col("end_ns").filter(closes)
@@ -41,8 +42,8 @@ def unite(intervals: pl.DataFrame) -> pl.DataFrame:
 def covered_ns(windows: pl.DataFrame, united: pl.DataFrame) -> pl.Series:
     """Return how many nanoseconds of each window its rank's intervals cover, in the order of `windows`.
 
-    `windows` has rank, window_start_ns, window_end_ns and may hold windows that overlap; `united` is what
-    `unite` returns.
+    `windows` has the columns rank, window_start_ns and window_end_ns; windows may overlap. `united` is the result of
+    `unite`.
     """
     ranks, known = windows["rank"].to_numpy(), united["rank"].to_numpy()
     first, stop = (np.searchsorted(known, ranks, side=side) for side in ("left", "right"))
@@ -54,7 +55,7 @@ def covered_ns(windows: pl.DataFrame, united: pl.DataFrame) -> pl.Series:
 
 
 def _covered_until(moment_ns: Integers, first: Integers, stop: Integers, united: pl.DataFrame) -> Integers:
-    """Return what intervals [first, stop) of `united` cover from the beginning of time to a moment, row by row."""
+    """Return the time that intervals [first, stop) of `united` cover before a moment, for each row."""
     start_ns, end_ns, before_ns = (
         united[name].to_numpy() for name in ("start_ns", "end_ns", "covered_before_ns")
     )

@@ -1,4 +1,4 @@
-"""Diagnostics: what was wrong or lost, as rows that every front end shows."""
+"""Diagnostics: what was wrong or lost in the data, as rows that every front end shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One row of the diagnostics table, as it is made; `code` is one of vocabulary/codes.py."""
+    """One row of the diagnostics table; `code` is one of vocabulary/codes.py."""
 
     severity: str
     message: str

@@ -1,4 +1,4 @@
-"""Pair every send with its receive."""
+"""Matches every send with its receive."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 MESSAGE_KEY = ["step", "direction", "source", "target", "to_stage", "microbatch", "occurrence"]
 DIRECTIONS = pl.Series(["forward", "backward"])
 NONE = -1
+"""The index of a message without a receive."""
 WIDEST_TABLE = 1 << 24
-"""Codes up to this many are renumbered by a table, more of them by sorting."""
+"""Up to this many codes are renumbered by a lookup table (16 Mi entries), more of them by sorting."""
 
 
 class _Ends(NamedTuple):
-    """One end of every message, those of one key in the order of their starts.
+    """The sends or the receives: rows of `spans` and starts, ordered by start within each key.
 
-    Row in spans and start, and the columns of the key without the occurrence (direction: 0 is forward).
+    `key` has the columns of MESSAGE_KEY without the occurrence; direction 0 is forward.
     """
 
     row: pl.Series
@@ -33,12 +34,12 @@ class _Ends(NamedTuple):
 
 
 def match_messages(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per message that both ends recorded, by send_start_ns.
+    """Return one row per message that both ends recorded, sorted by send_start_ns.
 
-    Columns: step, direction (forward or backward), source and target (ranks), to_stage (the stage that
-    receives), microbatch, occurrence (a stage may pass several tensors), send_row and recv_row (row numbers
-    of `spans`), bytes, send_start_ns, send_end_ns, recv_start_ns, recv_end_ns, wait_start_ns, wait_end_ns.
-    Ends with the same key are one message if they have the same occurrence, counted in the order of their starts.
+    Columns: step, direction (forward or backward), source and target (ranks), to_stage (the receiving stage),
+    microbatch, occurrence (a stage may pass several tensors), send_row and recv_row (row numbers of `spans`), bytes,
+    send_start_ns, send_end_ns, recv_start_ns, recv_end_ns, wait_start_ns, wait_end_ns. The n-th send of a key matches
+    its n-th receive, in the order of their starts.
     """
     sends, receives = _find_ends(spans, SENDS), _find_ends(spans, RECEIVES)
     send, receive, occurrence = _match(sends, receives)
@@ -59,7 +60,7 @@ def match_messages(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_ends(spans: pl.DataFrame, kinds: tuple[str, ...]) -> _Ends:
-    """Return the sends or the receives of `spans` that say with whom; `kinds` are theirs, forward first."""
+    """Return the sends or the receives of `spans` with a known peer; `kinds` are their kinds, forward first."""
     is_known = pl.col("peer").is_not_null() & pl.col("stage").is_not_null()
     row = spans.select(row=(pl.col("kind").is_in(kinds) & is_known).arg_true())["row"]
     rank, start_ns = spans["rank"].gather(row).to_numpy(), spans["start_ns"].gather(row).to_numpy()
@@ -80,17 +81,18 @@ def _find_ends(spans: pl.DataFrame, kinds: tuple[str, ...]) -> _Ends:
 
 
 def _is_sorted(rank: Integers, start_ns: Integers) -> bool:
-    """Return whether all of a rank stand together by start; all ends of one key are of one rank."""
+    """Return whether the ends of each rank are adjacent and sorted by start; all ends of one key are on one rank."""
     follows = rank[1:] == rank[:-1]
     return bool(((rank[1:] > rank[:-1]) | (follows & (start_ns[1:] >= start_ns[:-1]))).all())
 
 
 def _match(sends: _Ends, receives: _Ends) -> tuple[Integers, Integers, Integers]:
-    """Return which send and which receive are one message, and the how many-th of its key it is."""
+    """Return the index of the send and the receive of every message, and its occurrence within its key."""
     numbers, count = _number(pl.concat([sends.key, receives.key]))
     of_sends, of_receives = numbers[: len(sends.row)], numbers[len(sends.row) :]
     counts = [np.bincount(each, minlength=count) for each in (of_sends, of_receives)]
-    # As many places for every key as it has sends or receives, its first send and its first receive at the first.
+    # Each key gets as many places as it has sends or receives; its first send and first receive share the first
+    # place.
     places = np.maximum(*counts)
     first = np.cumsum(places) - places
     occurrence = _occurrences(of_sends, counts[0])
@@ -102,7 +104,7 @@ def _match(sends: _Ends, receives: _Ends) -> tuple[Integers, Integers, Integers]
 
 
 def _occurrences(numbers: Integers, counts: Integers) -> Integers:
-    """Return how many equal numbers stand before each, given how often each occurs."""
+    """Return how many equal numbers precede each number, given how often each occurs."""
     occurrence = np.zeros(len(numbers), dtype=np.int64)
     repeated = np.flatnonzero(counts[numbers] > 1)
     order = repeated[np.argsort(numbers[repeated], kind="stable")]
@@ -113,9 +115,10 @@ def _occurrences(numbers: Integers, counts: Integers) -> Integers:
 
 
 def _number(key: pl.DataFrame) -> tuple[Integers, int]:
-    """Return a number for every row, the same for equal rows (null equals null), and how many there are."""
+    """Return a number for every row, equal for equal rows (null equals null), and the number of distinct ones."""
     numbers, count = np.zeros(key.height, dtype=np.int64), 1
-    # What says least first, so that numbers stay small: ranks and stages before steps and micro-batches.
+    # Columns with few values first, so that the combined code stays small: ranks and stages before steps and
+    # micro-batches.
     for name in ("direction", "source", "target", "to_stage", "step", "microbatch"):
         values = key[name].cast(pl.Int64)
         null = int(values.min() or 0) - 1
@@ -129,7 +132,10 @@ def _number(key: pl.DataFrame) -> tuple[Integers, int]:
 
 
 def _renumber(numbers: Integers, count: int) -> tuple[Integers, int]:
-    """Return numbers without holes, in the same order, and how many there are; all are below `count`."""
+    """Return the numbers renumbered without gaps, in the same order, and the number of distinct ones.
+
+    All numbers are below `count`.
+    """
     if count > max(WIDEST_TABLE, len(numbers)):
         known, dense = np.unique(numbers, return_inverse=True)
         return dense, len(known)

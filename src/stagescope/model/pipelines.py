@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl.DataFrame:
     """Return one row per rank that ran a pipeline action: rank, pipeline (its smallest recorded rank).
 
-    Ranks that pass activations or gradients to each other, directly or through other ranks, recorded or not,
-    are one pipeline: data-parallel replicas exchange nothing of the kind. Where no transfer names its peer,
-    ranks of the same data-, tensor- and context-parallel coordinates are one, as the table `ranks` has them; and
-    without any coordinates all ranks are.
+    Ranks that pass activations or gradients to each other, directly or through other ranks (recorded or not), form
+    one pipeline; data-parallel replicas exchange neither. If no transfer names its peer, ranks with equal data-,
+    tensor- and context-parallel coordinates in the table `ranks` form one pipeline; without coordinates, all ranks
+    do.
     """
     is_edge = pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null()
     ran_action = pl.col("rank").filter(pl.col("kind").is_in(ACTION_KINDS))
@@ -38,14 +38,14 @@ def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl
 
 
 def _replicas(ranks: pl.DataFrame | None) -> dict[int, Hashable]:
-    """Return per rank the coordinates that all stages of a pipeline share."""
+    """Return for each rank the coordinates that all stages of a pipeline share."""
     if ranks is None or ranks["pp"].null_count():
         return {}
     return {rank: tuple(shared) for rank, *shared in ranks.select("rank", "dp", "tp", "cp").iter_rows()}
 
 
 def _roots(edges: Iterable[tuple[int, ...]]) -> dict[int, int]:
-    """Return for every rank the rank that stands for its connected component: union-find, halving paths."""
+    """Return for each rank the representative of its connected component (union-find with path halving)."""
     parent: dict[int, int] = {}
 
     def root_of(rank: int) -> int:

@@ -1,4 +1,4 @@
-"""Binary searches in many stretches of one column at once."""
+"""Binary searches in many segments of one column at once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def search_segments(values: Integers, first: Integers, stop: Integers, wanted: Integers) -> Integers:
-    """Return, for each row, the first index in [first, stop) whose value is not below `wanted`; else `stop`.
+    """Return for each row the first index in [first, stop) whose value is at least `wanted`, or `stop`.
 
-    `values[first:stop]` is sorted for each row; the rest of `values` need not be. It is a binary search of all rows
-    in step, so that it costs as many passes as the longest segment has binary digits.
+    `values[first:stop]` has to be sorted for each row; `values` as a whole need not be. All rows are searched in
+    lockstep, which takes as many passes over the rows as the longest segment has binary digits.
     """
     low, high = first.astype(np.int64), stop.astype(np.int64)
     if not len(values):

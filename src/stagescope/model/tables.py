@@ -1,7 +1,7 @@
 """The declared tables: every column once, with its type, unit and meaning.
 
-Validation, docs/formats.md and the reading of foreign tables are made from these declarations.
-Times are int64 nanoseconds on the timeline's common clock, counted from the Unix epoch where it is known.
+Validation, docs/formats.md and the reading of foreign tables are derived from these declarations. Times are int64
+nanoseconds on the timeline's common clock, since the Unix epoch where that is known.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its name, what a row is, the order of its rows, and its columns."""
+    """One table: its name, the meaning of a row, the order of its rows, and its columns."""
 
     name: str
     row: str
@@ -63,7 +63,7 @@ SPANS = Table(
     ("rank", "start_ns", "end_ns"),
     (
         Column("rank", pl.Int32, "", "Global rank of the process."),
-        Column("lane", LaneType, "", "Where it ran: compute, comm (transfers) or host."),
+        Column("lane", LaneType, "", "Lane: compute, comm (transfers) or host."),
         Column("kind", KindType, "", "What ran, spelled as in vocabulary/kinds.py."),
         Column("step", pl.Int32, "", "Training step, counted from 0 by the recorder.", nullable=True),
         Column("stage", pl.Int32, "", "GLOBAL (virtual) stage, 0 to S-1.", nullable=True),
@@ -72,13 +72,13 @@ SPANS = Table(
         Column("pair", pl.Int32, "", "Shared by the two actions of an overlapped pair.", nullable=True),
         Column("peer", pl.Int32, "", "Global rank at the other end of a transfer.", nullable=True),
         Column("bytes", pl.Int64, "B", "Size of the transfer.", nullable=True),
-        Column("start_ns", pl.Int64, "ns", "Start; of a transfer: when it was issued."),
-        Column("end_ns", pl.Int64, "ns", "End; of a receive: when the host knew that it was done."),
+        Column("start_ns", pl.Int64, "ns", "Start; for a transfer, when it was issued."),
+        Column("end_ns", pl.Int64, "ns", "End; for a receive, when the host noticed its completion."),
         Column(
             "wait_start_ns", pl.Int64, "ns", "When the host began to block on this transfer.", nullable=True
         ),
         Column("wait_end_ns", pl.Int64, "ns", "When the host was released again.", nullable=True),
-        Column("name", pl.String, "", "Free text where kind does not say it all.", nullable=True),
+        Column("name", pl.String, "", "Free text that refines the kind.", nullable=True),
     ),
 )
 
@@ -96,7 +96,7 @@ RANKS = Table(
         Column("cp", pl.Int32, "", "Context-parallel coordinate.", nullable=True),
         Column("ep", pl.Int32, "", "Expert-parallel coordinate.", nullable=True),
         Column("host", pl.String, "", "Host name.", nullable=True),
-        Column("clock", pl.String, "", "Clock domain of its stamps, a row of clocks.", nullable=True),
+        Column("clock", pl.String, "", "Clock domain of its timestamps, a row of clocks.", nullable=True),
         Column("world_size", pl.Int32, "", "Ranks that the run declared.", nullable=True),
         Column("schedule", pl.String, "", "Schedule that the framework declared.", nullable=True),
         Column("source", pl.String, "", "File it was read from.", nullable=True),
@@ -122,34 +122,51 @@ CLOCKS = Table(
     (
         Column("clock", pl.String, "", "Clock domain: boot id and clock name."),
         Column("machine", pl.String, "", "Machine that carries the clock.", nullable=True),
-        Column("start_ns", pl.Int64, "ns", "First moment the fit holds for.", nullable=True),
-        Column("offset_ns", pl.Int64, "ns", "Added to raw stamps to give the common clock."),
-        Column("drift_ppm", pl.Float64, "ppm", "Rate against the common clock.", nullable=True),
+        Column("start_ns", pl.Int64, "ns", "First time that the correction applies to.", nullable=True),
+        Column("offset_ns", pl.Int64, "ns", "Added to raw timestamps to give the common clock."),
+        Column("drift_ppm", pl.Float64, "ppm", "Drift relative to the common clock.", nullable=True),
         Column(
-            "error_lo_ns", pl.Int64, "ns", "Lower end of the offset's error; null: unknown.", nullable=True
+            "error_lo_ns",
+            pl.Int64,
+            "ns",
+            "Lower end of the guaranteed bound of the error; null: unbounded.",
+            nullable=True,
         ),
         Column(
-            "error_hi_ns", pl.Int64, "ns", "Upper end of the offset's error; null: unknown.", nullable=True
+            "error_hi_ns",
+            pl.Int64,
+            "ns",
+            "Upper end of the guaranteed bound of the error; null: unbounded.",
+            nullable=True,
         ),
-        Column("observation_count", pl.Int64, "", "Observations that the offset rests on.", nullable=True),
+        Column(
+            "observation_count",
+            pl.Int64,
+            "",
+            "Number of observations that determine the offset.",
+            nullable=True,
+        ),
         Column("method", pl.String, "", "How the offset was found."),
     ),
 )
 
 DIAGNOSTICS = Table(
     "diagnostics",
-    "one thing that was wrong or lost",
+    "one problem or loss in the data",
     ("severity", "source"),
     (
         Column(
-            "severity", SeverityType, "", "error: data are missing; warning: look twice; info: good to know."
+            "severity",
+            SeverityType,
+            "",
+            "error: data are missing; warning: results may be misleading; info: for information.",
         ),
-        Column("code", pl.String, "", "What kind of finding it is; stable, see the list of codes."),
+        Column("code", pl.String, "", "Stable code of the kind of finding; listed in docs/diagnostics.md."),
         Column("source", pl.String, "", "File it concerns.", nullable=True),
         Column("rank", pl.Int32, "", "Rank it concerns.", nullable=True),
         Column("location", pl.String, "", "Where in the source.", nullable=True),
         Column("message", pl.String, "", "What was found and what was done about it."),
-        Column("count", pl.Int64, "", "How many things the row stands for."),
+        Column("count", pl.Int64, "", "How many occurrences the row covers."),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Make a foreign frame into a declared table, or say exactly what does not fit."""
+"""Converts a foreign data frame to a declared table, or raises an error that names the mismatch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def conform(frame: pl.DataFrame, table: Table, where: str = "") -> pl.DataFrame:
-    """Return `frame` as `table` declares it: its columns in order, cast and sorted by the table's order.
+    """Return `frame` as declared by `table`: its columns in order, cast and sorted.
 
-    Missing nullable columns are filled with null; columns that the table does not know are left out.
-    Raises TableError, naming table, column and the first offending value, when a required column is
-    missing, a value does not fit its type, or a required value is null.
+    Missing nullable columns are filled with null; columns that the table does not declare are dropped. Raises
+    TableError, naming table, column and the first wrong value, if a required column is missing, a value does not fit
+    its type, or a required value is null.
     """
     missing = [c.name for c in table.columns if not c.nullable and c.name not in frame.columns]
     if missing:
@@ -28,11 +28,12 @@ def conform(frame: pl.DataFrame, table: Table, where: str = "") -> pl.DataFrame:
 
 
 def in_order(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Return `frame` sorted as `table` declares; rows that compare equal keep their order.
+    """Return `frame` sorted as `table` declares; the sort is stable.
 
-    What is sorted already is only looked at: recordings come nearly so, and sorting costs as much as reading.
+    Sorted input is returned unchanged: recordings usually are sorted, and sorting takes as long as reading them.
     """
     keys = [pl.col(name) for name in table.order]
+    # Compares each row with the one before it, over all columns of the order, without a sort.
     later = pl.lit(value=False)
     for key in reversed(keys):
         before = key.shift(1)

@@ -1,4 +1,4 @@
-"""Names, kinds, errors and the recording format: what every other part agrees on.
+"""Kinds, units, errors and diagnostic codes: the terms that all other parts share.
 
-Standard library only, because the recorder inside a training run speaks this vocabulary too.
+Standard library only, because the recorder inside a training process imports it too.
 """

@@ -1,8 +1,8 @@
-"""Why pipeline time is lost, and what an idle rank waits for: one name each, in tables, JSON, terminal and page.
+"""Causes of lost pipeline time, and waits of idle ranks: one name each, in tables, JSON, terminal and page.
 
 A *cause* explains lost time: the ledger (analysis/idle/ledger.py) splits the idle time of a step among CAUSES, and the
 columns of its tables, the keys of the report's JSON and the conditions of ``--fail-if`` carry the same names. A *wait*
-classifies one idle interval by what ended it (analysis/idle/intervals.py); a wait says what was missing at that
+classifies one idle interval by what ended it (analysis/idle/intervals.py); a wait is what was missing at that
 moment, not why, so the two sums differ.
 """
 

@@ -1,6 +1,6 @@
-"""The codes of diagnostics: stable names that code and tests match, so that messages may be reworded.
+"""Codes of diagnostics: stable names for code and tests to match, so that messages may be reworded.
 
-A code is ``area.finding`` in lower case: ``clock.unaligned``, ``spans.dropped``. Codes are never reused for another
+A code is ``area.finding`` in lower case: ``clock.unaligned``, ``spans.dropped``. A code is never reused with another
 meaning. docs/diagnostics.md lists them.
 """
 

@@ -1,4 +1,4 @@
-"""A number of things in words."""
+"""Counts with their noun."""
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Durations and time axes as text: the unit follows the size."""
+"""Durations and time axes as text; the unit follows the magnitude."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 UNITS: tuple[tuple[str, int], ...] = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 UNITS_NS: dict[str, int] = {"us": 10**3, **dict(UNITS)}
-"""What a person may write behind a number, and how many nanoseconds that is."""
+"""Units that a user may write after a number, in nanoseconds."""
 
 NICE_STEPS = (1, 2, 5)
 
@@ -19,7 +19,7 @@ class Tick(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The marks of a time axis that starts at 0, and the unit that their texts are in."""
+    """The marks of a time axis that starts at 0, and the unit of their texts."""
 
     unit: str
     ticks: tuple[Tick, ...]
@@ -38,9 +38,9 @@ def duration_text(duration_ns: int) -> str:
 
 
 def time_axis(length_ns: int, most: int) -> Axis:
-    """Return at most `most` evenly spaced marks (one more at 0) on an axis of `length_ns`.
+    """Return at most `most` evenly spaced marks (plus the one at 0) on an axis of `length_ns`.
 
-    The marks stand at 1, 2 or 5 times a power of ten nanoseconds and share one unit.
+    The distance is 1, 2 or 5 times a power of ten nanoseconds; all marks share one unit.
     """
     length_ns, most = max(length_ns, 1), max(most, 1)
     step_ns = next(
@@ -53,5 +53,5 @@ def time_axis(length_ns: int, most: int) -> Axis:
 
 
 def _unit(size_ns: int) -> tuple[str, int]:
-    """Return the largest unit that gives a number of 1 or more."""
+    """Return the largest unit in which the value is at least 1."""
     return next((unit for unit in UNITS if size_ns >= unit[1]), UNITS[-1])

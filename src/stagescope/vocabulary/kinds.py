@@ -1,8 +1,7 @@
 """The kinds of span, the lanes they run on, and their one-letter notation.
 
-The letters follow the papers: F and B of GPipe and PipeDream, I and W (input-gradient and
-weight-gradient half of a split backward) as in torch.distributed.pipelining and Zero Bubble
-(arXiv 2401.10241, which calls I "B").
+The letters follow the papers: F and B as in GPipe and PipeDream, I and W (input-gradient and weight-gradient half of
+a split backward) as in torch.distributed.pipelining and Zero Bubble (arXiv 2401.10241, which calls I "B").
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """One kind of span: its spelling in every export, its letter, its code in recordings."""
+    """One kind of span: its name in every export, its letter, its code in recordings."""
 
     name: str
     letter: str
@@ -36,7 +35,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("recv_backward", "R", 9, COMM, "Receives an output gradient from the next stage."),
     Kind("grad_reduce", "G", 10, COMM, "Reduces gradients over data-parallel replicas."),
     Kind("loss", "L", 11, COMPUTE, "Loss of one micro-batch on the last stage."),
-    Kind("other", "X", 12, HOST, "Anything else that was recorded, told apart by its name."),
+    Kind("other", "X", 12, HOST, "Anything else that was recorded, identified by its name."),
 )
 
 BY_NAME: dict[str, Kind] = {kind.name: kind for kind in KINDS}
@@ -44,14 +43,14 @@ BY_CODE: dict[int, Kind] = {kind.code: kind for kind in KINDS}
 KIND_NAMES: tuple[str, ...] = tuple(kind.name for kind in KINDS)
 
 STEP_CODE = 0
-"""Code of a step marker in a recording; it becomes a row of the steps table, not a span."""
+"""The code of a step marker in a recording, which becomes a row of the steps table rather than a span."""
 
 ACTION_KINDS: tuple[str, ...] = ("forward", "backward", "backward_input", "backward_weight")
-"""The kinds that a pipeline schedule orders; the bubble is measured between the first and the last."""
+"""The kinds that a pipeline schedule orders; the window of the bubble extends from the first to the last of them."""
 
 BACKWARDS: tuple[str, ...] = ACTION_KINDS[1:]
 EXCHANGING_KINDS: tuple[str, ...] = ACTION_KINDS[:3]
-"""The actions that may receive and send: a stage keeps its weight gradients."""
+"""The actions that may receive and send; weight gradients stay on their stage."""
 
 SENDS: tuple[str, ...] = ("send_forward", "send_backward")
 RECEIVES: tuple[str, ...] = ("recv_forward", "recv_backward")
@@ -59,7 +58,7 @@ TRANSFERS: tuple[str, ...] = (*SENDS, *RECEIVES)
 
 
 def label(kind: str, stage: int | None, microbatch: int | None) -> str:
-    """Return a action in the field's notation, such as ``F0.3``: stage 0, micro-batch 3.
+    """Return an action in the notation of the field, such as ``F0.3``: stage 0, micro-batch 3.
 
     >>> label("backward_weight", 1, 2)
     'W1.2'

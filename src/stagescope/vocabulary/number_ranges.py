@@ -1,4 +1,4 @@
-"""Whole numbers as people write them: 0-3, 7."""
+"""Whole numbers as compact ranges: 0-3, 7."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def compact_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as compact ranges.
+    """Return numbers as compact ranges, "none" for no numbers.
 
     >>> compact_ranges([0, 1, 2, 3, 7])
     '0-3, 7'

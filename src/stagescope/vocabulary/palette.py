@@ -1,7 +1,7 @@
-"""One color per kind, the same in every picture: SVG, terminal and viewer.
+"""One color per kind, the same in SVG pictures, the terminal and the viewer.
 
-The hues are those of Okabe and Ito ("Color Universal Design", 2008), which stay apart for the common
-forms of color blindness. Hue is never the only channel: a picture adds a letter or the kind's texture.
+The hues are those of Okabe and Ito ("Color Universal Design", 2008), which remain distinguishable with the common
+forms of color blindness. Hue is never the only channel: pictures add a letter or the texture of the kind.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import NamedTuple
 INK = "#1a1a1a"
 PAPER = "#ffffff"
 LINEAR_BELOW = 0.04045
-"""Where sRGB turns from a straight line into a power (IEC 61966-2-1)."""
+"""The value at which sRGB changes from a linear segment to a power function (IEC 61966-2-1)."""
 
 
 class Swatch(NamedTuple):
-    """How one kind looks: its color, and the texture that tells it apart in grayscale."""
+    """The look of one kind: its color, and the texture that distinguishes it in grayscale."""
 
     color: str
     texture: str
@@ -48,12 +48,12 @@ WAIT_SWATCHES: dict[str, Swatch] = {
 """Color and hatch of the idle intervals of each wait in vocabulary/causes.py, in pictures and in the viewer."""
 
 LIGHTEST_CHUNK_FRACTION = 0.55
-"""How far the last of a rank's chunks is mixed towards white; the first has the full color."""
+"""How far the last of a rank's chunks is mixed with white; the first has the full color."""
 
 
-def wait_swatch(cause: str) -> Swatch:
-    """Return how idle time of a cause looks; one that no analysis here gives looks as if it were not known."""
-    return WAIT_SWATCHES.get(cause, WAIT_SWATCHES["unknown"])
+def wait_swatch(wait: str) -> Swatch:
+    """Return the look of a wait; one that this version does not know looks like "unknown"."""
+    return WAIT_SWATCHES.get(wait, WAIT_SWATCHES["unknown"])
 
 
 def chunk_color(kind: str, chunk: int, chunk_count: int) -> str:
@@ -67,13 +67,13 @@ def chunk_color(kind: str, chunk: int, chunk_count: int) -> str:
 
 
 def mix(color: str, other: str, other_fraction: float) -> str:
-    """Return `color` with a share of `other` in it, both written ``#rrggbb``."""
+    """Return `color` mixed with the given fraction of `other`, both written ``#rrggbb``."""
     pairs = zip(_channels(color), _channels(other), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * other_fraction):02x}" for a, b in pairs)
 
 
 def text_color(background: str) -> str:
-    """Return the ink, dark or white, that reads better on `background`."""
+    """Return the text color, dark or white, with the higher contrast on `background`."""
     return max(INK, PAPER, key=lambda ink: contrast(ink, background))
 
 

@@ -1,4 +1,4 @@
-"""Sizes in bytes, written as people do."""
+"""Sizes in bytes with units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?i?)b?", re.IGNORECASE | re.ASCII)
 
 
 def parse_size_bytes(text: str) -> int:
-    """Return the bytes that a text such as ``512MiB``, ``2GB``, ``64k`` or ``1000000`` means.
+    """Return the number of bytes of a text such as ``512MiB``, ``2GB``, ``64k`` or ``1000000``.
 
     k, M, G and T are powers of 1000, Ki, Mi, Gi and Ti powers of 1024. Raises UsageError for anything else.
 

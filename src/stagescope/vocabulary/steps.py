@@ -10,7 +10,7 @@ EVERY_STEP_STOP = 2**31
 
 
 class StepRange(NamedTuple):
-    """Steps from `start` (inclusive) to `stop` (exclusive); an empty range holds no step."""
+    """Steps from `start` (inclusive) to `stop` (exclusive); an empty range contains no step."""
 
     start: int = 0
     stop: int = EVERY_STEP_STOP
@@ -23,9 +23,9 @@ class StepRange(NamedTuple):
 
 
 def parse_step_range(text: str) -> StepRange:
-    """Return the range that ``A:B``, ``A:``, ``:B`` or ``:`` describes.
+    """Return the range of ``A:B``, ``A:``, ``:B`` or ``:``.
 
-    Raises UsageError when a bound is no whole number, is negative, or when nothing lies between them.
+    Raises UsageError if a bound is not a whole number or negative, or if the range is empty.
     """
     start_text, colon, stop_text = text.partition(":")
     try:

@@ -177,6 +177,6 @@ def test_tracks_of_ranks_on_several_machines_describe_their_clock(path):
     )
     found = {one.name: one.description for one in descriptors(packets_of(timeline, path)) if one.description}
     assert found == {
-        "rank 0 (a, stage 0)": "the clock that all others are brought to",
-        "rank 1 (b, stage 1)": "on the common clock to within -1.500 µs and +2.500 µs",
+        "rank 0 (a, stage 0)": "the reference clock",
+        "rank 1 (b, stage 1)": "aligned, error between -1.500 µs and +2.500 µs",
     }

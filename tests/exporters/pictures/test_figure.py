@@ -82,7 +82,7 @@ def test_a_size_without_room_is_an_error_that_says_what_would_do(size, pixels):
     with pytest.raises(UsageError) as raised:
         draw_picture(TIMELINE, Figure(size=size, pixels_per_unit=pixels))
     said = re.fullmatch(
-        rf"a picture of {size} has no room for 6 ranks: they take (\d+)x(\d+)", str(raised.value)
+        rf"a picture of {size} is too small for 6 ranks, which need (\d+)x(\d+)", str(raised.value)
     )
     needed = Size(int(said[1]), int(said[2]))
     draw_picture(TIMELINE, Figure(size=needed, pixels_per_unit=pixels))

@@ -111,5 +111,5 @@ def test_the_file_is_counted_as_the_svg_is(tmp_path):
 
 
 def test_a_size_without_room_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match="a picture of 200x200 has no room for 2 ranks"):
+    with pytest.raises(UsageError, match="a picture of 200x200 is too small for 2 ranks"):
         write_png(TIMELINE, tmp_path / "run.png", Figure(size=Size(200, 200)))

@@ -253,5 +253,5 @@ def test_machines_that_are_not_on_one_clock_stand_below_titles_that_break_the_gr
 
 def test_the_label_of_a_rank_tells_how_well_its_clock_is_known() -> None:
     timeline = on_machines(timeline_from_text("F0\nF0"), {0: "a", 1: "b"}, {"a": (0, 0), "b": (-5, 7)})
-    assert "clock: on the common clock to within -5 ns and +7 ns" in draw_picture(timeline).svg
+    assert "clock: aligned, error between -5 ns and +7 ns" in draw_picture(timeline).svg
     assert "clock:" not in draw_picture(timeline_from_text("F0\nF0")).svg

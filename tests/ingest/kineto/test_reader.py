@@ -236,7 +236,7 @@ def test_a_pickle_and_a_file_of_torch_save_are_refused_and_never_loaded(tmp_path
     ):
         path = tmp_path / name
         path.write_bytes(content)
-        with pytest.raises(InputError, match="is not a recording or a trace that stagescope knows"):
+        with pytest.raises(InputError, match="is not a recording or trace in a supported format"):
             stagescope.read(path)
     assert not (tmp_path / "loaded").exists()
 

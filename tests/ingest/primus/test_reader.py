@@ -185,7 +185,7 @@ def test_a_fewer_forwards_than_declared_are_a_warning(drawn):
 
 def test_dumps_of_two_directories_are_not_one_run(tmp_path):
     folders = [write_dumps(tmp_path / name, timeline_from_text(DRAWING, cell_ns=MS)) for name in "ab"]
-    with pytest.raises(InputError, match="is not of the same run"):
+    with pytest.raises(InputError, match="belongs to another run"):
         stagescope.read(folders[0] / "pp_rank_0.json", folders[1] / "pp_rank_1.json")
 
 

@@ -15,7 +15,7 @@ def live(tmp_path):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com", "", "127.0.0.2"])  # noqa: S104 - refused
 def test_a_host_that_others_can_reach_is_refused(live, host):
-    with pytest.raises(UsageError, match="the viewer is for this machine alone"):
+    with pytest.raises(UsageError, match="the viewer only serves this machine"):
         listen(live, host)
 
 

@@ -1,15 +1,15 @@
-"""Every error that stagescope raises on purpose.
+"""All errors that stagescope raises deliberately.
 
-    StagescopeError                     exit code 1
-      InputError                        what was given cannot be read
-      OutputError                       what was asked for cannot be written
-      TableError                        a table breaks its declaration
-      ScheduleError                     a schedule cannot be what was asked for
-      CommandError                      a program that was to be started cannot be
-      UsageError                        exit code 2: the words of the call contradict themselves
+    StagescopeError                     base class; exit code 1 unless noted
+    ├── InputError                      an input file cannot be read or used
+    ├── OutputError                     an output file cannot be written
+    ├── TableError                      a table does not match its declaration
+    ├── ScheduleError                   a schedule, an order of actions or its costs are invalid
+    ├── CommandError                    a program could not be started (126, 127) or failed (its own exit code)
+    └── UsageError                      invalid or contradictory arguments; exit code 2
 
-Messages are built from facts by the named constructors. `hint` says what to try next; the command line
-prints it after the message, a library user can ignore it.
+Named constructors build the messages from facts. `hint` suggests the next step; the command line prints it after the
+message. An error that only one source of ingest can raise is defined next to that reader.
 """
 
 from stagescope.vocabulary.errors.base import StagescopeError

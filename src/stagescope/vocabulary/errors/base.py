@@ -1,10 +1,10 @@
-"""What all errors have in common."""
+"""The base class of all errors."""
 
 from __future__ import annotations
 
 
 class StagescopeError(Exception):
-    """Base of all errors that stagescope raises on purpose."""
+    """Base of all errors that stagescope raises deliberately; `exit_code` is that of the command line."""
 
     exit_code = 1
 

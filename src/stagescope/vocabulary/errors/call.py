@@ -1,4 +1,4 @@
-"""Errors about how stagescope was called, and about the programs that it was to start."""
+"""Errors about arguments, and about programs that stagescope starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CommandError(StagescopeError):
-    """A program that was to be started cannot be."""
+    """A program could not be started, or failed."""
 
     exit_code = 127
 
@@ -27,7 +27,7 @@ class CommandError(StagescopeError):
 
     @classmethod
     def cannot_start(cls, program: str, reason: OSError) -> Self:
-        """Return the error for a program that the system refuses to start."""
+        """Return the error for a program that the operating system refuses to start."""
         error = cls(f"cannot start {program!r}: {reason.strerror or reason}")
         error.exit_code = 126
         return error
@@ -41,10 +41,10 @@ class CommandError(StagescopeError):
 
     @classmethod
     def cannot_listen(cls, host: str, port: int, reason: OSError) -> Self:
-        """Return the error for an address that no server can be had on."""
+        """Return the error for an address on which no server can listen."""
         error = cls(
             f"cannot listen on port {port} of {host}: {reason.strerror or reason}",
-            "without --port a free one is taken",
+            "omit --port to pick a free port",
         )
         error.exit_code = 1
         return error
@@ -58,7 +58,7 @@ class CommandError(StagescopeError):
 
 
 class UsageError(StagescopeError):
-    """The words of the call contradict themselves."""
+    """Invalid or contradictory arguments."""
 
     exit_code = 2
 
@@ -71,9 +71,9 @@ class UsageError(StagescopeError):
 
     @classmethod
     def not_loopback(cls, host: str, loopback: Iterable[str]) -> Self:
-        """Return the error for a server that others than this machine could reach."""
+        """Return the error for a server that other machines could reach."""
         return cls(
-            f"--host {host}: expected one of {', '.join(loopback)}: the viewer is for this machine alone",
+            f"--host {host}: expected one of {', '.join(loopback)}: the viewer only serves this machine",
             "from another machine, forward the port: ssh -L 8000:127.0.0.1:8000 HOST, with --port 8000 here",
         )
 
@@ -84,57 +84,60 @@ class UsageError(StagescopeError):
 
     @classmethod
     def figure_too_small(cls, size: str, least: str, ranks: int) -> Self:
-        """Return the error for a picture in which nothing could be told."""
+        """Return the error for a picture that is too small to be readable."""
         return cls(
-            f"a picture of {size} has no room for {ranks} ranks: they take {least}", "draw fewer with --ranks"
+            f"a picture of {size} is too small for {ranks} ranks, which need {least}",
+            "draw fewer with --ranks",
         )
 
     @classmethod
     def no_figure(cls, format_name: str, pictures: Iterable[str]) -> Self:
-        """Return the error for a size or ranks of something that is no picture."""
-        return cls(f"--size and --ranks are for pictures ({', '.join(pictures)}), not for {format_name}")
+        """Return the error for --size or --ranks with a format that is not a picture."""
+        return cls(
+            f"--size and --ranks only apply to pictures ({', '.join(pictures)}), not for {format_name}"
+        )
 
     @classmethod
     def one_of(cls, choices: Iterable[str], given: Iterable[str]) -> Self:
-        """Return the error for a call that names none or several of things that exclude each other."""
+        """Return the error for none or several of mutually exclusive arguments."""
         found = " and ".join(given) or "nothing"
         return cls(f"expected one of {', '.join(choices)}; found {found}")
 
     @classmethod
     def only_with(cls, option: str, other: str) -> Self:
-        """Return the error for an option that goes with another thing only."""
+        """Return the error for an option that requires another one."""
         return cls(f"{option}: only with {other}")
 
     @classmethod
     def sizes_missing(cls) -> Self:
-        """Return the error for a schedule without a size."""
-        return cls("how large? give --ranks P and --microbatches M")
+        """Return the error for a schedule without its size."""
+        return cls("missing --ranks and --microbatches")
 
     @classmethod
     def numbers_malformed(cls, text: str) -> Self:
-        """Return the error for a list of numbers that is none."""
+        """Return the error for a malformed list of numbers."""
         return cls(f"{text!r}: expected numbers and ranges with commas between them, such as 0,1,8-15")
 
     @classmethod
     def rank_order(cls, order: str, example: str) -> Self:
-        """Return the error for an order of parallel dimensions that is none."""
+        """Return the error for a malformed order of parallel dimensions."""
         return cls(
             f"--order {order!r}: expected every dimension larger than 1 once, the fastest first, such as {example}"
         )
 
     @classmethod
     def pattern_malformed(cls, text: str, fields: Iterable[str]) -> Self:
-        """Return the error for a pattern of names that does not say where the kind of a action stands."""
+        """Return the error for a name pattern without the kind of an action."""
         words = ", ".join("{" + field + "}" for field in fields)
         return cls(
-            f"--pattern {text!r}: expected {{kind}} once, and of the words in braces only {words}, each once"
+            f"--pattern {text!r}: expected {{kind}} exactly once, and no other fields than {words}, at most once each"
         )
 
     @classmethod
     def change_malformed(cls, option: str, text: str) -> Self:
         """Return the error for a change of costs that is not written as ``stage=3:10%``."""
         return cls(
-            f"{option} {text!r}: expected a percentage, and before it what it is for",
+            f"{option} {text!r}: expected a percentage, optionally preceded by what it applies to",
             f"such as {option} 10%, {option} stage=3:10%, or {option} rank=2,kind=backward:5%",
         )
 
@@ -155,19 +158,19 @@ class UsageError(StagescopeError):
     def condition_malformed(cls, text: str, quantities: Iterable[str]) -> Self:
         """Return the error for a condition on a report that is not written QUANTITY>NUMBER."""
         return cls(
-            f"--fail-if {text!r}: expected a figure, >, >=, < or <=, and a number, such as bubble>0.3",
-            f"figures are {', '.join(quantities)}",
+            f"--fail-if {text!r}: expected a quantity, >, >=, < or <=, and a number, such as bubble>0.3",
+            f"quantities are {', '.join(quantities)}",
         )
 
     @classmethod
     def condition_unit(cls, text: str, units: Iterable[str]) -> Self:
-        """Return the error for a condition whose number has a unit that its figure does not have."""
+        """Return the error for a condition whose unit does not match its quantity."""
         return cls(f"--fail-if {text!r}: expected a number with {' or '.join(units)}")
 
     @classmethod
     def mirror_unknown(cls, name: str, known: Iterable[str]) -> Self:
         """Return the error for a profiler that actions cannot be mirrored to."""
-        return cls(f"--also {name!r}: expected names with commas between, of {', '.join(known)}")
+        return cls(f"--also {name!r}: expected a comma-separated list of {', '.join(known)}")
 
     @classmethod
     def option_malformed(cls, text: str) -> Self:
@@ -189,26 +192,29 @@ class UsageError(StagescopeError):
 
     @classmethod
     def costs_mixed(cls) -> Self:
-        """Return the error for relative costs beside absolute ones."""
-        return cls("costs are plain numbers or have units (ns, us, ms, s), all of them: found both")
+        """Return the error for relative and absolute costs in one call."""
+        return cls("costs mix plain numbers and units (ns, us, ms, s): use one or the other for all")
 
     @classmethod
     def cost_without_forward(cls) -> Self:
-        """Return the error for costs with units of which the forward is missing."""
-        return cls("costs with units need the forward's too, such as F=2.5ms")
+        """Return the error for costs with units that lack the cost of a forward."""
+        return cls("costs with units require the cost of a forward, such as F=2.5ms")
 
     @classmethod
     def bound_too_small(cls, given_bytes: int, least_bytes: int) -> Self:
-        """Return the error for a bound on the size of a recording that would not hold one."""
-        return cls(f"a recording cannot be kept within {given_bytes} bytes",
-                   f"give at least {least_bytes} bytes a process, or 0 for no bound")  # fmt: skip
+        """Return the error for a size limit that is too small for a recording."""
+        return cls(f"a limit of {given_bytes} bytes is too small for a recording",
+                   f"use at least {least_bytes} bytes per process, or 0 for no limit")  # fmt: skip
 
     @classmethod
     def size_malformed(cls, text: str) -> Self:
-        """Return the error for a size that is none."""
-        return cls(f"not a size: {text!r}", "write bytes, or as in 512MiB, 2GB or 64k; 0 is no bound")
+        """Return the error for a malformed size."""
+        return cls(
+            f"invalid size {text!r}",
+            "use a number of bytes, or for example 512MiB, 2GB or 64k; 0 for no limit",
+        )
 
     @classmethod
     def step_range_empty(cls, text: str, start: int, stop: int) -> Self:
-        """Return the error for a step range with nothing in it."""
-        return cls(f"steps {text!r}: no step lies between {start} (first) and {stop} (first one left out)")
+        """Return the error for an empty step range."""
+        return cls(f"steps {text!r}: the range from {start} (inclusive) to {stop} (exclusive) is empty")

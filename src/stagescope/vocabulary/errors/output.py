@@ -1,4 +1,4 @@
-"""Errors about what was to be written."""
+"""Errors about output files."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ if TYPE_CHECKING:
 
 
 class OutputError(StagescopeError):
-    """What was asked for cannot be written."""
+    """An output file cannot be written."""
 
     @classmethod
     def exists(cls, path: str | os.PathLike[str]) -> Self:
         """Return the error for an output that would be overwritten."""
-        return cls(f"{path} already exists", "use --force to replace it, or name another one")
+        return cls(f"{path} already exists", "use --force to replace it, or choose another path")
 
     @classmethod
     def cannot_write(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
-        """Return the error for an output that the system refuses."""
+        """Return the error for a file that the operating system refuses to write."""
         return cls(f"cannot write {path}: {reason.strerror or reason}")
 
     @classmethod
     def unknown_format(cls, name: str, known: Iterable[str]) -> Self:
-        """Return the error for an export format that no writer offers."""
-        said = f"no export format {name!r}" if name else "a file without a suffix tells no export format"
+        """Return the error for an unknown export format, or a path without a suffix."""
+        problem = f"unknown export format {name!r}" if name else "no export format: the file has no suffix"
         return cls(
-            f"{said}; known: {', '.join(known)}", "name the format with --to, or by the suffix of the file"
+            f"{problem}; supported: {', '.join(known)}",
+            "choose a format with --to, or by the suffix of the file",
         )
