@@ -14,7 +14,7 @@ from stagescope.analysis import Report
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
 from stagescope.ingest.reader import ReadOptions
 from stagescope.model import Timeline
-from stagescope.viewer.analysis_data import gather_extras
+from stagescope.viewer.analysis_data import gather_extras, report_extras
 from stagescope.viewer.server.launch import open_browser
 from stagescope.viewer.server.live import LiveRun, Opener
 from stagescope.viewer.server.serve import listen, require_loopback
