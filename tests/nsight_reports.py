@@ -1,7 +1,7 @@
-"""Reports as `nsys export --type sqlite` writes them, of planted ranges, launches and kernels.
+"""Write SQLite reports like `nsys export --type sqlite`, with planted ranges, launches and kernels.
 
 The columns are those of the schema that nsys 2025.3 writes as comments into each export, and of the SQLite Schema
-Reference in NVIDIA's user guide; those that nobody reads are left out.
+Reference in NVIDIA's user guide; columns that the reader ignores are omitted.
 """
 
 from __future__ import annotations

@@ -10,22 +10,22 @@ from stagescope.vocabulary.errors import UsageError
 
 @settings(deadline=None)
 @given(st.sampled_from(sorted(KIND_OF)), st.integers(0, 10**9 - 1), st.integers(0, 999))
-def test_what_a_name_was_made_of_is_found_in_it(word, microbatch, stage):
+def test_a_pattern_recovers_the_fields_of_a_name(word, microbatch, stage):
     action = NamePattern("s{stage}|{kind}:{microbatch}").action(f"s{stage}|{word.upper()}:{microbatch}")
     assert (action.kind, action.numbers) == (KIND_OF[word], {"stage": stage, "microbatch": microbatch})
 
 
-def test_the_longest_word_for_a_kind_is_meant_and_a_star_stands_for_anything():
+def test_the_longest_kind_word_wins_and_a_star_matches_anything():
     assert NamePattern("{kind}{microbatch}*").action("backward_weight3 (fused)").kind == "backward_weight"
     assert NamePattern("{kind}{microbatch}").action("backward_weight3 (fused)") is None
 
 
-def test_signs_of_regular_expressions_stand_for_themselves():
+def test_regular_expression_characters_match_literally():
     assert NamePattern("({kind}).[{microbatch}]").action("(F).[2]").numbers == {"microbatch": 2}
     assert NamePattern("{kind}.{microbatch}").action("Fx2") is None
 
 
 @pytest.mark.parametrize("text", ["", "{microbatch}", "{kind}{kind}", "{kind", "{kind}{color}", "{kind}}"])
-def test_a_pattern_that_is_none_is_refused(text):
+def test_an_invalid_pattern_is_rejected(text):
     with pytest.raises(UsageError, match=r"expected \{kind\} once"):
         NamePattern(text)

@@ -5,7 +5,7 @@ import pytest
 from stagescope.ingest.annotations.names import meanings, pattern_meanings, step_number
 
 
-def told(name):
+def fields(name):
     return [(one.kind, one.stage, one.microbatch, one.step) for one in meanings(name)]
 
 
@@ -33,15 +33,15 @@ def told(name):
         ("Forward 99999999999999999999", [("forward", None, None, None)]),
     ],
 )
-def test_an_annotation_means(name, meaning):
-    assert told(name) == meaning
+def test_annotation_names_are_parsed(name, meaning):
+    assert fields(name) == meaning
 
 
-def test_a_pattern_of_the_caller_is_understood_beside_the_known_names():
+def test_the_callers_pattern_extends_the_known_names():
     find = pattern_meanings("stage{stage} {kind} mb{microbatch}")
     assert [(one.kind, one.stage, one.microbatch) for one in find("stage2 fwd mb7")] == [("forward", 2, 7)]
     assert [one.kind for one in find("PP:1F0")] == ["forward"]
 
 
-def test_the_steps_of_the_profiler_have_numbers():
+def test_profiler_steps_have_numbers():
     assert [step_number(name) for name in ("ProfilerStep#12", "ProfilerStep*", "Step#1")] == [12, None, None]

@@ -39,11 +39,11 @@ def test_a_step_ends_with_its_optimizers():
     assert steps("F0 B0 opt opt F0 B0 opt") == [0, 0, 0, 0, 1, 1, 1]
 
 
-def test_without_an_optimizer_a_step_ends_before_a_action_that_it_has_had():
+def test_without_an_optimizer_a_step_ends_before_a_repeated_action():
     assert steps("F0 F1 B0 B1 F0 F1 B0 B1 F0") == [0, 0, 0, 0, 1, 1, 1, 1, 2]
 
 
-def test_steps_of_the_profiler_count_and_what_lies_between_is_of_none():
+def test_profiler_steps_apply_and_spans_between_them_have_no_step():
     marks = pl.DataFrame(
         {
             "name": ["ProfilerStep#4", "ProfilerStep*", "ProfilerStep#5"],
@@ -56,7 +56,7 @@ def test_steps_of_the_profiler_count_and_what_lies_between_is_of_none():
     assert steps("F0 B0 F1 F0 B0 F0", marked) == [4, 4, None, 5, 5, None]
 
 
-def test_a_step_in_the_name_of_a_action_is_believed_before_all():
+def test_a_step_in_an_action_name_takes_precedence():
     found = actions("F0 B0").with_columns(step=pl.Series([7, None], dtype=pl.Int32))
     assert with_steps(found, NO_STEPS, [])["step"].to_list() == [7, 0]
 
@@ -65,7 +65,7 @@ def test_without_actions_there_are_no_steps():
     assert steps("") == []
 
 
-def test_what_has_no_step_in_its_name_is_of_the_step_whose_actions_end_next():
+def test_spans_without_a_stated_step_belong_to_the_step_that_ends_next():
     found = actions("F0 B0 F0 B0").with_columns(
         step=pl.Series([7, 7, 8, 8], dtype=pl.Int32), mark_end_ns="end_ns"
     )

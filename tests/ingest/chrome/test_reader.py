@@ -51,21 +51,23 @@ def actions(timeline):
 
 @pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize("name", ["<{kind}> of {microbatch} (stage {stage})", "{kind}:{microbatch}"])
-def test_a_drawn_timeline_comes_back_through_any_names_and_both_forms_of_events(write, name, paired):
+def test_recovers_a_drawn_timeline_from_any_names_and_both_event_forms(write, name, paired):
     drawn = timeline_from_text(DRAWING)
     path = write(events_of(drawn, name, paired=paired))
     read = READER.read([path], ReadOptions(pattern=name))
     assert actions(read) == actions(drawn)
 
 
-def test_common_names_need_no_pattern_and_it_is_said_which_was_taken(write):
+def test_common_names_need_no_pattern_and_the_assumed_one_is_reported(write):
     drawn = timeline_from_text(DRAWING)
     read = stagescope.read(write(events_of(drawn, "{kind}_{microbatch}")))
     assert actions(read) == actions(drawn)
-    assert "actions are the slices called like {kind}_{microbatch}" in " ".join(read.diagnostics["message"])
+    assert "slices named like {kind}_{microbatch} are read as actions" in " ".join(
+        read.diagnostics["message"]
+    )
 
 
-def test_a_action_that_comes_again_is_of_the_next_step(write):
+def test_a_repeated_action_begins_the_next_step(write):
     first = timeline_from_text(DRAWING)
     second = timeline_from_text(DRAWING, origin_ns=100_000)
     events = events_of(first, "{kind} {microbatch}") + events_of(second, "{kind} {microbatch}")
@@ -73,7 +75,7 @@ def test_a_action_that_comes_again_is_of_the_next_step(write):
     assert spans.group_by("step").len().sort("step").rows() == [(0, 8), (1, 8)]
 
 
-def test_files_of_ranks_have_their_numbers_in_their_names(write):
+def test_ranks_come_from_the_numbers_in_file_names(write):
     drawn = timeline_from_text(DRAWING)
     events = events_of(drawn, "{kind}_{microbatch}")
     paths = [
@@ -85,26 +87,26 @@ def test_files_of_ranks_have_their_numbers_in_their_names(write):
     assert read.clocks.height == 2
 
 
-def test_names_that_fit_nothing_are_shown(write):
+def test_the_error_for_unknown_names_lists_them(write):
     path = write([{"ph": "X", "name": "matmul", "ts": 0, "dur": 1}])
     with pytest.raises(
-        InputError, match=r"no slice is called in a way that is known here; .* 'matmul'"
+        InputError, match=r"no slice name matches a known naming pattern; .* 'matmul'"
     ) as error:
         stagescope.read(path)
     assert "--pattern" in error.value.hint
-    with pytest.raises(InputError, match="as --pattern"):
+    with pytest.raises(InputError, match="the --pattern"):
         READER.read([path], ReadOptions(pattern="{kind}_{microbatch}"))
     with pytest.raises(UsageError):
         READER.read([path], ReadOptions(pattern="{color}"))
 
 
-def test_a_command_takes_the_pattern(write, capsys):
+def test_the_commands_accept_a_pattern(write, capsys):
     path = write(events_of(timeline_from_text(DRAWING), "{kind}~{microbatch}"))
     assert main(["show", str(path), "--pattern", "{kind}~{microbatch}", "--ascii"]) == 0
     assert capsys.readouterr().out.startswith("Pipeline, 2 ranks, 2 micro-batches")
 
 
-def test_traces_of_other_readers_and_exports_of_ours_are_left_alone(tmp_path):
+def test_traces_of_other_readers_and_our_own_exports_are_not_recognized(tmp_path):
     exported = tmp_path / "run.json"
     stagescope.export(timeline_from_text(DRAWING), exported)
     head = exported.read_bytes()[:4096]

@@ -1,4 +1,4 @@
-"""Hold the actions that torch.profiler's traces tell against those that stagescope recorded in the same run."""
+"""Compare the actions in torch.profiler's traces with those that stagescope recorded in the same run."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ KEY = ["rank", "kind", "stage", "microbatch", "occurrence"]
 
 
 def compared(recorded, traces):
-    """Return one row per action of a recording: start_off_ns, end_off_ns, error_ns (stated), null where one is missing.
+    """Return one row per action of a recording: start_off_ns, end_off_ns, error_ns (stated); null if one is missing.
 
-    `recorded` is a table of spans, `traces` what read_rank returned, by rank.
+    `recorded` is a table of spans, `traces` the results of read_rank by rank.
     """
-    told = pl.concat(
+    traced = pl.concat(
         trace.actions.with_columns(rank=pl.lit(rank, pl.Int32)) for rank, trace in traces.items()
     ).with_columns(stage=pl.coalesce("stage", "rank"))
-    both = keyed(recorded).join(keyed(told), on=KEY, how="full", suffix="_told", coalesce=True)
+    both = keyed(recorded).join(keyed(traced), on=KEY, how="full", suffix="_traced", coalesce=True)
     return both.with_columns(
-        start_off_ns=(pl.col("start_ns_told") - pl.col("start_ns")).abs(),
-        end_off_ns=(pl.col("end_ns_told") - pl.col("end_ns")).abs(),
+        start_off_ns=(pl.col("start_ns_traced") - pl.col("start_ns")).abs(),
+        end_off_ns=(pl.col("end_ns_traced") - pl.col("end_ns")).abs(),
         error_ns="edge_error_ns",
     )
 

@@ -15,7 +15,7 @@ def spans(tmp_path):
     return spans
 
 
-def test_the_wait_for_its_input_is_taken_out_of_a_action(spans):
+def test_the_wait_for_its_input_is_excluded_from_an_action(spans):
     found = spans(
         mark("PP:1RECV_F0", 0, 10),
         mark("gloo:recv", 5, 500),
@@ -27,7 +27,7 @@ def test_the_wait_for_its_input_is_taken_out_of_a_action(spans):
     assert found.actions["edge_error_ns"].to_list() == [10_000]
 
 
-def test_a_action_of_the_next_step_waits_for_the_receive_of_its_own_step(spans):
+def test_an_action_waits_for_the_receive_of_its_own_step(spans):
     events = []
     for since in (0, 10_000):
         events += [
@@ -39,7 +39,7 @@ def test_a_action_of_the_next_step_waits_for_the_receive_of_its_own_step(spans):
     assert in_us(spans(*events).actions) == [("forward", 500, 1000), ("forward", 10_500, 11_000)]
 
 
-def test_a_receive_that_was_over_before_takes_nothing_out(spans):
+def test_a_receive_that_ended_earlier_excludes_nothing(spans):
     found = spans(
         mark("PP:1RECV_F0", 0, 10),
         mark("gloo:recv", 5, 15),
@@ -49,7 +49,7 @@ def test_a_receive_that_was_over_before_takes_nothing_out(spans):
     assert in_us(found.actions) == [("forward", 20, 100)]
 
 
-def test_a_action_of_gpipe_lies_between_its_receive_and_its_send(spans):
+def test_a_gpipe_action_is_between_its_receive_and_its_send(spans):
     found = spans(
         mark("Forward 3", 0, 1000),
         mark("gloo:recv", 5, 300),
@@ -64,7 +64,7 @@ def test_a_action_of_gpipe_lies_between_its_receive_and_its_send(spans):
     ]
 
 
-def test_an_overlapped_pair_is_cut_where_the_gradient_of_the_loss_is_made(spans):
+def test_an_overlapped_pair_is_split_where_the_loss_gradient_is_created(spans):
     found = spans(
         mark("PP:(0F7;7B3)OVERLAP_F_B", 0, 1000),
         operator("aten::mm", 0, 400),
@@ -80,14 +80,14 @@ def test_an_overlapped_pair_is_cut_where_the_gradient_of_the_loss_is_made(spans)
     assert (found.unsplit, found.actions["pair"].n_unique()) == (0, 1)
 
 
-def test_a_pair_without_operators_is_two_actions_at_the_same_time_and_counted(spans):
+def test_a_pair_without_operators_is_two_simultaneous_actions_and_counted(spans):
     found = spans(mark("PP:(0F7;7B3)OVERLAP_F_B", 0, 1000))
     assert [row[0] for row in in_us(found.actions)] == ["forward", "backward"]
     assert found.actions["end_ns"].n_unique() == 1
     assert found.unsplit == 1
 
 
-def test_the_loss_in_the_forward_of_the_last_stage_is_a_span_of_its_own(spans):
+def test_the_loss_in_a_forward_becomes_a_separate_span(spans):
     found = spans(
         mark("PP:3F0", 0, 1000),
         operator("aten::mm", 0, 600),
@@ -97,12 +97,12 @@ def test_the_loss_in_the_forward_of_the_last_stage_is_a_span_of_its_own(spans):
     assert in_us(found.actions) == [("forward", 0, 600), ("loss", 600, 1000)]
 
 
-def test_names_of_the_mirror_are_exact_and_replace_those_of_torch(spans):
+def test_mirror_names_are_exact_and_replace_those_of_torch(spans):
     found = spans(mark("PP:1F0", 0, 100), mark("F1.0 step 7", 30, 90), operator("aten::mm", 50, 60))
     assert in_us(found.actions, "step") == [("forward", 30, 90, 7)]
     assert found.actions["edge_error_ns"].to_list() == [0]
 
 
-def test_names_of_a_pattern_are_actions_too(spans):
+def test_names_that_match_the_pattern_are_actions(spans):
     found = spans(mark("fwd mb 4", 0, 100), pattern="{kind} mb {microbatch}")
     assert in_us(found.actions, "microbatch") == [("forward", 0, 100, 4)]

@@ -14,7 +14,7 @@ HEADER = {
 }
 
 
-def test_a_header_tells_rank_run_machine_device_and_groups():
+def test_a_header_states_rank_world_size_host_device_and_groups():
     assert rank_facts(Path("trace.json"), HEADER) == RankFacts(
         3, 4, "gpu-7", "NVIDIA H100", True, ((0, 1, 2, 3),)
     )
@@ -30,12 +30,12 @@ def test_a_header_tells_rank_run_machine_device_and_groups():
         ("7.json", None),
     ],
 )
-def test_without_it_the_name_of_the_file_tells_the_rank(name, rank):
+def test_without_a_header_the_rank_comes_from_the_file_name(name, rank):
     assert rank_facts(Path(name), {}).rank == rank
 
 
 @pytest.mark.parametrize(
-    "said",
+    "info",
     [
         {"distributedInfo": []},
         {"distributedInfo": {"rank": -1, "world_size": "4", "pg_config": {"ranks": 3}}},
@@ -43,7 +43,7 @@ def test_without_it_the_name_of_the_file_tells_the_rank(name, rank):
         {"deviceProperties": [7], "host_name": 7, "baseTimeNanoseconds": "now"},
     ],
 )
-def test_a_header_of_something_else_tells_nothing(said):
-    found = rank_facts(Path("trace.json"), said)
+def test_an_unrelated_header_states_nothing(info):
+    found = rank_facts(Path("trace.json"), info)
     assert found[:5] == (None, None, None, None, False)
     assert not any(found.groups)

@@ -30,7 +30,7 @@ BACKWARDS = [
 FLOWS = [*flow(1, 110, 510), *flow(2, 310, 810)]
 
 
-def test_flows_say_which_forward_a_backward_belongs_to(inferred):
+def test_flows_match_backwards_to_forwards(inferred):
     found = inferred(*FORWARDS, *BACKWARDS, operator("c10d::send", 1000, 1010), *FLOWS)
     assert in_us(found.actions, "order") == [
         ("forward", 100, 200, 0), ("forward", 300, 400, 1), ("backward", 500, 700, 0), ("backward", 800, 1000, 1),
@@ -39,14 +39,14 @@ def test_flows_say_which_forward_a_backward_belongs_to(inferred):
     assert found.actions["edge_error_ns"].to_list() == [0, 0, 0, 0]
 
 
-def test_where_nothing_follows_the_end_is_uncertain_and_that_is_stated(inferred):
+def test_an_end_without_a_following_event_has_a_large_stated_error(inferred):
     last = inferred(*FORWARDS, *BACKWARDS, *FLOWS).actions.sort("start_ns")[-1]
     ((_, _, end_us),) = in_us(last)
     assert 1000 < end_us <= 1200
     assert last["edge_error_ns"][0] >= (end_us - 1000) * 1000
 
 
-def test_a_receive_feeds_the_action_behind_it_and_a_send_empties_the_one_before(inferred):
+def test_a_receive_belongs_to_the_next_action_and_a_send_to_the_previous_one(inferred):
     found = inferred(*FORWARDS, *BACKWARDS, *FLOWS).transfers
     kinds = found.select("kind", "order").rows()
     assert kinds == [
@@ -54,27 +54,27 @@ def test_a_receive_feeds_the_action_behind_it_and_a_send_empties_the_one_before(
     ]  # fmt: skip
 
 
-def test_a_flow_that_comes_again_is_of_the_forward_before_the_backward(inferred):
+def test_a_reused_flow_id_belongs_to_the_last_forward_before_the_backward(inferred):
     later = [{**one, "ts": one["ts"] + 10_000} for one in [*FORWARDS, *BACKWARDS, *FLOWS]]
     found = inferred(*FORWARDS, *BACKWARDS, *FLOWS, *later)
     backwards = found.actions.filter(found.actions["kind"] == "backward").sort("start_ns")
     assert backwards["order"].to_list() == [0, 1, 2, 3]
 
 
-def test_a_backward_of_no_forward_in_the_trace_is_counted(inferred):
+def test_a_backward_without_a_forward_is_counted(inferred):
     found = inferred(*FORWARDS, *BACKWARDS, *flow(1, 110, 510), *flow(2, 310, 320), *flow(3, -50, 810))
     assert found.unmatched == 1
     assert len(found.actions.filter(found.actions["kind"] == "backward")) == 1
 
 
-def test_splitting_the_batch_is_of_no_action(inferred):
+def test_splitting_the_batch_belongs_to_no_action(inferred):
     split = [operator("aten::tensor_split", 0, 40), operator("aten::slice", 10, 20)]
     found = inferred(*split, operator("aten::mm", 100, 200), *BACKWARDS, *flow(1, 110, 510))
     (kind, start_us, _), *_ = in_us(found.actions)
     assert (kind, start_us) == ("forward", 70)
 
 
-def test_a_backward_begins_behind_its_loss(inferred):
+def test_a_backward_begins_after_its_loss(inferred):
     found = inferred(
         operator("aten::mm", 0, 100),
         operator("aten::mse_loss", 110, 150),
@@ -90,7 +90,7 @@ def test_a_backward_begins_behind_its_loss(inferred):
     assert error_ns >= 1000 * max(start_us - 150, 900 - start_us)
 
 
-def test_what_stands_before_the_splitting_of_the_batch_is_of_no_action(inferred):
+def test_operators_before_the_splitting_of_the_batch_belong_to_no_action(inferred):
     """The training makes or loads its batch in operators that record no graph."""
     found = inferred(
         operator("aten::randn", -900, -600),
@@ -105,7 +105,7 @@ def test_what_stands_before_the_splitting_of_the_batch_is_of_no_action(inferred)
     assert -360 <= start_us <= -300
 
 
-def test_a_split_of_the_model_s_own_is_in_its_forward(inferred):
+def test_a_split_inside_the_model_belongs_to_its_forward(inferred):
     split = operator("aten::tensor_split", 110, 140)
     found = inferred(
         operator("aten::mm", 0, 100), split, operator("aten::mm", 150, 400), *BACKWARDS, *flow(1, 10, 510)
@@ -114,7 +114,7 @@ def test_a_split_of_the_model_s_own_is_in_its_forward(inferred):
     assert start_us <= 0
 
 
-def test_a_forward_whose_loss_no_name_tells_is_uncertain_as_a_whole(inferred):
+def test_a_forward_with_an_unrecognized_loss_is_entirely_uncertain(inferred):
     loss = [
         operator("aten::sub", 100, 120),
         operator("aten::abs", 120, 150),
@@ -134,7 +134,7 @@ def test_a_forward_whose_loss_no_name_tells_is_uncertain_as_a_whole(inferred):
 
 
 @pytest.mark.parametrize("pause_us", [1, 60, 300, 3000])
-def test_a_backward_begins_no_earlier_than_the_forward_before_it_ends(inferred, pause_us):
+def test_a_backward_does_not_begin_before_the_previous_forward_ends(inferred, pause_us):
     """A rank runs one action at a time: what is not known of either edge must not make them overlap."""
     began_us = 200 + pause_us
     found = inferred(
@@ -147,7 +147,7 @@ def test_a_backward_begins_no_earlier_than_the_forward_before_it_ends(inferred, 
     assert forward["end_ns"] <= backward["start_ns"] <= backward["mark_start_ns"]
 
 
-def test_what_the_schedule_does_behind_the_last_backward_is_not_of_it(inferred):
+def test_work_of_the_schedule_after_the_last_backward_is_excluded(inferred):
     """It divides the gradients by the number of micro-batches."""
     found = inferred(
         *FORWARDS, *BACKWARDS, operator("aten::div_", 1040, 1050), operator("aten::div_", 1060, 1070), *FLOWS
@@ -158,7 +158,7 @@ def test_what_the_schedule_does_behind_the_last_backward_is_not_of_it(inferred):
     assert last["edge_error_ns"][0] >= 1000 * max(end_us - 1000, 1040 - end_us)
 
 
-def test_a_action_may_have_begun_as_early_as_the_one_before_it_ended(inferred):
+def test_the_stated_error_reaches_back_to_the_end_of_the_previous_action(inferred):
     """A first stage goes from a backward to the next forward without a transfer, or has to wait for a processor."""
     found = inferred(
         operator("aten::mm", 0, 100),
@@ -174,5 +174,5 @@ def test_a_action_may_have_begun_as_early_as_the_one_before_it_ended(inferred):
     assert late["edge_error_ns"] >= 2_000_000
 
 
-def test_without_flows_nothing_is_told(inferred):
+def test_without_flows_nothing_is_inferred(inferred):
     assert inferred(*FORWARDS, *BACKWARDS).actions.is_empty()

@@ -41,7 +41,7 @@ MIDDLE = [
 """A middle rank of three, two micro-batches."""
 
 
-def test_a_action_lies_between_its_receive_and_its_send(inferred):
+def test_an_action_is_between_its_receive_and_its_send(inferred):
     found = inferred(*MIDDLE)
     assert in_us(found.actions, "order")[0] == ("forward", 1_000 + BEHIND_US, 11_000 - BEFORE_US, 0)
     assert in_us(found.actions, "order")[2] == ("backward", 33_000 + BEHIND_US, 53_000 - BEFORE_US, 0)
@@ -53,14 +53,14 @@ def test_a_action_lies_between_its_receive_and_its_send(inferred):
     assert found.unmatched == 0
 
 
-def test_where_an_earlier_send_was_waited_for_a_action_takes_what_it_usually_does(inferred):
+def test_an_action_next_to_a_wait_for_a_send_has_the_typical_duration(inferred):
     actions = inferred(*MIDDLE).actions
     (_, start_us, end_us, _) = in_us(actions, "order")[1]
     assert (start_us, end_us) == (12_000 + BEHIND_US, 22_000)
     assert actions["edge_error_ns"][1] == 9_000_000  # it may have lasted until the wait was over
 
 
-def test_two_actions_without_a_transfer_between_share_the_time_and_the_whole_of_it_is_uncertain(inferred):
+def test_two_actions_without_a_transfer_between_them_share_an_uncertain_interval(inferred):
     last = [receive(0, 1_000), send(31_000, 31_100), receive(31_100, 40_000), send(70_000, 70_100)]
     found = inferred(*last, rank=2)
     actions = in_us(found.actions, "order")
@@ -70,7 +70,7 @@ def test_two_actions_without_a_transfer_between_share_the_time_and_the_whole_of_
     assert found.actions["edge_error_ns"][0] == pytest.approx(2 * third * 1000, rel=1e-3)
 
 
-def test_the_first_rank_s_actions_end_with_the_optimizer(inferred):
+def test_the_actions_of_the_first_rank_end_before_the_optimizer(inferred):
     first = [
         mark("Optimizer.zero_grad#SGD", 0, 100), send(10_100, 20_000), send(20_100, 60_000), receive(20_200, 61_000),
         receive(81_000, 90_000), mark("Optimizer.step#SGD.step", 115_000, 116_000),
@@ -84,7 +84,7 @@ def test_the_first_rank_s_actions_end_with_the_optimizer(inferred):
     )  # as long as the other: the rest is not a action's
 
 
-def test_transfers_in_another_order_tell_nothing_and_are_counted(inferred):
+def test_transfers_in_another_order_are_counted_as_unmatched(inferred):
     gpipe = ms(*"RSRS", *"RSRS")  # on a rank of three, two forwards before any backward is a warm-up of 1F1B
     assert inferred(*gpipe).actions.height == 4
     eager = ms(
@@ -95,7 +95,7 @@ def test_transfers_in_another_order_tell_nothing_and_are_counted(inferred):
     assert inferred(*eager, rank=0).actions.is_empty()
 
 
-def test_a_step_that_is_not_whole_is_left_out_and_the_next_one_is_told(inferred):
+def test_an_incomplete_step_is_dropped_and_the_next_one_kept(inferred):
     half = ms(*"RSRS")[1:]
     optimizer = mark("Optimizer.step#SGD.step", 200_000, 201_000)
     found = inferred(*half, optimizer, *ms(*"RSRSRSRS", since=30))
@@ -103,14 +103,14 @@ def test_a_step_that_is_not_whole_is_left_out_and_the_next_one_is_told(inferred)
     assert found.actions["order"].to_list() == [0, 1, 0, 1]
 
 
-def test_of_several_process_groups_the_one_that_explains_the_order_is_the_pipeline(inferred):
+def test_the_process_group_that_explains_the_order_is_the_pipeline(inferred):
     groups = ((0, 1, 2, 3, 4, 5, 6, 7), (1, 5), (0, 1))
     first_of_two = ms(*"SSR", "R")
     assert inferred(*first_of_two, rank=1, groups=groups).actions.height == 4
     assert inferred(*first_of_two, rank=1, groups=((0, 1, 2),)).actions.is_empty()
 
 
-def test_without_a_rank_or_a_group_nothing_is_told(inferred):
+def test_without_a_rank_or_group_nothing_is_inferred(inferred):
     assert inferred(*MIDDLE, rank=None).actions.is_empty()
     assert inferred(*MIDDLE, groups=((5, 6),)).actions.is_empty()
     assert inferred(mark("epoch", 0, 1)).actions.is_empty()

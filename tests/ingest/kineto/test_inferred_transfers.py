@@ -51,20 +51,20 @@ def test_every_action_has_its_receive_and_its_send(inferred):
 @pytest.mark.parametrize(
     "between", [mark("Optimizer.step#SGD.step", 4300, 4400), operator("aten::tensor_split", 4300, 4310)]
 )
-def test_transfers_of_an_evaluation_are_of_no_action(inferred, between):
+def test_transfers_of_an_evaluation_belong_to_no_action(inferred, between):
     """Its forwards record no graph that a backward would follow."""
     found = inferred(*STEP, between, *forward(5000), *forward(6000))
     assert kinds(found) == TRANSFERS
     assert found.left_out == 4
 
 
-def test_transfers_of_an_evaluation_before_the_step_are_of_no_action(inferred):
+def test_transfers_of_an_evaluation_before_the_step_belong_to_no_action(inferred):
     found = inferred(*forward(-2000), *forward(-1000), *STEP)
     assert kinds(found) == TRANSFERS
     assert found.left_out == 4
 
 
-def test_the_forward_and_backward_whose_results_are_sent_as_objects_are_of_no_step(inferred):
+def test_the_initial_shape_exchange_belongs_to_no_step(inferred):
     """In the first step of a run stages tell each other shapes: a length, and then the bytes."""
     bytes_made = [operator("aten::set_", -2930, -2925), *send(-2920), *send(-2850)]
     first = [*receive(-3110), operator("aten::mm", -3050, -2950), *bytes_made]
@@ -76,13 +76,13 @@ def test_the_forward_and_backward_whose_results_are_sent_as_objects_are_of_no_st
     assert found.left_out == 6
 
 
-def test_a_batch_that_workers_pack_is_in_no_exchange(inferred):
+def test_packing_by_data_workers_is_not_a_shape_exchange(inferred):
     """The loader of the training makes tensors of bytes, too: before the forward, and one send follows it."""
     found = inferred(operator("aten::set_", 900, 905), *STEP)
     assert kinds(found) == TRANSFERS
 
 
-def test_what_one_action_of_many_has_is_of_none_of_them(inferred):
+def test_a_transfer_that_only_one_of_many_actions_has_belongs_to_none(inferred):
     """A first stage receives nothing for its forwards."""
     events = [*STEP, *forward(5000), *backward(5, 6000)]
     received = [1000, 1002, 2000, 2002, 5000, 5002]

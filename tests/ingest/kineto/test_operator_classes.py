@@ -36,7 +36,7 @@ from stagescope.ingest.kineto.operator_classes import (
         ("", OTHER),
     ],
 )
-def test_the_name_of_an_operator_tells_what_it_is(name, what):
+def test_operators_are_classified_by_name(name, what):
     assert operator_class(name) == what
 
 
@@ -47,16 +47,16 @@ def settled(*rows):
     return settle_operators(table).select("what", "start_ns", "end_ns").rows()
 
 
-def test_what_leads_to_a_loss_or_a_backward_is_of_it():
+def test_preludes_of_a_loss_or_backward_get_its_class():
     assert settled((LOSS_PRELUDE, 0, 5), (LOSS, 9, 20)) == [(LOSS, 0, 20), (LOSS, 9, 20)]
     assert settled((SEED, 0, 5), (BACKWARD, 9, 20)) == [(BACKWARD, 0, 5), (BACKWARD, 9, 20)]
 
 
-def test_the_same_operators_anywhere_else_are_like_any_other():
+def test_the_same_operators_elsewhere_have_no_special_class():
     assert settled((LOSS_PRELUDE, 0, 5), (OTHER, 6, 8), (SEED, 9, 10), (OTHER, 11, 12)) == [
         (OTHER, 0, 5), (OTHER, 6, 8), (OTHER, 9, 10), (OTHER, 11, 12),
     ]  # fmt: skip
 
 
-def test_operators_inside_another_are_left_out_in_whatever_order_they_come():
+def test_nested_operators_are_dropped_in_any_order():
     assert settled((OTHER, 5, 6), (SEND, 7, 8), (OTHER, 0, 10)) == [(OTHER, 0, 10), (SEND, 7, 8)]

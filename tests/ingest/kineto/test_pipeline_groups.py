@@ -22,14 +22,14 @@ def trace(rank, groups, *, stages=(), transfers=()):
     return RankTrace(Path(f"rank{rank}.json"), facts, actions, moved, pl.DataFrame(), False, [])
 
 
-def test_ranks_whose_stages_make_a_whole_pipeline_are_one():
+def test_ranks_with_contiguous_stages_are_a_pipeline():
     """Two pipelines of two stages, and their data-parallel groups."""
     groups = ((0, 2), (1, 3), (0, 1), (2, 3))
     traces = {rank: trace(rank, groups, stages=(rank // 2,)) for rank in range(4)}
     assert pipeline_groups(traces) == {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 
 
-def test_a_v_of_stages_is_a_pipeline_too_and_tells_the_peers():
+def test_a_v_placement_is_a_pipeline_and_determines_the_peers():
     kinds = ("send_forward",)
     traces = {rank: trace(rank, ((0, 1),), stages=(rank, 3 - rank), transfers=kinds) for rank in (0, 1)}
     groups = pipeline_groups(traces)
@@ -40,7 +40,7 @@ def test_a_v_of_stages_is_a_pipeline_too_and_tells_the_peers():
     ]
 
 
-def test_without_stages_the_transfers_tell_who_is_first_and_last_and_places_are_stages():
+def test_without_stages_transfers_determine_the_order_of_ranks():
     roles = {0: ("send_forward",), 1: ("recv_forward", "send_forward"), 2: ("recv_forward",)}
     traces = {rank: trace(rank, ((0, 1, 2),), transfers=roles[rank]) for rank in roles}
     groups = pipeline_groups(traces)
@@ -51,7 +51,7 @@ def test_without_stages_the_transfers_tell_who_is_first_and_last_and_places_are_
 
 
 @pytest.mark.parametrize("groups", [(), ((0,),), ((0, 1, 5),), ((0, 1), (1, 0))])
-def test_groups_that_do_not_tell_leave_the_places_open(groups):
+def test_ambiguous_groups_leave_stages_unknown(groups):
     traces = {rank: trace(rank, groups, stages=(rank,)) for rank in (0, 1)}
     assert pipeline_groups(traces) == {}
     assert with_places(0, traces[0], {}, traces) is traces[0]

@@ -3,7 +3,7 @@
 import pytest
 
 from ingest.kineto.planted_traces import BASE_NS, backward_operator, flow, in_us, mark, operator, write_trace
-from stagescope.ingest.kineto.rank_trace import ACTION_SCHEMA, TRANSFER_SCHEMA, read_rank
+from stagescope.ingest.kineto.rank_trace import ACTION_SCHEMA, OPERATORS, TRANSFER_SCHEMA, read_rank
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def read(tmp_path):
     return read
 
 
-def test_an_annotated_trace_has_actions_with_steps_and_the_waits_of_their_receives(read):
+def test_an_annotated_trace_has_actions_with_steps_and_receive_waits(read):
     found = read(
         mark("ProfilerStep#3", 0, 2000),
         mark("PP:1F0", 0, 100),
@@ -35,7 +35,7 @@ def test_an_annotated_trace_has_actions_with_steps_and_the_waits_of_their_receiv
     assert dict(found.transfers.schema) == {name: kind() for name, kind in TRANSFER_SCHEMA.items()}
 
 
-def test_without_annotations_actions_are_inferred_and_numbered_in_each_step(read):
+def test_inferred_actions_are_numbered_in_each_step(read):
     step = [operator("aten::mm", 0, 100), backward_operator(110, 200), *flow(1, 10, 120)]
     again = [{**one, "ts": one["ts"] + 1000} for one in step]
     optimizer = [mark("Optimizer.step#SGD.step", at, at + 10) for at in (300, 1300)]
@@ -44,18 +44,18 @@ def test_without_annotations_actions_are_inferred_and_numbered_in_each_step(read
         found.actions.filter(found.actions["kind"] != "optimizer").select("kind", "microbatch", "step").rows()
     )
     assert sorted(rows) == [("backward", 0, 0), ("backward", 0, 1), ("forward", 0, 0), ("forward", 0, 1)]
-    assert found.inferred_from == "operators, flows and transfers"
+    assert found.inferred_from == OPERATORS
 
 
-def test_a_trace_that_begins_in_the_middle_of_a_step_says_so(read):
+def test_a_trace_that_begins_in_the_middle_of_a_step_has_a_warning(read):
     found = read(operator("aten::mm", 0, 100), backward_operator(110, 200), *flow(1, 10, 120),
                  operator("c10d::send", 200, 210), backward_operator(220, 300), *flow(2, -9, 230))  # fmt: skip
-    (said,) = (row for row in found.diagnostics if row.severity == "warning")
-    assert (said.severity, said.count) == ("warning", 1)
-    assert "begins in the middle of a step" in said.message
+    (note,) = (row for row in found.diagnostics if row.severity == "warning")
+    assert (note.severity, note.count) == ("warning", 1)
+    assert "begins in the middle of a step" in note.message
 
 
-def test_a_trace_of_something_else_has_no_actions(read):
+def test_an_unrelated_trace_has_no_actions(read):
     found = read(operator("aten::mm", 0, 100), mark("epoch", 0, 100))
     assert found.actions.is_empty()
     assert found.transfers.is_empty()

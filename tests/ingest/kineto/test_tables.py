@@ -15,14 +15,14 @@ from stagescope.ingest.kineto.tables import TABLES, Arguments, message_facts, re
 from stagescope.ingest.trace_json import trace_events
 
 
-def test_times_are_whole_nanoseconds_since_the_epoch(tmp_path):
+def test_times_are_nanoseconds_since_the_epoch(tmp_path):
     tables = tables_of(tmp_path, [mark("PP:0F0", 4420686983111.263, 4420686983111.263 + 0.818)])
     (row,) = tables["annotations"].to_dicts()
     assert row["start_ns"] - BASE_NS == pytest.approx(4420686983111263, rel=0, abs=1)
     assert row["end_ns"] - row["start_ns"] == pytest.approx(818, abs=2)
 
 
-def test_a_trace_without_a_base_keeps_the_microseconds_of_the_epoch(tmp_path):
+def test_a_trace_without_a_base_time_counts_from_the_epoch(tmp_path):
     path = tmp_path / "rank0.json"
     slices = [mark("a", 1683564901552104, 1683564901552114), mark("b", 1683564901552114, 1683564901552115)]
     path.write_text(json.dumps({"traceEvents": slices}))
@@ -31,7 +31,7 @@ def test_a_trace_without_a_base_keeps_the_microseconds_of_the_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("piece_bytes", [64, 1 << 19])
-def test_operators_inside_others_are_not_kept_wherever_the_pieces_end(tmp_path, monkeypatch, piece_bytes):
+def test_nested_operators_are_dropped_for_any_piece_size(tmp_path, monkeypatch, piece_bytes):
     monkeypatch.setattr(trace_events, "PIECE_BYTES", piece_bytes)
     events = [
         operator("aten::linear", 0, 50),
@@ -44,7 +44,7 @@ def test_operators_inside_others_are_not_kept_wherever_the_pieces_end(tmp_path, 
     assert ((kept["start_ns"] - BASE_NS) // 1000).to_list() == [0, 10, 11, 60]
 
 
-def test_every_table_is_there_with_its_columns_whatever_the_trace_holds(tmp_path):
+def test_every_table_has_its_columns_for_any_trace(tmp_path):
     for events in ([], [{}], [{"ph": "X", "cat": "cpu_op"}], [{"cat": "fwdbwd", "id": "a"}]):
         tables = tables_of(tmp_path, events)
         assert {name: list(table.columns) for name, table in tables.items()} == {
@@ -52,15 +52,15 @@ def test_every_table_is_there_with_its_columns_whatever_the_trace_holds(tmp_path
         }
 
 
-def test_events_at_a_time_that_cannot_be_are_counted(tmp_path):
+def test_events_with_impossible_timestamps_are_counted(tmp_path):
     path = write_trace(tmp_path / "rank0.json", [mark("PP:0F0", 1e300, 1e300), mark("PP:0F1", 1, 2)])
     read = read_tables(path)
     assert read.tables["annotations"]["name"].to_list() == ["PP:0F1"]
-    (said,) = read.diagnostics
-    assert (said.severity, said.count) == ("error", 1)
+    (note,) = read.diagnostics
+    assert (note.severity, note.count) == ("error", 1)
 
 
-def test_launches_and_kernels_are_joined_by_numbers_and_others_are_none(tmp_path):
+def test_launches_and_kernels_have_correlation_ids(tmp_path):
     events = [
         event("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=7),
         event("cuda_driver", "cuLaunchKernel", 1, 2, correlation="x"),
@@ -84,11 +84,11 @@ def test_launches_and_kernels_are_joined_by_numbers_and_others_are_none(tmp_path
         ("sm90_gemm", COMPUTE_KERNEL),
     ],
 )
-def test_a_kernel_is_told_by_its_name(name, what):
+def test_kernels_are_classified_by_name(name, what):
     assert kernel_class(name) == what
 
 
-def test_a_message_has_a_size_where_its_elements_have_a_known_one():
+def test_the_size_of_a_message_needs_a_known_element_type():
     known = message_facts(Arguments(1, "send", 10, 12, "BFloat16", 0, 1))
     assert known == {"correlation": 1, "collective": "send", "source": 0, "target": 1, "bytes": 24}
     assert message_facts(Arguments(1, "send", 10, 12, "Quaternion"))["bytes"] is None
@@ -97,6 +97,6 @@ def test_a_message_has_a_size_where_its_elements_have_a_known_one():
     }  # fmt: skip
 
 
-def test_the_header_is_kept_as_it_is(tmp_path):
+def test_the_header_is_unchanged(tmp_path):
     facts = read_tables(write_trace(tmp_path / "rank0.json", [])).facts
     assert json.loads((tmp_path / "rank0.json").read_text())["distributedInfo"] == facts["distributedInfo"]

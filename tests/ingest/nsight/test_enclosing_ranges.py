@@ -39,20 +39,20 @@ def nested(draw, start=0, end=1000, depth=3):
 
 @settings(deadline=None)
 @given(nested(), st.lists(st.integers(0, 1000), min_size=1, max_size=20))
-def test_the_innermost_interval_is_found(intervals, moments):
+def test_finds_the_innermost_interval(intervals, moments):
     columns = np.array(intervals, np.int64).reshape(-1, 2).T
-    found = Intervals(*columns, np.arange(len(intervals))).holder(np.array(moments))
+    found = Intervals(*columns, np.arange(len(intervals))).find(np.array(moments))
     for moment, number in zip(moments, found.tolist(), strict=True):
         holding = [(b - a, n) for n, (a, b) in enumerate(intervals) if a <= moment <= b]
         assert number == (min(holding)[1] if holding else NO_RANGE)
 
 
-def test_a_call_is_of_its_own_thread():
+def test_a_call_belongs_to_its_own_thread():
     enclosing = EnclosingRanges(actions((0, thread(7, 1), 0, 100, False), (1, thread(7, 2), 0, 100, False)))
     assert find(enclosing, (thread(7, 1), 50), (thread(7, 2), 50), (thread(7, 1), 150)) == [0, 1, NO_RANGE]
 
 
-def test_a_thread_without_ranges_works_for_the_backward_of_its_process():
+def test_a_thread_without_ranges_belongs_to_the_open_backward_of_its_process():
     enclosing = EnclosingRanges(
         actions((0, thread(7), 0, 100, False), (1, thread(7), 200, 300, True), (2, thread(8), 0, 400, True))
     )

@@ -25,11 +25,11 @@ from stagescope.ingest.nsight.names import RangeMeaning, range_meaning, step_of
         ("iteration 3", None),
     ],
 )
-def test_a_range_means(name, meaning):
+def test_range_names_are_parsed(name, meaning):
     assert range_meaning(name) == meaning
 
 
-def test_a_pattern_of_the_caller_comes_first():
+def test_the_callers_pattern_takes_precedence():
     pattern = NamePattern("{kind} s{stage} c{chunk} m{microbatch} t{step}")
     assert range_meaning("fwd s4 c1 m2 t9", pattern) == RangeMeaning("forward", 4, 2, 1, 9)
     assert range_meaning("F1.3", pattern) == RangeMeaning("forward", 1, 3)

@@ -35,7 +35,7 @@ def spans(found, *, reduces=()):
     return times.sort("action").select("action", "start_ns", "end_ns").rows(), aside
 
 
-def test_a_action_lasts_from_its_first_kernel_to_its_last_wherever_it_was_launched(projected):
+def test_an_action_extends_from_its_first_kernel_to_its_last(projected):
     planted = Planted()
     planted.kernel(10, 1000, 1100)
     graph = planted.kernel(90, 1500, 1600)
@@ -45,7 +45,7 @@ def test_a_action_lasts_from_its_first_kernel_to_its_last_wherever_it_was_launch
     assert spans(projected(planted)) == ([(0, 1000, 1800), (1, 2000, 2100)], 0)
 
 
-def test_kernels_on_other_streams_are_counted_and_do_not_stretch_a_action(projected):
+def test_kernels_on_other_streams_are_counted_and_do_not_extend_an_action(projected):
     planted = Planted()
     planted.kernel(10, 1000, 1500)
     planted.kernel(20, 900, 950, stream=11)
@@ -53,7 +53,7 @@ def test_kernels_on_other_streams_are_counted_and_do_not_stretch_a_action(projec
     assert spans(projected(planted)) == ([(0, 1000, 1500)], 2)
 
 
-def test_collectives_are_no_compute_but_of_a_reduction(projected):
+def test_collectives_count_only_for_gradient_reductions(projected):
     planted = Planted()
     planted.kernel(10, 1000, 1500)
     planted.kernel(20, 1600, 1900, name=REDUCE, stream=NCCL)
@@ -63,7 +63,7 @@ def test_collectives_are_no_compute_but_of_a_reduction(projected):
     assert spans(found, reduces=(1,))[0] == [(0, 1000, 1500), (1, 2000, 2500)]
 
 
-def test_transfers_stand_apart_each_with_the_range_it_was_launched_in(projected):
+def test_transfers_are_separate_and_have_the_range_that_launched_them(projected):
     planted = Planted()
     planted.kernel(10, 1000, 1500, name=SEND_RECV, stream=NCCL)
     planted.kernel(150, 2000, 2500, name=SEND_RECV, stream=NCCL)
@@ -75,7 +75,7 @@ def test_transfers_stand_apart_each_with_the_range_it_was_launched_in(projected)
     assert found.work.is_empty()
 
 
-def test_the_same_correlation_ids_of_two_processes_are_kept_apart(projected):
+def test_equal_correlation_ids_of_two_processes_are_distinguished(projected):
     planted = Planted()
     planted.kernel(10, 1000, 1100)
     planted.last = 0
@@ -97,7 +97,7 @@ def test_a_kernel_without_a_launch_is_counted(projected):
     assert (found.kernel_count, found.unlaunched) == (2, 1)
 
 
-def test_an_export_that_does_not_say_the_process_of_kernels_has_one(projected):
+def test_an_old_export_without_process_ids_of_kernels_has_one_process(projected):
     planted = Planted()
     planted.kernel(10, 1000, 1100)
     drop = ["ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN globalPid"]

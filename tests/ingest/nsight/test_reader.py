@@ -40,7 +40,7 @@ def run(tmp_path):
     return tmp_path, drawn
 
 
-def test_a_drawn_run_comes_back_as_the_device_ran_it(run):
+def test_recovers_a_drawn_run_at_device_times(run):
     folder, drawn = run
     columns = ["rank", "kind", "stage", "microbatch", "start_ns", "end_ns"]
     shift = LATE_NS + EPOCH_NS
@@ -48,12 +48,12 @@ def test_a_drawn_run_comes_back_as_the_device_ran_it(run):
     assert stagescope.read(folder, align=False).spans.select(columns).equals(wanted)
 
 
-def test_the_commands_read_a_directory_without_a_flag(run, capsys):
+def test_the_commands_read_a_directory_without_options(run, capsys):
     assert main(["show", str(run[0]), "--ascii"]) == 0
     assert "Pipeline, 2 ranks, 2 micro-batches, step 0, bubble" in capsys.readouterr().out
 
 
-def test_a_report_without_ranges_says_what_to_record(tmp_path):
+def test_the_error_for_a_report_without_ranges_explains_what_to_record(tmp_path):
     planted = Planted()
     planted.kernel(10, 100, 200)
     path = write_report(tmp_path / "rank0.sqlite", planted, drop=["DROP TABLE NVTX_EVENTS"])
@@ -63,7 +63,7 @@ def test_a_report_without_ranges_says_what_to_record(tmp_path):
     assert "--also nvtx" in error.value.hint
 
 
-def test_a_report_that_is_cut_off_gives_what_can_be_read(run):
+def test_a_truncated_report_yields_its_readable_part(run):
     folder, _ = run
     path = folder / "rank1.sqlite"
     with closing(sqlite3.connect(path)) as database:
@@ -77,18 +77,18 @@ def test_a_report_that_is_cut_off_gives_what_can_be_read(run):
     timeline = stagescope.read(folder)
     assert timeline.is_partial
     errors = timeline.diagnostics.filter(pl.col("severity") == "error")["message"].to_list()
-    assert any("it is cut off" in text for text in errors)
+    assert any("it is truncated" in text for text in errors)
     assert any("cannot be read to its end" in text for text in errors)
 
 
-def test_a_report_with_nothing_readable_before_the_cut_says_so(run):
+def test_a_report_truncated_before_its_data_is_rejected(run):
     path = run[0] / "rank1.sqlite"
     path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(InputError, match=r"no pipeline action in what can be read of it: .* it is cut off"):
+    with pytest.raises(InputError, match=r"no pipeline action in its readable part: .* it is truncated"):
         stagescope.read(path)
 
 
-def test_values_that_are_no_numbers_cost_their_row(run):
+def test_rows_with_invalid_numbers_are_dropped(run):
     with closing(sqlite3.connect(run[0] / "rank1.sqlite")) as database:
         database.execute("UPDATE NVTX_EVENTS SET start = 'soon' WHERE text LIKE 'B1.0%'")
         database.commit()
@@ -98,14 +98,14 @@ def test_values_that_are_no_numbers_cost_their_row(run):
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"\xff" * 2000])
-def test_a_file_that_is_no_database_is_one_sentence(tmp_path, content):
+def test_a_file_that_is_not_a_database_is_an_error_with_its_name(tmp_path, content):
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"rank0\.sqlite"):
         stagescope.read(path)
 
 
-def test_a_report_that_somebody_writes_is_one_sentence(run, monkeypatch):
+def test_a_report_locked_by_a_writer_is_an_error(run, monkeypatch):
     monkeypatch.setattr("stagescope.ingest.database.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(run[0] / "rank0.sqlite")) as writer:
         writer.execute("BEGIN EXCLUSIVE")
@@ -113,7 +113,7 @@ def test_a_report_that_somebody_writes_is_one_sentence(run, monkeypatch):
             stagescope.read(run[0] / "rank0.sqlite")
 
 
-def test_databases_of_others_are_left_alone(tmp_path, run):
+def test_unrelated_databases_are_not_recognized(tmp_path, run):
     path = tmp_path / "other.sqlite"
     with closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE COMMUNICATION_OP (opName INTEGER)")

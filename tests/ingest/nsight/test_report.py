@@ -27,21 +27,21 @@ def column(report, table, name):
 
 
 @pytest.mark.parametrize("texts", [True, False])
-def test_ranges_have_their_names_in_the_row_or_by_number(tmp_path, planted, texts):
+def test_range_names_are_inline_or_string_ids(tmp_path, planted, texts):
     with Report(write_report(tmp_path / "a.sqlite", planted, texts=texts)) as report:
         ranges, still_open = report.ranges()
     assert ranges.rows() == [("F0.0", thread(100), 10, 20), ("B0.0", thread(100), 30, 40)]
     assert still_open == 0
 
 
-def test_a_range_that_is_open_at_the_end_is_counted(tmp_path, planted):
+def test_a_range_that_is_still_open_at_the_end_is_counted(tmp_path, planted):
     edit = "UPDATE NVTX_EVENTS SET end = NULL WHERE text = 'B0.0'"
     with Report(write_report(tmp_path / "a.sqlite", planted, drop=[edit])) as report:
         ranges, still_open = report.ranges()
     assert (ranges["name"].to_list(), still_open) == (["F0.0"], 1)
 
 
-def test_facts_name_host_devices_and_the_beginning_where_they_are_there(tmp_path, planted):
+def test_facts_have_host_devices_and_session_start_if_present(tmp_path, planted):
     with Report(write_report(tmp_path / "a.sqlite", planted)) as report:
         assert report.facts()[:2] == ("node1", EPOCH_NS)
         assert report.facts().devices[3] == "NVIDIA H100"
@@ -51,13 +51,13 @@ def test_facts_name_host_devices_and_the_beginning_where_they_are_there(tmp_path
         assert report.facts() == (None, None, {})
 
 
-def test_columns_come_in_blocks_whatever_their_size(tmp_path, planted, monkeypatch):
+def test_columns_are_read_in_blocks_of_any_size(tmp_path, planted, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_ROWS", 7)
     with Report(write_report(tmp_path / "a.sqlite", planted)) as report:
         assert column(report, KERNELS, "start") == [100 * number for number in range(50)]
 
 
-def test_a_column_or_table_that_an_older_export_lacks_reads_as_absent(tmp_path, planted):
+def test_columns_and_tables_missing_from_older_exports_read_as_absent(tmp_path, planted):
     old = [f"ALTER TABLE {KERNELS} DROP COLUMN globalPid", f"ALTER TABLE {RANGES} DROP COLUMN textId"]
     with Report(write_report(tmp_path / "a.sqlite", planted, drop=old)) as report:
         assert set(column(report, KERNELS, "globalPid")) == {-1}
@@ -65,7 +65,7 @@ def test_a_column_or_table_that_an_older_export_lacks_reads_as_absent(tmp_path, 
         assert report.ranges()[0].height == 2
 
 
-def test_damaged_pages_cost_the_rows_from_there_on(tmp_path, planted):
+def test_rows_after_a_damaged_page_are_dropped(tmp_path, planted):
     for _ in range(20_000):
         planted.kernel(12, 0, 10)
     path = write_report(tmp_path / "a.sqlite", planted)
@@ -78,18 +78,18 @@ def test_damaged_pages_cost_the_rows_from_there_on(tmp_path, planted):
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + b"\xff" * 2000])
-def test_a_file_that_is_no_database_is_refused(tmp_path, content):
+def test_a_file_that_is_not_a_database_is_rejected(tmp_path, content):
     (tmp_path / "a.sqlite").write_bytes(content)
     with pytest.raises(InputError):
         Report(tmp_path / "a.sqlite")
 
 
-def test_a_report_is_known_by_its_tables(tmp_path, planted):
+def test_a_report_is_recognized_by_its_tables(tmp_path, planted):
     assert is_report(write_report(tmp_path / "a.sqlite", planted))
     with closing(sqlite3.connect(tmp_path / "b.sqlite")) as other:
         other.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
     assert not is_report(tmp_path / "b.sqlite")
 
 
-def test_the_process_is_in_a_thread_and_a_process_id():
+def test_the_process_is_part_of_thread_and_process_ids():
     assert (process_of(np.array([thread(7, 3), thread(7, 0)])) & 0xFFFFFF).tolist() == [7, 7]

@@ -25,11 +25,11 @@ def report(tmp_path):
     return report
 
 
-def said(timeline, severity):
+def messages(timeline, severity):
     return timeline.diagnostics.filter(pl.col("severity") == severity)["message"].to_list()
 
 
-def test_ranks_are_those_in_the_names_of_the_files_each_report_on_a_clock_of_its_own(report):
+def test_ranks_come_from_file_names_and_every_report_has_its_own_clock(report):
     timeline = timeline_of_reports(
         [report("rank3.sqlite", 1), report("rank2.sqlite", 0, epoch_ns=EPOCH_NS + 9)]
     )
@@ -44,36 +44,36 @@ def test_ranks_are_those_in_the_names_of_the_files_each_report_on_a_clock_of_its
     ]
 
 
-def test_processes_of_one_report_are_numbered_by_their_devices_and_that_is_said(report):
+def test_processes_of_one_report_are_numbered_by_device_with_a_warning(report):
     timeline = timeline_of_reports([report("node.sqlite", 0, 1)])
     assert timeline.spans.select("rank", "stage").unique().sort("rank").rows() == [(0, 1), (1, 0)]
     assert timeline.clocks["error_hi_ns"].to_list() == [0]
-    assert "no report tells its rank" in said(timeline, "warning")[0]
+    assert "no report states its rank" in messages(timeline, "warning")[0]
 
 
-def test_steps_are_there_without_a_mark_of_them(report):
+def test_steps_are_found_without_marks(report):
     steps = timeline_of_reports([report("rank0.sqlite", 0)]).steps
     assert steps.select("step", "rank", pl.col("start_ns", "end_ns") - EPOCH_NS).rows() == [
         (0, 0, 1000, 1150)
     ]
 
 
-def test_names_without_numbers_and_a_session_without_a_time_are_said(report):
+def test_missing_microbatches_and_session_times_are_warnings(report):
     timeline = timeline_of_reports([report("rank0.sqlite", 0, names=("forward", "backward"), epoch_ns=None)])
-    first, second = said(timeline, "warning")
+    first, second = messages(timeline, "warning")
     assert "wrong for several chunks" in first
     assert "when its session began" in second
 
 
-def test_a_report_without_actions_is_an_error_beside_others_and_alone(report):
+def test_a_report_without_actions_is_an_error_with_and_without_others(report):
     bare = report("rank1.sqlite", 1, names=("epoch",))
     timeline = timeline_of_reports([report("rank0.sqlite", 0), bare])
-    assert ["no NVTX range" in text for text in said(timeline, "error")] == [True]
-    with pytest.raises(InputError, match="none of its 1 NVTX ranges is called like one: 'epoch'") as error:
+    assert ["no NVTX range" in text for text in messages(timeline, "error")] == [True]
+    with pytest.raises(InputError, match="none of its 1 NVTX ranges is named like one: 'epoch'") as error:
         timeline_of_reports([bare])
     assert "torch.cuda.nvtx.range(f'F{stage}.{microbatch}')" in error.value.hint
 
 
-def test_two_reports_of_one_rank_are_refused(report):
+def test_two_reports_of_one_rank_are_rejected(report):
     with pytest.raises(InputError, match="two recordings of rank 0"):
         timeline_of_reports([report("rank0.sqlite", 0), report("again_rank0.sqlite", 0)])

@@ -37,7 +37,7 @@ def actions(timeline):
     return kept.select("kind", *columns).rows()
 
 
-def said(timeline, severity):
+def messages(timeline, severity):
     return timeline.diagnostics.filter(pl.col("severity") == severity)["message"].to_list()
 
 
@@ -60,7 +60,7 @@ def change(folder, rank, edit):
         ("dualpipev", {}, True),
     ],
 )
-def test_a_schedule_comes_back_with_its_stages_and_microbatches(tmp_path, schedule, options, numbered):
+def test_recovers_stages_and_microbatches_of_a_schedule(tmp_path, schedule, options, numbered):
     plan = planned(schedule, **options)
     read = stagescope.read(write_dumps(tmp_path / "pp_data", plan, numbered=numbered))
     wanted = plan.with_spans(plan.spans.filter(~pl.col("kind").cast(pl.String).is_in(["optimizer", "loss"])))
@@ -68,7 +68,7 @@ def test_a_schedule_comes_back_with_its_stages_and_microbatches(tmp_path, schedu
     assert read.ranks["pp"].to_list() == [0, 1, 2, 3]
 
 
-def test_iterations_are_steps_one_behind_the_other(tmp_path):
+def test_iterations_are_consecutive_steps(tmp_path):
     read = stagescope.read(write_dumps(tmp_path / "d", timeline_from_text(DRAWING, cell_ns=MS), iterations=3))
     assert read.steps.select("step", "rank", "start_ns", "end_ns").rows() == [
         (1, 0, 0, 6 * MS), (1, 1, 0, 5 * MS), (2, 0, 6 * MS, 12 * MS), (2, 1, 6 * MS, 11 * MS),
@@ -76,15 +76,15 @@ def test_iterations_are_steps_one_behind_the_other(tmp_path):
     ]  # fmt: skip
 
 
-def test_ranks_have_no_clock_in_common_and_that_is_said_first_of_all(drawn):
+def test_the_missing_shared_clock_is_the_only_warning(drawn):
     read = stagescope.read(drawn)
     assert read.clocks.select("offset_ns", "error_hi_ns").rows() == [(0, None)]
-    assert ["no clock that ranks share" in text for text in said(read, "warning")] == [True]
+    assert ["share no clock" in text for text in messages(read, "warning")] == [True]
 
 
-def test_memory_is_told(drawn):
-    assert said(stagescope.read(drawn), "info") == [
-        "most memory that torch reserved: rank 0 41.2 GB, rank 1 41.2 GB"
+def test_peak_memory_is_reported(drawn):
+    assert messages(stagescope.read(drawn), "info") == [
+        "peak memory reserved by torch: rank 0 41.2 GB, rank 1 41.2 GB"
     ]
 
 
@@ -99,7 +99,7 @@ def test_a_combined_forward_and_backward_is_a_pair(drawn):
     assert pairs["pair"].n_unique() == 1
 
 
-def test_microbatches_may_be_counted_from_one_and_sizes_have_their_older_names(drawn):
+def test_microbatches_counted_from_one_and_older_size_names_are_read(drawn):
     def number(content):
         content["1"] |= {f"{s}_minibatch": [1, 2] for s in ("fwd", "bwd")}
         content["1"] |= {f"{s}_chunk": [0, 0] for s in ("fwd", "bwd")}
@@ -117,30 +117,30 @@ def test_microbatches_may_be_counted_from_one_and_sizes_have_their_older_names(d
     assert stagescope.read(drawn).spans.filter(pl.col("rank") == 0)["microbatch"].to_list() == [0, 1, 0, 1]
 
 
-def test_the_config_alone_stands_for_its_directory(drawn, capsys):
+def test_the_config_file_may_be_given_instead_of_its_directory(drawn, capsys):
     assert main(["show", str(drawn / "config.json"), "--ascii"]) == 0
     assert capsys.readouterr().out.startswith("Pipeline, 2 ranks, 2 micro-batches, step 1, bubble ")
 
 
-def test_without_a_config_the_dumps_are_read_and_that_is_said(drawn):
+def test_dumps_without_a_config_are_read_with_a_warning(drawn):
     (drawn / "config.json").unlink()
     read = stagescope.read(drawn)
     assert read.spans.height == 8
-    assert any("no usable config.json" in text for text in said(read, "warning"))
+    assert any("no usable config.json" in text for text in messages(read, "warning"))
 
 
-def test_missing_ranks_and_iterations_are_errors_and_the_rest_is_shown(tmp_path):
+def test_missing_ranks_and_iterations_are_errors_and_the_rest_is_read(tmp_path):
     folder = write_dumps(tmp_path / "d", planned("1f1b"), iterations=3)
     (folder / "pp_rank_2.json").unlink()
     change(folder, 1, lambda content: content.pop("2"))
     read = stagescope.read(folder)
-    assert sorted(said(read, "error")) == [
+    assert sorted(messages(read, "error")) == [
         "iterations that other ranks have are missing: 2",
         "no recording of rank 2: the run declared 4 ranks",
     ]
 
 
-def test_values_that_are_no_times_cost_their_action_and_are_counted(drawn):
+def test_actions_with_invalid_times_are_dropped_and_counted(drawn):
     def spoil(content):
         content["1"]["fwd_end"][0] = float("nan")
         content["1"]["bwd_start"][0] = 1e300
@@ -149,41 +149,41 @@ def test_values_that_are_no_times_cost_their_action_and_are_counted(drawn):
     change(drawn, 0, spoil)
     read = stagescope.read(drawn)
     (row,) = read.diagnostics.filter(pl.col("severity") == "error").to_dicts()
-    assert ("without a start or an end" in row["message"], row["count"]) == (True, 3)
+    assert (row["code"], row["count"]) == ("actions.dropped", 3)
     assert read.spans.filter(pl.col("rank") == 0).height == 1
 
 
-def test_a_action_that_ends_before_it_starts_is_left_out_and_counted(drawn):
+def test_an_action_that_ends_before_it_starts_is_dropped_and_counted(drawn):
     def turn(content):
         content["1"]["fwd_end"][0] = -5.0
 
     change(drawn, 0, turn)
-    assert ["end before they start" in text for text in said(stagescope.read(drawn), "error")] == [True]
+    assert ["end before they start" in text for text in messages(stagescope.read(drawn), "error")] == [True]
 
 
-def test_a_dump_that_is_cut_off_gives_its_whole_iterations(tmp_path):
+def test_a_truncated_dump_yields_its_complete_iterations(tmp_path):
     folder = write_dumps(tmp_path / "d", timeline_from_text(DRAWING, cell_ns=MS), iterations=3)
     path = folder / "pp_rank_1.json"
     text = path.read_text()
     path.write_text(text[: text.index('"3"') + 60])
     read = stagescope.read(folder)
     assert read.spans.filter(pl.col("rank") == 1)["step"].unique().to_list() == [1, 2]
-    assert sorted(text.partition(":")[0] for text in said(read, "error")) == [
+    assert sorted(text.partition(":")[0] for text in messages(read, "error")) == [
         "iterations that other ranks have are missing",
-        "the dump is cut off, and the iterations before the cut are read",
+        "the dump is truncated; the iterations before the cut were read",
     ]
     path.write_text(text[:150])
-    with pytest.raises(InputError, match="no whole iteration in it"):
+    with pytest.raises(InputError, match="it has no complete iteration"):
         stagescope.read(folder)
 
 
-def test_a_fewer_forwards_than_declared_are_a_warning(drawn):
+def test_fewer_forwards_than_declared_are_a_warning(drawn):
     config = json.loads((drawn / "config.json").read_text()) | {"num_mbs": 3}
     (drawn / "config.json").write_text(json.dumps(config))
-    assert any("fewer forwards than the 3" in text for text in said(stagescope.read(drawn), "warning"))
+    assert any("fewer forwards than the 3" in text for text in messages(stagescope.read(drawn), "warning"))
 
 
-def test_dumps_of_two_directories_are_not_one_run(tmp_path):
+def test_dumps_of_two_directories_are_rejected(tmp_path):
     folders = [write_dumps(tmp_path / name, timeline_from_text(DRAWING, cell_ns=MS)) for name in "ab"]
     with pytest.raises(InputError, match="belongs to another run"):
         stagescope.read(folders[0] / "pp_rank_0.json", folders[1] / "pp_rank_1.json")
@@ -198,5 +198,5 @@ def test_dumps_of_two_directories_are_not_one_run(tmp_path):
         b'{"traceEvents": [], "fwd_start": 1, "total": 2}',
     ],
 )
-def test_other_files_are_left_alone(tmp_path, content):
+def test_other_files_are_not_recognized(tmp_path, content):
     assert not READER.recognizes(tmp_path / "config.json", content)

@@ -25,5 +25,5 @@ from stagescope.ingest.trace_json.recognition import is_chrome_trace, is_torch_t
         (b"\x80\x04\x95traceEvents", False, False),
     ],
 )
-def test_a_beginning_tells_whose_trace_it_is(head, chrome, torch):
+def test_the_writer_of_a_trace_is_recognized_by_its_beginning(head, chrome, torch):
     assert (is_chrome_trace(head), is_torch_trace(head)) == (chrome, torch)

@@ -18,7 +18,7 @@ VALUES = st.recursive(
 @given(
     st.lists(st.dictionaries(st.text(max_size=6), VALUES, max_size=4), max_size=6), st.sampled_from([None, 1])
 )
-def test_finds_every_object_whatever_stands_in_its_strings(objects, indent):
+def test_finds_every_object_regardless_of_its_strings(objects, indent):
     text = json.dumps(objects, indent=indent).encode()[1:]
     found = find_elements(text)
     assert [json.loads(text[a:b]) for a, b in zip(found.starts, found.stops, strict=True)] == objects
@@ -27,7 +27,7 @@ def test_finds_every_object_whatever_stands_in_its_strings(objects, indent):
 
 @settings(deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=6), VALUES, max_size=3), min_size=1, max_size=5), st.data())
-def test_a_cut_anywhere_leaves_the_objects_before_it(objects, data):
+def test_text_truncated_anywhere_keeps_the_objects_before_the_cut(objects, data):
     text = json.dumps(objects).encode()[1:]
     cut = data.draw(st.integers(0, len(text) - 1))
     found = find_elements(text[:cut])
@@ -36,7 +36,7 @@ def test_a_cut_anywhere_leaves_the_objects_before_it(objects, data):
     assert found.end is None
 
 
-def test_an_object_may_hold_what_is_no_json():
+def test_objects_with_invalid_json_have_bounds():
     text = b'{"a": NaN}, {"b": 1e400}, {"c": "\\\\"}] , "x": [{}]}'
     found = find_elements(text)
     assert [text[a:b] for a, b in zip(found.starts, found.stops, strict=True)] == [

@@ -1,1 +1,1 @@
-"""Annotation names and step marks, read alike in the traces of several tools."""
+"""Annotation names and step marks, shared by the readers of several tools' traces."""

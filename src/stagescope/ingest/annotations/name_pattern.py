@@ -1,6 +1,6 @@
-"""What ``--pattern`` describes: how a trace calls its actions, such as ``{kind}_{microbatch}``.
+"""Patterns for the names of actions in a trace (``--pattern``), such as ``{kind}_{microbatch}``.
 
-The words in braces are what a name tells; the rest stands in names as it is written, and ``*`` for anything.
+The words in braces are fields; ``*`` matches any text, and everything else matches literally.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ COMMON_PATTERNS = (
     "{kind} {microbatch}",
     "{kind}{microbatch}",
 )
-"""What is tried where the caller gives no pattern."""
+"""The patterns to try, in this order, if the caller gives none."""
 
 
 class NamedAction(NamedTuple):
-    """What a name tells."""
+    """The fields of a name that matches a pattern."""
 
     kind: str
     lane: str
@@ -55,10 +55,10 @@ class NamedAction(NamedTuple):
 
 
 class NamePattern:
-    """A pattern, ready to be held against names."""
+    """A compiled pattern."""
 
     def __init__(self, text: str) -> None:
-        """Take a pattern; raises UsageError for one that does not tell a kind, or has unknown words in braces."""
+        """Compile a pattern; raises UsageError if it lacks {kind}, or has unknown or repeated fields."""
         self.text = text
         fields = [part[1] for part in PART.finditer(text) if part[1] is not None]
         broken = any(part[4] for part in PART.finditer(text))
@@ -67,7 +67,7 @@ class NamePattern:
         self._expression = re.compile("".join(map(_expression, PART.finditer(text))), re.IGNORECASE)
 
     def action(self, name: str) -> NamedAction | None:
-        """Return what a name tells, None where it does not fit.
+        """Return the fields of a name; None if it does not match.
 
         >>> NamePattern("{kind}_{microbatch}").action("fwd_3")
         NamedAction(kind='forward', lane='compute', numbers={'microbatch': 3})

@@ -1,4 +1,4 @@
-"""What an annotation is called and what that means: the actions of torch's schedules, and the names of ours.
+"""Parse the annotation names of torch's pipeline schedules and of stagescope's own mirror.
 
 Sources: torch 2.13.0, torch/distributed/pipelining/schedules.py (`_Action.__str__`: ``PP:1F0``, ``PP:6I3``,
 ``PP:1SEND_F0``, ``PP:4UNSHARD``, ``PP:(1F6;6B2)OVERLAP_F_B``; GPipe and forward-only schedules: ``Forward 3``),
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ACTION, PLAIN, MIRROR = "action", "plain", "mirror"
-"""Who named it: a runtime schedule of torch, GPipe of torch, or stagescope's own mirror."""
+"""The origin of a name: torch's runtime schedules (``PP:1F0``), torch's GPipe (``Forward 0``), stagescope's mirror."""
 
 KIND_OF_ACTION = {
     "F": "forward",
@@ -45,7 +45,7 @@ MOST_DIGITS = 9
 
 
 class Meaning(NamedTuple):
-    """One thing that an annotation stands for; `place` counts those of one annotation, in the order they run in."""
+    """One action or event named by an annotation; `place` numbers those of one annotation in execution order."""
 
     style: str
     kind: str
@@ -57,7 +57,7 @@ class Meaning(NamedTuple):
 
 
 def meanings(name: str) -> tuple[Meaning, ...]:
-    """Return what an annotation stands for: two actions for an overlapped pair, nothing where it is no action of a pipeline.
+    """Return the meanings of an annotation: two for an overlapped pair, none if the name is unrelated to a pipeline.
 
     >>> [(one.kind, one.stage, one.microbatch) for one in meanings("PP:(1F6;6B2)OVERLAP_F_B")]
     [('forward', 1, 6), ('backward', 6, 2)]
@@ -72,7 +72,7 @@ def meanings(name: str) -> tuple[Meaning, ...]:
 
 
 def pattern_meanings(pattern: str) -> Callable[[str], tuple[Meaning, ...]]:
-    """Return a function as `meanings` that also knows names as a pattern of the caller describes them."""
+    """Return a function like `meanings` that also recognizes names that match the caller's pattern."""
     described = NamePattern(pattern)
 
     def find(name: str) -> tuple[Meaning, ...]:
@@ -86,7 +86,7 @@ def pattern_meanings(pattern: str) -> Callable[[str], tuple[Meaning, ...]]:
 
 
 def step_number(name: str) -> int | None:
-    """Return the number of a step of torch.profiler, None for other annotations."""
+    """Return the step number of a torch.profiler step; None for other annotations."""
     found = STEP.fullmatch(name)
     return _number(found[1]) if found else None
 
@@ -110,7 +110,7 @@ def _actions(body: str) -> tuple[Meaning, ...]:
 
 def _mirrored(name: str) -> tuple[Meaning, ...]:
     if action := MIRROR_ACTION.fullmatch(name):
-        # A letter alone, or with a stage alone, is what anybody may call something.
+        # A letter alone, or with a stage only (`B2`), is too likely to be a user's own name.
         if action[1] not in LETTERS or not (action[3] or action[4]):
             return ()
         stage, microbatch, step = map(_number, action.groups()[1:])

@@ -1,9 +1,9 @@
-"""Which training step each span of a rank belongs to.
+"""Assign every span of a rank to a training step.
 
-torch.profiler marks steps (``ProfilerStep#3``) where the training calls `step()` and the profiler has a schedule.
-Else a step ends where the optimizer has stepped, and before a action that this step has had: gradients may be
-accumulated over several steps of the pipeline. Where actions have no names, it ends where every forward has had its
-backward. Such steps are counted from 0 in each trace.
+torch.profiler marks steps (``ProfilerStep#3``) if the training calls `step()` and the profiler has a schedule.
+Without these marks a step ends after the optimizer, and before an action that the step already contains: gradients may
+be accumulated over several pipeline steps without an optimizer between them. If actions have no names, a step ends
+when every forward has had its backward. Steps found this way are numbered from 0 in each trace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS_SCHEMA = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
 
 
 def profiler_steps(annotations: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps that torch.profiler marked: step, start_ns, end_ns."""
+    """Return the steps that torch.profiler marked (step, start_ns, end_ns), sorted by start."""
     rows = [
         (number, start_ns, end_ns)
         for name, start_ns, end_ns in annotations.filter(pl.col("name").str.starts_with("ProfilerStep#"))
@@ -33,7 +33,8 @@ def profiler_steps(annotations: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_steps(spans: pl.DataFrame, steps: pl.DataFrame, openings: list[int]) -> pl.DataFrame:
-    """Return spans with `step`, from their own names, else the profiler's steps, else from when a new step opens."""
+    """Return spans with `step`: from their own names, else from `steps`, else from `openings`, the starts of steps."""
+    # Marks are host times; the device may run an action only after its step's mark has closed on the host.
     moment = spans.select("mark_start_ns" if "mark_start_ns" in spans.columns else "start_ns").to_series()
     if not steps.is_empty():
         index = np.searchsorted(steps["start_ns"].to_numpy(), moment.to_numpy(), side="right") - 1
@@ -50,12 +51,13 @@ def with_steps(spans: pl.DataFrame, steps: pl.DataFrame, openings: list[int]) ->
 
 
 def in_steps_of_actions(transfers: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
-    """Return transfers that name a micro-batch in the step of its action: the next one for a receive, the last for a send.
+    """Return transfers with the step of the action they belong to: the next one for a receive, the last for a send.
 
-    The last send of a step is made behind all of its actions. Where there is no such action, the step stays as it is.
+    Times alone do not determine it: the last send of a step is issued after all of its actions. A transfer without a
+    matching action keeps its step.
     """
     key = ["is_backward", "of_stage", "microbatch"]
-    # A null is equal to nothing.
+    # join_asof never matches null keys, so a missing stage becomes -1.
     keys = {"is_backward": pl.col("kind").str.contains("backward"), "of_stage": pl.col("stage").fill_null(-1)}
     is_action = pl.col("kind").is_in(EXCHANGING_KINDS)
     named = actions.filter(is_action & pl.col("microbatch").is_not_null()).with_columns(**keys)
@@ -76,7 +78,7 @@ DIRECTIONS: tuple[tuple[str, Literal["forward", "backward"], str], ...] = (
 
 
 def named_steps(actions: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps that the names of actions tell: step, start_ns, end_ns; each from the end of the one before it."""
+    """Return the steps stated in action names (step, start_ns, end_ns); each begins at the end of the previous one."""
     named = (
         actions.filter(pl.col("kind").is_in(ACTION_KINDS)) if "step" in actions.columns else actions.clear()
     )
@@ -91,9 +93,9 @@ def named_steps(actions: pl.DataFrame) -> pl.DataFrame:
 
 
 def step_openings(actions: pl.DataFrame) -> list[int]:
-    """Return when each step but the first opens, without a mark of the profiler."""
+    """Return the times at which each step but the first opens, for traces without step marks."""
     optimizers = actions.filter(pl.col("kind") == "optimizer")["end_ns"].sort().to_numpy()
-    # Where a action certainly runs: its estimated start may lie before the end of the optimizer.
+    # Use the mark, during which the action certainly runs: its estimated start may precede the end of the optimizer.
     pipeline = actions.filter(pl.col("kind").is_in(ACTION_KINDS)).sort("mark_start_ns")
     starts = pipeline["mark_start_ns"].to_numpy()
     # Several optimizers may step in a row: the next action after them opens the step.
@@ -108,25 +110,26 @@ def step_openings(actions: pl.DataFrame) -> list[int]:
 
 
 def _at_returns(actions: pl.DataFrame, *, is_marked: bool) -> list[int]:
-    """Return the ends of the actions after which no forward waits for its backward, but the last one of each `part`.
+    """Return the ends of actions after which no micro-batch is in flight, except at the end of each `part`.
 
-    On a last stage that is so after every micro-batch. Where optimizers mark steps, that tells nothing.
+    On a last stage this holds after every micro-batch. There it is ignored if optimizers mark the steps.
     """
     change = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1)
     counted = actions.with_columns(in_flight=change.cum_sum().over("part"))
-    tells = pl.col("in_flight").max().over("part") > 1 if is_marked else pl.lit(value=True)
+    is_evidence = pl.col("in_flight").max().over("part") > 1 if is_marked else pl.lit(value=True)
     is_last = pl.col("part") != pl.col("part").shift(-1)
-    returns = counted.filter(tells & (pl.col("in_flight") == 0) & ~is_last.fill_null(value=True))
+    returns = counted.filter(is_evidence & (pl.col("in_flight") == 0) & ~is_last.fill_null(value=True))
     found: list[int] = returns["mark_end_ns"].to_list()
     return found
 
 
 def _at_repetitions(actions: pl.DataFrame) -> list[int]:
-    """Return the ends of the actions before those that begin a step: one that its `part` has had already comes again."""
+    """Return the end of the last action before each step; a step begins when its `part` repeats an action."""
     following = pl.col("row").shift(-1).over("part", *ACTION).fill_null(pl.len())
     again = actions.with_row_index("row").select(following.cast(pl.Int64)).to_series().to_numpy()
     if len(again) == 0:
         return []
+    # For each row, the first row from there on that repeats an action at or after it: the next step begins there.
     repeated = np.minimum.accumulate(again[::-1])[::-1]
     ends = actions["end_ns"].to_numpy()
     row, openings = int(repeated[0]), []

@@ -1,1 +1,1 @@
-"""Chrome-format traces whose span names a pattern describes."""
+"""Reader of other tools' Chrome traces, with action names described by a pattern."""

@@ -1,8 +1,8 @@
-"""Any Chrome-trace JSON whose slices are named in a way that ``--pattern`` describes.
+"""Reader of Chrome-trace JSON from any tool, with action names described by ``--pattern``.
 
 Source: the Trace Event Format document of the Chromium project. Complete events (X) and pairs of begin and end (B, E)
-are read; counters, flows, async and other events are not. A rank is a process of the trace, unless names tell it; the
-files of several ranks are told apart by the numbers in their names.
+are read; counters, flows, async and other events are ignored. A rank is a process of the trace, unless slice names
+state the rank; with one file per rank, the numbers in the file names are the ranks.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import polars as pl
 from stagescope.ingest.annotations.name_pattern import COMMON_PATTERNS, NUMBERS, NamePattern
 from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
 from stagescope.ingest.annotations.steps import STEPS_SCHEMA, step_openings, with_steps
+from stagescope.ingest.chrome.errors import no_action_names
 from stagescope.ingest.microseconds import nanoseconds
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
@@ -23,14 +24,13 @@ from stagescope.ingest.trace_json.trace_events import EventStream
 from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
-from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 EPOCH_US = 1e15
-"""A stamp above this counts microseconds since the Unix epoch: it would be 30 years of anything else."""
+"""A timestamp above this is in microseconds since the Unix epoch: as an uptime it would be 30 years."""
 
 EVENTS_SCHEMA = {
     "ph": pl.String, "name": pl.String, "ts": pl.Float64, "dur": pl.Float64, "process": pl.String, "thread": pl.String,
@@ -40,7 +40,7 @@ MOST_SHOWN = 5
 
 
 class Event(msgspec.Struct, gc=False):
-    """What is needed of one trace event."""
+    """The relevant fields of one trace event."""
 
     ph: str = ""
     name: str = ""
@@ -51,7 +51,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Slices(NamedTuple):
-    """The slices of one file: name, process, start_ns, end_ns; whether they count from the Unix epoch."""
+    """The slices of one file (name, process, start_ns, end_ns), and whether they count from the Unix epoch."""
 
     path: Path
     slices: pl.DataFrame
@@ -59,14 +59,14 @@ class Slices(NamedTuple):
 
 
 def recognize_trace(_: Path, head: bytes) -> bool:
-    """Return whether a file is a Chrome trace that no other reader knows better."""
+    """Return whether a file is a Chrome trace without a more specific reader."""
     return is_chrome_trace(head) and not is_torch_trace(head)
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    """Return the Timeline of the slices whose names fit the pattern of the call, else a common one.
+    """Return the Timeline of the slices whose names match the pattern of the call, or a common one if none was given.
 
-    Raises InputError where no name fits, with names that are there.
+    Raises InputError with examples of the names if none matches.
     """
     diagnostics: list[Diagnostic] = []
     files = []
@@ -77,10 +77,10 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     names = every.group_by("name").len().sort("len", "name", descending=[True, False])["name"].to_list()
     pattern = _pattern(options.pattern, names)
     if pattern is None:
-        raise InputError.no_action_names(paths[0], options.pattern, names[:MOST_SHOWN])
+        raise no_action_names(paths[0], options.pattern, names[:MOST_SHOWN])
     if options.pattern is None:
-        text = f"actions are the slices called like {pattern.text} (say how they are called with --pattern)"
-        diagnostics.append(Diagnostic("info", text))
+        text = f"slices named like {pattern.text} are read as actions (describe other names with --pattern)"
+        diagnostics.append(Diagnostic("info", text, code="actions.assumed_names"))
     spans = _with_steps(_spans(files, _named(names, pattern), diagnostics))
     return Timeline(
         spans=conform(spans, SPANS),
@@ -104,8 +104,8 @@ def _slices(path: Path, diagnostics: list[Diagnostic]) -> Slices:
     latest = pl.col("end").abs() + pl.col("dur").abs()
     within = found.filter(pl.col("ts").abs() + latest < 4 * EPOCH_US)
     if stray := found.height - within.height:
-        text = "events at a time that cannot be are left out"
-        diagnostics.append(Diagnostic("error", text, str(path), count=stray))
+        text = "events have an impossible timestamp and were dropped"
+        diagnostics.append(Diagnostic("error", text, str(path), count=stray, code="events.out_of_range"))
     offset_ns = base_ns if isinstance(base_ns, int) else 0
     start_ns, end_ns, dur_ns = (nanoseconds(pl.col(us)) for us in ("ts", "end", "dur"))
     times = {"start_ns": offset_ns + start_ns, "end_ns": offset_ns + end_ns + dur_ns}
@@ -119,10 +119,11 @@ def _event_table(events: Iterable[Event]) -> pl.DataFrame:
 
 
 def _paired(events: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per event that begins and ends: the last one begun on a thread is the first to end."""
+    """Return one row per pair of begin and end events; on each thread, the last one begun is the first to end."""
     thread = ["process", "thread"]
     begins = pl.col("ph") == "B"
     change = pl.when(begins).then(1).otherwise(-1)
+    # Pairs are adjacent among the events of one nesting depth; a begin without an end has another begin after it.
     ordered = events.with_row_index("row").sort("ts", "row")
     deep = ordered.with_columns(depth=change.cum_sum().over(thread) + pl.when(begins).then(0).otherwise(1))
     key = [*thread, "depth"]
@@ -131,7 +132,7 @@ def _paired(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pattern(given: str | None, names: Sequence[str]) -> NamePattern | None:
-    """Return the pattern of the call, else the first common one that finds forwards and backwards; None for none."""
+    """Return the pattern of the call if it matches, else the first common one with forwards and backwards, or None."""
     if given is not None:
         pattern = NamePattern(given)
         return pattern if any(pattern.action(name) for name in names) else None
@@ -144,7 +145,7 @@ def _pattern(given: str | None, names: Sequence[str]) -> NamePattern | None:
 
 
 def _named(names: Sequence[str], pattern: NamePattern) -> pl.DataFrame:
-    """Return what the names that fit tell: name, kind, lane and a column per number."""
+    """Return the fields of the matching names: name, kind, lane and a column per number."""
     found = [(name, action) for name in names if (action := pattern.action(name)) is not None]
     rows = [
         {"name": name, "kind": action.kind, "lane": action.lane, **dict.fromkeys(NUMBERS), **action.numbers}
@@ -155,7 +156,7 @@ def _named(names: Sequence[str], pattern: NamePattern) -> pl.DataFrame:
 
 
 def _spans(files: Sequence[Slices], named: pl.DataFrame, diagnostics: list[Diagnostic]) -> pl.DataFrame:
-    """Return the slices that are actions as spans, with the columns clock and source of their ranks."""
+    """Return the slices that are actions as spans, with `clock` and `source`."""
     parts = []
     for number, file in enumerate(files):
         actions = file.slices.join(named, on="name", how="inner").drop("name")
@@ -177,8 +178,8 @@ def _spans(files: Sequence[Slices], named: pl.DataFrame, diagnostics: list[Diagn
     if processes == len(files) and spans["of_file"].null_count() == 0:
         return spans.with_columns(rank=pl.coalesce("rank", "of_file"))
     if processes > 1:
-        text = "no name tells a rank: the processes are numbered in the order of their files and numbers"
-        diagnostics.append(Diagnostic("warning", text, count=processes))
+        text = "no name states a rank: the processes are numbered in the order of their files and process ids"
+        diagnostics.append(Diagnostic("warning", text, count=processes, code="ranks.assumed"))
     order = spans.select(
         "file", pl.col("process"), number=pl.col("process").cast(pl.Int64, strict=False)
     ).unique()
@@ -190,7 +191,7 @@ def _spans(files: Sequence[Slices], named: pl.DataFrame, diagnostics: list[Diagn
 
 
 def _with_steps(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the spans with steps: as their names say, else one more whenever a rank repeats a action."""
+    """Return the spans with steps: as stated in their names, else a new step whenever a rank repeats an action."""
     if spans["step"].null_count() < spans.height:
         return spans
     no_steps = pl.DataFrame(schema=STEPS_SCHEMA)

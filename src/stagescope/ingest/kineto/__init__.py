@@ -1,5 +1,4 @@
-"""Chrome-trace JSON in pieces, and the actions of a pipeline in the traces of torch.profiler (Kineto).
+"""Reader of torch.profiler (Kineto) traces; docs/kineto.md describes what is found and how.
 
-trace_events.py reads any Chrome trace as a stream; the other modules know what Kineto writes. docs/kineto.md tells
-what is found how.
+tables.py reads one trace, rank_trace.py turns it into the actions of one rank, timeline.py combines the ranks.
 """

@@ -1,8 +1,9 @@
-"""The actions and transfers that the annotations of one rank name, with the wait for their input taken out.
+"""Extract the annotated actions and transfers of one rank, without the waits that annotations include.
 
-An annotation ``PP:1F0`` includes the wait for the activations (torch 2.13.0, schedules.py, `_perform_action`), and
-``Forward 0`` of GPipe their whole transfer, there and on. The process group's own annotations tell: ``gloo:recv``
-begins where a receive is issued and ends when the wait for it returns, so the compute of the action begins behind it.
+The annotation ``PP:1F0`` includes the wait for the activations (torch 2.13.0, schedules.py, `_perform_action`), and
+``Forward 0`` of GPipe includes both transfers, before and after the compute. The annotations of the process group
+separate them: ``gloo:recv`` begins when a receive is issued and ends when the wait for it returns, so the compute of
+the action begins after it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 
 RECEIVED, SENT = r"^(gloo|nccl|mpi|ucc|xccl|hccl):recv", r"^(gloo|nccl|mpi|ucc|xccl|hccl):send"
-"""What process groups annotate; NCCL appends the ranks, as in ``nccl:recv 1<-0``."""
+"""Annotations of process groups; NCCL appends the ranks, as in ``nccl:recv 1<-0``."""
 
 FED_BY = {"forward": "recv_forward", "backward": "recv_backward", "backward_input": "recv_backward"}
 FEEDS = {"forward": "send_forward", "backward": "send_backward"}
 BETWEEN_PAIR_NS = 120_000
-"""What torch does at most between the last operator of a pair's forward and its backward."""
+"""Upper bound of the time torch spends between the last operator of a pair's forward and the start of its backward."""
 
 MEANING_SCHEMA = {
     "name": pl.String, "style": pl.String, "kind": pl.String, "stage": pl.Int32, "microbatch": pl.Int32,
@@ -35,7 +36,7 @@ MEANING_SCHEMA = {
 
 
 class Annotated(NamedTuple):
-    """What the annotations say: actions (edge_error_ns is how far an edge may be off), transfers, and pairs not split."""
+    """Annotated actions (edge_error_ns: estimated error of the edges) and transfers; `unsplit` counts unsplit pairs."""
 
     actions: pl.DataFrame
     transfers: pl.DataFrame
@@ -43,10 +44,10 @@ class Annotated(NamedTuple):
 
 
 def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.DataFrame:
-    """Return one row per thing that annotations name: the columns of Meaning, mark, thread, start_ns, end_ns.
+    """Return one row per meaning of an annotation: the columns of Meaning, mark, thread, start_ns, end_ns.
 
-    Where stagescope's own mirror named the actions, torch's names of the same actions are left out: the mirror's are
-    exact. So are names that the caller's `pattern` describes.
+    If stagescope's mirror, or annotations that match the caller's `pattern`, name actions of a kind, torch's own
+    names of that kind are dropped: they describe the same actions less exactly.
     """
     meanings_of = meanings if pattern is None else pattern_meanings(pattern)
     rows = [
@@ -54,7 +55,7 @@ def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.Dat
         for name in annotations["name"].unique(maintain_order=True)
         for meaning in meanings_of(name)
     ]
-    # A row is the name and the fields of its meaning, in the order of the schema.
+    # Each row is the name followed by the fields of Meaning, in the order of MEANING_SCHEMA.
     known = pl.DataFrame(rows, MEANING_SCHEMA, orient="row")
     marks = (
         annotations.with_row_index("mark")
@@ -67,7 +68,7 @@ def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.Dat
 
 
 def annotated_spans(tables: Mapping[str, pl.DataFrame], marks: pl.DataFrame) -> Annotated:
-    """Return the actions and transfers of one rank, as its host ran them; `marks` is what named_marks returns."""
+    """Return the actions and transfers of one rank at host times; `marks` is the result of named_marks."""
     operators = Operators(tables["operators"])
     transfers = _transfers(tables["annotations"], marks)
     actions = marks.filter(~pl.col("kind").is_in(TRANSFERS))
@@ -80,7 +81,7 @@ def annotated_spans(tables: Mapping[str, pl.DataFrame], marks: pl.DataFrame) -> 
 def _transfers(annotations: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
     """Return the transfers: kind, stage, microbatch, step, start_ns (issued) and end_ns (the wait for it returned).
 
-    An operation belongs to the annotation that it begins in: ``PP:1RECV_F0``, or GPipe's ``Forward 0``.
+    A send or receive belongs to the annotation in which it is issued: ``PP:1RECV_F0``, or GPipe's ``Forward 0``.
     """
     issued = [
         _issued_in(marks, annotations, pattern, sends=sends)
@@ -98,9 +99,9 @@ def _issued_in(marks: pl.DataFrame, annotations: pl.DataFrame, pattern: str, *, 
     plain = marks.filter((pl.col("style") == PLAIN) & pl.col("kind").is_in(list(FEEDS))).with_columns(
         kind=direction + "_" + pl.col("kind")
     )
-    holders = pl.concat([own, plain]).sort("start_ns")
+    enclosing = pl.concat([own, plain]).sort("start_ns")
     found = works.sort("issued_ns").join_asof(
-        holders, left_on="issued_ns", right_on="start_ns", by="thread", check_sortedness=False
+        enclosing, left_on="issued_ns", right_on="start_ns", by="thread", check_sortedness=False
     )
     inside = found.filter(pl.col("issued_ns") <= pl.col("end_ns"))
     return inside.select(
@@ -110,14 +111,15 @@ def _issued_in(marks: pl.DataFrame, annotations: pl.DataFrame, pattern: str, *, 
 
 
 def _without_waits(actions: pl.DataFrame, transfers: pl.DataFrame, operators: Operators) -> pl.DataFrame:
-    """Return the actions with outer_start_ns and outer_end_ns: behind the receive that feeds each, before its send."""
+    """Return the actions with outer_start_ns and outer_end_ns: after the receive of their input, before their send."""
     fed = pl.col("kind").replace_strict(FED_BY, default=None, return_dtype=pl.String)
     known = [pl.col(name).fill_null(-1).alias(f"of_{name}") for name in ("stage", "microbatch")]
     key = ["fed", "of_stage", "of_microbatch"]
     receives = transfers.filter(pl.col("kind").is_in(RECEIVES)).select(
         *known, fed="kind", received_ns="end_ns"
     )
-    # The last receive before the action's end, and not all of its micro-batch: those of every step would be a product.
+    # An as-of join picks the last receive before the action's end. A plain join on the micro-batch would pair every
+    # action with the receives of all steps, which is quadratic in the number of steps.
     joined = (
         actions.with_columns(*known, fed=fed)
         .with_row_index("action")
@@ -138,9 +140,10 @@ def _without_waits(actions: pl.DataFrame, transfers: pl.DataFrame, operators: Op
 
 
 def _split_pairs(actions: pl.DataFrame, operators: Operators) -> tuple[pl.DataFrame, int]:
-    """Return the actions with `pair`, the two of a pair one after the other where operators tell, and how many do not.
+    """Return the actions with `pair`, pairs split into forward and backward, and the number of unsplit pairs.
 
-    Without a function of the user's, torch runs the forward and then the backward (2.13.0, `_perform_action`).
+    Unless the user supplies a custom function, torch runs the forward and then the backward of an overlapped pair
+    (2.13.0, `_perform_action`), so the first operator of the autograd engine separates them.
     """
     sizes = actions.group_by("mark").agg(size=pl.len())
     actions = actions.join(sizes, on="mark", how="left", maintain_order="left").with_columns(
@@ -155,8 +158,8 @@ def _split_pairs(actions: pl.DataFrame, operators: Operators) -> tuple[pl.DataFr
     backward_ns = following(operators.backward_ns, mark_start)
     split = paired & (backward_ns < mark_end)
     forward_end = operators.last_end(mark_start, np.where(split, backward_ns, mark_end))
-    # The backward may begin with a wait, and the forward ends soon after its last operator. Without a wait the
-    # backward begins about half way between its operators and those of the forward: see find_edges.
+    # The backward may begin with a wait, while the forward ends soon after its last operator. Without a wait, the
+    # backward begins about halfway between its first operator and the forward's last one; see find_edges.
     soon_ns = np.minimum(backward_ns, forward_end + BETWEEN_PAIR_NS)
     outer_end = actions["outer_end_ns"].to_numpy()
     before_half_way = np.maximum(forward_end, (forward_end + backward_ns) // 2 - HALF_OF_START_NS)
@@ -167,12 +170,12 @@ def _split_pairs(actions: pl.DataFrame, operators: Operators) -> tuple[pl.DataFr
         outer_end_ns=pl.Series(end),
         is_second=pl.Series(split & (place == 1)),
         between_ns=pl.Series(np.where(split, backward_ns - forward_end, 0)),
-    )  # the first ends and the second begins somewhere between these
+    )  # the boundary is uncertain by between_ns
     return edged, int((paired & ~split).sum()) // 2
 
 
 def _with_edges(actions: pl.DataFrame, operators: Operators) -> pl.DataFrame:
-    """Return the actions with start_ns, end_ns and edge_error_ns, the forward of a loss without the loss."""
+    """Return the actions with start_ns, end_ns and edge_error_ns; a forward with a loss ends before the loss."""
     outer_start, outer_end = (actions[name].to_numpy() for name in ("outer_start_ns", "outer_end_ns"))
     loss_ns = operators.loss_start(outer_start, outer_end)
     is_forward = (actions["kind"] == "forward").to_numpy() & (actions["style"] != MIRROR).to_numpy()
@@ -183,7 +186,7 @@ def _with_edges(actions: pl.DataFrame, operators: Operators) -> pl.DataFrame:
         outer_start,
         loss_ns,
         is_backward=(actions["kind"] == "backward").to_numpy(),
-        sends_behind=(actions["style"] == PLAIN).to_numpy(),
+        ends_at_send=(actions["style"] == PLAIN).to_numpy(),
     )
     exact = (actions["style"] == MIRROR).to_numpy()
     edged = actions.with_columns(
@@ -192,23 +195,23 @@ def _with_edges(actions: pl.DataFrame, operators: Operators) -> pl.DataFrame:
         edge_error_ns=pl.Series(np.where(exact, 0, np.maximum(edges.error_ns, actions["between_ns"]))),
         loss_ns=pl.Series(np.where(has_loss, loss_ns, -1)),
     )
-    # The second action of a pair stands in the row behind the first one's.
+    # The second action of a pair is in the row after the first; it must not begin before the first ends.
     after_first = pl.max_horizontal("start_ns", pl.min_horizontal("end_ns", pl.col("end_ns").shift(1)))
     return edged.with_columns(start_ns=pl.when("is_second").then(after_first).otherwise("start_ns"))
 
 
 def _with_losses(actions: pl.DataFrame, operators: Operators) -> pl.DataFrame:
-    """Return the actions as spans, and one more per forward with a loss in its annotation, or behind it as in GPipe."""
+    """Return the actions as spans, plus the losses, which run in the annotation of a forward or, in GPipe, after it."""
     marks = np.sort(actions["start_ns"].to_numpy())
     forwards = actions.filter((pl.col("kind") == "forward") & (pl.col("style") != MIRROR))
     end_ns = forwards["outer_end_ns"].to_numpy()
-    behind_ns = operators.loss_end(end_ns, following(marks, end_ns))
+    after_ns = operators.loss_end(end_ns, following(marks, end_ns))
     inside = (forwards["loss_ns"] >= 0).to_numpy()
     begins_ns = np.where(inside, forwards["end_ns"].to_numpy(), end_ns)
     losses = forwards.with_columns(
         kind=pl.lit("loss"),
         start_ns=pl.Series(begins_ns),
-        end_ns=pl.Series(np.where(inside, end_ns, behind_ns)),
+        end_ns=pl.Series(np.where(inside, end_ns, after_ns)),
         pair=pl.lit(None, pl.Int32),
     ).filter(pl.col("end_ns") < NEVER)
     spans = pl.concat([actions, losses])

@@ -1,9 +1,9 @@
-"""Actions and transfers as the device ran them: the kernels that were launched inside each annotation.
+"""Move actions and transfers to device times, from the kernels launched inside their annotations.
 
-A kernel belongs to the action during whose annotation it was launched, on whatever thread: the autograd engine launches
-backward kernels from a thread of its own while the annotated one waits. Kineto's own projected annotations
-(``gpu_user_annotation``) know launches of the annotating thread alone, and the innermost annotation alone, so they are
-used only for actions none of whose launches is in the trace. A captured graph is one launch of many kernels.
+A kernel belongs to the action during whose annotation it was launched, on any thread: the autograd engine launches
+backward kernels from its own thread while the annotated thread waits. Kineto's projected annotations
+(``gpu_user_annotation``) cover only launches of the annotating thread and only the innermost annotation, so they are
+used only for actions without any launch in the trace. A captured CUDA graph is one launch of many kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OnDevice(NamedTuple):
-    """Spans at the device's times; the actions that launched no kernel stay on the host lane, and are counted."""
+    """Spans at device times; actions that launched no kernel stay on the host lane and are counted."""
 
     actions: pl.DataFrame
     transfers: pl.DataFrame
@@ -30,9 +30,9 @@ class OnDevice(NamedTuple):
 def on_device(
     tables: Mapping[str, pl.DataFrame], actions: pl.DataFrame, marks: pl.DataFrame, rank: int | None
 ) -> OnDevice:
-    """Return the actions from their first kernel's start to their last one's end, and the transfers of NCCL.
+    """Return the actions from the start of their first kernel to the end of their last, and the NCCL transfers.
 
-    `marks` has the annotations of transfers, `rank` is the process's own.
+    `marks` has the annotations of transfers; `rank` is the rank of this process.
     """
     launched = _launched(tables)
     placed = _placed(launched.filter(pl.col("what") == COMPUTE_KERNEL), actions)
@@ -54,7 +54,7 @@ def on_device(
 
 
 def _error_on_device(actions: pl.DataFrame) -> pl.Expr:
-    """Return how far the edges of actions with kernels may be off: not at all, but for the loss that a forward holds."""
+    """Return the edge error of actions with kernels: 0, except for a forward that includes its loss."""
     if "holds_loss" not in actions.columns:
         return pl.lit(0)
     return pl.when("holds_loss").then(pl.col("device_end_ns") - pl.col("device_start_ns")).otherwise(0)
@@ -63,10 +63,11 @@ def _error_on_device(actions: pl.DataFrame) -> pl.Expr:
 def _with_projected(
     actions: pl.DataFrame, annotations: pl.DataFrame, projected: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return the actions, those without a kernel with the times that Kineto projected their annotations to.
+    """Return the actions; those without a kernel get the device times of Kineto's projected annotations.
 
-    The third annotation of a name on the host is the third of that name on the device, where both have as many; on the
-    stream that has most of them. The two actions of a pair have one annotation, which tells nothing of either.
+    Host and projected annotations of one name are matched by occurrence, if there are equally many; the stream with
+    the longest projected annotations is used. The two actions of a pair share one annotation, which does not show
+    where either begins or ends, so they are excluded.
     """
     if projected.is_empty() or "mark" not in actions.columns:
         return actions
@@ -88,13 +89,13 @@ def _with_projected(
 
 
 def _numbered(annotations: pl.DataFrame) -> pl.DataFrame:
-    """Return annotations in time order, each with its number among those of its name, and how many these are."""
+    """Return annotations in time order with `occurrence` (number within the name) and `occurrences` (their count)."""
     counted = {"occurrence": pl.int_range(pl.len()).over("name"), "occurrences": pl.len().over("name")}
     return annotations.sort("start_ns").with_columns(**counted)
 
 
 def _launched(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """Return the kernels with launch_ns; those of which no launch was recorded are left out."""
+    """Return the kernels with launch_ns; kernels without a recorded launch are dropped."""
     launches = (
         tables["launches"]
         .filter(pl.col("correlation") > 0)
@@ -106,13 +107,13 @@ def _launched(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
 
 def _placed(kernels: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels with `action`, the row of the action in whose annotation they were launched."""
-    holders = (
+    enclosing = (
         actions.with_row_index("action")
         .select("action", "mark_start_ns", "mark_end_ns")
         .sort("mark_start_ns")
     )
     found = kernels.sort("launch_ns").join_asof(
-        holders, left_on="launch_ns", right_on="mark_start_ns", check_sortedness=False
+        enclosing, left_on="launch_ns", right_on="mark_start_ns", check_sortedness=False
     )
     return found.filter(pl.col("launch_ns") <= pl.col("mark_end_ns"))
 
@@ -120,13 +121,13 @@ def _placed(kernels: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
 def _transfers(
     kernels: pl.DataFrame, messages: pl.DataFrame, marks: pl.DataFrame, rank: int | None
 ) -> pl.DataFrame:
-    """Return the transfers: as the annotation of a send or receive has it in which the kernel was launched."""
-    holders = marks.filter(pl.col("kind").is_in(TRANSFERS)).with_columns(
+    """Return the transfer kernels that were launched in the annotation of a send or receive, with its fields."""
+    enclosing = marks.filter(pl.col("kind").is_in(TRANSFERS)).with_columns(
         mark_start_ns="start_ns", mark_end_ns="end_ns"
     )
-    named = holders.with_row_index("action").select("action", "kind", "stage", "microbatch", "step")
+    named = enclosing.with_row_index("action").select("action", "kind", "stage", "microbatch", "step")
     facts = messages.unique("correlation", keep="first", maintain_order=True)
-    placed = _placed(kernels, holders).join(named, on="action").join(facts, on="correlation", how="left")
+    placed = _placed(kernels, enclosing).join(named, on="action").join(facts, on="correlation", how="left")
     peer = pl.when(pl.col("kind").str.starts_with("send")).then("target").otherwise("source")
     return placed.select(
         "kind", "stage", "microbatch", "step", "start_ns", "end_ns", "bytes",

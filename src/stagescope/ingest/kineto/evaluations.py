@@ -1,4 +1,4 @@
-"""Evaluations between the steps of a training: forwards without backwards, which are of no step."""
+"""Separate evaluations from training steps: they run forwards without backwards and belong to no step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def find_evaluations(actions: pl.DataFrame, backward_ns: npt.NDArray[np.int64]) -> list[int]:
-    """Return the steps of a training that are forwards alone, as many as in other steps: those are evaluations.
+    """Return the steps that are evaluations: as many forwards as a training step, and no backwards.
 
-    Schedules annotate backwards there too. They are none if no operator of the autograd engine starts in them;
-    `backward_ns` is when those of the whole trace start, sorted.
+    Schedules also annotate backwards during an evaluation. These are recognized as empty because no operator of the
+    autograd engine starts in them; `backward_ns` has the sorted start times of all such operators of the trace.
     """
     since, until = (np.searchsorted(backward_ns, actions[side]) for side in ("mark_start_ns", "mark_end_ns"))
     works = pl.Series(until > since) if len(backward_ns) else pl.lit(value=True)
@@ -34,9 +34,9 @@ def find_evaluations(actions: pl.DataFrame, backward_ns: npt.NDArray[np.int64]) 
 
 
 def without_evaluations(spans: pl.DataFrame, evaluated: Sequence[int]) -> pl.DataFrame:
-    """Return spans of which those in some steps are of none, and those behind are of one with a lower number.
+    """Return the spans with the `evaluated` steps set to null and the later steps renumbered.
 
-    The backwards that are only annotated there are left out.
+    The empty backwards of evaluations are dropped.
     """
     if not evaluated:
         return spans

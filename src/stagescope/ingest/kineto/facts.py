@@ -1,4 +1,4 @@
-"""What a trace says about its rank: number, run, machine, process groups."""
+"""Read the identity of a trace from its header: rank, world size, host, device, process groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RankFacts(NamedTuple):
-    """Whose trace it is, as far as it says; `groups` are the ranks of its process groups."""
+    """The identity of a trace, as far as its header states it; `groups` has the ranks of each process group."""
 
     rank: int | None
     world_size: int | None
@@ -22,9 +22,9 @@ class RankFacts(NamedTuple):
 
 
 def rank_facts(path: Path, facts: dict[str, Any]) -> RankFacts:
-    """Return what the header of a trace says; where it tells no rank, what the name of the file does."""
-    said = facts.get("distributedInfo")
-    distributed = said if isinstance(said, dict) else {}
+    """Return the identity from the header fields of a trace; without a rank there, the one in the file name."""
+    info = facts.get("distributedInfo")
+    distributed = info if isinstance(info, dict) else {}
     in_name = RANK_IN_NAME.search(path.name)
     rank = _whole(distributed.get("rank"))
     if rank is None and in_name:

@@ -1,8 +1,8 @@
-"""The actions of a rank whose schedule annotates nothing, as 1F1B: found by operators, flows and transfers.
+"""Infer the actions of a rank whose schedule has no annotations (1F1B) from operators, flows and transfers.
 
-Forward operators that record a graph begin a flow (category ``fwdbwd``), and the operators of the autograd engine end
-it. So a run of operators with beginnings of flows is a forward, one of the engine's with ends of flows a backward, and
-the flows say which forward a backward belongs to. Forwards run in the order of their micro-batches.
+Forward operators that record a graph begin a flow (category ``fwdbwd``), and operators of the autograd engine end it.
+A run of operators with flow starts is therefore a forward, a run of engine operators with flow ends is a backward, and
+the flows match each backward to its forward. Forwards run in the order of their micro-batches.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ NO_ACTION = 2
 
 
 class Inferred(NamedTuple):
-    """Actions and transfers by `order`, the number of the action's forward in this trace; and what tells no action.
+    """Inferred actions and transfers; `order` is the number of the action's forward in this trace.
 
-    `unmatched` counts backwards without a forward, or transfers where these alone tell (inferred_from_transfers.py). `left_out`
-    counts the transfers that are of no action, as those of an evaluation.
+    `unmatched` counts backwards without a forward or, in inferred_from_transfers.py, transfers that match no step.
+    `left_out` counts transfers that belong to no action, such as those of an evaluation.
     """
 
     actions: pl.DataFrame
@@ -48,7 +48,7 @@ class Inferred(NamedTuple):
 
 
 def infer_spans(tables: Mapping[str, pl.DataFrame]) -> Inferred:
-    """Return what the operators of one rank tell; nothing where there are no flows between forward and backward."""
+    """Return the actions inferred from the operators of one rank; nothing if the trace has no fwdbwd flows."""
     nothing = Inferred(pl.DataFrame(schema=SPANS_SCHEMA), pl.DataFrame(schema=WORKS_SCHEMA), 0)
     flows = tables["flows"]
     if flows.is_empty() or tables["operators"].is_empty():
@@ -66,10 +66,10 @@ def infer_spans(tables: Mapping[str, pl.DataFrame]) -> Inferred:
 
 
 def _runs(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
-    """Return runs of operators of one sort with no transfer between: is_backward, start_ns, end_ns, run, in time order.
+    """Return runs of operators of one sort without a transfer between them: is_backward, start_ns, end_ns, run.
 
-    An operator that lies in another is of that one's sort, so only the outermost count. Those of an optimizer are of
-    no sort: the first stage goes from them to the next forward without a transfer.
+    Rows are in time order. A nested operator has the sort of its parent, so only outermost operators count. Operators
+    of an optimizer separate runs like transfers do: the first stage goes from them to the next forward without one.
     """
     ordered = operators.filter(~pl.col("what").is_in(HANDLINGS)).sort(
         "start_ns", "end_ns", descending=[False, True]
@@ -92,9 +92,9 @@ def _runs(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_orders(runs: pl.DataFrame, flows: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return the runs that are actions, with `order` and `graph_ns`; and how many backwards have no forward.
+    """Return the runs that are actions, with `order` and `graph_ns`; and the number of backwards without a forward.
 
-    `graph_ns` is when the first operator that records a graph begins its flow; null for a backward.
+    `graph_ns` is the start of the first operator that records a graph; null for a backward.
     """
     ends = flows.sort("start_ns").join_asof(
         runs.select("run", "is_backward", run_start_ns="start_ns", run_end_ns="end_ns").sort("run_start_ns"),
@@ -104,7 +104,7 @@ def _with_orders(runs: pl.DataFrame, flows: pl.DataFrame) -> tuple[pl.DataFrame,
         (pl.col("start_ns") <= pl.col("run_end_ns")) & (pl.col("is_start") != pl.col("is_backward"))
     )
     forwards = ends.filter("is_start").select("flow", "start_ns", forward="run")
-    # An identifier may come again: the forward before the backward is meant.
+    # Flow ids are reused; the last forward before the backward is the right one.
     pairs = ends.filter(~pl.col("is_start")).join_asof(
         forwards, on="start_ns", by="flow", check_sortedness=False
     )

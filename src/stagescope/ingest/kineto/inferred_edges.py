@@ -1,7 +1,8 @@
-"""Where a action begins and ends that no annotation holds: between its operators and what happens before and behind them.
+"""Estimate where an action without an annotation begins and ends, between its operators and the neighboring events.
 
-A transfer, the splitting of the batch (torch 2.13.0, schedules.py, `_split_inputs`) and a loss stand right beside a
-action. Anything else may be farther from it than it looks, up to the whole stretch in between, and that is stated.
+Transfers, the splitting of the batch (torch 2.13.0, schedules.py, `_split_inputs`) and a loss are directly adjacent to
+an action. Any other event may be farther away than it appears, up to the whole interval between them; the stated error
+includes it.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ if TYPE_CHECKING:
 
 LONG_AGO = -(2**62)
 MOST_AROUND_NS = 200_000
-"""What a action does at most before its first and behind its last operator, where the trace begins or ends there."""
+"""Upper bound of an action's time before its first or after its last operator, at the beginning or end of a trace."""
 USUAL_HEAD_NS, USUAL_TAIL_NS = 100_000, 150_000
-"""Where nothing else is known: a forward usually begins half of this before its first operator, and a action usually ends
-half of this behind its last one."""
+"""Without other evidence, a forward typically begins half of USUAL_HEAD_NS before its first operator, and an action
+ends half of USUAL_TAIL_NS after its last one."""
 MOST_BEFORE_SEND_NS = 400_000
-"""How long behind a action's last operator its send may be issued to tell where the action ended."""
+"""A send issued within this time after an action's last operator marks the end of the action."""
 
 
 def place_actions(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
-    """Return the actions of some runs of operators, and the losses: kind, order, times, marks, lane, holds_loss.
+    """Return the actions of runs of operators, and the losses: kind, order, times, marks, lane, holds_loss.
 
-    `runs` has is_backward, order, start_ns, end_ns and graph_ns, where the first operator of a forward begins that
-    records a graph; `works` are the transfers. A forward that `holds_loss` is followed by its backward and by nothing
-    that is known to be a loss: the loss is among its last operators, and no one tells which.
+    `runs` has is_backward, order, start_ns, end_ns and graph_ns (start of the first operator that records a graph);
+    `works` are the transfers. A forward with `holds_loss` is directly followed by its backward without a recognized
+    loss operator: its last operators include the loss, at an unknown position.
     """
     marks = Operators(operators)
     start_ns, end_ns = _starts(runs, marks), runs["end_ns"].to_numpy()
@@ -42,8 +43,8 @@ def place_actions(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFra
     loss_ns = np.where(is_backward, NEVER, marks.loss_start(start_ns, end_ns))
     begin_ns, earliest_ns = _beginnings(marks, works, start_ns, is_backward)
     ends = _ends(marks, works, end_ns, np.minimum(following(start_ns, end_ns), loss_ns))
-    edges = find_edges(marks, begin_ns, ends.stop_ns, is_backward=is_backward, sends_behind=ends.sends)
-    # The end of a action and the start of the next are looked for in the same stretch, and must not cross.
+    edges = find_edges(marks, begin_ns, ends.stop_ns, is_backward=is_backward, ends_at_send=ends.sends)
+    # The end of an action and the start of the next are estimated in the same interval, and must not cross.
     begun_ns = np.maximum(edges.start_ns, np.minimum(np.append(LONG_AGO, edges.end_ns[:-1]), start_ns))
     holds_loss = _is_before_backward(start_ns, end_ns, is_backward) & ~ends.sends & (loss_ns == NEVER)
     may_unpack = ~is_backward & _follows_exchange(marks, works, start_ns)
@@ -69,22 +70,22 @@ def place_actions(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFra
 
 
 def _starts(runs: pl.DataFrame, marks: Operators) -> Times:
-    """Return when the first operator of each action starts: what stands before the splitting of the batch is of none."""
+    """Return when the first operator of each action starts; those before the splitting of the batch are excluded."""
     start_ns, graph_ns = runs["start_ns"].to_numpy(), _graphs(runs)
     split_ns = preceding(marks.split_end_ns, graph_ns)
     return np.where(split_ns > start_ns, marks.first_start(split_ns, graph_ns), start_ns)
 
 
 def _graphs(runs: pl.DataFrame) -> Times:
-    """Return when the first operator of each forward begins that records a graph; long ago for a backward."""
+    """Return the start of the first operator that records a graph in each forward; LONG_AGO for a backward."""
     graph_ns: Times = runs["graph_ns"].fill_null(LONG_AGO).to_numpy()
     return graph_ns
 
 
 def _follows_exchange(marks: Operators, works: pl.DataFrame, start_ns: Times) -> Flags:
-    """Tell which actions of a first stage come right behind a receive: one of the first exchange of shapes.
+    """Return which actions of a first stage directly follow a receive, which is part of the initial shape exchange.
 
-    Operators of the exchange may stand before those of such a action.
+    The operators at the beginning of such an action may belong to the exchange.
     """
     if "recv_forward" in works["kind"].to_list():
         return np.zeros(len(start_ns), np.bool_)
@@ -94,7 +95,7 @@ def _follows_exchange(marks: Operators, works: pl.DataFrame, start_ns: Times) ->
 
 
 class Ends(NamedTuple):
-    """What is behind actions: where to look for the end, the latest it may be, and whether a send was issued there."""
+    """The end of the interval in which an action ends, its latest possible end, and whether a send was issued there."""
 
     stop_ns: Times
     latest_ns: Times
@@ -102,9 +103,9 @@ class Ends(NamedTuple):
 
 
 def _ends(marks: Operators, works: pl.DataFrame, end_ns: Times, next_ns: Times) -> Ends:
-    """Return what is behind actions whose last operators end then; `next_ns` is when the next action or the loss begins.
+    """Return the Ends of actions whose last operators end at `end_ns`; the next action or loss starts at `next_ns`.
 
-    A transfer is issued at once behind a action; what else comes next may come much later, and bounds little.
+    A transfer is issued immediately after an action; any other event may come much later and is a weak bound.
     """
     issue_ns = following(np.sort(np.concatenate([works["start_ns"].to_numpy(), marks.send_ns])), end_ns)
     sends = issue_ns < next_ns
@@ -118,10 +119,10 @@ def _ends(marks: Operators, works: pl.DataFrame, end_ns: Times, next_ns: Times) 
 def _beginnings(
     marks: Operators, works: pl.DataFrame, start_ns: Times, is_backward: Flags
 ) -> tuple[Times, Times]:
-    """Return what to take for the end of what was before actions whose operators start then, and the earliest it may be.
+    """Return the assumed and the earliest beginning of actions whose operators start at `start_ns`.
 
-    A action follows at once on the transfers before it, on the splitting of the batch, and a backward on its loss; on
-    anything else perhaps not.
+    An action immediately follows a transfer or the splitting of the batch, and a backward its loss. After any other
+    event it may begin later.
     """
     at_once = [works["end_ns"].to_numpy(), marks.message_end_ns, marks.split_end_ns]
     done_ns = preceding(np.sort(np.concatenate(at_once)), start_ns)
@@ -137,7 +138,7 @@ def _beginnings(
 
 
 def _is_before_backward(start_ns: Times, end_ns: Times, is_backward: Flags) -> Flags:
-    """Tell which of some runs are forwards whose next run is a backward."""
+    """Return which runs are forwards directly followed by a backward."""
     next_run = np.searchsorted(start_ns, end_ns)
     followed: Flags = np.append(is_backward, np.False_)[next_run]  # nothing follows the last one
     return ~is_backward & followed

@@ -1,8 +1,8 @@
-"""The actions of a 1F1B rank whose trace holds transfers and nothing of the model: annotations without operators.
+"""Infer the actions of a 1F1B rank from its transfers alone, for traces without operators.
 
-A action lies between the end of its receive and its own send. Where the host also waited for an earlier send in
-between, or nothing was sent or received between two actions, what such actions usually take on the rank divides the
-time, and the stated uncertainty is as large as what was divided.
+An action runs between the end of its receive and its own send. If the host also waited for an earlier send in between,
+or two actions ran without a transfer between them, the typical durations on that rank divide the interval, and the
+stated error covers the whole divided interval.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     Bounds = tuple[int | None, int | None]
 
 AROUND_NS = 500_000
-"""How long a rank is at most between a action and the transfers around it, unless the system keeps it waiting."""
+"""Largest distance between an action and its neighboring transfers, unless the process was descheduled there."""
 
-USUAL_NS = {"behind a receive": 20_000, "before a send": 80_000}
-"""What it usually does there, as measured beside the recorder; of a short gap a twentieth at most."""
+USUAL_NS = {"after a receive": 20_000, "before a send": 80_000}
+"""Typical distances, measured against the recorder's spans; at most a twentieth of a short interval is used."""
 
 USUAL_WORK = {"forward": 1, "backward": 2}
-"""How long actions take beside each other where nothing in the trace tells: as in the papers."""
+"""Relative durations assumed if the trace has no evidence: a backward takes twice as long, as in the papers."""
 
 
-class Gap(NamedTuple):
-    """Actions with no transfer between them, and the time in which they ran.
+class Interval(NamedTuple):
+    """The time between two transfers, and the actions that ran in it without a transfer between them.
 
-    A side is None where nothing bounds it. A `soft` side may be farther out than the actions were; a hard one is a
-    transfer that was made at once.
+    A side is None if nothing bounds it. A hard side is a transfer directly next to the actions; a `soft` side may be
+    farther away from them.
     """
 
     items: tuple[Item, ...]
@@ -54,7 +54,7 @@ class Gap(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A action, the stretch that it lies in, and how far the worse of its edges may be off."""
+    """An inferred action, its interval, and the largest error of its edges."""
 
     item: Item
     start_ns: int
@@ -63,7 +63,7 @@ class Action(NamedTuple):
 
 
 def infer_from_transfers(tables: Mapping[str, pl.DataFrame], facts: RankFacts) -> Inferred:
-    """Return what the order of a rank's transfers tells, if it is that of 1F1B; nothing otherwise."""
+    """Return the actions inferred from the order of a rank's transfers if that is the order of 1F1B, else nothing."""
     is_work = pl.col("name").str.contains(RECEIVED) | pl.col("name").str.contains(SENT)
     works = _works(tables["annotations"].filter(is_work), tables["operators"])
     others = tables["annotations"].filter(~is_work).sort("start_ns")
@@ -71,14 +71,14 @@ def infer_from_transfers(tables: Mapping[str, pl.DataFrame], facts: RankFacts) -
     if not works or facts.rank is None:
         return Inferred(pl.DataFrame(schema=SPANS_SCHEMA), pl.DataFrame(schema=WORKS_SCHEMA), 0)
     steps, left_out = match_transfers(works, _breaks(others), groups, facts.rank)
-    gaps = [gap for items in steps for gap in _gaps(items, others)]
-    usual_ns = _usual(gaps)
-    actions = [action for gap in gaps for action in _placed(gap, usual_ns)]
+    intervals = [interval for items in steps for interval in _intervals(items, others)]
+    usual_ns = _usual(intervals)
+    actions = [action for interval in intervals for action in _placed(interval, usual_ns)]
     return Inferred(_action_table(actions), _work_table(chain.from_iterable(steps)), left_out)
 
 
 def _works(annotations: pl.DataFrame, operators: pl.DataFrame) -> list[Work]:
-    """Return the sends and receives of a rank in the order in which they were issued."""
+    """Return the sends and receives of a rank in the order of issue."""
     calls = operators.filter(pl.col("what").is_in([SEND, RECEIVE])).sort("start_ns")
     rows = annotations.sort("start_ns").join_asof(
         calls.select(called_ns="start_ns", call_end_ns="end_ns"),
@@ -91,7 +91,7 @@ def _works(annotations: pl.DataFrame, operators: pl.DataFrame) -> list[Work]:
 
 
 def _breaks(others: pl.DataFrame) -> list[int]:
-    """Return moments between steps: the optimizer's, else where the profiler marks a step."""
+    """Return times between steps: those of the optimizer, else the profiler's step marks."""
     name = pl.col("name")
     for prefix, moment in (("Optimizer.step", "start_ns"), ("ProfilerStep#", "start_ns")):
         found = others.filter(name.str.starts_with(prefix))[moment]
@@ -100,10 +100,11 @@ def _breaks(others: pl.DataFrame) -> list[int]:
     return []
 
 
-def _gaps(items: Sequence[Item], others: pl.DataFrame) -> Iterator[Gap]:
-    """Yield the stretches of a step between transfers in which actions ran, in the order of time.
+def _intervals(items: Sequence[Item], others: pl.DataFrame) -> Iterator[Interval]:
+    """Yield the intervals of a step between transfers in which actions ran, in time order.
 
-    A receive is waited for before the action that it feeds, a send is only issued.
+    An action begins after the wait for its receive has returned, but a send is only issued: the next action does not
+    wait for it to complete.
     """
     works = [item.work for item in items if item.work is not None]
     send_ends_ns = np.sort([work.end_ns for work in works if work.sends])
@@ -114,20 +115,24 @@ def _gaps(items: Sequence[Item], others: pl.DataFrame) -> Iterator[Gap]:
             run.append(item)
             continue
         if run:
-            yield _gap(run, (start_ns, item.work.called_ns), send_ends_ns, (is_first, False))
+            yield _interval(run, (start_ns, item.work.called_ns), send_ends_ns, (is_first, False))
             run, is_first = [], False
         start_ns, is_first = item.work.issued_ns if item.work.sends else item.work.end_ns, False
     if run:
-        yield _gap(run, (start_ns, _next_start(others, works[-1].end_ns)), send_ends_ns, (is_first, True))
+        yield _interval(
+            run, (start_ns, _next_start(others, works[-1].end_ns)), send_ends_ns, (is_first, True)
+        )
 
 
-def _gap(run: Sequence[Item], within_ns: Bounds, send_ends_ns: Times, soft: tuple[bool, bool]) -> Gap:
-    """Return the gap between two transfers; whoever waits for a send in it may have done its action long before."""
+def _interval(
+    run: Sequence[Item], within_ns: Bounds, send_ends_ns: Times, soft: tuple[bool, bool]
+) -> Interval:
+    """Return the interval between two transfers; a wait for a send that ends in it makes its end soft."""
     start_ns, end_ns = within_ns
     inside = (send_ends_ns > (start_ns or 0)) & (send_ends_ns <= (end_ns or 2**62))
     if inside.any():
-        return Gap(tuple(run), start_ns, int(send_ends_ns[inside][-1]), soft[0], soft_end=True)
-    return Gap(tuple(run), start_ns, end_ns, *soft)
+        return Interval(tuple(run), start_ns, int(send_ends_ns[inside][-1]), soft[0], soft_end=True)
+    return Interval(tuple(run), start_ns, end_ns, *soft)
 
 
 def _last_end(others: pl.DataFrame, until_ns: int) -> int | None:
@@ -140,20 +145,21 @@ def _next_start(others: pl.DataFrame, since_ns: int) -> int | None:
     return int(starts.min()) if len(starts) else None  # type: ignore[arg-type] # a number
 
 
-def _usual(gaps: Sequence[Gap]) -> dict[str, float]:
-    """Return what a forward and a backward usually take: those that ran alone; 0 where nothing tells.
+def _usual(intervals: Sequence[Interval]) -> dict[str, float]:
+    """Return the typical duration in ns of a forward and of a backward, from intervals with one action; 0 if unknown.
 
-    Where all gaps of a kind are soft, the shortest bounds it best. A kind that was never alone follows from the other.
+    If all intervals of a kind are soft, the shortest is the tightest bound. A kind that never ran alone is derived
+    from the other by USUAL_WORK.
     """
     usual_ns: dict[str, float] = {}
     for kind in USUAL_WORK:
         alone = [
-            (gap.soft_start or gap.soft_end, gap.end_ns - gap.start_ns)
-            for gap in gaps
-            if len(gap.items) == 1
-            and gap.items[0].kind == kind
-            and gap.start_ns is not None
-            and gap.end_ns is not None
+            (interval.soft_start or interval.soft_end, interval.end_ns - interval.start_ns)
+            for interval in intervals
+            if len(interval.items) == 1
+            and interval.items[0].kind == kind
+            and interval.start_ns is not None
+            and interval.end_ns is not None
         ]
         hard = [length_ns for soft, length_ns in alone if not soft]
         if alone:
@@ -164,11 +170,11 @@ def _usual(gaps: Sequence[Gap]) -> dict[str, float]:
     return {kind: usual_ns.get(kind, 0.0) for kind in USUAL_WORK}
 
 
-def _placed(gap: Gap, usual_ns: dict[str, float]) -> Iterator[Action]:
-    """Yield the actions of a gap: all of it, unless a side is soft and its actions usually take less."""
-    expected = [usual_ns[item.kind] for item in gap.items]
+def _placed(interval: Interval, usual_ns: dict[str, float]) -> Iterator[Action]:
+    """Yield the actions of an interval; they fill it unless a side is soft and they typically take less time."""
+    expected = [usual_ns[item.kind] for item in interval.items]
     length_ns = round(sum(expected))
-    start_ns, end_ns = gap.start_ns, gap.end_ns
+    start_ns, end_ns = interval.start_ns, interval.end_ns
     if start_ns is None:
         start_ns = (end_ns or 0) - length_ns
     if end_ns is None:
@@ -176,20 +182,20 @@ def _placed(gap: Gap, usual_ns: dict[str, float]) -> Iterator[Action]:
     slack_ns = max(end_ns - start_ns - length_ns, 0) if length_ns else 0
     earliest_ns, latest_ns = start_ns, end_ns
     most_ns = (end_ns - start_ns) // 20
-    if gap.soft_end:
+    if interval.soft_end:
         end_ns -= slack_ns
-    elif gap.soft_start:
+    elif interval.soft_start:
         start_ns += slack_ns
     most_ns = min(most_ns, (end_ns - start_ns) // 2)
-    start_ns += 0 if gap.soft_start else min(USUAL_NS["behind a receive"], most_ns)
-    end_ns -= 0 if gap.soft_end else min(USUAL_NS["before a send"], most_ns)
-    weights = expected if length_ns else [float(USUAL_WORK[item.kind]) for item in gap.items]
+    start_ns += 0 if interval.soft_start else min(USUAL_NS["after a receive"], most_ns)
+    end_ns -= 0 if interval.soft_end else min(USUAL_NS["before a send"], most_ns)
+    weights = expected if length_ns else [float(USUAL_WORK[item.kind]) for item in interval.items]
     shares = np.cumsum([0.0, *weights]) / sum(weights)
     cuts_ns = [start_ns + round((end_ns - start_ns) * share) for share in shares]
     # The cut between two actions may be anywhere in between.
     inner_ns = max((max(cut_ns - start_ns, end_ns - cut_ns) for cut_ns in cuts_ns[1:-1]), default=0)
     error_ns = max(AROUND_NS, start_ns - earliest_ns, latest_ns - end_ns, inner_ns)
-    for item, (since_ns, until_ns) in zip(gap.items, pairwise(cuts_ns), strict=True):
+    for item, (since_ns, until_ns) in zip(interval.items, pairwise(cuts_ns), strict=True):
         yield Action(item, since_ns, until_ns, error_ns)
 
 

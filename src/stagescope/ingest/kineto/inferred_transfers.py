@@ -1,9 +1,9 @@
-"""Which transfer belongs to which action that no annotation holds, and which to none.
+"""Match transfers to actions that have no annotation.
 
-A send belongs to the action before it, a receive to the action behind it (torch 2.13.0, schedules.py,
-`Schedule1F1B._step_microbatches`). Between the two there is no other work with transfers of its own, as the forwards of
-an evaluation are, and no new step. In the first step of a run the stages tell each other the shapes of what they will
-send: they run one forward and one backward more, whose results go along as objects (stage.py, `_shape_inference`).
+A send belongs to the action before it, a receive to the action after it (torch 2.13.0, schedules.py,
+`Schedule1F1B._step_microbatches`), provided that neither a step boundary nor other work with transfers, such as the
+forwards of an evaluation, is between them. In the first step of a run the stages exchange the shapes of what they will
+send: they run one extra forward and backward, whose results are sent as objects (stage.py, `_shape_inference`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ NEVER = np.iinfo(np.int64).max
 
 
 class Surroundings(NamedTuple):
-    """What happened on a rank besides its actions, each in the order of time.
+    """Other events on a rank, as sorted times.
 
-    `run_start_ns` and `run_end_ns` are of all runs of operators, actions or not. `call_ns` are the calls of sends and
-    receives, `is_send` tells which is what; `message_ns` has their annotations too. `boundary_ns` are moments between
-    steps: where the batch is split, and where an optimizer steps. `packing_ns` are when tensors were made of bytes.
+    `run_start_ns` and `run_end_ns` cover all runs of operators, including those that are not actions. `call_ns` has
+    the calls of sends and receives, with `is_send` per call; `message_ns` also has their annotations. `boundary_ns`
+    has the step boundaries: the splitting of a batch, and the optimizer. `packing_ns` has the packing of tensors from
+    bytes, which happens when an object is sent.
     """
 
     run_start_ns: Times
@@ -45,7 +46,7 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], runs: pl.DataFrame) -> Surroundings:
-        """Return the surroundings in the tables of one trace, whose runs of operators are `runs`."""
+        """Return the surroundings from the tables of one trace and its runs of operators."""
         operators, annotations = tables["operators"], tables["annotations"]
         calls = operators.filter(pl.col("what").is_in([SEND, RECEIVE])).sort("start_ns")
         splits, packings = (
@@ -68,15 +69,15 @@ class Surroundings(NamedTuple):
 def find_transfers(
     annotations: pl.DataFrame, actions: pl.DataFrame, around: Surroundings
 ) -> tuple[pl.DataFrame, int]:
-    """Return the transfers with the kind and the order of the action that they feed or empty, and how many are of none.
+    """Return the transfers with kind and order of the action they belong to, and the number of transfers without one.
 
-    Columns: kind, order, start_ns, end_ns, title. A stage receives for all actions of a kind, or for none, and so it
-    sends: a transfer that others of its kind lack is of no action.
+    Columns: kind, order, start_ns, end_ns, title. A stage sends or receives for all actions of a kind or for none, so
+    if fewer than half of the actions have a transfer of some kind, those transfers belong to no action.
     """
     found = []
-    for verb, pattern, beside in (("recv", RECEIVED, _action_behind), ("send", SENT, _action_before)):
+    for verb, pattern, find_action in (("recv", RECEIVED, _action_after), ("send", SENT, _action_before)):
         works = annotations.filter(pl.col("name").str.contains(pattern))
-        row, is_own = beside(works["start_ns"].to_numpy(), actions, around)
+        row, is_own = find_action(works["start_ns"].to_numpy(), actions, around)
         action = actions.select("order", "is_backward")[row]
         direction = pl.when(action["is_backward"]).then(pl.lit("_backward")).otherwise(pl.lit("_forward"))
         order = pl.when(pl.Series(is_own)).then(action["order"])
@@ -89,11 +90,11 @@ def find_transfers(
     return kept, every.height - kept.height
 
 
-Beside = tuple["npt.NDArray[np.intp]", "Flags"]
-"""For each transfer the row of the action beside it, and whether it is of that one."""
+Adjacent = tuple["npt.NDArray[np.intp]", "Flags"]
+"""For each transfer the row of the adjacent action, and whether the transfer belongs to it."""
 
 
-def _action_before(sent_ns: Times, actions: pl.DataFrame, around: Surroundings) -> Beside:
+def _action_before(sent_ns: Times, actions: pl.DataFrame, around: Surroundings) -> Adjacent:
     ends_ns = actions["end_ns"].to_numpy()
     row = np.searchsorted(ends_ns, sent_ns, side="right") - 1
     action_end_ns = ends_ns[row]
@@ -103,7 +104,7 @@ def _action_before(sent_ns: Times, actions: pl.DataFrame, around: Surroundings) 
     return np.maximum(row, 0), (row >= 0) & ~foreign & ~parted
 
 
-def _action_behind(received_ns: Times, actions: pl.DataFrame, around: Surroundings) -> Beside:
+def _action_after(received_ns: Times, actions: pl.DataFrame, around: Surroundings) -> Adjacent:
     starts_ns, work_end_ns = actions["start_ns"].to_numpy(), around.run_end_ns
     row = np.searchsorted(starts_ns, received_ns)
     is_there, row = row < len(starts_ns), np.minimum(row, len(starts_ns) - 1)
@@ -115,12 +116,15 @@ def _action_behind(received_ns: Times, actions: pl.DataFrame, around: Surroundin
 
 
 def _any_between(moments: Times, since_ns: Times, until_ns: Times) -> Flags:
-    """Tell for each stretch whether one of the sorted moments lies in it, its end not included."""
+    """Return for each interval whether it contains one of the sorted moments (its end is excluded)."""
     return np.searchsorted(moments, until_ns) > np.searchsorted(moments, since_ns)
 
 
 def without_first_exchange(actions: pl.DataFrame, around: Surroundings) -> pl.DataFrame:
-    """Return the actions without those whose result was sent as an object: made to bytes, and sent behind its length."""
+    """Return the actions without the initial shape exchange: its results are sent as objects.
+
+    An object is packed into bytes and sent in two messages, its length first.
+    """
     if actions.is_empty():
         return actions
     end_ns = actions["end_ns"].to_numpy()

@@ -1,10 +1,10 @@
-"""What an operator is, as far as actions are told apart by it.
+"""Classify operators by name, as far as needed to recognize actions.
 
-Sources: torch 2.13.0. The autograd engine names its operators (torch/csrc/autograd/engine.cpp). Before it begins,
-`torch.autograd.backward` makes the gradient of a loss with `ones_like`. A loss of torch.nn.functional broadcasts its
-arguments first. Schedules detach what they send, and split the batch of a step (torch/distributed/pipelining/stage.py
-and microbatch.py). The last thing that a backward of the last stage does is to detach the stage's outputs in place
-(stage.py, `backward_one_chunk`).
+Sources: torch 2.13.0. The autograd engine names its operators (torch/csrc/autograd/engine.cpp). Before it starts,
+`torch.autograd.backward` creates the gradient of a loss with `ones_like`. Losses of torch.nn.functional broadcast their
+arguments first. Schedules detach the tensors that they send, and split the batch of a step
+(torch/distributed/pipelining/stage.py and microbatch.py). A backward of the last stage ends by detaching the stage's
+outputs in place (stage.py, `backward_one_chunk`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import polars as pl
 
 OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING, CLOSING, SPLITTING, PACKING = range(11)
-"""HANDLING is the schedule's own, and of no action, as SPLITTING is, with which a step begins. LOSS_PRELUDE and SEED are
-only read until settle_operators. CLOSING is of a action as OTHER is, and the last of it where it is a backward's.
-PACKING makes a tensor of bytes, as is done with an object to be sent."""
+"""HANDLING and SPLITTING are executed by the schedule and belong to no action; SPLITTING begins a step. LOSS_PRELUDE
+and SEED exist only until settle_operators. CLOSING belongs to an action
+like OTHER, and is the last operator of a backward. PACKING makes a tensor from bytes, as for an object that is sent."""
 
 HANDLINGS = (HANDLING, SPLITTING)
 
@@ -31,7 +31,7 @@ EXACT = {
 
 
 def operator_class(name: str) -> int:
-    """Return what an operator is, by its name.
+    """Return the class of an operator.
 
     >>> operator_class("autograd::engine::evaluate_function: AddmmBackward0") == BACKWARD
     True
@@ -47,9 +47,9 @@ def operator_class(name: str) -> int:
 
 
 def settle_operators(operators: pl.DataFrame) -> pl.DataFrame:
-    """Return the operators in time order, without those that lie in others; what leads to another is of its class.
+    """Return the operators in time order, without nested ones of class OTHER; preludes get the class they lead to.
 
-    Columns as in tables.TABLES. Operators of a class of their own stay, wherever they lie.
+    Columns as in tables.TABLES. Nested operators of any other class are kept.
     """
     ordered = operators.sort("start_ns", "end_ns", descending=[False, True])
     what, next_what = pl.col("what"), pl.col("what").shift(-1)

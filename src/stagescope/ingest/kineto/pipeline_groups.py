@@ -1,8 +1,8 @@
-"""Which ranks pass activations to each other: the process group of a pipeline, and each rank's place in it.
+"""Find the process group of each pipeline, and the position of each rank in it.
 
-torch 2.13.0 runs stage i on rank i % n of the pipeline's group unless a schedule is shaped like a V
-(torch/distributed/pipelining/_utils.py, `generate_stage_to_rank_mapping`). Annotations that name stages are believed
-before that.
+torch 2.13.0 runs stage i on rank i % n of the pipeline's group, except for V-shaped schedules
+(torch/distributed/pipelining/_utils.py, `generate_stage_to_rank_mapping`). Stages stated in annotations take
+precedence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Groups = dict[int, tuple[int, ...]]
 
 
 def pipeline_groups(traces: Mapping[int, RankTrace]) -> Groups:
-    """Return for each rank the ranks of its pipeline in order, as far as the traces tell; other ranks are left out."""
+    """Return for each rank the ranks of its pipeline in order; ranks with a missing or ambiguous group are omitted."""
     stages = {rank: frozenset(trace.actions["stage"].drop_nulls()) for rank, trace in traces.items()}
     roles = {rank: _role(trace) for rank, trace in traces.items()}
     found: Groups = {}
@@ -41,7 +41,10 @@ def pipeline_groups(traces: Mapping[int, RankTrace]) -> Groups:
 def _fits(
     group: tuple[int, ...], stages: dict[int, frozenset[int]], roles: dict[int, tuple[bool, bool]]
 ) -> bool:
-    """Tell whether a group can be a pipeline: its ranks share no stage; without stages, the first one only sends on."""
+    """Return whether a group can be a pipeline: its ranks have distinct, contiguous stages.
+
+    Without stages, the roles must fit: the first rank receives no activations, the last one sends none.
+    """
     every = [stage for rank in group for stage in stages[rank]]
     if every:
         return len(every) == len(set(every)) and set(every) == set(range(len(every)))
@@ -50,13 +53,13 @@ def _fits(
 
 
 def _role(trace: RankTrace) -> tuple[bool, bool]:
-    """Return whether a rank receives activations, and whether it sends any."""
+    """Return whether a rank receives activations, and whether it sends them."""
     kinds = set(trace.transfers["kind"])
     return "recv_forward" in kinds, "send_forward" in kinds
 
 
 def with_places(rank: int, trace: RankTrace, groups: Groups, traces: Mapping[int, RankTrace]) -> RankTrace:
-    """Return the trace with the stages and peers that the group of its pipeline tells."""
+    """Return the trace with stages and peers filled in from the group of its pipeline."""
     group = groups.get(rank)
     if group is None:
         return trace
@@ -66,14 +69,16 @@ def with_places(rank: int, trace: RankTrace, groups: Groups, traces: Mapping[int
         is_placed = ~pl.col("kind").is_in(["optimizer", "other"])
         actions = actions.with_columns(stage=pl.when(is_placed).then(placed))
         transfers = transfers.with_columns(stage=placed)
-    holders = {
+    rank_of_stage = {
         stage: other for other in group for stage in traces[other].actions["stage"].drop_nulls().unique()
     }
-    holders = holders or dict(enumerate(group))
+    rank_of_stage = rank_of_stage or dict(enumerate(group))
     toward = pl.col("stage") + pl.col("kind").replace_strict(TOWARD, return_dtype=pl.Int32)
-    known = toward.replace_strict(list(holders), list(holders.values()), default=None, return_dtype=pl.Int32)
+    known = toward.replace_strict(
+        list(rank_of_stage), list(rank_of_stage.values()), default=None, return_dtype=pl.Int32
+    )
     return trace._replace(actions=actions, transfers=transfers.with_columns(peer=pl.coalesce("peer", known)))
 
 
 TOWARD = dict(zip(TRANSFERS, (1, -1, -1, 1), strict=True))
-"""By how many stages the other end of a transfer is away: SENDS forward and backward, then RECEIVES."""
+"""Stage offset to the other end of a transfer: SENDS (forward, backward), then RECEIVES (forward, backward)."""

@@ -1,4 +1,4 @@
-"""All that one trace tells of its rank, before the ranks are put together."""
+"""Turn one trace into the actions, transfers and steps of its rank."""
 
 from __future__ import annotations
 
@@ -37,27 +37,66 @@ TRANSFER_SCHEMA = {
     "kind": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "step": pl.Int32, "peer": pl.Int32,
     "bytes": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "wait_start_ns": pl.Int64, "wait_end_ns": pl.Int64,
 }  # fmt: skip
+OPERATORS, TRANSFER_ORDER = "operators", "transfer order"
+"""The evidence from which actions are inferred: operators with flows and transfers, or the order of transfers alone."""
 
 
-UNMATCHED_BACKWARDS = (
-    "backwards belong to no forward in the trace and are left out: it begins in the middle of a step"
+class Finding(NamedTuple):
+    """A diagnostic of one trace, before its source and rank are added."""
+
+    severity: str
+    code: str
+    message: str
+    number: int
+
+
+UNMATCHED_BACKWARDS = Finding(
+    "warning",
+    "backwards.unmatched",
+    "backwards have no forward in the trace and were dropped: the trace begins in the middle of a step",
+    1,
 )
-UNMATCHED_TRANSFERS = (
-    "transfers are of no whole step of 1F1B between two marks (those of profiler.step(), or an optimizer's), and no"
-    " other order is told without operators"
+UNMATCHED_TRANSFERS = Finding(
+    "warning",
+    "transfers.not_1f1b",
+    "transfers match no complete step of 1F1B between two marks (of profiler.step() or an optimizer); without operators"
+    " no other order can be recognized",
+    1,
 )
-OTHER_TRANSFERS = (
-    "transfers are of no action, as those of an evaluation and of the first exchange of shapes; left out"
+TRANSFERS_WITHOUT_ACTION = Finding(
+    "info",
+    "transfers.without_action",
+    "transfers belong to no action, such as those of an evaluation or of the initial shape exchange, and were dropped",
+    1,
 )
-EVALUATIONS = "steps are forwards alone: those of an evaluation, which are no step of the training"
-HELD_LOSS = (
-    "forwards are drawn with their loss: no operator is called like one, so where it begins is not known"
+EVALUATIONS = Finding(
+    "info",
+    "steps.evaluation",
+    "steps contain only forwards: they are evaluations and not counted as training steps",
+    1,
 )
-BY_TRANSFERS = "the order of transfers, which is that of 1F1B"
+FORWARDS_WITH_LOSS = Finding(
+    "info",
+    "actions.with_loss",
+    "forwards include their loss: no operator has the name of a loss, so its beginning is unknown",
+    1,
+)
+UNSPLIT_PAIRS = Finding(
+    "info",
+    "pairs.not_split",
+    "overlapped pairs are shown as two actions at the same time: no operator separates them",
+    1,
+)
+WITHOUT_KERNELS = Finding(
+    "warning",
+    "actions.on_host",
+    "actions have no kernel in the trace and are shown where the host launched them",
+    1,
+)
 
 
 class RankTrace(NamedTuple):
-    """One trace: whose it is, its actions, transfers and steps; and what its actions were inferred from, if they were."""
+    """One trace: its identity, actions, transfers and steps, and the evidence of inferred actions (None: annotated)."""
 
     path: Path
     facts: RankFacts
@@ -69,7 +108,7 @@ class RankTrace(NamedTuple):
 
 
 def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
-    """Return what the trace in `path` tells, its actions called as `pattern` says where one is given.
+    """Return the trace in `path`; the names of its actions may match `pattern`.
 
     Raises InputError for a file without a list of events.
     """
@@ -90,12 +129,15 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
         transfers = _from_their_call(transfers, read.tables["operators"])
     actions, transfers, evaluated = _in_steps(read, found[0], actions, transfers)
     if evaluated:
-        notes = [*notes, ("info", EVALUATIONS, evaluated)]
+        notes = [*notes, EVALUATIONS._replace(number=evaluated)]
     if actions.is_empty():
         steps = steps.clear()
     diagnostics = [
         *read.diagnostics,
-        *(Diagnostic(*note[:2], str(path), facts.rank, count=note[2]) for note in notes),
+        *(
+            Diagnostic(note.severity, note.message, str(path), facts.rank, count=note.number, code=note.code)
+            for note in notes
+        ),
     ]
     return RankTrace(path, facts, actions, transfers, steps, inferred_from, diagnostics)
 
@@ -103,14 +145,14 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
 def _in_steps(
     read: TraceTables, host_actions: pl.DataFrame, actions: pl.DataFrame, transfers: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame, int]:
-    """Return actions and transfers with their steps, and how many evaluations are between these.
+    """Return actions and transfers with their steps, and the number of evaluations between them.
 
-    `host_actions` are the same actions as the host ran them.
+    `host_actions` has the same actions at host times: step marks are host times too.
     """
     marked = profiler_steps(read.tables["annotations"])
     openings = step_openings(host_actions)
-    told = named_steps(host_actions) if marked.is_empty() else marked
-    actions, transfers = with_steps(actions, told, openings), with_steps(transfers, told, openings)
+    stated = named_steps(host_actions) if marked.is_empty() else marked
+    actions, transfers = with_steps(actions, stated, openings), with_steps(transfers, stated, openings)
     operators = read.tables["operators"]
     backward_ns = operators.filter(pl.col("what") == BACKWARD)["start_ns"].sort().to_numpy()
     evaluated = find_evaluations(actions, backward_ns) if marked.is_empty() else []
@@ -119,36 +161,32 @@ def _in_steps(
     return without_evaluations(actions, evaluated), without_evaluations(transfers, evaluated), len(evaluated)
 
 
-Found = tuple[pl.DataFrame, pl.DataFrame, list[tuple[str, str, int]]]
-"""Actions, transfers, and what is to be said: severity, message, count."""
+Found = tuple[pl.DataFrame, pl.DataFrame, list[Finding]]
+"""Actions, transfers and findings."""
 
 
 def _annotated(read: TraceTables, marks: pl.DataFrame) -> Found:
     found = annotated_spans(read.tables, marks)
-    notes = []
-    if found.unsplit:
-        text = "overlapped pairs are drawn as two actions at the same time: no operator tells them apart"
-        notes.append(("info", text, found.unsplit))
+    notes = [UNSPLIT_PAIRS._replace(number=found.unsplit)] if found.unsplit else []
     return found.actions, _with_waits(found.transfers, found.actions), notes
 
 
-def _inferred_from(read: TraceTables, facts: RankFacts) -> tuple[Inferred, str, str]:
-    """Return what can be inferred, from what, and what is to be said of the rest."""
+def _inferred_from(read: TraceTables, facts: RankFacts) -> tuple[Inferred, str, Finding]:
+    """Return the inferred actions, their evidence, and the finding for whatever did not match."""
     found = infer_spans(read.tables)
     if found.actions.height:
-        return found, "operators, flows and transfers", UNMATCHED_BACKWARDS
-    told = infer_from_transfers(read.tables, facts)
-    return told, BY_TRANSFERS, UNMATCHED_TRANSFERS
+        return found, OPERATORS, UNMATCHED_BACKWARDS
+    return infer_from_transfers(read.tables, facts), TRANSFER_ORDER, UNMATCHED_TRANSFERS
 
 
-def _inferred(read: TraceTables, marks: pl.DataFrame, found: Inferred, unmatched: str) -> Found:
-    """Return actions and transfers by the order of the forwards; micro-batches are numbered when the steps are known."""
+def _inferred(read: TraceTables, marks: pl.DataFrame, found: Inferred, unmatched: Finding) -> Found:
+    """Return the inferred actions and transfers, with micro-batches numbered by the order of forwards in each step."""
     others = annotated_spans(read.tables, marks).actions
-    notes = [("warning", unmatched, found.unmatched)] if found.unmatched else []
+    notes = [unmatched._replace(number=found.unmatched)] if found.unmatched else []
     if found.left_out:
-        notes.append(("info", OTHER_TRANSFERS, found.left_out))
-    if open_ends := int(found.actions["holds_loss"].sum()):
-        notes.append(("info", HELD_LOSS, open_ends))
+        notes.append(TRANSFERS_WITHOUT_ACTION._replace(number=found.left_out))
+    if with_loss := int(found.actions["holds_loss"].sum()):
+        notes.append(FORWARDS_WITH_LOSS._replace(number=with_loss))
     actions = pl.concat(
         [found.actions.with_columns(stage=pl.lit(None, pl.Int32)), others], how="diagonal_relaxed"
     )
@@ -161,29 +199,31 @@ def _inferred(read: TraceTables, marks: pl.DataFrame, found: Inferred, unmatched
     actions = actions.drop("microbatch", strict=False).join(
         numbers.drop("step"), on="order", how="left", maintain_order="left"
     )
-    # A transfer is of its action's step, also where it is made behind the end of it.
+    # A transfer belongs to its action's step, even if it is issued after that step's end.
     transfers = found.transfers.join(numbers, on="order", how="left", maintain_order="left")
     return actions, _with_waits(transfers, actions), notes
 
 
 def _from_their_call(transfers: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
-    """Return transfers whose sends begin with the operator that made them.
+    """Return the transfers, with sends beginning at the start of the operator that issued them.
 
-    The process group annotates a send when it has been handed over, by when it may have arrived at its receiver.
+    The process group's annotation of a send begins only after the hand-over, when the message may already have
+    arrived: its receive would then appear to end before the send began.
     """
     calls = operators.filter(pl.col("what") == SEND).select(call_ns="start_ns", call_end_ns="end_ns")
     called = transfers.sort("start_ns").join_asof(
         calls.sort("call_ns"), left_on="start_ns", right_on="call_ns", check_sortedness=False
     )
-    is_made = pl.col("kind").is_in(SENDS) & (pl.col("start_ns") <= pl.col("call_end_ns"))
-    start_ns = pl.when(is_made).then("call_ns").otherwise("start_ns")
+    is_in_call = pl.col("kind").is_in(SENDS) & (pl.col("start_ns") <= pl.col("call_end_ns"))
+    start_ns = pl.when(is_in_call).then("call_ns").otherwise("start_ns")
     return called.with_columns(start_ns=start_ns).drop("call_ns", "call_end_ns")
 
 
 def _with_waits(transfers: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
-    """Return transfers with the time in which the host was blocked on them: up to the end of a receive.
+    """Return the transfers with the time in which the host was blocked on them, which ends with the receive.
 
-    Nobody notes when a wait began; it was after the receive was issued, and after the action before.
+    Traces do not record when a wait began: it is taken as the later of the receive's issue and the end of the previous
+    action.
     """
     if transfers.is_empty() or "mark_end_ns" not in actions.columns:
         return transfers
@@ -202,13 +242,12 @@ def _on_device(read: TraceTables, found: Found, marks: pl.DataFrame, facts: Rank
     actions, transfers, notes = found
     moved = on_device(read.tables, actions, marks, facts.rank)
     if moved.without_kernels:
-        text = "actions have no kernel in the trace and are drawn as the host launched them"
-        notes = [*notes, ("warning", text, moved.without_kernels)]
+        notes = [*notes, WITHOUT_KERNELS._replace(number=moved.without_kernels)]
     return moved.actions, moved.transfers if moved.transfers.height else transfers, notes
 
 
 def _columns(frame: pl.DataFrame, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
-    """Return `frame` with the columns of a schema, null where it has none."""
+    """Return `frame` with exactly the columns of a schema; missing ones are null."""
     return frame.select(
         pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
         for name, kind in schema.items()

@@ -1,7 +1,7 @@
-"""Traces of torch.profiler (Kineto): Chrome JSON, one file per rank, packed or not.
+"""Reader of torch.profiler (Kineto) traces: Chrome JSON, one file per rank, compressed or not.
 
-docs/kineto.md tells what is taken from where. Recognized by what torch writes before the events, or by the fields of
-its events where another tool has changed the order.
+A trace is recognized by the header that torch writes before the events, or by the fields of its events if another
+tool has reordered the file. docs/kineto.md describes what is read.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def recognize_trace(_: Path, head: bytes) -> bool:
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    """Return the Timeline of all given traces, which belong to one run; large ones are read in parallel.
+    """Return the Timeline of all given traces of one run; large traces are read in parallel.
 
-    Ranks are those of `distributedInfo`, else the numbers in the files' names. A trace that is cut off or damaged gives
-    what can be read, and an error in diagnostics. Raises InputError when no trace has a action of a pipeline, and for
-    traces that cannot be of one run.
+    Ranks come from `distributedInfo`, else from the numbers in the file names. A truncated or damaged trace yields its
+    readable part and an error in diagnostics. Raises InputError if no trace has an action of a pipeline, or if the
+    traces cannot belong to one run.
     """
     return timeline_of_traces(read_each(read_rank, paths, options.done, options.pattern))
 

@@ -1,10 +1,11 @@
-"""What one rank's trace does not tell of its steps, from those of the other ranks.
+"""Complete the steps of one rank from those of the other ranks.
 
-Where nothing marks steps, one ends when every forward has had its backward. On the last stage of 1F1B that is so after
-every micro-batch. The other ranks tell how many micro-batches a step has.
+Without marks, a step ends when every forward has had its backward. On the last stage of 1F1B this holds after every
+micro-batch, so its steps must be taken from the other ranks, which show how many micro-batches a step has.
 
-Of a rank in the middle, transfers alone do not tell several steps from one with as many micro-batches: receives and
-sends take turns in either. The first rank's do: if they are no whole step, what the others seem to tell is wrong.
+On a rank in the middle of the pipeline, transfers alone cannot distinguish several steps from one long step: receives
+and sends alternate in both. On the first rank they can. If its transfers do not form complete steps, those found on
+the other ranks are wrong too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.kineto.rank_trace import BY_TRANSFERS, UNMATCHED_TRANSFERS
+from stagescope.ingest.kineto.rank_trace import TRANSFER_ORDER, UNMATCHED_TRANSFERS
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -23,49 +24,56 @@ if TYPE_CHECKING:
 
 
 def without_contradicted(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Return the traces, without the actions that transfers alone tell if those of another rank deny the steps."""
-    by_transfers = [trace for trace in traces if trace.inferred_from == BY_TRANSFERS]
-    told = {trace.path for trace in by_transfers if not _forwards(trace).is_empty()}
-    denied = any(
-        said.message == UNMATCHED_TRANSFERS
+    """Return the traces; actions inferred from transfers alone are removed if another rank contradicts their steps."""
+    by_transfers = [trace for trace in traces if trace.inferred_from == TRANSFER_ORDER]
+    with_actions = {trace.path for trace in by_transfers if not _forwards(trace).is_empty()}
+    contradicted = any(
+        diagnostic.code == UNMATCHED_TRANSFERS.code
         for trace in by_transfers
-        if trace.path not in told
-        for said in trace.diagnostics
+        if trace.path not in with_actions
+        for diagnostic in trace.diagnostics
     )
-    return [_without_actions(trace) if denied and trace.path in told else trace for trace in traces]
+    return [
+        _without_actions(trace) if contradicted and trace.path in with_actions else trace for trace in traces
+    ]
 
 
 def _without_actions(trace: RankTrace) -> RankTrace:
-    denied = Diagnostic(
-        "warning", UNMATCHED_TRANSFERS, str(trace.path), trace.facts.rank, count=trace.transfers.height
+    contradicted = Diagnostic(
+        UNMATCHED_TRANSFERS.severity,
+        UNMATCHED_TRANSFERS.message,
+        str(trace.path),
+        trace.facts.rank,
+        count=trace.transfers.height,
+        code=UNMATCHED_TRANSFERS.code,
     )
     return trace._replace(
         actions=trace.actions.clear(),
         transfers=trace.transfers.clear(),
         steps=trace.steps.clear(),
-        diagnostics=[*trace.diagnostics, denied],
+        diagnostics=[*trace.diagnostics, contradicted],
     )
 
 
 def share_steps(ranks: Mapping[int, RankTrace], diagnostics: list[Diagnostic]) -> dict[int, RankTrace]:
-    """Return the traces, those that show no steps of their own with the steps of the others.
+    """Return the traces; those that show no steps of their own get the step size of the others.
 
-    Where the others do not tell, a warning is added to `diagnostics` for a rank that shows each micro-batch as a step.
+    If the others are inconclusive, a rank that shows each micro-batch as a step adds a warning to `diagnostics`.
     """
-    told = {_size(trace) for trace in ranks.values() if _is_inferred(trace) and not _takes_turns(trace)}
+    sizes = {_size(trace) for trace in ranks.values() if _is_inferred(trace) and not _alternates(trace)}
     shared = dict(ranks)
     for rank, trace in ranks.items():
-        if not _is_inferred(trace) or not _takes_turns(trace) or trace.transfers.is_empty():
+        if not _is_inferred(trace) or not _alternates(trace) or trace.transfers.is_empty():
             continue
-        size = next(iter(told)) if len(told) == 1 else 0
+        size = next(iter(sizes)) if len(sizes) == 1 else 0
         if size and _size(trace) != size and _forwards(trace).height % size == 0:
             shared[rank] = _in_steps_of(trace, size)
         elif not size and _size(trace) == 1:
             text = (
-                "nothing tells where steps begin: every micro-batch is shown as one"
+                "the trace does not show where steps begin: every micro-batch is shown as a step"
                 " (give torch.profiler a schedule= and call its step() after every step)"
             )
-            diagnostics.append(Diagnostic("warning", text, str(trace.path), rank))
+            diagnostics.append(Diagnostic("warning", text, str(trace.path), rank, code="steps.unknown"))
     return shared
 
 
@@ -74,24 +82,24 @@ def _forwards(trace: RankTrace) -> pl.DataFrame:
 
 
 def _is_inferred(trace: RankTrace) -> bool:
-    """Tell whether the actions of a trace have no names, and no marks divide its steps."""
+    """Return whether the actions of a trace are inferred and no marks divide its steps."""
     return trace.inferred_from is not None and trace.steps.is_empty() and not _forwards(trace).is_empty()
 
 
-def _takes_turns(trace: RankTrace) -> bool:
-    """Tell whether every backward comes right behind its forward, as on a last stage."""
+def _alternates(trace: RankTrace) -> bool:
+    """Return whether every backward directly follows its forward, as on a last stage."""
     actions = trace.actions.filter(pl.col("kind").is_in(["forward", "backward"])).sort("start_ns")
     order = actions.select("step", "microbatch").rows()
     return order[::2][: len(order) // 2] == order[1::2]
 
 
 def _size(trace: RankTrace) -> int:
-    """Return how many forwards a step of a trace usually has."""
+    """Return the most common number of forwards per step."""
     return int(_forwards(trace).group_by("step").len()["len"].mode().max())  # type: ignore[arg-type] # there is one
 
 
 def _in_steps_of(trace: RankTrace, size: int) -> RankTrace:
-    """Return a trace with `size` micro-batches in each step, in the order in which their forwards ran."""
+    """Return a trace with `size` micro-batches in each step, in the order of their forwards."""
     place = ["step", "microbatch"]
     forwards = _forwards(trace).sort("start_ns").select(place).with_row_index("number")
     numbers = forwards.with_columns(pl.col("number").cast(pl.Int32))

@@ -1,4 +1,4 @@
-"""What is needed of one Kineto trace, as tables of whole nanoseconds since the Unix epoch.
+"""Read the relevant events of one Kineto trace into tables, with times in nanoseconds since the Unix epoch.
 
 Source: pytorch/kineto, libkineto/src/output_json.cpp: `ts` and `dur` are microseconds with three decimals, counted from
 `baseTimeNanoseconds`; the stream of a kernel is its `tid`, its device the `pid`; `correlation` joins a kernel to the
@@ -51,10 +51,10 @@ TABLES: dict[str, dict[str, type[pl.DataType]]] = {
 }  # fmt: skip
 
 PIECES_TO_THIN = 32
-"""So many pieces give their operators before those that tell nothing are dropped: cheaper than piece by piece."""
+"""Nested operators are dropped once per this many pieces, which is cheaper than once per piece."""
 
 MOST_US = 4e15
-"""A century: what is later is no time."""
+"""More than a century since the epoch: a later timestamp is invalid."""
 
 BYTES_OF_TYPE = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Short": 2, "Int": 4, "Long": 8, "Bool": 1,
@@ -63,7 +63,7 @@ BYTES_OF_TYPE = {
 
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """What is needed of an event's arguments."""
+    """The relevant arguments of an event."""
 
     correlation: Any = None
     collective: Any = msgspec.field(default=None, name="Collective name")
@@ -79,9 +79,9 @@ NO_TEXT = msgspec.Raw(b"{}")
 
 
 class TraceEvent(msgspec.Struct, gc=False):
-    """What is needed of one event; everything may be absent, as in an empty object.
+    """The relevant fields of one event; any may be absent, as in an empty object.
 
-    The arguments stay text: most events are operators, of which nobody reads them.
+    The arguments stay undecoded: most events are operators, whose arguments are not used.
     """
 
     ph: str = ""
@@ -95,7 +95,7 @@ class TraceEvent(msgspec.Struct, gc=False):
 
 
 class TraceTables(NamedTuple):
-    """One trace: its header's facts, one table per group of events as in TABLES, and what was lost."""
+    """One trace: the fields of its header, one table per group of events (TABLES), and diagnostics."""
 
     facts: dict[str, Any]
     tables: dict[str, pl.DataFrame]
@@ -104,7 +104,7 @@ class TraceTables(NamedTuple):
 
 
 class Numbered(dict[Any, int]):
-    """A number for every key, made when the key is first met."""
+    """A dict that assigns a number to every key on first access."""
 
     def __init__(self, number: Callable[[Any], int] | None = None) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Numbered(dict[Any, int]):
 
 
 def read_tables(path: Path) -> TraceTables:
-    """Return what is needed of the trace in `path`; raises InputError for a file without a list of events."""
+    """Return the tables of the trace in `path`; raises InputError for a file without a list of events."""
     stream: EventStream[TraceEvent] = EventStream(path, msgspec.json.Decoder(list[TraceEvent]))
     collector = Collector()
     with _no_collections():
@@ -126,14 +126,16 @@ def read_tables(path: Path) -> TraceTables:
     tables = collector.tables(base_ns if isinstance(base_ns, int) else 0)
     diagnostics = stream.diagnostics()
     if collector.strays:
-        text = "events at a time that cannot be are left out"
-        diagnostics.append(Diagnostic("error", text, str(path), count=collector.strays))
+        text = "events have an impossible timestamp and were dropped"
+        diagnostics.append(
+            Diagnostic("error", text, str(path), count=collector.strays, code="events.out_of_range")
+        )
     return TraceTables(stream.facts, tables, collector.event_count, diagnostics)
 
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Keep Python from looking for cycles of objects: events are in none, and their number would have it look often."""
+    """Disable the cyclic garbage collector: events form no cycles, but their number would trigger it constantly."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -145,7 +147,7 @@ def _no_collections() -> Iterator[None]:
 
 @dataclass
 class Collector:
-    """Takes events piece by piece, and keeps columns of numbers instead of them."""
+    """Collects events piece by piece and keeps only numeric columns of them."""
 
     parts: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     threads: Numbered = field(default_factory=Numbered)
@@ -156,7 +158,7 @@ class Collector:
     thinned: int = 0
 
     def add(self, piece: Sequence[TraceEvent]) -> None:
-        """Take the events of one piece."""
+        """Add the events of one piece."""
         self.event_count += len(piece)
         groups: defaultdict[str, list[TraceEvent]] = defaultdict(list)
         for event in piece:
@@ -173,7 +175,7 @@ class Collector:
         self._add("flows", [x for x in groups["fwdbwd"] if isinstance(x.id, int)], _flow_columns)
 
     def tables(self, base_ns: int) -> dict[str, pl.DataFrame]:
-        """Return every table of TABLES, its times counted from the Unix epoch."""
+        """Return every table of TABLES; `base_ns` is the origin of the trace's timestamps."""
         self._thin_operators()
         tables = {name: self._table(name, base_ns) for name in TABLES}
         return tables | {"operators": settle_operators(tables["operators"])}
@@ -214,7 +216,7 @@ class Collector:
         return {"what": what, "thread": self._threads(events), **times}
 
     def _thin_operators(self) -> None:
-        """Drop the operators that lie in another one, and tell nothing that it does not: most of them."""
+        """Drop operators of class OTHER that are nested in another one: most operators of a trace."""
         parts = self.parts["operators"][self.thinned :]
         if parts:
             columns = {name: _joined([part[name] for part in parts]) for name in parts[0]}
@@ -243,7 +245,7 @@ class Collector:
 
 
 def message_facts(arguments: Arguments) -> dict[str, Any]:
-    """Return what the arguments of a kernel of NCCL say of the message; null where they do not."""
+    """Return a row of the messages table from the arguments of an NCCL kernel; unknown values are null."""
     elements = [n for n in (arguments.elements, arguments.elements_out) if isinstance(n, int)]
     width = BYTES_OF_TYPE.get(arguments.dtype) if isinstance(arguments.dtype, str) else None
     return {
@@ -260,7 +262,7 @@ def _number(value: Any) -> int | None:
 
 
 def _arguments(events: Sequence[TraceEvent]) -> list[Arguments]:
-    """Return the arguments of some events; none where they are no object."""
+    """Return the decoded arguments of events; NO_ARGUMENTS if they are not an object."""
     try:
         return ARGUMENTS.decode(b"[" + b",".join(e.args for e in events) + b"]")
     except msgspec.DecodeError:
@@ -284,17 +286,17 @@ def _flow_columns(events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Return the parts of one column as one."""
+    """Return the concatenated parts of one column."""
     return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else list(chain.from_iterable(parts))
 
 
 def _is_inner(thread: Any, ts: Any, dur: Any) -> Any:
-    """Tell of each event whether it lies in one that stands before it, on its thread: in the one that ends last."""
+    """Return for each event whether it is nested in an earlier one of its thread: in the one that ends last."""
     inner = np.zeros(len(ts), np.bool_)
     for number in np.unique(thread):
         own = np.flatnonzero(thread == number)
         start, end = ts[own], ts[own] + dur[own]
         latest = np.maximum.accumulate(end)
-        holder = np.maximum.accumulate(np.where(end == latest, np.arange(len(own)), 0))[:-1]
-        inner[own[1:]] = (start[holder] <= start[1:]) & (end[1:] <= end[holder])
+        parent = np.maximum.accumulate(np.where(end == latest, np.arange(len(own)), 0))[:-1]
+        inner[own[1:]] = (start[parent] <= start[1:]) & (end[1:] <= end[parent])
     return inner

@@ -1,13 +1,14 @@
-"""The traces of all ranks, put together as one Timeline."""
+"""Combine the traces of all ranks into one Timeline."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.ingest.kineto.errors import no_pipeline, no_pipeline_in_damaged
 from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
+from stagescope.ingest.kineto.rank_trace import OPERATORS, TRANSFER_ORDER
 from stagescope.ingest.kineto.shared_steps import share_steps, without_contradicted
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
     from stagescope.ingest.kineto.rank_trace import RankTrace
 
 CLOCK_METHOD = "wall clock of the host, as torch.profiler converted it"
+EVIDENCE = {
+    OPERATORS: "operators, flows and transfers",
+    TRANSFER_ORDER: "the order of transfers, which is that of 1F1B",
+}
 
 
 def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
-    """Return one Timeline of all traces, which are of one run.
+    """Return one Timeline of all traces of a run.
 
-    Raises InputError when no trace has a action, when two processes claim the same rank, and when the ranks of one
-    machine were recorded at different times, or say that their runs had different sizes.
+    Raises InputError if no trace has an action, if two processes claim the same rank, or if the traces were recorded
+    at different times or by runs of different sizes.
     """
     traces = without_contradicted(traces)
     with_actions = [trace for trace in traces if not _pipeline_actions(trace).is_empty()]
@@ -38,14 +43,16 @@ def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
         raise _nothing_found(traces, diagnostics)
     for trace in traces:
         if _pipeline_actions(trace).is_empty():
-            text = "no pipeline action in the trace: nothing is annotated, and no operators tell"
-            diagnostics.append(Diagnostic("error", text, str(trace.path), trace.facts.rank))
+            text = "no pipeline action in the trace: it has no annotations, and none could be inferred from operators"
+            diagnostics.append(
+                Diagnostic("error", text, str(trace.path), trace.facts.rank, code="actions.none")
+            )
     ranks = share_steps(_by_rank(with_actions, diagnostics), diagnostics)
     _check_one_run(ranks)
     groups = pipeline_groups(ranks)
     placed = {rank: with_places(rank, trace, groups, ranks) for rank, trace in ranks.items()}
     for rank, trace in placed.items():
-        diagnostics += _said(rank, trace)
+        diagnostics += _rank_diagnostics(rank, trace)
     return Timeline(
         spans=conform(pl.concat(_spans(rank, trace) for rank, trace in placed.items()), SPANS),
         ranks=_rank_rows(placed, groups),
@@ -56,18 +63,17 @@ def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
 
 
 def _nothing_found(traces: Sequence[RankTrace], diagnostics: Sequence[Diagnostic]) -> InputError:
-    """Return the error for traces without a action: that what could be read of one has none, else what to record."""
-    wrong = [row for row in diagnostics if row.severity == "error"]
-    if wrong:
-        path = wrong[0].source or str(traces[0].path)
-        said = "; ".join(row.message for row in wrong if row.source == wrong[0].source)
-        return InputError.damaged(path, f"no pipeline action in what can be read of it: {said}")
-    against: Counter[str] = Counter()
+    """Return the error for traces without an action: the damage of the first damaged trace, else what to record."""
+    errors = [row for row in diagnostics if row.severity == "error"]
+    if errors:
+        path = errors[0].source or str(traces[0].path)
+        return no_pipeline_in_damaged(path, [row.message for row in errors if row.source == errors[0].source])
+    warnings: dict[str, list[Diagnostic]] = {}
     for row in diagnostics:
         if row.severity == "warning":
-            against[row.message] += row.count or 1
-    reasons = [f"{count} {message}" for message, count in against.items()]
-    return InputError.no_pipeline_in_traces([trace.path for trace in traces], reasons)
+            warnings.setdefault(row.code, []).append(row)
+    reasons = [f"{sum(row.count for row in rows)} {rows[0].message}" for rows in warnings.values()]
+    return no_pipeline([trace.path for trace in traces], reasons)
 
 
 def _pipeline_actions(trace: RankTrace) -> pl.DataFrame:
@@ -75,14 +81,14 @@ def _pipeline_actions(trace: RankTrace) -> pl.DataFrame:
 
 
 def _by_rank(traces: Sequence[RankTrace], diagnostics: list[Diagnostic]) -> dict[int, RankTrace]:
-    """Return the traces by rank, the windows of one rank together; say where the ranks are a guess."""
+    """Return the traces by rank, with the profiled windows of one rank joined; warn if the ranks are assumed."""
     if any(trace.facts.rank is None for trace in traces):
         if len(traces) > 1:
             text = (
-                "some traces tell no rank: all are numbered in the order of their files"
+                "some traces do not state their rank: all are numbered in the order of their files"
                 " (start torch.profiler after init_process_group, or name the files rank0.json, rank1.json …)"
             )
-            diagnostics.append(Diagnostic("warning", text, count=len(traces)))
+            diagnostics.append(Diagnostic("warning", text, count=len(traces), code="ranks.assumed"))
         return dict(enumerate(traces))
     ranks: dict[int, RankTrace] = {}
     for trace in traces:
@@ -94,7 +100,7 @@ def _by_rank(traces: Sequence[RankTrace], diagnostics: list[Diagnostic]) -> dict
 
 
 def _joined(one: RankTrace, other: RankTrace, rank: int) -> RankTrace:
-    """Return two windows of one rank as one trace; raises InputError for two that cannot be of one process."""
+    """Return two profiled windows of one rank as one trace; raises InputError if one process cannot have both."""
     windows = sorted((one, other), key=_begins_ns)
     (_, until_ns), (since_ns, _) = _window(windows[0]), _window(windows[1])
     shared = set(one.actions["step"].drop_nulls()) & set(other.actions["step"].drop_nulls())
@@ -116,44 +122,46 @@ def _begins_ns(trace: RankTrace) -> int:
 
 
 def _check_one_run(ranks: dict[int, RankTrace]) -> None:
-    """Raise InputError where two traces cannot be of one run."""
+    """Raise InputError if two traces cannot belong to one run."""
     first = next(iter(ranks.values()))
     for trace in ranks.values():
         if trace.facts.world_size != first.facts.world_size:
             sizes = f"{trace.facts.world_size} ranks, not {first.facts.world_size} as in {first.path}"
             raise InputError.other_run(trace.path, f"its run had {sizes}")
-        apart_ns = MOST_APART_NS["one host" if trace.facts.host == first.facts.host else "two hosts"]
+        tolerance_ns = MOST_APART_NS["one host" if trace.facts.host == first.facts.host else "two hosts"]
         (since_ns, until_ns), (first_ns, last_ns) = _window(trace), _window(first)
         is_dated = trace.facts.has_epoch and first.facts.has_epoch
-        if is_dated and (since_ns > last_ns + apart_ns or until_ns < first_ns - apart_ns):
+        if is_dated and (since_ns > last_ns + tolerance_ns or until_ns < first_ns - tolerance_ns):
             raise InputError.other_run(trace.path, f"it was recorded at another time than {first.path}")
 
 
 MOST_APART_NS = {"one host": 10**9, "two hosts": 600 * 10**9}
-"""By how much the traces of one run may miss each other; a run takes longer to begin, clocks of hosts differ less."""
+"""Largest time between the traces of one run. Starting another run takes longer; clocks of hosts differ by less."""
 
 
-MOST_OF_A_ACTION = 0.5
-"""Above this part of its length, the edges of the usual action are no longer a detail: the picture may be another."""
+MOST_EDGE_FRACTION = 0.5
+"""If the median edge error exceeds this fraction of the median action, the inference is reported as a warning."""
 
 
-def _said(rank: int, trace: RankTrace) -> list[Diagnostic]:
-    """Return what a reader of the picture has to know about one rank."""
+def _rank_diagnostics(rank: int, trace: RankTrace) -> list[Diagnostic]:
+    """Return the limitations of one rank's trace."""
     found = []
     actions = _pipeline_actions(trace)
     if trace.inferred_from:
         errors_us = (actions["edge_error_ns"] / 1000).round()
         typical_us, worst_us = (int(errors_us.quantile(q) or 0) for q in (0.5, 1.0))
         text = (
-            f"the schedule annotates no action: forwards and backwards are inferred from {trace.inferred_from},"
-            f" their edges within {typical_us} us (median), {worst_us} us at worst"
+            f"the schedule annotates no actions: forwards and backwards are inferred from"
+            f" {EVIDENCE[trace.inferred_from]}; error of their edges: median {typical_us} us, maximum {worst_us} us"
         )
         usual_us = (actions["end_ns"] - actions["start_ns"]).median() / 1000
-        severity = "info" if typical_us <= MOST_OF_A_ACTION * usual_us else "warning"
-        found.append(Diagnostic(severity, text, str(trace.path), rank, count=actions.height))
+        severity = "info" if typical_us <= MOST_EDGE_FRACTION * usual_us else "warning"
+        found.append(
+            Diagnostic(severity, text, str(trace.path), rank, count=actions.height, code="actions.inferred")
+        )
     if not trace.facts.has_epoch:
-        text = "the trace does not say when its time began: its clock is its own"
-        found.append(Diagnostic("warning", text, str(trace.path), rank))
+        text = "the trace does not state when its clock began: it is treated as a separate clock"
+        found.append(Diagnostic("warning", text, str(trace.path), rank, code="clock.no_epoch"))
     return found
 
 
@@ -171,7 +179,7 @@ def _spans(rank: int, trace: RankTrace) -> pl.DataFrame:
 
 
 def _steps(rank: int, trace: RankTrace) -> pl.DataFrame:
-    """Return the profiler's steps; where it marked none, from the first action of each step to the last."""
+    """Return the profiler's steps; without marks, each step extends from its first action to its last."""
     steps = trace.steps
     if steps.is_empty():
         steps = (
@@ -185,7 +193,7 @@ def _steps(rank: int, trace: RankTrace) -> pl.DataFrame:
 
 
 def _clock(rank: int, trace: RankTrace) -> str:
-    """Return the clock domain of a rank: its host, or a clock of its own where the trace has no epoch."""
+    """Return the clock domain of a rank: its host's clock, or a separate one if the trace has no epoch."""
     if not trace.facts.has_epoch:
         return f"rank {rank}/time since an unknown moment"
     return f"{trace.facts.host or 'unknown host'}/wall clock"

@@ -1,9 +1,8 @@
-"""Which action each transfer of a 1F1B rank belongs to, by the order of sends and receives alone.
+"""Match the transfers of a 1F1B rank to actions by the order of sends and receives alone.
 
-Every action is run behind its receive and before its send, and each rank's actions have one order: so the sends and
-receives of a step have one order too, which depends on the rank's place in its pipeline and the number of
-micro-batches (torch 2.13.0, schedules.py, `Schedule1F1B._step_microbatches`). A step whose transfers come in any
-other order tells nothing.
+Every action runs after its receive and before its send, and 1F1B fixes the order of actions on each rank. The order of
+sends and receives of a step is therefore fixed too, and depends only on the position in the pipeline and the number of
+micro-batches (torch 2.13.0, schedules.py, `Schedule1F1B._step_microbatches`). Steps with any other order are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ KINDS = {"F": "forward", "B": "backward"}
 
 
 class Work(NamedTuple):
-    """A send or receive, from when it was asked for until its wait returned; `issued_ns` is between the two."""
+    """A send or receive, from its call until its wait returned; `issued_ns` is between the two."""
 
     sends: bool
     called_ns: int
@@ -31,7 +30,7 @@ class Work(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A action in its turn, or a transfer of it; `order` is the number of the action's forward, counted over all steps."""
+    """An action, or a transfer (`work`) of it; `order` numbers the action's forward over all steps."""
 
     kind: str
     order: int
@@ -39,7 +38,7 @@ class Item(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """The steps that are whole, each with its items in the order of time, and how many transfers are of none."""
+    """The complete steps, each with its items in time order, and the number of transfers that belong to none."""
 
     steps: list[list[Item]]
     left_out: int
@@ -48,31 +47,32 @@ class Matched(NamedTuple):
 def match_transfers(
     works: Sequence[Work], breaks_ns: Sequence[int], groups: Sequence[tuple[int, ...]], rank: int
 ) -> Matched:
-    """Return the steps of a rank whose transfers are those of 1F1B.
+    """Return the steps of a rank whose transfers have the order of 1F1B.
 
-    `works` come in the order in which they were issued, `breaks_ns` are moments between steps. One of the process
-    `groups` is the pipeline: the one that explains whole steps. Where several do, and not alike, nothing is told.
+    `works` are in the order of issue, `breaks_ns` are times between steps. The pipeline is the process group whose
+    position explains complete steps. If several positions do, with different results, nothing is returned.
     """
     breaks = sorted(breaks_ns)
     segments = [list(own) for _, own in groupby(works, key=lambda work: bisect_left(breaks, work.issued_ns))]
     places = {(group.index(rank), len(group)) for group in groups if rank in group and len(group) > 1}
-    told: list[list[list[Item]]] = []
+    solutions: list[list[list[Item]]] = []
     for place in sorted(places):
         steps = _steps(segments, *place)
-        if steps and steps not in told:
-            told.append(steps)
-    if len(told) != 1:
+        if steps and steps not in solutions:
+            solutions.append(steps)
+    if len(solutions) != 1:
         return Matched([], len(works))
-    explained = sum(item.work is not None for items in told[0] for item in items)
-    return Matched(told[0], len(works) - explained)
+    explained = sum(item.work is not None for items in solutions[0] for item in items)
+    return Matched(solutions[0], len(works) - explained)
 
 
 def _steps(segments: Sequence[Sequence[Work]], stage: int, stages: int) -> list[list[Item]]:
-    """Return the items of every step that is whole, if the rank has this place."""
+    """Return the items of every complete step, assuming that the rank has this stage."""
     ends = {"F": (stage > 0, stage < stages - 1), "B": (stage < stages - 1, stage > 0)}
     steps: list[list[Item]] = []
     first = 0
     for works in segments:
+        # The number of sends fixes the number of micro-batches: each action sends once, except at the pipeline's ends.
         sends = sum(work.sends for work in works)
         microbatches, rest = divmod(sends, sum(sent for _, sent in ends.values()))
         actions = rank_order(stage, stages, microbatches) if microbatches and not rest else []

@@ -1,4 +1,4 @@
-"""Reports of NVIDIA Nsight Systems, exported to SQLite: NVTX ranges, and the kernels that were launched inside them.
+"""Reader of NVIDIA Nsight Systems reports, exported to SQLite: NVTX ranges and the kernels launched inside them.
 
-readers/nsight.py is the entry, timeline.py puts reports together.
+report.py reads one database, process_trace.py turns it into processes, timeline.py combines the reports of a run.
 """

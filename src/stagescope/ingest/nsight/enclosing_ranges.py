@@ -1,7 +1,8 @@
-"""Which range a call lies in: the innermost one of its thread, found by time.
+"""Find the innermost NVTX range that encloses a call on its thread.
 
 Kernels of a backward are launched by threads of the autograd engine, which have no ranges, while the thread with the
-range waits. So a call on a thread without any range lies in the backward that any thread of the process has open.
+range waits. A call on a thread without ranges therefore belongs to the backward that is open on any thread of the
+process.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NO_RANGE = -1
 
 
 class Intervals:
-    """Intervals of one thread, which nest but do not cross: searchable by time."""
+    """Intervals of one thread, which nest but do not cross, searchable by time."""
 
     def __init__(self, start_ns: Numbers, end_ns: Numbers, number: Numbers) -> None:
         order = np.lexsort((-end_ns, start_ns))
@@ -33,10 +34,14 @@ class Intervals:
             for level in range(int(depth.max(initial=-1)) + 1)
         ]
 
-    def holder(self, moment_ns: Numbers) -> Numbers:
-        """Return the number of the innermost interval that holds each moment; NO_RANGE for none."""
+    def find(self, moment_ns: Numbers) -> Numbers:
+        """Return the number of the innermost interval that contains each time; NO_RANGE if there is none."""
         found = np.full(len(moment_ns), NO_RANGE, np.int64)
-        for start_ns, end_ns, number in self._levels:
+        for (
+            start_ns,
+            end_ns,
+            number,
+        ) in self._levels:  # from the outermost level in, so that inner ones overwrite
             place = np.searchsorted(start_ns, moment_ns, side="right") - 1
             inside = (place >= 0) & (moment_ns <= end_ns[place])
             found[inside] = number[place[inside]]
@@ -44,7 +49,7 @@ class Intervals:
 
 
 class EnclosingRanges:
-    """The ranges of a report's threads; `actions` has action (its number), thread, start_ns, end_ns, is_backward."""
+    """The ranges of a report by thread; `actions` has action (its number), thread, start_ns, end_ns, is_backward."""
 
     def __init__(self, actions: pl.DataFrame) -> None:
         self._by_thread: dict[int, Intervals] = {}
@@ -57,13 +62,13 @@ class EnclosingRanges:
             self._backwards[int(number)] = _intervals(actions.filter((process == number) & backward))
 
     def find(self, thread: Numbers, moment_ns: Numbers) -> Numbers:
-        """Return the action that each call lies in; NO_RANGE for none."""
+        """Return the action that encloses each call; NO_RANGE if there is none."""
         found = np.full(len(thread), NO_RANGE, np.int64)
         for one in np.unique(thread).tolist():
             intervals = self._by_thread.get(one) or self._backwards.get(int(process_of(np.int64(one))))
             if intervals is not None:
                 own = thread == one
-                found[own] = intervals.holder(moment_ns[own])
+                found[own] = intervals.find(moment_ns[own])
         return found
 
 
@@ -72,7 +77,7 @@ def _intervals(actions: pl.DataFrame) -> Intervals:
 
 
 def _depths(start_ns: Numbers, end_ns: Numbers) -> Numbers:
-    """Return in how many others each of some sorted intervals lies."""
+    """Return the nesting depth of each of the sorted intervals."""
     depths = np.zeros(len(start_ns), np.int64)
     open_ends: list[int] = []
     for place, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):

@@ -1,9 +1,9 @@
-"""What an NVTX range is called and what that means.
+"""Parse the names of NVTX ranges.
 
-Sources: what torch's schedules and stagescope's mirror call their actions is in ingest/annotations/names.py
-(`torch.autograd.profiler.emit_nvtx` gives torch's names to NVTX). sail-sg/zero-bubble-pipeline-parallelism,
-megatron/core/pipeline_parallel/zerobubble/runtime.py: ``F3.0.17`` is micro-batch 3, chunk 0, and a running number.
-Training loops of one's own often mark ``forward_step`` without a number.
+Sources: ingest/annotations/names.py for the names of torch's schedules and of stagescope's mirror
+(`torch.autograd.profiler.emit_nvtx` emits torch's names as NVTX ranges); sail-sg/zero-bubble-pipeline-parallelism,
+megatron/core/pipeline_parallel/zerobubble/runtime.py, for ``F3.0.17`` (micro-batch 3, chunk 0, and a running number).
+Custom training loops often mark ``forward_step`` without a number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEP = re.compile(
     r"(?:iteration|iter|training[ _-]step|train[ _-]step|step|ProfilerStep)[ _:#-]*(\d{1,9})", re.IGNORECASE
 )
 MEMORY_ADDRESS = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*")
-"""What emit_nvtx may append to a name."""
+"""Suffix that emit_nvtx may append to a name."""
 
 LEAST_WORD = 3
 WORDS = {word: kind for word, kind in KIND_OF.items() if len(word) >= LEAST_WORD}
@@ -28,7 +28,7 @@ PLAIN = tuple(NamePattern(text) for text in COMMON_PATTERNS)
 
 
 class RangeMeaning(NamedTuple):
-    """A action that a range is; the numbers are None where the name does not tell them."""
+    """The action that a range represents; numbers that the name does not state are None."""
 
     kind: str
     stage: int | None = None
@@ -38,7 +38,7 @@ class RangeMeaning(NamedTuple):
 
 
 def range_meaning(name: str, pattern: NamePattern | None = None) -> RangeMeaning | None:
-    """Return the action that a range of this name is; None where it is none.
+    """Return the action that a range of this name represents; None if it is not an action.
 
     >>> range_meaning("F3.0.17")
     RangeMeaning(kind='forward', stage=None, microbatch=3, chunk=0, step=None)
@@ -59,6 +59,6 @@ def range_meaning(name: str, pattern: NamePattern | None = None) -> RangeMeaning
 
 
 def step_of(name: str) -> int | None:
-    """Return the number of a training step that a range of this name is; None where it is none."""
+    """Return the number of the training step that a range of this name marks; None if it does not mark one."""
     found = STEP.fullmatch(name)
     return int(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""What one report tells of each of its processes: actions, transfers, steps."""
+"""Turn one report into the actions, transfers and steps of each of its processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BACKWARDS = ("backward", "backward_input", "backward_weight")
 
 
 class ProcessTrace(NamedTuple):
-    """One process of a report: its spans, its steps, the device that it used, and whether names had numbers."""
+    """One process of a report: its spans, steps and device, and whether the names state micro-batches."""
 
     path: Path
     facts: ReportFacts
@@ -45,7 +45,7 @@ class ProcessTrace(NamedTuple):
 
 
 class Unmarked(NamedTuple):
-    """A report without a range that is a action: how many ranges it has, names of theirs, and what could not be read."""
+    """A report without actions: the number of its ranges, some of their names, and the faults of its tables."""
 
     path: Path
     range_count: int
@@ -54,7 +54,7 @@ class Unmarked(NamedTuple):
 
 
 def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
-    """Return the processes of a report that ran actions. Raises InputError for a file that SQLite cannot read."""
+    """Return the processes of a report that ran actions; raises InputError for a file that SQLite cannot read."""
     with Report(path) as report:
         facts = report.facts()
         ranges, still_open = report.ranges()
@@ -64,15 +64,16 @@ def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | 
             return Unmarked(path, ranges.height, names, [f"{one.table} {one.text}" for one in report.faults])
         projected = project(report, EnclosingRanges(actions))
         damage = [
-            Diagnostic("error", f"table {fault.table} {fault.text}", str(path)) for fault in report.faults
+            Diagnostic("error", f"table {fault.table} {fault.text}", str(path), code="database.damaged")
+            for fault in report.faults
         ]
     if still_open:
-        text = "ranges were open when the report ended, and are left out"
-        damage.append(Diagnostic("warning", text, str(path), count=still_open))
-    drawn, notes = _drawn(actions, projected, path)
+        text = "ranges were still open when the report ended, and were dropped"
+        damage.append(Diagnostic("warning", text, str(path), count=still_open, code="ranges.open"))
+    spans, notes = _spans_of(actions, projected, path)
     steps = _steps(ranges)
     numbers = np.unique(process_of(actions["thread"].to_numpy())).tolist()
-    traces = [_process_trace(number, drawn, steps) for number in numbers]
+    traces = [_process_trace(number, spans, steps) for number in numbers]
     return [
         ProcessTrace(path, facts, number, *trace, [*damage, *notes] if number == numbers[0] else [])
         for number, trace in zip(numbers, traces, strict=True)
@@ -80,7 +81,7 @@ def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | 
 
 
 def _actions(ranges: pl.DataFrame, pattern: NamePattern | None) -> pl.DataFrame:
-    """Return the ranges that are actions, numbered, with what their names tell."""
+    """Return the ranges that are actions, numbered, with the fields of their names."""
     rows = [
         (name, *meaning)
         for name in ranges["name"].unique(maintain_order=True)
@@ -88,7 +89,7 @@ def _actions(ranges: pl.DataFrame, pattern: NamePattern | None) -> pl.DataFrame:
     ]
     known = pl.DataFrame(rows, MEANING_SCHEMA, orient="row")
     actions = ranges.join(known, on="name", how="inner", maintain_order="left").with_row_index("action")
-    # Short names, as B2, are anybody's; a pipeline has forwards.
+    # Short names such as B2 may be unrelated ranges of the user; a pipeline has forwards.
     found = actions.filter(
         (pl.col("kind") == "forward") | (pl.col("kind").is_in(ACTION_KINDS) & (pattern is not None))
     )
@@ -98,10 +99,12 @@ def _actions(ranges: pl.DataFrame, pattern: NamePattern | None) -> pl.DataFrame:
     return marked if found.height else marked.clear()
 
 
-def _drawn(actions: pl.DataFrame, projected: Projected, path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return actions and transfers with the times of the device, where it has them, and what is to be said of them."""
+def _spans_of(
+    actions: pl.DataFrame, projected: Projected, path: Path
+) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return actions and transfers, at device times where available, and diagnostics about them."""
     kinds = actions.select("action", is_reduce=pl.col("kind") == "grad_reduce")
-    times, aside = on_main_stream(projected.work, kinds)
+    times, on_other_streams = on_main_stream(projected.work, kinds)
     process = pl.Series("process", process_of(actions["thread"].to_numpy()))
     marks = actions.with_columns(process, mark_start_ns="start_ns", mark_end_ns="end_ns")
     is_transfer = pl.col("kind").is_in(TRANSFERS)
@@ -118,12 +121,13 @@ def _drawn(actions: pl.DataFrame, projected: Projected, path: Path) -> tuple[pl.
         title=pl.lit(None, pl.String),
     )
     transfers = _transfers(marks, projected.transfers)
-    notes = _notes(projected, joined.height, joined["start_ns_device"].null_count(), aside, path)
+    on_host = joined["start_ns_device"].null_count()
+    notes = _notes(projected, joined.height, on_host, on_other_streams, path)
     return pl.concat([computed, transfers], how="diagonal_relaxed"), notes
 
 
 def _transfers(marks: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the transfers as spans: of the range they were launched in where it is one, else without a direction."""
+    """Return the transfers as spans, with the direction of the range that launched them, if it is a transfer range."""
     named = marks.filter(pl.col("kind").is_in(TRANSFERS)).select(
         "action", "kind", "stage", "microbatch", "chunk", "step", "mark_start_ns", "mark_end_ns"
     )
@@ -139,29 +143,35 @@ def _transfers(marks: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     ).sort("start_ns")
 
 
-def _notes(projected: Projected, actions: int, on_host: int, aside: int, path: Path) -> list[Diagnostic]:
+def _notes(
+    projected: Projected, actions: int, on_host: int, on_other_streams: int, path: Path
+) -> list[Diagnostic]:
     found = []
     if projected.kernel_count == 0:
-        text = "no kernel in the report: actions are drawn as the host ran them (record with: nsys profile -t cuda,nvtx)"
-        found.append(Diagnostic("warning", text, str(path), count=actions))
+        text = "the report has no kernels: actions are shown at host times (record with: nsys profile -t cuda,nvtx)"
+        found.append(Diagnostic("warning", text, str(path), count=actions, code="actions.on_host"))
     elif on_host:
-        text = "actions launched no kernel that is in the report, and are drawn as the host ran them"
-        found.append(Diagnostic("warning", text, str(path), count=on_host))
+        text = "actions launched no kernel that is in the report, and are shown at host times"
+        found.append(Diagnostic("warning", text, str(path), count=on_host, code="actions.on_host"))
     if projected.unlaunched:
-        text = "kernels without a recorded launch are of no action"
-        found.append(Diagnostic("warning", text, str(path), count=projected.unlaunched))
-    if aside:
-        text = "kernels of actions ran on other streams than the action's own: their time is not drawn"
-        found.append(Diagnostic("info", text, str(path), count=aside))
-    loose = projected.transfers.filter(pl.col("action") == NO_RANGE).height
-    if loose:
-        text = "transfers were launched in no range: whether they send or receive, and what, is not known"
-        found.append(Diagnostic("info", text, str(path), count=loose))
+        text = "kernels have no recorded launch and belong to no action"
+        count = projected.unlaunched
+        found.append(Diagnostic("warning", text, str(path), count=count, code="kernels.unlaunched"))
+    if on_other_streams:
+        text = (
+            "kernels of actions ran on other streams than the action's main stream: their time is not shown"
+        )
+        count = on_other_streams
+        found.append(Diagnostic("info", text, str(path), count=count, code="kernels.other_stream"))
+    outside = projected.transfers.filter(pl.col("action") == NO_RANGE).height
+    if outside:
+        text = "transfers were launched outside of any range: their direction and micro-batch are unknown"
+        found.append(Diagnostic("info", text, str(path), count=outside, code="transfers.no_direction"))
     return found
 
 
 def _steps(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the training steps that ranges name, one per number and process, with process."""
+    """Return the training steps that ranges mark, one row per process and number."""
     numbers = {name: number for name in ranges["name"].unique() if (number := step_of(name)) is not None}
     named = ranges.filter(pl.col("name").is_in(list(numbers)))
     process = pl.Series("process", process_of(named["thread"].to_numpy()), pl.Int64)
@@ -176,10 +186,10 @@ def _steps(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _process_trace(
-    number: int, drawn: pl.DataFrame, steps: pl.DataFrame
+    number: int, spans: pl.DataFrame, steps: pl.DataFrame
 ) -> tuple[int | None, pl.DataFrame, pl.DataFrame, bool]:
-    """Return device, spans and steps of one process, and whether the names of its actions have micro-batches."""
-    own = drawn.filter(pl.col("process") == number).sort("mark_start_ns")
+    """Return device, spans and steps of one process, and whether the names of its actions state micro-batches."""
+    own = spans.filter(pl.col("process") == number).sort("mark_start_ns")
     marked = steps.filter(pl.col("process") == number).select(list(STEPS_SCHEMA))
     actions = own.filter(pl.col("kind").is_in(ACTION_KINDS))
     is_numbered = actions["microbatch"].null_count() == 0
@@ -188,7 +198,7 @@ def _process_trace(
     )
     own = with_steps(own, named_steps(actions) if marked.is_empty() else marked, openings)
     if not is_numbered:
-        # Without numbers, and without chunks, actions of one kind run in the order of their micro-batches.
+        # Without chunks, actions of one kind run in the order of their micro-batches.
         place = pl.int_range(pl.len()).over("kind", "stage", "chunk", "step").cast(pl.Int32)
         is_action = pl.col("kind").is_in(ACTION_KINDS)
         own = own.with_columns(microbatch=pl.coalesce("microbatch", pl.when(is_action).then(place)))
@@ -197,5 +207,5 @@ def _process_trace(
 
 
 def has_optimizer(spans: pl.DataFrame) -> bool:
-    """Tell whether the spans have an optimizer, which ends a step."""
+    """Return whether the spans include an optimizer, which ends a step."""
     return "optimizer" in spans["kind"]

@@ -1,8 +1,8 @@
-"""Actions and transfers as the device ran them: from the first kernel launched inside a range to the end of the last.
+"""Project NVTX ranges to the device: from the start of the first kernel launched inside a range to the end of the last.
 
-A launch and its kernels have the same correlation id; a graph is one launch of many kernels. The kernels of a action
-may run on several streams: the action is drawn on the one that does most of the process's work, and the others are
-counted. A kernel of NCCL that sends or receives is a transfer, in whatever range it was launched.
+A launch and its kernels have the same correlation id; a CUDA graph is one launch of many kernels. The kernels of an
+action may run on several streams: the action is shown on the stream with the most work of the process, and kernels on
+others are counted. An NCCL kernel that sends or receives is a transfer, regardless of the range that launched it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ CORRELATION_BITS = 32
 LAUNCH_COLUMNS = ("start", "globalTid", "correlationId")
 KERNEL_COLUMNS = ("start", "end", "globalPid", "correlationId", "streamId", "deviceId", "shortName")
 WORK_SCHEMA = {
-    "action": pl.Int64, "process": pl.Int64, "device": pl.Int64, "stream": pl.Int64, "what": pl.Int8, "start_ns": pl.Int64,
-    "end_ns": pl.Int64, "busy_ns": pl.Int64, "kernels": pl.Int64,
+    "action": pl.Int64, "process": pl.Int64, "device": pl.Int64, "stream": pl.Int64, "what": pl.Int8,
+    "start_ns": pl.Int64, "end_ns": pl.Int64, "busy_ns": pl.Int64, "kernels": pl.Int64,
 }  # fmt: skip
 
 
 class Projected(NamedTuple):
-    """What the device did: per action, stream and class of kernel (WORK_SCHEMA), and every transfer of its own.
+    """Device work: one row per action, stream and kernel class (WORK_SCHEMA), and one row per transfer.
 
-    `action` is NO_RANGE for a transfer in no range; `unlaunched` counts kernels whose launch was not recorded.
+    `action` is NO_RANGE for a transfer outside of any range; `unlaunched` counts kernels without a recorded launch.
     """
 
     work: pl.DataFrame
@@ -67,11 +67,11 @@ class Launches:
         self._actions: Numbers = np.concatenate(actions)[order].astype(np.int32)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of launches."""
         return len(self._keys)
 
     def actions(self, process: Numbers, correlation: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """Return the action that launched each kernel, and whether the launch was recorded at all."""
+        """Return the action that launched each kernel, and whether its launch was recorded."""
         if len(self._keys) == 0:
             return np.full(len(process), NO_RANGE, np.int64), np.zeros(len(process), np.bool_)
         key = _key(process, correlation)
@@ -81,14 +81,14 @@ class Launches:
 
 
 def project(report: Report, enclosing: EnclosingRanges) -> Projected:
-    """Return what the kernels of a report did for the actions that hold their launches."""
+    """Return the device work of a report's kernels, attributed to the actions that enclose their launches."""
     launches = Launches(report, enclosing)
     classes = {number: kernel_class(name) for number, name in report.names_like("ccl").items()}
     communicating = np.array(sorted(n for n, what in classes.items() if what != COMPUTE_KERNEL), np.int64)
     work, transfers = [pl.DataFrame(schema=WORK_SCHEMA)], [pl.DataFrame(schema=WORK_SCHEMA)]
     kernel_count = unlaunched = 0
     for block in report.blocks(KERNELS, KERNEL_COLUMNS):
-        absent = block["globalPid"] == ABSENT  # exports from before 2020 do not say it
+        absent = block["globalPid"] == ABSENT  # exports from before 2020 lack this column
         process = np.where(absent, launches.only_process, process_of(block["globalPid"]))
         action, known = launches.actions(process, block["correlationId"])
         what = np.zeros(len(action), np.int8)
@@ -98,9 +98,9 @@ def project(report: Report, enclosing: EnclosingRanges) -> Projected:
         unlaunched += int(len(action) - known.sum())
         rows = pl.DataFrame(
             {
-                "action": action, "process": process, "device": block["deviceId"], "stream": block["streamId"], "what": what,
-                "start_ns": block["start"], "end_ns": block["end"], "busy_ns": block["end"] - block["start"],
-                "kernels": 1,
+                "action": action, "process": process, "device": block["deviceId"], "stream": block["streamId"],
+                "what": what, "start_ns": block["start"], "end_ns": block["end"],
+                "busy_ns": block["end"] - block["start"], "kernels": 1,
             },
             WORK_SCHEMA,
         )  # fmt: skip
@@ -110,12 +110,12 @@ def project(report: Report, enclosing: EnclosingRanges) -> Projected:
 
 
 def on_main_stream(work: pl.DataFrame, kinds: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return start_ns, end_ns, device of each action on one stream, and how many kernels of actions ran on others.
+    """Return start_ns, end_ns and device of each action on its main stream, and the number of kernels on other streams.
 
-    `kinds` has action and is_reduce: a reduction of gradients is made of collectives, any other action is not.
+    `kinds` has action and is_reduce: a gradient reduction consists of collectives, any other action of compute kernels.
     """
-    told = work.filter(pl.col("action") != NO_RANGE).join(kinds, on="action", how="inner")
-    own = told.filter(
+    attributed = work.filter(pl.col("action") != NO_RANGE).join(kinds, on="action", how="inner")
+    own = attributed.filter(
         (pl.col("what") == COMPUTE_KERNEL) | ((pl.col("what") == COLLECTIVE_KERNEL) & pl.col("is_reduce"))
     )
     stream = ["process", "device", "stream"]
@@ -124,8 +124,8 @@ def on_main_stream(work: pl.DataFrame, kinds: pl.DataFrame) -> tuple[pl.DataFram
         pl.min("start_ns"), pl.max("end_ns"), pl.sum("kernels")
     ).join(load, on=stream).sort("action", "load_ns", "stream", descending=[False, True, False])  # fmt: skip
     first = ordered.unique("action", keep="first", maintain_order=True)
-    aside = int(ordered["kernels"].sum()) - int(first["kernels"].sum())
-    return first.select("action", "start_ns", "end_ns", "device"), aside
+    on_other_streams = int(ordered["kernels"].sum()) - int(first["kernels"].sum())
+    return first.select("action", "start_ns", "end_ns", "device"), on_other_streams
 
 
 def _summed(rows: pl.DataFrame) -> pl.DataFrame:
@@ -137,5 +137,5 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _key(process: Numbers, correlation: Numbers) -> Numbers:
-    """Return one number for process and correlation id: the ids of two processes are the same."""
+    """Return one number per process and correlation id: correlation ids are unique only within a process."""
     return ((process & 0xFFFFFF) << CORRELATION_BITS) | (correlation & 0xFFFFFFFF)

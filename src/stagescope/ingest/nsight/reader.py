@@ -1,4 +1,4 @@
-"""Reports of NVIDIA Nsight Systems, exported with `nsys export --type sqlite`. See docs/nsight.md."""
+"""Reader of NVIDIA Nsight Systems reports, exported with `nsys export --type sqlite`; see docs/nsight.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def recognize_report(path: Path, head: bytes) -> bool:
-    """Return whether a file is an exported report: by its tables, by its name where it cannot be opened."""
+    """Return whether a file is an exported report: by its tables, or by its name if it cannot be opened."""
     if not is_database(head):
         return False
     try:
@@ -31,9 +31,9 @@ def recognize_report(path: Path, head: bytes) -> bool:
 
 
 def read_reports(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    """Return the Timeline of all given reports, large ones read in parallel; see timeline_of_reports.
+    """Return the Timeline of all given reports; large reports are read in parallel.
 
-    Raises InputError as it does, and for a file that SQLite cannot read.
+    Raises InputError as timeline_of_reports does, and for a file that SQLite cannot read.
     """
     ordered = sorted(paths, key=lambda path: natural_key(str(path)))
     return timeline_of_reports(read_each(read_report, ordered, options.done, options.pattern))

@@ -1,10 +1,10 @@
-"""One exported report: its NVTX ranges, launches and kernels as columns of numbers, block by block.
+"""Read one exported report: NVTX ranges, launches and kernels, as blocks of numeric columns.
 
 Source: NVIDIA Nsight Systems User Guide, "SQLite Schema Reference" (docs.nvidia.com/nsight-systems), and the schema
 that nsys 2025 writes into each export as comments. Times are nanoseconds since the session began, whose wall time is
 TARGET_INFO_SESSION_START_TIME.utcEpochNs. The lowest 24 bits of a globalTid are the thread, the next 24 the process;
-a globalPid has no thread. Tables appear only where something was collected, and columns came over the years:
-`textId` in 2019, `eventClass` instead of nothing in 2020, `globalPid` of kernels in 2020.
+in a globalPid the thread bits are 0. A table exists only if something was collected for it, and columns were added over
+the years: `textId` in 2019, `eventClass` and the `globalPid` of kernels in 2020.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RANGES, LAUNCHES, KERNELS = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"
 PUSHED, STARTED = 59, 60
-"""eventType of ranges that are pushed and popped, and of those that are started and ended (ENUM_NSYS_EVENT_TYPE)."""
+"""eventType of push/pop ranges and of start/end ranges (ENUM_NSYS_EVENT_TYPE)."""
 
 BLOCK_ROWS = 1 << 16
 THREAD_BITS = 24
@@ -40,7 +40,7 @@ RANGES_SCHEMA = {"name": pl.String, "thread": pl.Int64, "start_ns": pl.Int64, "e
 
 
 class ReportFacts(NamedTuple):
-    """What a report says of its machine: host, when the session began, the names of its devices by number."""
+    """The machine of a report: host, start of the session, and device names by number."""
 
     host: str | None
     epoch_ns: int | None
@@ -48,7 +48,7 @@ class ReportFacts(NamedTuple):
 
 
 class Report(Database):
-    """A report that is open for reading; raises InputError as Database does, but not for a file that is cut off."""
+    """A report that is open for reading; raises InputError like Database, but also opens truncated files."""
 
     def _open(self) -> tuple[sqlite3.Connection, dict[str, frozenset[str]]]:
         try:
@@ -57,11 +57,11 @@ class Report(Database):
             opened = _open_cut(self.path)
             if opened is None:
                 raise
-        self._note("sqlite_master", "says that the file was larger: it is cut off")
+        self._note("sqlite_master", "describes a larger file: it is truncated")
         return opened
 
     def facts(self) -> ReportFacts:
-        """Return what the report says of its machine."""
+        """Return the facts about the report's machine."""
         began = self._first("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "1")
         host = self._first("TARGET_INFO_SYSTEM_ENV", "value", "name = 'Hostname'")
         gpus = self._rows_of("TARGET_INFO_GPU", ("id", "name"))
@@ -72,7 +72,7 @@ class Report(Database):
         )
 
     def ranges(self) -> tuple[pl.DataFrame, int]:
-        """Return the NVTX ranges (RANGES_SCHEMA), and how many were still open when the report ended."""
+        """Return the NVTX ranges (RANGES_SCHEMA), and the number of ranges still open when the report ended."""
         if not self.has(RANGES):
             return pl.DataFrame(schema=RANGES_SCHEMA), 0
         names = dict(self._rows_of("StringIds", ("id", "value")))
@@ -84,21 +84,21 @@ class Report(Database):
         ]
         whole = pl.DataFrame(rows, RANGES_SCHEMA, orient="row", strict=False)
         if lost := whole.height - whole.drop_nulls(["name", "start_ns"]).height:
-            self._note(RANGES, f"has {lost} ranges without a name or a start, which are left out")
+            self._note(RANGES, f"has {lost} ranges without a name or a start, which were dropped")
         named = whole.drop_nulls(["name", "start_ns"]).with_columns(pl.col("thread").fill_null(ABSENT))
         return named.drop_nulls("end_ns").sort("start_ns"), named["end_ns"].null_count()
 
     def names_like(self, word: str) -> dict[int, str]:
-        """Return the strings that hold a word, by number."""
+        """Return the strings that contain a word, by id."""
         if not self.has("StringIds"):
             return {}
         query = "SELECT t.rowid, t.id, t.value FROM StringIds t WHERE t.value LIKE ?"
         return dict(self.rows("StringIds", query, (f"%{word}%",)))
 
     def blocks(self, table: str, names: Sequence[str]) -> Iterator[dict[str, Numbers]]:
-        """Yield the columns of a table as whole numbers, ABSENT where there is none, BLOCK_ROWS rows at a time.
+        """Yield the columns of a table as integers (ABSENT for null), BLOCK_ROWS rows at a time.
 
-        Damaged pages cost the rows from there on, and are noted.
+        Reading stops at a damaged page, which is recorded as a fault.
         """
         if not self.has(table):
             return
@@ -135,14 +135,14 @@ class Report(Database):
 
 
 def _whole(value: object) -> int | None:
-    """Return a number of SQLite, whose columns hold whatever was written; None for anything else."""
+    """Return an integer; None for anything else, because SQLite columns may hold values of any type."""
     return value if isinstance(value, int) else None
 
 
 def _open_cut(path: Path) -> tuple[sqlite3.Connection, dict[str, frozenset[str]]] | None:
-    """Return a connection to a file that is shorter than its header says, and its tables; None for any other fault.
+    """Return a connection to a file that is shorter than its header states, and its tables; None for any other fault.
 
-    SQLite opens such a file only where it may suppose that the schema is being repaired (btree.c, lockBtree).
+    SQLite opens such a file only with `PRAGMA writable_schema`, which is meant for repairs (btree.c, lockBtree).
     """
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=0)
     connection.text_factory = lambda value: value.decode("utf-8", "replace")
@@ -159,7 +159,7 @@ def _open_cut(path: Path) -> tuple[sqlite3.Connection, dict[str, frozenset[str]]
 
 
 def is_report(path: Path) -> bool:
-    """Tell whether a database is an export of nsys: it has its strings, and something that was collected."""
+    """Return whether a database is an nsys export: it has the table of strings and some collected data."""
     with Report(path) as report:
         some = (RANGES, LAUNCHES, KERNELS, "TARGET_INFO_SESSION_START_TIME")
         return report.has("StringIds") and any(map(report.has, some))

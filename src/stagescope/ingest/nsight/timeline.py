@@ -1,4 +1,4 @@
-"""Reports of a run, put together as one Timeline."""
+"""Combine the reports of a run into one Timeline."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
+from stagescope.ingest.nsight.errors import no_ranges, no_ranges_in_damaged
 from stagescope.ingest.nsight.process_trace import ProcessTrace, Unmarked
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
@@ -24,25 +25,24 @@ CLOCK_METHOD = "wall time at which nsys began the session"
 
 
 def timeline_of_reports(reports: Sequence[list[ProcessTrace] | Unmarked]) -> Timeline:
-    """Return one Timeline of all processes that ran actions, every report on a clock of its own.
+    """Return one Timeline of all processes that ran actions; every report has its own clock.
 
-    Raises InputError when no report has a range that is a action, and when two processes claim one rank.
+    Raises InputError if no report has a range that is an action, or if two reports claim the same rank.
     """
     unmarked = [found for found in reports if isinstance(found, Unmarked)]
     traces = [trace for found in reports if not isinstance(found, Unmarked) for trace in found]
     if not traces:
         first = unmarked[0]
         if first.faults:
-            said = "; ".join(f"table {fault}" for fault in first.faults[:MOST_FAULTS])
-            raise InputError.damaged(first.path, f"no pipeline action in what can be read of it: {said}")
-        raise InputError.no_ranges(first.path, first.range_count, first.names)
+            raise no_ranges_in_damaged(first.path, first.faults[:MOST_FAULTS])
+        raise no_ranges(first.path, first.range_count, first.names)
     diagnostics = [row for trace in traces for row in trace.diagnostics]
     for found in unmarked:
-        text = "; ".join(["no NVTX range in the report is called like a action of a pipeline", *found.faults])
-        diagnostics.append(Diagnostic("error", text, str(found.path)))
+        text = "; ".join(["no NVTX range in the report is named like an action of a pipeline", *found.faults])
+        diagnostics.append(Diagnostic("error", text, str(found.path), code="actions.none"))
     ranks = _by_rank(traces, diagnostics)
     for rank, trace in ranks.items():
-        diagnostics += _said(rank, trace)
+        diagnostics += _rank_diagnostics(rank, trace)
     return Timeline(
         spans=conform(pl.concat(_spans(rank, trace) for rank, trace in ranks.items()), SPANS),
         ranks=conform(
@@ -55,7 +55,7 @@ def timeline_of_reports(reports: Sequence[list[ProcessTrace] | Unmarked]) -> Tim
 
 
 def _by_rank(traces: Sequence[ProcessTrace], diagnostics: list[Diagnostic]) -> dict[int, ProcessTrace]:
-    """Return the processes by rank: as the names of the files say, else in the order of files and devices."""
+    """Return the processes by rank: from the numbers in the file names, else in the order of files and devices."""
     in_names = [_rank_in_name(trace.path) for trace in traces]
     if None not in in_names and len({trace.path for trace in traces}) == len(traces):
         ranks: dict[int, ProcessTrace] = {}
@@ -67,10 +67,10 @@ def _by_rank(traces: Sequence[ProcessTrace], diagnostics: list[Diagnostic]) -> d
         return dict(sorted(ranks.items()))
     if len(traces) > 1:
         text = (
-            "no report tells its rank: processes are numbered in the order of the files, and of the devices in each"
+            "no report states its rank: processes are numbered in the order of the files, and of the devices in each"
             " (name the files rank0.sqlite, rank1.sqlite …)"
         )
-        diagnostics.append(Diagnostic("warning", text, count=len(traces)))
+        diagnostics.append(Diagnostic("warning", text, count=len(traces), code="ranks.assumed"))
     place = {path: number for number, path in enumerate(dict.fromkeys(trace.path for trace in traces))}
     none = 1 << 30
     ordered = sorted(
@@ -85,17 +85,17 @@ def _rank_in_name(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _said(rank: int, trace: ProcessTrace) -> list[Diagnostic]:
+def _rank_diagnostics(rank: int, trace: ProcessTrace) -> list[Diagnostic]:
     found = []
     if not trace.is_numbered:
         text = (
-            "names of ranges tell no micro-batch: actions of one kind are numbered in the order they ran in, which is"
-            " wrong for several chunks per rank (say how actions are called with --pattern)"
+            "the names of ranges state no micro-batch: actions of one kind are numbered in the order in which they ran,"
+            " which is wrong for several chunks per rank (describe the names of actions with --pattern)"
         )
-        found.append(Diagnostic("warning", text, str(trace.path), rank))
+        found.append(Diagnostic("warning", text, str(trace.path), rank, code="microbatches.assumed"))
     if trace.facts.epoch_ns is None:
-        text = "the report does not say when its session began: its clock is its own"
-        found.append(Diagnostic("warning", text, str(trace.path), rank))
+        text = "the report does not state when its session began: it is treated as a separate clock"
+        found.append(Diagnostic("warning", text, str(trace.path), rank, code="clock.no_epoch"))
     return found
 
 
@@ -115,7 +115,7 @@ def _spans(rank: int, trace: ProcessTrace) -> pl.DataFrame:
 
 
 def _steps(rank: int, trace: ProcessTrace) -> pl.DataFrame:
-    """Return the steps that ranges mark; where there are none, from the first action of each step to the last."""
+    """Return the steps that ranges mark; without marks, each step extends from its first action to its last."""
     steps = trace.steps
     if steps.is_empty():
         actions = trace.spans.filter(pl.col("kind").is_in(ACTION_KINDS)).drop_nulls("step")

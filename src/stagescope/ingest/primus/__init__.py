@@ -1,1 +1,1 @@
-"""Dumps of AMD Primus."""
+"""Reader of dumps of AMD Primus."""

@@ -1,9 +1,9 @@
-"""Dumps of AMD's Primus (`--dump_pp_data`): a directory with config.json and one pp_rank_N.json per pipeline rank.
+"""Read dumps of AMD's Primus (`--dump_pp_data`): a directory with config.json and one pp_rank_N.json per pipeline rank.
 
 Source: AMD-AGI/Primus, primus/backends/megatron/core/pipeline_parallel/pp_visualizer.py and
-tools/visualization/pp_vis/vis.py. Times are milliseconds by CUDA events, counted from when the rank itself began the
-iteration: there is no clock that ranks share. `wgrad_*` is filled by split backwards, `*_minibatch` and `*_chunk` by
-Primus's own schedules; without them actions are in the order of Megatron's interleaved schedule.
+tools/visualization/pp_vis/vis.py. Times are in milliseconds, measured with CUDA events from the rank's own start of the
+iteration, so ranks share no clock. Split backwards fill `wgrad_*`, and Primus's own schedules fill `*_minibatch` and
+`*_chunk`; without these fields, actions are in the order of Megatron's interleaved schedule.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import polars as pl
 
+from stagescope.ingest.primus.errors import no_iteration
 from stagescope.ingest.streams import open_stream
 from stagescope.ingest.trace_json.structure import find_elements
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ ACTIONS_SCHEMA = {
 
 
 class Config(NamedTuple):
-    """What config.json says: parallel sizes, and micro-batches per iteration; None where it does not."""
+    """The fields of config.json: parallel sizes and micro-batches per iteration; None if not stated."""
 
     pp_size: int | None = None
     vp_size: int | None = None
@@ -44,7 +44,7 @@ class Config(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """One rank's dump: its actions (ACTIONS_SCHEMA), how long each iteration took in ms, and the most memory in GB."""
+    """One rank's dump: actions (ACTIONS_SCHEMA), duration of each iteration in ms, and peak memory in GB."""
 
     path: Path
     pp_rank: int
@@ -55,16 +55,16 @@ class Dump(NamedTuple):
 
 
 def read_config(folder: Path) -> tuple[Config, list[Diagnostic]]:
-    """Return what the directory's config.json says, and a warning where it says nothing usable."""
+    """Return the content of the directory's config.json, and a warning if it is missing or unusable."""
     path = folder / "config.json"
     try:
         found = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        text = "no usable config.json: sizes are taken from the files, one model chunk per rank unless they say more"
-        return Config(), [Diagnostic("warning", text, str(path))]
-    # Older dumps have the second names (vis.py reads both).
+        text = "no usable config.json: sizes are taken from the dumps, one model chunk per rank unless stated there"
+        return Config(), [Diagnostic("warning", text, str(path), code="config.missing")]
+    # Older dumps use the second names; vis.py reads both.
     vp_size, num_mbs = (
         found.get("vp_size", found.get("vpp_size")),
         found.get("num_mbs", found.get("micro_batches")),
@@ -73,22 +73,24 @@ def read_config(folder: Path) -> tuple[Config, list[Diagnostic]]:
 
 
 def read_dump(path: Path, pp_rank: int, config: Config) -> Dump:
-    """Return the actions of one rank; raises InputError for a file without a whole iteration."""
+    """Return the dump of one rank; raises InputError for a file without a complete iteration."""
     with open_stream(path) as stream:
         text = stream.read(MOST_BYTES)
         damage = stream.damage
     diagnostics: list[Diagnostic] = []
     iterations = dict(_iterations(text, path, pp_rank, diagnostics))
     if not iterations:
-        raise InputError.damaged(path, "no whole iteration in it, such as Primus writes with --dump_pp_data")
+        raise no_iteration(path)
     if damage or not text.rstrip().endswith(b"}"):
-        said = f"the dump is cut off, and the iterations before the cut are read: {damage or 'its JSON does not end'}"
-        diagnostics.append(Diagnostic("error", said, str(path), pp_rank))
+        message = f"the dump is truncated; the iterations before the cut were read: {damage or 'its JSON does not end'}"
+        diagnostics.append(Diagnostic("error", message, str(path), pp_rank, code="input.truncated"))
     tables = [_actions(step, one, config) for step, one in iterations.items()]
     actions, lost = pl.concat([table for table, _ in tables]), sum(count for _, count in tables)
     if lost:
-        said = "actions without a start or an end that is a time are left out"
-        diagnostics.append(Diagnostic("error", said, str(path), pp_rank, count=lost))
+        message = "actions have no valid start or end and were dropped"
+        diagnostics.append(
+            Diagnostic("error", message, str(path), pp_rank, count=lost, code="actions.dropped")
+        )
     totals = {
         step: total for step, one in iterations.items() if (total := _number(one.get("total"))) is not None
     }
@@ -99,7 +101,7 @@ def read_dump(path: Path, pp_rank: int, config: Config) -> Dump:
 def _iterations(
     text: bytes, path: Path, pp_rank: int, diagnostics: list[Diagnostic]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the whole iterations by number; what is no JSON costs the iteration alone, and is told."""
+    """Yield the complete iterations with their numbers; an iteration with invalid JSON is dropped and reported."""
     body = text[text.find(b"{") + 1 :]
     found = find_elements(body)
     for start, stop in zip(found.starts.tolist(), found.stops.tolist(), strict=True):
@@ -107,16 +109,15 @@ def _iterations(
         try:
             one = msgspec.json.decode(NO_NUMBERS.sub(rb"\1null", body[start:stop]))
         except (msgspec.DecodeError, RecursionError) as reason:
-            diagnostics.append(
-                Diagnostic("error", f"an iteration cannot be read: {reason}", str(path), pp_rank)
-            )
+            message = f"an iteration cannot be read and was dropped: {reason}"
+            diagnostics.append(Diagnostic("error", message, str(path), pp_rank, code="iterations.dropped"))
             continue
         if key and isinstance(one, dict):
             yield int(key[1]), one
 
 
 def _actions(step: int, iteration: dict[str, Any], config: Config) -> tuple[pl.DataFrame, int]:
-    """Return the actions of one iteration, and how many have no start or no end."""
+    """Return the actions of one iteration, and the number of actions without a start or end."""
     parts, lost = [], 0
     for series, kind in SERIES.items():
         starts, ends = _list(iteration, f"{series}_start"), _list(iteration, f"{series}_end")
@@ -132,7 +133,7 @@ def _actions(step: int, iteration: dict[str, Any], config: Config) -> tuple[pl.D
         lost += most - whole.height
         parts.append(whole)
     actions = pl.concat(parts)
-    # A backward whose weight gradients are a action of their own was the other half.
+    # If the weight gradient of a micro-batch is a separate action, its backward is the input-gradient half.
     later = actions.filter(pl.col("kind") == "backward_weight").select(
         "chunk", "microbatch", is_half=pl.lit(value=True)
     )
@@ -147,9 +148,10 @@ def _actions(step: int, iteration: dict[str, Any], config: Config) -> tuple[pl.D
 def _numbers(
     iteration: dict[str, Any], series: str, count: int, config: Config
 ) -> Sequence[tuple[int | None, int | None]]:
-    """Return chunk and micro-batch of each action of a series: as the dump says, else in Megatron's order."""
+    """Return chunk and micro-batch of each action of a series: as stated by the dump, else in Megatron's order."""
     chunks, microbatches = _list(iteration, f"{series}_chunk"), _list(iteration, f"{series}_minibatch")
     if len(chunks) >= count and len(microbatches) >= count:
+        # Numbered from 1 if 0 never occurs and the number of micro-batches does.
         counts_from_1 = 0 not in microbatches and config.num_mbs in microbatches
         first = 1 if counts_from_1 else 0
         return [
@@ -168,7 +170,7 @@ def _numbers(
 def _interleaved(pp_size: int, vp_size: int, num_mbs: int, *, backward: bool) -> list[tuple[int, int]]:
     """Return chunk and micro-batch in the order of Megatron-core's interleaved schedule (schedules.py, 0.16).
 
-    Groups of as many micro-batches as there are ranks go through chunk after chunk; backwards begin with the last.
+    Groups of `pp_size` micro-batches run through one chunk after the other; backwards begin with the last chunk.
     """
     chunks = range(vp_size - 1, -1, -1) if backward else range(vp_size)
     return [

@@ -1,4 +1,4 @@
-"""Dumps of AMD Primus: pp_rank_N.json beside config.json, as `--dump_pp_data` writes them (dumps.py)."""
+"""Reader of AMD Primus dumps: pp_rank_N.json and config.json, as written by `--dump_pp_data`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import polars as pl
 
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.primus.dumps import Config, Dump, read_config, read_dump
+from stagescope.ingest.primus.errors import no_dumps, other_directory
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.model import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
-from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 DUMP_NAME = re.compile(r"pp_rank_(\d{1,6})\.json")
 NS_PER_MS = 1_000_000
-CLOCK = "begin of each rank's iterations"
+CLOCK = "start of each rank's iterations"
 CLOCK_ROW = {
     "clock": CLOCK,
     "offset_ns": 0,
-    "method": "none: every rank counts from when it began the iteration itself",
+    "method": "none: every rank counts from its own start of the iteration",
 }
 NO_SHARED_CLOCK = (
-    "the dumps have no clock that ranks share: all are drawn as if they began each iteration at the same moment,"
-    " and waits between ranks are off by as much as they did not"
+    "the ranks share no clock: all are shown as if they began each iteration at the same time, and times between ranks"
+    " are wrong by the difference of their actual starts"
 )
 DUMP_FIELDS = (b'"fwd_start"', b'"total"')
 CONFIG_FIELDS = (b'"pp_size"', b'"train_iters"', b'"dp_size"')
 
 
 def is_dump(_: Path, head: bytes) -> bool:
-    """Return whether a file is a rank's dump of Primus, or the config.json beside them."""
+    """Return whether a file is a dump of Primus, or the config.json next to one."""
     text = head.lstrip()
     is_object = text.startswith(b"{") and b'"traceEvents"' not in head
     return is_object and (
@@ -46,11 +46,11 @@ def is_dump(_: Path, head: bytes) -> bool:
 
 
 def read_dumps(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    """Return the Timeline of a directory's dumps: rank N of the timeline is pipeline rank N, of the first replica.
+    """Return the Timeline of a directory's dumps: rank N of the timeline is pipeline rank N of the first replica.
 
-    Every iteration is a step. All ranks are drawn as if they began it at the same moment, as Primus draws them: nothing
-    tells their offset, which differs from one iteration to the next. Raises InputError for dumps of several
-    directories, and for one without an iteration.
+    Every iteration is a step. All ranks are shown as if they began it at the same time, as in Primus's own figures: the
+    dumps do not record their offsets, which differ between iterations. Raises InputError for dumps of several
+    directories, and for a dump without an iteration.
     """
     files = _dump_files(paths)
     config, diagnostics = read_config(files[0].parent)
@@ -61,7 +61,7 @@ def read_dumps(paths: Sequence[Path], options: ReadOptions) -> Timeline:
         options.done(path)
     diagnostics += [row for dump in dumps for row in dump.diagnostics]
     if len(dumps) > 1:
-        diagnostics.append(Diagnostic("warning", NO_SHARED_CLOCK, count=len(dumps)))
+        diagnostics.append(Diagnostic("warning", NO_SHARED_CLOCK, count=len(dumps), code="clock.not_shared"))
     diagnostics += [*_memory(dumps), *_missing_iterations(dumps), *_missing_actions(dumps, config)]
     steps = _steps(dumps)
     return Timeline(
@@ -74,15 +74,15 @@ def read_dumps(paths: Sequence[Path], options: ReadOptions) -> Timeline:
 
 
 def _dump_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the dumps that are meant, those beside a config.json where it alone is given."""
+    """Return the given dumps, or those next to the config.json if only that is given."""
     dumps = [path for path in paths if path.name != "config.json"]
     if not dumps:
         dumps = [path for path in paths[0].parent.iterdir() if DUMP_NAME.fullmatch(path.name)]
     if not dumps:
-        raise InputError.damaged(paths[0], "no pp_rank_N.json stands beside it")
+        raise no_dumps(paths[0])
     for path in dumps:
         if path.parent != dumps[0].parent:
-            raise InputError.other_run(path, f"it is in another directory than {dumps[0]}")
+            raise other_directory(path, dumps[0])
     return sorted(dumps, key=lambda path: natural_key(path.name))
 
 
@@ -97,7 +97,7 @@ def _rank(dump: Dump, config: Config) -> dict[str, object]:
 
 
 def _steps(dumps: Sequence[Dump]) -> pl.DataFrame:
-    """Return the iterations one behind the other: step, rank, start_ns, end_ns; each as long as the longest rank's."""
+    """Return consecutive iterations (step, rank, start_ns, end_ns), each as long as its slowest rank."""
     lengths = {(step, dump.pp_rank): _length_ms(dump, step) for dump in dumps for step in _numbers(dump)}
     rows, start_ns = [], 0
     for step in sorted({step for step, _ in lengths}):
@@ -113,13 +113,13 @@ def _numbers(dump: Dump) -> list[int]:
 
 
 def _length_ms(dump: Dump, step: int) -> float:
-    """Return how long an iteration took, at least to the end of its last action."""
+    """Return the duration of an iteration, at least up to the end of its last action."""
     last = dump.actions.filter(pl.col("step") == step)["end_ms"].max()
     return max(dump.totals_ms.get(step, 0.0), last if isinstance(last, float) else 0.0)
 
 
 def _spans(dump: Dump, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the actions as spans; a forward and a backward that were one call (combined) are a pair."""
+    """Return the actions as spans; a forward and a backward with the same times (one combined call) are a pair."""
     origins = steps.group_by("step").agg(origin_ns=pl.min("start_ns"))
     times = {
         f"{side}_ns": pl.col("origin_ns") + (pl.col(f"{side}_ms") * NS_PER_MS).round().cast(pl.Int64)
@@ -138,12 +138,12 @@ def _spans(dump: Dump, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _memory(dumps: Sequence[Dump]) -> list[Diagnostic]:
-    told = [f"rank {dump.pp_rank} {dump.memory_gb:.1f} GB" for dump in dumps if dump.memory_gb is not None]
-    if not told:
+    peaks = [f"rank {dump.pp_rank} {dump.memory_gb:.1f} GB" for dump in dumps if dump.memory_gb is not None]
+    if not peaks:
         return []
-    more = f" and {len(told) - MOST_SHOWN} more" if len(told) > MOST_SHOWN else ""
-    text = f"most memory that torch reserved: {', '.join(told[:MOST_SHOWN])}{more}"
-    return [Diagnostic("info", text, count=len(told))]
+    more = f" and {len(peaks) - MOST_SHOWN} more" if len(peaks) > MOST_SHOWN else ""
+    text = f"peak memory reserved by torch: {', '.join(peaks[:MOST_SHOWN])}{more}"
+    return [Diagnostic("info", text, count=len(peaks), code="memory.reserved")]
 
 
 MOST_SHOWN = 16
@@ -156,12 +156,16 @@ def _missing_iterations(dumps: Sequence[Dump]) -> list[Diagnostic]:
         missing = sorted(every.difference(_numbers(dump)))
         if missing:
             text = f"iterations that other ranks have are missing: {compact_ranges(missing)}"
-            found.append(Diagnostic("error", text, str(dump.path), dump.pp_rank, count=len(missing)))
+            found.append(
+                Diagnostic(
+                    "error", text, str(dump.path), dump.pp_rank, count=len(missing), code="steps.missing"
+                )
+            )
     return found
 
 
 def _missing_actions(dumps: Sequence[Dump], config: Config) -> list[Diagnostic]:
-    """Return a warning per rank for forwards that there are fewer of than the run declared."""
+    """Return a warning per rank that has iterations with fewer forwards than the run declared."""
     if not config.num_mbs:
         return []
     declared = config.num_mbs * (config.vp_size or 1)
@@ -170,8 +174,12 @@ def _missing_actions(dumps: Sequence[Dump], config: Config) -> list[Diagnostic]:
         forwards = dump.actions.filter(pl.col("kind") == "forward").group_by("step").len()
         short = forwards.filter(pl.col("len") < declared)
         if short.height:
-            text = f"iterations with fewer forwards than the {declared} that config.json declares"
-            found.append(Diagnostic("warning", text, str(dump.path), dump.pp_rank, count=short.height))
+            text = f"iterations have fewer forwards than the {declared} that config.json declares"
+            found.append(
+                Diagnostic(
+                    "warning", text, str(dump.path), dump.pp_rank, count=short.height, code="actions.missing"
+                )
+            )
     return found
 
 

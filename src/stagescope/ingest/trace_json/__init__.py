@@ -1,1 +1,1 @@
-"""Chrome-format JSON as a stream of events, for every reader of such traces."""
+"""Streaming access to Chrome-format JSON, for every reader of such traces."""

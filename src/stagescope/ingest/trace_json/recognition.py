@@ -1,4 +1,4 @@
-"""Whose Chrome trace a file is, by its beginning."""
+"""Recognize the tool that wrote a Chrome trace from the beginning of the file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ EVENTS = (
 )
 PADDLE = b'"span_index"'
 OURS = b'{"traceEvents":[\n{"ph":"M","pid":'
-"""How an export of stagescope begins: it was made from a recording, which is what is to be read."""
+"""The beginning of stagescope's own exports. They are not read: the recording they were made from should be."""
 
 
 def is_chrome_trace(head: bytes) -> bool:
-    """Tell whether a file is a Chrome trace that neither Paddle nor stagescope has written."""
+    """Return whether a file is a Chrome trace that was written by neither Paddle nor stagescope."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if PADDLE in head or head.startswith(OURS):
         return False
@@ -23,7 +23,7 @@ def is_chrome_trace(head: bytes) -> bool:
 
 
 def is_torch_trace(head: bytes) -> bool:
-    """Tell whether a Chrome trace is one of torch.profiler: by its header, else by the fields of its events."""
+    """Return whether a Chrome trace was written by torch.profiler: by its header, else by the fields of its events."""
     if not is_chrome_trace(head):
         return False
     return all(mark in head for mark in HEADER) or any(mark in head for mark in EVENTS)

@@ -1,7 +1,7 @@
-"""Where the elements of a JSON array begin and end, found on bytes: for whatever a decoder refuses as a whole.
+"""Find the bounds of the elements of a JSON array in bytes, for arrays that a decoder rejects as a whole.
 
-Quotation marks and brackets are all that is looked at, whole columns at a time, so an element with a value that is no
-JSON (NaN, a number out of range, text that was never escaped) still has its bounds, and costs itself alone.
+Only quotation marks and brackets are examined, vectorized over the bytes. An element with an invalid value (NaN, a
+number out of range, unescaped text) therefore still has bounds, and only that element is lost.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ OPENING, CLOSING = b"{[", b"}]"
 
 
 class Elements(NamedTuple):
-    """Bounds of the whole elements of an array: first byte and the byte behind the last one, of each.
+    """Bounds of the complete elements of an array: `starts` and `stops` (exclusive) of each.
 
-    `end` is the byte behind the bracket that closes the array, None where it is not closed; `rest` the byte behind
-    the last whole element.
+    `end` is the position after the closing bracket of the array, None if it is not closed; `rest` is the position
+    after the last complete element.
     """
 
     starts: npt.NDArray[np.int64]
@@ -31,9 +31,9 @@ class Elements(NamedTuple):
 
 
 def find_elements(text: bytes) -> Elements:
-    """Return the objects and arrays that are elements of an array, of which `text` begins behind the opening bracket.
+    """Return the bounds of the objects and arrays in an array; `text` begins after its opening bracket.
 
-    Numbers and strings that are elements themselves are passed over.
+    Elements that are numbers or strings are ignored.
     """
     codes = np.frombuffer(text, np.uint8)
     brackets = np.flatnonzero(np.isin(codes, np.frombuffer(OPENING + CLOSING, np.uint8)))
@@ -51,7 +51,7 @@ def find_elements(text: bytes) -> Elements:
 
 
 def _real_quotes(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Return where strings begin and end: quotation marks behind an even number of backslashes."""
+    """Return where strings begin and end: quotation marks after an even number of backslashes."""
     quotes = np.flatnonzero(codes == QUOTE)
     escaped = (quotes > 0) & (codes[quotes - 1] == BACKSLASH)
     if not escaped.any():

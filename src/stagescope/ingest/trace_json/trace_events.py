@@ -1,9 +1,9 @@
-"""The events of a Chrome trace as a stream of lists: bounded memory, whatever the size of the file.
+"""Read the events of a Chrome trace as a stream of lists, in bounded memory.
 
 Source: the Trace Event Format document of the Chromium project, JSON object form (events in `traceEvents`) and array
-form. The list of events is cut where one event ends and the next begins, and each piece is decoded as a list of its
-own: a typed decode of a piece is several times as fast as a decode of the whole, and holds one piece in memory. A piece
-that is refused is taken apart event by event (structure.py), and what cannot be read is counted.
+form. The list of events is split between events, and each piece is decoded as a list: a typed decode of one piece at a
+time is several times faster than decoding the whole file, and holds only one piece in memory. If the decoder rejects a
+piece, its events are decoded one by one (structure.py), and unreadable ones are counted.
 """
 
 from __future__ import annotations
@@ -28,42 +28,43 @@ if TYPE_CHECKING:
 Event = TypeVar("Event")
 
 PIECE_BYTES = 1 << 17
-"""What is decoded at once, with what becomes of it, stays in the caches of a processor: larger ones are slower."""
+"""Size of a piece. It and its decoded events fit into the processor's caches; larger pieces are slower."""
 
 MOST_EVENT_BYTES = 64 << 20
-"""An event, or a header, that is larger than this is not read."""
+"""An event or a header larger than this is skipped."""
 
 MOST_TAIL_BYTES = 1 << 20
-"""What follows the events is read as far as this: a few facts, before tables that nobody here needs."""
+"""How much is read after the list of events: a few facts come first, then large tables that no reader needs."""
 
 FREE_BYTES = 256 << 20
 MOST_RATIO = 60
-"""A compressed file may unpack to so many times its size, beyond what is free: traces reach about 30."""
+"""Beyond FREE_BYTES, a compressed file may unpack to at most this multiple of its size. Real traces reach about 30."""
 
 MOST_UNPACKED_BYTES = 256 << 30
 
 NEAR_WINDOW, TAIL_WINDOW = 1 << 12, 1 << 16
 LIST_BEGINS = re.compile(rb'"traceEvents"\s*:\s*\[')
 SEPARATOR = re.compile(rb"\}\s*,\s*(?=\{)")
-"""What stands between two events. It may stand inside one, too; then the piece is refused, and taken apart."""
+"""The separator between two events. It may also occur inside an event; the decoder then rejects the piece, and its
+events are decoded one by one."""
 
 NO_NUMBERS = re.compile(rb"(?<=[:,\[])(\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
 BYTE = re.compile(r" \(byte \d+\)")
-"""Where in a piece a decoder stopped, which is nowhere in the file."""
+"""The decoder's position within a piece, removed from messages because it is not a position in the file."""
 
 REFUSALS = (msgspec.DecodeError, RecursionError)
 
 
 class UnpackedTooFarError(Exception):
-    """A compressed file holds more than any trace that was compressed."""
+    """A compressed file unpacks to more than any real trace would."""
 
 
 @dataclass
 class EventStream(Generic[Event]):
-    """The events of one file, as `Event`, and what could not be read of them.
+    """The events of one file, decoded as `Event`.
 
-    After `pieces()` is exhausted, `facts` has what stood before and behind the list of events, and `diagnostics()` says
-    what was lost.
+    After `pieces()` is exhausted, `facts` has the fields before and after the list of events, and `diagnostics()`
+    reports what could not be read.
     """
 
     path: Path
@@ -85,23 +86,24 @@ class EventStream(Generic[Event]):
                 yield from self._events(stream, rest)
             except UnpackedTooFarError:
                 self.is_cut = True
-                self.damage = f"it unpacks to more than {MOST_RATIO} times its size: not read any farther"
+                self.damage = f"it unpacks to more than {MOST_RATIO}x its size"
             self.damage = self.damage or stream.damage
 
     def diagnostics(self) -> list[Diagnostic]:
-        """Return an error for events that were lost, and one for a file that ends before its list of events does."""
+        """Return an error for dropped events, and one for a file that ends before its list of events does."""
         found = []
         if self.lost:
-            text = f"events cannot be read and are left out: {self.first_lost}"
-            found.append(Diagnostic("error", text, str(self.path), count=self.lost))
+            text = f"events cannot be read and were dropped: {self.first_lost}"
+            found.append(Diagnostic("error", text, str(self.path), count=self.lost, code="events.dropped"))
         if self.is_cut:
             reason = self.damage or "the list of events does not end"
-            text = f"the trace is cut off, and what stands before the cut is read: {reason}"
-            found.append(Diagnostic("error", text, str(self.path), location=f"byte {self._read_bytes}"))
+            text = f"the trace is truncated; everything before the cut was read: {reason}"
+            location = f"byte {self._read_bytes}"
+            found.append(Diagnostic("error", text, str(self.path), location=location, code="input.truncated"))
         return found
 
     def _next(self, stream: ByteStream) -> bytes:
-        """Return the next bytes; raises UnpackedTooFarError for a compressed file that has no end."""
+        """Return the next bytes; raises UnpackedTooFarError for a decompression bomb."""
         block = stream.read(PIECE_BYTES)
         self._read_bytes += len(block)
         if self._read_bytes > FREE_BYTES:
@@ -114,7 +116,7 @@ class EventStream(Generic[Event]):
         return block
 
     def _open_list(self, stream: ByteStream) -> bytes:
-        """Return what has been read behind the bracket that opens the list of events; note what stands before it."""
+        """Return the bytes read after the opening bracket of the list of events; record the fields before it."""
         buffer = self._next(stream).removeprefix(b"\xef\xbb\xbf").lstrip()
         if buffer.startswith(b"["):
             self._is_bare = True
@@ -123,7 +125,7 @@ class EventStream(Generic[Event]):
             block = self._next(stream)
             if not block or len(buffer) > MOST_EVENT_BYTES:
                 raise InputError.damaged(
-                    self.path, "no list of events (traceEvents) in it: it is no Chrome trace"
+                    self.path, "no list of events (traceEvents): it is not a Chrome trace"
                 )
             buffer += block
         self._note(buffer[: opened.start()].rstrip().rstrip(b",") + b"}")
@@ -154,12 +156,12 @@ class EventStream(Generic[Event]):
         yield events
         if ended:
             return self._read_tail(stream, buffer)
-        # The bracket at the end of a bare list may be left out.
+        # The format allows a bare list to omit its closing bracket.
         self.is_cut = not self._is_bare or bool(buffer.strip(b" \t\r\n,"))
         return None
 
     def _salvage(self, buffer: bytes) -> tuple[list[Event], bytes, bool]:
-        """Return the events that can be read, what is left behind them, and whether the list ended there."""
+        """Return the readable events, the bytes after them, and whether the list ended."""
         found = find_elements(buffer)
         if len(found.starts) == 0:
             return [], buffer[found.end or 0 :], found.end is not None
@@ -186,7 +188,7 @@ class EventStream(Generic[Event]):
         self.lost += 1
 
     def _resumed(self, buffer: bytes) -> bytes:
-        """Return the buffer from the next event on, where what it begins with is larger than any event."""
+        """Return the buffer, without the event at its beginning if that is larger than any event may be."""
         if len(buffer) > MOST_EVENT_BYTES:
             self._lose(f"one is larger than {MOST_EVENT_BYTES >> 20} MiB")
             self._is_lost, buffer = True, buffer[-TAIL_WINDOW:]
@@ -195,7 +197,7 @@ class EventStream(Generic[Event]):
         return buffer[-TAIL_WINDOW:] if self._is_lost else buffer
 
     def _read_tail(self, stream: ByteStream, rest: bytes) -> None:
-        """Note the facts that follow the events."""
+        """Record the fields after the list of events."""
         while len(rest) < MOST_TAIL_BYTES and (block := stream.read(MOST_TAIL_BYTES)):
             rest += block
         text = rest.strip().lstrip(b",")
@@ -204,7 +206,7 @@ class EventStream(Generic[Event]):
 
 
 def _last_end(buffer: bytes, new_bytes: int) -> tuple[int, int] | None:
-    """Return where the last event ends that another follows, and where that one begins."""
+    """Return the end of the second-to-last event in the buffer, and the start of the last one."""
     last = None
     for window in (NEAR_WINDOW, TAIL_WINDOW, new_bytes + TAIL_WINDOW):
         for last in SEPARATOR.finditer(buffer, max(0, len(buffer) - window)):  # noqa: B007 - the last one is wanted

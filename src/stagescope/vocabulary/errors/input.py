@@ -86,50 +86,6 @@ class InputError(StagescopeError):
         )
 
     @classmethod
-    def no_pipeline_in_traces(
-        cls, paths: Sequence[str | os.PathLike[str]], reasons: Sequence[str] = ()
-    ) -> Self:
-        """Return the error for torch.profiler traces without pipeline actions.
-
-        `reasons` state why none could be inferred either.
-        """
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        return cls(
-            f"no pipeline action in {paths[0]}{more}: nothing in it is called like PP:1F0 or Forward 0, "
-            + "; ".join(["and forwards and backwards cannot be inferred from its operators", *reasons]),
-            "put \"with torch.profiler.record_function(f'F{stage}.{microbatch}'):\" around each forward (B around each "
-            "backward) and profile with ProfilerActivity.CPU; or start the training with: "
-            "stagescope run --also kineto -- torchrun ... train.py",
-        )
-
-    @classmethod
-    def no_ranges(cls, path: str | os.PathLike[str], ranges: int, names: Sequence[str]) -> Self:
-        """Return the error for a report of Nsight Systems without an NVTX range of a pipeline action."""
-        shown = ", ".join(repr(name[:60]) for name in names)
-        found = (
-            f"none of its {ranges} NVTX ranges is called like one: {shown}"
-            if ranges
-            else "it has no NVTX range"
-        )
-        return cls(
-            f"no pipeline action in {path}: {found}",
-            "put \"with torch.cuda.nvtx.range(f'F{stage}.{microbatch}'):\" around each forward (B around each "
-            "backward) and record with nsys profile -t cuda,nvtx; or give their names with --pattern; or start "
-            "the training with: nsys profile -t cuda,nvtx stagescope run --also nvtx -- torchrun ... train.py",
-        )
-
-    @classmethod
-    def no_action_names(cls, path: str | os.PathLike[str], pattern: str | None, names: Sequence[str]) -> Self:
-        """Return the error for a trace in which no slice name matches the pattern."""
-        called = f"as --pattern {pattern!r} describes" if pattern else "in a way that is known here"
-        shown = ", ".join(repr(name[:60]) for name in names) or "none"
-        return cls(
-            f"{path}: no slice is called {called}; the most frequent names: {shown}",
-            "give the names of actions, such as --pattern '{kind}_{microbatch}' for forward_3 "
-            "(also {stage}, {chunk}, {step}, {rank}, {peer}, and * for anything)",
-        )
-
-    @classmethod
     def no_step(cls, step: int, present: Iterable[int]) -> Self:
         """Return the error for a requested step that was not recorded."""
         return cls(f"step {step} was not recorded; recorded: {compact_ranges(present)}")

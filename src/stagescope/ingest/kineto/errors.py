@@ -1,0 +1,28 @@
+"""Errors about traces of torch.profiler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+
+def no_pipeline(paths: Sequence[str | os.PathLike[str]], reasons: Sequence[str] = ()) -> InputError:
+    """Return the error for traces that name no action and from which none can be inferred, with the `reasons`."""
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return InputError(
+        f"no pipeline action in {paths[0]}{more}: it has no annotation such as PP:1F0 or Forward 0, "
+        + "; ".join(["and its operators show no forward and backward", *reasons]),
+        "put \"with torch.profiler.record_function(f'F{stage}.{microbatch}'):\" around each forward (B around each "
+        "backward) and profile with ProfilerActivity.CPU; or start the training with: "
+        "stagescope run --also kineto -- torchrun ... train.py",
+    )
+
+
+def no_pipeline_in_damaged(path: str | os.PathLike[str], damage: Sequence[str]) -> InputError:
+    """Return the error for traces without an action in their readable part, with the `damage` of one of them."""
+    return InputError.damaged(path, f"no pipeline action in its readable part: {'; '.join(damage)}")
