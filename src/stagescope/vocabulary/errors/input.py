@@ -9,7 +9,7 @@ from stagescope.vocabulary.errors.base import StagescopeError
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from typing_extensions import Self
 
