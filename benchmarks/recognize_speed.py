@@ -1,9 +1,9 @@
-"""How much CPU time it takes to recognize the order of a large run.
+"""CPU time of recognizing the schedule of a large run.
 
     python benchmarks/recognize_speed.py
 
-The limit is for 64 ranks with 256 micro-batches; `relative` is the time to build the same order once. A shuffled
-order is there because nothing fits it, so that every comparison is made in full.
+The limit applies to 64 ranks with 256 micro-batches; `relative` is a multiple of the time to build the same order once.
+A shuffled order is included because it fits no schedule, so every comparison is complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
         print(f"{name:20}{actions:9}{seconds:13.2f}{LIMIT_SECONDS:7}{relative:10.1f}")
     mixed = order("1f1b", **SIZES)
     for actions in mixed.values():
-        random.Random(1).shuffle(actions)  # noqa: S311  # a repeatable order, no secret
+        random.Random(1).shuffle(actions)  # noqa: S311  # a repeatable order, not a secret
     seconds = median_cpu_seconds(ROUNDS, recognize, mixed)
     print(f"{'1f1b, shuffled':20}{sum(map(len, mixed.values())):9}{seconds:13.2f}{LIMIT_SECONDS:7}")
 

@@ -1,9 +1,9 @@
-"""How much CPU time the order of a large schedule takes.
+"""CPU time of building and validating large orders.
 
     python benchmarks/schedule_order_speed.py
 
-The limit is for interleaved 1F1B on 64 ranks with 512 micro-batches and 4 chunks; the others are there to
-compare. Figures are the median of several runs.
+The limit applies to interleaved 1F1B on 64 ranks with 512 micro-batches and 4 chunks; the others are for comparison.
+Times are the median of several runs.
 """
 
 from __future__ import annotations

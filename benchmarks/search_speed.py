@@ -1,8 +1,8 @@
-"""How much CPU time it takes to try every schedule, and to find the best cut of a model.
+"""CPU time of simulating every schedule, and of finding the best split of a model into stages.
 
     python benchmarks/search_speed.py
 
-The limit for a search of all schedules on 16 ranks with 64 micro-batches is 10 CPU seconds. The table shows the
+The limit for a search of all schedules on 16 ranks with 64 micro-batches is 10 CPU seconds. Times are the
 median of several runs.
 """
 
@@ -29,7 +29,7 @@ LAYERS_NS = [1_000_000 + 7_919 * (layer % 13) for layer in range(256)]
 
 
 def main() -> None:
-    """Print one row per piece of work."""
+    """Print one row per case."""
     chunks = Scope(chunks=(1, 2, 4, 8))
     print(f"{'':42}{'CPU s':>8}{'limit':>8}")
     rows: list[tuple[str, Callable[[], object], float | None]] = [
@@ -40,7 +40,7 @@ def main() -> None:
             SEARCH_LIMIT,
         ),
         (
-            "the same with 1, 2, 4, 8 chunks",
+            "all schedules, 16 x 64, 1, 2, 4, 8 chunks",
             lambda: find_fastest(COSTS, ranks=16, microbatches=64, scope=chunks),
             None,
         ),

@@ -1,9 +1,9 @@
-"""How much CPU time the theory takes for a large run.
+"""CPU time of the simulation of a large run, and of the results derived from it.
 
     python benchmarks/simulate_speed.py
 
 The order is interleaved 1F1B on 64 ranks with 512 micro-batches and 4 chunks, 262,144 actions; the limit for
-its simulation is 2 CPU seconds. The table shows the median of several runs.
+its simulation is 2 CPU seconds. Times are the median of several runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUEUEING = Costs(
 
 
 def main() -> None:
-    """Print one row per piece of work."""
+    """Print one row per function."""
     actions = order("interleaved", ranks=64, microbatches=512, chunks=4)
     step = simulate(actions, COSTS)
     print(f"{sum(map(len, actions.values())):,} actions")

@@ -10,7 +10,7 @@ GOLDEN = DATA / "golden"
 
 
 def golden_cases(name):
-    """Return one pytest-ready (ranks, micro-batches, order as words) per case of a golden file."""
+    """Return (ranks, micro-batches, order as words) for each case of a golden file."""
     cases = json.loads((GOLDEN / f"{name}.json").read_text())["cases"]
     return [
         (case["pp"], case["n_mb"], {int(r): words for r, words in case["orders"].items()}) for case in cases

@@ -1,8 +1,8 @@
-"""Random timelines for properties: wild ones, whose times obey nothing, and lawful ones, simulated with random costs.
+"""Random timelines for property tests: arbitrary ones, and valid ones simulated with random costs.
 
-A wild timeline has what the real world adds: actions that overlap or have no length, actions of no known stage, a
-action recorded twice, ranks without any action, effects before their causes, compute that is no pipeline action,
-transfers of which one end is lost.
+An arbitrary timeline contains the faults of real recordings: actions that overlap, have no duration or an unknown
+stage, repeated actions, ranks without actions, effects before their causes, compute other than pipeline actions, and
+transfers with only one end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEP_NS = 60
 
 
 def timeline_of(rows: list[dict[str, Any]], ranks: int) -> Timeline:
-    """Return the Timeline that has these spans and so many ranks."""
+    """Return the Timeline with these spans and this number of ranks."""
     spans = pl.DataFrame(rows, schema_overrides={"microbatch": pl.Int32, "stage": pl.Int32})
     bare = empty_timeline()
     table = conform(pl.DataFrame({"rank": range(ranks)}), RANKS)
@@ -33,8 +33,8 @@ def timeline_of(rows: list[dict[str, Any]], ranks: int) -> Timeline:
 
 
 @st.composite
-def wild_timelines(draw: st.DrawFn) -> Timeline:
-    """Return a timeline of up to 4 ranks and 3 steps whose times obey no dependency."""
+def arbitrary_timelines(draw: st.DrawFn) -> Timeline:
+    """Return a timeline of up to 4 ranks and 3 steps with arbitrary times."""
     ranks = draw(st.integers(1, 4))
     moments = st.tuples(st.integers(0, STEP_NS), st.integers(0, 15))
 
@@ -64,8 +64,8 @@ def wild_timelines(draw: st.DrawFn) -> Timeline:
 
 
 @st.composite
-def lawful_timelines(draw: st.DrawFn) -> Timeline:
-    """Return one step of a simulated pipeline: random costs per stage, and a hop of any length, 0 included."""
+def simulated_timelines(draw: st.DrawFn) -> Timeline:
+    """Return one step of a simulated pipeline with random costs per stage and a random hop, possibly 0."""
     stages, microbatches = draw(st.integers(1, 4)), draw(st.integers(1, 5))
     cost = st.lists(st.integers(1, 30), min_size=stages, max_size=stages).map(tuple)
     costs = Costs(forward=draw(cost), backward=draw(cost), hop=draw(st.integers(0, 9)))

@@ -1,4 +1,4 @@
-"""stagescope simulate."""
+"""Tests of stagescope simulate."""
 
 import json
 import re
@@ -217,7 +217,7 @@ def test_usage_errors_exit_with_2(call, capsys):
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         ("simulate two-f-one-b", "unknown schedule 'two-f-one-b'"),
         ("simulate zb-h1 --option lag=1", "zb-h1 has no option lag"),
@@ -225,9 +225,9 @@ def test_usage_errors_exit_with_2(call, capsys):
         ("simulate --compare 1f1b,nothing", "unknown schedule 'nothing'"),
     ],
 )
-def test_input_errors_exit_with_1(call, said, capsys):
+def test_input_errors_exit_with_1(call, message, capsys):
     assert main([*call.split(), *SIZES]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 ACTIONS = (

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from random_pipelines import wild_timelines
+from random_pipelines import arbitrary_timelines
 from stagescope.model import SPANS
 from stagescope.model import messages as messages_module
 from stagescope.model.messages import MESSAGE_KEY, match_messages
@@ -74,8 +74,8 @@ def test_messages_are_those_of_a_plain_join(spans):
 
 
 @settings(deadline=None, max_examples=50)
-@given(wild_timelines())
-def test_messages_of_wild_timelines_are_those_of_a_plain_join(timeline):
+@given(arbitrary_timelines())
+def test_messages_of_arbitrary_timelines_are_those_of_a_plain_join(timeline):
     assert_same(match_messages(timeline.spans), joined(timeline.spans))
 
 

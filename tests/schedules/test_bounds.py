@@ -12,7 +12,7 @@ from stagescope.vocabulary.errors import ScheduleError
 
 ALWAYS_TIGHT = ("gpipe", "1f1b", "eager-1f1b", "1f1b-overlap", "interleaved", "interleaved-overlap", "looped-bfs",
                 "zb-h1", "zb-2p", "interleaved-zb", "zb-v")  # fmt: skip
-GAPS = {  # at unit costs, by (ranks, micro-batches)
+DIFFERENCES = {  # at unit costs, by (ranks, micro-batches)
     "dualpipe": {(8, 16): 3, (8, 24): 3},
     "dualpipev": {(4, 8): 3, (4, 12): 3},
     "v-half": {(8, 16): 10},
@@ -86,9 +86,9 @@ def test_is_tight_at_unit_costs(name, ranks, microbatches):
     assert lower_bound(planned).makespan_ns == simulate(planned).makespan_ns
 
 
-@pytest.mark.parametrize("name", [name for name in GAPS if name in NAMES])
+@pytest.mark.parametrize("name", [name for name in DIFFERENCES if name in NAMES])
 def test_is_below_the_makespan_by_known_amounts_at_unit_costs(name):
-    for (ranks, microbatches), gap in GAPS[name].items():
+    for (ranks, microbatches), gap in DIFFERENCES[name].items():
         planned = order(name, ranks=ranks, microbatches=microbatches)
         assert simulate(planned).makespan_ns - lower_bound(planned).makespan_ns == gap
 
@@ -136,5 +136,5 @@ def test_no_permutation_of_actions_beats_the_bound(data):
     try:
         step = simulate(forwards_first, Costs(forward=[3, 1, 2], backward=[4, 2, 7], hop=1))
     except ScheduleError:
-        return  # this order deadlocks, which no bound forbids
+        return  # this order deadlocks, and the bound does not apply
     assert step.makespan_ns >= bound.makespan_ns

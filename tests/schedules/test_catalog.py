@@ -20,7 +20,7 @@ examples = settings(max_examples=25, deadline=None)
 
 
 def valid_shape(schedule, ranks, microbatches, more_chunks):
-    """Return the shape of these sizes, brought to what the schedule needs."""
+    """Return a valid shape near these sizes, None if there is none."""
     chunks = schedule.chunks if schedule.least_chunks is None else schedule.least_chunks + more_chunks
     if schedule.placement == "bidirectional":
         ranks = 2 * ((ranks + 1) // 2)
@@ -73,7 +73,7 @@ def test_orders_are_complete_deadlock_free_and_placed_as_stated(schedule, **draw
 
 
 def stated_peak(schedule, shape, rank):
-    """Evaluate the formula that the catalog states: ``2 (p - r)`` is a product."""
+    """Return the peak by the formula in the catalog, in which ``2 (p - r)`` is a product."""
     formula = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", schedule.peak_memory.partition(", or ")[0])
     p, m = shape.ranks, shape.microbatches
     letters = {"p": p, "m": m, "v": shape.chunks, "r": rank, "N": equal_group_size(p, m)}
@@ -93,7 +93,7 @@ def test_no_rank_keeps_more_than_the_stated_peak(schedule, **drawn):
 
 
 def test_in_flight_counts_from_forward_to_end_of_backward():
-    """What the peaks above are made of, by hand for one rank of 1F1B."""
+    """The peaks above, counted by hand for one rank of 1F1B."""
     kinds = [action.kind for action in order("1f1b", ranks=4, microbatches=8)[1]]
     levels = accumulate(1 if kind == "F" else -1 for kind in kinds)
     assert max(levels) == stated_peak(find_schedule("1f1b"), Shape(ranks=4, microbatches=8), rank=1) == 3

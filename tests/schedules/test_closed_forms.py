@@ -48,7 +48,7 @@ CHUNKS = {
 
 
 def orders_of(form, rank_counts, microbatch_counts):
-    """Yield (ranks, microbatches, chunks, order) of every size that the schedule can have."""
+    """Yield (ranks, microbatches, chunks, order) of every valid size."""
     for ranks, microbatches, chunks in product(
         rank_counts, microbatch_counts, CHUNKS.get(form.schedule, (None,))
     ):
@@ -62,7 +62,7 @@ def orders_of(form, rank_counts, microbatch_counts):
 
 
 def simulated(form, built, costs):
-    """Return what the simulator says about the quantity of a form, per rank."""
+    """Return the quantity of a form by simulation, per rank."""
     if form.quantity == PEAK:
         return peak_in_flight(built)
     if form.quantity == LARGEST_PEAK:

@@ -1,4 +1,4 @@
-"""The examples in the texts of the package are true; tests/test_docs.py holds the page to the catalog."""
+"""The examples in docstrings run; tests/test_docs.py compares the document with the catalog."""
 
 import doctest
 

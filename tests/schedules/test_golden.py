@@ -1,4 +1,4 @@
-"""Orders of reference implementations, as they were recorded there, against ours."""
+"""Comparison with recorded orders of reference implementations."""
 
 import json
 
@@ -30,7 +30,7 @@ SCHEDULES = {
     "zb_h2": ("zb-h2", {}),
 }
 DEFECTIVE = "torch_1f1b"
-"""A list of torch's visualizer that numbers the last rank's forwards from 1."""
+"""A list of the visualizer of torch that numbers the forwards of the last rank from 1."""
 
 
 def load(name):

@@ -19,7 +19,7 @@ def test_a_full_backward_frees_the_activation_of_its_forward():
     step = simulate(rank_of("F0.0 F0.1 B0.0 F0.2 B0.1 B0.2"), Costs(forward=10, backward=20))
     assert in_flight(step) == {
         0: [Level(0, 1), Level(10, 2), Level(70, 1), Level(90, 0)]
-    }  # at 40 a backward ends and a forward starts: nothing changes
+    }  # at 40 a backward ends and a forward starts, so the level does not change
 
 
 def test_a_split_backward_keeps_its_part_until_the_weight_gradient():

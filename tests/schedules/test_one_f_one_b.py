@@ -6,7 +6,7 @@ SIZES = [(ranks, microbatches) for ranks in (1, 2, 4, 7) for microbatches in (1,
 
 
 def ahead(actions):
-    """Return how many forwards stand before the first backward, a pair's own forward not counted."""
+    """Return the number of forwards before the first backward, without the forward of a pair."""
     return next(place for place, action in enumerate(actions) if "B" in str(action))
 
 

@@ -1,4 +1,4 @@
-"""Slots are drawn as one line per rank: F f I i are F0 F1 I1 I0, W and w their weight gradients, . is free."""
+"""Slots are drawn with one line per rank: F f I i are F0 F1 I1 I0, W and w their weight gradients, . is free."""
 
 from stagescope.schedules.orders.lane import Lane
 from stagescope.schedules.orders.reorder import (
@@ -18,7 +18,7 @@ def passes_of(line):
 
 
 def drawn(passes, letters=LETTERS):
-    """Return one rank's slots as a line."""
+    """Return the slots of a rank as a line."""
     slots = {slot: letter for letter, times in zip(letters, passes, strict=True) for slot in times}
     return "".join(slots.get(slot, ".") for slot in range(max(slots) + 1))
 

@@ -48,7 +48,7 @@ def small(name):
 
 
 def slow_but_plain(planned, costs):
-    """Return (start, end) per action by relaxing every rule until nothing moves: the definition, once more.
+    """Return (start, end) per action by applying every rule until nothing changes: the definition, written directly.
 
     `costs` are per kind and one hop; a pair costs the sum of its planned.
     """
@@ -135,11 +135,11 @@ def test_a_blocking_sender_waits_for_its_message_to_arrive():
 
 def test_transfers_have_producer_sender_and_receiver():
     step = simulate(drawn("F0.0 B0.0\nF1.0 I1.0 W1.0"), Costs(hop=5))
-    told = [
+    transfers = [
         (str(each.producer), each.sender, each.receiver, each.start_ns, each.end_ns)
         for each in step.transfers()
     ]
-    assert told == [("F0.0", 0, 1, 1, 6), ("I1.0", 1, 0, 8, 13)]
+    assert transfers == [("F0.0", 0, 1, 1, 6), ("I1.0", 1, 0, 8, 13)]
 
 
 def test_costs_may_differ_by_micro_batch():
@@ -257,7 +257,7 @@ def test_messages_never_shorten_a_step(name):
 
 
 def in_nanoseconds(value):
-    """Return a figure of three decimals as whole numbers."""
+    """Return a number with three decimals as an integer in thousandths."""
     return round(value * 1000)
 
 

@@ -4,12 +4,12 @@ from stagescope.schedules import order
 
 
 def unsplit(actions):
-    """Return the kinds and micro-batches as they would be without the split."""
+    """Return the kinds and micro-batches without the split of backwards."""
     return [("B" if part.kind == "I" else part.kind, *part[1:3]) for part in actions if part.kind != "W"]
 
 
 def lag(actions):
-    """Return how many other I stand between the first I and its W."""
+    """Return the number of other I between the first I and its W."""
     kinds = [part.kind for part in actions]
     return kinds[: kinds.index("W")].count("I") - 1
 

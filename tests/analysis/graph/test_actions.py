@@ -3,7 +3,7 @@ from hypothesis import given, settings
 
 from drawing import timeline_from_text
 from gapped_runs import run
-from random_pipelines import one_f_one_b, timeline_of, wild_timelines
+from random_pipelines import arbitrary_timelines, one_f_one_b, timeline_of
 from stagescope.analysis.graph.actions import ACTIONS, NEEDS, PARTNERS, find_actions
 from stagescope.model import empty_timeline
 from stagescope.vocabulary.kinds import label
@@ -151,8 +151,8 @@ def test_an_effect_before_its_cause_is_said_unless_the_clocks_may_be_that_far_of
 
 
 @settings(deadline=None, max_examples=40)
-@given(wild_timelines())
-def test_wild_timelines_give_actions_that_hold_together(timeline):
+@given(arbitrary_timelines())
+def test_arbitrary_timelines_give_actions_that_hold_together(timeline):
     actions = find_actions(timeline)
     table, found = actions.table, actions.needs
     assert table["action"].to_list() == list(range(table.height))

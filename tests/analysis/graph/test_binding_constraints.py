@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
-from random_pipelines import lawful_timelines, wild_timelines
+from random_pipelines import arbitrary_timelines, simulated_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.vocabulary.kinds import label
 from waiting import added, constraints_of, message
@@ -40,7 +40,7 @@ def test_a_message_that_was_noticed_late_does_not():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.one_of(wild_timelines(), lawful_timelines()))
+@given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_no_action_starts_before_what_bound_it_allows(timeline):
     binding_constraints = constraints_of(find_actions(timeline))
     count = len(binding_constraints.bound)
@@ -51,7 +51,7 @@ def test_no_action_starts_before_what_bound_it_allows(timeline):
 
 
 @settings(max_examples=40, deadline=None)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_a_simulated_action_starts_when_nothing_binds_it_any_more(timeline):
     binding_constraints = constraints_of(find_actions(timeline))
     assert (

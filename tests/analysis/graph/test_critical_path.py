@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from drawing import timeline_from_text
 from golden_orders import golden_cases
-from random_pipelines import lawful_timelines, wild_timelines
+from random_pipelines import arbitrary_timelines, simulated_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.critical_path import CRITICAL_PATH
 from stagescope.ingest.simulation import timeline_of_simulation
@@ -151,7 +151,7 @@ def test_a_timeline_without_actions_has_no_path():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.one_of(wild_timelines(), lawful_timelines()))
+@given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_the_parts_reach_without_a_break_from_the_first_start_to_the_last_end(timeline):
     table, path = find_actions(timeline).table, path_of(timeline)
     assert dict(path.schema) == dict(CRITICAL_PATH.schema)
@@ -189,13 +189,13 @@ def test_orders_of_reference_implementations_have_paths_of_actions_and_transfers
 
 
 @settings(max_examples=25, deadline=None)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_a_simulated_path_holds_actions_and_transfers_only(timeline):
     assert set(path_of(timeline)["part"].cast(pl.String)) <= {"compute", "transfer"}
 
 
 @settings(max_examples=25, deadline=None)
-@given(wild_timelines(), st.integers(2, 1_000))
+@given(arbitrary_timelines(), st.integers(2, 1_000))
 def test_scaling_time_keeps_every_path(timeline, factor):
     times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
     scaled = path_of(timeline.with_spans(timeline.spans.with_columns(times * factor)))

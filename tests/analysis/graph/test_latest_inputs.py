@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 
 from drawing import timeline_from_text
-from random_pipelines import wild_timelines
+from random_pipelines import arbitrary_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.latest_inputs import NEVER_NS, NO_ACTION, find_latest_inputs
 from waiting import added, message
@@ -47,7 +47,7 @@ def test_an_input_that_must_have_been_and_was_not_recorded_is_lost():
 
 
 @settings(max_examples=40, deadline=None)
-@given(wild_timelines())
+@given(arbitrary_timelines())
 def test_no_other_input_was_there_later(timeline):
     actions = find_actions(timeline)
     latest = find_latest_inputs(actions)

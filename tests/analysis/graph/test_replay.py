@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drawing import timeline_from_text
 from gapped_runs import run
-from random_pipelines import lawful_timelines, one_f_one_b, timeline_of, wild_timelines
+from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines, timeline_of
 from stagescope import schedules
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.replay import plan_replay, ready_times, replay
@@ -43,7 +43,7 @@ def test_a_simulated_step_is_replayed_to_the_nanosecond(name):
 
 
 @settings(deadline=None, max_examples=25)
-@given(lawful_timelines(), st.integers(0, 2**32))
+@given(simulated_timelines(), st.integers(0, 2**32))
 def test_changed_costs_are_replayed_as_they_are_simulated(timeline, seed):
     actions = find_actions(timeline)
     table = actions.table
@@ -126,8 +126,8 @@ def test_a_circle_in_actions_that_are_not_sorted_by_time_is_cut_as_well():
 
 
 @settings(deadline=None, max_examples=60)
-@given(wild_timelines())
-def test_wild_timelines_are_replayed_in_an_order_that_keeps_every_rank(timeline):
+@given(arbitrary_timelines())
+def test_arbitrary_timelines_are_replayed_in_an_order_that_keeps_every_rank(timeline):
     actions = find_actions(timeline)
     plan = plan_replay(actions)
     assert sorted(plan.order.tolist()) == list(range(actions.table.height))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
-from random_pipelines import lawful_timelines, one_f_one_b, wild_timelines
+from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.slack import SLACK, measure_slack
 from stagescope.ingest.simulation import timeline_of_simulation
@@ -75,7 +75,7 @@ def test_a_timeline_without_actions_has_no_slack():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.one_of(wild_timelines(), lawful_timelines()))
+@given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_slack_is_never_negative_and_nothing_on_the_path(timeline):
     found = slack_of(timeline)
     assert (found["slack_ns"] >= 0).all()
@@ -112,7 +112,7 @@ def test_a_action_that_takes_longer_by_its_slack_moves_no_end_and_by_one_more_it
 
 
 @settings(max_examples=15, deadline=None)
-@given(wild_timelines(), st.integers(-(2**40), 2**60))
+@given(arbitrary_timelines(), st.integers(-(2**40), 2**60))
 def test_shifting_all_clocks_changes_no_slack(timeline, shift_ns):
     times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
     moved = slack_of(timeline.with_spans(timeline.spans.with_columns(times + shift_ns)))

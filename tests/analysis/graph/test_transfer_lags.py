@@ -3,7 +3,7 @@ from hypothesis import given, settings
 
 from drawing import timeline_from_text
 from gapped_runs import run
-from random_pipelines import lawful_timelines, one_f_one_b, timeline_of
+from random_pipelines import one_f_one_b, simulated_timelines, timeline_of
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.transfer_lags import find_transfer_lags
 from stagescope.analysis.idle.ledger import build_ledger
@@ -19,7 +19,7 @@ def lags(actions):
 
 
 @settings(deadline=None, max_examples=25)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_a_hop_that_takes_the_same_everywhere_is_recovered(timeline):
     actions = find_actions(timeline)
     received = timeline.spans.filter(pl.col("kind").is_in(("recv_forward", "recv_backward")))

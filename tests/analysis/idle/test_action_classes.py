@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from drawing import timeline_from_text
 from gapped_runs import example_timeline, run, run_rows
-from random_pipelines import lawful_timelines, one_f_one_b, timeline_of
+from random_pipelines import one_f_one_b, simulated_timelines, timeline_of
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.action_classes import find_action_classes
 from stagescope.model import empty_timeline
@@ -33,7 +33,7 @@ def test_a_class_is_a_rank_a_stage_and_a_kind_in_one_step():
 
 
 @settings(deadline=None, max_examples=25)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_means_keep_the_work_of_every_rank_and_means_over_stages_that_of_the_step(timeline):
     actions, duration_ns, classes = classes_of(timeline)
     rank = actions.table["rank"].to_numpy()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
-from random_pipelines import lawful_timelines, wild_timelines
+from random_pipelines import arbitrary_timelines, simulated_timelines
 from stagescope.analysis.idle.intervals import IDLE_INTERVALS
 from stagescope.model import empty_timeline
 from waiting import added, bubbles_of, idle_of, message
@@ -124,7 +124,7 @@ def test_a_timeline_without_actions_has_no_gaps():
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.one_of(wild_timelines(), lawful_timelines()))
+@given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_pieces_add_up_to_the_idle_time_of_every_step_and_rank(timeline):
     intervals, bubbles = idle_of(timeline), bubbles_of(timeline)
     assert dict(intervals.schema) == dict(IDLE_INTERVALS.schema)
@@ -135,7 +135,7 @@ def test_pieces_add_up_to_the_idle_time_of_every_step_and_rank(timeline):
 
 
 @settings(max_examples=30, deadline=None)
-@given(wild_timelines())
+@given(arbitrary_timelines())
 def test_pieces_of_a_gap_follow_each_other_in_order(timeline):
     intervals = idle_of(timeline)
     assert intervals.equals(intervals.sort(IDLE_INTERVALS.order))
@@ -145,7 +145,7 @@ def test_pieces_of_a_gap_follow_each_other_in_order(timeline):
 
 
 @settings(max_examples=30, deadline=None)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_a_simulated_pipeline_waits_for_compute_and_transfers_only(timeline):
     # The simulator starts every action at once: nothing is left for the host.
     intervals = idle_of(timeline)
@@ -159,7 +159,7 @@ def test_a_simulated_pipeline_waits_for_compute_and_transfers_only(timeline):
 
 
 @settings(max_examples=20, deadline=None)
-@given(wild_timelines(), st.integers(-(2**40), 2**60))
+@given(arbitrary_timelines(), st.integers(-(2**40), 2**60))
 def test_shifting_all_clocks_shifts_the_gaps(timeline, shift_ns):
     times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
     moved = idle_of(timeline.with_spans(timeline.spans.with_columns(times + shift_ns)))

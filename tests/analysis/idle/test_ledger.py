@@ -4,7 +4,7 @@ from hypothesis import given, settings
 
 from drawing import timeline_from_text
 from gapped_runs import EXAMPLE, UNIT_NS, example_timeline, run
-from random_pipelines import lawful_timelines, one_f_one_b, wild_timelines
+from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.ledger import IDLE_LEDGER, LEDGER, build_ledger
 from stagescope.model import empty_timeline
@@ -39,7 +39,7 @@ def test_the_busy_time_of_the_worked_example_comes_out_rank_by_rank():
 
 
 @settings(deadline=None, max_examples=25)
-@given(lawful_timelines() | wild_timelines())
+@given(simulated_timelines() | arbitrary_timelines())
 def test_parts_sum_to_the_window_and_to_the_idle_time_to_the_nanosecond(timeline):
     ledger = ledger_of(timeline)
     steps, ranks = ledger.steps, ledger.ranks
@@ -57,7 +57,7 @@ def test_parts_sum_to_the_window_and_to_the_idle_time_to_the_nanosecond(timeline
 
 
 @settings(deadline=None, max_examples=25)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_the_mean_over_the_ranks_is_the_idle_ledger_of_the_step(timeline):
     ledger = ledger_of(timeline)
     means = ledger.ranks.group_by("pipeline", "step").agg(pl.mean(CAUSE_COLUMNS)).row(0, named=True)
@@ -69,7 +69,7 @@ def test_the_mean_over_the_ranks_is_the_idle_ledger_of_the_step(timeline):
 
 
 @settings(deadline=None, max_examples=25)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_nothing_is_unexplained_in_a_run_that_obeys_the_rules(timeline):
     assert ledger_of(timeline).steps["unattributed_ns"].to_list() == [0]
 
@@ -131,7 +131,7 @@ def test_a_single_long_action_is_jitter():
 
 
 @settings(deadline=None, max_examples=25)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_a_shift_of_all_clocks_changes_nothing(timeline):
     moved = timeline.with_spans(
         timeline.spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") + 10**15)
@@ -140,7 +140,7 @@ def test_a_shift_of_all_clocks_changes_nothing(timeline):
 
 
 @settings(deadline=None, max_examples=25)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_twice_as_long_is_twice_as_much(timeline):
     doubled = timeline.with_spans(
         timeline.spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") * 2)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
-from random_pipelines import lawful_timelines, wild_timelines
+from random_pipelines import arbitrary_timelines, simulated_timelines
 from stagescope.analysis.idle.overlap import OVERLAP
 from stagescope.model import empty_timeline
 from waiting import added, bubbles_of, message, overlap_of
@@ -66,7 +66,7 @@ def test_a_timeline_without_actions_has_no_overlap():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.one_of(wild_timelines(), lawful_timelines()))
+@given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_hidden_and_exposed_make_up_the_communication(timeline):
     found, bubbles = overlap_of(timeline), bubbles_of(timeline)
     assert dict(found.schema) == dict(OVERLAP.schema)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from drawing import timeline_from_text
-from random_pipelines import wild_timelines
+from random_pipelines import arbitrary_timelines
 from stagescope.analysis.idle.phases import STEP_PHASES
 from stagescope.model import empty_timeline
 from waiting import bubbles_of, phases_of
@@ -81,7 +81,7 @@ def test_a_timeline_without_actions_has_no_phases_of():
 
 
 @settings(max_examples=25, deadline=None)
-@given(wild_timelines())
+@given(arbitrary_timelines())
 def test_phases_add_up_to_the_window_its_busy_and_its_idle_time(timeline):
     bubbles, found = bubbles_of(timeline), phases_of(timeline)
     assert dict(found.schema) == dict(STEP_PHASES.schema)
@@ -95,7 +95,7 @@ def test_phases_add_up_to_the_window_its_busy_and_its_idle_time(timeline):
 
 
 @settings(max_examples=20, deadline=None)
-@given(wild_timelines())
+@given(arbitrary_timelines())
 def test_shifting_all_clocks_shifts_the_phases_and_changes_no_length(timeline):
     moved = timeline.with_spans(timeline.spans.with_columns(pl.col("start_ns", "end_ns") + 10**17))
     lengths = ["step", "rank", "phase", "duration_ns", "busy_ns", "idle_ns"]

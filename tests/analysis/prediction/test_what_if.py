@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from drawing import timeline_from_text
 from explained_runs import schedule_run
 from gapped_runs import example_timeline, run
-from random_pipelines import lawful_timelines, one_f_one_b, wild_timelines
+from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule, Slower
 from stagescope.analysis.prediction.mean_costs import HALVED
@@ -26,7 +26,7 @@ def predict(timeline, *changes, steps=None):
 
 
 @settings(deadline=None, max_examples=40)
-@given(lawful_timelines() | wild_timelines())
+@given(simulated_timelines() | arbitrary_timelines())
 def test_no_change_changes_nothing(timeline):
     row = predict(timeline, Slower(factor=1.0))
     assert row["predicted_step_ns"] == pytest.approx(row["measured_step_ns"])
@@ -173,7 +173,7 @@ def test_a_schedule_that_cannot_be_is_an_error():
 
 
 @settings(deadline=None, max_examples=20)
-@given(lawful_timelines())
+@given(simulated_timelines())
 def test_a_shift_of_all_clocks_changes_no_prediction(timeline):
     moved = timeline.with_spans(
         timeline.spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") + 10**15)

@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given, settings
 
 from drawing import timeline_from_text
-from random_pipelines import timeline_of, wild_timelines
+from random_pipelines import arbitrary_timelines, timeline_of
 from stagescope.analysis.statistics.stage_costs import (
     STAGE_COSTS,
     STAGE_WORK,
@@ -120,7 +120,7 @@ def test_a_timeline_without_actions_has_no_costs():
 
 
 @settings(max_examples=20, deadline=None)
-@given(wild_timelines())
+@given(arbitrary_timelines())
 def test_counts_and_sums_of_ranks_make_up_those_of_the_stage(timeline):
     costs = measure_stage_costs(timeline.spans)
     key = ["stage", "chunk", "kind", "is_pair"]
@@ -133,7 +133,7 @@ def test_counts_and_sums_of_ranks_make_up_those_of_the_stage(timeline):
 
 
 @settings(max_examples=20, deadline=None)
-@given(wild_timelines())
+@given(arbitrary_timelines())
 def test_scaling_time_scales_costs_and_keeps_ratios(timeline):
     slower = timeline.spans.with_columns(pl.col("start_ns", "end_ns") * 1_000)
     before, after = measure_stage_work(timeline.spans), measure_stage_work(slower)

@@ -15,7 +15,7 @@ SORTS = st.lists(st.sampled_from("FB"), max_size=9).map("".join)
 
 
 class Times(NamedTuple):
-    """Clues of one rank that does its actions one after the other, each of its usual length."""
+    """Times of a rank that runs its actions one after the other, each with its usual duration."""
 
     starts_ns: list[int]
     ends_ns: list[int]
@@ -33,7 +33,7 @@ def marks(word):
 
 
 def rows(action):
-    """Return the mark of an action, as a rank shows it that numbers its forwards alone."""
+    """Return the mark of an action on a rank that numbers only its forwards."""
     return Mark(action.kind, action.stage, action.microbatch)
 
 
@@ -156,7 +156,7 @@ def test_edits_are_minimal(seen, order):
 def test_matches_only_what_all_minimal_alignments_share(seen, order):
     @cache
     def ways(i, j):
-        """Return the fewest edits from here on and every set of places that has as few."""
+        """Return the fewest edits from here on, and every set of places with as few."""
         if i == len(seen):
             return len(order) - j, {()}
         found = [(1 + ways(i + 1, j)[0], {(None, *rest) for rest in ways(i + 1, j)[1]})]

@@ -1,4 +1,4 @@
-"""What recognition is made of: actions as numbers, places of ranks, candidates, traits of searches, sentences."""
+"""The parts of recognition: encoding, positions of ranks, candidates, traits of searches, faults."""
 
 import doctest
 from importlib import import_module
@@ -54,7 +54,7 @@ def test_longest_increasing_equals_brute_force(places):
     [
         ("F0.0 F0.1 B0.0 B0.1", "F0.0 F0.1 B0.0 B0.1", 0),
         ("F0.0 F0.1 B0.0 B0.1", "F0.0 F0.1 I0.0 W0.0 I0.1 W0.1", 0),
-        ("F0.0 F0.1 B0.1", "F0.0 B0.0 F0.1 B0.1", 0),  # a action that was not measured moves nothing
+        ("F0.0 F0.1 B0.1", "F0.0 B0.0 F0.1 B0.1", 0),  # an action that was not measured does not count
         ("F0.1 F0.0 B0.0 B0.1", "F0.0 F0.1 B0.0 B0.1", 1),
         ("F0.0 F0.1 B0.0 B0.1 B0.2", "F0.0 F0.1 B0.0 B0.1", 2),  # B is I and W
         ("F0.0 F0.1+B0.0 B0.1", "F0.0 F0.1 B0.0 B0.1", 1),

@@ -239,7 +239,7 @@ def test_a_random_valid_order_is_unknown(name):
 
 
 def run_at_random(orders, chance):
-    """Return an order of the same actions in which none waits for itself."""
+    """Return a random order of the same actions without deadlock."""
     rows = {rank: [action for each in actions for action in each.parts] for rank, actions in orders.items()}
     stages = 1 + max(action.stage for row in rows.values() for action in row)
     done, run = set(), {rank: [] for rank in rows}

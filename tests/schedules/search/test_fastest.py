@@ -126,14 +126,14 @@ def test_accepts_costs_per_stage_and_sizes_in_bytes() -> None:
 
 
 def test_reports_progress_from_first_to_last_trial() -> None:
-    told: list[tuple[int, int, str]] = []
+    reports: list[tuple[int, int, str]] = []
     find_fastest(
         COSTS,
         ranks=2,
         microbatches=2,
-        scope=Scope(names=("gpipe", "1f1b"), on_progress=lambda *all_: told.append(all_)),
+        scope=Scope(names=("gpipe", "1f1b"), on_progress=lambda *all_: reports.append(all_)),
     )
-    assert told == [(0, 2, "gpipe"), (1, 2, "1f1b"), (2, 2, "")]
+    assert reports == [(0, 2, "gpipe"), (1, 2, "1f1b"), (2, 2, "")]
 
 
 def test_rejects_an_unknown_name() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stagescope.ingest.ascend.plan import Plan, PlannedMark
-    from stagescope.schedules.recognition.matching import Clues
+    from stagescope.schedules.recognition.matching import TimeEvidence
 
 MAX_EDIT_FRACTION = 0.2
 """Maximum share of a step's marks that may be missing or surplus; above it the marks do not follow the schedule."""
@@ -123,7 +123,7 @@ def expected(sequence: MarkSequence, rows: dict[int, tuple[PlannedMark, ...]]) -
 
 
 def place(
-    sequence: MarkSequence, rows: dict[int, tuple[PlannedMark, ...]], clues: Clues | None = None
+    sequence: MarkSequence, rows: dict[int, tuple[PlannedMark, ...]], clues: TimeEvidence | None = None
 ) -> Match | None:
     """Return the plan entry of every mark of a group, counted on across passes; None where too few marks match."""
     planned = expected(sequence, rows)

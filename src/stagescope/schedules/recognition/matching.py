@@ -46,7 +46,7 @@ class Mark(NamedTuple):
         )
 
 
-class Clues(Protocol):
+class TimeEvidence(Protocol):
     """Evidence from times about a match, in nanoseconds."""
 
     @property
@@ -77,7 +77,7 @@ class Match(NamedTuple):
 
 
 def match(
-    seen: Sequence[Mark], expected: Sequence[Mark], *, most_edits: int, clues: Clues | None = None
+    seen: Sequence[Mark], expected: Sequence[Mark], *, most_edits: int, clues: TimeEvidence | None = None
 ) -> Match | None:
     """Return the planned action of each observed one, None if that takes more than `most_edits` edits.
 
@@ -97,7 +97,7 @@ def match(
     return None if paths is None else _decide(paths, clues)
 
 
-def _decide(paths: EditPaths, clues: Clues | None) -> Match:
+def _decide(paths: EditPaths, clues: TimeEvidence | None) -> Match:
     """Return the match, decided separately between the actions that are the same on every path."""
     observed, planned = paths.sizes
     pairs = [paths.pairs(i) for i in range(observed)]
@@ -138,7 +138,7 @@ class _Stretch:
     def __init__(self, start: Pair, end: Pair, pairs: list[Pair]) -> None:
         self.start, self.end, self.pairs = start, end, pairs
 
-    def decide(self, paths: EditPaths, clues: Clues | None) -> tuple[list[Pair], set[int]]:
+    def decide(self, paths: EditPaths, clues: TimeEvidence | None) -> tuple[list[Pair], set[int]]:
         """Return the best pairs, and the observed actions for which a match, or that they are extra, is certain.
 
         For each observed action, the best total time of every possible match is compared with the second best. This is
@@ -167,7 +167,7 @@ class _Stretch:
         }
         return best, sure
 
-    def _edges(self, paths: EditPaths, clues: Clues | None) -> dict[Pair, list[_Edge]]:
+    def _edges(self, paths: EditPaths, clues: TimeEvidence | None) -> dict[Pair, list[_Edge]]:
         """Return the edges that lead to each pair, in the order of `pairs` with the end last."""
         into: dict[Pair, list[_Edge]] = {}
         reached = [self.start]
