@@ -98,7 +98,7 @@ def test_details_equal_the_row_of_the_table(shown, run, table):
         shown.click(action)
         row = table.row(action, named=True)
         source = run.spans.row(row["source_row"], named=True)
-        facts = shown.facts("Selected block")
+        facts = shown.facts("Selected span")
         assert facts["kind"].startswith(kind)
         for name, column in [
             ("rank", "rank"),

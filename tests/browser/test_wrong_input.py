@@ -160,7 +160,7 @@ def test_one_rank_and_one_span_fill_the_picture(open_page, make_page):
     shown = open_page(make_page("one", timeline_from_text("F0")))
     assert shown.page.locator(".row-label").count() == 1
     shown.click(0)
-    assert shown.facts("Selected block")["duration"] == "1.000 µs (1,000 ns)"
+    assert shown.facts("Selected span")["duration"] == "1.000 µs (1,000 ns)"
     for key in ("w", "s", "ArrowRight", "ArrowLeft", "ArrowDown", "]", "f", "0"):
         shown.press(key)
 
@@ -171,7 +171,7 @@ def test_spans_without_length_are_seen_and_can_be_hit(open_page, make_page):
     )
     shown = open_page(make_page("points", run))
     shown.click(0)
-    assert shown.facts("Selected block")["duration"] == "0 ns (0 ns)"
+    assert shown.facts("Selected span")["duration"] == "0 ns (0 ns)"
     assert "spans end before they start" in shown.page.locator(".diagnostics").inner_text()
 
 
@@ -193,7 +193,7 @@ def test_times_beyond_two_to_the_53_ns_are_shown_and_said_to_be_rounded(open_pag
     late = 2**53 + HOUR_NS
     run = spans_of((0, "forward", 0, 1000), (0, "backward", late, late + 2000), stage=0, microbatch=0)
     shown = open_page(make_page("late", run))
-    assert "shown rounded" in shown.page.locator(".diagnostics").inner_text()
+    assert "are rounded" in shown.page.locator(".diagnostics").inner_text()
     shown.page.evaluate("() => window.stagescopeViewer.select(1, true)")
     shown.page.wait_for_function(f"() => {shown.js_selected()} === 1")
     assert shown.of("selection.selected.value.duration") == 2000
@@ -203,7 +203,7 @@ def test_times_since_1970_are_exact(open_page, make_page):
     origin_ns = 1_763_600_000_123_456_789
     shown = open_page(make_page("epoch", timeline_from_text("F0 . B0", origin_ns=origin_ns)))
     shown.click(1)
-    assert shown.facts("Selected block")["start on the clock"] == f"{origin_ns + 2000} ns"
+    assert shown.facts("Selected span")["start on the clock"] == f"{origin_ns + 2000} ns"
 
 
 def test_hours_between_steps_do_not_hide_the_steps(open_page, make_page):

@@ -4,11 +4,15 @@ import polars as pl
 
 from column_blobs import read_blob
 from drawing import timeline_from_text
+from stagescope.analysis import build_explained_report
 from stagescope.exporters.layers import AnalysisLayers
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
+from stagescope.viewer import links
+from stagescope.viewer.analysis_data import report_extras
+from stagescope.viewer.links import ACTION_PHASES
 from stagescope.viewer.run_data import shown_ranks, stage_heat, viewer_data
 from synthetic import Shape, pipeline_timeline
 
@@ -41,14 +45,35 @@ def test_the_bubble_of_a_step_is_that_of_the_report():
     )
 
 
-def test_messages_name_the_spans_at_both_ends():
+def test_links_connect_actions_of_one_microbatch_and_step():
     data = viewer_data(RUN)
     spans, _ = read_blob(data.tables["spans"])
-    messages, _ = read_blob(data.tables["messages"])
-    assert len(messages["send"]) == 2 * 2 * 4 * 2
-    for send, recv in zip(messages["send"], messages["recv"], strict=True):
-        assert spans["microbatch"][send] == spans["microbatch"][recv]
-        assert (spans["peer"][send], spans["peer"][recv]) == (spans["row"][recv], spans["row"][send])
+    pairs, _ = read_blob(data.tables["links"])
+    stages = len(set(spans["stage"]) - {None})
+    actions = sum(kind in ACTION_PHASES for kind in spans["kind"])
+    assert len(pairs["to"]) == actions - actions // (
+        2 * stages
+    )  # all but the forwards of stage 0 need another action
+    for giver, taker in zip(pairs["from"], pairs["to"], strict=True):
+        assert all(spans[name][giver] == spans[name][taker] for name in ("step", "microbatch"))
+
+
+def test_links_are_omitted_with_a_diagnostic_where_ranks_cannot_be_distinguished(monkeypatch):
+    monkeypatch.setattr(links, "MOST_SURPLUS_PAIRS", -(10**6))
+    data = viewer_data(RUN)
+    assert "links" not in data.tables
+    assert {one["code"] for one in data.meta["diagnostics"]} >= {"viewer.links_omitted"}
+
+
+def test_slack_is_that_of_the_report():
+    report = build_explained_report(RUN)
+    data = viewer_data(RUN, report_extras(report))
+    slack, _ = read_blob(data.tables["slack"])
+    expected = report.slack.filter(pl.col("slack_ns") > 0).height
+    assert sum(value > 0 for value in slack["slack_ns"]) == expected > 0
+    on_path = set(read_blob(data.tables["critical_path"])[0]["span"])
+    by_span = dict(zip(slack["span"], slack["slack_ns"], strict=True))
+    assert {by_span[span] for span in on_path} == {0}
 
 
 def test_heat_adds_up_to_the_work_of_the_run():
@@ -56,7 +81,7 @@ def test_heat_adds_up_to_the_work_of_the_run():
     assert heat.rows() == [(0, 0, 6000, 0, 2000, 4), (0, 1, 6000, 0, 2000, 4)]
 
 
-def test_what_is_wrong_with_the_data_comes_first_and_what_is_drawn_otherwise_is_counted():
+def test_errors_come_first_and_display_problems_are_counted():
     spans = DRAWN.spans.with_columns(
         end_ns=pl.when(pl.col("microbatch") == 1).then(pl.col("start_ns") - 1).otherwise("end_ns")
     )
@@ -64,12 +89,11 @@ def test_what_is_wrong_with_the_data_comes_first_and_what_is_drawn_otherwise_is_
     timeline = replace(DRAWN, spans=spans.with_columns(start_ns=late)).with_diagnostics(
         [Diagnostic("error", "lost")]
     )
-    said = [
-        (row["severity"], row["message"], row["count"]) for row in viewer_data(timeline).meta["diagnostics"]
-    ]
-    assert said[0] == ("error", "lost", 1)
-    assert ("warning", "spans end before they start; drawn as points", 4) in said
-    assert any("shown rounded" in message for _, message, _ in said)
+    rows = viewer_data(timeline).meta["diagnostics"]
+    assert (rows[0]["severity"], rows[0]["message"]) == ("error", "lost")
+    counts = {row["code"]: (row["severity"], row["count"]) for row in rows}
+    assert counts["viewer.spans_reversed"] == ("warning", 4)
+    assert counts["viewer.times_rounded"] == ("warning", 1)
 
 
 def test_a_rank_without_a_span_has_a_row():
@@ -93,12 +117,12 @@ def test_what_analysis_found_is_told_in_rows_and_ids_of_the_viewer():
         },
         schema_overrides={"rank": pl.Int32, "text": pl.String},
     )
-    path = pl.DataFrame({"row": [row], "slack_ns": [0]})
+    path = pl.DataFrame({"row": [row]})
     extras = AnalysisLayers(
         idle=idle, critical_path=path, ideal=DRAWN.spans, objects={"ledger": {"parts": []}}
     )
     data = viewer_data(DRAWN, extras)
-    assert data.meta["sections"] == ["heat", "idle", "critical_path", "ideal", "ledger"]
+    assert data.meta["sections"] == ["heat", "links", "idle", "critical_path", "ideal", "ledger"]
     spans, _ = read_blob(data.tables["spans"])
     (span,) = read_blob(data.tables["critical_path"])[0]["span"]
     assert (spans["row"][span], spans["start"][span]) == (1, DRAWN.spans["start_ns"][row])

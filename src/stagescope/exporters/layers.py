@@ -13,14 +13,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnalysisLayers:
-    """What analysis gives to the viewer, each part optional.
+    """Results of the analysis for a picture or a page, each optional.
 
-    `idle` has rank, step, start_ns, end_ns, cause, waits_for (row of the spans table, null) and text; `critical_path`
-    row (of the spans table) and slack_ns, in order of time; `ideal` is a spans table, the schedule as it would run
-    without the run's troubles, on the run's clock. `objects` are JSON by name: verdict, ledger, comparison.
+    `idle` has rank, step, start_ns, end_ns, waiting_for, waits_for (row of the spans table, null) and text.
+    `critical_path` has row (of the spans table), in order of time; `slack` has row and slack_ns of every action.
+    `ideal` is a spans table: the schedule without transfers, stragglers and unequal stages, on the run's clock.
+    `bubbles` is what `step_bubbles` returns for the measured pipelines. `objects` are JSON by name: verdict, ledger,
+    comparison.
     """
 
     idle: pl.DataFrame | None = None
     critical_path: pl.DataFrame | None = None
+    slack: pl.DataFrame | None = None
+    bubbles: pl.DataFrame | None = None
     ideal: pl.DataFrame | None = None
     objects: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What analysis found, as the viewer takes it: verdict, idle time by cause, critical path, ideal schedule, ledger."""
+"""The results of a report as the viewer and pictures show them: verdict, ledger, idle intervals, paths, ideal."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ WAITS_OF_CAUSE: dict[str, tuple[str, ...]] = {
     "exposed_communication_ns": ("transfer",),
     "unattributed_ns": ("launch", "other_work", "unknown"),
 }
-"""Parts of the ledger whose time stands in idle intervals of their own, which the picture can single out."""
+"""Parts of the ledger that consist of idle intervals with these waits, so that the picture can show them alone."""
 
 
 def gather_extras(timeline: Timeline) -> AnalysisLayers:
-    """Return what analysis says of a timeline, for the viewer; nothing where there are no spans.
+    """Return the layers of a timeline, which is analyzed for them; empty without spans.
 
-    Pipelines whose machines are not on one clock have neither idle time nor a path, and the verdict says so. A
-    simulated step is its own ideal, so that there is none to lay under it. The ledger is summed over all pipelines
-    and over the steps in the totals of the report.
+    A caller that has a report uses `report_extras`, so that nothing is analyzed twice.
     """
     if timeline.spans.is_empty():
         return AnalysisLayers()
@@ -47,35 +45,43 @@ def gather_extras(timeline: Timeline) -> AnalysisLayers:
 
 
 def report_extras(report: Report) -> AnalysisLayers:
-    """Return what a report states, for the viewer, without analyzing anything twice."""
+    """Return the layers of a report for the viewer; the report computes each of its results once.
+
+    Pipelines whose machines are not on one clock have neither idle intervals nor a critical path; the verdict states
+    it. A simulated step is its own ideal and gets no other. The ledger is summed over all pipelines and over the
+    steps in the report's totals.
+    """
     verdict = {"verdict": _verdict(report)}
+    bubbles = report.intermediates.windows.bubbles
     actions = report.intermediates.actions
     if report.explanation is None or actions.table.is_empty():
-        return AnalysisLayers(objects=verdict)
+        return AnalysisLayers(bubbles=bubbles, objects=verdict)
     is_theory = is_simulated(report.intermediates.timeline)
     return AnalysisLayers(
         idle=_idle(report.idle),
         critical_path=_path(report.critical_path),
+        slack=report.slack.select("row", "slack_ns"),
+        bubbles=bubbles,
         ideal=None if is_theory else _ideal_spans(actions, report.explanation.ideal),
         objects={**verdict, "ledger": _ledger(report.explanation.ledger.steps)},
     )
 
 
 def gather_compared_extras(timeline: Timeline, comparison: Comparison) -> AnalysisLayers:
-    """Return what `gather_extras` does, and in words what changed since the run that `timeline` is compared with."""
+    """Return the layers of a timeline, and the sentences of its comparison with an earlier run."""
     extras = gather_extras(timeline)
-    said = {
+    stated = {
         "sentences": comparison_sentences(comparison),
         "diagnostics": [asdict(diagnostic) for diagnostic in comparison.diagnostics],
     }
-    return replace(extras, objects={**extras.objects, "comparison": said})
+    return replace(extras, objects={**extras.objects, "comparison": stated})
 
 
 def gather_layers(timeline: Timeline, step: int | None = None) -> AnalysisLayers:
-    """Return the idle time by cause and the critical path of one step, for a picture of it (None: the typical one).
+    """Return the idle intervals and the critical path of one step, for a picture of it (None: the typical step).
 
-    They are those of the step alone, as the bubble that the picture states. A simulated step has none: it is as
-    theory draws it.
+    The step is analyzed alone, like the bubble that the picture states. A simulated step gets no layers: it is drawn
+    like the figures of the papers.
     """
     step = typical_step(timeline) if step is None else step
     if step is None or is_simulated(timeline):
@@ -92,27 +98,25 @@ def gather_layers(timeline: Timeline, step: int | None = None) -> AnalysisLayers
 
 
 def _verdict(report: Report) -> dict[str, Any]:
-    said = report.verdict
-    return (
-        {}
-        if said is None
-        else {"why": said.why, "improvement": said.improvement, "findings": list(said.findings)}
-    )
+    verdict = report.verdict
+    if verdict is None:
+        return {}
+    return {"why": verdict.why, "improvement": verdict.improvement, "findings": list(verdict.findings)}
 
 
 def _row(row: pl.Expr, rows: pl.Series | None) -> pl.Expr:
-    """Return rows of the analyzed timeline as rows of the one that is shown; None: the same."""
+    """Return rows of the analyzed timeline as rows of the shown one; None: both are the same."""
     return row if rows is None else pl.lit(rows).gather(row)
 
 
 def _path(critical_path: pl.DataFrame, rows: pl.Series | None = None) -> pl.DataFrame:
     """Return the actions of the critical paths as rows of the timeline."""
     on_path = critical_path.filter(pl.col("part") == "compute")
-    return on_path.select(_row(pl.col("row"), rows).alias("row"), pl.lit(0, pl.Int64).alias("slack_ns"))
+    return on_path.select(_row(pl.col("row"), rows).alias("row"))
 
 
 def _idle(idle: pl.DataFrame, rows: pl.Series | None = None) -> pl.DataFrame:
-    """Return the pieces of all idle intervals; one after a rank's last action is no wait and stays blank."""
+    """Return all idle intervals except those after a rank's last action, which wait for nothing."""
     return idle.filter(pl.col("waiting_for").cast(pl.String) != "nothing").select(
         "rank",
         "step",
@@ -125,7 +129,7 @@ def _idle(idle: pl.DataFrame, rows: pl.Series | None = None) -> pl.DataFrame:
 
 
 def _ideal_spans(actions: Actions, ideal: Ideal) -> pl.DataFrame | None:
-    """Return the ideal's actions as spans, None where the schedule is not known."""
+    """Return the actions of the ideal schedule as spans; None if the schedule is unknown."""
     laid = ideal.actions.filter(pl.col("ideal_start_ns").is_not_null())
     if laid.is_empty():
         return None

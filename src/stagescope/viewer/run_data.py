@@ -1,6 +1,6 @@
-"""All that the viewer shows of a run, as it reads it: docs/viewer-format.md describes each part.
+"""The data of a run as the viewer reads them; docs/viewer-format.md describes every part.
 
-What analysis found comes as `AnalysisLayers`, plain tables and JSON: export knows no analysis.
+Results of the analysis come as `AnalysisLayers`; nothing is analyzed here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from stagescope.exporters.layers import AnalysisLayers
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.clock_groups import clock_groups
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
-from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_in_cost_units
 from stagescope.viewer.columns import encode_columns
 from stagescope.viewer.idle_data import encode_idle, encode_idle_beside, viewer_idle
+from stagescope.viewer.links import TooManyPairsError, find_pairs
 from stagescope.viewer.span_data import encode_spans, viewer_spans
 from stagescope.vocabulary.causes import WAIT_LABELS
 from stagescope.vocabulary.counts import counted
@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
 META_FORMAT = 1
 EXACT_NS = 2**53
-"""Up to here every whole number is a double."""
+"""Up to this value every integer is exact as a double, the only number type of JavaScript."""
+
+LINKS_OMITTED = (
+    "dependency links are omitted: the recorded layout does not tell which ranks run the same action; record or "
+    "pass --tp, --cp and --dp"
+)
+
+MOST_SLACK_ROWS = 2_000_000
+"""Actions whose slack is sent to the page; more take longer to load than the picture itself."""
 
 WAITS = [
     {"name": name, "label": label, **WAIT_SWATCHES[name]._asdict()} for name, label in WAIT_LABELS.items()
@@ -53,15 +61,15 @@ class ViewerData:
 
 
 def viewer_data(timeline: Timeline, extras: AnalysisLayers | None = None) -> ViewerData:
-    """Return what the viewer shows of a timeline, with what analysis found where `extras` has it."""
+    """Return the data of a page: meta, spans, and the sections that the timeline and `extras` have."""
     spans = viewer_spans(timeline.spans, shown_ranks(timeline))
-    beside = beside_spans(timeline, spans, extras, in_page=True)
+    rest = data_without_spans(timeline, spans, extras, in_page=True)
     blob = encode_spans(spans, _least(spans["start"]))
-    return replace(beside, tables={"spans": blob, **beside.tables})
+    return replace(rest, tables={"spans": blob, **rest.tables})
 
 
 def viewer_spans_alone(timeline: Timeline) -> ViewerData:
-    """Return the meta and the spans of a timeline, without sections: what a run beside another is drawn from."""
+    """Return the meta and the spans of a timeline without sections, for the second run of a comparison."""
     ranks = shown_ranks(timeline)
     spans = viewer_spans(timeline.spans, ranks)
     bubbles = step_bubbles(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
@@ -69,26 +77,51 @@ def viewer_spans_alone(timeline: Timeline) -> ViewerData:
     return ViewerData(viewer_meta(timeline, bubbles, ranks), {"spans": blob}, {})
 
 
-def beside_spans(
+def data_without_spans(
     timeline: Timeline, spans: pl.DataFrame, extras: AnalysisLayers | None = None, *, in_page: bool = False
 ) -> ViewerData:
-    """Return all of viewer_data but the table `spans`; `spans` are those of the timeline as `viewer_spans` has them.
+    """Return everything in `viewer_data` except the table `spans`; `spans` is what `viewer_spans` returns.
 
-    `in_page` says that whoever reads it holds all spans: idle may then be told by the spans that they follow.
+    `in_page` means that the reader holds all spans: starts of idle intervals may then refer to spans, and the links
+    of all actions are included. The local server answers requests for links from its files instead.
     """
     extras = extras or AnalysisLayers()
     ranks = shown_ranks(timeline)
-    base_ns = _least(spans["start"])
-    bubbles = step_bubbles(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
-    tables = dict(_sections(timeline, spans, bubbles))
-    tables |= dict(_extra_sections(extras, spans, ranks, base_ns, in_page=in_page))
-    meta = viewer_meta(timeline, bubbles, ranks)
+    bubbles = extras.bubbles
+    if bubbles is None:
+        bubbles = step_bubbles(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
+    omitted = list(_omitted(extras))
+    tables = {}
+    heat = stage_heat(timeline.spans, bubbles)
+    if heat.height:
+        tables["heat"] = encode_columns(heat)
+    if in_page:
+        try:
+            tables |= _links_section(timeline, spans, ranks)
+        except TooManyPairsError:
+            omitted.append(Diagnostic("info", LINKS_OMITTED, code="viewer.links_omitted"))
+    tables |= dict(_extra_sections(extras, spans, ranks, _least(spans["start"]), in_page=in_page))
+    meta = viewer_meta(timeline.with_diagnostics(omitted), bubbles, ranks)
     meta["sections"] = [*tables, *extras.objects]
     return ViewerData(meta, tables, dict(extras.objects))
 
 
+def _omitted(extras: AnalysisLayers) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for every section that is too large to be shown."""
+    if extras.slack is not None and extras.slack.height > MOST_SLACK_ROWS:
+        message = f"the slack of {extras.slack.height:,} actions is too large for the page and omitted"
+        yield Diagnostic("info", message, code="viewer.slack_omitted")
+
+
+def _links_section(timeline: Timeline, spans: pl.DataFrame, ranks: list[int]) -> dict[str, bytes]:
+    """Return the section `links`, empty without links."""
+    coordinates = pl.DataFrame(_ranks(timeline, ranks)).with_row_index("row")
+    pairs = find_pairs(spans.with_row_index("id"), coordinates)
+    return {"links": encode_columns(pairs, chained={"from": None, "to": None})} if pairs.height else {}
+
+
 def shown_ranks(timeline: Timeline) -> list[int]:
-    """Return every rank with a span or a row of its own, in order: the rows of the picture."""
+    """Return all ranks with a span or an entry in the table `ranks`, in order: the rows of the picture."""
     return sorted({*timeline.ranks["rank"], *timeline.spans["rank"].unique()})
 
 
@@ -152,7 +185,7 @@ def _ranks(timeline: Timeline, ranks: list[int]) -> dict[str, Any]:
 
 
 def _steps(spans: pl.DataFrame, bubbles: pl.DataFrame, base_ns: int) -> list[dict[str, Any]]:
-    """Return when each step began and ended, over all its spans that computed, and its bubble."""
+    """Return start and end of each step (of its spans on the compute lane, if any) and its bubble."""
     of_step = spans.filter(pl.col("step").is_not_null())
     on_device = of_step.filter(pl.col("lane") == "compute")
     fractions = bubbles.group_by("step").agg(
@@ -174,44 +207,41 @@ def _steps(spans: pl.DataFrame, bubbles: pl.DataFrame, base_ns: int) -> list[dic
 
 
 def _diagnostics(timeline: Timeline, end: int) -> pl.DataFrame:
-    """Return what was wrong with the run, errors first, and what is wrong with how it is shown."""
+    """Return the diagnostics of the run and those of its display, errors first."""
     rows: list[Diagnostic] = []
     reversed_count = timeline.spans.filter(pl.col("end_ns") < pl.col("start_ns")).height
     if reversed_count:
         rows.append(
-            Diagnostic("warning", "spans end before they start; drawn as points", count=reversed_count)
+            Diagnostic(
+                "warning",
+                "spans end before they start; drawn without length",
+                count=reversed_count,
+                code="viewer.spans_reversed",
+            )
         )
     if end > EXACT_NS:
-        message = f"the run seems to last {end / 86_400e9:.0f} days; times this far apart are shown rounded"
-        rows.append(Diagnostic("warning", message))
+        message = (
+            f"the run lasts {end / 86_400e9:.0f} days: times more than 104 days after its start are rounded"
+        )
+        rows.append(Diagnostic("warning", message, code="viewer.times_rounded"))
     groups = clock_groups(timeline)
     if len(groups) > 1:
         names = "; ".join(group.name for group in groups)
         rows.append(
-            Diagnostic("warning", f"not on one clock, so nothing can be compared between them: {names}")
+            Diagnostic(
+                "warning",
+                f"not on one clock, so their times cannot be compared: {names}",
+                code="clock.unaligned",
+            )
         )
     every = pl.concat([timeline.diagnostics, diagnostics_table(rows)])
     return every.sort("severity", maintain_order=True)  # an Enum sorts as declared, errors first
 
 
-def _sections(timeline: Timeline, spans: pl.DataFrame, bubbles: pl.DataFrame) -> Iterator[tuple[str, bytes]]:
-    """Yield the tables that follow from the spans alone."""
-    heat = stage_heat(timeline.spans, bubbles)
-    if heat.height:
-        yield "heat", encode_columns(heat)
-    messages = match_messages(timeline.spans)
-    if messages.height:
-        ids = spans.select(pl.col("source_row"), pl.int_range(pl.len()).alias("id"))
-        ends = messages.select("send_row", "recv_row")
-        ends = ends.join(ids.rename({"source_row": "send_row", "id": "send"}), on="send_row")
-        ends = ends.join(ids.rename({"source_row": "recv_row", "id": "recv"}), on="recv_row")
-        yield "messages", encode_columns(ends.select("send", "recv").sort("send"))
-
-
 def stage_heat(spans: pl.DataFrame, bubbles: pl.DataFrame) -> pl.DataFrame:
-    """Return per step and stage: action_ns, action_count, wait_ns (host blocked on its transfers) and idle_ns.
+    """Return step, stage, action_ns, wait_ns (host blocked on transfers), idle_ns and action_count, sorted.
 
-    `idle_ns` is that of the ranks that hold the stage; a rank with several stages counts for each of them.
+    `idle_ns` sums the ranks that hold the stage; a rank with several stages counts for each of them.
     """
     known = spans.filter(pl.col("step").is_not_null() & pl.col("stage").is_not_null())
     is_action = pl.col("kind").is_in(ACTION_KINDS)
@@ -236,7 +266,7 @@ def stage_heat(spans: pl.DataFrame, bubbles: pl.DataFrame) -> pl.DataFrame:
 def _extra_sections(
     extras: AnalysisLayers, spans: pl.DataFrame, ranks: list[int], base_ns: int, *, in_page: bool
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the tables that analysis gave, with rows and span ids of the viewer."""
+    """Yield the tables of the analysis, with rows and span ids of the viewer."""
     ids = spans.select(pl.col("source_row").cast(pl.Int64), pl.int_range(pl.len()).alias("id"))
     if extras.idle is not None and extras.idle.height:
         idle = viewer_idle(extras.idle, spans, ranks)
@@ -244,7 +274,12 @@ def _extra_sections(
     if extras.critical_path is not None and extras.critical_path.height:
         path = extras.critical_path.with_columns(pl.col("row").cast(pl.Int64))
         path = path.join(ids, left_on="row", right_on="source_row", how="inner", maintain_order="left")
-        yield "critical_path", encode_columns(path.select(pl.col("id").alias("span"), "slack_ns"))
+        yield "critical_path", encode_columns(path.select(pl.col("id").alias("span")))
+    if extras.slack is not None and 0 < extras.slack.height <= MOST_SLACK_ROWS:
+        slack = extras.slack.with_columns(pl.col("row").cast(pl.Int64))
+        slack = slack.join(ids, left_on="row", right_on="source_row", how="inner").sort("id")
+        slack = slack.select(pl.col("id").alias("span"), "slack_ns")
+        yield "slack", encode_columns(slack, chained={"span": None})
     if extras.ideal is not None and extras.ideal.height:
         ideal = viewer_spans(extras.ideal.filter(pl.col("rank").is_in(ranks)), ranks)
         yield "ideal", encode_spans(ideal, base_ns)

@@ -210,6 +210,11 @@ CODES: tuple[Code, ...] = (
     Code("transfers.without_action", "Transfers that belong to no action were dropped."),
     Code("transfers.without_times", "Transfers have no times and were omitted."),
     Code(UNCODED, "A diagnostic without a code of its own, as third-party readers make."),
+    Code("viewer.analysis_omitted", "A table is shown in parts, without alignment and analysis."),
+    Code("viewer.links_omitted", "The page has no dependency links, because the parallel layout is unknown."),
+    Code("viewer.slack_omitted", "The page has no slack, because the run has too many actions."),
+    Code("viewer.spans_reversed", "Spans that end before they start are drawn without length."),
+    Code("viewer.times_rounded", "Times far from the start of the run are shown rounded."),
     Code("waits.reversed", "Waits that end before they start were dropped."),
 )
 """Every code that stagescope itself uses, sorted by name."""

@@ -13,7 +13,7 @@ from column_blobs import read_blob
 from drawing import timeline_from_text
 from running_server import assets_in, resting, run_of, serving
 from stagescope.viewer.analysis_data import gather_extras
-from stagescope.viewer.run_data import beside_spans, shown_ranks, viewer_data
+from stagescope.viewer.run_data import data_without_spans, shown_ranks, viewer_data
 from stagescope.viewer.server import app
 from stagescope.viewer.span_data import viewer_spans
 from stagescope.viewer.tiles.levels import TooManyError
@@ -53,7 +53,7 @@ def test_meta_is_that_of_a_page_and_what_only_a_server_has(known):
     assert {key: value for key, value in meta.items() if key not in own} == {
         key: value for key, value in page.items() if key not in own
     }
-    assert sorted(meta["sections"]) == sorted(page["sections"])
+    assert sorted([*meta["sections"], "links"]) == sorted(page["sections"])
     assert meta["version"] == "run"
     widths = [level["bin_ns"] for level in meta["levels"]]
     assert widths == sorted(widths)
@@ -62,8 +62,8 @@ def test_meta_is_that_of_a_page_and_what_only_a_server_has(known):
 
 def test_sections_are_those_of_a_page_but_for_gaps_that_need_no_spans_beside_them(known):
     spans = viewer_spans(TIMELINE.spans, shown_ranks(TIMELINE))
-    page = beside_spans(TIMELINE, spans, gather_extras(TIMELINE))
-    assert {"heat", "messages", "idle", "critical_path", "ideal", "ledger"} <= set(
+    page = data_without_spans(TIMELINE, spans, gather_extras(TIMELINE))
+    assert {"heat", "slack", "idle", "critical_path", "ideal", "ledger"} <= set(
         known.json("meta")["sections"]
     )
     for name, blob in page.tables.items():

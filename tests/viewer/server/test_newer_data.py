@@ -15,7 +15,7 @@ from stagescope.viewer.server import live as live_module
 from stagescope.viewer.server.app import ASSETS
 from stagescope.viewer.server.launch import lead_file
 from stagescope.viewer.server.live import LiveRun, Opener
-from stagescope.viewer.tiles import links as links_module
+from stagescope.viewer import links as links_module
 from synthetic import Shape, pipeline_timeline
 
 pytestmark = pytest.mark.slow
@@ -157,7 +157,7 @@ def test_a_page_whose_version_is_gone_offers_to_reload(visit, tmp_path):
 
 
 def test_links_that_are_too_many_leave_the_block_selected(visit, tmp_path, monkeypatch):
-    monkeypatch.setattr(links_module, "MOST_PAIRS", 0)
+    monkeypatch.setattr(links_module, "MOST_SURPLUS_PAIRS", -1000)
     with serving(resting(run_of(TIMELINE, tmp_path / "run")), ASSETS) as visitor:
         page = visit(visitor)
         action = page.evaluate(

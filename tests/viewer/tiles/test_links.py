@@ -7,8 +7,8 @@ import pytest
 
 from drawing import timeline_from_text
 from running_server import run_of
+from stagescope.viewer import links as links_module
 from stagescope.viewer.tiles import levels as levels_module
-from stagescope.viewer.tiles import links as links_module
 from stagescope.viewer.tiles.levels import Part, TooManyError
 from stagescope.viewer.tiles.links import find_links, span_dicts
 from stagescope.vocabulary.kinds import BY_CODE, label
@@ -101,7 +101,10 @@ def test_a_step_that_is_too_large_is_not_guessed_at(run, monkeypatch):
         find_links(run.levels, run.meta, number, whole=True)
 
 
-def test_actions_that_nothing_tells_apart_are_not_all_tied_to_each_other(run, monkeypatch):
-    monkeypatch.setattr(links_module, "MOST_PAIRS", 4)
+def test_links_are_refused_where_the_layout_does_not_distinguish_ranks(tmp_path, monkeypatch):
+    replicas = timeline_from_text("\n".join(["F0.0 . . B0.0"] * 4 + [". F1.0 B1.0 ."] * 4))
+    run = run_of(replicas, tmp_path / "run")
+    assert len(find_links(run.levels, run.meta, 0, whole=True)["links"]) > 4 * 3
+    monkeypatch.setattr(links_module, "MOST_SURPLUS_PAIRS", 4)
     with pytest.raises(TooManyError):
-        find_links(run.levels, run.meta, id_of(run, "F1.1"), whole=False)
+        find_links(run.levels, run.meta, 0, whole=False)

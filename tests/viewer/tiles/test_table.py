@@ -9,7 +9,7 @@ from running_server import run_of
 from stagescope.viewer.tiles import sources, table
 from stagescope.viewer.tiles.levels import Part
 from stagescope.viewer.tiles.run import open_run
-from stagescope.viewer.tiles.table import LEFT_OUT, find_large, save_table
+from stagescope.viewer.tiles.table import find_large, save_table
 from stagescope.viewer.tiles.tiles import tile_blob
 from stagescope.vocabulary.errors import TableError
 from synthetic import Shape, pipeline_timeline
@@ -56,7 +56,9 @@ def test_meta_says_the_same_but_for_what_needs_all_spans(tmp_path):
     times = [[(one["step"], one["start"], one["end"]) for one in run.meta["steps"]] for run in (large, whole)]
     assert times[0] == times[1]
     assert large.meta["sections"] == []
-    assert [(one["severity"], one["message"]) for one in large.meta["diagnostics"]] == [("info", LEFT_OUT)]
+    assert [(one["severity"], one["code"]) for one in large.meta["diagnostics"]] == [
+        ("warning", "viewer.analysis_omitted")
+    ]
 
 
 def test_progress_is_told_up_to_the_last_span(tmp_path):

@@ -18,9 +18,9 @@ import { Side } from "../panels/side";
 import { Steps } from "../panels/steps";
 import { VisibleTable } from "../panels/table";
 import { Chart } from "./chart";
-import { type Extras, NO_EXTRAS, readExtras, waitedFor } from "./extras";
 import { watchFreshness } from "./freshness";
 import { listenToKeys } from "./keys";
+import { NO_RESULTS, type Results, readResults, waitedFor } from "./results";
 
 interface AppProps {
   viewer: Viewer;
@@ -32,7 +32,7 @@ interface AppProps {
 export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
   const searchBox = useRef<HTMLInputElement>(null);
   const otherRun = useRef<HTMLInputElement>(null);
-  const [extras, setExtras] = useState<Extras>(NO_EXTRAS);
+  const [results, setResults] = useState<Results>(NO_RESULTS);
   const painter = useMemo(() => new TimelinePainter(viewer, chunkCount), [viewer, chunkCount]);
   const palette = useMemo(() => pixelPalette(viewer.meta.kinds, chunkCount), [viewer, chunkCount]);
   const page: PageActions = {
@@ -49,7 +49,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
     let timer = 0;
     const frame = requestAnimationFrame(() => {
       timer = window.setTimeout(() => {
-        readExtras(viewer.source).then(setExtras, (problem: unknown) => {
+        readResults(viewer.source).then(setResults, (problem: unknown) => {
           viewer.problem.value = `What was found about this run cannot be shown. ${wordsOf(problem)}`;
         });
       }, 0);
@@ -68,8 +68,8 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
         <Warning viewer={viewer} />
       </div>
       <main class="main">
-        <Legend viewer={viewer} chunkCount={chunkCount} waits={extras.waits} />
-        <Chart viewer={viewer} painter={painter} layers={extras.layers} />
+        <Legend viewer={viewer} chunkCount={chunkCount} waits={results.waits} />
+        <Chart viewer={viewer} painter={painter} layers={results.layers} />
         <Steps viewer={viewer} palette={palette} />
         {viewer.display.flags.value.has("table") && <VisibleTable viewer={viewer} />}
       </main>
@@ -77,11 +77,12 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
         <Side
           viewer={viewer}
           page={page}
-          changes={extras.changes}
-          verdict={extras.verdict}
-          ledger={extras.ledger}
-          idle={extras.idle}
-          waitedFor={(span) => waitedFor(viewer.meta, extras.layers.idle, span)}
+          changes={results.changes}
+          verdict={results.verdict}
+          ledger={results.ledger}
+          idle={results.idle}
+          slackOf={(span) => results.slack?.of(span.id) ?? null}
+          waitedFor={(span) => waitedFor(viewer.meta, results.layers.idle, span)}
         />
       )}
       {viewer.display.dialog.value === "help" && <Help viewer={viewer} />}
@@ -101,15 +102,24 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
   );
 }
 
-/** What has to be known before the picture is believed. */
+/** Diagnostics about the page as a whole, shown above the picture whatever their severity. */
+const NOTICE_CODES = new Set(["viewer.analysis_omitted"]);
+
+/** Notices that a reader needs in order to judge the picture. */
 function Warning({ viewer }: { viewer: Viewer }) {
   const own = errorsOf(viewer.meta);
   const others = errorsOf(viewer.comparison.value?.meta);
   const problem = viewer.problem.value;
-  if (!own[0] && !others[0] && !problem) return null;
+  const notices = viewer.meta.diagnostics.filter((one) => NOTICE_CODES.has(one.code));
+  if (!own[0] && !others[0] && !problem && notices.length === 0) return null;
   return (
     <div class="warning">
       {problem && <p role="alert">{problem}</p>}
+      {notices.map((notice) => (
+        <p role="note" key={notice.code}>
+          <b>Not analyzed.</b> {notice.message}.
+        </p>
+      ))}
       <Missing words="Data are missing." errors={own} where=", see the notes on the data" />
       <Missing words="Data of the other run are missing." errors={others} where="" />
     </div>

@@ -108,7 +108,10 @@ export class EmbeddedSource implements Source {
 
   async links(id: number, whole: boolean): Promise<Links> {
     const place = this.spans.place(id);
-    return place < 0 ? { spans: [], links: [] } : findLinks(this.spans, this.known, place, whole);
+    if (place < 0) return { spans: [], links: [] };
+    const table = await this.table("links");
+    if (!table) return { spans: [this.spans.span(place)], links: [] };
+    return findLinks(this.spans, this.known, table, place, whole);
   }
 
   table(name: string): Promise<Table | null> {

@@ -49,6 +49,8 @@ export interface Clock {
 }
 
 export interface Diagnostic {
+  /** One of vocabulary/codes.py. */
+  code: string;
   severity: "error" | "warning" | "info";
   message: string;
   source: string | null;

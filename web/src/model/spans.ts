@@ -12,7 +12,6 @@ export interface Tile {
 }
 
 const LANE_COUNT = 3;
-const LATEST = Number.MAX_SAFE_INTEGER;
 
 export class Spans {
   readonly count: number;
@@ -25,8 +24,6 @@ export class Spans {
   reach: Float64Array;
   /** Whether these are bins, not spans. */
   readonly isBinned: boolean;
-  /** Whether some start was too far from the first for a double to be exact. */
-  readonly isRounded: boolean;
   /** Id of the first span; ids count on from it unless the table lists them. */
   readonly first: number;
   private trackFrom: Int32Array;
@@ -44,7 +41,6 @@ export class Spans {
     if (origin !== 0) for (let i = 0; i < this.count; i++) this.start[i] = this.start[i]! + origin;
     this.reach = new Float64Array(this.count);
     this.trackFrom = this.index();
-    this.isRounded = this.count > 0 && this.reach.some((end) => end > LATEST);
   }
 
   /** Where the spans of a track begin and end in the columns. */

@@ -1,4 +1,4 @@
-/** One span: all that is known of it. */
+/** All recorded facts of the selected span, and what its rank waited for before it. */
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -16,15 +16,20 @@ export interface WaitedFor {
   id: number | null;
 }
 
-export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (span: Span) => WaitedFor[] }) {
+interface DetailsProps {
+  viewer: Viewer;
+  waitedFor: (span: Span) => WaitedFor[];
+  slackOf: (span: Span) => number | null;
+}
+
+export function Details({ viewer, waitedFor, slackOf }: DetailsProps) {
   const span = viewer.selection.selected.value;
   if (!span)
     return (
-      <p class="quiet">
-        Click a block to see what is known of it, and the way of its micro-batch through the stages.
-      </p>
+      <p class="quiet">Click a span to see its details and the path of its micro-batch through the stages.</p>
     );
   const kind = viewer.meta.kinds.find((one) => one.code === span.kind);
+  const slack = slackOf(span);
   return (
     <div>
       <h3 class="action">
@@ -38,6 +43,12 @@ export function Details({ viewer, waitedFor }: { viewer: Viewer; waitedFor: (spa
             <dd>{value}</dd>
           </div>
         ))}
+        {slack !== null && (
+          <div title="How much later it could have ended without a longer step">
+            <dt>slack</dt>
+            <dd>{slack === 0 ? "none: on a critical path" : durationText(slack, viewer.meta.time_unit)}</dd>
+          </div>
+        )}
         {waitedFor(span).map((wait) => (
           <div key={wait.words}>
             <dt>waited for</dt>
@@ -120,10 +131,8 @@ function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, str
 function clockError(clock: Clock | undefined): string | null {
   if (!clock) return null;
   const { error_lo_ns: low, error_hi_ns: high } = clock;
-  if (low === null || high === null) return "not known";
-  return low === 0 && high === 0
-    ? "none: the others are brought to this clock"
-    : `${durationText(low)} to +${durationText(high)}`;
+  if (low === null || high === null) return "unknown";
+  return low === 0 && high === 0 ? "none: reference clock" : `${durationText(low)} to +${durationText(high)}`;
 }
 
 function text(value: number | null): string | null {

@@ -1,4 +1,4 @@
-/** The side panel: what is selected, figures, and what is shown how. */
+/** The side panel: verdict, selected span, statistics, ledger, heat map and display options. */
 
 import type { ComponentChildren } from "preact";
 
@@ -13,7 +13,7 @@ import type { Span } from "../model/source";
 import { countText } from "../model/time";
 import type { PageActions } from "./commands";
 import { Details, type WaitedFor } from "./details";
-import { ComparisonFigures, HeatMap, IdleBars, LedgerBars, SelectionFigures } from "./statistics";
+import { ComparisonStatistics, HeatMap, IdleBars, LedgerBars, SelectionStatistics } from "./statistics";
 import { VerdictWords } from "./verdict";
 
 interface SideProps {
@@ -24,24 +24,25 @@ interface SideProps {
   ledger: Ledger | null;
   idle: WaitSum[];
   waitedFor: (span: Span) => WaitedFor[];
+  slackOf: (span: Span) => number | null;
 }
 
-export function Side({ viewer, page, changes, verdict, ledger, idle, waitedFor }: SideProps) {
+export function Side({ viewer, page, changes, verdict, ledger, idle, waitedFor, slackOf }: SideProps) {
   const { sections, diagnostics } = viewer.meta;
   const problems = diagnostics.length;
   return (
-    <aside class="side" aria-label="Details and figures">
+    <aside class="side" aria-label="Details and statistics">
       {viewer.isOtherShown.value && (
         <Section title="What changed">{changes && <ChangeWords changes={changes} />}</Section>
       )}
       {sections.includes("verdict") && (
         <Section title="Why">{verdict && <VerdictWords verdict={verdict} />}</Section>
       )}
-      <Section title="Selected block">
-        <Details viewer={viewer} waitedFor={waitedFor} />
+      <Section title="Selected span">
+        <Details viewer={viewer} waitedFor={waitedFor} slackOf={slackOf} />
       </Section>
       <Section title="Selection">
-        <SelectionFigures viewer={viewer} />
+        <SelectionStatistics viewer={viewer} />
       </Section>
       {ledger && (
         <Section title="Where the time went">
@@ -62,10 +63,10 @@ export function Side({ viewer, page, changes, verdict, ledger, idle, waitedFor }
         <ViewChoices viewer={viewer} />
       </Section>
       <Section title="Compare" isClosed={!broughtOther(viewer)}>
-        <ComparisonFigures viewer={viewer} onOpen={page.openComparison} />
+        <ComparisonStatistics viewer={viewer} onOpen={page.openComparison} />
       </Section>
       {problems > 0 && (
-        <Section title={`Notes on the data (${countText(problems)})`}>
+        <Section title={`Diagnostics (${countText(problems)})`}>
           <Diagnostics diagnostics={diagnostics} />
         </Section>
       )}

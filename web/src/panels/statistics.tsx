@@ -1,4 +1,4 @@
-/** Figures: of a selection, of the ledger, of stages and steps, of a comparison. */
+/** Statistics of a selection, the ledger, stages and steps, and a comparison. */
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -10,7 +10,7 @@ import type { WaitSum } from "../model/idle";
 import type { Ledger, LedgerPart } from "../model/meta";
 import { countText, durationText, percentText } from "../model/time";
 
-export function SelectionFigures({ viewer }: { viewer: Viewer }) {
+export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
   const selection = viewer.selection.statistics.value;
   if (!selection)
     return <p class="quiet">Drag with Shift, or press M and drag, to add up a part of the picture.</p>;
@@ -281,7 +281,7 @@ function HeatCell({ viewer, step, stage, value, low, high }: HeatCellProps) {
   );
 }
 
-export function ComparisonFigures({ viewer, onOpen }: { viewer: Viewer; onOpen: () => void }) {
+export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpen: () => void }) {
   const comparison = viewer.comparison.value;
   if (!comparison)
     return (

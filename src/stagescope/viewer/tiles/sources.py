@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stagescope.viewer.run_data import beside_spans, shown_ranks
+from stagescope.viewer.run_data import data_without_spans, shown_ranks
 from stagescope.viewer.span_data import viewer_spans
 from stagescope.viewer.tiles.build import Chunk, Extent, build_levels
 from stagescope.viewer.tiles.records import FACTS
@@ -33,13 +33,13 @@ def save_timeline(
     """Fill `folder` with the levels of a timeline and everything that its panels show."""
     ranks = shown_ranks(timeline)
     spans = viewer_spans(timeline.spans, ranks)
-    beside = beside_spans(timeline, spans, extras)
-    base_ns = int(beside.meta["base_ns"])
+    data = data_without_spans(timeline, spans, extras)
+    base_ns = int(data.meta["base_ns"])
     names = spans["name"].drop_nulls().unique(maintain_order=True)
-    extent = Extent(len(ranks), spans.height, int(beside.meta["end"]), _has_facts(spans), tuple(names))
+    extent = Extent(len(ranks), spans.height, int(data.meta["end"]), _has_facts(spans), tuple(names))
     build_levels(_chunks(spans, extent, base_ns), extent, folder, on_done)
     idle = None if extras is None or extras.idle is None else _idle_rows(extras.idle, ranks, base_ns)
-    save_run(folder, beside.meta, _sections(beside), idle)
+    save_run(folder, data.meta, _sections(data), idle)
 
 
 def _chunks(spans: pl.DataFrame, extent: Extent, base_ns: int) -> Iterator[Chunk]:
@@ -68,9 +68,9 @@ def _has_facts(spans: pl.DataFrame) -> bool:
     return any(spans[name].null_count() < spans.height for name in FACTS.names or ())
 
 
-def _sections(beside: ViewerData) -> dict[str, Section]:
-    objects = {name: Section(JSON_TYPE, json_bytes(value)) for name, value in beside.objects.items()}
-    return {**{name: Section(BLOB_TYPE, blob) for name, blob in beside.tables.items()}, **objects}
+def _sections(data: ViewerData) -> dict[str, Section]:
+    objects = {name: Section(JSON_TYPE, json_bytes(value)) for name, value in data.objects.items()}
+    return {**{name: Section(BLOB_TYPE, blob) for name, blob in data.tables.items()}, **objects}
 
 
 def _idle_rows(idle: pl.DataFrame, ranks: Sequence[int], base_ns: int) -> pl.DataFrame:

@@ -43,8 +43,10 @@ FACT_SOURCES = ("pair", "peer", "bytes", "wait_start_ns", "name")
 OUTLINE = ["rank", "step", "kind", "lane", "stage", "peer"]
 """What meta tells apart: spans that agree in all of these count as one for it."""
 
-LEFT_OUT = (
-    "so large a table is shown a part at a time: without the bubble of each step, the heat map and messages"
+NOT_COMPUTED = (
+    "this table has {count:,} spans and is read in parts: clocks are not aligned, schedules are not recognized and "
+    "nothing is analyzed; bubbles, verdict, idle intervals, critical path, slack and heat map are missing. Analyze a "
+    "part of it, such as a few steps, to see them"
 )
 
 
@@ -135,7 +137,14 @@ def save_table(table: LargeTable, folder: Path, on_done: Progress | None = None)
     ranks = pl.DataFrame({"rank": table.ranks, "source": [str(table.path)] * len(table.ranks)})
     spans = conform(pl.concat(outlines), SPANS)
     run = replace(bare, spans=spans, ranks=conform(ranks, RANKS)).with_diagnostics(
-        [Diagnostic("info", LEFT_OUT)]
+        [
+            Diagnostic(
+                "warning",
+                NOT_COMPUTED.format(count=table.extent.span_count),
+                source=str(table.path),
+                code="viewer.analysis_omitted",
+            )
+        ]
     )
     bubbles = step_bubbles(bare.spans, find_pipelines(bare.spans))
     meta = viewer_meta(run, bubbles, list(table.ranks)) | {"span_count": table.extent.span_count}

@@ -6,33 +6,36 @@ import { waitNamed } from "../layout/colors";
 import { EmbeddedSource } from "../model/embedded";
 import { IdleIntervals, type WaitSum } from "../model/idle";
 import { type Changes, COMPUTE, type Ledger, type Meta, type Verdict, type Wait } from "../model/meta";
+import { Slack } from "../model/slack";
 import type { Source, Span } from "../model/source";
 import { Spans } from "../model/spans";
 import { durationText } from "../model/time";
 import type { WaitedFor } from "../panels/details";
 
-export interface Extras {
+export interface Results {
   layers: Layers;
   changes: Changes | null;
   verdict: Verdict | null;
   ledger: Ledger | null;
+  slack: Slack | null;
   /** The waits that occur, in the order of the run's declaration. */
   waits: Wait[];
   /** Idle time of all rows by what was waited for. */
   idle: WaitSum[];
 }
 
-export const NO_EXTRAS: Extras = {
+export const NO_RESULTS: Results = {
   layers: NO_LAYERS,
   changes: null,
   verdict: null,
   ledger: null,
+  slack: null,
   waits: [],
   idle: [],
 };
 
-export async function readExtras(source: Source): Promise<Extras> {
-  const [meta, changes, verdict, table, critical, ideal, ledger] = await Promise.all([
+export async function readResults(source: Source): Promise<Results> {
+  const [meta, changes, verdict, table, critical, ideal, ledger, slack] = await Promise.all([
     source.meta(),
     source.json("comparison"),
     source.json("verdict"),
@@ -40,10 +43,9 @@ export async function readExtras(source: Source): Promise<Extras> {
     source.table("critical_path"),
     source.table("ideal"),
     source.json("ledger"),
+    source.table("slack"),
   ]);
-  const path = critical
-    ? critical.values("span").filter((_, i) => critical.values("slack_ns")[i] === 0)
-    : new Float64Array(0);
+  const path = critical ? critical.values("span") : new Float64Array(0);
   const idle = table && new IdleIntervals(table, source instanceof EmbeddedSource ? source.spans : null);
   return {
     layers: {
@@ -55,6 +57,7 @@ export async function readExtras(source: Source): Promise<Extras> {
     changes: changes as Changes | null,
     verdict: verdict as Verdict | null,
     ledger: ledger as Ledger | null,
+    slack: slack && new Slack(slack),
     waits: idle ? inOrder(meta, idle.waits) : [],
     idle: idle ? idle.totals() : [],
   };
