@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from process_groups import once, run_group
 from scratch import scratch_directory
 from stagescope.record.launch import recording_environment
+from torch_forks import run_forked
 
 if TYPE_CHECKING:
     import subprocess
@@ -53,8 +54,19 @@ def record_training(schedule: str, *, steps: str | None = None, recorded: bool =
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if recorded:
         environment = recording_environment(directory, steps=steps, run=schedule, inherited=environment)
-    done = run_ranks([str(TESTS / "probed_training.py"), schedule, str(truth)], environment)
+    script = (TESTS / "fork_ranks.py", RANKS, TESTS / "probed_training.py")
+    done = run_forked(*script, schedule, truth, environment=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     logs = {rank: json.loads((truth / f"rank{rank}.json").read_text()) for rank in range(RANKS)}
     losses = next(one["losses"] for one in logs.values() if one["losses"])
     return Training(directory, {rank: one["log"] for rank, one in logs.items()}, losses)
+
+
+@once
+def train_in_one_process(script: str, *options: str) -> tuple[Path, dict[str, object]]:
+    """Return the directory that a single-process script recorded into, and what it printed."""
+    directory = scratch_directory("training")
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    done = run_forked(TESTS / script, directory, *options, environment=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return directory, json.loads(done.stdout.splitlines()[-1])

@@ -49,7 +49,7 @@ for kill in range(kills):
     child = os.fork()
     if child == 0:
         train(os.path.join(directory, str(kill)), stored, 2**20 if kill % 2 else 0)
-    limit_s = time.monotonic() + 10
+    limit_s = time.monotonic() + 60
     while kill % 8 > 1 and stored[:8] == bytes(8) and time.monotonic() < limit_s:
         time.sleep(0.0005)  # most are killed after something was acknowledged, some at any moment of their lives
     time.sleep(random.Random(kill).uniform(0, 0.03))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
-import polars as pl
 import pytest
 
 from children import child, contents_in, end_of, only_contents, run_child
@@ -20,7 +16,7 @@ from stagescope import record
 from stagescope.record import devices
 from stagescope.record.clock import now_ns
 from stagescope.record.recorder import Recorder
-from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME
+from stagescope.vocabulary.kinds import BY_NAME
 from trainings import TESTS
 
 FORWARD = BY_NAME["forward"].code
@@ -256,26 +252,3 @@ while True:
     with child(ON_A_DEVICE + stuck, tmp_path, env={**os.environ, "PYTHONPATH": str(TESTS)}) as process:
         assert end_of(process) == -signal.SIGTERM
     assert only_contents(tmp_path).spans["microbatch"].tolist() == [0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("custom", [[], ["custom"]], ids=["plain", "custom"])
-def test_fake_device_records_the_same_actions_as_the_host(tmp_path, custom):
-    actions = {}
-    for script in ("one_process_training.py", "fake_device_training.py"):
-        out = tmp_path / script
-        done = subprocess.run(
-            [sys.executable, str(TESTS / script), str(out), *custom],
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert json.loads(done.stdout.splitlines()[-1])["same_after_stop"] is True
-        timeline = workflow.read(out)
-        assert not timeline.is_partial
-        spans = timeline.spans.filter(pl.col("kind").is_in([*ACTION_KINDS, "loss", "optimizer"]))
-        actions[script] = spans.select("kind", "step", "stage", "chunk", "microbatch", "pair").rows()
-    assert actions["one_process_training.py"] == actions["fake_device_training.py"]

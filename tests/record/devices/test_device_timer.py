@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_device import FakeDevice, Notebook, SimulatedTime, use
-from stagescope.record.devices.device_timer import MAX_FAILURES, MAX_WAITING, UNMARKED, DeviceTimer
+from stagescope.record.devices.device_timer import MAX_FAILURES, UNMARKED, DeviceTimer
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -154,14 +154,15 @@ def test_failed_action_returns_its_event(clock):
     assert device.events_made < 20
 
 
-def test_actions_beyond_the_limit_are_counted(clock):
+def test_actions_beyond_the_limit_are_counted(clock, monkeypatch):
+    monkeypatch.setattr("stagescope.record.devices.device_timer.MAX_WAITING", 600)
     timer, notebook, device = make_timer(clock)
-    for microbatch in range(MAX_WAITING + 7):
+    for microbatch in range(607):
         run_action(timer, device, 10 * S, microbatch)
     assert notebook.dropped == 7
     device.hung = True
     timer.finish()
-    assert notebook.dropped == MAX_WAITING + 7
+    assert notebook.dropped == 607
     assert notebook.spans == []
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -19,7 +17,7 @@ from stagescope.model.messages import match_messages
 from stagescope.record.launch import recording_environment
 from stagescope.schedules.recognition.recognizer import recognize
 from stagescope.vocabulary.kinds import ACTION_KINDS, label
-from trainings import RANKS, SCHEDULES, TESTS, record_training, run_ranks
+from trainings import RANKS, SCHEDULES, TESTS, record_training, run_ranks, train_in_one_process
 
 pytestmark = pytest.mark.slow
 
@@ -216,37 +214,33 @@ def test_killed_rank_and_the_others_leave_readable_files(tmp_path):
     assert "recording.no_end" in notes
 
 
-def test_stop_restores_torch_and_evaluation_belongs_to_no_step(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "one_process_training.py"), str(tmp_path)],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    printed = json.loads(done.stdout.splitlines()[-1])
+def test_stop_restores_torch_and_evaluation_belongs_to_no_step():
+    directory, printed = train_in_one_process("one_process_training.py")
     assert printed["same_after_stop"] is True
-    timeline = workflow.read(tmp_path)
+    timeline = workflow.read(directory)
     actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     assert actions.filter(pl.col("step").is_null())["kind"].unique().to_list() == ["forward"]
     assert actions.filter(pl.col("step").is_null()).height == 2
     assert actions["step"].drop_nulls().unique().sort().to_list() == [0, 1]
 
 
-def test_custom_functions_and_overridden_stage_methods_are_recorded_once(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "one_process_training.py"), str(tmp_path), "custom"],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    actions = workflow.read(tmp_path).spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+def test_custom_functions_and_overridden_stage_methods_are_recorded_once():
+    directory, _ = train_in_one_process("one_process_training.py", "custom")
+    actions = workflow.read(directory).spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     counts = actions.group_by("step", "kind", "stage", "microbatch").len()["len"]
     assert counts.unique().to_list() == [1]
     assert sorted(actions["kind"].unique().to_list()) == ["backward", "forward"]
     assert actions.height == 2 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize("custom", [[], ["custom"]], ids=["plain", "custom"])
+def test_fake_device_records_the_same_actions_as_the_host(custom):
+    actions = []
+    for script in ("one_process_training.py", "fake_device_training.py"):
+        directory, printed = train_in_one_process(script, *custom)
+        assert printed["same_after_stop"] is True
+        timeline = workflow.read(directory)
+        assert not timeline.is_partial
+        spans = timeline.spans.filter(pl.col("kind").is_in([*ACTION_KINDS, "loss", "optimizer"]))
+        actions.append(spans.select("kind", "step", "stage", "chunk", "microbatch", "pair").rows())
+    assert actions[0] == actions[1]
