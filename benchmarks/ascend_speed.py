@@ -1,8 +1,8 @@
-"""What it costs to read the Ascend profiles of 64 ranks (1.9 GB, 200,000 tasks each), from the start of the process.
+"""Cost of reading the Ascend profiles of 64 ranks (1.9 GB, 200,000 tasks each), including the start of the process.
 
 The peer, msprof-analyze 26.2.0 (cluster -m pp_chart), took 20 CPU seconds for a cluster of this shape on the machine
-where it was measured, and about 3 for a small one. Where its command is given as the first argument, it is run on the
-same files, in the same way.
+of the measurement, and about 3 for a small one. If its command is passed as the first argument, it is run on the same
+files in the same way.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What `stagescope paddle` costs beside Paddle's own script, on the same kind of logs, in one run.
+"""Cost of `stagescope paddle` compared with Paddle's own script, on the same kind of logs, in one run.
 
     python benchmarks/paddle_command_speed.py            the script on a smaller size, scaled
     python benchmarks/paddle_command_speed.py --full     both on the full size: some minutes
 
 The full size is 8 devices with 100,000 jobs each and one line of noise per two jobs, some 190 MB. CPU seconds and
-memory are those of the whole process, files written included. The script's time is linear in its jobs; what it
-takes without any (importing Paddle) is measured and not scaled.
+memory are those of the whole process, including written files. The script's time is linear in its jobs; its time
+without jobs (importing Paddle) is measured and not scaled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FASTER_THAN, CPU_LIMIT, MEMORY_LIMIT_MB = 25, 6.6, 500
 
 
 class Cost(NamedTuple):
-    """What one process took."""
+    """CPU time and memory of one process."""
 
     cpu_seconds: float
     memory_mb: float
@@ -79,7 +79,7 @@ def median(command: list[str], logs: Path, rounds: int = ROUNDS) -> Cost:
 
 
 def scaled(script: list[str], folder: Path, jobs: int) -> Cost:
-    """Return what the script would take for so many jobs, from two sizes that it is quick with."""
+    """Return the cost of the script for this many jobs, extrapolated from two small sizes."""
     one_jobs = write_logs(folder / "one", 1)
     small_jobs = write_logs(folder / "small", SMALL_STEPS)
     least, small = median(script, folder / "one"), median(script, folder / "small")

@@ -1,7 +1,7 @@
-"""How fast Paddle's worker logs become a timeline: 8 logs of 100,000 jobs each, and a log that is nine tenths noise.
+"""Speed of reading Paddle's worker logs: 8 logs of 100,000 jobs each, and a log that is nine tenths noise.
 
-The noise runs beside a plain `re` scan of the same bytes in the same process. The logs are read in a process of
-its own, whose peak memory is told.
+The noisy log is compared with a plain `re` scan of the same bytes in the same process. The logs are read in a separate
+process, whose peak memory is printed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write_noisy_log(path: Path, jobs: Path) -> None:
 
 
 def peak_memory_mb() -> float:
-    """Return the most memory this process has used; getrusage would tell its parent's where that had more."""
+    """Return the peak memory of this process; getrusage would include that of its parent."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1e3
 

@@ -79,7 +79,7 @@ INSERT INTO COMPUTE_TASK_INFO SELECT 268435456 + taskId, globalTaskId, 24, 0, 1,
 
 @dataclass(frozen=True)
 class Cluster:
-    """What was run and how it was profiled.
+    """A run and how it was profiled.
 
     `numbered` puts current_microbatch (and model_chunk_id where there are several) into the marks of forwards, as
     scenario 2 always does. `transfers`: "single" are hcom_send and hcom_receive, "batched" hcom_batchSendRecv,
@@ -112,7 +112,7 @@ class Cluster:
 
     @property
     def width(self) -> int:
-        """Pipelines beside one another: rank = stage * width + replica, Megatron's order tp-cp-ep-dp-pp."""
+        """Number of parallel pipelines: rank = stage * width + replica, Megatron's order tp-cp-ep-dp-pp."""
         return self.dp * self.tp * self.cp
 
     @property
@@ -126,7 +126,7 @@ class Cluster:
 
 
 class Truth(NamedTuple):
-    """What ran: in the times of each rank's database, and in the words of model/tables.py.
+    """The planted truth: in the times of each rank's database, with the columns of model/tables.py.
 
     actions     rank, step, kind, stage, chunk, microbatch, pair, message, start_ns, end_ns (an overlapped mark is two
                rows of one pair; the backward of the logits is of kind loss)

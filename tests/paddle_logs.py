@@ -1,4 +1,4 @@
-"""Paddle worker logs made by rule, with the truth beside them.
+"""Generated Paddle worker logs and their planted truth.
 
 A run is a schedule of stagescope.schedules, simulated once and repeated step by step. Times are whole
 microseconds, written as Paddle prints them: milliseconds since the epoch as a double with six decimals.
@@ -43,11 +43,11 @@ NOISE = (
 
 @dataclass(frozen=True)
 class PaddleRun:
-    """What ran, and how it is written down.
+    """A run, and how its log lines are written.
 
-    `job_number` is what `Job (N)` counts: the index in the job list, a counter per type, or the micro-batch
-    (the three generations of the line). `transfers` adds the recv_forward and send_backward jobs of the PIR
-    passes; those of the pipeline's outer ends have nothing to do and stamp 0. `noise_lines` come with each job.
+    `job_number` is the meaning of N in `Job (N)`: the index in the job list, a counter per type, or the micro-batch
+    (the three generations of the line). `transfers` adds the recv_forward and send_backward jobs of the PIR passes; at
+    the outer ends of the pipeline they do nothing and have times 0. `noise_lines` are added to each job.
     """
 
     schedule: str = "1f1b"
@@ -80,7 +80,7 @@ class Job(NamedTuple):
 def write_worker_logs(
     directory: Path, run: PaddleRun, *, ranks: Sequence[int] | None = None, skew_us: int = 0
 ) -> pl.DataFrame:
-    """Write workerlog.0, workerlog.1, ... of some ranks (all), behind what is there already; return the truth.
+    """Write workerlog.0, workerlog.1, ... of some ranks (default: all), appended to existing files; return the truth.
 
     The files are numbered from 0 whatever the ranks are: a machine's directory. `skew_us` is what the machine's
     clock is ahead. Columns of the truth: rank, step, kind, type, stage, chunk, microbatch, start_us, end_us, as
@@ -125,7 +125,7 @@ def _jobs(actions: Sequence[schedules.Action]) -> Iterator[schedules.Action]:
 
 
 def _with_transfers(job: Job, suffix: str, run: PaddleRun) -> Iterator[Job]:
-    """Yield a job with the transfer job that Paddle's PIR passes put beside it."""
+    """Yield a job with the transfer job that Paddle's PIR passes add to it."""
     receives = run.transfers and job.kind == "forward"
     sends = run.transfers and job.kind in ("backward", "backward_input")
     nothing_us = -1
@@ -157,7 +157,7 @@ def step_lines(run: PaddleRun, jobs: Sequence[Job], began_us: int, end_us: int) 
 
 
 def banner_line(run: PaddleRun) -> str:
-    """Return what the profiler's switch prints once per step."""
+    """Return the line that the profiler's switch prints once per step."""
     last = run.first_step + run.steps
     return f"Schedule Profiler start at step {run.first_step} and end at step {last}"
 

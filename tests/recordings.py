@@ -1,4 +1,4 @@
-"""Recordings made byte by byte, so that a test knows what is in them."""
+"""Recordings built byte by byte, with known content."""
 
 from __future__ import annotations
 
