@@ -186,7 +186,7 @@ def _missing_actions(dumps: Sequence[Dump], config: Config) -> list[Diagnostic]:
 READER = Reader(
     name="primus",
     patterns=("pp_rank_*.json",),
-    description="dumps of Primus (`--dump_pp_data`): pp_rank_N.json beside config.json",
+    description="dumps of Primus (`--dump_pp_data`): pp_rank_N.json and config.json",
     recognizes=is_dump,
     read=read_dumps,
 )
