@@ -10,43 +10,46 @@ import os
 import runpy
 import socket
 import sys
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed
-import torch.distributed.pipelining  # noqa: F401  # imported before the fork, once for all ranks
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def run_rank(rank: int, ranks: int, port: int, arguments: list[str]) -> None:
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(ranks),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
+def run_rank(rank: int, arguments: list[str]) -> None:
+    del rank
     sys.argv = arguments
     runpy.run_path(arguments[0], run_name="__main__")
 
 
-def free_port() -> int:
+def start_ranks(ranks: int, run: Callable[[int, list[str]], None], arguments: list[str]) -> int:
+    """Fork the ranks of a training, let each `run` the arguments, and return the first exit code that is not 0."""
+    os.environ.update(WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
+    fork = multiprocessing.get_context("fork")
+
+    def start(rank: int) -> None:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        run(rank, arguments)
+
+    processes = [fork.Process(target=start, args=(rank,)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    codes = [process.exitcode for process in processes]
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)
+
+
+def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def main() -> None:
-    ranks = int(sys.argv[1])
-    port = free_port()
-    fork = multiprocessing.get_context("fork")
-    processes = [
-        fork.Process(target=run_rank, args=(rank, ranks, port, sys.argv[2:])) for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    codes = [process.exitcode for process in processes]
-    sys.exit(next((code if code > 0 else 128 - code for code in codes if code), 0))
+    import torch.distributed.pipelining  # noqa: F401, PLC0415  # before the fork, once for all ranks
+
+    sys.exit(start_ranks(int(sys.argv[1]), run_rank, sys.argv[2:]))
 
 
 if __name__ == "__main__":

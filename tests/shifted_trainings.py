@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -12,16 +10,14 @@ from pathlib import Path
 
 import polars as pl
 
-from fork_ranks import free_port
 from scratch import scratch_directory
-from shifted_rank import unshifted_ns
+from shifted_ranks import RANKS, SHIFTED, unshifted_ns
 from stagescope.api import read
 from stagescope.record.launch import recording_environment
+from torch_forks import run_forked
 
 TESTS = Path(__file__).parent
-RANKS, SHIFTED = 4, (2, 3)
 MICROBATCHES, MILLISECONDS = 16, "1"
-LIMIT_S = 240
 TIMESTAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 
@@ -56,25 +52,11 @@ class ShiftedTraining:
 @cache
 def shifted_training(schedule: str = "1F1B", steps: int = 60) -> ShiftedTraining:
     """Train with ranks 2 and 3 on a machine with a shifted clock; raises with the output of a rank that fails."""
-    directory, zero_ns, port = scratch_directory("shifted"), time.monotonic_ns(), free_port()
-    arguments = [schedule, str(steps), str(MICROBATCHES), *([MILLISECONDS] * RANKS)]
-    script = [str(TESTS / "sleeping_training.py"), *arguments]
-    shifted = [str(TESTS / "shifted_rank.py"), str(zero_ns)]
+    directory, zero_ns = scratch_directory("shifted"), time.monotonic_ns()
     inherited = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     environment = recording_environment(directory, steps=None, run=schedule, inherited=inherited)
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *(shifted if rank in SHIFTED else []), *script],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    try:
-        printed = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * RANKS, "\n".join(printed)[-3000:]
+    arguments = [schedule, steps, MICROBATCHES, *([MILLISECONDS] * RANKS)]
+    script = (TESTS / "shifted_ranks.py", zero_ns, TESTS / "sleeping_training.py")
+    done = run_forked(*script, *arguments, environment=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
     return ShiftedTraining(directory, zero_ns)

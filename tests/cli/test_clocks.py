@@ -11,7 +11,7 @@ import pytest
 from machines import ALIGNED, record_machines, record_strangers
 from places import DATA
 from planted_clocks import ClockStep
-from shifted_rank import shifted_ns, unshifted_ns
+from shifted_ranks import shifted_ns, unshifted_ns
 from shifted_trainings import SHIFTED, TIMESTAMPS, shifted_training
 from stagescope.api import read
 from stagescope.cli import main

@@ -1,8 +1,8 @@
-"""Runs a training as one rank whose recorder reads a shifted clock, as if on a different machine.
+"""Runs a training on four ranks, two of which record with a shifted clock, as if on a different machine.
 
 Offset and drift are planted exactly: `unshifted_ns` reverts `shifted_ns` to the nanosecond. The recorder's wall clock
 is shifted together with its monotonic clock, and the boot id differs, so only the messages of the run show the offset
-between the two machines. Usage: shifted_rank.py ZERO_NS SCRIPT [ARGUMENT]...
+between the two machines. Usage: shifted_ranks.py ZERO_NS SCRIPT [ARGUMENT]...
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import sys
 import time
 from types import SimpleNamespace
 
+from fork_ranks import start_ranks
 from stagescope.record import clock, process_facts
 
+RANKS, SHIFTED = 4, (2, 3)
 SHIFT_NS = 30_000_000
 DRIFT_ONE_IN = 20_000
 """One additional nanosecond per this many: 50 ppm."""
@@ -49,12 +51,12 @@ def shift_recorder(zero_ns: int) -> None:
     process_facts.boot_id = lambda: OTHER_BOOT
 
 
-def main() -> None:
-    zero_ns, script = int(sys.argv[1]), sys.argv[2]
-    sys.argv = sys.argv[2:]
-    shift_recorder(zero_ns)
-    runpy.run_path(script, run_name="__main__")
+def run_rank(rank: int, arguments: list[str]) -> None:
+    if rank in SHIFTED:
+        shift_recorder(int(arguments[0]))
+    sys.argv = arguments[1:]
+    runpy.run_path(arguments[1], run_name="__main__")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(start_ranks(RANKS, run_rank, sys.argv[1:]))
