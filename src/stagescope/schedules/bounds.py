@@ -104,6 +104,7 @@ def lower_bound(order: Order, costs: Costs = UNIT_COSTS) -> LowerBound:
             heads.append(head_ns)
             tails.append(tail_ns)
             work_ns += cost_ns
+        # The optimizer step of the rank and its tail on other ranks run at the same time.
         after_ns = max(min(tails, default=0), own_ns[rank])
         ranks[rank] = RankBound(min(heads, default=0), work_ns, after_ns)
         total_work_ns += work_ns + optimizer_ns[rank]
@@ -139,6 +140,7 @@ def _durations(order: Order, costs: ActionCosts, width: int) -> _Durations:
     for actions in order.values():
         for action in actions:
             parts = [(part.kind, part.stage * width + part.microbatch) for part in action.parts]
+            # The cost of a pair is looked up at its first part, as in the simulation.
             together_ns = costs.overlapped[parts[0][1]] if action.partner else None
             if together_ns is None:
                 together_ns = _sum([cost_ns[kind][cell] for kind, cell in parts])

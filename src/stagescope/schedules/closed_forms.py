@@ -72,6 +72,7 @@ def letters(
         raise ScheduleError.uneven_costs()
     forward, backward, of_input, of_weight, pair = (cells[0] or 0 for cells in action_costs(costs, 1, 1))
     hop = costs.hop if isinstance(costs.hop, int) else 0
+    # The cost of a pair defaults to the sum of its parts, as in the simulation.
     if costs.overlapped is None:
         pair = forward + backward
     return Letters(ranks, microbatches, chunks, rank, forward, backward, of_input, of_weight, pair, hop)

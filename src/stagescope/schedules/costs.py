@@ -90,6 +90,7 @@ def _checked(name: str, amount: Amount) -> Amount:
         if name not in ACTIONS:
             raise ScheduleError.wrong_cost(name, amount, "one whole number or one per stage")
         return {key: _whole(name, value, least) for key, value in amount.items()}
+    # A str has a length too, but is never a list of costs.
     if isinstance(amount, (int, str)) or not hasattr(amount, "__len__"):
         return _whole(name, amount, least)
     return tuple(_whole(name, value, least) for value in amount)
@@ -150,6 +151,7 @@ def per_stage(name: str, amount: PerStage, stages: int) -> list[int]:
 
 def _derived(given: list[Cells], width: int) -> ActionCosts:
     forward, backward, backward_input, backward_weight, overlapped = given
+    # Counting is faster than deriving every cell of large orders whose costs are complete.
     if backward.count(None) + backward_input.count(None) + backward_weight.count(None):
         wholes = [
             _completed(*cells, cell // width)

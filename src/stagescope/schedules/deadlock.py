@@ -53,6 +53,7 @@ def _cycle(order: Order, heads: Mapping[int, Position], waits_for: Mapping[int, 
     The next action of a rank waits for an action of another rank. Unless that action is next on its rank, it in turn
     waits for the one that is.
     """
+    # Each stopped rank waits for another stopped rank, so following them from any rank ends in a cycle.
     path: list[int] = [next(iter(heads))]
     while (rank := waits_for[path[-1]][0]) not in path:
         path.append(rank)

@@ -71,6 +71,7 @@ def _checked(layer_ns: Sequence[int], stages: int) -> list[int]:
 
 def _smallest_maximum(sums: list[int], stages: int) -> int:
     """Return the smallest possible cost of the slowest stage, by bisection."""
+    # The slowest stage costs at least the largest layer and at most all layers.
     low_ns = max(after - before for before, after in pairwise(sums))
     high_ns = sums[-1]
     while low_ns < high_ns:
@@ -102,9 +103,11 @@ def _best_end(sums: list[int], first: int, cap_ns: int, rest: list[float]) -> tu
     least, best_end = float("inf"), len(sums) - 1
     for end in range(first + 1, len(sums)):
         cost_ns = sums[end] - sums[first]
+        # Costs are not negative, so a longer stage costs at least as much.
         if cost_ns > cap_ns:
             break
         total = cost_ns * cost_ns + rest[end]
+        # Strictly smaller: of equal totals the shortest first stage is kept, which puts the cuts to the front.
         if total < least:
             least, best_end = total, end
     return least, best_end

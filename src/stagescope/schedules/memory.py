@@ -94,6 +94,7 @@ def _changes_by_kind(order: Order, sizes: ActivationSizes) -> dict[str, list[int
     held = activation
     if sizes.held_for_weight is not None:
         held = per_stage("held_for_weight", sizes.held_for_weight, stages)
+    # A W that frees more than its F allocated would make the level negative.
     if any(part > whole for part, whole in zip(held, activation, strict=True)):
         raise ScheduleError.wrong_cost("held_for_weight", sizes.held_for_weight, "at most the activation")
     return {

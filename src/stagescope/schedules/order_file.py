@@ -67,6 +67,7 @@ def parse_order(text: str, where: str | os.PathLike[str] = "order") -> OrderFile
     lines = [(number, line) for number, line in lines if not line.startswith("#")]
     first = next((line for _, line in lines if line), "")
     skipped: Counter[str] = Counter()
+    # The two notations cannot be confused: torch begins with a stage number or a parenthesis.
     if _OWN_ACTION.match(first):
         rows = [_own_row(line, number, where) for number, line in lines if line]
     else:

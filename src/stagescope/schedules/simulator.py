@@ -118,6 +118,7 @@ class _Engine:
         self.free_ns = dict.fromkeys(order, 0)
         self.link_free_ns: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[int, int] = {}
+        # A stack: popping from the end starts with the first rank, which usually holds stage 0.
         self.runnable = list(reversed(order))
         durations = action_costs(costs, self.index.stages, self.width)
         self.cost_ns = {
@@ -149,6 +150,7 @@ class _Engine:
         for position in range(len(ends_ns), len(actions)):
             kind, stage, microbatch, partner = action = actions[position]
             cell = stage * width + microbatch
+            # Both parts of a pair must be ready before either is committed: the rank pauses on the first missing input.
             start_ns = self._ready(kind, cell, rank, free_ns)
             if partner is not None and start_ns != MISSING:
                 start_ns = self._ready(
@@ -157,6 +159,7 @@ class _Engine:
             if start_ns == MISSING:
                 break
             duration_ns = cost_ns[kind][cell] if partner is None else self._pair_ns(action)
+            # Checked here and not up front, so that costs need to cover only the actions that the order has.
             if duration_ns is None:
                 raise ScheduleError.no_cost(str(action))
             end_ns = start_ns + duration_ns
@@ -210,6 +213,7 @@ class _Engine:
         produces in program order, so the queue needs no sorting.
         """
         sender, receiver = ranks
+        # NO_RANK: the order lacks the consumer, which `validate` reports; simulation of partial orders is allowed.
         if receiver in (sender, NO_RANK):
             self._arrive(slot, end_ns)
             return end_ns

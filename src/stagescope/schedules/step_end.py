@@ -32,6 +32,7 @@ def reduce_gradients(complete: Held, costs: Costs, stages: int) -> tuple[Reducti
     reduce_ns = per_stage("grad_reduce", costs.grad_reduce, stages)
     free_ns: dict[int, int] = {}
     reductions = []
+    # A collective starts when the last rank has its gradient.
     for ready_ns, stage in sorted((max(held.values()), stage) for stage, held in complete.items()):
         if reduce_ns[stage]:
             ranks = tuple(sorted(complete[stage]))
@@ -50,6 +51,7 @@ def step_optimizers(
     for reduction in reductions:
         for rank in reduction.ranks:
             ready_ns[rank] = max(ready_ns[rank], reduction.end_ns)
+    # The global gradient norm needs the gradients of all ranks.
     if costs.optimizer_barrier and ready_ns:
         ready_ns = dict.fromkeys(ready_ns, max(ready_ns.values()))
     duration_ns: dict[int, int] = {}

@@ -43,6 +43,7 @@ def split_backwards(actions: Sequence[Action], lag: int) -> list[Action]:
             continue
         split.append(Action("I", action.stage, action.microbatch))
         waiting.append(Action("W", action.stage, action.microbatch))
+        # With a lag of 0 each W follows its own I immediately.
         if len(waiting) - done > lag:
             split.append(waiting[done])
             done += 1

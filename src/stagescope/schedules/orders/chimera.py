@@ -32,6 +32,7 @@ def _slots(p: int, m: int, r: int) -> Iterator[tuple[int, Action]]:
         unit, place = divmod(microbatch, p)
         direction, i = divmod(place, half)
         s = stages_of("bidirectional", p, 2, r)[direction]
+        # Consecutive micro-batches of a direction start two slots apart, which leaves the odd slots to the other one.
         start = 2 * p * unit + 2 * i
         yield start + s, Action("F", s, microbatch)
         yield start + 2 * p - 1 - s, Action("B", s, microbatch)

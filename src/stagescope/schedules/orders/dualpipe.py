@@ -25,6 +25,7 @@ def dualpipe(shape: Shape) -> Order:
     for r in range(p):
         down, up = stages_of("bidirectional", p, 2, r)
         near_first = [Chunk(down), Chunk(up, half_m)]
+        # Both halves of the ranks run the same script, mirrored: the distance from the nearer end decides.
         distance = min(r, p - 1 - r)
         chunks = near_first if distance == r else near_first[::-1]
         order[r] = expand_script(script(p // 2, half_m, distance), chunks)

@@ -27,6 +27,7 @@ def group_size(shape: Shape) -> int:
 def forwards_and_backwards(shape: Shape, rank: int) -> tuple[list[Action], list[Action]]:
     """Return the forwards and backwards of a rank in the order of the table."""
     m, n = shape.microbatches, group_size(shape)
+    # The last group is shorter if N does not divide m.
     stages = stages_of("loop", shape.ranks, shape.chunks, rank)
     groups = [range(first, min(first + n, m)) for first in range(0, m, n)]
     return (
@@ -58,8 +59,10 @@ def _equal_groups(shape: Shape) -> bool:
 def _allowed_group(shape: Shape) -> bool:
     """Return whether Megatron-LM or torch allows the group size; other sizes can deadlock."""
     p, m, n = shape.ranks, shape.microbatches, group_size(shape)
+    # torch: equal groups of any size, also below p.
     if n == equal_group_size(p, m) and m % n == 0:
         return True
+    # Megatron-LM: with a last group below p the order can deadlock (docs/schedules.md has an example).
     return p <= n <= m and (m % n == 0 or m % n >= p)
 
 

@@ -45,6 +45,7 @@ def build(shape: Shape) -> Order:
 def building_block(p: int) -> list[list[int]]:
     """Return the first slot of micro-batch 0 by pass and rank, before any action is moved."""
     forwards = [[PERIOD + 1 + r for r in range(p)], [PERIOD + 2 * p - r for r in range(p)]]
+    # A B takes two slots, so three of them fill a period of six. The shift for multiples of 3 is that of the source.
     slot = PERIOD + 2 * p + 1 + (3 if p % 3 == 0 else 0)
     backwards = []
     for number in range(2 * p):
@@ -61,8 +62,10 @@ def _pull(actions: list[SlotAction], p: int) -> Iterator[SlotAction]:
     for action in actions:
         lane, width = lanes[action.rank], _WIDTHS[action.passing]
         lane.reach(action.slot, width)
+        # The actions of a pass keep the order of micro-batches.
         before = ends.get((action.passing, action.rank, action.microbatch - 1), 0)
         slot = lane.first_free(max(before, _input_end(action, p, ends)), action.slot, width)
+        # A B frees memory, so moving it to an earlier slot never raises the peak. An F moved forward may.
         if slot < action.slot and action.passing in FORWARDS:
             slot = lane.first_free(lane.after_full(slot, action.slot, limit), action.slot)
         if slot < action.slot:

@@ -74,6 +74,7 @@ def pull_with_weights(slots: Slots) -> Slots:
         if phase is _Phase.STEADY:
             continue
         earliest = _earliest(slots, action)
+        # The n-th W of a rank needs its n-th completed I.
         if action.passing == _WEIGHTS:
             earliest = max(earliest, inputs_done[action.rank][action.microbatch] + 1)
         if action.passing in FORWARDS:
@@ -84,6 +85,7 @@ def pull_with_weights(slots: Slots) -> Slots:
         lane.move(action.slot, slot)
         passes[action.passing][action.microbatch] = slot
         if action.passing in _INPUTS:
+            # Sorted by slot, so that the index of a W finds its I after any move.
             inputs_done[action.rank].remove(action.slot)
             insort(inputs_done[action.rank], slot)
         else:
@@ -139,12 +141,13 @@ class _YieldingLane:
         for slot in range(earliest, action.slot):
             if self._taken[slot] is None and self._fits(action, slot, limit):
                 self._taken[slot], self._taken[action.slot] = action.passing, None
+                # States after the new slot are outdated.
                 del self._states[slot + 1 :]
                 return slot
         return action.slot
 
     def _fits(self, action: SlotAction, slot: int, limit: int) -> bool:
-        """Return whether memory stays within the limit up to the old slot of the action; after that it does not grow."""
+        """Return whether memory stays within the limit; after the old slot of the action it cannot grow."""
         state = _after(action.passing, *self._states[slot])
         for passing in self._taken[slot + 1 : action.slot]:
             if state[0] > limit:

@@ -27,6 +27,7 @@ def build(shape: Shape) -> Order:
     order: Order = {}
     for r in range(p):
         chunks = [Chunk(stage) for stage in stages_of("v", p, 2, r)]
+        # At least 2 p - 1 micro-batches: the script has fixed phase lengths, as in torch.
         complete = expand_script(script(p, max(m, 2 * p - 1), r), chunks)
         order[r] = [action for action in complete if action.microbatch < m]
     return order

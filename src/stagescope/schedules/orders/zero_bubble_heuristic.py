@@ -161,6 +161,7 @@ class _Attempt:
         wait = arrival - self.clock[stage]
         if wait <= 0 or not self.pending(stage):
             return
+        # A wait within the slack does not lengthen the worst stage, so the W is better kept for a longer wait.
         harmless = wait <= self.worst_bubble - self.bubble[stage]
         if self.switches.greedy or not harmless:
             self.put_weight(stage)
@@ -178,6 +179,7 @@ class _Attempt:
             self.put_forward(stage)
         extra = self.extra_forwards()
         for stage in range(1, self.stages):
+            # An earlier stage runs more forwards, unless all micro-batches are in flight already.
             all_done = 1 + extra[stage] == self.given.microbatches
             extra[stage] = max(0, min(extra[stage], extra[stage - 1] - (not all_done)))
         for stage in range(self.stages):
@@ -191,6 +193,7 @@ class _Attempt:
         costs, last = self.costs, self.stages - 1
         extra = [0] * self.stages
         first_input_end = self.forward_ends[last][0] + costs.backward_input[last]
+        # From the last stage back: the gradient of a stage arrives after the first I of the next one.
         for stage in reversed(range(last)):
             arrival = first_input_end + costs.hop[stage]
             extra[stage], clock = self._forwards_before(stage, arrival)
@@ -254,6 +257,7 @@ class _Attempt:
     def put_input_of(self, stage: int, microbatch: int) -> None:
         """Place the I of a round, after W that fill the wait for its gradient."""
         self.fill_wait(stage, self.gradient_arrival(stage, microbatch))
+        # As in the source: after its last F, stage 0 places all pending W before each I.
         if stage == 0 and len(self.forward_ends[0]) == self.given.microbatches:
             self.flush_weights(0, microbatch)
         self.put_input(stage)

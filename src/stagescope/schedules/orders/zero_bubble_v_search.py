@@ -10,7 +10,7 @@ per kind, the median over the stages.
              2. ranks catch up with the previous rank, F0 and F1 alternating
     round    a backward on each rank (first the passes that go up, last rank first), then an F on each rank; both
              prefer the pass that comes up the V if its input has arrived
-    W        is placed when memory runs out, while it fits into a wait, and once more if the wait is longer than
+    W        is placed when memory runs out, while it fits into a wait, and one more if the wait is longer than
              the slack of the rank to the worst rank, before an I1 and before an F only if switched on
 
 All combinations of the two switches are tried. An attempt is repeated with its own idle times as the slack while that
@@ -130,6 +130,7 @@ class _Attempt:
         without_wait = self.clock[rank] + cost
         arrival = self.arrival(passing, rank)
         end = without_wait if arrival is None else max(without_wait, arrival + cost)
+        # Idle time before the first action is unavoidable and does not count.
         if self.order[rank]:
             self.bubble[rank] += end - without_wait
             self.worst_bubble = max(self.worst_bubble, self.bubble[rank])
@@ -155,6 +156,7 @@ class _Attempt:
         if arrival is not None:
             while self.waiting[rank] and self.clock[rank] + self.given.backward_weight <= arrival:
                 self.put_weight(rank)
+            # A rank may wait this long without becoming the worst one.
             slack = max(self.worst_bubble, self.known_slack[rank]) - self.bubble[rank]
             if may_delay and self.waiting[rank] and arrival - self.clock[rank] > slack:
                 self.put_weight(rank)
@@ -201,6 +203,7 @@ class _Attempt:
         arrival = self.arrival(F1, rank)
         if arrival is None or self.count(F0, rank) >= self.given.microbatches:
             return False
+        # 2 + 2 r activations are reserved for the rest of the warm-up.
         has_memory = self.held[rank] + 2 + 2 * rank <= self.limit
         return has_memory and self.clock[rank] + self.given.forward <= arrival
 

@@ -42,6 +42,7 @@ def find_arrangements(evidence: Evidence) -> list[Arrangement]:
     """
     present = len(evidence.held)
     most = present + max(present // 8, 1) if present else 0
+    # The number of stages is unknown if ranks are missing, so sizes are tried from the smallest.
     for ranks in range(max(present, 1), most + 1):
         found = [*_one_pipeline(evidence, ranks), *_two_pipelines(evidence, ranks)]
         if found:
@@ -50,6 +51,7 @@ def find_arrangements(evidence: Evidence) -> list[Arrangement]:
 
 
 def _one_pipeline(evidence: Evidence, ranks: int) -> Iterator[Arrangement]:
+    # All ranks of a pipeline hold the same number of chunks, so any of them gives it.
     chunks = len(next(iter(evidence.held.values()), ()))
     shapes = (("linear", chunks == 1), ("loop", chunks > 1), ("v", chunks == V_CHUNKS))
     for placement in (name for name, possible in shapes if possible):

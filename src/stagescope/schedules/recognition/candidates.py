@@ -97,6 +97,7 @@ def list_candidates(
     found: list[Candidate] = []
     for schedule in SCHEDULES:
         if _fits(schedule, arrangement):
+            # Groups are tried in the order of evidence: the likeliest group size comes first among equals.
             # With one chunk per rank all group sizes give the same order, but not all of them are valid.
             groups = sizes_of_groups if arrangement.chunks > 1 else (microbatches,)
             found += _variants(schedule, arrangement, microbatches, groups)
@@ -119,9 +120,11 @@ def _variants(
             shape = schedule.shape(arrangement.ranks, microbatches, arrangement.chunks, options)
         except ScheduleError:  # the schedule does not exist in these sizes
             continue
+        # Schedules without groups have one order per option set.
         if "group_size" not in shape.options:
             yield Candidate(schedule, shape, options)
             continue
+        # The default group size may equal one from the evidence: each size is built once.
         size = group_size(shape) if shape.chunks > 1 else 0
         if size not in seen:
             seen.add(size)

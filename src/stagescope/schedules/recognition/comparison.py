@@ -33,7 +33,7 @@ LARGE_ORDER_ACTIONS = 20_000
 MIN_PEAK_RATIO, MAX_PEAK_RATIO = 0.9, 1.5
 """The range of a schedule's peak of activations, relative to the measured peak.
 
-    It is wide because missing W let the measured peak grow.
+    It is wide because the measured peak grows if W are missing.
     """
 
 
@@ -72,12 +72,15 @@ def compare_all(evidence: Evidence, arrangement: Arrangement) -> list[Compared]:
     For a large order, searches stop when one candidate fits exactly, and only schedules with about the measured peak
     of activations are searched.
     """
+    # The catalog order is kept: sorting by distance is stable, so the first of equal distances wins.
     candidates = list_candidates(arrangement, evidence.microbatches, group_sizes(evidence))
     compared = [_compare(evidence, arrangement, each) for each in candidates if not each.searched]
     searched = [each for each in candidates if each.searched]
+    # All candidates are compared even after an exact match: the others determine margin and alternatives.
     if evidence.action_count <= LARGE_ORDER_ACTIONS:
         return compared + [_compare(evidence, arrangement, each) for each in searched]
     for candidate in _likeliest_first(searched, evidence):
+        # Each search may take longer than everything before it, so look again before each one.
         if any(each.distance == 0 for each in compared):
             break
         compared.append(_compare(evidence, arrangement, candidate))

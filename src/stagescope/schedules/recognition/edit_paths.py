@@ -52,9 +52,12 @@ class EditPaths:
     def _row_from_above(self, i: int, above: list[int], fits: list[bool]) -> list[int]:
         row, left = [FAR] * self.width, FAR
         for d in self._inside(i):
+            # Cell (0, 0) is the start. A step to the right is a planned action that was lost.
             best = left + 1 if i or i + self.low + d else 0
+            # A step down the diagonal is a match: it keeps d, since row i starts at column i + low.
             if fits[d] and above[d] < best:
                 best = above[d]
+            # A step straight down, from d + 1 of the row above, is an extra observed action.
             if d + 1 < self.width and above[d + 1] + 1 < best:
                 best = above[d + 1] + 1
             row[d] = left = best
@@ -109,6 +112,7 @@ class EditPaths:
     def may_be_extra(self, seen: int) -> bool:
         """Return whether an observed action is extra on some path with the fewest edits."""
         before, after = self.before[seen], self.after[seen + 1]
+        # An extra action moves from cell (i, j) to (i + 1, j), which is index d - 1 of the next row.
         return any(before[d] + 1 + after[d - 1] == self.edits for d in range(1, self.width))
 
 
@@ -125,6 +129,7 @@ def find_paths(fits: Fits, sizes: tuple[int, int], most_edits: int) -> EditPaths
     # band.
     while difference <= most_edits:
         paths = EditPaths(fits, sizes, reach)
+        # Within the band the result is only an upper bound; it is exact once the reach covers half of the excess edits.
         if paths.edits <= most_edits and (paths.edits - difference) // 2 <= reach:
             return paths
         if 2 * reach >= most_edits - difference:

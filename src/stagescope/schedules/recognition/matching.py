@@ -87,6 +87,7 @@ def match(
     >>> match([Mark("F"), Mark("B"), Mark("B")], order, most_edits=1).ambiguous
     (0,)
     """
+    # The usual case, in which nothing was lost, needs no dynamic programming.
     if len(seen) == len(expected) and all(map(Mark.fits, seen, expected)):
         return Match(tuple(range(len(seen))), (), (), (), 0)
 
@@ -101,12 +102,14 @@ def _decide(paths: EditPaths, clues: TimeEvidence | None) -> Match:
     """Return the match, decided separately between the actions that are the same on every path."""
     observed, planned = paths.sizes
     pairs = [paths.pairs(i) for i in range(observed)]
+    # Every path passes through a certain pair, so the stretches between them are independent and short.
     certain = [found[0] for i, found in enumerate(pairs) if len(found) == 1 and not paths.may_be_extra(i)]
     places: list[int | None] = [None] * observed
     ambiguous: list[int] = []
     taken: set[int] = set()
     extra: set[int] = set()
     start = Pair(-1, -1)
+    # The last pair is a sentinel behind both sequences.
     for end in (*certain, Pair(observed, planned)):
         stretch = _Stretch(start, end, [pair for i in range(start.seen + 1, end.seen) for pair in pairs[i]])
         best, sure = stretch.decide(paths, clues)
@@ -145,11 +148,13 @@ class _Stretch:
         a shortest path over the pairs from both ends, so each edge is looked at twice.
         """
         inside = range(self.start.seen + 1, self.end.seen)
+        # Without possible pairs everything inside is extra, which is certain.
         if not inside or not self.pairs:
             return [], set(inside)
         into = self._edges(paths, clues)
         before_ns, best = self._shortest(into)
         after_ns = self._to_the_end(into)
+        # Lost minus extra actions inside the stretch.
         lost = self.end.place - self.start.place - (self.end.seen - self.start.seen)
         # Each lost action may have been shorter or longer than usual, so chance differences grow with their number.
         margin_ns = max(clues.margin_ns * max(lost, 1), 1) if clues else 1
@@ -160,6 +165,7 @@ class _Stretch:
                 _lower(totals[edge.end.seen], edge.end.place, total_ns)
             for skipped in range(edge.start.seen + 1, edge.end.seen):
                 _lower(totals[skipped], None, total_ns)
+        # An action is certain with only one option, or if the second best option is worse by the margin.
         sure = {
             i
             for i in inside
@@ -206,6 +212,7 @@ class _Stretch:
     def _to_the_end(self, into: dict[Pair, list[_Edge]]) -> dict[Pair, int]:
         """Return the least unexplained time from each pair to the end."""
         after_ns = {self.end: 0}
+        # `into` is in topological order, so the reverse order completes each pair before it is used.
         for end in reversed(into):
             for edge in into[end]:
                 _lower(after_ns, edge.start, after_ns.get(end, FAR) + edge.unexplained_ns)
@@ -214,6 +221,7 @@ class _Stretch:
 
 def _leads(start: Pair, end: Pair, edits: int, paths: EditPaths) -> bool:
     """Return whether a path with the fewest edits goes from one pair to the next without a pair between."""
+    # Between two consecutive pairs all observed actions are extra and all planned ones lost.
     extra, lost = end.seen - start.seen - 1, end.place - start.place - 1
     if extra < 0 or lost < 0:
         return False

@@ -71,6 +71,7 @@ def recognize(orders: MeasuredOrders) -> Recognition:
     >>> recognize({0: ["F0.0", "F0.1", "B0.0", "B0.1"], 1: ["F1.0", "B1.0", "F1.1", "B1.1"]}).name
     '1f1b'
     """
+    # Several arrangements fit only for a single rank, where a loop and a V are equal: all are compared.
     evidence = read_evidence(orders)
     arrangements = find_arrangements(evidence)
     compared = [each for arrangement in arrangements for each in compare_all(evidence, arrangement)]
@@ -124,15 +125,20 @@ def _judge(evidence: Evidence, compared: Sequence[Compared], *, sound: bool) -> 
     """Return the name of the nearest schedule, of a search that finds such orders, or unknown."""
     best = compared[0]
     indistinct = _indistinct(evidence, compared)
+    # An equal order (SAME_ORDER and the like) does not contest the name: it is an alternative by definition. Only
+    # schedules between which lost actions or the margin would decide make the name uncertain.
     contested = any(
         each.reason in (ACTIONS_MISSING, NEARLY_AS_CLOSE) and each.name != best.name for each in indistinct
     )
+    # At distance 0 the order has the name of that schedule, even if a search would find it too.
     searches = _searches(evidence, best) if sound and best.distance else []
     if best.distance == 0:
         near = True
     elif any(each.name == best.name for each in searches):
-        near = False  # the search at unit costs is nearest: let the traits name it, without its unit-cost parameters
+        near = False  # the nearest is a search at unit costs: the traits name it, for unknown costs
     else:
+        # Without the same form, a distance within the limit means only that few W are out of place, while the structure
+        # of the backward differs.
         near = best.distance <= MAX_DISTANCE and best.same_form
     if sound and near and not contested:
         sentence = sentences.close(best.name, best.distance) if best.distance else sentences.exact(best.name)
@@ -154,6 +160,7 @@ def _indistinct(evidence: Evidence, compared: Sequence[Compared]) -> list[Altern
         reason = ""
         if each.distance == best.distance:
             reason = reason_for_equality(evidence, best.candidate, each.candidate)
+        # Near an inexact match, a candidate within the margin is a rival even if the two orders differ.
         if reason in ("", ACTIONS_MISSING) and best.distance:
             reason = NEARLY_AS_CLOSE if each.distance - best.distance < MIN_MARGIN else ""
         if reason:
@@ -186,6 +193,7 @@ def _margin(compared: Sequence[Compared], names: set[str]) -> float:
 
 def _missing_fraction(evidence: Evidence, arrangement: Arrangement) -> float:
     stages = stage_count(arrangement.placement, arrangement.ranks, arrangement.chunks)
+    # F, I and W, or F and the whole backward if no W were recorded.
     expected = stages * evidence.microbatches * (3 if evidence.weights else 2)
     return max(1 - (evidence.action_count - evidence.repeated) / expected, 0.0)
 
@@ -195,6 +203,7 @@ def _faults(evidence: Evidence) -> tuple[str, ...]:
     if evidence.faults:
         return evidence.faults
     try:
+        # Validation simulates the order, so it runs only if the evidence has no simpler fault.
         validate(evidence.actions)
     except ScheduleError as error:
         return (str(error),)

@@ -44,8 +44,10 @@ def names_by_traits(placement: str, orders: Sequence[EncodedOrder]) -> tuple[str
     ranks = len(orders)
     peaks = [peak(each) for each in actions]
     least, most = max(each.least for each in peaks), max(each.most for each in peaks)
+    # On a V, zb-v has 2 p chunk activations, which is p activations of a whole rank: the memory of 1F1B.
     if placement == "v":
         return ("zb-v",) if most <= 2 * ranks else ()
+    # Within p activations both limits allow the order; above p only the larger one does.
     if most <= ranks:
         return ("zb-1p", "zb-2p")
     if most > 2 * ranks:
@@ -59,6 +61,7 @@ def alternates(ranks: Iterable[Sequence[DecodedAction]]) -> bool:
     for actions in ranks:
         kinds = [action.kind for action in actions if action.kind != W]
         if F in kinds and I in kinds:
+            # The warm-up (before the first I) has only F, the cool-down (after the last F) only I: both are excluded.
             end = len(kinds) - kinds[::-1].index(F)
             steady = list(pairwise(kinds[kinds.index(I) : end]))
             turns += len(steady)
@@ -74,6 +77,7 @@ def peak(actions: Sequence[DecodedAction]) -> Peak:
     >>> peak([DecodedAction(*action) for action in actions])
     Peak(least=1, most=2)
     """
+    # A micro-batch without its F or W has no known duration: it is left out of `least` and fully counted in `most`.
     started = {action[1:] for action in actions if action.kind == F}
     ended = {action[1:] for action in actions if action.kind == W}
     held = least = 0
@@ -88,6 +92,7 @@ def _in_order(actions: Sequence[DecodedAction]) -> bool:
     """Return whether the actions of each kind and stage run in the order of micro-batches."""
     last: dict[tuple[int, int], int] = {}
     for action in actions:
+        # The key is kind and stage.
         if action.microbatch < last.get(action[:2], 0):
             return False
         last[action[:2]] = action.microbatch

@@ -82,6 +82,7 @@ def divide_sizes(sizes: ActivationSizes, ranks: int, stages: int) -> ScaledSizes
     """
     given = [size for size in sizes if size is not None]
     parts = [exact_shares([size] * ranks if isinstance(size, int) else list(size), stages) for size in given]
+    # Memory limits are compared exactly, so sizes stay integers in a common denominator instead of floats.
     scale = math.lcm(*(share.denominator for part in parts for share in part))
     return ScaledSizes(ActivationSizes(*([int(share * scale) for share in part] for part in parts)), scale)
 
@@ -108,6 +109,7 @@ def _rounded_shares(values: list[int] | None, stages: int) -> tuple[int, ...] | 
     """Return the shares as integers, rounded such that their sum is exact."""
     if values is None:
         return None
+    # Rounding the running sum instead of each share keeps the total exact.
     until = [int(total) for total in accumulate(exact_shares(values, stages), initial=Fraction(0))]
     return tuple(after - before for before, after in pairwise(until))
 
@@ -116,6 +118,7 @@ def _at_ends(name: str, amount: PerStage | None, pieces: int, stages: int) -> Pe
     if amount is None or isinstance(amount, int):
         return amount
     values = per_stage(name, amount, pieces)
+    # Ceiling division: the piece in which the stage ends.
     return tuple(values[-(-(stage + 1) * pieces // stages) - 1] for stage in range(stages))
 
 

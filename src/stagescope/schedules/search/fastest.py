@@ -165,6 +165,7 @@ def find_fastest(
             rejected.append(outcome)
     if scope.on_progress is not None:
         scope.on_progress(len(trials), len(trials), "")
+    # Stable: of equal time and memory the order of the catalog remains.
     ranked.sort(key=lambda each: (each.microbatch_ns, each.peak_memory))
     return SearchResult(tuple(ranked), tuple(rejected))
 
@@ -192,6 +193,7 @@ class _Model:
             schedule.shape(trial.ranks, trial.microbatches, trial.chunks, {})
         except ScheduleError as error:
             return Rejected(trial, str(error), error.hint)
+        # Only now: dividing costs needs valid sizes.
         stages = stage_count(schedule.placement, trial.ranks, trial.chunks)
         costs = divide_costs(self.costs, trial.ranks, stages)
         scaled = divide_sizes(self.sizes, trial.ranks, stages)
@@ -229,6 +231,7 @@ class _Model:
         limits = [LIMIT_FACTORS[schedule.name] * trial.ranks * size for size in sizes]
         if self.memory_limit is not None:
             limits = [min(limit, int(self.memory_limit * scaled.scale)) for limit in limits]
+            # The heuristic assumes that one micro-batch always fits.
             if any(limit < size for limit, size in zip(limits, sizes, strict=True)):
                 raise ScheduleError.memory_limit_too_small(schedule.name, memory_text(self.memory_limit))
         return {**options, "sizes": scaled.sizes, "memory_limit": limits}
