@@ -1,4 +1,4 @@
-"""Traces of torch.profiler: real ones in tests/data, a real run beside the recorder, and wrong ones."""
+"""Traces of torch.profiler: real ones in tests/data, real runs compared with the recorder, and invalid ones."""
 
 import gzip
 import json
@@ -27,7 +27,6 @@ from trainings import SCHEDULES, run_ranks
 TRACES = DATA / "kineto"
 KEPT = sorted(folder.name for folder in TRACES.iterdir() if folder.is_dir())
 CLOSE_NS = 50_000
-ACTION = ["rank", "kind", "stage", "microbatch"]
 
 
 def paths(schedule):
@@ -44,7 +43,7 @@ def save(path, trace):
 
 
 def unsure(found):
-    """Return the actions whose edges are off by more than is stated of them, or than 50 us where less is stated."""
+    """Return the actions whose edges are off by more than their stated error, or than 50 us if that is larger."""
     off_ns = pl.max_horizontal("start_off_ns", "end_off_ns")
     return found.filter(off_ns > pl.max_horizontal("error_ns", CLOSE_NS))
 
@@ -254,8 +253,18 @@ def test_traces_without_a_rank_are_numbered_with_a_warning(tmp_path):
     assert "ranks.assumed" in timeline.diagnostics["code"].to_list()
 
 
+OFTEN_TESTED = ("1F1B", "GPipe", "DualPipeV")
+"""One schedule per reading method: inferred, plain annotations, and action annotations with overlapped pairs."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        name if name in OFTEN_TESTED else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in SCHEDULES
+    ],
+)
 def test_a_run_with_recorder_and_profiler_gives_the_same_actions(tmp_path, schedule):
     script = Path(__file__).parent / "profiled_training.py"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -266,26 +275,15 @@ def test_a_run_with_recorder_and_profiler_gives_the_same_actions(tmp_path, sched
     traces = {rank: read_rank(tmp_path / "traces" / f"rank{rank}.json") for rank in range(4)}
     found = compared(recorded, traces)
     assert found.select("start_off_ns", "end_off_ns").null_count().row(0) == (0, 0)
-    # An edge lies between two stamps of the profiler, however long the rank waited for a processor in between. So a
-    # action is within 50 us of itself in a step in which the system left its rank alone, and each time within what is
-    # stated of it; where the machine is not busy with other tests, also by the median of the eight steps.
+    # How close the edges are depends on the load of the machine (benchmarks/kineto_accuracy.py measures it), but they
+    # are within their stated error on any machine: a descheduled rank widens that too.
     assert unsure(found).height <= (0.01 if schedule == "1F1B" else 0) * found.height
-    off_ns = pl.max_horizontal("start_off_ns", "end_off_ns")
-    best = found.group_by(ACTION).agg(off_ns.min().alias("off_ns"))["off_ns"]
-    middle = found.group_by(ACTION).agg(pl.median("start_off_ns", "end_off_ns")).select(off_ns).to_series()
-    least = 0.85 if schedule == "1F1B" else 0.95
-    assert (best <= CLOSE_NS).mean() >= least
-    assert found["start_off_ns"].median() < CLOSE_NS
-    assert found["end_off_ns"].median() < CLOSE_NS
-    close = (middle <= CLOSE_NS).mean()
-    if close < least:
-        pytest.skip(
-            f"the machine was too busy: {close:.0%} of the actions within 50 us by the median of their steps"
-        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["1F1B", "GPipe", "Interleaved1F1B"])
+@pytest.mark.parametrize(
+    "schedule", ["1F1B", "Interleaved1F1B", pytest.param("GPipe", marks=pytest.mark.exhaustive)]
+)
 def test_first_step_evaluations_and_gradient_accumulation_match_the_recording(tmp_path, schedule):
     script = Path(__file__).parent / "evaluated_training.py"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

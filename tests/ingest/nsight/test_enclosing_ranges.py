@@ -37,14 +37,14 @@ def nested(draw, start=0, end=1000, depth=3):
     return found
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(nested(), st.lists(st.integers(0, 1000), min_size=1, max_size=20))
 def test_finds_the_innermost_interval(intervals, moments):
     columns = np.array(intervals, np.int64).reshape(-1, 2).T
     found = Intervals(*columns, np.arange(len(intervals))).find(np.array(moments))
     for moment, number in zip(moments, found.tolist(), strict=True):
-        holding = [(b - a, n) for n, (a, b) in enumerate(intervals) if a <= moment <= b]
-        assert number == (min(holding)[1] if holding else NO_RANGE)
+        containing = [(b - a, n) for n, (a, b) in enumerate(intervals) if a <= moment <= b]
+        assert number == (min(containing)[1] if containing else NO_RANGE)
 
 
 def test_a_call_belongs_to_its_own_thread():

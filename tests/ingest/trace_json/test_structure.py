@@ -14,7 +14,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.dictionaries(st.text(max_size=6), VALUES, max_size=4), max_size=6), st.sampled_from([None, 1])
 )
@@ -25,7 +25,7 @@ def test_finds_every_object_regardless_of_its_strings(objects, indent):
     assert found.end == len(text)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.dictionaries(st.text(max_size=6), VALUES, max_size=3), min_size=1, max_size=5), st.data())
 def test_text_truncated_anywhere_keeps_the_objects_before_the_cut(objects, data):
     text = json.dumps(objects).encode()[1:]
