@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 LARGE_ORDER_ACTIONS = 20_000
 """In orders with more actions, searched orders are built only if no other order fits exactly.
 
-    Searches are slow for many actions; benchmarks/recognize_speed.py has the time limit of a recognition.
-    """
+Searches are slow for many actions; benchmarks/recognize_speed.py has the time limit of a recognition.
+"""
 
 MIN_PEAK_RATIO, MAX_PEAK_RATIO = 0.9, 1.5
 """The range of a schedule's peak of activations, relative to the measured peak.
 
-    It is wide because the measured peak grows if W are missing.
-    """
+It is wide because the measured peak grows if W are missing.
+"""
 
 
 class Compared(NamedTuple):
