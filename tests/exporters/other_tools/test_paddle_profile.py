@@ -240,7 +240,7 @@ def test_catapult_opens_the_file_and_finds_every_slice(tmp_path, name):
 
 
 class Difference(NamedTuple):
-    """One run on which Paddle's script is right."""
+    """One run on which Paddle's script is correct."""
 
     run: PaddleRun
     machines: int = 0
@@ -269,17 +269,39 @@ def write_logs(folder, difference):
         write_worker_logs(folder / f"machine{machine}", run, ranks=ranks)
 
 
-def run_script(folder, devices, *, multi_machine):
-    words = ["--devices", ",".join(map(str, range(devices))), "--log_dir", str(folder)]
-    command = [str(paddle_python()), "-m", SCRIPT, *words, *(["--multi_machine"] if multi_machine else [])]
+RUN_MODULE = """
+import json, runpy, sys
+module, calls = sys.argv[1], json.loads(sys.argv[2])
+for words in calls:
+    sys.argv[1:] = words
+    runpy.run_module(module, run_name="__main__")
+"""
+"""Runs a module once per list of arguments."""
+
+
+def script_arguments(folder, difference):
+    per_machine = difference.run.devices // max(1, difference.machines)
+    words = ["--devices", ",".join(map(str, range(per_machine))), "--log_dir", str(folder)]
+    return [*words, *(["--multi_machine"] if difference.machines else [])]
+
+
+@pytest.fixture(scope="module")
+def script_folders(tmp_path_factory):
+    """Return a folder per case with logs and the files of Paddle's script; one process, to import Paddle once."""
+    folders = {case: tmp_path_factory.mktemp("logs") / "logs" for case in DIFFERENCES}
+    for case, folder in folders.items():
+        write_logs(folder, DIFFERENCES[case])
+    calls = [script_arguments(folder, DIFFERENCES[case]) for case, folder in folders.items()]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=peer_variables(), timeout=240
-    )
+        [str(paddle_python()), "-c", RUN_MODULE, SCRIPT, json.dumps(calls)],
+        capture_output=True, text=True, check=False, env=peer_variables(), timeout=480,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return folders
 
 
 def with_true_machines(slices, folder):
-    """Return slices with the machines called by their directories: the script counts them as listed by the system."""
+    """Return slices with machines named after their directories: the script numbers them in listing order."""
     listed = [name for name in os.listdir(folder) if name.startswith("machine")]
     true = {f"(machine:{place})": f"(machine:{name[7:]})" for place, name in enumerate(listed)}
     return [
@@ -293,12 +315,8 @@ def with_true_machines(slices, folder):
 @pytest.mark.slow
 @pytest.mark.timeout(INSTALL_SECONDS)
 @pytest.mark.parametrize("case", DIFFERENCES)
-def test_every_slice_equals_that_of_paddles_script(tmp_path, case):
-    difference = DIFFERENCES[case]
-    folder = tmp_path / "logs"
-    write_logs(folder, difference)
-    per_machine = difference.run.devices // max(1, difference.machines)
-    run_script(folder, per_machine, multi_machine=difference.machines > 0)
+def test_every_slice_equals_that_of_paddles_script(tmp_path, script_folders, case):
+    difference, folder = DIFFERENCES[case], script_folders[case]
     logs = find_worker_logs(folder, None, multi_machine=difference.machines > 0)
     write_both(read_worker_logs(logs, ReadOptions()), tmp_path)
     for name in WRITERS:

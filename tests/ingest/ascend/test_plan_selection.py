@@ -74,7 +74,10 @@ def shape(dice):
     return {"schedule": name, "pp": pp, "microbatches": dice.randint(1, 12)}
 
 
-@pytest.mark.parametrize("seed", range(40))
+SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(10, 40))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_losses_cause_no_wrong_name(tmp_path, seed):
     dice = random.Random(seed)  # noqa: S311  # chance that can be repeated
     cluster = Cluster(transfers="none", steps=dice.randint(1, 3), numbered=dice.random() < 0.2, **shape(dice))

@@ -260,7 +260,10 @@ def damaged_cluster(directory, seed):
     return truth
 
 
-@pytest.mark.parametrize("seed", range(30))
+SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(10, 30))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_losses_cause_no_wrong_transfer(tmp_path, seed):
     truth = damaged_cluster(tmp_path, seed)
     timeline = read(truth)
