@@ -1,13 +1,13 @@
-"""Whether actions of real torch.profiler traces lie where their kernels ran: the reader against a plain projection.
+"""Compare the kineto reader with a plain projection of kernels, on real torch.profiler traces.
 
     python benchmarks/kineto_projection.py TRACE.json[.gz]...
 
 Traces of pipelines on GPUs are not public, but traces of other trainings are. In a copy of each, an annotation like
 those of a pipeline's forwards (`F0.0`, `F0.1` ...) is put around the outermost operators of the thread that launched
-most, up to 1,000 that launched a kernel; everything else stays as the real program left it. Beside the reader, plain
-Python takes for each of them the launches inside it, on any thread, their kernels by correlation id but those of
-NCCL, and the first start and the last end. A line per trace says how many actions were compared, how many differ by a
-nanosecond or more, and how far the device was behind the host: the median time from the end of an operator to the end
+most, up to 1,000 that launched a kernel; everything else is unchanged. Independently of the reader, plain Python
+takes for each of them the launches inside it, on any thread, their kernels by correlation id but those of NCCL, and
+the first start and the last end. A line per trace reports how many actions were compared, how many differ by a
+nanosecond or more, and by how much the device lagged the host: the median time from the end of an operator to the end
 of its last kernel.
 """
 
@@ -42,14 +42,14 @@ def main() -> None:
         actions, behind_ns = plant_actions(trace)
         found = read_actions(trace) if actions else {}
         differ = sum(found.get(number) != action for number, action in enumerate(actions))
-        behind_us = median(behind_ns) / 1000 if actions else 0.0
+        lag_us = median(behind_ns) / 1000 if actions else 0.0
         print(
-            f"{path.name}: {len(actions)} actions compared, {differ} differ, {behind_us:.1f} us behind the host (median)"
+            f"{path.name}: {len(actions)} actions compared, {differ} differ, device lag {lag_us:.1f} us (median)"
         )
 
 
 def plant_actions(trace: Event) -> tuple[list[Interval], list[int]]:
-    """Add annotations to a trace; return when their actions ran on the device, and how far that ended behind the host."""
+    """Add annotations to a trace; return when their actions ran on the device, and how far it lagged the host."""
     base_ns = trace.get("baseTimeNanoseconds", 0)
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     kernels = _kernels(events)
@@ -73,7 +73,7 @@ def plant_actions(trace: Event) -> tuple[list[Interval], list[int]]:
 
 
 def _outermost(events: list[Event], launched: Counter[Any]) -> list[Event]:
-    """Return the operators that lie in no other one, of the thread with most launches."""
+    """Return the outermost operators of the thread with the most launches."""
     if not launched:
         return []
     thread = launched.most_common(1)[0][0]
@@ -86,7 +86,7 @@ def _outermost(events: list[Event], launched: Counter[Any]) -> list[Event]:
 
 
 def _kernels(events: list[Event]) -> defaultdict[int, list[Interval]]:
-    """Return start and end of the kernels but those of NCCL, in nanoseconds since the base, by correlation id."""
+    """Return start and end of all non-NCCL kernels, in nanoseconds since the base time, by correlation id."""
     found: defaultdict[int, list[Interval]] = defaultdict(list)
     for event in events:
         if event.get("cat") in KERNELS and "nccl" not in event["name"].lower():
@@ -96,7 +96,7 @@ def _kernels(events: list[Event]) -> defaultdict[int, list[Interval]]:
 
 
 def _nanoseconds(microseconds: float) -> int:
-    """Return the nearest nanosecond: a trace without a base has more microseconds than a double holds thousandths."""
+    """Return the nearest nanosecond; a double cannot hold the nanoseconds of a trace without a base time."""
     return round(Fraction(microseconds) * 1000)
 
 

@@ -1,7 +1,7 @@
-"""What it costs to read a trace of torch.profiler of 1 GB: CPU seconds and memory of a process of its own.
+"""CPU seconds and memory for reading a torch.profiler trace of 1 GB, in a separate process.
 
-The trace is a real one (tests/data/kineto), its events written again and again, as torch writes them. Beside it runs a
-typed msgspec decode of the same events alone, in pieces of the same size, which is the least that any reader can cost.
+The trace repeats the events of a real one (tests/data/kineto), in torch's layout. The baseline is a
+typed msgspec decode of the same events, in pieces of the same size: the minimum cost of any reader.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ START = "import stagescope.ingest.kineto.rank_trace"
 
 
 def write_trace(path: Path, size_bytes: int) -> None:
-    """Write a trace of the size, each repetition a second later than the one before, laid out as torch does it."""
+    """Write a trace of this size in torch's layout; each repetition is a second later than the previous one."""
     trace = json.loads(gzip.decompress(SAMPLE.read_bytes()))
     events = trace.pop("traceEvents")
     with path.open("w", encoding="utf-8") as file:
@@ -55,7 +55,7 @@ def write_trace(path: Path, size_bytes: int) -> None:
 
 
 def measure(code: str, path: Path) -> tuple[float, float]:
-    """Return the CPU seconds of a process, and its memory in MB."""
+    """Return the CPU seconds and the peak memory in MB of a process."""
     process = subprocess.Popen([sys.executable, "-c", code, path], stdout=sys.stderr)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -83,7 +83,7 @@ def main() -> None:
             print(
                 f"{what}: {size_mb:.0f} MB in {seconds:.1f} CPU s, {start_seconds:.1f} of them to start:"
                 f" {speed:.0f} MB/s"
-                f" (at least {LEAST_MB_PER_SECOND} wanted), {memory_mb:.0f} MB (at most {LIMIT_MB})"
+                f" (at least {LEAST_MB_PER_SECOND} required), {memory_mb:.0f} MB (at most {LIMIT_MB})"
             )
 
 

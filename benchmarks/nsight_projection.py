@@ -1,13 +1,13 @@
-"""Whether actions of real Nsight reports lie where their kernels ran: the reader against a projection row by row.
+"""Compare the nsight reader with a row-by-row projection of kernels, on real Nsight reports.
 
     python benchmarks/nsight_projection.py REPORT.sqlite...
 
 Real reports of pipelines are not public, but reports of other trainings and programs are. In a copy of each, the
 outermost NVTX ranges that launched a kernel, up to 1,000, are renamed to forwards (`F0.0`, `F0.1` ...): ranges,
-launches and kernels stay those of the real program. Beside the reader, plain Python takes for each range the launches
+launches and kernels are unchanged. Independently of the reader, plain Python takes for each range the launches
 inside it on its thread, their kernels by correlation id and process but those of NCCL, and the first start and the
-last end. A line per report says how many actions were compared, how many differ by a nanosecond or more, and how far
-the device was behind the host: the median time from the end of a range to the end of its last kernel.
+last end. A line per report reports how many actions were compared, how many differ by a nanosecond or more, and how far
+the device lagged the host: the median time from the end of a range to the end of its last kernel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stagescope import api as workflow
 
 MOST_RANGES = 1000
 THREAD_BITS = 0xFFFFFF
-"""The lowest bits of a global thread number tell the thread, the rest its process, as in a kernel's global process."""
+"""The lowest bits of a global thread id are the thread, the others its process, as in a kernel's global process id."""
 
 RANGES = """SELECT rowid, start, end, globalTid FROM NVTX_EVENTS WHERE end NOT NULL AND eventType = 59
     ORDER BY start, end DESC"""
@@ -57,11 +57,9 @@ def main() -> None:
         differ = sum(
             found.get(number) != (action.start_ns, action.end_ns) for number, action in enumerate(actions)
         )
-        behind_us = (
-            median(action.end_ns - action.host_end_ns for action in actions) / 1000 if actions else 0.0
-        )
+        lag_us = median(action.end_ns - action.host_end_ns for action in actions) / 1000 if actions else 0.0
         print(
-            f"{report.name}: {len(actions)} actions compared, {differ} differ, {behind_us:.1f} us behind the host (median)"
+            f"{report.name}: {len(actions)} actions compared, {differ} differ, device lag {lag_us:.1f} us (median)"
         )
 
 
@@ -86,7 +84,7 @@ def plant_actions(report: Path) -> list[Action]:
 
 
 def _kernels(database: sqlite3.Connection) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return start and end of all kernels but those of NCCL, by process and correlation id."""
+    """Return start and end of all non-NCCL kernels, by process and correlation id."""
     rows = database.execute(KERNELS)
     return {
         (process, number): (start, end)

@@ -1,7 +1,7 @@
-"""What it costs to read a report of Nsight Systems with 5 million kernels: CPU seconds and memory of a process.
+"""CPU seconds and memory for reading a report of Nsight Systems with 5 million kernels, in a separate process.
 
-The report is planted: ranges of a pipeline's actions, a launch and a kernel every few microseconds, with the columns
-that nsys exports. Beside it runs a loop over the same rows in sqlite3 alone, which is the least that Python can do.
+The report is synthetic: ranges of a pipeline's actions, a launch and a kernel every few microseconds, with the columns
+that nsys exports. The baseline is a loop over the same rows with sqlite3: the minimum cost in Python.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def kernels() -> Iterator[tuple[int, int, int, int, int, int]]:
 
 
 def measure(code: str, path: Path) -> tuple[float, float]:
-    """Return the CPU seconds of a process, and its memory in MB."""
+    """Return the CPU seconds and the peak memory in MB of a process."""
     process = subprocess.Popen([sys.executable, "-c", code, path], stdout=sys.stderr)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""How fast recordings become a timeline: spans per CPU second, of 8 files with 250,000 spans each."""
+"""Speed of reading recordings: spans per CPU second, for 8 files with 250,000 spans each."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def main() -> None:
             wall.append(time.perf_counter() - begun_wall)
     print(
         f"{RANKS * SPANS / 1e6:.1f} M spans, {size_mb:.0f} MB: {statistics.median(rates) / 1e6:.1f} M spans per CPU s"
-        f" (wall {statistics.median(wall):.2f} s), at least {LIMIT / 1e6:.0f} wanted"
+        f" (wall {statistics.median(wall):.2f} s), at least {LIMIT / 1e6:.0f} required"
     )
 
 

@@ -44,7 +44,7 @@ def thread(pid, tid=1):
 
 @dataclass
 class Planted:
-    """What is in a report of one or several processes; times are nanoseconds since the session began."""
+    """The content of a report of one or several processes; times are nanoseconds since the start of the session."""
 
     ranges: list = field(default_factory=list)
     launches: list = field(default_factory=list)
@@ -52,13 +52,13 @@ class Planted:
     last: int = 0
 
     def range(self, name, start, end, pid=100, tid=1):
-        """Plant a pushed and popped range."""
+        """Add a push/pop range."""
         self.ranges.append((start, end, 59, name, None, thread(pid, tid)))
 
     def kernel(
         self, at, start, end, *, pid=100, tid=1, name=GEMM, stream=COMPUTE, device=0, correlation=None
     ):
-        """Plant a launch at a time and its kernel; a known correlation id is a graph's, launched before."""
+        """Add a launch and its kernel; an existing correlation id adds a kernel to that launch, as in a CUDA graph."""
         number = correlation
         if number is None:
             self.last = number = self.last + 1
@@ -68,7 +68,7 @@ class Planted:
 
 
 def write_report(path, planted, *, host="node1", epoch_ns=EPOCH_NS, drop=(), texts=True):
-    """Write a report and return its path; `drop` are statements run at its end, without `texts` names are by number."""
+    """Write a report and return its path; `drop` are SQL statements run last; without `texts`, names are string ids."""
     strings = dict(STRINGS)
     rows = []
     for start, end, kind, name, _, tid in planted.ranges:

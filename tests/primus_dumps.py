@@ -1,4 +1,4 @@
-"""Dumps as Primus writes them, of drawn or simulated timelines."""
+"""Write drawn or simulated timelines as dumps of Primus."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_dumps(folder, timeline, *, numbered=False, iterations=1, **config):
 
 
 def iteration(spans, *, numbered):
-    """Return what Primus notes of one iteration of one rank."""
+    """Return the entry of one iteration of one rank in a dump."""
     found = {"total": spans["end_ns"].max() / 1e6, "memory": 41.25}
     for series in ("fwd", "bwd", "wgrad"):
         own = spans.filter(pl.col("kind").replace_strict(SERIES) == series)

@@ -1,4 +1,4 @@
-"""Patterns of names, as the caller writes them."""
+"""Patterns for action names."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ def test_a_pattern_recovers_the_fields_of_a_name(word, microbatch, stage):
     assert (action.kind, action.numbers) == (KIND_OF[word], {"stage": stage, "microbatch": microbatch})
 
 
-def test_the_longest_kind_word_wins_and_a_star_matches_anything():
+def test_the_longest_kind_word_has_precedence_and_a_star_matches_anything():
     assert NamePattern("{kind}{microbatch}*").action("backward_weight3 (fused)").kind == "backward_weight"
     assert NamePattern("{kind}{microbatch}").action("backward_weight3 (fused)") is None
 

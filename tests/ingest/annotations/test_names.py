@@ -1,4 +1,4 @@
-"""What annotations mean."""
+"""Parsing annotation names."""
 
 import pytest
 

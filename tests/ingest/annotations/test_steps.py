@@ -1,4 +1,4 @@
-"""Steps of one rank."""
+"""Assigning the spans of a rank to steps."""
 
 import polars as pl
 
@@ -14,7 +14,7 @@ NO_STEPS = pl.DataFrame(schema=STEPS_SCHEMA)
 
 
 def actions(text):
-    """Return a action per word, 10 ns each, as ``F0`` or ``B1``; ``opt`` is the optimizer."""
+    """Return an action of 10 ns per word, such as ``F0`` or ``B1``; ``opt`` is the optimizer."""
     kinds = {"F": "forward", "B": "backward", "o": "optimizer"}
     rows = [
         (kinds[word[0]], 0, int(word[1:]) if word[1:].isdigit() else None, place * 10, place * 10 + 8)

@@ -1,4 +1,4 @@
-"""Chrome traces of anybody, whose names a pattern describes."""
+"""Chrome traces of any tool, with action names described by a pattern."""
 
 import json
 

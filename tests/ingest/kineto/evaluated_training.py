@@ -1,4 +1,4 @@
-"""A training under torch.profiler from its first step on, with an evaluation after each step and no mark of steps.
+"""A training under torch.profiler from its first step on, with an evaluation after each step and without step marks.
 
 Usage: fork_ranks.py 3 evaluated_training.py SCHEDULE OUT
 """

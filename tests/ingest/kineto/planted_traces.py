@@ -1,4 +1,4 @@
-"""Traces as torch.profiler writes them, of planted events: the fields are those of libkineto/src/output_json.cpp."""
+"""Write traces like torch.profiler, with planted events and the fields of libkineto/src/output_json.cpp."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stagescope.ingest.kineto.tables import read_tables
 
 BASE_NS = 1_790_000_000_000_000_000
 MAIN, ENGINE = 1, 9
-"""The training's thread, and one of the autograd engine's."""
+"""The training's thread, and a thread of the autograd engine."""
 
 
 def event(category, name, start_us, end_us, tid=MAIN, **arguments):
@@ -46,7 +46,7 @@ def flow(number, from_us, to_us):
 
 
 def write_trace(path, events, *, rank=0, ranks=(0,), host="h", **more):
-    """Write a trace of one rank and return its path; `more` are further facts of the header."""
+    """Write a trace of one rank and return its path; `more` are additional header fields."""
     group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": len(ranks), "ranks": list(ranks)}
     header = {
         "schemaVersion": 1,
@@ -60,12 +60,12 @@ def write_trace(path, events, *, rank=0, ranks=(0,), host="h", **more):
 
 
 def tables_of(path, events):
-    """Return the tables that a trace of these events gives."""
+    """Return the tables of a trace with these events."""
     return read_tables(write_trace(path / "rank0.json", events)).tables
 
 
 def in_us(spans, *columns):
-    """Return kind, start and end of spans, in microseconds since the trace began, and further columns."""
+    """Return kind, start and end of spans, in microseconds since the start of the trace, and additional columns."""
     return (
         spans.sort("start_ns")
         .select(

@@ -1,4 +1,4 @@
-"""Actions and transfers as annotations name them."""
+"""Actions and transfers of annotations."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Actions as a GPU ran them: traces with planted kernels, fields as in libkineto/src/output_json.cpp."""
+"""Actions at device times: traces with planted kernels, with the fields of libkineto/src/output_json.cpp."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What headers of traces say."""
+"""Reading the headers of traces."""
 
 from pathlib import Path
 

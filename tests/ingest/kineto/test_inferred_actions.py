@@ -1,4 +1,4 @@
-"""Actions of a schedule that annotates nothing."""
+"""Inferring the actions of a schedule without annotations."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_a_backward_begins_after_its_loss(inferred):
 
 
 def test_operators_before_the_splitting_of_the_batch_belong_to_no_action(inferred):
-    """The training makes or loads its batch in operators that record no graph."""
+    """The training creates or loads its batch with operators that record no graph."""
     found = inferred(
         operator("aten::randn", -900, -600),
         operator("aten::tensor_split", -400, -360),
@@ -135,7 +135,7 @@ def test_a_forward_with_an_unrecognized_loss_is_entirely_uncertain(inferred):
 
 @pytest.mark.parametrize("pause_us", [1, 60, 300, 3000])
 def test_a_backward_does_not_begin_before_the_previous_forward_ends(inferred, pause_us):
-    """A rank runs one action at a time: what is not known of either edge must not make them overlap."""
+    """A rank runs one action at a time: uncertain edges must not make actions overlap."""
     began_us = 200 + pause_us
     found = inferred(
         mark("gloo:recv", -50, 0),
@@ -148,7 +148,7 @@ def test_a_backward_does_not_begin_before_the_previous_forward_ends(inferred, pa
 
 
 def test_work_of_the_schedule_after_the_last_backward_is_excluded(inferred):
-    """It divides the gradients by the number of micro-batches."""
+    """The schedule divides the gradients by the number of micro-batches."""
     found = inferred(
         *FORWARDS, *BACKWARDS, operator("aten::div_", 1040, 1050), operator("aten::div_", 1060, 1070), *FLOWS
     )
@@ -159,7 +159,7 @@ def test_work_of_the_schedule_after_the_last_backward_is_excluded(inferred):
 
 
 def test_the_stated_error_reaches_back_to_the_end_of_the_previous_action(inferred):
-    """A first stage goes from a backward to the next forward without a transfer, or has to wait for a processor."""
+    """A first stage goes from a backward to the next forward without a transfer, or is descheduled in between."""
     found = inferred(
         operator("aten::mm", 0, 100),
         *BACKWARDS[:2],

@@ -1,4 +1,4 @@
-"""Actions of 1F1B by the order of transfers alone: planted traces without operators."""
+"""Inferring actions of 1F1B from the order of transfers: planted traces without operators."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def receive(start_us, end_us):
 
 
 def ms(*letters, since=0):
-    """Return a transfer per letter: each action between them takes 10 ms, and no transfer any time."""
+    """Return a transfer per letter; transfers take no time, and each action between them takes 10 ms."""
     kinds = {"S": send, "R": receive}
     return [kinds[one]((since + at) * 10_000, (since + at) * 10_000) for at, one in enumerate(letters)]
 
@@ -57,7 +57,7 @@ def test_an_action_next_to_a_wait_for_a_send_has_the_typical_duration(inferred):
     actions = inferred(*MIDDLE).actions
     (_, start_us, end_us, _) = in_us(actions, "order")[1]
     assert (start_us, end_us) == (12_000 + BEHIND_US, 22_000)
-    assert actions["edge_error_ns"][1] == 9_000_000  # it may have lasted until the wait was over
+    assert actions["edge_error_ns"][1] == 9_000_000  # it may have ended as late as the wait
 
 
 def test_two_actions_without_a_transfer_between_them_share_an_uncertain_interval(inferred):
@@ -81,7 +81,7 @@ def test_the_actions_of_the_first_rank_end_before_the_optimizer(inferred):
     assert actions[3][1:3] == (
         90_000 + BEHIND_US,
         110_000,
-    )  # as long as the other: the rest is not a action's
+    )  # as long as the other one: the remaining time belongs to no action
 
 
 def test_transfers_in_another_order_are_counted_as_unmatched(inferred):

@@ -1,4 +1,4 @@
-"""Which transfers are of a action, and what is of the first exchange of shapes."""
+"""Matching transfers to actions, and excluding the initial exchange of shapes."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_every_action_has_its_receive_and_its_send(inferred):
     "between", [mark("Optimizer.step#SGD.step", 4300, 4400), operator("aten::tensor_split", 4300, 4310)]
 )
 def test_transfers_of_an_evaluation_belong_to_no_action(inferred, between):
-    """Its forwards record no graph that a backward would follow."""
+    """The forwards of an evaluation record no graph and have no backward."""
     found = inferred(*STEP, between, *forward(5000), *forward(6000))
     assert kinds(found) == TRANSFERS
     assert found.left_out == 4
@@ -65,7 +65,7 @@ def test_transfers_of_an_evaluation_before_the_step_belong_to_no_action(inferred
 
 
 def test_the_initial_shape_exchange_belongs_to_no_step(inferred):
-    """In the first step of a run stages tell each other shapes: a length, and then the bytes."""
+    """In the first step of a run stages exchange shapes: first a length, then the bytes."""
     bytes_made = [operator("aten::set_", -2930, -2925), *send(-2920), *send(-2850)]
     first = [*receive(-3110), operator("aten::mm", -3050, -2950), *bytes_made]
     made_again = [operator("aten::set_", -1830, -1825), *send(-1820), *send(-1750)]
@@ -77,13 +77,13 @@ def test_the_initial_shape_exchange_belongs_to_no_step(inferred):
 
 
 def test_packing_by_data_workers_is_not_a_shape_exchange(inferred):
-    """The loader of the training makes tensors of bytes, too: before the forward, and one send follows it."""
+    """A data loader also makes tensors from bytes: before the forward, which is followed by a single send."""
     found = inferred(operator("aten::set_", 900, 905), *STEP)
     assert kinds(found) == TRANSFERS
 
 
 def test_a_transfer_that_only_one_of_many_actions_has_belongs_to_none(inferred):
-    """A first stage receives nothing for its forwards."""
+    """A first stage has no receives for its forwards."""
     events = [*STEP, *forward(5000), *backward(5, 6000)]
     received = [1000, 1002, 2000, 2002, 5000, 5002]
     found = inferred(*receive(990), *(event for event in events if event["ts"] not in received))

@@ -1,4 +1,4 @@
-"""What operators are."""
+"""Classification of operators."""
 
 import polars as pl
 import pytest

@@ -1,4 +1,4 @@
-"""Which ranks form a pipeline."""
+"""Finding the ranks of each pipeline."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One trace, as a whole."""
+"""Reading one complete trace."""
 
 import pytest
 

@@ -308,7 +308,7 @@ def labels_of(spans):
 
 
 def messages_of(spans):
-    """Return the transfers of the steps, whatever their times."""
+    """Return the transfers of the steps without their times."""
     transfers = spans.filter(
         pl.col("kind").cast(pl.String).str.contains("send_|recv_") & pl.col("step").is_not_null()
     )

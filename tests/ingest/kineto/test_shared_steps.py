@@ -1,4 +1,4 @@
-"""Steps of ranks whose traces do not tell them, from the others."""
+"""Completing the steps of ranks from the other ranks."""
 
 import polars as pl
 import pytest
@@ -14,7 +14,7 @@ GROUP = tuple(range(RANKS))
 
 
 def action_of(rank, action, since_us):
-    """Return the events of a action of 1 ms: its receive before its operators, its send behind them."""
+    """Return the events of an action of 1 ms: its receive, its operators, its send."""
     upward, downward = rank > 0, rank < RANKS - 1
     receives, sends = (upward, downward) if action.kind == "F" else (downward, upward)
     make = (lambda *span: operator("aten::mm", *span)) if action.kind == "F" else backward_operator

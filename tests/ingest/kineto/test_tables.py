@@ -1,4 +1,4 @@
-"""What is kept of a trace."""
+"""Reading a trace into tables."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Traces of several ranks, put together."""
+"""Combining the traces of several ranks."""
 
 import polars as pl
 import pytest

@@ -1,4 +1,4 @@
-"""Which range a call lies in."""
+"""Finding the range that encloses a call."""
 
 import numpy as np
 import polars as pl
@@ -27,7 +27,7 @@ def find(enclosing, *calls):
 
 @st.composite
 def nested(draw, start=0, end=1000, depth=3):
-    """Draw intervals that nest but do not cross, within two moments."""
+    """Draw intervals between `start` and `end` that nest but do not cross."""
     if depth == 0 or end - start < 4:
         return []
     cuts = sorted(draw(st.lists(st.integers(start, end), max_size=6, unique=True)))

@@ -1,4 +1,4 @@
-"""What NVTX ranges mean."""
+"""Parsing the names of NVTX ranges."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a report tells of its processes."""
+"""Reading the processes of a report."""
 
 import pytest
 

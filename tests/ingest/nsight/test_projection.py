@@ -1,4 +1,4 @@
-"""Ranges projected onto the device."""
+"""Projecting ranges to the device."""
 
 import numpy as np
 import polars as pl

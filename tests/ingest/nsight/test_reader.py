@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems through the commands: whole runs, and wrong ones."""
+"""Reports of Nsight Systems through the commands: complete runs and invalid reports."""
 
 import sqlite3
 from contextlib import closing
@@ -19,12 +19,12 @@ F0 F1 .  B0 .  B1
 .  F0 B0 F1 B1 .
 """
 LATE_NS = 700_000
-"""How long after its launch a kernel runs: longer than any range, so that ranges themselves tell nothing."""
+"""Delay from launch to kernel: longer than any range, so that host times alone give a wrong result."""
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a directory with one report per rank of a drawn timeline, as the device ran it."""
+    """Return a directory with one report per rank of a drawn timeline; its times are device times."""
     drawn = timeline_from_text(DRAWING)
     for rank in (0, 1):
         planted = Planted()

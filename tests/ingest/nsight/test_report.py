@@ -1,4 +1,4 @@
-"""Tables of exported reports, of several years and in bad shape."""
+"""Reading exported reports of several versions, also damaged ones."""
 
 import sqlite3
 from contextlib import closing

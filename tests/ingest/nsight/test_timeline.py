@@ -1,4 +1,4 @@
-"""Reports of several ranks, put together."""
+"""Combining the reports of several ranks."""
 
 import polars as pl
 import pytest

@@ -1,4 +1,4 @@
-"""Dumps of Primus: written as its pp_visualizer.py writes them, of simulated schedules, and wrong ones."""
+"""Dumps of Primus: simulated schedules in the format of its pp_visualizer.py, and invalid dumps."""
 
 import json
 
@@ -42,7 +42,7 @@ def messages(timeline, severity):
 
 
 def change(folder, rank, edit):
-    """Edit the dump of one rank, as an object."""
+    """Edit the decoded dump of one rank."""
     path = folder / f"pp_rank_{rank}.json"
     content = json.loads(path.read_text())
     edit(content)

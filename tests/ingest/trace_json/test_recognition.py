@@ -1,4 +1,4 @@
-"""Whose trace a file is."""
+"""Recognizing the writer of a trace."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Elements of an array, found on bytes."""
+"""Finding the elements of a JSON array in bytes."""
 
 import json
 

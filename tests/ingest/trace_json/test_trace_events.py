@@ -1,4 +1,4 @@
-"""Chrome traces as streams: whole, cut, damaged, hostile."""
+"""Streaming Chrome traces: intact, truncated, damaged, malicious."""
 
 import gzip
 import json
