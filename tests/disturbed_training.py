@@ -28,7 +28,7 @@ LONG_SECONDS = 2.0
 
 
 class Work:
-    """How long the actions of this rank sleep."""
+    """The sleeps of the actions of this rank."""
 
     def __init__(self, how, rank):
         self.how, self.rank = how, rank
@@ -72,7 +72,7 @@ class Block(nn.Module):
 
 
 class HeldSend:
-    """The send of torch, with a sleep before it; torch takes it for the same function."""
+    """A send of torch with a sleep before it; it compares equal to the function that torch expects."""
 
     def __call__(self, tensor, *, group_dst=None, group_src=None, **kwargs):
         time.sleep(HELD_SECONDS)
@@ -87,7 +87,7 @@ class HeldSend:
 
 
 def hold_forward_sends(stage):
-    """Let what a stage sends to the next one begin late: after it was issued, and before it is under way."""
+    """Delay the sends of a stage to the next one: after they are issued, and before they are in transit."""
     original = stage.get_fwd_send_ops
 
     def get_fwd_send_ops(microbatch):

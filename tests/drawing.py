@@ -19,7 +19,7 @@ BY_LETTER = {kind.letter: kind for kind in KINDS}
 
 
 def timeline_from_text(text: str, *, cell_ns: int = 1_000, step: int = 0, origin_ns: int = 0) -> Timeline:
-    """Return the Timeline that `text` draws, with one stage per rank unless a action names its stage."""
+    """Return the Timeline that `text` draws, with one stage per rank unless an action names its stage."""
     rows: list[dict[str, object]] = []
     lines = [line.split() for line in map(str.strip, text.splitlines()) if line]
     for rank, words in enumerate(lines):
@@ -44,7 +44,7 @@ def timeline_from_text(text: str, *, cell_ns: int = 1_000, step: int = 0, origin
 
 
 def timeline_to_text(timeline: Timeline, *, cell_ns: int = 1_000) -> str:
-    """Return a Timeline as a drawing; actions carry their stage where it is not the rank."""
+    """Return a Timeline as a drawing; actions carry their stage if it differs from the rank."""
     origin_ns = timeline.spans["start_ns"].min()
     width = (timeline.spans["end_ns"].max() - origin_ns) // cell_ns
     lines = []

@@ -1,4 +1,4 @@
-"""Runs whose explanation is known beforehand: 1F1B on 4 ranks with 8 micro-batches, three steps."""
+"""Runs with a known explanation: by default 1F1B on 4 ranks with 8 micro-batches, three steps."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from stagescope.analysis import Report
     from stagescope.model import Timeline
 
-LASTING_NS = {"F": 10_000_000, "B": 20_000_000, "I": 10_000_000, "W": 10_000_000}
+DURATION_NS = {"F": 10_000_000, "B": 20_000_000, "I": 10_000_000, "W": 10_000_000}
 
 
 def schedule_run(
     name: str = "1f1b", *, ranks: int = 4, microbatches: int = 8, slower=None, **options
 ) -> Timeline:
-    """Return the run of a schedule; `slower` says per stage what its jobs' durations are multiplied by."""
+    """Return the run of a schedule; `slower` has a factor per stage for the durations of its actions."""
     words = {
         rank: [str(action) for action in row]
         for rank, row in order(name, ranks=ranks, microbatches=microbatches).items()
     }
 
-    def action_ns(job, _rank):
-        return round(LASTING_NS[job.kind] * (slower or {}).get(job.stage, 1))
+    def action_ns(part, _rank):
+        return round(DURATION_NS[part.kind] * (slower or {}).get(part.stage, 1))
 
     return run(words, action_ns, steps=3, **options)
 

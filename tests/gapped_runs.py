@@ -1,7 +1,7 @@
-"""Pipelines of which every job duration, transfer and launch gap is known, run by the rules of their order.
+"""Pipelines with known durations, transfers and launch delays, executed by the dependency rule.
 
-A plain loop that has nothing to do with stagescope.schedules: a job starts `gap_ns` after its rank is free and its
-input has arrived, `hop_ns` after the end of the job that made it.
+A plain loop that shares no code with the simulator of stagescope.schedules: an action starts `gap_ns` after its rank is
+free and its inputs have arrived, `hop_ns` after the end of their producers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_
 
 
 def run_rows(order, action_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, start_ns=0):
-    """Return the spans of one step; `action_ns` is a function of a job and its rank."""
+    """Return the spans of one step; `action_ns` is a function of an action (without partner) and its rank."""
     todo = {rank: [parse_action(text) for text in row] for rank, row in order.items()}
-    holder = {str(job): rank for rank, row in todo.items() for action in row for job in action.parts}
-    last = max(job.stage for row in todo.values() for action in row for job in action.parts)
+    holder = {str(part): rank for rank, row in todo.items() for action in row for part in action.parts}
+    last = max(part.stage for row in todo.values() for action in row for part in action.parts)
     free_ns, end_ns, rows = dict.fromkeys(todo, start_ns), {}, []
     while any(todo.values()):
         before = len(rows)
@@ -30,14 +30,14 @@ def run_rows(order, action_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, star
                 action = actions.pop(0)
                 arrivals = {name: end_ns[name] + hop_ns * (holder[name] != rank) for name in needed}
                 begin_ns = max([free_ns[rank], *arrivals.values()]) + gap_ns
-                free_ns[rank] = begin_ns + max(action_ns(job, rank) for job in action.parts)
-                for job in action.parts:
-                    end_ns[str(job)] = free_ns[rank]
-                    common = {"rank": first_rank + rank, "step": step, "microbatch": job.microbatch}
-                    pair = {"pair": len(rows)} if action.partner and job == action.parts[0] else {}
+                free_ns[rank] = begin_ns + max(action_ns(part, rank) for part in action.parts)
+                for part in action.parts:
+                    end_ns[str(part)] = free_ns[rank]
+                    common = {"rank": first_rank + rank, "step": step, "microbatch": part.microbatch}
+                    pair = {"pair": len(rows)} if action.partner and part == action.parts[0] else {}
                     pair = {"pair": rows[-1]["pair"]} if action.partner and not pair else pair
                     rows.append(
-                        {**common, "stage": job.stage, "lane": "compute", "kind": KINDS[job.kind],
+                        {**common, "stage": part.stage, "lane": "compute", "kind": KINDS[part.kind],
                          "start_ns": begin_ns, "end_ns": free_ns[rank], **pair}
                     )  # fmt: skip
         assert len(rows) > before, "the order deadlocks"
@@ -45,7 +45,7 @@ def run_rows(order, action_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, star
 
 
 def run(order, action_ns, *, steps=1, **options):
-    """Return the Timeline of so many equal steps of one pipeline."""
+    """Return the Timeline of one pipeline that runs `steps` equal steps."""
     rows, start_ns = [], 0
     for step in range(steps):
         rows += run_rows(order, action_ns, step=step, start_ns=start_ns, **options)
@@ -56,13 +56,13 @@ def run(order, action_ns, *, steps=1, **options):
 def example_timeline(
     scales=({}, EXAMPLE["peer_scale"], EXAMPLE["peer_scale"]), gap=EXAMPLE["host_gap_per_op"]
 ):
-    """Return the pipeline of golden/ledger_example.json and peers of it; its unit is a second here."""
+    """Return the pipeline of golden/ledger_example.json with its replicas; one unit is a second here."""
     order = {int(rank): row for rank, row in EXAMPLE["orders"].items()}
     rows = []
     for number, scale in enumerate(scales):
 
-        def action_ns(job, rank, scale=scale):
-            return round(EXAMPLE["durations"][str(job)] * UNIT_NS / scale.get(str(rank), 1))
+        def action_ns(part, rank, scale=scale):
+            return round(EXAMPLE["durations"][str(part)] * UNIT_NS / scale.get(str(rank), 1))
 
         rows += run_rows(
             order,
@@ -75,20 +75,20 @@ def example_timeline(
 
 
 def _needs(action, last, holder):
-    """Return the names of the jobs whose results an action needs."""
+    """Return the names of the parts whose results an action needs."""
     needed = set()
-    for job in action.parts:
-        backward = "I" if f"I{job.stage}.{job.microbatch}" in holder else "B"
-        if job.kind == "F" and job.stage:
-            needed.add(f"F{job.stage - 1}.{job.microbatch}")
-        if job.kind == "W":
-            needed.add(f"I{job.stage}.{job.microbatch}")
-        if job.kind in "BI":
-            needed.add(f"F{job.stage}.{job.microbatch}")
-            if job.stage < last:
-                above = "I" if f"I{job.stage + 1}.{job.microbatch}" in holder else backward
-                needed.add(f"{above}{job.stage + 1}.{job.microbatch}")
-    return needed - {str(job) for job in action.parts}
+    for part in action.parts:
+        backward = "I" if f"I{part.stage}.{part.microbatch}" in holder else "B"
+        if part.kind == "F" and part.stage:
+            needed.add(f"F{part.stage - 1}.{part.microbatch}")
+        if part.kind == "W":
+            needed.add(f"I{part.stage}.{part.microbatch}")
+        if part.kind in "BI":
+            needed.add(f"F{part.stage}.{part.microbatch}")
+            if part.stage < last:
+                above = "I" if f"I{part.stage + 1}.{part.microbatch}" in holder else backward
+                needed.add(f"{above}{part.stage + 1}.{part.microbatch}")
+    return needed - {str(part) for part in action.parts}
 
 
 def _transfers(rows, holder, hop_ns, first_rank):

@@ -1,7 +1,7 @@
-"""Runs of 1F1B pipelines in which every action and message takes a time that is known: what analyses have to recover.
+"""Runs of 1F1B pipelines with a known time for every action and message, which analyses have to recover.
 
 `random_times` gives the times, a test changes some of them, and `run` puts them on a timeline by the rules of the
-schedule: rank = pipeline * stages + stage, each step begins when the one before has ended everywhere.
+schedule: rank = pipeline * stages + stage, each step starts when the previous one has ended on all ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS = ("forward", "backward")
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a run is, how long its actions and messages usually take, and how much that varies."""
+    """Size of a run, usual durations of its actions and messages, and their variation."""
 
     pipelines: int = 2
     stages: int = 4
@@ -35,7 +35,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Times:
-    """Times in ns: of actions as kind x pipeline x step x stage x micro-batch, of messages by the stage that receives."""
+    """Times in ns: of actions as kind x pipeline x step x stage x micro-batch, of messages by the receiving stage."""
 
     shape: Shape
     action_ns: np.ndarray
@@ -46,7 +46,7 @@ class Times:
 
 
 def random_times(shape: Shape, seed: int = 0) -> Times:
-    """Return times that vary by chance: actions log-normally, whole steps of a pipeline too, messages above a floor."""
+    """Return random times: log-normal for actions and whole steps, exponential above a floor for messages."""
     rng = np.random.default_rng(seed)
     size = (2, shape.pipelines, shape.steps, shape.stages, shape.microbatches)
     usual = np.array(shape.action_ns).reshape(2, 1, 1, 1, 1)

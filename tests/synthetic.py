@@ -1,4 +1,4 @@
-"""A pipeline run made by rule: 1F1B on several ranks with its transfers, waits and steps.
+"""A generated pipeline run: 1F1B on several ranks with transfers, waits and steps.
 
 Every number follows from the arguments, so that tests and benchmarks can ask for a known count of slices and
 messages. The schedule is a plain list simulation and has nothing to do with stagescope.schedules.
@@ -20,7 +20,7 @@ FORWARD_NS, BACKWARD_NS, ISSUE_NS, TRANSFER_NS = 1_000_003, 2_000_007, 20_001, 1
 
 @dataclass(frozen=True)
 class Shape:
-    """How large the run is, and when it begins."""
+    """Size and start of a run."""
 
     ranks: int = 4
     microbatches: int = 8
@@ -116,13 +116,13 @@ def _run_step(rows: list[dict[str, object]], free_ns: list[int], step: int, shap
 
 
 AWKWARD_NAMES = (
-    'say "hi"', "back\\slash", "line\nbreak\ttab", "\u2603 \u4f60\u597d \U0001f600", "</script><b>", "\x01",
+    'quote "hi"', "back\\slash", "line\nbreak\ttab", "\u2603 \u4f60\u597d \U0001f600", "</script><b>", "\x01",
     "", "7", " ",
 )  # fmt: skip
 
 
 def awkward_timeline(origin_ns: int = EPOCH_NS) -> Timeline:
-    """Return a run with what viewers stumble over, beside a small pipeline run on ranks 0 to 3.
+    """Return a run with edge cases for viewers, in addition to a small pipeline run on ranks 0 to 3.
 
     Rank 4 overlaps F and B in pairs; rank 5 has slices back to back, one nanosecond of overlap by rounding,
     slices without length at either end of others, a span that ends before it starts, and concurrent

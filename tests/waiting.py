@@ -1,4 +1,4 @@
-"""What the analyses of waiting take, made from a timeline in one place."""
+"""The analyses of waiting, from a timeline in one call each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def added(timeline: Timeline, *rows: dict) -> Timeline:
 
 
 def message(source: int, target: int, microbatch: int, sent_ns: int, arrived_ns: int) -> list[dict]:
-    """Return both ends of a message between the stages of two ranks, forward where the target is the later one."""
+    """Return both ends of a message between the stages of two ranks, forward if the target is the later one."""
     direction = "forward" if target > source else "backward"
     same = {"lane": "comm", "step": 0, "microbatch": microbatch, "start_ns": sent_ns, "end_ns": arrived_ns}
     return [
@@ -76,6 +76,6 @@ def path_of(timeline: Timeline) -> pl.DataFrame:
 
 
 def slack_of(timeline: Timeline) -> pl.DataFrame:
-    """Return the slack of every action beside what it is."""
+    """Return the actions with their slack."""
     actions = find_actions(timeline)
     return actions.table.join(measure_slack(actions, constraints_of(actions)), on=["action", "row"])

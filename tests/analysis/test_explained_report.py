@@ -1,4 +1,4 @@
-"""The whole report."""
+"""Reports with an explanation."""
 
 from drawing import timeline_from_text
 from explained_runs import schedule_run
@@ -6,7 +6,7 @@ from stagescope.analysis import build_explained_report, build_report
 from stagescope.model.diagnostics import Diagnostic
 
 
-def test_its_figures_are_those_of_the_report_without_explanation():
+def test_explained_report_has_the_same_metrics():
     timeline = schedule_run(slower={3: 1.3})
     whole, figures = build_explained_report(timeline), build_report(timeline)
     assert whole.steps.equals(figures.steps)
@@ -16,8 +16,8 @@ def test_its_figures_are_those_of_the_report_without_explanation():
     assert whole.verdict is not None
 
 
-def test_what_was_found_before_is_said_once_and_errors_come_first():
+def test_earlier_diagnostics_are_kept_once_and_errors_come_first():
     timeline = timeline_from_text("F0 B0\n. F0 B0").with_diagnostics([Diagnostic("error", "lost")])
-    said = build_explained_report(timeline).diagnostics
-    assert said[0] == Diagnostic("error", "lost")
-    assert len(said) == len(set(said))
+    diagnostics = build_explained_report(timeline).diagnostics
+    assert diagnostics[0] == Diagnostic("error", "lost")
+    assert len(diagnostics) == len(set(diagnostics))

@@ -1,4 +1,4 @@
-"""Everything that explains a run, put together."""
+"""Explanations of runs."""
 
 import pytest
 
@@ -10,13 +10,13 @@ from stagescope.model.validate import conform
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 
-def test_a_schedule_run_as_it_should_be_idles_by_its_own_bubble_alone():
+def test_ideal_run_has_a_schedule_bubble_only():
     fractions = explained().explanation.idle_fractions()
     assert fractions["schedule_bubble_ns"] == fractions["idle_ns"] == pytest.approx(3 / 11)
     assert [fractions[name] for name in CAUSE_COLUMNS[1:]] == [0, 0, 0, 0, 0]
 
 
-def test_the_causes_of_every_rank_and_of_the_run_sum_to_its_idle_time():
+def test_causes_sum_to_the_idle_time_of_every_rank_and_the_run():
     report = explained(slower={1: 1.2}, hop_ns=500_000, gap_ns=30_000)
     idle = report.explanation.idle
     assert (idle.select(CAUSE_COLUMNS).sum_horizontal() == idle["idle_ns"]).all()
@@ -25,7 +25,7 @@ def test_the_causes_of_every_rank_and_of_the_run_sum_to_its_idle_time():
     assert idle["idle_ns"][-1] == by_rank["idle_ns"].sum()
 
 
-def test_a_step_left_out_of_the_totals_is_left_out_of_every_table():
+def test_step_not_in_totals_is_missing_from_every_table():
     steps = [
         timeline_from_text("F0 - - - - - - - B0", step=0),
         *(
@@ -47,7 +47,7 @@ def test_a_step_left_out_of_the_totals_is_left_out_of_every_table():
     assert [set(table["step"]) for table in tables] == [{1, 2}] * len(tables)
 
 
-def test_the_order_of_the_rows_changes_nothing():
+def test_order_of_rows_changes_nothing():
     timeline = schedule_run(slower={2: 1.1}, hop_ns=100_000)
     spans = timeline.spans.sample(fraction=1.0, shuffle=True, seed=1)
     shuffled = timeline.with_spans(conform(spans, SPANS))
@@ -56,7 +56,7 @@ def test_the_order_of_the_rows_changes_nothing():
     assert first.improvements.equals(second.improvements)
 
 
-def test_of_a_timeline_without_actions_nothing_is_explained():
+def test_timeline_without_actions_has_an_empty_explanation():
     report = build_explained_report(empty_timeline())
     assert report.explanation.idle_fractions() == {}
     assert report.explanation.improvements.is_empty()

@@ -1,4 +1,4 @@
-"""The report: figures per step, per rank and of the whole run."""
+"""The report: metrics per step, per rank and of the whole run."""
 
 from fractions import Fraction
 
@@ -33,7 +33,7 @@ def steps(*lengths: int, first: int = 0) -> Timeline:
     return drawn[0].with_spans(pl.concat(timeline.spans for timeline in drawn))
 
 
-def test_1f1b_of_4_stages_and_8_micro_batches_has_a_bubble_of_3_elevenths():
+def test_1f1b_with_4_stages_and_8_micro_batches_has_a_bubble_of_3_elevenths():
     report = build_report(timeline_from_text(ONE_F_ONE_B))
     assert report.bubble.fraction == float(Fraction(3, 11))
     assert report.bubble.per_rank == dict.fromkeys(range(4), float(Fraction(3, 11)))
@@ -52,7 +52,7 @@ def test_ranks_are_summed_over_the_steps_in_the_totals():
     assert report.bubble.steps == (3, 4)
 
 
-def test_a_slow_step_0_is_listed_left_out_of_the_totals_and_said():
+def test_slow_step_0_is_listed_reported_and_not_in_totals():
     report = build_report(steps(50, 10, 12, 10))
     assert report.steps["in_totals"].to_list() == [False, True, True, True]
     assert report.bubble.steps == (1, 2, 3)
@@ -70,23 +70,23 @@ def test_a_slow_step_0_is_listed_left_out_of_the_totals_and_said():
     ("timeline", "why"),
     [
         (steps(12, 10, 10), "it is little longer"),
-        (steps(50, 10), "one other step tells nothing"),
+        (steps(50, 10), "one other step is not enough"),
         (steps(50, 10, 10, first=1), "the first recorded step is not step 0"),
         (steps(10, 50, 10), "another step is slow"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_step_counts_otherwise(timeline, why):
+def test_other_slow_steps_are_in_totals(timeline, why):
     report = build_report(timeline)
     assert report.steps["in_totals"].all(), why
     assert report.diagnostics == ()
 
 
-def test_exactly_a_quarter_longer_still_counts():
+def test_step_0_exactly_a_quarter_longer_is_in_totals():
     assert build_report(steps(50, 40, 40)).steps["in_totals"][0]
 
 
-def test_the_step_of_several_replicas_has_the_longest_window_and_the_summed_fraction():
+def test_step_of_replicas_has_the_longest_window_and_the_summed_fraction():
     spans = timeline_from_text("F0 B0\n. . . F0 . B0").spans
     sends = [
         {"rank": rank, "lane": "comm", "kind": "send_forward", "peer": rank + 8, "start_ns": 0, "end_ns": 1}
@@ -98,7 +98,7 @@ def test_the_step_of_several_replicas_has_the_longest_window_and_the_summed_frac
     assert build_report(timeline).steps.rows() == [(0, 0, 6_000, 3_000, 1 / 5, True)]
 
 
-def test_declared_facts_are_passed_on():
+def test_declared_facts_are_in_the_report():
     timeline = timeline_from_text("F0 B0\nF0 B0")
     described = pl.DataFrame({"rank": [0, 1], "machine": ["a", "b"], "schedule": ["1F1B", None]})
     report = build_report(Timeline(
@@ -108,7 +108,7 @@ def test_declared_facts_are_passed_on():
     assert report.schedule == "1F1B"
 
 
-def test_what_was_wrong_stands_in_the_report_errors_first():
+def test_diagnostics_are_in_the_report_errors_first():
     rows = [
         Diagnostic("info", "a"),
         Diagnostic("error", "b"),
@@ -119,7 +119,7 @@ def test_what_was_wrong_stands_in_the_report_errors_first():
     assert [row.message for row in report.diagnostics] == ["b", "d", "c", "a"]
 
 
-def test_a_timeline_without_actions_gives_a_report_without_figures():
+def test_timeline_without_actions_gives_an_empty_report():
     report = build_report(empty_timeline())
     assert (report.steps.height, report.ranks.height, report.bubble.fraction) == (0, 0, None)
     assert report.microbatches is None
@@ -131,7 +131,7 @@ def test_actions_without_length_have_no_bubble():
     assert (report.steps["bubble_fraction"][0], report.bubble.fraction) == (0.0, 0.0)
 
 
-def test_microbatches_are_unknown_where_steps_differ():
+def test_microbatches_are_unknown_if_steps_differ():
     timeline = timeline_from_text("F0 B0")
     other = timeline_from_text("F0 F1 B0 B1", step=1, origin_ns=100_000)
     assert build_report(timeline.with_spans(pl.concat([timeline.spans, other.spans]))).microbatches is None
@@ -163,7 +163,7 @@ def timelines(draw) -> Timeline:
 
 @settings(max_examples=50, deadline=None)
 @given(timelines(), st.integers(-(2**40), 2**61))
-def test_shifting_all_clocks_changes_no_figure(timeline, shift_ns):
+def test_shifting_all_clocks_changes_no_metric(timeline, shift_ns):
     shifted = timeline.spans.with_columns(pl.col("start_ns", "end_ns") + shift_ns)
     assert shape(build_report(timeline.with_spans(shifted))) == shape(build_report(timeline))
 
@@ -185,7 +185,7 @@ def test_permuting_ranks_permutes_the_results(timeline, random):
 
 @settings(max_examples=50, deadline=None)
 @given(timelines(), st.integers(1, 1_000_000))
-def test_scaling_time_scales_times_and_keeps_fractions(timeline, factor):
+def test_scaling_time_scales_times_and_preserves_fractions(timeline, factor):
     slower = timeline.spans.with_columns(pl.col("start_ns", "end_ns") * factor)
     before, after = build_report(timeline), build_report(timeline.with_spans(slower))
     assert after.bubble == before.bubble
@@ -194,7 +194,7 @@ def test_scaling_time_scales_times_and_keeps_fractions(timeline, factor):
 
 @settings(max_examples=50, deadline=None)
 @given(timelines())
-def test_busy_and_idle_make_up_the_window(timeline):
+def test_busy_and_idle_sum_to_the_window(timeline):
     ranks = build_report(timeline).ranks
     assert (ranks["busy_ns"] >= 0).all()
     assert (ranks["idle_ns"] >= 0).all()

@@ -9,7 +9,7 @@ from stagescope.model.bubbles import DENOMINATOR
 from stagescope.model.diagnostics import Diagnostic
 
 
-def test_the_json_is_exactly_what_the_schema_says():
+def test_json_matches_the_schema():
     timeline = timeline_from_text("F0 B0 .\n. F0 B0", cell_ns=10)
     report = build_report(
         timeline.with_diagnostics([Diagnostic("error", "lost", "a.sscope", 1, "byte 7", 3)])
@@ -47,5 +47,5 @@ def test_the_json_is_exactly_what_the_schema_says():
     }  # fmt: skip
 
 
-def test_a_report_without_steps_says_null_and_not_a_number():
+def test_empty_report_has_a_null_fraction():
     assert to_json(build_report(empty_timeline()))["bubble"]["fraction"] is None

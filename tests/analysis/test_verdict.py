@@ -31,35 +31,35 @@ def test_textbook_run_has_a_schedule_bubble_only():
     assert str(verdict) == f"{verdict.why} {verdict.improvement}"
 
 
-def test_a_simulation_with_relative_costs_is_told_in_units_of_cost():
+def test_simulation_with_relative_costs_is_in_cost_units():
     actions = order("1f1b", ranks=4, microbatches=8)
     step = workflow.simulate(
         actions, Costs(forward=COST_UNIT_NS, backward=2 * COST_UNIT_NS), in_cost_units=True
     )
-    win = workflow.analyze(step.timeline).verdict.improvement
-    assert re.search(r"from 33 to about [\d.]+ cost units per step, ", win)
+    improvement = workflow.analyze(step.timeline).verdict.improvement
+    assert re.search(r"from 33 to about [\d.]+ cost units per step, ", improvement)
 
 
-def test_the_slowest_stage_is_named_with_how_much_longer_it_takes():
+def test_slowest_stage_is_named_with_its_excess():
     why = explained(slower={2: 1.12}).verdict.why
     assert " stage imbalance (stage 2 takes 12 % longer)" in why
 
 
-def test_transfers_and_launch_gaps_have_their_points():
+def test_transfers_and_launch_delays_have_points():
     why = explained(hop_ns=2_000_000, gap_ns=300_000).verdict.why
     assert " exposed communication" in why
     assert " unattributed" in why
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_points_sum_to_the_percents_that_are_idle(seed):
+def test_points_sum_to_the_idle_percentage(seed):
     slower = {seed % 4: 1 + 0.07 * seed}
     why = explained(slower=slower, hop_ns=700_000 * seed, gap_ns=90_000).verdict.why
     idle = int(re.search(r"(\d+) % idle", why)[1])
     assert sum(points(why)) == idle
 
 
-def test_a_cause_that_saves_idle_time_is_taken_off():
+def test_cause_that_saves_idle_time_is_negative():
     report = explained(slower={1: 1.2})
     shifted = report.explanation.idle.with_columns(
         jitter_ns=pl.lit(-30_000_000), stage_imbalance_ns=pl.col("stage_imbalance_ns") + 30_000_000
@@ -69,12 +69,12 @@ def test_a_cause_that_saves_idle_time_is_taken_off():
     assert sum(points(verdict.why)) == int(re.search(r"(\d+) % idle", verdict.why)[1])
 
 
-def test_a_declared_name_in_another_spelling_is_the_recognized_schedule():
+def test_declared_name_in_another_spelling_is_kept():
     report = with_schedule("1F1B")
     assert report.verdict.why.startswith("1F1B, 2 stages")
 
 
-def test_a_run_that_was_not_what_it_declared_is_said_to_be_what_it_was():
+def test_recognized_schedule_precedes_a_different_declared_one():
     report = with_schedule("gpipe")
     assert report.verdict.why.startswith("1f1b (declared: gpipe), 2 stages")
 
@@ -85,13 +85,13 @@ def with_schedule(name):
     return build_explained_report(replace(timeline, ranks=ranks))
 
 
-def test_what_wins_by_more_memory_is_not_the_largest_win():
+def test_improvement_that_needs_memory_is_not_the_largest():
     report = explained()
     best = report.explanation.improvements.filter(~pl.col("needs_more_memory")).row(0, named=True)
     assert best["change"] in report.verdict.improvement
 
 
-def test_a_slow_replica_is_a_finding_with_its_witnesses():
+def test_slow_replica_is_a_finding_with_its_confidence_interval():
     times = random_times(Shape(steps=8), seed=3)
     times.action_ns[:, 1, :, 2, :] *= 1.2
     findings = build_explained_report(run(times)).verdict.findings
@@ -101,21 +101,21 @@ def test_a_slow_replica_is_a_finding_with_its_witnesses():
     )
 
 
-def test_a_long_step_is_a_finding():
+def test_long_step_is_a_finding():
     times = random_times(Shape(steps=12), seed=4)
     times.action_ns[:, 0, 7, 1, :] *= 2
     findings = build_explained_report(run(times)).verdict.findings
     assert any(each.startswith("Step 7 took ") and "rank 1" in each for each in findings)
 
 
-def test_at_most_five_findings_are_told():
+def test_verdict_has_at_most_five_findings():
     times = random_times(Shape(pipelines=4, steps=8), seed=5)
     for pipeline in range(1, 4):
         times.action_ns[:, pipeline, :, :2, :] *= 1 + 0.1 * pipeline
     assert len(build_explained_report(run(times)).verdict.findings) <= 5
 
 
-def test_a_straggler_without_peers_is_called_either():
+def test_straggler_without_replicas_has_two_possible_reasons():
     row = {
         "subject": "stage", "stage": 3, "finding": "imbalance or slow device", "compared_with": "the other stages",
         "low_fraction": 0.1, "high_fraction": 0.2, "samples": 12, "rank": None, "machine": None, "peer": None,
@@ -126,7 +126,7 @@ def test_a_straggler_without_peers_is_called_either():
     )
 
 
-def test_without_actions_there_is_nothing_to_say():
+def test_timeline_without_actions_has_nothing_to_explain():
     verdict = build_explained_report(empty_timeline()).verdict
     assert (
         verdict.why == "No step with a forward or backward action was recorded; there is nothing to explain."

@@ -1,4 +1,4 @@
-"""Steps that were not recorded whole."""
+"""Incomplete steps."""
 
 import polars as pl
 import pytest
@@ -29,33 +29,33 @@ def cut(timeline, rank, step, actions):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_schedule_looks_torn(name):
+def test_no_schedule_has_incomplete_steps(name):
     run = workflow.simulate(order(name, ranks=4, microbatches=8), Costs())
     assert incomplete(run.timeline) == set()
 
 
-def test_a_file_that_was_cut_tears_its_last_step():
+def test_truncated_file_makes_its_last_step_incomplete():
     assert incomplete(cut(schedule_run(), rank=0, step=1, actions=5)) == {1}
 
 
-def test_a_torn_step_is_listed_and_not_counted():
+def test_incomplete_step_is_listed_and_not_in_totals():
     whole = build_report(schedule_run())
     report = build_report(cut(schedule_run(), rank=0, step=2, actions=5))
     assert report.steps["in_totals"].to_list() == [True, True, False]
     assert report.bubble.fraction == whole.bubble.fraction
-    said = [row for row in report.diagnostics if row.code == "steps.incomplete"]
-    assert [row.severity for row in said] == ["warning"]
+    found = [row for row in report.diagnostics if row.code == "steps.incomplete"]
+    assert [row.severity for row in found] == ["warning"]
 
 
-def test_where_every_step_is_torn_they_are_counted_and_it_is_said():
+def test_steps_count_if_all_are_incomplete_with_a_diagnostic():
     report = build_report(timeline_from_text("F0 F1 B0 B1\nF0 B0 . ."))
     assert report.steps["in_totals"].to_list() == [True]
     assert any(row.message.endswith("missing actions count as idle time") for row in report.diagnostics)
 
 
-def test_stages_without_backwards_tear_nothing():
+def test_stages_without_backwards_are_complete():
     assert incomplete(timeline_from_text("F0 F1 . . .\n. F0 F1 B0 B1")) == set()
 
 
-def test_nothing_is_said_where_all_is_there():
+def test_complete_steps_have_no_diagnostic():
     assert incomplete_step_diagnostics(set(), left_out=True) == []

@@ -1,4 +1,4 @@
-"""What the figures leave out is said."""
+"""Diagnostics for data that the metrics leave out."""
 
 import polars as pl
 
@@ -8,7 +8,7 @@ from stagescope.analysis.completeness.missing_data import errors_first
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 
 
-def test_a_rank_without_actions_is_left_out_and_said():
+def test_rank_without_actions_is_left_out_and_reported():
     report = build_report(timeline_from_text("F0 B0\n. .\n. ."))
     assert report.ranks["rank"].to_list() == [0]
     assert report.diagnostics == (
@@ -21,7 +21,7 @@ def test_a_rank_without_actions_is_left_out_and_said():
     )
 
 
-def test_a_rank_that_lacks_a_step_is_not_called_idle_there():
+def test_rank_without_a_step_is_not_idle_in_it():
     whole = timeline_from_text("F0 B0\nF0 B0")
     later = [timeline_from_text("F0 B0", step=step, origin_ns=step * 10_000).spans for step in (1, 2, 5)]
     report = build_report(whole.with_spans(pl.concat([whole.spans, *later])))
@@ -51,7 +51,7 @@ def test_actions_without_a_step_are_counted():
     )
 
 
-def test_errors_come_first_and_the_rest_keeps_its_order():
+def test_errors_are_first_and_the_order_is_stable():
     rows = [
         Diagnostic("info", "b"),
         Diagnostic("warning", "z"),

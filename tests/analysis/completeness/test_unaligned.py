@@ -1,4 +1,4 @@
-"""Pipelines across clocks that nothing joins."""
+"""Pipelines across unaligned clocks."""
 
 from dataclasses import replace
 
@@ -19,23 +19,23 @@ F0 . . B0
 . F0 B0 .
 """
 TWO = timeline_from_text(TEXT)
-APART = on_machines(TWO, {0: "a", 1: "b"}, {"a": (0, 0), "b": None})
+UNALIGNED = on_machines(TWO, {0: "a", 1: "b"}, {"a": (0, 0), "b": None})
 TOGETHER = on_machines(TWO, {0: "a", 1: "b"}, {"a": (0, 0), "b": (-5, 5)})
 
 
-def apart(timeline):
+def unaligned(timeline):
     return find_unaligned_ranks(timeline, find_pipelines(timeline.spans, timeline.ranks))
 
 
-def test_a_pipeline_on_one_clock_is_measured():
-    assert apart(TWO) == apart(TOGETHER) == []
+def test_pipeline_on_one_clock_is_measured():
+    assert unaligned(TWO) == unaligned(TOGETHER) == []
     assert keep_aligned_pipelines(TOGETHER) is TOGETHER
     assert build_report(TOGETHER).bubble.fraction == 0.5
 
 
-def test_a_pipeline_across_clocks_is_not():
-    assert apart(APART) == [0, 1]
-    report = build_report(APART)
+def test_pipeline_across_clocks_is_not_measured():
+    assert unaligned(UNALIGNED) == [0, 1]
+    report = build_report(UNALIGNED)
     assert report.bubble.fraction is None
     assert report.steps.is_empty()
     assert report.ranks.is_empty()
@@ -43,12 +43,12 @@ def test_a_pipeline_across_clocks_is_not():
     assert [row.count for row in report.diagnostics if row.code == "clock.pipeline_unaligned"] == [2]
 
 
-def test_its_verdict_says_why():
-    verdict = build_explained_report(APART).verdict
+def test_verdict_states_that_clocks_are_unaligned():
+    verdict = build_explained_report(UNALIGNED).verdict
     assert verdict.why == "No pipeline has all its machines on one clock; there is nothing to explain."
 
 
-def test_other_pipelines_are_measured_all_the_same():
+def test_other_pipelines_are_still_measured():
     four = timeline_from_text("F0.0 . . B0.0\n. F1.0 B1.0 .\nF0.0 . . B0.0\n. F1.0 B1.0 .")
     coordinates = {"dp": [0, 0, 1, 1], "pp": [0, 1, 0, 1], "tp": [0] * 4, "cp": [0] * 4}
     placed = [pl.Series(name, values, pl.Int32) for name, values in coordinates.items()]
@@ -60,5 +60,5 @@ def test_other_pipelines_are_measured_all_the_same():
     assert set(keep_aligned_pipelines(timeline).spans["rank"]) == {0, 1}
 
 
-def test_nothing_is_said_where_all_is_well():
+def test_aligned_run_has_no_diagnostic():
     assert unaligned_diagnostics([]) == []

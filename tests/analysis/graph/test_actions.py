@@ -22,7 +22,7 @@ def needs(actions):
     }
 
 
-def test_a_drawn_pipeline_has_the_needs_of_the_field():
+def test_drawn_pipeline_follows_the_dependency_rule():
     actions = find_actions(timeline_from_text("F0 F1 . . B0 B1\n. F0 F1 I0 I1 W0 W1"))
     assert names(actions) == [
         "F0.0",
@@ -58,21 +58,21 @@ def test_tables_are_as_declared_and_sorted():
         assert frame.equals(frame.sort(table.order))
 
 
-def test_times_of_transfers_go_with_the_need():
+def test_transfer_times_belong_to_their_need():
     actions = find_actions(run({0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}, lambda action, rank: 10, hop_ns=3))
     remote = actions.needs.filter("is_remote").select("direction", "sent_ns", "arrived_ns").rows()
     assert sorted(remote) == [("backward", 33, 36), ("forward", 10, 13)]
     assert actions.needs.filter(~pl.col("is_remote"))["arrived_ns"].null_count() == 2
 
 
-def test_rows_lead_to_the_spans():
+def test_rows_refer_to_spans():
     timeline = run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3, steps=2)
     actions = find_actions(timeline)
     columns = ["rank", "kind", "step", "stage", "microbatch", "start_ns", "end_ns"]
     assert timeline.spans[actions.table["row"]].select(columns).equals(actions.table.select(columns))
 
 
-def test_a_pair_is_one_action_and_brings_the_needs_of_both_its_actions():
+def test_pair_is_one_action_with_the_needs_of_both():
     order = {
         0: ["F0.0", "F0.1", "F0.2+B0.0", "B0.1", "B0.2"],
         1: ["F1.0", "B1.0", "F1.1", "B1.1", "F1.2", "B1.2"],
@@ -89,7 +89,7 @@ def test_a_pair_is_one_action_and_brings_the_needs_of_both_its_actions():
     assert actions.table.height == 11
 
 
-def test_a_pair_that_ran_one_after_the_other_is_two_actions():
+def test_sequential_pair_is_two_actions():
     timeline = timeline_from_text("F0 F1 B0 B1")
     timeline = timeline.with_spans(
         timeline.spans.with_columns(pair=pl.Series([None, 3, 3, None], dtype=pl.Int32))
@@ -99,7 +99,7 @@ def test_a_pair_that_ran_one_after_the_other_is_two_actions():
     assert not actions.table["is_pair"].any()
 
 
-def test_one_span_of_a_pair_alone_is_no_pair():
+def test_single_span_of_a_pair_is_not_a_pair():
     timeline = timeline_from_text("F0 B0")
     timeline = timeline.with_spans(timeline.spans.with_columns(pair=pl.Series([3, None], dtype=pl.Int32)))
     actions = find_actions(timeline)
@@ -107,7 +107,7 @@ def test_one_span_of_a_pair_alone_is_no_pair():
     assert actions.partners.is_empty()
 
 
-def test_actions_that_cannot_be_placed_are_counted_not_guessed():
+def test_unplaced_actions_are_counted_and_left_out():
     timeline = timeline_from_text("F0 B0 F1 B1")
     spans = timeline.spans.with_columns(
         microbatch=pl.Series([None, 0, 1, 1], dtype=pl.Int32),
@@ -122,14 +122,14 @@ def test_actions_that_cannot_be_placed_are_counted_not_guessed():
     }
 
 
-def test_a_action_that_ran_twice_is_nobodys_producer():
+def test_duplicate_action_is_not_a_producer():
     actions = find_actions(timeline_from_text("F0 F0 . B0\n. . F0 B0"))
-    # F0.0 stands twice: nothing that needs it can tell which.
+    # F0.0 ran twice: which of them an action needs is ambiguous.
     assert needs(actions) == {("B0.0", "B1.0", "backward"), ("B1.0", "F1.0", "own")}
-    assert [row.count for row in actions.diagnostics if "more than once" in row.message] == [2]
+    assert [row.count for row in actions.diagnostics if row.code == "actions.duplicate"] == [2]
 
 
-def test_an_effect_before_its_cause_is_said_unless_the_clocks_may_be_that_far_off():
+def test_effect_before_its_cause_is_reported_beyond_the_clock_error():
     timeline = timeline_from_text("F0 - . B0\nF0 - B0 .")
     message = find_actions(timeline).diagnostics[-1].message
     assert (
@@ -152,7 +152,7 @@ def test_an_effect_before_its_cause_is_said_unless_the_clocks_may_be_that_far_of
 
 @settings(deadline=None, max_examples=40)
 @given(arbitrary_timelines())
-def test_arbitrary_timelines_give_actions_that_hold_together(timeline):
+def test_random_timelines_give_consistent_actions(timeline):
     actions = find_actions(timeline)
     table, found = actions.table, actions.needs
     assert table["action"].to_list() == list(range(table.height))
@@ -174,7 +174,7 @@ def test_renumbered_ranks_give_the_same_actions():
     assert needs(find_actions(timeline_of(renumbered, 3))) == needs(find_actions(timeline))
 
 
-def test_numbers_far_apart_are_found_like_those_side_by_side():
+def test_sparse_ids_give_the_same_needs_as_dense_ones():
     timeline = run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3)
     far = timeline.spans.with_columns(
         microbatch=pl.col("microbatch") * 400_000_000, step=pl.lit(2_000_000_000, pl.Int32)
@@ -182,7 +182,7 @@ def test_numbers_far_apart_are_found_like_those_side_by_side():
     assert find_actions(timeline.with_spans(far)).needs.equals(find_actions(timeline).needs)
 
 
-def test_nothing_recorded_is_no_action():
+def test_empty_timeline_has_no_actions():
     actions = find_actions(empty_timeline())
     assert actions.table.is_empty()
     assert actions.needs.is_empty()

@@ -1,4 +1,4 @@
-"""What bound every action."""
+"""Binding constraints of actions."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def bound_by(timeline) -> dict[str, str | None]:
     return {in_order[place]: in_order[source] for place, source in enumerate(binding_constraints.bound)}
 
 
-def test_what_came_last_bound_the_action():
+def test_last_constraint_binds_the_action():
     assert bound_by(timeline_from_text("F0 F1 .\n.  F0 F1")) == {
         "F0.0": None,
         "F0.1": "F0.0",
@@ -28,12 +28,12 @@ def test_what_came_last_bound_the_action():
     }
 
 
-def test_a_transfer_makes_its_sender_the_one_that_bound():
+def test_transfer_makes_its_sender_the_binding_action():
     drawn = timeline_from_text("F0 F1 .  .\n.  F0 .  F1", cell_ns=10)
     assert bound_by(added(drawn, *message(0, 1, 1, 20, 29)))["F1.1"] == "F0.1"
 
 
-def test_a_message_that_was_noticed_late_does_not():
+def test_late_receive_does_not_make_its_sender_binding():
     drawn = timeline_from_text("F0 F1 .  .  .  .\n.  .  F0 -  .  F1", cell_ns=10)
     late = added(drawn, *message(0, 1, 0, 10, 12), *message(0, 1, 1, 20, 42))
     assert bound_by(late)["F1.1"] == "F1.0"
@@ -41,7 +41,7 @@ def test_a_message_that_was_noticed_late_does_not():
 
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(arbitrary_timelines(), simulated_timelines()))
-def test_no_action_starts_before_what_bound_it_allows(timeline):
+def test_no_action_starts_before_its_constraint_is_met(timeline):
     binding_constraints = constraints_of(find_actions(timeline))
     count = len(binding_constraints.bound)
     assert (binding_constraints.ready_ns <= binding_constraints.start_ns[:count]).all()
@@ -52,7 +52,7 @@ def test_no_action_starts_before_what_bound_it_allows(timeline):
 
 @settings(max_examples=40, deadline=None)
 @given(simulated_timelines())
-def test_a_simulated_action_starts_when_nothing_binds_it_any_more(timeline):
+def test_simulated_action_starts_when_its_constraints_are_met(timeline):
     binding_constraints = constraints_of(find_actions(timeline))
     assert (
         binding_constraints.ready_ns == binding_constraints.start_ns[: len(binding_constraints.bound)]

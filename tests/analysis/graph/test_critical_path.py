@@ -1,4 +1,4 @@
-"""The chain that made a step as long as it was."""
+"""Critical paths."""
 
 import polars as pl
 import pytest
@@ -70,7 +70,7 @@ def test_known_paths_are_found(text, expected):
     assert actions_on_path(text) == expected
 
 
-def test_waits_on_the_path_are_transfers_launches_and_other_work():
+def test_waits_on_the_path_have_a_part_per_cause():
     drawn = timeline_from_text("F0 .  .  .  .  B0\n.  .  F0 B0 .  .", cell_ns=10)
     loss = {"rank": 1, "lane": "compute", "kind": "loss", "step": 0, "start_ns": 31, "end_ns": 34}
     moved = drawn.spans.with_columns(
@@ -96,7 +96,7 @@ def test_waits_on_the_path_are_transfers_launches_and_other_work():
     assert path["from_rank"].drop_nulls().to_list() == [0, 1]
 
 
-def test_a_receive_that_was_posted_late_leaves_the_path_on_its_own_rank():
+def test_late_receive_keeps_the_path_on_its_own_rank():
     # The second message takes 2 ns, as the first did; it is noticed at 42 because its rank was busy until 40.
     drawn = timeline_from_text("F0 F1 .  .  .  .\n.  .  F0 -  .  F1", cell_ns=10)
     late = added(drawn, *message(0, 1, 0, 10, 12), *message(0, 1, 1, 20, 42))
@@ -111,7 +111,7 @@ def test_a_receive_that_was_posted_late_leaves_the_path_on_its_own_rank():
     ]
 
 
-def test_without_a_recorded_arrival_a_wait_is_transfer_or_launch():
+def test_wait_without_recorded_arrival_is_transfer_or_launch():
     assert parts(path_of(timeline_from_text("F0 . .\n. . F0", cell_ns=10))) == [
         ("F0.0", 0, 0, 10),
         ("transfer_or_launch", 1, 10, 20),
@@ -119,18 +119,18 @@ def test_without_a_recorded_arrival_a_wait_is_transfer_or_launch():
     ]
 
 
-def test_a_chain_that_begins_later_than_its_step_says_what_it_does_not_know():
+def test_chain_that_begins_after_its_step_has_an_unknown_part():
     # The forward on rank 0 that the last action needs was lost.
     found = parts(path_of(timeline_from_text("F7 .  .  .\n.  .  F0 B0", cell_ns=10)))
     assert found == [("unknown", 1, 0, 20), ("F1.0", 1, 20, 30), ("B1.0", 1, 30, 40)]
 
 
-def test_an_effect_before_its_cause_cuts_the_cause_short():
+def test_effect_before_its_cause_shortens_the_cause():
     found = parts(path_of(timeline_from_text("F0 -  -  .\n.  .  F0 -", cell_ns=10)))
     assert found == [("F0.0", 0, 0, 20), ("F1.0", 1, 20, 40)]
 
 
-def test_every_pipeline_and_step_has_a_path_of_its_own():
+def test_every_pipeline_and_step_has_its_own_path():
     spans = [
         timeline_from_text("F0 B0", cell_ns=10, step=step, origin_ns=1_000 * step).spans for step in (0, 1)
     ]
@@ -144,7 +144,7 @@ def test_every_pipeline_and_step_has_a_path_of_its_own():
     ]
 
 
-def test_a_timeline_without_actions_has_no_path():
+def test_timeline_without_actions_has_no_path():
     path = path_of(empty_timeline())
     assert path.is_empty()
     assert dict(path.schema) == dict(CRITICAL_PATH.schema)
@@ -152,7 +152,7 @@ def test_a_timeline_without_actions_has_no_path():
 
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(arbitrary_timelines(), simulated_timelines()))
-def test_the_parts_reach_without_a_break_from_the_first_start_to_the_last_end(timeline):
+def test_parts_are_contiguous_from_first_start_to_last_end(timeline):
     table, path = find_actions(timeline).table, path_of(timeline)
     assert dict(path.schema) == dict(CRITICAL_PATH.schema)
     bounds = [pl.min("start_ns"), pl.max("end_ns")]
@@ -175,7 +175,7 @@ def test_the_parts_reach_without_a_break_from_the_first_start_to_the_last_end(ti
         "victarry_1f1b_batch_overlap",
     ],
 )
-def test_orders_of_reference_implementations_have_paths_of_actions_and_transfers_as_long_as_the_step(
+def test_paths_of_reference_orders_are_as_long_as_the_step(
     reference,
 ):
     *_, order = golden_cases(reference)[0]
@@ -190,13 +190,13 @@ def test_orders_of_reference_implementations_have_paths_of_actions_and_transfers
 
 @settings(max_examples=25, deadline=None)
 @given(simulated_timelines())
-def test_a_simulated_path_holds_actions_and_transfers_only(timeline):
+def test_simulated_path_has_actions_and_transfers_only(timeline):
     assert set(path_of(timeline)["part"].cast(pl.String)) <= {"compute", "transfer"}
 
 
 @settings(max_examples=25, deadline=None)
 @given(arbitrary_timelines(), st.integers(2, 1_000))
-def test_scaling_time_keeps_every_path(timeline, factor):
+def test_scaling_time_preserves_every_path(timeline, factor):
     times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
     scaled = path_of(timeline.with_spans(timeline.spans.with_columns(times * factor)))
     actions = ["pipeline", "step", "action"]

@@ -31,20 +31,20 @@ def found(actions, transfers=None):
                                  ("I0.0", "B1.0", "backward"), ("I0.0", "F0.0", "own")}),
     ],
 )  # fmt: skip
-def test_needs_are_those_of_the_field(text, needs):
+def test_needs_follow_the_dependency_rule(text, needs):
     assert found(actions_of(text)) == (needs, ())
 
 
-def test_pipelines_and_steps_need_nothing_of_each_other():
+def test_pipelines_and_steps_do_not_depend_on_each_other():
     actions = actions_of("F0\n. F0")
     for name in ("pipeline", "step"):
-        apart = actions.with_columns(pl.Series(name, [0, 1], dtype=pl.Int32))
-        needs, said = found(apart)
+        separate = actions.with_columns(pl.Series(name, [0, 1], dtype=pl.Int32))
+        needs, diagnostics = found(separate)
         assert needs == set()
-        assert [row.count for row in said] == [1]  # F1.0 has no producer in its pipeline and step
+        assert [row.count for row in diagnostics] == [1]  # F1.0 has no producer in its pipeline and step
 
 
-def test_a_action_that_ran_twice_is_counted_and_needed_by_nobody():
+def test_duplicate_action_is_counted_and_needed_by_no_action():
     needs, (doubled,) = found(actions_of("F0 F0 B0\n. . ."))
     assert needs == set()
     assert doubled.message.startswith(
@@ -53,7 +53,7 @@ def test_a_action_that_ran_twice_is_counted_and_needed_by_nobody():
     assert doubled.count == 2
 
 
-def test_a_missing_producer_is_counted_by_the_actions_that_need_it():
+def test_missing_producer_is_counted_per_action_that_needs_it():
     needs, (missing,) = found(actions_of(". .\n. F0 F1 B0 B1").filter(pl.col("stage") == 1))
     assert needs == {("B1.0", "F1.0", "own"), ("B1.1", "F1.1", "own")}
     assert (
@@ -76,7 +76,7 @@ def times(text, rows):
     return find_dependencies(actions, transfers).rows.select("sent_ns", "arrived_ns").rows()
 
 
-def test_of_several_tensors_the_first_send_and_the_last_arrival_count():
+def test_first_send_and_last_arrival_of_several_tensors_count():
     rows = [
         transfer("send_forward", 0, 1000, 1001),
         transfer("send_forward", 0, 1002, 1003),
@@ -86,22 +86,22 @@ def test_of_several_tensors_the_first_send_and_the_last_arrival_count():
     assert times("F0\n. F0", rows) == [(1000, 1500)]
 
 
-def test_an_end_that_was_not_recorded_is_null():
+def test_unrecorded_end_of_a_message_is_null():
     assert times("F0\n. F0", [transfer("recv_forward", 1, 900, 1500)]) == [(None, 1500)]
     assert times("F0\n. F0", [transfer("send_forward", 0, 1000, 1001)]) == [(1000, None)]
 
 
-def test_transfers_of_other_stages_or_ranks_say_nothing():
+def test_transfers_of_other_stages_or_ranks_are_ignored():
     rows = [transfer("recv_forward", 0, 900, 1500, stage=1), transfer("recv_forward", 1, 900, 1600, stage=0)]
     assert times("F0\n. F0", rows) == [(None, None)]
 
 
-def test_a_result_that_stays_on_its_rank_has_no_times():
+def test_result_that_stays_on_its_rank_has_no_times():
     actions = actions_of("F0.0 F1.0")
     transfers = pl.DataFrame([transfer("recv_forward", 0, 0, 5, stage=1)], schema=actions.schema)
     row = find_dependencies(actions, transfers).rows.row(0, named=True)
     assert (row["is_remote"], row["direction"], row["arrived_ns"]) == (False, "forward", None)
 
 
-def test_no_actions_need_nothing():
+def test_empty_input_has_no_needs():
     assert found(actions_of("F0").clear()) == (set(), ())

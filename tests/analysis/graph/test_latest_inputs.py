@@ -1,4 +1,4 @@
-"""The input that was there last."""
+"""The latest input of every action."""
 
 from hypothesis import given, settings
 
@@ -25,7 +25,7 @@ def inputs_of(timeline) -> dict[tuple[int, str], tuple]:
     }
 
 
-def test_the_input_that_was_there_last_is_the_latest():
+def test_last_input_to_arrive_is_the_latest():
     timeline = added(timeline_from_text(PIPELINE, cell_ns=10), *message(1, 0, 0, 30, 36))
     assert inputs_of(timeline) == {
         (0, "forward"): (NO_ACTION, NEVER_NS, NEVER_NS, True, False),
@@ -35,12 +35,12 @@ def test_the_input_that_was_there_last_is_the_latest():
     }
 
 
-def test_an_arrival_before_its_producer_has_ended_counts_from_that_end():
+def test_arrival_before_the_end_of_its_producer_counts_from_that_end():
     timeline = added(timeline_from_text(PIPELINE, cell_ns=10), *message(1, 0, 0, 25, 27))
     assert inputs_of(timeline)[0, "backward"] == (1, 30, 30, True, False)
 
 
-def test_an_input_that_must_have_been_and_was_not_recorded_is_lost():
+def test_unrecorded_necessary_input_is_lost():
     timeline = timeline_from_text("F1 . . .\n. F0 B0 .", cell_ns=10)
     assert inputs_of(timeline)[1, "forward"] == (NO_ACTION, NEVER_NS, NEVER_NS, True, True)
     assert inputs_of(timeline)[1, "backward"][-1] is False
@@ -48,7 +48,7 @@ def test_an_input_that_must_have_been_and_was_not_recorded_is_lost():
 
 @settings(max_examples=40, deadline=None)
 @given(arbitrary_timelines())
-def test_no_other_input_was_there_later(timeline):
+def test_no_other_input_arrived_later(timeline):
     actions = find_actions(timeline)
     latest = find_latest_inputs(actions)
     ends_ns = actions.table["end_ns"].to_list()

@@ -8,7 +8,7 @@ def written(actions, step=0, pipeline=0):
     return {rank: list(map(str, row)) for rank, row in measured_order(actions, pipeline, step).items()}
 
 
-def test_the_order_is_that_of_the_starts_in_the_notation_of_the_theory():
+def test_order_is_by_start_in_schedule_notation():
     actions = find_actions(timeline_from_text("F0 F1 . . B0 B1\n. F0 F1 I0 I1 W0 W1", step=3))
     assert written(actions, step=3) == {
         0: ["F0.0", "F0.1", "B0.0", "B0.1"],
@@ -16,7 +16,7 @@ def test_the_order_is_that_of_the_starts_in_the_notation_of_the_theory():
     }
 
 
-def test_a_pair_is_one_action():
+def test_pair_is_one_action():
     order = {
         0: ["F0.0", "F0.1", "F0.2+B0.0", "B0.1", "B0.2"],
         1: ["F1.0", "B1.0", "F1.1", "B1.1", "F1.2", "B1.2"],
@@ -24,6 +24,6 @@ def test_a_pair_is_one_action():
     assert written(find_actions(run(order, lambda action, rank: 10))) == order
 
 
-def test_a_step_or_pipeline_that_was_not_recorded_has_no_order():
+def test_unrecorded_step_or_pipeline_has_no_order():
     actions = find_actions(timeline_from_text("F0 B0"))
     assert written(actions, step=1) == written(actions, pipeline=1) == {}

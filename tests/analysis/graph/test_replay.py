@@ -33,7 +33,7 @@ def replayed(actions, duration_ns=None, lag_ns=None):
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name in schedules.NAMES])
-def test_a_simulated_step_is_replayed_to_the_nanosecond(name):
+def test_simulated_step_is_replayed_to_the_nanosecond(name):
     ranks, microbatches = SHAPES[name]
     order = schedules.order(name, ranks=ranks, microbatches=microbatches)
     costs = schedules.Costs(forward=1_000, backward_input=1_300, backward_weight=700, hop=90)
@@ -44,7 +44,7 @@ def test_a_simulated_step_is_replayed_to_the_nanosecond(name):
 
 @settings(deadline=None, max_examples=25)
 @given(simulated_timelines(), st.integers(0, 2**32))
-def test_changed_costs_are_replayed_as_they_are_simulated(timeline, seed):
+def test_replay_of_changed_costs_equals_their_simulation(timeline, seed):
     actions = find_actions(timeline)
     table = actions.table
     duration_ns = np.random.default_rng(seed).integers(0, 50, table.height)
@@ -72,7 +72,7 @@ def test_changed_costs_are_replayed_as_they_are_simulated(timeline, seed):
     assert found.tolist() == expected
 
 
-def test_steps_that_differ_in_order_are_replayed_side_by_side():
+def test_steps_with_different_orders_are_replayed_together():
     one = timeline_from_text("F0 F1 . . B0 B1\n. F0 F1 B0 B1", step=0)
     two = timeline_from_text("F0 F1 . B0 . B1\n. F0 B0 F1 B1", step=1, origin_ns=50_000)
     together = one.with_spans(pl.concat([one.spans, two.spans]).sort("rank", "start_ns"))
@@ -97,8 +97,8 @@ def test_longer_transfers_never_make_a_step_shorter():
     assert makespans == sorted(makespans)
 
 
-def test_needs_in_a_circle_are_cut_and_said():
-    # Each rank ran its backward of one micro-batch before the forward that the other rank's needs: no run does that.
+def test_cyclic_needs_are_cut_and_reported():
+    # Each rank ran a backward before the forward that the other backward needs: no real run can do that.
     actions = find_actions(timeline_from_text("B0 F0\nB0 F0"))
     plan = plan_replay(actions)
     assert [row.count for row in plan.diagnostics] == [2]
@@ -106,7 +106,7 @@ def test_needs_in_a_circle_are_cut_and_said():
     assert replayed(actions).max() > 0
 
 
-def test_a_circle_of_which_all_began_at_once_is_cut_too():
+def test_cycle_that_starts_at_one_time_is_cut():
     row = {"lane": "compute", "step": 0, "microbatch": 0, "start_ns": 7, "end_ns": 7}
     rows_of = [(0, 0, "backward"), (0, 0, "forward"), (1, 1, "backward"), (1, 1, "forward")]
     rows = [{**row, "rank": rank, "stage": stage, "kind": kind} for rank, stage, kind in rows_of]
@@ -116,18 +116,18 @@ def test_a_circle_of_which_all_began_at_once_is_cut_too():
     assert replayed(actions).tolist() == [0, 0, 0, 0]
 
 
-def test_a_circle_in_actions_that_are_not_sorted_by_time_is_cut_as_well():
+def test_cycle_in_unsorted_actions_is_cut():
     actions = find_actions(timeline_from_text("B0 F0 . .\n. . B0 F0"))
-    # Starts that say the opposite of the places: nothing that goes backwards in time is in the circle.
-    lying = replace(actions, table=actions.table.with_columns(start_ns=-pl.col("start_ns")))
-    plan = plan_replay(lying)
+    # Starts in reverse order: no edge of the cycle goes backwards in time.
+    reversed_starts = replace(actions, table=actions.table.with_columns(start_ns=-pl.col("start_ns")))
+    plan = plan_replay(reversed_starts)
     assert sorted(plan.order.tolist()) == [0, 1, 2, 3]
     assert len(plan.diagnostics) == 1
 
 
 @settings(deadline=None, max_examples=60)
 @given(arbitrary_timelines())
-def test_arbitrary_timelines_are_replayed_in_an_order_that_keeps_every_rank(timeline):
+def test_replay_of_random_timelines_keeps_the_order_of_every_rank(timeline):
     actions = find_actions(timeline)
     plan = plan_replay(actions)
     assert sorted(plan.order.tolist()) == list(range(actions.table.height))
@@ -138,7 +138,7 @@ def test_arbitrary_timelines_are_replayed_in_an_order_that_keeps_every_rank(time
     assert groups["sorted"].all()
 
 
-def test_ready_times_are_when_rank_and_inputs_are_there():
+def test_ready_time_is_when_rank_and_inputs_are_available():
     order = {0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}
     actions = find_actions(run(order, lambda action, rank: 100, hop_ns=7, gap_ns=3))
     ready_ns = ready_times(
@@ -148,5 +148,5 @@ def test_ready_times_are_when_rank_and_inputs_are_there():
     assert gaps[1:].tolist() == [3, 3, 3]
 
 
-def test_nothing_is_replayed_to_nothing():
+def test_replay_of_empty_input_is_empty():
     assert replayed(find_actions(empty_timeline())).tolist() == []

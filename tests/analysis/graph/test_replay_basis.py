@@ -8,7 +8,7 @@ from stagescope.analysis.prediction.changes import FreeTransfers
 from stagescope.analysis.prediction.what_if import predict_steps
 
 
-def test_a_basis_that_is_made_once_gives_what_each_would_make_for_itself():
+def test_shared_basis_gives_the_same_results():
     actions = find_actions(run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3, gap_ns=2))
     basis = find_replay_basis(actions)
     assert build_ledger(actions, basis).steps.equals(build_ledger(actions).steps)
@@ -16,7 +16,7 @@ def test_a_basis_that_is_made_once_gives_what_each_would_make_for_itself():
     assert predict_steps(actions, asked, basis=basis).table.equals(predict_steps(actions, asked).table)
 
 
-def test_what_the_plan_and_the_lags_could_not_tell_is_said_together():
+def test_basis_has_the_diagnostics_of_plan_and_lags():
     basis = find_replay_basis(find_actions(timeline_from_text("B0 F0\nB0 F0")))
     assert [row.message.split(";")[0] for row in basis.diagnostics] == [
         "dependencies form a cycle with the order of the ranks",

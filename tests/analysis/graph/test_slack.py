@@ -1,4 +1,4 @@
-"""How much later every action could have ended."""
+"""Slack of actions."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def slacks(timeline) -> dict[str, int]:
     }
 
 
-def test_the_slack_of_a_fast_stage_is_what_it_waits_for_the_slow_one():
+def test_slack_of_a_fast_stage_is_its_wait_for_the_slow_one():
     text = """
     F0 F1 F2 .  .  .  .  .  .  .  .
     .  F0 -  -  F1 -  -  F2 -  -  .
@@ -44,20 +44,20 @@ def test_the_slack_of_a_fast_stage_is_what_it_waits_for_the_slow_one():
     }
 
 
-def test_a_transfer_takes_of_the_slack():
+def test_transfer_reduces_the_slack():
     timeline = timeline_from_text("F0 F1 .  .  .\n.  F0 -  F1 .", cell_ns=10)
     assert slacks(timeline)["F0.1"] == 10
     assert slacks(added(timeline, *message(0, 1, 1, 20, 26)))["F0.1"] == 4
 
 
-def test_a_receive_that_was_posted_late_takes_no_more_slack_than_others_on_its_link():
+def test_late_receive_takes_no_more_slack_than_others_on_its_link():
     # F0 was waited for and took 2 ns; F1 came while its receiver was busy, and was noticed 2 ns after that.
     drawn = timeline_from_text("F0 F1 .  .  .  .\n.  .  F0 -  .  F1", cell_ns=10)
     late = added(drawn, *message(0, 1, 0, 10, 12), *message(0, 1, 1, 20, 42))
     assert slacks(late)["F0.1"] == 40 - 22
 
 
-def test_what_runs_after_the_last_action_of_others_has_slack_to_the_end_of_the_step():
+def test_action_without_successor_has_slack_to_the_end_of_the_step():
     assert slacks(timeline_from_text("F0 .  . .\nF1 F2 F3 F4", cell_ns=10)) == {
         "F0.0": 30,
         "F1.1": 0,
@@ -67,7 +67,7 @@ def test_what_runs_after_the_last_action_of_others_has_slack_to_the_end_of_the_s
     }
 
 
-def test_a_timeline_without_actions_has_no_slack():
+def test_timeline_without_actions_has_no_slack():
     actions = find_actions(empty_timeline())
     found = measure_slack(actions, constraints_of(actions))
     assert found.is_empty()
@@ -76,7 +76,7 @@ def test_a_timeline_without_actions_has_no_slack():
 
 @settings(max_examples=40, deadline=None)
 @given(st.one_of(arbitrary_timelines(), simulated_timelines()))
-def test_slack_is_never_negative_and_nothing_on_the_path(timeline):
+def test_slack_is_never_negative_and_zero_on_the_path(timeline):
     found = slack_of(timeline)
     assert (found["slack_ns"] >= 0).all()
     on_path = path_of(timeline).select("action").unique()
@@ -96,7 +96,7 @@ def pipelines(draw: st.DrawFn) -> tuple[dict[int, list[str]], Costs]:
 
 @settings(max_examples=30, deadline=None)
 @given(pipelines(), st.randoms(use_true_random=False))
-def test_a_action_that_takes_longer_by_its_slack_moves_no_end_and_by_one_more_it_does(pipeline, random):
+def test_delay_by_the_slack_keeps_the_step_and_by_one_more_extends_it(pipeline, random):
     order, costs = pipeline
     step = simulate(order, costs)
     action = random.choice(slack_of(timeline_of_simulation(step)).rows(named=True))

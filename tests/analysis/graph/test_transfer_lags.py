@@ -20,7 +20,7 @@ def lags(actions):
 
 @settings(deadline=None, max_examples=25)
 @given(simulated_timelines())
-def test_a_hop_that_takes_the_same_everywhere_is_recovered(timeline):
+def test_constant_transfer_time_is_recovered(timeline):
     actions = find_actions(timeline)
     received = timeline.spans.filter(pl.col("kind").is_in(("recv_forward", "recv_backward")))
     hop_ns = (received["end_ns"] - received["start_ns"]).min() or 0
@@ -28,7 +28,7 @@ def test_a_hop_that_takes_the_same_everywhere_is_recovered(timeline):
 
 
 def receiver_that_looks_late():
-    """A receiver that stands idle for micro-batch 0 and 2 and is busy with its own work when 1 comes."""
+    """Return a run whose receiver is idle for micro-batches 0 and 2, and busy when 1 arrives."""
 
     def action(rank, kind, microbatch, start_ns, end_ns):
         return {"rank": rank, "stage": rank, "lane": "compute", "kind": kind, "step": 0,
@@ -49,7 +49,7 @@ def receiver_that_looks_late():
     )  # fmt: skip
 
 
-def test_what_lay_unread_counts_as_long_as_the_link_usually_takes():
+def test_unread_result_counts_with_the_usual_time_of_its_link():
     assert lags(find_actions(receiver_that_looks_late())) == {
         (1, 0, "forward"): 7,
         (
@@ -61,7 +61,7 @@ def test_what_lay_unread_counts_as_long_as_the_link_usually_takes():
     }
 
 
-def test_an_arrival_before_its_cause_takes_no_time():
+def test_arrival_before_its_cause_takes_no_time():
     timeline = receiver_that_looks_late()
     early = timeline.spans.with_columns(
         pl.when(pl.col("kind") == "recv_forward")
@@ -72,23 +72,23 @@ def test_an_arrival_before_its_cause_takes_no_time():
     assert set(lags(find_actions(timeline.with_spans(early))).values()) == {0}
 
 
-def test_transfers_that_were_not_recorded_take_no_time_and_are_counted():
+def test_unrecorded_transfers_take_no_time_and_are_counted():
     found = find_transfer_lags(find_actions(timeline_from_text("F0 . . B0\n. F0 B0 .")))
     assert found.lag_ns.tolist() == [0, 0, 0, 0]
     assert [row.count for row in found.diagnostics] == [2]
 
 
-def test_a_link_that_was_slow_once_is_slow_once_for_a_receiver_that_waited():
+def test_link_that_was_slow_once_has_one_long_lag():
     actions = find_actions(run(one_f_one_b(2, 3), lambda action, rank: 10, hop_ns=4))
     assert set(lags(actions).values()) == {4}
     assert find_transfer_lags(actions).diagnostics == ()
 
 
-def test_nothing_has_no_lags():
+def test_empty_input_has_no_lags():
     assert find_transfer_lags(find_actions(empty_timeline())).lag_ns.tolist() == []
 
 
-def test_what_an_overlapped_action_passes_on_before_its_pair_ends_has_a_negative_lag():
+def test_result_passed_on_before_its_pair_ends_has_a_negative_lag():
     def action(rank, kind, microbatch, start_ns, end_ns):
         return {"rank": rank, "stage": rank, "lane": "compute", "kind": kind, "step": 0,
                 "microbatch": microbatch, "start_ns": start_ns, "end_ns": end_ns}  # fmt: skip

@@ -17,7 +17,7 @@ def classes_of(timeline):
     return actions, duration_ns, find_action_classes(actions, duration_ns)
 
 
-def test_a_class_is_a_rank_a_stage_and_a_kind_in_one_step():
+def test_class_is_one_rank_stage_and_kind_in_one_step():
     _, _, classes = classes_of(timeline_from_text("F0 F1 - B0\nF0 - - B0"))
     table = classes.table.select(
         "rank", "stage", "kind", "action_count", "mean_ns", "peers", "peer_ns"
@@ -34,7 +34,7 @@ def test_a_class_is_a_rank_a_stage_and_a_kind_in_one_step():
 
 @settings(deadline=None, max_examples=25)
 @given(simulated_timelines())
-def test_means_keep_the_work_of_every_rank_and_means_over_stages_that_of_the_step(timeline):
+def test_means_preserve_the_work_of_ranks_and_stage_means_that_of_the_step(timeline):
     actions, duration_ns, classes = classes_of(timeline)
     rank = actions.table["rank"].to_numpy()
     of_ranks = [np.bincount(rank, weights=cost) for cost in (duration_ns, classes.costs_ns("mean_ns"))]
@@ -42,7 +42,7 @@ def test_means_keep_the_work_of_every_rank_and_means_over_stages_that_of_the_ste
     assert classes.costs_ns("stage_ns").sum() == pytest.approx(duration_ns.sum())
 
 
-def test_the_same_work_of_other_pipelines_has_their_median():
+def test_same_work_of_other_pipelines_costs_their_median():
     _, _, classes = classes_of(example_timeline(({}, {"1": 1.15}, {"1": 1.3})))
     of_stage = classes.table.filter((pl.col("stage") == 1) & (pl.col("kind") == "forward"))
     means = of_stage["mean_ns"].to_list()
@@ -50,14 +50,14 @@ def test_the_same_work_of_other_pipelines_has_their_median():
     assert of_stage["peer_ns"].to_list() == [sorted(means)[1]] * 3
 
 
-def test_the_two_ranks_that_hold_a_stage_in_a_bidirectional_schedule_are_no_peers():
+def test_ranks_that_share_a_stage_in_a_bidirectional_schedule_are_not_peers():
     order = {0: ["F0.0", "F1.1"], 1: ["F1.0", "F0.1"]}
     _, _, classes = classes_of(run(order, lambda action, rank: 10 + rank))
     assert classes.table["peers"].to_list() == [1, 1, 1, 1]
     assert classes.table["mean_ns"].to_list() == [10, 10, 11, 11]
 
 
-def test_pairs_are_classes_of_their_own_by_both_their_actions():
+def test_pairs_are_separate_classes_by_both_actions():
     order = {
         0: ["F0.0", "F0.1", "F0.2+B0.0", "B0.1", "B0.2"],
         1: ["F1.0", "B1.0", "F1.1", "B1.1", "F1.2", "B1.2"],
@@ -76,7 +76,7 @@ def test_pairs_are_classes_of_their_own_by_both_their_actions():
     assert ranks.tolist() == actions.table["rank"].to_list()
 
 
-def test_steps_have_classes_of_their_own():
+def test_every_step_has_its_own_classes():
     rows = [
         row
         for step in range(2)
@@ -88,7 +88,7 @@ def test_steps_have_classes_of_their_own():
     assert classes.table["mean_ns"].to_list() == [10.0] * 4 + [11.0] * 4
 
 
-def test_nothing_has_no_classes():
+def test_empty_input_has_no_classes():
     _, _, classes = classes_of(empty_timeline())
     assert classes.table.is_empty()
     assert classes.costs_ns("mean_ns").tolist() == []

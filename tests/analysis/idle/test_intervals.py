@@ -1,4 +1,4 @@
-"""Why every idle nanosecond was idle."""
+"""What every idle nanosecond waited for."""
 
 import polars as pl
 import pytest
@@ -21,7 +21,7 @@ def pieces(intervals: pl.DataFrame) -> list[tuple]:
     return intervals.select("rank", "position", "waiting_for", "start_ns", "end_ns", "waits_for_rank").rows()
 
 
-def test_a_gap_is_cut_at_the_end_of_the_producer_and_at_the_arrival():
+def test_interval_is_cut_at_the_end_of_the_producer_and_at_the_arrival():
     drawn = timeline_from_text(TWO_STAGES, cell_ns=10)
     timeline = added(drawn, *message(0, 1, 0, 12, 25), *message(1, 0, 0, 60, 67))
     assert pieces(idle_of(timeline)) == [
@@ -36,7 +36,7 @@ def test_a_gap_is_cut_at_the_end_of_the_producer_and_at_the_arrival():
     ]
 
 
-def test_without_a_recorded_arrival_transfer_and_launch_are_not_told_apart():
+def test_without_recorded_arrival_transfer_and_launch_are_not_separated():
     assert pieces(idle_of(timeline_from_text(TWO_STAGES, cell_ns=10))) == [
         (0, "inner", "compute", 10, 60, 1),
         (0, "inner", "transfer_or_launch", 60, 70, 1),
@@ -47,7 +47,7 @@ def test_without_a_recorded_arrival_transfer_and_launch_are_not_told_apart():
     ]
 
 
-def test_a_gap_names_the_spans_of_the_action_waited_for_and_of_the_one_that_waited():
+def test_interval_names_the_spans_of_both_actions():
     timeline = timeline_from_text(TWO_STAGES, cell_ns=10)
     interval = idle_of(timeline).row(0, named=True)
     named = timeline.spans.select("rank", "kind", "microbatch")
@@ -55,14 +55,14 @@ def test_a_gap_names_the_spans_of_the_action_waited_for_and_of_the_one_that_wait
     assert named.row(interval["before_row"]) == (0, "backward", 0)
 
 
-def test_an_input_that_was_there_in_time_leaves_the_launch():
+def test_early_input_leaves_only_the_launch():
     timeline = timeline_from_text("F0 F1 .  .\n.  F0 .  F1", cell_ns=10)
     inner = idle_of(added(timeline, *message(0, 1, 0, 10, 10), *message(0, 1, 1, 20, 20)))
     assert (1, "inner", "launch", 20, 30, None) in pieces(inner)
 
 
-def test_of_two_inputs_the_one_that_was_there_last_counts():
-    # The pair on rank 1 needs F0 of rank 0 (made first, there last) and B1 of rank 2.
+def test_later_of_two_inputs_counts():
+    # The pair on rank 1 needs F0 of rank 0, which ends first and arrives last, and B1 of rank 2.
     text = """
     F0.0 .    .    .    .    .
     F1.1 .    .    .    F1.0 B1.1
@@ -80,7 +80,7 @@ def test_of_two_inputs_the_one_that_was_there_last_counts():
     assert found == [(1, "inner", "transfer", 10, 37, 0), (1, "inner", "launch", 37, 40, None)]
 
 
-def test_an_input_of_which_nothing_was_recorded_is_not_guessed():
+def test_unrecorded_input_is_unknown():
     spans = timeline_from_text(TWO_STAGES, cell_ns=10).spans.filter(
         ~((pl.col("rank") == 0) & (pl.col("kind") == "forward"))
     )
@@ -95,7 +95,7 @@ def test_an_input_of_which_nothing_was_recorded_is_not_guessed():
 @pytest.mark.parametrize(
     ("kind", "step"), [("loss", 0), ("optimizer", 0), ("forward", 1)], ids=["loss", "optimizer", "next step"]
 )
-def test_what_other_compute_waited_for_is_not_said(kind, step):
+def test_interval_before_other_compute_is_other_work(kind, step):
     timeline = timeline_from_text("F0 . . . B0", cell_ns=10)
     other = {"rank": 0, "lane": "compute", "kind": kind, "step": step, "stage": 0, "microbatch": 5}
     found = idle_of(added(timeline, {**other, "start_ns": 20, "end_ns": 30}))
@@ -105,19 +105,19 @@ def test_what_other_compute_waited_for_is_not_said(kind, step):
     ]
 
 
-def test_actions_of_no_known_stage_leave_gaps_of_no_known_cause():
+def test_actions_without_stage_leave_unknown_intervals():
     spans = timeline_from_text("F0 . B0", cell_ns=10).spans.with_columns(stage=pl.lit(None, pl.Int32))
     found = idle_of(timeline_from_text("F0 . B0").with_spans(spans))
     assert pieces(found) == [(0, None, "unknown", 10, 20, None)]
 
 
-def test_an_effect_before_its_cause_waits_for_the_whole_gap():
-    # Clocks err: the producer ends after its consumer has begun.
+def test_effect_before_its_cause_waits_for_the_whole_interval():
+    # Wrong clocks: the producer ends after its consumer has started.
     timeline = timeline_from_text("F0 -  -  .\n.  .  F0 B0", cell_ns=10)
     assert (1, "leading", "compute", 0, 20, 0) in pieces(idle_of(timeline))
 
 
-def test_a_timeline_without_actions_has_no_gaps():
+def test_timeline_without_actions_has_no_intervals():
     intervals = idle_of(empty_timeline())
     assert intervals.is_empty()
     assert dict(intervals.schema) == dict(IDLE_INTERVALS.schema)
@@ -125,7 +125,7 @@ def test_a_timeline_without_actions_has_no_gaps():
 
 @settings(max_examples=80, deadline=None)
 @given(st.one_of(arbitrary_timelines(), simulated_timelines()))
-def test_pieces_add_up_to_the_idle_time_of_every_step_and_rank(timeline):
+def test_pieces_sum_to_the_idle_time_of_every_step_and_rank(timeline):
     intervals, bubbles = idle_of(timeline), bubbles_of(timeline)
     assert dict(intervals.schema) == dict(IDLE_INTERVALS.schema)
     assert (intervals["end_ns"] > intervals["start_ns"]).all()
@@ -136,7 +136,7 @@ def test_pieces_add_up_to_the_idle_time_of_every_step_and_rank(timeline):
 
 @settings(max_examples=30, deadline=None)
 @given(arbitrary_timelines())
-def test_pieces_of_a_gap_follow_each_other_in_order(timeline):
+def test_pieces_of_an_interval_are_contiguous(timeline):
     intervals = idle_of(timeline)
     assert intervals.equals(intervals.sort(IDLE_INTERVALS.order))
     is_same = intervals["interval"] == intervals["interval"].shift(1)
@@ -146,7 +146,7 @@ def test_pieces_of_a_gap_follow_each_other_in_order(timeline):
 
 @settings(max_examples=30, deadline=None)
 @given(simulated_timelines())
-def test_a_simulated_pipeline_waits_for_compute_and_transfers_only(timeline):
+def test_simulated_pipeline_waits_for_compute_and_transfers_only(timeline):
     # The simulator starts every action at once: nothing is left for the host.
     intervals = idle_of(timeline)
     assert set(intervals["waiting_for"].cast(pl.String)) <= {"compute", "transfer", "nothing"}
@@ -160,7 +160,7 @@ def test_a_simulated_pipeline_waits_for_compute_and_transfers_only(timeline):
 
 @settings(max_examples=20, deadline=None)
 @given(arbitrary_timelines(), st.integers(-(2**40), 2**60))
-def test_shifting_all_clocks_shifts_the_gaps(timeline, shift_ns):
+def test_shifting_all_clocks_shifts_the_intervals(timeline, shift_ns):
     times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
     moved = idle_of(timeline.with_spans(timeline.spans.with_columns(times + shift_ns)))
     assert moved.equals(idle_of(timeline).with_columns(pl.col("start_ns", "end_ns") + shift_ns))

@@ -18,9 +18,9 @@ def ledger_of(timeline):
     return build_ledger(find_actions(timeline))
 
 
-def test_the_worked_example_comes_out_to_the_printed_digits():
+def test_worked_example_matches_the_published_digits():
     row = ledger_of(example_timeline()).steps.row(0, named=True)
-    # The example's step begins a launch gap before the first action; a window begins with it.
+    # The example's step starts one launch delay before its first action; the window starts with the action.
     gap = EXAMPLE["host_gap_per_op"]
     wall = {NAMES_IN_EXAMPLE.get(name, name): value for name, value in EXAMPLE["wall_ledger"].items()}
     idle = EXAMPLE["idle_ledger"]
@@ -32,7 +32,7 @@ def test_the_worked_example_comes_out_to_the_printed_digits():
     assert row["peers"] == 3
 
 
-def test_the_busy_time_of_the_worked_example_comes_out_rank_by_rank():
+def test_busy_time_of_the_worked_example_matches_per_rank():
     ranks = ledger_of(example_timeline()).ranks.filter(pl.col("pipeline") == 0)
     busy = {str(rank): busy_ns / UNIT_NS for rank, busy_ns in ranks.select("rank", "busy_ns").iter_rows()}
     assert busy == pytest.approx(EXAMPLE["busy"])
@@ -58,7 +58,7 @@ def test_parts_sum_to_the_window_and_to_the_idle_time_to_the_nanosecond(timeline
 
 @settings(deadline=None, max_examples=25)
 @given(simulated_timelines())
-def test_the_mean_over_the_ranks_is_the_idle_ledger_of_the_step(timeline):
+def test_mean_over_ranks_is_the_idle_ledger_of_the_step(timeline):
     ledger = ledger_of(timeline)
     means = ledger.ranks.group_by("pipeline", "step").agg(pl.mean(CAUSE_COLUMNS)).row(0, named=True)
     step = ledger.steps.row(0, named=True) | {"straggler_ns": ledger.steps["straggler_idle_ns"][0]}
@@ -70,11 +70,11 @@ def test_the_mean_over_the_ranks_is_the_idle_ledger_of_the_step(timeline):
 
 @settings(deadline=None, max_examples=25)
 @given(simulated_timelines())
-def test_nothing_is_unexplained_in_a_run_that_obeys_the_rules(timeline):
+def test_run_that_follows_the_rules_has_no_unattributed_time(timeline):
     assert ledger_of(timeline).steps["unattributed_ns"].to_list() == [0]
 
 
-def test_equal_stages_without_transfers_leave_the_schedule_bubble_alone():
+def test_equal_stages_without_transfers_have_a_schedule_bubble_only():
     timeline = run(one_f_one_b(4, 8), lambda action, rank: 10 if action.kind == "F" else 20)
     row = ledger_of(timeline).steps.row(0, named=True)
     assert {name: row[name] for name in PARTS if row[name]} == {
@@ -83,7 +83,7 @@ def test_equal_stages_without_transfers_leave_the_schedule_bubble_alone():
     }
 
 
-def test_a_planted_imbalance_is_stage_imbalance():
+def test_planted_imbalance_is_stage_imbalance():
     def action_ns(action, rank):
         return (10 if action.kind == "F" else 20) * (2 if rank == 2 else 1)
 
@@ -100,7 +100,7 @@ def test_a_planted_imbalance_is_stage_imbalance():
     assert any(row.code == "replicas.none" for row in ledger.diagnostics)
 
 
-def test_a_slow_device_is_a_straggler_once_there_are_replicas():
+def test_slow_device_is_a_straggler_if_there_are_replicas():
     row = ledger_of(example_timeline(({}, {"1": 1.15}, {"1": 1.15}))).steps.row(0, named=True)
     alone = ledger_of(example_timeline(({},))).steps.row(0, named=True)
     assert row["straggler_ns"] > 0 == alone["straggler_ns"]
@@ -109,7 +109,7 @@ def test_a_slow_device_is_a_straggler_once_there_are_replicas():
     )
 
 
-def test_launch_gaps_are_unexplained_and_transfers_exposed():
+def test_launch_delays_are_unattributed_and_transfers_exposed():
     order = {0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}
     row = ledger_of(run(order, lambda action, rank: 100, hop_ns=7, gap_ns=3)).steps.row(0, named=True)
     assert row["window_ns"] == 4 * 100 + 2 * 7 + 3 * 3
@@ -117,7 +117,7 @@ def test_launch_gaps_are_unexplained_and_transfers_exposed():
     assert row["unattributed_ns"] == 9
 
 
-def test_a_single_long_action_is_jitter():
+def test_single_long_action_is_jitter():
     def action_ns(action, _rank):
         return 100 if str(action) == "F1.1" else 20 if action.kind == "F" else 40
 
@@ -132,7 +132,7 @@ def test_a_single_long_action_is_jitter():
 
 @settings(deadline=None, max_examples=25)
 @given(simulated_timelines())
-def test_a_shift_of_all_clocks_changes_nothing(timeline):
+def test_shifting_all_clocks_changes_nothing(timeline):
     moved = timeline.with_spans(
         timeline.spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") + 10**15)
     )
@@ -141,7 +141,7 @@ def test_a_shift_of_all_clocks_changes_nothing(timeline):
 
 @settings(deadline=None, max_examples=25)
 @given(simulated_timelines())
-def test_twice_as_long_is_twice_as_much(timeline):
+def test_doubling_all_times_doubles_every_part(timeline):
     doubled = timeline.with_spans(
         timeline.spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") * 2)
     )
@@ -149,7 +149,7 @@ def test_twice_as_long_is_twice_as_much(timeline):
     assert [2 * part for part in one] == pytest.approx(list(two), abs=3)
 
 
-def test_sums_over_steps_and_ranks_keep_their_sum():
+def test_sums_over_steps_and_ranks_preserve_the_total():
     ledger = ledger_of(
         run(one_f_one_b(2, 3), lambda action, rank: 10 + rank + action.microbatch, steps=3, hop_ns=2)
     )
@@ -160,14 +160,14 @@ def test_sums_over_steps_and_ranks_keep_their_sum():
     assert of_ranks.select(pl.sum_horizontal(CAUSE_COLUMNS) == pl.col("idle_ns")).to_series().all()
 
 
-def test_no_actions_give_empty_ledgers():
+def test_timeline_without_actions_has_empty_ledgers():
     ledger = ledger_of(empty_timeline())
     assert ledger.steps.is_empty()
     assert ledger.ranks.is_empty()
     assert ledger.steps.columns == LEDGER.names
 
 
-def test_transfers_that_were_not_recorded_are_said_and_stay_unexplained():
+def test_unrecorded_transfers_are_reported_and_unattributed():
     timeline = timeline_from_text("F0 . . . B0 -\n. . F0 B0 - .".replace("B0 - .", "B0"))
     ledger = ledger_of(timeline)
     assert ledger.steps["unattributed_ns"].to_list() == [1000]

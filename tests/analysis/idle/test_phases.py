@@ -21,7 +21,7 @@ def figures(text: str) -> list[tuple]:
     return found.select("rank", "phase", "start_ns", "end_ns", "busy_ns", "idle_ns").rows()
 
 
-def test_1f1b_warms_up_to_its_first_backward_and_cools_down_from_its_last_forward():
+def test_1f1b_is_steady_from_first_backward_to_last_forward():
     assert figures(ONE_F_ONE_B) == [
         (0, "warm-up", 0, 100, 40, 60),
         (0, "steady", 100, 160, 60, 0),
@@ -36,14 +36,14 @@ def test_1f1b_warms_up_to_its_first_backward_and_cools_down_from_its_last_forwar
     ("text", "why"),
     [("F0 F1 . . B0 B1", "GPipe"), ("F0 F1 . . I0 I1 W0 W1", "GPipe with a split backward")],
 )
-def test_a_schedule_that_never_alternates_has_no_steady_phase(text, why):
+def test_schedule_without_alternation_has_no_steady_phase(text, why):
     rows = phases_of(timeline_from_text(text, cell_ns=10))
     assert rows["duration_ns"].to_list()[:2] == [40, 0], why
     assert rows["idle_ns"].to_list() == [20, 0, 0]
     assert rows["idle_fraction"].to_list() == [0.5, None, 0.0]
 
 
-def test_a_split_backward_begins_with_its_input_half():
+def test_split_backward_starts_with_its_input_half():
     assert figures("F0 I0 F1 I1 W0 . W1") == [
         (0, "warm-up", 0, 10, 10, 0),
         (0, "steady", 10, 30, 20, 0),
@@ -51,11 +51,11 @@ def test_a_split_backward_begins_with_its_input_half():
     ]
 
 
-def test_a_weight_gradient_alone_bounds_no_phase():
+def test_weight_gradient_bounds_no_phase():
     assert [row[3] for row in figures("W0 F0 . B0 F1 .")] == [30, 50, 50]
 
 
-def test_a_rank_without_a_backward_only_warms_up():
+def test_rank_without_backward_only_warms_up():
     assert figures("F0 F1 .  .\n.  F0 F1 B1") == [
         (0, "warm-up", 0, 40, 20, 20),
         (0, "steady", 40, 40, 0, 0),
@@ -66,7 +66,7 @@ def test_a_rank_without_a_backward_only_warms_up():
     ]
 
 
-def test_a_rank_without_a_forward_has_no_steady_phase():
+def test_rank_without_forward_has_no_steady_phase():
     assert figures(".  B0 B1") == [
         (0, "warm-up", 10, 10, 0, 0),
         (0, "steady", 10, 10, 0, 0),
@@ -74,7 +74,7 @@ def test_a_rank_without_a_forward_has_no_steady_phase():
     ]
 
 
-def test_a_timeline_without_actions_has_no_phases_of():
+def test_timeline_without_actions_has_no_phases():
     found = phases_of(empty_timeline())
     assert found.is_empty()
     assert dict(found.schema) == dict(STEP_PHASES.schema)
@@ -82,7 +82,7 @@ def test_a_timeline_without_actions_has_no_phases_of():
 
 @settings(max_examples=25, deadline=None)
 @given(arbitrary_timelines())
-def test_phases_add_up_to_the_window_its_busy_and_its_idle_time(timeline):
+def test_phases_sum_to_window_busy_and_idle_time(timeline):
     bubbles, found = bubbles_of(timeline), phases_of(timeline)
     assert dict(found.schema) == dict(STEP_PHASES.schema)
     assert (found["duration_ns"] >= 0).all()
@@ -96,7 +96,7 @@ def test_phases_add_up_to_the_window_its_busy_and_its_idle_time(timeline):
 
 @settings(max_examples=20, deadline=None)
 @given(arbitrary_timelines())
-def test_shifting_all_clocks_shifts_the_phases_and_changes_no_length(timeline):
+def test_shifting_all_clocks_shifts_phases_but_not_their_length(timeline):
     moved = timeline.with_spans(timeline.spans.with_columns(pl.col("start_ns", "end_ns") + 10**17))
     lengths = ["step", "rank", "phase", "duration_ns", "busy_ns", "idle_ns"]
     assert phases_of(moved).select(lengths).equals(phases_of(timeline).select(lengths))

@@ -20,7 +20,7 @@ def ledger(*rows):
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int32), orient="row")
 
 
-def test_rows_are_ranks_pipelines_and_the_run():
+def test_rows_are_ranks_then_pipelines_then_the_run():
     windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 20), (0, 2, 2, 50, 5))
     parts = ledger((0, 0, 8, 0, 0, 0, 2, 0), (0, 1, 20, 0, 0, 0, 0, 0), (0, 2, 0, 5, 0, 0, 0, 0))
     shares = share_idle(windows, parts)
@@ -31,14 +31,14 @@ def test_rows_are_ranks_pipelines_and_the_run():
     assert shares.row(-1)[4:] == (28, 5, 0, 0, 2, 0)
 
 
-def test_what_the_ledger_does_not_know_is_unexplained():
+def test_idle_time_without_ledger_is_unattributed():
     windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 30))
     shares = share_idle(windows, ledger((0, 0, 4, 0, 0, 0, 0, 0)))
     assert shares["unattributed_ns"].to_list() == [6, 30, 36, 36]
 
 
 @given(st.lists(st.floats(-0.2, 1), min_size=1, max_size=6))
-def test_whole_percents_sum_to_the_rounded_sum_and_are_off_by_less_than_one(fractions):
+def test_whole_percents_sum_to_the_rounded_sum_with_errors_below_one(fractions):
     whole = whole_percents(fractions)
     assert sum(whole) == round(sum(100 * each for each in fractions))
     assert all(abs(percent - 100 * each) < 1 for percent, each in zip(whole, fractions, strict=True))

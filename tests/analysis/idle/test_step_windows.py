@@ -7,7 +7,7 @@ from stagescope.model.bubbles import step_bubbles
 from stagescope.model.pipelines import find_pipelines
 
 
-def test_windows_are_those_of_the_bubble():
+def test_windows_equal_those_of_the_bubble():
     timeline = run(random_times(Shape(pipelines=3, steps=5)))
     pipelines = find_pipelines(timeline.spans, timeline.ranks)
     windows = find_step_windows(timeline.spans, pipelines)
@@ -18,7 +18,7 @@ def test_windows_are_those_of_the_bubble():
     assert set(windows["ranks"]) == {4}
 
 
-def test_nothing_gives_the_declared_table():
+def test_empty_input_gives_the_declared_table():
     timeline = empty_timeline()
     windows = find_step_windows(timeline.spans, find_pipelines(timeline.spans))
     assert dict(windows.schema) == dict(STEP_WINDOWS.schema)

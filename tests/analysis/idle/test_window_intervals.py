@@ -1,4 +1,4 @@
-"""Windows cut into busy and idle stretches."""
+"""Busy and idle intervals of windows."""
 
 import polars as pl
 from hypothesis import given, settings
@@ -30,14 +30,14 @@ def moments(stretches: WindowIntervals) -> list[tuple[int, int]]:
     ]
 
 
-def test_idle_and_busy_stretches_of_a_window():
+def test_idle_and_busy_intervals_of_a_window():
     busy = unite(intervals([(0, 10, 10), (0, 30, 5), (1, 0, 99)], "start_ns", "end_ns"))
     windows = intervals([(0, 15, 25)], "window_start_ns", "window_end_ns")
     assert [column.tolist() for column in find_idle_in_windows(windows, busy)] == [[0, 0], [20, 35], [30, 40]]
     assert [column.tolist() for column in find_busy_in_windows(windows, busy)] == [[0, 0], [15, 30], [20, 35]]
 
 
-def test_a_rank_that_is_never_busy_is_idle_throughout():
+def test_rank_without_busy_time_is_idle_throughout():
     busy = unite(intervals([], "start_ns", "end_ns"))
     windows = intervals([(3, 5, 4)], "window_start_ns", "window_end_ns")
     assert moments(find_idle_in_windows(windows, busy)) == [(0, moment) for moment in range(5, 9)]
@@ -46,7 +46,7 @@ def test_a_rank_that_is_never_busy_is_idle_throughout():
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(MOMENTS, max_size=12), st.lists(MOMENTS, max_size=6))
-def test_every_nanosecond_of_a_window_is_in_one_stretch_or_the_other(busy_rows, window_rows):
+def test_every_nanosecond_is_either_busy_or_idle(busy_rows, window_rows):
     busy = unite(intervals(busy_rows, "start_ns", "end_ns"))
     windows = intervals(window_rows, "window_start_ns", "window_end_ns")
     computing = {

@@ -19,7 +19,7 @@ def ideal_of(timeline, declared=None):
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipev"])
-def test_a_run_without_delays_is_its_own_ideal(name):
+def test_run_without_delays_is_its_own_ideal(name):
     order = schedules.order(name, ranks=4, microbatches=8)
     costs = schedules.Costs(forward=1_000, backward_input=1_000, backward_weight=1_000)
     actions, ideal = ideal_of(timeline_of_simulation(schedules.simulate(order, costs)), name)
@@ -31,7 +31,7 @@ def test_a_run_without_delays_is_its_own_ideal(name):
     assert ideal.makespan_ns == actions.table["end_ns"].max() - actions.table["start_ns"].min()
 
 
-def test_a_planted_delay_is_how_late_what_follows_is():
+def test_planted_delay_is_the_lateness_of_what_follows():
     timeline = run(one_f_one_b(2, 3), lambda action, rank: UNIT[action.kind], hop_ns=4)
     actions, ideal = ideal_of(timeline)
     late = dict(
@@ -49,19 +49,19 @@ def test_a_planted_delay_is_how_late_what_follows_is():
     assert ideal.ranks.schema == ORDER_DISTANCE.schema
 
 
-def test_every_step_begins_with_its_ideal():
+def test_every_step_starts_with_its_ideal():
     actions, ideal = ideal_of(run(one_f_one_b(2, 3), lambda action, rank: UNIT[action.kind], steps=3))
     first = ideal.actions.group_by(actions.table["step"]).agg(pl.min("ideal_start_ns"))
     assert first["ideal_start_ns"].n_unique() == 3
     assert ideal.actions["late_ns"].max() == 0
 
 
-def test_stages_that_cost_differently_are_equal_in_the_ideal():
+def test_unequal_stages_are_equal_in_the_ideal():
     _, ideal = ideal_of(run(one_f_one_b(2, 3), lambda action, rank: UNIT[action.kind] * (1 + 2 * rank)))
     assert ideal.makespan_ns == 2 * (3 * 30 + 30)
 
 
-def test_an_action_that_was_overtaken_is_counted_on_its_rank():
+def test_overtaken_action_is_counted_on_its_rank():
     timeline = run(one_f_one_b(4, 16), lambda action, rank: UNIT[action.kind])
     swapped = timeline.spans.with_columns(
         microbatch=pl.when(
@@ -85,7 +85,7 @@ def nobodys_order():
     }
 
 
-def test_what_is_not_recognized_has_the_declared_schedule_in_any_spelling():
+def test_unrecognized_order_has_the_declared_schedule_in_any_spelling():
     timeline = run(nobodys_order(), lambda action, rank: UNIT[action.kind])
     _, ideal = ideal_of(timeline, "FThenB")
     assert (ideal.schedule, ideal.source, ideal.alternatives) == ("gpipe", "declared", ())
@@ -94,7 +94,7 @@ def test_what_is_not_recognized_has_the_declared_schedule_in_any_spelling():
 
 
 @pytest.mark.parametrize("declared", [None, "", "none", "my own"])
-def test_without_a_known_schedule_there_is_no_ideal_and_a_reason(declared):
+def test_unknown_schedule_has_no_ideal_but_a_reason(declared):
     _, ideal = ideal_of(run(nobodys_order(), lambda action, rank: UNIT[action.kind]), declared)
     assert (ideal.schedule, ideal.source, ideal.makespan_ns) == (None, None, None)
     assert ideal.actions.is_empty()
@@ -103,7 +103,7 @@ def test_without_a_known_schedule_there_is_no_ideal_and_a_reason(declared):
     assert not ideal.agrees_with("1f1b")
 
 
-def test_a_declared_schedule_that_cannot_be_told_from_the_recognized_one_agrees_with_it():
+def test_indistinguishable_declared_schedule_agrees_with_the_recognized_one():
     # With full backwards ZB-H1 is 1F1B: they differ in where weight gradients run, which is not seen here.
     _, ideal = ideal_of(run(one_f_one_b(4, 8), lambda action, rank: UNIT[action.kind]))
     assert ideal.schedule == "1f1b"
@@ -114,7 +114,7 @@ def test_a_declared_schedule_that_cannot_be_told_from_the_recognized_one_agrees_
     assert not ideal.agrees_with(None)
 
 
-def test_actions_that_the_schedule_does_not_have_are_counted_on_their_rank():
+def test_extra_actions_are_counted_on_their_rank():
     timeline = run(one_f_one_b(2, 8), lambda action, rank: UNIT[action.kind], steps=2)
     strange = (pl.col("step") == 1) & (pl.col("microbatch") == 7)
     spans = timeline.spans.with_columns(microbatch=pl.when(strange).then(99).otherwise("microbatch"))
@@ -126,11 +126,11 @@ def test_actions_that_the_schedule_does_not_have_are_counted_on_their_rank():
     ]  # fmt: skip
 
 
-def test_no_actions_have_no_ideal():
+def test_timeline_without_actions_has_no_ideal():
     _, ideal = ideal_of(empty_timeline(), "1f1b")
     assert (ideal.schedule, ideal.diagnostics) == (None, ())
 
 
-def test_a_single_rank_is_laid_too():
+def test_single_rank_has_an_ideal():
     _, ideal = ideal_of(timeline_from_text("F0 B0 . F1 B1"))
     assert ideal.actions["late_ns"].to_list() == [0, 0, 1000, 1000]

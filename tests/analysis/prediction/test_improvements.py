@@ -1,4 +1,4 @@
-"""What would make a step shorter."""
+"""Possible improvements."""
 
 import polars as pl
 import pytest
@@ -20,11 +20,11 @@ def assumptions(table):
     return table["change"].to_list()
 
 
-def test_the_columns_are_those_declared():
+def test_table_has_the_declared_columns():
     assert improvements(schedule_run()).schema == IMPROVEMENTS.schema
 
 
-def test_equal_stages_win_what_the_slow_one_costs_beyond_the_mean():
+def test_equal_stages_save_the_excess_of_the_slow_one():
     table = improvements(schedule_run(slower={2: 1.4}))
     balanced = table.row(by_predicate=pl.col("change") == "all stages equal", named=True)
     # 11 slots of 30 ms at the mean of 1, 1, 1.4, 1
@@ -32,14 +32,14 @@ def test_equal_stages_win_what_the_slow_one_costs_beyond_the_mean():
     assert not balanced["needs_more_memory"]
 
 
-def test_the_schedule_that_ran_and_what_wins_nothing_are_not_named():
+def test_executed_schedule_and_changes_without_gain_are_not_listed():
     named = assumptions(improvements(schedule_run()))
     assert "schedule 1f1b" not in named
     assert "all stages equal" not in named
     assert "transfers take no time" not in named
 
 
-def test_another_schedule_wins_what_its_simulation_says():
+def test_other_schedule_saves_what_its_simulation_predicts():
     table = improvements(schedule_run(), "1f1b")
     costs = Costs(forward=10_000_000, backward_input=10_000_000, backward_weight=10_000_000)
     split = simulate(order("zb-h1", ranks=4, microbatches=8), costs).makespan_ns
@@ -48,7 +48,7 @@ def test_another_schedule_wins_what_its_simulation_says():
     assert row["condition"].startswith("if ")
 
 
-def test_more_memory_is_said_of_schedules_that_need_it():
+def test_schedules_that_need_more_memory_are_marked():
     table = improvements(schedule_run("gpipe", microbatches=8), "gpipe")
     of_gpipe = dict(table.select("change", "needs_more_memory").iter_rows())
     assert of_gpipe["schedule zb-h1"] is False
@@ -58,13 +58,13 @@ def test_more_memory_is_said_of_schedules_that_need_it():
     assert (more.filter(change="schedule zb-h2")["activations_to_measured"] > 1.5).all()
 
 
-def test_a_bidirectional_schedule_holds_every_stage_twice():
+def test_bidirectional_schedule_holds_every_stage_twice():
     table = improvements(schedule_run(microbatches=8))
     held = dict(table.select("change", "needs_more_memory").iter_rows())
     assert held["schedule dualpipe"] is held["schedule chimera"] is True
 
 
-def test_a_straggler_as_fast_as_its_peers_is_asked_about():
+def test_straggler_at_the_speed_of_its_peers_is_tested():
     found = pl.DataFrame(
         {"is_claimed": [True, False], "finding": ["slow", "slow"], "subject": ["rank", "rank"], "rank": [2, 1],
          "stage": [2, 1], "excess_fraction": [0.5, 0.5]}
@@ -74,12 +74,12 @@ def test_a_straggler_as_fast_as_its_peers_is_asked_about():
     assert not any(text.startswith("rank 1 ") for text in named)
 
 
-def test_the_largest_gain_is_first():
+def test_largest_gain_is_first():
     gains = explained(slower={1: 1.5}).explanation.improvements["gain_ns"]
     assert gains.to_list() == sorted(gains, reverse=True)
     assert len(gains) > 1
 
 
-def test_without_actions_there_is_nothing_to_win():
+def test_timeline_without_actions_has_no_improvements():
     timeline = schedule_run()
     assert improvements(timeline.with_spans(timeline.spans.clear())).is_empty()

@@ -33,7 +33,7 @@ def measured(timeline, is_counted=None, gap_ns=0.0):
     return find_mean_costs(actions, columns, pl.Series(find_transfer_lags(actions).lag_ns))
 
 
-def test_means_are_by_kind_and_stage_and_hops_by_link():
+def test_means_are_per_kind_and_stage_and_hops_per_link():
     mean = measured(
         run(one_f_one_b(3, 4), lambda action, rank: 10 * (rank + 1) + action.microbatch, hop_ns=7), gap_ns=3.0
     )
@@ -43,12 +43,12 @@ def test_means_are_by_kind_and_stage_and_hops_by_link():
     assert mean.hop_ns == {0: 7.0, 1: 7.0}
 
 
-def test_only_actions_that_are_counted_count():
+def test_only_counted_actions_are_averaged():
     timeline = run(one_f_one_b(2, 2), lambda action, rank: 10 + 100 * action.microbatch)
     assert measured(timeline, pl.col("microbatch") == 0).lasting_ns["F"] == {0: 10.0, 1: 10.0}
 
 
-def test_pairs_cost_for_themselves():
+def test_pairs_have_their_own_costs():
     order = {
         0: ["F0.0", "F0.1", "F0.2+B0.0", "B0.1", "B0.2"],
         1: ["F1.0", "B1.0", "F1.1", "B1.1", "F1.2", "B1.2"],
@@ -76,27 +76,25 @@ def test_pairs_cost_for_themselves():
         (FULL, 2, {"F", "B", PAIR}, Costs(forward=[10, 20], backward=[30, 50], hop=[4, 4]), (SUMMED,)),
     ],
 )  # fmt: skip
-def test_costs_are_made_of_what_was_measured_and_what_that_assumes_is_said(
-    mean, stages, letters, costs, conditions
-):
+def test_derived_costs_state_their_assumptions(mean, stages, letters, costs, conditions):
     fitted = fit_costs(mean, stages, letters)
     assert fitted.costs == costs
     assert fitted.conditions == conditions
 
 
-def test_measured_pairs_are_used_where_the_stages_stay():
+def test_measured_pairs_are_used_for_unchanged_stages():
     paired = MeanCosts(2, {**FULL.lasting_ns, PAIR: {0: 33.0, 1: 44.0}}, 0.0, {})
     fitted = fit_costs(paired, 2, {"F", "B", PAIR})
     assert fitted.costs.overlapped == Costs(forward=1, backward=1, overlapped=[33, 44]).overlapped
     assert fitted.conditions == ()
 
 
-def test_the_launch_gap_belongs_to_every_action():
+def test_every_action_includes_the_launch_delay():
     late = MeanCosts(1, {"F": {0: 10.0}}, 2.0, {})
     assert fit_costs(late, 1, {"F"}).costs == Costs(forward=[12], hop=[0])
 
 
-def test_what_was_not_measured_or_cannot_be_cut_gives_no_costs():
+def test_unmeasured_or_indivisible_stages_have_no_costs():
     assert fit_costs(MeanCosts(2, {"F": {0: 1.0}}, 0.0, {}), 2, {"F"}) is None
     assert fit_costs(MeanCosts(2, {"F": {0: 1.0, 1: 1.0}}, 0.0, {}), 2, {"F", "B"}) is None
     assert fit_costs(FULL, 3, {"F"}) is None

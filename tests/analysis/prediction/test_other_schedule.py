@@ -19,7 +19,7 @@ def order(name, microbatches=8):
     return schedules.order(name, ranks=4, microbatches=microbatches)
 
 
-def test_the_saving_of_zb_h1_is_two_of_three_bubbles_at_unit_cost():
+def test_zb_h1_saves_two_of_three_bubbles_at_unit_cost():
     saving = simulate_saving(order("1f1b"), UNIT, UNIT, "zb-h1")
     # (p-1)(F+B) of 1F1B against (p-1)(F+I-W) of ZB-H1, with I = W = B / 2: 90 against 30.
     assert saving.saved_ns == 60
@@ -32,26 +32,26 @@ def test_gpipe_saves_nothing_over_1f1b():
     assert (saving.saved_ns, saving.condition) == (0, "")
 
 
-def test_more_expensive_costs_come_off_the_saving():
+def test_higher_costs_reduce_the_saving():
     slower = MeanCosts(4, {"F": dict.fromkeys(range(4), 20.0), "B": dict.fromkeys(range(4), 20.0)}, 0.0, {})
     saving = simulate_saving(order("1f1b"), UNIT, slower, "1f1b")
     assert saving.saved_ns == -(8 + 3) * 10
 
 
-def test_an_order_that_cannot_be_simulated_has_no_saving_but_a_reason():
+def test_order_that_cannot_be_simulated_has_no_saving_but_a_reason():
     broken = {0: [parse_action("B0.0"), parse_action("F0.0")]}
     saving = simulate_saving(broken, UNIT, UNIT, "gpipe")
     assert saving.saved_ns is None
     assert saving.note.startswith("the measured order cannot be simulated: ")
 
 
-def test_actions_that_were_not_measured_have_no_saving():
+def test_unmeasured_actions_have_no_saving():
     forwards = MeanCosts(4, {"F": dict.fromkeys(range(4), 10.0)}, 0.0, {})
     saving = simulate_saving(order("1f1b"), forwards, forwards, "gpipe")
     assert saving == (None, "the costs of some of its actions were not measured", "")
 
 
-def test_an_order_has_as_many_chunks_as_the_stages_make_where_it_can():
+def test_other_order_uses_as_many_chunks_as_the_stages_need():
     assert other_order("1f1b", ranks=4, microbatches=8) == order("1f1b")
     assert other_order("interleaved", ranks=4, microbatches=8, stages=16) == schedules.order(
         "interleaved", ranks=4, microbatches=8, chunks=4
@@ -60,14 +60,14 @@ def test_an_order_has_as_many_chunks_as_the_stages_make_where_it_can():
     assert max(peak_in_flight(other_order("gpipe", ranks=4, microbatches=8)).values()) == 8
 
 
-def test_a_schedule_that_does_not_exist_or_not_so_is_an_error():
+def test_unknown_or_unsupported_schedule_is_an_error():
     with pytest.raises(ScheduleError):
         other_order("nonsense", ranks=4, microbatches=8)
     with pytest.raises(ScheduleError):
         other_order("dualpipe", ranks=3, microbatches=8)
 
 
-def test_a_bidirectional_schedule_needs_every_stage_twice():
+def test_bidirectional_schedule_needs_every_stage_twice():
     saving = simulate_saving(order("1f1b"), UNIT, UNIT, "chimera")
     assert saving.condition == TWICE
     assert simulate_saving(order("chimera"), UNIT, UNIT, "chimera") == (

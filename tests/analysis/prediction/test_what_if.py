@@ -47,7 +47,7 @@ def test_no_change_changes_nothing(timeline):
         ),
     ],
 )
-def test_a_changed_run_takes_exactly_as_long_as_predicted(change, factor):
+def test_changed_run_takes_exactly_as_long_as_predicted(change, factor):
     options = {"hop_ns": 3 * MS, "gap_ns": MS, "steps": 2}
     before = run(ORDER, unit, **options)
     after = run(ORDER, lambda action, rank: round(unit(action, rank) * factor(action, rank)), **options)
@@ -59,14 +59,14 @@ def test_a_changed_run_takes_exactly_as_long_as_predicted(change, factor):
     assert (row["method"], row["condition"], row["note"]) == ("replay", "", None)
 
 
-def test_transfers_without_time_leave_the_launch_gaps():
+def test_free_transfers_keep_launch_delays():
     options = {"gap_ns": MS, "steps": 2}
     with_transfers, without = (run(ORDER, unit, hop_ns=hop_ns, **options) for hop_ns in (4 * MS, 0))
     row = predict(with_transfers, FreeTransfers())
     assert row["predicted_step_ns"] == pytest.approx(predict(without)["measured_step_ns"])
 
 
-def test_balanced_stages_cost_their_mean():
+def test_equal_stages_cost_their_mean():
     def unequal(action, rank):
         return unit(action, rank) * (2 if rank == 2 else 1)
 
@@ -75,27 +75,27 @@ def test_balanced_stages_cost_their_mean():
     assert row["gain_ns"] > 0
 
 
-def test_changes_that_hold_together_are_made_together():
+def test_combined_changes_are_made_together():
     timeline = run(ORDER, unit, hop_ns=3 * MS)
     row = predict(timeline, Slower(factor=1.5), FreeTransfers())
     assert row["predicted_step_ns"] == pytest.approx(11 * 45 * MS)
     assert row["change"] == "everything 50 % slower; transfers take no time"
 
 
-def test_a_pair_changes_by_half_where_one_of_its_actions_is_concerned():
+def test_pair_changes_by_half_if_one_of_its_actions_does():
     timeline = run({0: ["F0.0", "F0.1+B0.0", "B0.1"]}, unit)
     assert predict(timeline, Slower(factor=2.0, kind="forward"))["gain_ns"] == -(10 + 20 / 2) * MS
     assert predict(timeline, Slower(factor=2.0, kind="backward"))["gain_ns"] == -(20 / 2 + 20) * MS
     assert predict(timeline, Slower(factor=2.0, rank=0))["gain_ns"] == -(10 + 20 + 20) * MS
 
 
-def test_the_longest_pipeline_is_the_step():
+def test_longest_pipeline_is_the_step():
     timeline = example_timeline(({}, {"1": 1.15}, {"1": 1.15}))
     row = predict(timeline, Slower(factor=0.9, rank=9))
     assert row["gain_ns"] == 0  # rank 9 is not in the pipeline that is waited for
 
 
-def test_only_steps_that_count_are_in_the_mean():
+def test_only_counted_steps_are_in_the_mean():
     timeline = run(ORDER, unit, steps=3)
     slow = timeline.spans.with_columns(
         end_ns=pl.when(
@@ -110,7 +110,7 @@ def test_only_steps_that_count_are_in_the_mean():
     assert predict(timeline)["measured_step_ns"] == pytest.approx(usual + 500 / 3)
 
 
-def test_another_schedule_saves_what_theory_says():
+def test_other_schedule_saves_what_theory_predicts():
     row = predict(run(ORDER, unit), OtherSchedule("zb-h1"))
     assert row["gain_ns"] == pytest.approx(60 * MS)  # 3 * 30 of 1F1B against 3 * 10
     assert (row["method"], row["condition"]) == ("simulation", HALVED)
@@ -136,12 +136,12 @@ def test_run_of_another_schedule_takes_exactly_as_long_as_predicted(before, name
     )
 
 
-def test_another_schedule_with_other_costs_is_beside_the_measured_order_at_the_measured_ones():
+def test_other_schedule_with_changed_costs_is_compared_with_measured_costs():
     row = predict(run(ORDER, unit), Slower(factor=0.5), OtherSchedule("1f1b"))
     assert row["gain_ns"] == pytest.approx(11 * 15 * MS)
 
 
-def test_launch_gaps_and_transfers_are_in_a_simulation_too():
+def test_simulation_includes_launch_delays_and_transfers():
     timeline = run(ORDER, unit, hop_ns=2 * MS, gap_ns=MS)
     assert abs(predict(timeline, OtherSchedule("1f1b"))["gain_ns"]) < 1
     really_ns = predict(run({r: _gpipe(r) for r in range(4)}, unit, hop_ns=2 * MS, gap_ns=MS))[
@@ -157,7 +157,7 @@ def _gpipe(rank):
     return [f"{letter}{rank}.{microbatch}" for letter in "FB" for microbatch in range(8)]
 
 
-def test_a_prediction_that_cannot_be_made_says_why():
+def test_impossible_prediction_has_a_reason():
     row = predict(timeline_from_text("F0 F1\n. F0 F1"), OtherSchedule("1f1b"))
     assert row["predicted_step_ns"] is row["gain_ns"] is row["gain_fraction"] is None
     assert row["note"]
@@ -165,7 +165,7 @@ def test_a_prediction_that_cannot_be_made_says_why():
     assert (nothing["predicted_step_ns"], nothing["note"]) == (None, "no step is counted")
 
 
-def test_a_schedule_that_cannot_be_is_an_error():
+def test_unsupported_schedule_is_an_error():
     with pytest.raises(ScheduleError):
         predict(run(ORDER, unit), OtherSchedule("nonsense"))
     with pytest.raises(ScheduleError):
@@ -174,7 +174,7 @@ def test_a_schedule_that_cannot_be_is_an_error():
 
 @settings(deadline=None, max_examples=20)
 @given(simulated_timelines())
-def test_a_shift_of_all_clocks_changes_no_prediction(timeline):
+def test_shifting_all_clocks_changes_no_prediction(timeline):
     moved = timeline.with_spans(
         timeline.spans.with_columns(pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns") + 10**15)
     )
@@ -183,14 +183,14 @@ def test_a_shift_of_all_clocks_changes_no_prediction(timeline):
     assert tables[0].equals(tables[1])
 
 
-def test_nothing_asked_and_nothing_measured_is_an_empty_table():
+def test_empty_input_gives_an_empty_table():
     asked = predict_steps(find_actions(empty_timeline()), [])
     assert dict(asked.table.schema) == dict(WHAT_IF.schema)
     row = predict(empty_timeline(), EqualStages())
     assert (row["measured_step_ns"], row["gain_fraction"]) == (0, None)
 
 
-def test_a_change_that_concerns_nothing_is_no_prediction():
+def test_change_without_matching_action_has_no_prediction():
     row = predict(run(ORDER, unit), Slower(factor=0.9, stage=9))
     assert row["predicted_step_ns"] is None
     assert row["note"] == "no counted action has that stage, rank or kind"

@@ -10,7 +10,7 @@ from stagescope.model import empty_timeline
 TEXT = "F0 F1 - - B0 - B1 -"
 
 
-def test_a_sample_is_the_median_over_the_micro_batches():
+def test_sample_is_the_median_over_micro_batches():
     table = sample_actions(timeline_from_text(TEXT).spans).table
     rows = {row["kind"]: row for row in table.iter_rows(named=True)}
     assert rows["forward"]["median_ns"] == 2_000  # of 1 and 3 cells
@@ -22,7 +22,7 @@ def test_a_sample_is_the_median_over_the_micro_batches():
 @pytest.mark.parametrize(
     ("steps", "microbatches", "parts"), [(20, 8, 1), (4, 64, 1), (2, 16, 4), (1, 64, 8), (1, 3, 1)]
 )
-def test_few_steps_are_cut_into_parts_of_four_actions_or_more(steps, microbatches, parts):
+def test_few_steps_are_divided_into_parts_of_four_or_more_actions(steps, microbatches, parts):
     timeline = run(random_times(Shape(1, 2, microbatches, steps)))
     samples = sample_actions(timeline.spans)
     assert samples.sampling.parts == parts
@@ -30,7 +30,7 @@ def test_few_steps_are_cut_into_parts_of_four_actions_or_more(steps, microbatche
     assert samples.table["sample"].unique().sort().to_list() == list(range(steps * parts))
 
 
-def test_what_has_no_place_or_no_length_is_counted():
+def test_unplaced_and_zero_length_actions_are_counted():
     timeline = timeline_from_text(TEXT)
     spans = timeline.spans
     stepless = spans.with_columns(step=None)
@@ -39,7 +39,7 @@ def test_what_has_no_place_or_no_length_is_counted():
     assert [(one.count, one.code) for one in both] == [(4, "actions.unplaced"), (4, "actions.zero_length")]
 
 
-def test_actions_of_a_pair_are_a_class_of_their_own():
+def test_actions_of_a_pair_are_a_separate_class():
     spans = timeline_from_text("F0 F1 B0 B1").spans.with_columns(pair=None).cast({"pair": int})
     spans = spans.with_columns(pair=spans["microbatch"].replace({0: None}))
     table = sample_actions(
@@ -48,6 +48,6 @@ def test_actions_of_a_pair_are_a_class_of_their_own():
     assert sorted(table["is_pair"].to_list()) == [False, False, True, True]
 
 
-def test_nothing_gives_no_samples():
+def test_empty_input_has_no_samples():
     samples = sample_actions(empty_timeline().spans)
     assert (samples.table.height, samples.sampling.count) == (0, 0)

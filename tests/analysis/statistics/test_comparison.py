@@ -1,4 +1,4 @@
-"""Two runs side by side: planted differences are recovered, noise is not claimed."""
+"""Comparisons of two runs: planted differences are recovered, noise is not claimed."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +17,7 @@ def claimed(before, after):
     return compare_runs(run(before), run(after)).table.filter("is_claimed")
 
 
-def test_a_slower_stage_is_recovered_in_the_step_its_part_and_its_place():
+def test_slower_stage_is_recovered_in_step_part_and_place():
     after = random_times(SHAPE, 2)
     after.action_ns[1, :, :, 2] *= 1.1
     found = claimed(random_times(SHAPE, 1), after)
@@ -32,7 +32,7 @@ def test_a_slower_stage_is_recovered_in_the_step_its_part_and_its_place():
     assert found["subject"][0] == "step"
 
 
-def test_a_slower_link_is_recovered():
+def test_slower_link_is_recovered():
     after = random_times(SHAPE, 2)
     after.message_ns[0, :, :, 2] *= 20
     found = claimed(random_times(SHAPE, 1), after)
@@ -43,7 +43,7 @@ def test_a_slower_link_is_recovered():
     assert found.filter(pl.col("subject") == "actions").is_empty()
 
 
-def test_turning_the_runs_around_turns_the_signs_around():
+def test_swapping_the_runs_flips_the_signs():
     one, other = run(random_times(SHAPE, 1)), run(random_times(replace_steps(SHAPE, 12), 2))
     there, back = compare_runs(one, other).table, compare_runs(other, one).table
     key = ["subject", "part", "stage", "kind", "rank", "peer"]
@@ -57,14 +57,14 @@ def replace_steps(shape, steps):
     return replace(shape, steps=steps)
 
 
-def test_a_run_does_not_differ_from_itself():
+def test_run_does_not_differ_from_itself():
     one = run(random_times(SHAPE))
     found = compare_runs(one, one).table
     assert found["difference_ns"].abs().max() == 0
     assert not found["is_claimed"].any()
 
 
-def test_parts_add_up_to_the_difference_of_the_step():
+def test_parts_sum_to_the_difference_of_the_step():
     table = compare_runs(run(random_times(SHAPE, 1)), run(random_times(SHAPE, 2))).table
     step = table.filter(pl.col("subject") == "step")["difference_ns"][0]
     assert table.filter(pl.col("subject") == "part")["difference_ns"].sum() == pytest.approx(step)
@@ -79,30 +79,30 @@ def test_one_step_each_gives_no_interval_and_no_claim():
     assert not found["is_claimed"].any()
 
 
-def test_other_micro_batches_compare_where_they_are_shared_and_say_so():
+def test_only_shared_micro_batches_are_compared_with_a_diagnostic():
     found = compare_runs(run(random_times(SHAPE)), run(random_times(replace(SHAPE, microbatches=4))))
     actions = found.table.filter(pl.col("subject") == "actions")
     assert actions["before_ns"].to_list() == pytest.approx(actions["after_ns"].to_list(), rel=0.02)
     assert any("micro-batches 0-7 and 0-3" in one.message for one in found.diagnostics)
 
 
-def test_other_stages_compare_the_step_alone_and_say_so():
+def test_different_stages_compare_the_step_only_with_a_diagnostic():
     found = compare_runs(run(random_times(SHAPE)), run(random_times(replace(SHAPE, stages=2))))
     assert set(found.table["subject"]) == {"step", "part"}
     assert any("4 and 2 stages" in one.message for one in found.diagnostics)
 
 
-def test_other_schedules_and_kinds_are_said():
+def test_different_schedules_and_kinds_are_reported():
     one, other = run(random_times(SHAPE)), run(random_times(SHAPE))
     split = other.spans.with_columns(pl.col("kind").cast(pl.String).replace("backward", "backward_input"))
     other = other.with_spans(split.cast(other.spans.schema))
     other = replace(other, ranks=other.ranks.with_columns(schedule=pl.lit("zb-h1")))
-    said = [one.message for one in compare_runs(one, other).diagnostics]
-    assert any("schedules differ: unknown and zb-h1" in one for one in said)
-    assert sum("only one of the runs has" in one for one in said) == 2
+    messages = [one.message for one in compare_runs(one, other).diagnostics]
+    assert any("schedules differ: unknown and zb-h1" in one for one in messages)
+    assert sum("only one of the runs has" in one for one in messages) == 2
 
 
-def test_a_set_up_step_is_left_out_and_named():
+def test_set_up_step_is_left_out_and_reported():
     times = random_times(SHAPE)
     times.action_ns[:, :, 0] *= 3
     found = compare_totals(run(times), run(random_times(SHAPE, 2)))
@@ -110,7 +110,7 @@ def test_a_set_up_step_is_left_out_and_named():
     assert found.diagnostics[0].message == "first run: step 0 is not in the totals; left out"
 
 
-def test_nothing_compares_with_nothing():
+def test_empty_runs_give_an_empty_comparison():
     found = compare_runs(empty_timeline(), empty_timeline()).table
     assert dict(found.schema) == dict(DIFFERENCES.schema)
     assert found.is_empty()

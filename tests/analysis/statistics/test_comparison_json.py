@@ -7,7 +7,7 @@ from stagescope.analysis.statistics.comparison import DIFFERENCES, compare_runs
 from stagescope.analysis.statistics.comparison_json import comparison_json
 
 
-def test_it_survives_json_and_holds_every_row():
+def test_json_round_trip_keeps_every_row():
     found = compare_runs(run(random_times(Shape(), 1)), run(random_times(Shape(microbatches=4, steps=1), 2)))
     data = json.loads(json.dumps(comparison_json(found), allow_nan=False))
     assert (data["schema"], data["confidence"], data["false_discovery_rate"]) == (1, 0.95, 0.05)

@@ -1,4 +1,4 @@
-"""Links against the other links of their direction, size and distance."""
+"""Links compared with links of the same direction, size and distance."""
 
 import polars as pl
 import pytest
@@ -33,7 +33,7 @@ def link_samples(times, *, crossing=(), error_ns=0):
     )
 
 
-def test_the_excess_is_a_part_of_what_the_other_links_take():
+def test_excess_is_a_fraction_of_the_time_of_other_links():
     times = {(0, 1): [100, 101, 99, 100], (1, 2): [150, 151, 149, 150], (2, 3): [100, 100, 100, 100]}
     rows = compare_links(link_samples(times), SAMPLING, 0.25).sort("rank")
     assert rows["excess_fraction"].to_list() == pytest.approx([-0.2, 0.5, -0.2], abs=0.01)
@@ -42,18 +42,18 @@ def test_the_excess_is_a_part_of_what_the_other_links_take():
     assert rows["span_count"].to_list() == [8, 8, 8]
 
 
-def test_the_clocks_error_is_added_to_what_has_to_be_exceeded():
+def test_clock_error_is_added_to_the_minimum():
     times = {(0, 1): [100, 101, 99, 100], (1, 2): [150, 151, 149, 150]}
     assert compare_links(link_samples(times), SAMPLING, 0.25)["p_value"].min() < 0.01
     assert compare_links(link_samples(times, error_ns=60), SAMPLING, 0.25)["p_value"].min() > 0.9
 
 
-def test_links_between_machines_are_no_peers_of_links_within_one():
+def test_links_between_machines_are_not_peers_of_links_within_one():
     times = {(0, 1): [100, 101, 99, 100], (1, 2): [900, 901, 899, 900], (2, 3): [100, 100, 100, 100]}
     rows = compare_links(link_samples(times, crossing=[(1, 2)]), SAMPLING, 0.25)
     assert sorted(rows["rank"]) == [0, 2]
 
 
-def test_without_links_there_is_nothing_to_compare():
+def test_without_links_the_table_is_empty():
     none = link_samples({(0, 1): [1]})
     assert compare_links(LinkSamples(none.table.clear(), none.links.clear(), ()), SAMPLING, 0.25).is_empty()

@@ -13,7 +13,7 @@ def sampled(timeline):
     return messages, sample_links(timeline, messages, choose_sampling(messages["step"], 8))
 
 
-def test_a_link_takes_the_median_of_the_messages_that_were_waited_for():
+def test_link_takes_the_median_of_messages_with_posted_receives():
     times = random_times(Shape(pipelines=1, stages=2, steps=4))
     times.message_ns[0, :, :, 1] = 700_000
     messages, found = sampled(run(times))
@@ -23,7 +23,7 @@ def test_a_link_takes_the_median_of_the_messages_that_were_waited_for():
     assert found.table["messages"].sum() + late.count == messages.height
 
 
-def test_links_know_machines_and_clocks():
+def test_links_have_machines_and_clocks():
     times = random_times(Shape(pipelines=1, stages=3, steps=4))
     object.__setattr__(times, "machines", ["a", "a", "b"])
     object.__setattr__(times, "errors_ns", {"a": 300, "b": 500})
@@ -31,7 +31,7 @@ def test_links_know_machines_and_clocks():
     assert links.select("source", "crosses_machines", "error_ns").rows() == [(0, False, 0), (1, True, 800)]
 
 
-def test_a_clock_whose_error_is_unknown_is_said():
+def test_unknown_clock_error_is_reported():
     times = random_times(Shape(pipelines=1, stages=2, steps=4))
     object.__setattr__(times, "machines", ["a", "b"])
     object.__setattr__(times, "errors_ns", {"a": 300, "b": None})

@@ -1,4 +1,4 @@
-"""Ranks, machines and stages against their peers, sample by sample."""
+"""Ranks, machines and stages compared with their peers, sample by sample."""
 
 import numpy as np
 import polars as pl
@@ -33,7 +33,7 @@ def samples(medians, *, spread_ns=1.0):
     return pl.DataFrame(rows)
 
 
-def test_a_rank_is_compared_with_the_median_of_the_others_of_its_stage():
+def test_rank_is_compared_with_the_median_of_its_stage():
     found = compare_ranks(
         samples({(0, 0): [100, 100], (1, 0): [100, 200], (2, 0): [150, 100], (3, 1): [900, 900]}), 2
     )
@@ -43,7 +43,7 @@ def test_a_rank_is_compared_with_the_median_of_the_others_of_its_stage():
     assert found.facts["span_count"].to_list() == [8, 8, 8, 0]
 
 
-def test_a_stage_is_as_fast_as_the_lower_median_of_its_ranks():
+def test_stage_is_as_fast_as_the_lower_median_of_its_ranks():
     found = compare_stages(samples({(0, 0): [100], (1, 1): [100], (2, 1): [180], (3, 2): [120]}), 1)
     assert np.exp(found.shift[:, 0]) == pytest.approx(
         [100 / (100 * 120) ** 0.5, 100 / (100 * 120) ** 0.5, 1.2]
@@ -51,18 +51,18 @@ def test_a_stage_is_as_fast_as_the_lower_median_of_its_ranks():
     assert found.facts["stage"].to_list() == [0, 1, 2]
 
 
-def test_a_machine_is_compared_with_others_alone():
+def test_machine_is_compared_with_other_machines_only():
     table = samples({(0, 0): [200], (1, 0): [200], (2, 0): [100]})
     found = compare_machines(table, 1, {0: "a", 1: "a", 2: "b"})
     assert np.exp(found.shift[:, 0]) == pytest.approx([2, 2, 0.5])
 
 
-def test_spreads_below_a_hundredth_are_alike():
+def test_spreads_below_one_percent_are_equal():
     table = samples({(0, 0): [1000], (1, 1): [1000]}, spread_ns=0.0)
     assert compare_all_ranks(table, 1).spread[:, 0] == pytest.approx([0, 0])
 
 
-def test_what_is_absent_from_a_sample_is_not_compared_in_it():
+def test_missing_subject_is_not_compared_in_that_sample():
     table = samples({(0, 0): [100, 100], (1, 0): [100]})
     found = compare_ranks(table, 2)
     assert np.isnan(found.shift).tolist() == [[False, True], [False, True]]

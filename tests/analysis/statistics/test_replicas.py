@@ -1,4 +1,4 @@
-"""Which replica finished last, and what the others lost."""
+"""Which replica finished last, and how long the others waited."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def drawn(text, dp):
     return replace(timeline.with_spans(spans), ranks=ranks)
 
 
-def test_the_others_wait_from_their_end_to_the_last_ones():
+def test_other_replicas_wait_from_their_end_to_the_last_end():
     found = find_replicas(drawn("F0 B0 .\nF0 B0 -\nF0 - B0 - .", [0, 1, 2]))
     rows = found.steps.select("pipeline", "is_last", "lead_ns", "wait_ns", "evidence").rows()
     assert rows == [
@@ -35,13 +35,13 @@ def test_the_others_wait_from_their_end_to_the_last_ones():
     assert found.table["caused_wait_ns"].to_list() == [0, 0, 3_000]
 
 
-def test_replicas_that_end_together_have_no_last_one():
+def test_replicas_that_end_together_have_no_last_replica():
     found = find_replicas(drawn("F0 B0\nF0 B0", [0, 1]))
     assert found.steps["is_last"].to_list() == [False, False]
     assert found.table["last_count"].to_list() == [0, 0]
 
 
-def test_recorded_reductions_tell_the_wait_less_what_was_computed_meanwhile():
+def test_recorded_reductions_give_the_wait_minus_compute():
     timeline = drawn("F0 B0 . . .\nF0 - B0 - -", [0, 1])
     reductions = [
         {"rank": 0, "lane": "comm", "kind": "grad_reduce", "step": 0, "start_ns": 1_000, "end_ns": 5_500},
@@ -56,7 +56,7 @@ def test_recorded_reductions_tell_the_wait_less_what_was_computed_meanwhile():
 
 
 @pytest.mark.parametrize("reduces", [False, True])
-def test_a_slow_replica_is_last_and_costs_the_others_what_it_is_late(reduces):
+def test_slow_replica_is_last_and_costs_the_others_its_delay(reduces):
     times = random_times(Shape(pipelines=3))
     times.action_ns[:, 2] *= 1.1
     found = find_replicas(run(replace(times, reduces=reduces)))
@@ -67,7 +67,7 @@ def test_a_slow_replica_is_last_and_costs_the_others_what_it_is_late(reduces):
     assert found.table["caused_wait_ns"][2] == found.table["wait_ns"].sum()
 
 
-def test_tensor_parallel_ranks_are_no_replicas_of_each_other():
+def test_tensor_parallel_ranks_are_not_replicas():
     timeline = run(random_times(Shape(pipelines=4, stages=2)))
     ranks = timeline.ranks.with_columns(
         tp=pl.Series([0, 0, 1, 1, 0, 0, 1, 1], dtype=pl.Int32),
@@ -82,13 +82,13 @@ def test_tensor_parallel_ranks_are_no_replicas_of_each_other():
     ]
 
 
-def test_clocks_of_unknown_error_are_said():
+def test_unknown_clock_error_is_reported():
     times = random_times(Shape(pipelines=2, stages=1))
     found = find_replicas(run(replace(times, machines=["a", "b"], errors_ns={"a": 0, "b": None})))
     assert [one.severity for one in found.diagnostics] == ["warning"]
 
 
-def test_without_replicas_the_tables_are_empty_and_as_declared():
+def test_without_replicas_the_declared_tables_are_empty():
     for timeline in (empty_timeline(), run(random_times(Shape(pipelines=1)))):
         found = find_replicas(timeline)
         assert (found.table.height, found.steps.height) == (0, 0)
@@ -97,7 +97,7 @@ def test_without_replicas_the_tables_are_empty_and_as_declared():
 
 
 @pytest.mark.slow
-def test_equal_replicas_are_blamed_no_more_often_than_stated():
+def test_equal_replicas_are_claimed_no_more_often_than_stated():
     shape = Shape(pipelines=3, stages=2, steps=10, microbatches=2)
     blamed = sum(
         bool(find_replicas(run(random_times(shape, seed))).table["is_claimed"].any()) for seed in range(200)

@@ -1,4 +1,4 @@
-"""A run as series by step."""
+"""A run as series with one value per step."""
 
 import polars as pl
 import pytest
@@ -19,7 +19,7 @@ from stagescope.analysis.statistics.run_series import (
 SHAPE = Shape(pipelines=2, stages=2, steps=3)
 
 
-def test_the_parts_sum_to_the_step():
+def test_parts_sum_to_the_step():
     series = step_series(build_ledger(find_actions(run(random_times(SHAPE)))).steps)
     whole = series.filter(pl.col("subject") == "step").sort("step")["value_ns"]
     parts = (
@@ -32,7 +32,7 @@ def test_the_parts_sum_to_the_step():
     assert list(series.columns) == [*KEY, "step", "value_ns", "clock_error_ns"]
 
 
-def test_actions_are_means_over_replicas_and_ranks_are_their_own():
+def test_actions_average_over_replicas_and_ranks_do_not():
     times = random_times(SHAPE)
     actions = find_action_costs(run(times))
     shared = actions.select(ACTION).unique()
@@ -48,7 +48,7 @@ def test_actions_are_means_over_replicas_and_ranks_are_their_own():
     assert of_rank["value_ns"].to_list() == pytest.approx(times.action_ns[:, 1, :, 1].sum(axis=(0, 2)))
 
 
-def test_actions_that_are_not_shared_do_not_count():
+def test_unshared_actions_do_not_count():
     actions = find_action_costs(run(random_times(SHAPE)))
     shared = actions.select(ACTION).unique().filter(pl.col("microbatch") < 4)
     assert (
@@ -57,7 +57,7 @@ def test_actions_that_are_not_shared_do_not_count():
     )
 
 
-def test_a_link_takes_its_median_times_all_of_its_messages():
+def test_link_costs_its_median_times_its_messages():
     times = random_times(SHAPE)
     times.message_ns[0, 0, :, 1] = 300_000
     forward = link_series(run(times)).filter((pl.col("kind") == "forward") & (pl.col("rank") == 0))

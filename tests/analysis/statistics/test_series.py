@@ -1,4 +1,4 @@
-"""Trends and outliers of a series, against scipy.stats and against planted chance."""
+"""Trends and outliers of a series, checked against scipy.stats and random series."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from scipy import stats
 from stagescope.analysis.statistics.series import MOST_VALUES, find_outliers, find_trend
 
 
-def test_the_slope_and_its_interval_are_theils_and_sens():
+def test_slope_and_interval_are_those_of_theil_and_sen():
     rng = np.random.default_rng(1)
     places = np.arange(30.0)
     values = rng.normal(size=30) + 0.2 * places
@@ -19,7 +19,7 @@ def test_the_slope_and_its_interval_are_theils_and_sens():
     assert found.p_value < 0.01
 
 
-def test_a_long_series_is_thinned_and_keeps_its_slope():
+def test_long_series_is_thinned_and_keeps_its_slope():
     places = np.arange(5.0 * MOST_VALUES)
     values = 3.0 * places + np.random.default_rng(0).normal(size=len(places))
     assert find_trend(places, values).slope == pytest.approx(3.0, rel=1e-3)
@@ -30,13 +30,13 @@ def test_three_values_have_no_trend():
 
 
 @pytest.mark.parametrize("count", [5, 10, 40])
-def test_planted_chance_has_a_trend_no_more_often_than_stated(count):
+def test_random_series_have_a_trend_no_more_often_than_stated(count):
     rng = np.random.default_rng(count)
     p_values = [find_trend(np.arange(float(count)), rng.normal(size=count)).p_value for _ in range(600)]
     assert np.mean(np.array(p_values) < 0.05) < 0.07
 
 
-def test_neighbors_that_are_alike_are_no_trend():
+def test_autocorrelation_is_not_a_trend():
     rng = np.random.default_rng(0)
     alarms = 0
     for _ in range(300):
@@ -48,7 +48,7 @@ def test_neighbors_that_are_alike_are_no_trend():
 
 
 @pytest.mark.parametrize("count", [4, 8, 20, 50])
-def test_planted_chance_has_an_outlier_about_as_often_as_stated(count):
+def test_random_series_have_an_outlier_about_as_often_as_stated(count):
     rng = np.random.default_rng(count)
     share = np.mean([find_outliers(rng.normal(size=count), 0.05).any() for _ in range(600)])
     assert share < 0.1  # Rosner's limits are approximate: up to 0.075 here
@@ -60,7 +60,7 @@ def test_two_outliers_do_not_hide_each_other():
     assert np.flatnonzero(find_outliers(values, 0.05)).tolist() == [3, 11]
 
 
-def test_equal_values_hold_no_outlier():
+def test_equal_values_have_no_outlier():
     assert not find_outliers(np.ones(10), 0.05).any()
     assert not find_outliers(np.array([1.0, 2.0]), 0.05).any()
 
@@ -81,7 +81,7 @@ def as_rosner_writes_it(values, rate):
 
 @pytest.mark.parametrize("size", [0.0, 3.0, 1e6])
 @pytest.mark.parametrize("seed", range(20))
-def test_outliers_are_those_of_the_definition(seed, size):
+def test_outliers_follow_the_definition(seed, size):
     rng = np.random.default_rng(seed)
     values = rng.normal(100, 1, size=int(rng.integers(4, 90))).round(1)  # some are equal
     some = rng.integers(0, len(values), 5)

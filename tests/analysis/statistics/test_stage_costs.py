@@ -1,4 +1,4 @@
-"""What actions cost, per stage and rank."""
+"""Costs of actions per stage and rank."""
 
 import polars as pl
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ def actions(lengths_ns: list[int], *, kind: str = "forward", **facts: int | None
     ]
 
 
-def test_percentiles_are_durations_that_occurred():
+def test_percentiles_are_measured_durations():
     lengths_ns = [*range(1, 100), 301]
     costs = measure_stage_costs(timeline_of(actions(lengths_ns), 1).spans)
     assert costs.select(STAGE_COSTS.names[5:]).row(0, named=True) == {
@@ -40,7 +40,7 @@ def test_percentiles_are_durations_that_occurred():
     }
 
 
-def test_ranks_that_share_a_stage_are_listed_each_and_together():
+def test_ranks_of_a_stage_are_listed_separately_and_together():
     rows = actions([10, 20]) + actions([40], rank=1)
     costs = measure_stage_costs(timeline_of(rows, 2).spans)
     assert costs.select("rank", "count", "mean_ns", "max_ns").rows() == [
@@ -50,11 +50,11 @@ def test_ranks_that_share_a_stage_are_listed_each_and_together():
     ]
 
 
-def test_a_single_action_has_no_deviation():
+def test_single_action_has_no_deviation():
     assert measure_stage_costs(timeline_of(actions([10]), 1).spans)["std_ns"].to_list() == [None, None]
 
 
-def test_halves_of_overlapped_pairs_are_listed_apart_with_the_whole_time():
+def test_halves_of_pairs_are_listed_separately_with_the_whole_time():
     pair = [*actions([30], pair=7), *actions([50], kind="backward", stage=1, pair=7)]
     rows = actions([10]) + [
         {**row, "start_ns": row["start_ns"] + 100, "end_ns": row["end_ns"] + 100} for row in pair
@@ -73,14 +73,14 @@ def test_each_half_of_a_pair_is_charged_half_of_it():
     assert measure_stage_work(timeline.spans)["work_ns"].to_list() == [25, 25]
 
 
-def test_a_pair_id_that_only_one_action_has_makes_no_pair():
+def test_pair_id_of_a_single_action_makes_no_pair():
     assert measure_stage_costs(timeline_of(actions([10], pair=3), 1).spans)["is_pair"].to_list() == [
         False,
         False,
     ]
 
 
-def test_the_work_of_a_micro_batch_is_split_by_kind():
+def test_work_of_a_micro_batch_is_split_by_kind():
     rows = [
         *actions([10, 20]),
         *actions([40, 40], kind="backward_input"),
@@ -91,12 +91,12 @@ def test_the_work_of_a_micro_batch_is_split_by_kind():
     assert work.rows() == [(0, 2, 15, 40, 7, 62, 62 / 47), (1, 2, 0, 32, 0, 32, 32 / 47)]
 
 
-def test_a_planted_imbalance_of_stages_is_found():
+def test_planted_stage_imbalance_is_found():
     work = measure_stage_work(timeline_from_text("F0 B0 - .  . .\n. F0 - B0 - -").spans)
     assert work["work_to_mean"].to_list() == [0.75, 1.25]
 
 
-def test_weight_gradients_alone_make_no_work_per_micro_batch():
+def test_weight_gradients_alone_give_no_work_per_micro_batch():
     assert measure_stage_work(timeline_of(actions([5], kind="backward_weight"), 1).spans).is_empty()
 
 
@@ -104,12 +104,12 @@ def test_work_without_length_has_no_ratio():
     assert measure_stage_work(timeline_of(actions([0]), 1).spans)["work_to_mean"].to_list() == [None]
 
 
-def test_actions_on_the_host_lane_or_of_no_stage_do_not_count():
+def test_actions_on_the_host_lane_or_without_stage_do_not_count():
     rows = actions([10]) + actions([90], lane="host") + actions([90], stage=None) + actions([90], kind="loss")
     assert measure_stage_costs(timeline_of(rows, 1).spans)["max_ns"].to_list() == [10, 10]
 
 
-def test_a_timeline_without_actions_has_no_costs():
+def test_timeline_without_actions_has_no_costs():
     bare = empty_timeline()
     for found, table in (
         (measure_stage_costs(bare.spans), STAGE_COSTS),
@@ -121,7 +121,7 @@ def test_a_timeline_without_actions_has_no_costs():
 
 @settings(max_examples=20, deadline=None)
 @given(arbitrary_timelines())
-def test_counts_and_sums_of_ranks_make_up_those_of_the_stage(timeline):
+def test_counts_and_sums_of_ranks_equal_those_of_the_stage(timeline):
     costs = measure_stage_costs(timeline.spans)
     key = ["stage", "chunk", "kind", "is_pair"]
     whole, parts = costs.filter(pl.col("rank").is_null()), costs.filter(pl.col("rank").is_not_null())
@@ -134,7 +134,7 @@ def test_counts_and_sums_of_ranks_make_up_those_of_the_stage(timeline):
 
 @settings(max_examples=20, deadline=None)
 @given(arbitrary_timelines())
-def test_scaling_time_scales_costs_and_keeps_ratios(timeline):
+def test_scaling_time_scales_costs_and_preserves_ratios(timeline):
     slower = timeline.spans.with_columns(pl.col("start_ns", "end_ns") * 1_000)
     before, after = measure_stage_work(timeline.spans), measure_stage_work(slower)
     drift = (after["work_to_mean"] - before["work_to_mean"]).abs().drop_nulls()

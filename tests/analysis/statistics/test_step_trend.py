@@ -1,4 +1,4 @@
-"""Planted trends and odd steps are recovered with their cause, and none where none is."""
+"""Planted trends and outlier steps are recovered with their cause, and nothing else is claimed."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def causes(times):
     return outliers.select("pipeline", "step", "location", "rank", "stage", "kind", "peer").rows()
 
 
-def test_a_planted_trend_is_recovered_with_its_size():
+def test_planted_trend_is_recovered_with_its_size():
     times = random_times(Shape(pipelines=2))
     times.action_ns[:, 1] *= 1 + 0.01 * np.arange(20).reshape(1, -1, 1, 1)
     trends = find_step_trends(run(times)).trends
@@ -24,25 +24,25 @@ def test_a_planted_trend_is_recovered_with_its_size():
     assert trends["low_ns_per_step"][1] < trends["slope_ns_per_step"][1] < trends["high_ns_per_step"][1]
 
 
-def test_a_long_action_is_named():
+def test_long_action_is_named():
     times = random_times(Shape(pipelines=2))
     times.action_ns[1, 1, 7, 2, 3] += 60e6
     assert causes(times) == [(4, 7, "compute", 6, 2, "backward", None)]
 
 
-def test_a_late_message_is_named_even_if_its_receiver_was_busy_when_it_was_sent():
+def test_late_message_is_named_even_if_its_receiver_was_busy():
     times = random_times(Shape(pipelines=2))
     times.message_ns[0, 0, 11, 2, 4] += 55e6
     assert causes(times) == [(0, 11, "link", 1, None, "forward", 2)]
 
 
-def test_a_step_in_which_all_ranks_were_slow_names_none():
+def test_step_with_all_ranks_slow_names_none():
     times = random_times(Shape(pipelines=1))
     times.action_ns[:, :, 5] *= 1.2
     assert causes(times) == [(0, 5, "all ranks", None, None, None, None)]
 
 
-def test_what_is_in_no_action_and_no_message_is_elsewhere():
+def test_excess_outside_actions_and_messages_is_elsewhere():
     timeline = run(random_times(Shape(pipelines=1)))
     late = timeline.spans["microbatch"].is_in([6, 7]) & (timeline.spans["step"] == 9)
     later = (
@@ -54,7 +54,7 @@ def test_what_is_in_no_action_and_no_message_is_elsewhere():
     assert (row["step"], row["location"], row["rank"]) == (9, "elsewhere", None)
 
 
-def test_on_a_trend_a_step_is_measured_against_the_line():
+def test_step_on_a_trend_is_compared_with_the_line():
     times = random_times(Shape(pipelines=1, steps=30))
     times.action_ns[:, 0] *= 1 + 0.05 * np.arange(30).reshape(1, -1, 1, 1)
     times.action_ns[1, 0, 4, 2, 3] += 200e6
@@ -63,14 +63,14 @@ def test_on_a_trend_a_step_is_measured_against_the_line():
     assert row["usual_ns"] == pytest.approx(1.2 * 335e6, rel=0.05)
 
 
-def test_tables_are_as_declared_whatever_there_is():
+def test_tables_always_have_the_declared_columns():
     for timeline in (empty_timeline(), run(random_times(Shape())), run(random_times(Shape(1, 1, 1, 1)))):
         found = find_step_trends(timeline)
         assert dict(found.trends.schema) == dict(TRENDS.schema)
         assert dict(found.outliers.schema) == dict(OUTLIER_STEPS.schema)
 
 
-def test_below_four_steps_the_slope_is_not_known():
+def test_slope_is_null_below_four_steps():
     trends = find_step_trends(run(random_times(Shape(1, 2, 4, 3)))).trends
     assert trends.select("steps", "slope_ns_per_step", "change_fraction", "is_claimed").rows() == [
         (3, None, None, False)
@@ -78,7 +78,7 @@ def test_below_four_steps_the_slope_is_not_known():
 
 
 @pytest.mark.slow
-def test_where_nothing_is_planted_little_is_found():
+def test_claims_without_planted_effect_are_rare():
     """A trend in at most 5 % of runs, an outlier in about 5 %."""
     shape = Shape(pipelines=1, stages=2, steps=10, microbatches=4, step_noise=0.03)
     found = [find_step_trends(run(random_times(shape, seed))) for seed in range(200)]

@@ -1,4 +1,4 @@
-"""Stragglers: planted slow ranks, machines, stages and links are recovered, and nothing is found where nothing is."""
+"""Stragglers: planted slow ranks, machines, stages and links are recovered, and nothing else is claimed."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def slowed(times: Times, where, factor) -> Times:
     return times
 
 
-def test_a_slow_replica_is_recovered_with_its_size():
+def test_slow_replica_is_recovered_with_its_size():
     times = slowed(random_times(Shape(pipelines=4)), np.s_[:, 2, :, 1], 1.10)
     (found,) = claims(times)
     assert (found["subject"], found["finding"], found["rank"], found["stage"]) == ("rank", "slow", 9, 1)
@@ -40,7 +40,7 @@ def test_a_slow_replica_is_recovered_with_its_size():
     )
 
 
-def test_the_interval_holds_the_planted_size_as_often_as_stated():
+def test_interval_covers_the_planted_size_as_often_as_stated():
     shape = Shape(pipelines=3, stages=2, steps=6, microbatches=4)
     held = 0
     for seed in range(40):
@@ -49,7 +49,7 @@ def test_the_interval_holds_the_planted_size_as_often_as_stated():
     assert held >= 34  # 38 expected; fewer than 34 has a chance of 1.4 %
 
 
-def test_of_two_replicas_the_slow_one_is_named_and_not_the_fast_one():
+def test_slow_one_of_two_replicas_is_named():
     (found,) = claims(slowed(random_times(Shape(pipelines=2)), np.s_[:, 1, :, 3], 1.05))
     assert (found["rank"], found["peers"]) == (7, 1)
 
@@ -59,13 +59,13 @@ def test_two_slow_replicas_of_four_do_not_hide_each_other():
     assert sorted(named(claims(times), "rank")) == [(4,), (8,)]
 
 
-def test_the_kind_that_is_slow_is_told():
+def test_slow_kind_is_named():
     times = random_times(Shape(pipelines=3))
     times.action_ns[0, 1, :, 2] *= 1.3
     assert named(claims(times), "rank", "kind") == [(6, "forward")]
 
 
-def test_a_slow_stage_without_replicas_may_be_a_slow_device():
+def test_slow_stage_without_replicas_may_be_a_slow_device():
     times = slowed(random_times(Shape(pipelines=1)), np.s_[:, :, :, 2], 1.12)
     (found,) = claims(times)
     assert named([found], "subject", "finding", "stage", "rank") == [
@@ -74,17 +74,17 @@ def test_a_slow_stage_without_replicas_may_be_a_slow_device():
     assert found["excess_fraction"] == pytest.approx(0.12, abs=0.01)
 
 
-def test_a_stage_that_is_slow_in_all_replicas_is_an_imbalance():
+def test_stage_slow_in_all_replicas_is_an_imbalance():
     times = slowed(random_times(Shape(pipelines=3)), np.s_[:, :, :, 3], 1.2)
     assert named(claims(times), "subject", "finding", "stage", "rank") == [("stage", "imbalance", 3, None)]
 
 
-def test_a_stage_known_to_do_equal_work_is_slow():
+def test_stage_with_equal_work_is_slow():
     times = slowed(random_times(Shape(pipelines=1)), np.s_[:, :, :, 2], 1.12)
     assert named(claims(times, equal_stages=True), "subject", "finding") == [("stage", "slow")]
 
 
-def test_a_machine_is_slow_when_all_of_its_ranks_are():
+def test_machine_is_slow_if_all_its_ranks_are():
     shape = Shape(pipelines=4, stages=2)
     machines = ["a", "a", "b", "b", "c", "c", "d", "d"]
     whole = slowed(random_times(shape), np.s_[:, 1], 1.1)
@@ -95,7 +95,7 @@ def test_a_machine_is_slow_when_all_of_its_ranks_are():
     assert named(found, "subject", "rank") == [("rank", 2)]
 
 
-def test_a_slow_link_is_recovered_with_its_size():
+def test_slow_link_is_recovered_with_its_size():
     times = random_times(Shape(pipelines=2))
     times.message_ns[0, 1, :, 2] *= 3
     (found,) = claims(times)
@@ -103,7 +103,7 @@ def test_a_slow_link_is_recovered_with_its_size():
     assert found["excess_fraction"] == pytest.approx(2.0, rel=0.1)
 
 
-def test_clocks_that_may_be_off_keep_a_link_from_being_blamed():
+def test_clock_error_prevents_the_claim_of_a_slow_link():
     times = random_times(Shape(pipelines=2, stages=3))
     times.message_ns[0, 1, :, 2] *= 3
     machines = list("abcdef")
@@ -114,25 +114,25 @@ def test_clocks_that_may_be_off_keep_a_link_from_being_blamed():
     assert any(one.code == "clock.error_unknown" for one in unknown.diagnostics)
 
 
-def test_a_noisy_rank_is_noisy_and_not_slow():
+def test_noisy_rank_is_not_slow():
     times = random_times(Shape(pipelines=1))
     disturbed = np.random.default_rng(5).random(times.action_ns[:, :, :, 3].shape) < 0.4
     times.action_ns[:, :, :, 3][disturbed] *= 2
     assert named(claims(times), "subject", "finding", "rank") == [("rank", "noisy", 3)]
 
 
-def test_one_long_step_of_a_rank_makes_no_straggler():
+def test_one_long_step_does_not_make_a_straggler():
     times = slowed(random_times(Shape(pipelines=3)), np.s_[:, 1, 7, 2], 3)
     assert claims(times) == []
 
 
-def test_steps_that_differ_as_a_whole_do_not_matter():
+def test_variation_of_whole_steps_cancels():
     times = random_times(Shape(pipelines=3, step_noise=0.3, steps=10))
     times.action_ns[:, :, :, :] *= np.exp(np.random.default_rng(0).normal(0, 0.3, (1, 1, 10, 1, 1)))
     assert claims(times) == []
 
 
-def test_few_samples_decide_nothing_and_say_so():
+def test_too_few_samples_decide_nothing_and_are_reported():
     times = slowed(random_times(Shape(pipelines=2, steps=3, microbatches=4)), np.s_[:, 1], 2)
     found = find_stragglers(run(times))
     assert found.table.is_empty()
@@ -144,7 +144,7 @@ def test_one_step_of_many_micro_batches_is_enough():
     assert named(claims(times), "rank", "samples") == [(6, 8)]
 
 
-def test_the_table_is_as_declared_whatever_there_is():
+def test_table_always_has_the_declared_columns():
     for timeline in (empty_timeline(), run(random_times(Shape())), run(random_times(Shape(1, 1, 1, 1)))):
         found = find_stragglers(timeline).table
         assert dict(found.schema) == dict(STRAGGLERS.schema)
@@ -169,7 +169,7 @@ def test_renumbering_ranks_renumbers_the_findings():
     assert sorted(before.select(key).rows(), key=str) == sorted(after.select(key).rows(), key=str)
 
 
-def test_shifting_the_run_and_stretching_it_change_no_fraction():
+def test_shifting_and_scaling_time_change_no_fraction():
     timeline = run(slowed(random_times(Shape(pipelines=2)), np.s_[:, 1, :, 2], 1.1))
     times = ["start_ns", "end_ns"]
     moved = timeline.with_spans(timeline.spans.with_columns((pl.col(*times) - 10**18) * 3))
@@ -179,7 +179,7 @@ def test_shifting_the_run_and_stretching_it_change_no_fraction():
 
 
 @pytest.mark.slow
-def test_where_nothing_is_planted_something_is_found_as_seldom_as_stated():
+def test_claims_without_planted_effect_are_as_rare_as_stated():
     """Without a least, a claim is made in 5 % of such runs; with it in hardly any."""
     shape = Shape(pipelines=2, stages=2, steps=6, microbatches=4)
     runs = [run(random_times(shape, seed)) for seed in range(200)]
