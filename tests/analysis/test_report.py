@@ -161,14 +161,14 @@ def timelines(draw) -> Timeline:
     return Timeline(conform(pl.DataFrame(rows), SPANS), table, bare.steps, bare.clocks, bare.diagnostics)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(timelines(), st.integers(-(2**40), 2**61))
 def test_shifting_all_clocks_changes_no_metric(timeline, shift_ns):
     shifted = timeline.spans.with_columns(pl.col("start_ns", "end_ns") + shift_ns)
     assert shape(build_report(timeline.with_spans(shifted))) == shape(build_report(timeline))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(timelines(), st.randoms(use_true_random=False))
 def test_permuting_ranks_permutes_the_results(timeline, random):
     ranks = timeline.ranks["rank"].to_list()
@@ -183,7 +183,7 @@ def test_permuting_ranks_permutes_the_results(timeline, random):
     assert dict(after.ranks.select("rank", "busy_ns").rows()) == {renamed[r]: ns for r, ns in busy_ns.items()}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(timelines(), st.integers(1, 1_000_000))
 def test_scaling_time_scales_times_and_preserves_fractions(timeline, factor):
     slower = timeline.spans.with_columns(pl.col("start_ns", "end_ns") * factor)
@@ -192,7 +192,7 @@ def test_scaling_time_scales_times_and_preserves_fractions(timeline, factor):
     assert after.ranks["busy_ns"].equals(before.ranks["busy_ns"] * factor)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(timelines())
 def test_busy_and_idle_sum_to_the_window(timeline):
     ranks = build_report(timeline).ranks

@@ -39,11 +39,12 @@ class Report:
     about the steps in the totals; `ledger`, `idle`, `critical_path` and `slack` have rows for all steps that could be
     measured (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
 
-    `timeline` is the run that was analyzed. `bubble` has the fraction of the whole run; `diagnostics` is everything needed to judge the numbers, errors first.
-    `schedule` is what the run declared; `microbatches` is how many one pipeline ran per step, None if steps or
-    pipelines differ. `unaligned` are ranks without metrics, because the machines of their pipeline are not on one
-    clock. `in_cost_units` marks a simulation with relative costs (model/simulated.py). `explanation` and `verdict` are
-    None in a report without explanation (`analyze(run, explain=False)`).
+    `timeline` is the run that was analyzed. `bubble` has the fraction of the whole run; `diagnostics` is everything
+    needed to judge the numbers, errors first. `schedule` is what the run declared; `microbatches` is how many one
+    pipeline ran per step, None if steps or pipelines differ. `unaligned` are ranks without metrics, because the
+    machines of their pipeline are not on one clock. `in_cost_units` marks a simulation with relative costs
+    (model/simulated.py). `explanation` and `verdict` are None in a report without explanation (`analyze(run,
+    explain=False)`).
     """
 
     steps: pl.DataFrame

@@ -150,7 +150,7 @@ def test_effect_before_its_cause_is_reported_beyond_the_clock_error():
     assert find_actions(doubtful).diagnostics == ()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(arbitrary_timelines())
 def test_random_timelines_give_consistent_actions(timeline):
     actions = find_actions(timeline)

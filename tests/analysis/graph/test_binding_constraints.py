@@ -39,7 +39,7 @@ def test_late_receive_does_not_make_its_sender_binding():
     assert bound_by(late)["F1.1"] == "F1.0"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_no_action_starts_before_its_constraint_is_met(timeline):
     binding_constraints = constraints_of(find_actions(timeline))
@@ -50,7 +50,7 @@ def test_no_action_starts_before_its_constraint_is_met(timeline):
         assert (binding_constraints.end_ns[source] + lag_ns <= binding_constraints.ready_ns)[bound].all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(simulated_timelines())
 def test_simulated_action_starts_when_its_constraints_are_met(timeline):
     binding_constraints = constraints_of(find_actions(timeline))

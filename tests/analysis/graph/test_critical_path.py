@@ -150,7 +150,7 @@ def test_timeline_without_actions_has_no_path():
     assert dict(path.schema) == dict(CRITICAL_PATH.schema)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_parts_are_contiguous_from_first_start_to_last_end(timeline):
     table, path = find_actions(timeline).table, path_of(timeline)
@@ -188,13 +188,13 @@ def test_paths_of_reference_orders_are_as_long_as_the_step(
     assert set(on_path["slack_ns"]) == {0}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(simulated_timelines())
 def test_simulated_path_has_actions_and_transfers_only(timeline):
     assert set(path_of(timeline)["part"].cast(pl.String)) <= {"compute", "transfer"}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(arbitrary_timelines(), st.integers(2, 1_000))
 def test_scaling_time_preserves_every_path(timeline, factor):
     times = pl.col("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")

@@ -46,7 +46,7 @@ def test_unrecorded_necessary_input_is_lost():
     assert inputs_of(timeline)[1, "backward"][-1] is False
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(arbitrary_timelines())
 def test_no_other_input_arrived_later(timeline):
     actions = find_actions(timeline)

@@ -42,7 +42,7 @@ def test_simulated_step_is_replayed_to_the_nanosecond(name):
     assert replayed(actions).tolist() == actions.table["end_ns"].to_list()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(simulated_timelines(), st.integers(0, 2**32))
 def test_replay_of_changed_costs_equals_their_simulation(timeline, seed):
     actions = find_actions(timeline)
@@ -125,7 +125,7 @@ def test_cycle_in_unsorted_actions_is_cut():
     assert len(plan.diagnostics) == 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(arbitrary_timelines())
 def test_replay_of_random_timelines_keeps_the_order_of_every_rank(timeline):
     actions = find_actions(timeline)

@@ -74,7 +74,7 @@ def test_timeline_without_actions_has_no_slack():
     assert dict(found.schema) == dict(SLACK.schema)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_slack_is_never_negative_and_zero_on_the_path(timeline):
     found = slack_of(timeline)
@@ -94,7 +94,7 @@ def pipelines(draw: st.DrawFn) -> tuple[dict[int, list[str]], Costs]:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(pipelines(), st.randoms(use_true_random=False))
 def test_delay_by_the_slack_keeps_the_step_and_by_one_more_extends_it(pipeline, random):
     order, costs = pipeline

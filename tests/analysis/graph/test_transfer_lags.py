@@ -18,7 +18,7 @@ def lags(actions):
     return {(stage, m, str(way)): lag for stage, m, way, _, lag in found.iter_rows()}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(simulated_timelines())
 def test_constant_transfer_time_is_recovered(timeline):
     actions = find_actions(timeline)

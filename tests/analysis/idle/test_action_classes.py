@@ -32,7 +32,7 @@ def test_class_is_one_rank_stage_and_kind_in_one_step():
     assert classes.table["stage_ns"].to_list() == [2000.0, 1000.0, 2000.0, 1000.0]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(simulated_timelines())
 def test_means_preserve_the_work_of_ranks_and_stage_means_that_of_the_step(timeline):
     actions, duration_ns, classes = classes_of(timeline)

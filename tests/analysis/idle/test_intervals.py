@@ -123,7 +123,7 @@ def test_timeline_without_actions_has_no_intervals():
     assert dict(intervals.schema) == dict(IDLE_INTERVALS.schema)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_pieces_sum_to_the_idle_time_of_every_step_and_rank(timeline):
     intervals, bubbles = idle_of(timeline), bubbles_of(timeline)
@@ -134,7 +134,7 @@ def test_pieces_sum_to_the_idle_time_of_every_step_and_rank(timeline):
     assert sums.sort("step", "rank").equals(expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(arbitrary_timelines())
 def test_pieces_of_an_interval_are_contiguous(timeline):
     intervals = idle_of(timeline)
@@ -144,7 +144,7 @@ def test_pieces_of_an_interval_are_contiguous(timeline):
     assert (~is_same | touches).drop_nulls().all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(simulated_timelines())
 def test_simulated_pipeline_waits_for_compute_and_transfers_only(timeline):
     # The simulator starts every action at once: nothing is left for the host.

@@ -38,7 +38,7 @@ def test_busy_time_of_the_worked_example_matches_per_rank():
     assert busy == pytest.approx(EXAMPLE["busy"])
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(simulated_timelines() | arbitrary_timelines())
 def test_parts_sum_to_the_window_and_to_the_idle_time_to_the_nanosecond(timeline):
     ledger = ledger_of(timeline)
@@ -56,7 +56,7 @@ def test_parts_sum_to_the_window_and_to_the_idle_time_to_the_nanosecond(timeline
     assert (steps["exposed_communication_ns"] >= 0).all()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(simulated_timelines())
 def test_mean_over_ranks_is_the_idle_ledger_of_the_step(timeline):
     ledger = ledger_of(timeline)
@@ -68,7 +68,7 @@ def test_mean_over_ranks_is_the_idle_ledger_of_the_step(timeline):
     )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(simulated_timelines())
 def test_run_that_follows_the_rules_has_no_unattributed_time(timeline):
     assert ledger_of(timeline).steps["unattributed_ns"].to_list() == [0]
@@ -130,7 +130,7 @@ def test_single_long_action_is_jitter():
     assert row["jitter_ns"] == row["window_ns"] - (20 + 60 + 40 + 60 + 40 + 40)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(simulated_timelines())
 def test_shifting_all_clocks_changes_nothing(timeline):
     moved = timeline.with_spans(
@@ -139,7 +139,7 @@ def test_shifting_all_clocks_changes_nothing(timeline):
     assert ledger_of(moved).steps.equals(ledger_of(timeline).steps)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(simulated_timelines())
 def test_doubling_all_times_doubles_every_part(timeline):
     doubled = timeline.with_spans(

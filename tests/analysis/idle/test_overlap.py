@@ -65,7 +65,7 @@ def test_timeline_without_actions_has_no_overlap():
     assert dict(found.schema) == dict(OVERLAP.schema)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.one_of(arbitrary_timelines(), simulated_timelines()))
 def test_hidden_and_exposed_sum_to_the_communication(timeline):
     found, bubbles = overlap_of(timeline), bubbles_of(timeline)

@@ -80,7 +80,7 @@ def test_timeline_without_actions_has_no_phases():
     assert dict(found.schema) == dict(STEP_PHASES.schema)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(arbitrary_timelines())
 def test_phases_sum_to_window_busy_and_idle_time(timeline):
     bubbles, found = bubbles_of(timeline), phases_of(timeline)

@@ -44,7 +44,7 @@ def test_rank_without_busy_time_is_idle_throughout():
     assert moments(find_busy_in_windows(windows, busy)) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(MOMENTS, max_size=12), st.lists(MOMENTS, max_size=6))
 def test_every_nanosecond_is_either_busy_or_idle(busy_rows, window_rows):
     busy = unite(intervals(busy_rows, "start_ns", "end_ns"))

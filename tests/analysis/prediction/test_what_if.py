@@ -25,7 +25,7 @@ def predict(timeline, *changes, steps=None):
     return predict_steps(find_actions(timeline), [changes], steps).table.row(0, named=True)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(simulated_timelines() | arbitrary_timelines())
 def test_no_change_changes_nothing(timeline):
     row = predict(timeline, Slower(factor=1.0))

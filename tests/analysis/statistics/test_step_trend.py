@@ -77,7 +77,7 @@ def test_slope_is_null_below_four_steps():
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_claims_without_planted_effect_are_rare():
     """A trend in at most 5 % of runs, an outlier in about 5 %."""
     shape = Shape(pipelines=1, stages=2, steps=10, microbatches=4, step_noise=0.03)

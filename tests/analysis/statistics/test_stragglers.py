@@ -10,7 +10,7 @@ from planted_runs import Shape, Times, random_times, run
 from stagescope.analysis.statistics.stragglers import STRAGGLERS, Limits, find_stragglers
 from stagescope.model import empty_timeline
 
-WITHOUT_LEAST = Limits(0.0, 0.0, 0.0)
+WITHOUT_MINIMUM = Limits(0.0, 0.0, 0.0)
 
 
 def claims(times, **asked):
@@ -43,10 +43,10 @@ def test_slow_replica_is_recovered_with_its_size():
 def test_interval_covers_the_planted_size_as_often_as_stated():
     shape = Shape(pipelines=3, stages=2, steps=6, microbatches=4)
     held = 0
-    for seed in range(40):
+    for seed in range(20):
         (found,) = claims(slowed(random_times(shape, seed), np.s_[:, 1, :, 1], 1.2))
         held += found["low_fraction"] < 0.2 < found["high_fraction"]
-    assert held >= 34  # 38 expected; fewer than 34 has a chance of 1.4 %
+    assert held >= 17  # 19 expected; fewer than 17 has a probability of 1.6 %
 
 
 def test_slow_one_of_two_replicas_is_named():
@@ -178,11 +178,11 @@ def test_shifting_and_scaling_time_change_no_fraction():
     assert one["excess_fraction"].to_list() == pytest.approx(other["excess_fraction"].to_list())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_claims_without_planted_effect_are_as_rare_as_stated():
-    """Without a least, a claim is made in 5 % of such runs; with it in hardly any."""
+    """Without a minimum, a claim is made in 5 % of such runs; with it in hardly any."""
     shape = Shape(pipelines=2, stages=2, steps=6, microbatches=4)
     runs = [run(random_times(shape, seed)) for seed in range(200)]
-    bare = sum(bool(find_stragglers(one, limits=WITHOUT_LEAST).table["is_claimed"].any()) for one in runs)
-    assert 1 <= bare <= 20  # 10 expected; more than 20 has a chance of 0.1 %
+    bare = sum(bool(find_stragglers(one, limits=WITHOUT_MINIMUM).table["is_claimed"].any()) for one in runs)
+    assert 1 <= bare <= 20  # 10 expected; more than 20 has a probability of 0.1 %
     assert sum(bool(find_stragglers(one).table["is_claimed"].any()) for one in runs[:30]) <= 1

@@ -31,10 +31,9 @@ class Constraint(NamedTuple):
 class BindingConstraints(NamedTuple):
     """The constraints of every action, in the order of `plan`; a source of len(order) means none.
 
-    constraints         all of them: one for the previous action of the rank, and one per need bound               the
-    binding one as an action; of two at the same time, the one on its own rank ready_ns            when the last
-    constraint was met; the start of an action without constraints start_ns, end_ns    as measured, with one more entry
-    that stands for no action
+    `constraints` are all of them: one for the previous action of the rank, and one per need. `bound` is the action
+    whose constraint was met last; of two at the same time, the one on its own rank. `ready_ns` is when that was; the
+    start of an action without constraints. `start_ns` and `end_ns` are as measured, with one more entry for no action.
     """
 
     plan: ReplayPlan

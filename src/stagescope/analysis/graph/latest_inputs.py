@@ -23,10 +23,10 @@ NEVER_NS = np.iinfo(np.int64).min
 class LatestInputs(NamedTuple):
     """One value per action, about its latest input.
 
-    producer     action that computed it; NO_ACTION if none was recorded or needed made_ns      end of the producer
-    there_ns     its recorded arrival, or else the end of the producer; never before made_ns is_timed     whether
-    there_ns is known: the arrival was recorded, or no transfer was needed is_lost      whether an input from a
-    neighboring stage was needed but not recorded
+    `producer` is the action that computed it, NO_ACTION if none was recorded or needed; `made_ns` its end. `there_ns`
+    is the recorded arrival, or else the end of the producer; never before made_ns. `is_timed`: there_ns is known,
+    because the arrival was recorded or no transfer was needed. `is_lost`: an input from a neighboring stage was needed
+    but not recorded.
     """
 
     producer: Integers

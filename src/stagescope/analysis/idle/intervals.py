@@ -9,7 +9,7 @@ it is cut into
     [q, y)  transfer   the input was in transit; also: the receive was not posted or not noticed yet
     [y, s)  launch     all inputs had arrived; the host had not launched the action yet
 
-so that the pieces of all intervals sum to the rank's idle time. What was not recorded is not guessed. Without an
+and the pieces of all intervals sum to the rank's idle time. Nothing is guessed: without an
 arrival [q, s) is `transfer_or_launch`. If the action needed another input that was not recorded, the rest after the
 known inputs is `unknown`. An interval before other compute (a loss, an optimizer step, an action of the next step) is
 `other_work`: what such work waits for is not recorded. An interval after the rank's last action is `nothing`: the rank
