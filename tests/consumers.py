@@ -57,7 +57,7 @@ def pages_directory() -> Path:
 
 
 def query_trace(trace: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
-    """Return the rows of every query, asked of trace_processor after it has loaded `trace`."""
+    """Return the rows of every query, run by trace_processor on `trace`."""
     done = subprocess.run(
         [str(require_program("node")), str(DRIVER), str(engine_directory()), str(trace), *queries],
         capture_output=True, text=True, timeout=LOAD_SECONDS, check=False,
@@ -102,7 +102,7 @@ CATAPULT_READY = """() => {
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Yield a headless browser beside a server for the viewers' pages, both on this machine alone."""
+    """Yield a headless browser and a local server for the viewers' pages."""
     executable = str(require_program("chromium"))
     pages = pages_directory()
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - slow, and not needed where skipped
@@ -115,7 +115,7 @@ def open_browser() -> Iterator[Browser]:
 
 @contextmanager
 def _serving(pages: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """Yield the address of a loopback server for `pages`, and a function that says which trace it offers."""
+    """Yield the address of a loopback server for `pages`, and a function that sets the trace it offers."""
     offered: list[Path] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -142,7 +142,7 @@ def _serving(pages: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
 
 
 def _cached(name: str, fetch: Callable[[Path], Path]) -> Path:
-    """Return the folder `name` of the cache; what is not there yet is fetched whole, then moved into place."""
+    """Return the folder `name` of the cache; missing files are downloaded completely, then moved into place."""
     kept = CACHE / name
     if not kept.exists():
         CACHE.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def record_machines(directory: Path, plan: Plan = ALIGNED) -> Planted:
 
 
 def record_strangers(directory: Path, host: str = "node") -> None:
-    """Write recordings of two machines between which nothing is cause and effect: each runs stages 0 and 1 alone."""
+    """Write recordings of two machines without any dependency: each runs stages 0 and 1 on its own."""
     timeline = plant(ALIGNED).timeline
     actions = timeline.spans.filter(pl.col("lane") == "compute")
     renamed = timeline.ranks.with_columns(pl.col("machine").str.replace("node", host, literal=True))

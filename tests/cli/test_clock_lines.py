@@ -10,7 +10,7 @@ from paddle_logs import PaddleRun, write_worker_logs
 from places import DATA
 from stagescope.cli import main
 from stagescope.cli.clock_lines import NOT_COMPARABLE
-from stagescope.exporters.pictures.step_chart import APART
+from stagescope.exporters.pictures.step_chart import UNALIGNED
 
 TRACES = DATA / "kineto"
 LINE = "Clocks of 2 machines aligned; maximum error "
@@ -86,8 +86,8 @@ def test_unaligned_machines_are_the_first_line_and_drawn_separately(tmp_path, ca
         assert lines[1] == NOT_COMPARABLE
         assert sum("could not be aligned" in line for line in lines) == 1
     chart = printed(capsys, "show", tmp_path, "--width", "100")
-    assert sum(f"node-0: {APART}" in line for line in chart) == 1
-    assert sum(f"node-1: {APART}" in line for line in chart) == 1
+    assert sum(f"node-0: {UNALIGNED}" in line for line in chart) == 1
+    assert sum(f"node-1: {UNALIGNED}" in line for line in chart) == 1
 
 
 def test_the_line_is_ascii_with_the_ascii_option(tmp_path, capsys):

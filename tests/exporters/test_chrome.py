@@ -40,20 +40,20 @@ def test_action_is_a_complete_event_with_color_and_arguments(path):
     ]  # fmt: skip
 
 
-def test_stamps_are_spelled_with_exact_nanoseconds_from_zero(path):
+def test_timestamps_have_exact_nanoseconds_from_zero(path):
     chrome.write(timeline_from_text("F0 . B0", cell_ns=1_000_007, origin_ns=EPOCH_NS), path)
     text = path.read_text(encoding="utf-8")
     assert '"ts":0.000,"dur":1000.007,' in text
     assert '"ts":2000.014,"dur":1000.007,' in text
 
 
-def test_epoch_of_zero_is_told_as_text(path):
+def test_the_epoch_of_time_0_is_text(path):
     trace = written_trace(timeline_from_text("F0", origin_ns=EPOCH_NS), path)
     assert trace["otherData"]["epoch_ns_at_ts_0"] == str(EPOCH_NS)
     assert trace["otherData"]["stagescope_version"] == "0.1.0"
 
 
-def test_what_was_wrong_is_told_with_the_trace(path):
+def test_diagnostics_are_part_of_the_trace(path):
     lost = Diagnostic("error", "half of it is gone", rank=3, count=2)
     trace = written_trace(timeline_from_text("F0").with_diagnostics([lost]), path)
     assert trace["otherData"]["is_partial"] is True
@@ -108,7 +108,7 @@ def test_empty_timeline_is_a_valid_trace(path):
     assert [event["args"] for event in trace["traceEvents"]] == [{"name": "run"}, {"sort_index": 0}]
 
 
-def test_processes_of_several_machines_say_how_well_their_clock_is_known(path):
+def test_process_labels_state_how_well_each_clock_is_aligned(path):
     errors_ns = {"a": (0, 0), "b": (-1_500, 2_500), "c": None}
     timeline = on_machines(timeline_from_text("F0\nF0\nF0"), {0: "a", 1: "b", 2: "c"}, errors_ns)
     trace = written_trace(timeline, path)
@@ -126,7 +126,7 @@ def test_processes_of_several_machines_say_how_well_their_clock_is_known(path):
     ]
 
 
-def test_a_trace_of_one_clock_says_nothing_of_it(path):
+def test_a_trace_of_one_clock_has_no_clock_labels(path):
     trace = written_trace(timeline_from_text("F0"), path)
     assert "clocks" not in trace["otherData"]
     assert "process_labels" not in {event["name"] for event in events(trace, "M")}

@@ -1,4 +1,4 @@
-"""What our traces look like to the programs that open them: every slice, flow, duration and track is there."""
+"""Our traces in the programs that open them: every slice, flow, duration and track is present."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_backward_without_its_forward_does_not_count():
     assert counter("B7 F0 B0") == [(10, 1), (30, 0)]
 
 
-def test_ranks_count_apart():
+def test_ranks_are_counted_separately():
     text = """
         F0 . . B0
         . F0 B0 .

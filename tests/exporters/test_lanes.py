@@ -54,7 +54,7 @@ def test_groups_do_not_crowd_each_other():
     assert assign_lanes(slices, "group").slices["lane"].to_list() == [0, 0, 1, 0]
 
 
-def test_nothing_to_assign_gives_nothing():
+def test_no_slices_give_no_lanes():
     empty = pl.DataFrame(schema={"group": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
     assert assign_lanes(empty, "group").slices.is_empty()
 

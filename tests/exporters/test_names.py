@@ -43,13 +43,13 @@ def test_every_kind_has_a_look():
     assert set(LOOKS) == set(KIND_NAMES)
 
 
-def test_perfetto_tells_any_two_kinds_apart_by_hue():
+def test_all_kinds_have_distinct_hues_in_perfetto():
     for one, other in itertools.combinations(WORDS, 2):
         distance = abs(perfetto_hue(WORDS[one]) - perfetto_hue(WORDS[other]))
         assert min(distance, 360 - distance) >= 12, f"{one} and {other}"
 
 
-def test_catapult_colors_no_two_kinds_alike():
+def test_all_kinds_have_distinct_colors_in_catapult():
     colors = [look.cname for look in (*LOOKS.values(), RECEIVE_WAIT, SEND_WAIT, STEP)]
     assert len(set(colors)) == len(colors)
 

@@ -46,7 +46,7 @@ def test_full_disk_leaves_the_old_file_and_no_half_one(tmp_path):
     assert [found.read_text(encoding="utf-8") for found in tmp_path.iterdir()] == ["old"]
 
 
-def test_interruption_leaves_nothing(tmp_path):
+def test_an_interruption_leaves_no_file(tmp_path):
     def interrupted(timeline, path):
         write_word(timeline, path)
         raise KeyboardInterrupt

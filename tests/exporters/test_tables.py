@@ -27,7 +27,7 @@ def test_csv_gives_the_spans_table_back(tmp_path):
     assert written.slice_count == timeline.spans.height
 
 
-def test_parquet_lists_the_clocks_of_several_machines_beside_the_spans(tmp_path):
+def test_parquet_metadata_list_the_clocks_of_several_machines(tmp_path):
     machines = {0: "a"} | dict.fromkeys(range(1, 8), "b")
     timeline = on_machines(awkward_timeline(), machines, {"a": (0, 0), "b": (-30, 40)})
     written = table.write_parquet(timeline, tmp_path / "spans.parquet")
@@ -39,6 +39,6 @@ def test_parquet_lists_the_clocks_of_several_machines_beside_the_spans(tmp_path)
     assert conform(pl.read_parquet(written.path), SPANS).equals(timeline.spans)
 
 
-def test_parquet_of_one_clock_says_nothing_of_it(tmp_path):
+def test_parquet_of_one_clock_has_no_clock_metadata(tmp_path):
     written = table.write_parquet(awkward_timeline(), tmp_path / "spans.parquet")
     assert "stagescope.clocks" not in pl.read_parquet_metadata(written.path)

@@ -34,7 +34,7 @@ def drawn_receive(layout):
     )
 
 
-def test_tracks_stand_in_order_under_their_rank():
+def test_tracks_are_ordered_within_their_rank():
     assert lay_out(pipeline_timeline(Shape(ranks=2, steps=1))).track_names == (
         "Step",
         "rank 0 (node-0, stage 0) / compute",
@@ -145,7 +145,7 @@ def test_empty_timeline_has_an_empty_layout():
     assert (layout.groups, layout.tracks, layout.start_ns, layout.slices.height) == ((), (), 0, 0)
 
 
-def test_moving_all_clocks_moves_the_slices_and_nothing_else():
+def test_shifting_all_clocks_shifts_only_the_slices():
     here, there = (lay_out(awkward_timeline(origin_ns=origin)).slices for origin in (0, EPOCH_NS))
     moved = here.with_columns(pl.col("start_ns", "end_ns", "issue_ns") + EPOCH_NS)
     assert moved.equals(there)
@@ -158,7 +158,7 @@ def test_messages_and_steps_do_not_reach_from_one_clock_to_another():
     whole, parted = lay_out(aligned), lay_out(apart)
     assert whole.flows.equals(lay_out(timeline).flows)
     (note,) = parted.diagnostics
-    assert note.message == "messages between machines that are not on one clock are drawn without a flow"
+    assert note.message == "messages between machines with unaligned clocks are drawn without arrows"
     assert parted.flows.height == whole.flows.height - note.count > 0
     flowing = set(parted.slices["rank"].gather(pl.concat([parted.flows["send"], parted.flows["recv"]])))
     assert flowing == {0, 1}
@@ -166,7 +166,7 @@ def test_messages_and_steps_do_not_reach_from_one_clock_to_another():
     assert parted.slices.filter(pl.col("rank").is_null())["end_ns"].to_list() == ends["end_ns"].to_list()
 
 
-def test_flows_between_machines_that_were_not_aligned_are_drawn_as_their_stamps_are():
+def test_flows_of_a_timeline_without_alignment_are_drawn_as_recorded():
     timeline = pipeline_timeline(Shape(ranks=2))
     raw = on_machines(timeline, {0: "a", 1: "b"})
     assert lay_out(raw).flows.equals(lay_out(timeline).flows)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from drawing import timeline_from_text
 from machines import on_machines
-from stagescope.exporters.pictures.step_chart import APART
+from stagescope.exporters.pictures.step_chart import UNALIGNED
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.validate import conform
 from stagescope.reports.terminal import MOST_RANKS, draw_step, evenly_chosen
@@ -272,8 +272,8 @@ def test_unaligned_machines_are_drawn_in_titled_sections() -> None:
     )
     lines = chart(timeline, width=90, ascii_only=True).strip().splitlines()
     assert [line.split()[0] for line in lines[1:6]] == ["--", "0", "2", "--", "1"]
-    assert lines[1] == f"-- node-a: {APART} ".ljust(90, "-")
-    assert lines[4] == f"-- node-b: {APART} ".ljust(90, "-")
+    assert lines[1] == f"-- node-a: {UNALIGNED} ".ljust(90, "-")
+    assert lines[4] == f"-- node-b: {UNALIGNED} ".ljust(90, "-")
     assert "bubble" not in lines[0]
     assert lines[-1].startswith("0 is the start of the step on each clock")
     assert all(len(line) <= 40 for line in chart(timeline, width=40).splitlines())
@@ -284,6 +284,6 @@ def test_a_section_without_a_visible_row_is_omitted() -> None:
     machines = dict.fromkeys(range(count), "node") | {3: "hidden", 5: "last"}
     timeline = timeline_from_text("\n".join(["F0 B0"] * count))
     drawn = chart(on_machines(timeline, machines, {"node": (0, 0)}), width=100)
-    assert f"node: {APART}" in drawn
-    assert f"last: {APART}" in drawn
+    assert f"node: {UNALIGNED}" in drawn
+    assert f"last: {UNALIGNED}" in drawn
     assert "hidden" not in drawn

@@ -1,4 +1,4 @@
-"""From a Timeline to a file that other tools open: one module or folder per export format."""
+"""Writers: from a Timeline to a file for other tools, with one module or folder per export format."""
 
 from stagescope.exporters.writer import Writer, Written
 

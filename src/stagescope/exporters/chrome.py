@@ -1,14 +1,13 @@
-"""Chrome JSON: what chrome://tracing, ui.perfetto.dev and most other trace viewers open.
+"""Chrome JSON, the trace format of chrome://tracing, ui.perfetto.dev and most other trace viewers.
 
-Source: the Trace Event Format document of the Chromium project, JSON object form. A process is a rank, a
-thread is a track. Stamps are microseconds with exact nanoseconds, counted from the first moment of the trace:
-consumers read them as doubles, which cannot tell two nanoseconds apart at today's epoch, and drop the slices
-that then seem to overlap. `otherData` holds the epoch of 0. Where machines had clocks of their own, the label of a
-rank's process says how well its times are known, and `otherData` lists the clocks. Not used: async events,
-stack frames, samples.
+Source: the Trace Event Format document of the Chromium project, JSON object form. A process is a rank, a thread is a
+track. Timestamps are microseconds with exact nanoseconds, relative to the first event of the trace. Viewers read them
+as doubles, which cannot resolve nanoseconds since the epoch, and drop slices that seem to overlap. `otherData` holds
+the epoch of time 0. Where machines have different clocks, the label of a rank's process states how well its clock is
+aligned, and `otherData` lists the clocks. Not used: async events, stack frames, samples.
 
-Perfetto takes neither the order of processes nor the colors from here: it sorts them by number of slices and
-colors by name. A .pftrace shows the ranks in order.
+Perfetto ignores the order of processes and the colors of this format: it sorts processes by their number of slices
+and colors by name. A .pftrace shows the ranks in order.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _COUNTER, _SERIES = COUNTER_NAME.split(" ", 1)
 
 
 def write(timeline: Timeline, path: Path) -> Written:
-    """Return what was written: the timeline as one Chrome JSON object, one event per line."""
+    """Write the timeline as one Chrome JSON object, one event per line, and return what was written."""
     layout = lay_out(timeline)
     makers = (_metadata_lines, _slice_lines, _flow_lines, _counter_lines)
     lines = pl.concat([lines_of(layout) for lines_of in makers])
@@ -64,12 +63,12 @@ def _write_lines(lines: pl.Series, file: IO[bytes]) -> None:
 
 
 def _json(value: object) -> str:
-    # Nothing is escaped that need not be: Perfetto 52 shows escapes other than \" as they are written.
+    # Only what must be escaped is escaped: Perfetto 52 shows escapes other than \" literally.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _quoted(texts: pl.Expr) -> pl.Expr:
-    """Return texts as JSON strings; each distinct text is encoded once."""
+    """Return texts as JSON strings; each distinct text is encoded only once."""
     return texts.map_batches(_quote_distinct, return_dtype=pl.String)
 
 
@@ -83,20 +82,20 @@ def _quote_distinct(texts: pl.Series) -> pl.Series:
 
 
 def _microseconds(nanoseconds: pl.Expr) -> pl.Expr:
-    """Return nanoseconds as microseconds with three decimals, without a float on the way."""
+    """Return nanoseconds as microseconds with three decimals, without rounding through a float."""
     whole, rest = nanoseconds // 1000, nanoseconds % 1000
     return whole.cast(pl.String) + "." + rest.cast(pl.String).str.zfill(3)
 
 
 def _run_pid(layout: Layout) -> int:
-    """Return the process that holds the tracks of the whole run; every other process id is a rank."""
+    """Return the process id of the tracks of the whole run; every other process id is a rank."""
     return max((group.rank for group in layout.groups), default=-1) + 1
 
 
 def _places(layout: Layout) -> list[tuple[int, int]]:
     """Return process and thread id of every track.
 
-    No thread id is a process id (consumers would take it for a main thread), and none occurs twice.
+    Thread ids are unique and differ from all process ids: viewers take an equal one for the main thread.
     """
     run_pid = _run_pid(layout)
     pids = (run_pid if track.rank is None else track.rank for track in layout.tracks)
@@ -132,12 +131,12 @@ def _slice_lines(layout: Layout) -> pl.Series:
 
 
 def _arg(name: str, layout: Layout) -> pl.Expr:
-    """Return an argument; moments count from the first one of the trace, like `ts`."""
+    """Return an argument; times are relative to the start of the trace, like `ts`."""
     return pl.col(name) - layout.start_ns if name == "issue_ns" else pl.col(name)
 
 
 def _flow_lines(layout: Layout) -> pl.Series:
-    """Return two events per message: it starts (s) in the send's slice and finishes (f) in the receive's."""
+    """Return two events per message: start (s) in the send's slice, finish (f) in the receive's."""
     ends = layout.slices.select("track", "start_ns")
     flows = layout.flows.with_row_index("flow", offset=1)
     lines = []
@@ -153,7 +152,7 @@ def _flow_lines(layout: Layout) -> pl.Series:
 
 
 def _counter_lines(layout: Layout) -> pl.Series:
-    """Return one counter event (C) per moment at which a counter is set."""
+    """Return one counter event (C) per change of a counter."""
     line = pl.concat_str(
         pl.lit('{"ph":"C","pid":'), pl.col("rank"),
         pl.lit(',"ts":'), _microseconds(pl.col("time_ns") - layout.start_ns),
@@ -185,7 +184,7 @@ def _named(what: str, place: dict[str, int], name: str, order: int) -> list[dict
 
 
 def _other_data(timeline: Timeline, layout: Layout) -> dict[str, object]:
-    """Return what the events cannot say; 64-bit numbers as text, because JSON readers use doubles."""
+    """Return run-level data; 64-bit numbers as text, because JSON readers use doubles."""
     clocks = clock_summary(timeline)
     return {
         "stagescope_version": __version__,

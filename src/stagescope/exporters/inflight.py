@@ -1,4 +1,4 @@
-"""How many micro-batches are in flight on a rank: forward has begun, gradients are not complete yet."""
+"""Micro-batches in flight on a rank: their forward has begun, their gradients are not complete."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _ACTION = ["rank", "step", "stage", "microbatch"]
 
 
 def count_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the counter of every rank as rank, time_ns, value: one row per moment at which it is set.
+    """Return the counter of every rank as rank, time_ns, value, with one row per change.
 
-    A micro-batch counts once per stage, from the start of its first forward to the end of its B or W (the
-    last of them; an I alone keeps it in flight, because the weight gradient still holds its activations).
-    Actions without a forward in `spans` do not count, so the counter never falls below zero.
+    A micro-batch counts once per stage, from the start of its first forward to the end of its last B or W. An I alone
+    keeps it in flight, because the weight gradient still needs its activations. Actions without a forward in `spans`
+    do not count, so the counter is never negative.
     """
     actions = spans.filter(pl.col("microbatch").is_not_null())
     begins = (
@@ -31,6 +31,6 @@ def count_in_flight(spans: pl.DataFrame) -> pl.DataFrame:
             closed.select("rank", time_ns=pl.max_horizontal("time_ns", "end_ns"), change=pl.lit(-1)),
         ]
     )
-    # One row per moment: a backward that ends where the next forward starts is no dip to draw.
+    # Changes at the same time are combined: a backward that ends where the next forward starts is not a dip.
     moments = changes.group_by("rank", "time_ns").agg(pl.col("change").sum()).sort("rank", "time_ns")
     return moments.select("rank", "time_ns", value=pl.col("change").cum_sum().over("rank").cast(pl.Int64))

@@ -1,7 +1,7 @@
-"""Lanes: slices that really ran at the same time go side by side, slices that only touch share a lane.
+"""Lanes: slices that ran at the same time are put side by side, slices that only touch share a lane.
 
-Both trace consumers lose or mis-nest a slice that overlaps its neighbor on one track by a single nanosecond,
-so after `assign_lanes` no two slices of one lane overlap at all.
+Both trace viewers drop or mis-nest a slice that overlaps its neighbor on one track by a single nanosecond, so after
+`assign_lanes` no two slices of one lane overlap.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 ROUNDING_NS = 1_000
-"""Overlaps up to this long may be rounding: traces with microsecond stamps are off by that much."""
+"""Overlaps up to this long may be due to rounding in traces with microsecond timestamps."""
 
 ROUNDING_SHARE = 10
-"""... unless the overlap is more than one part in this many of the shorter slice."""
+"""... unless the overlap exceeds this fraction (one in so many) of the shorter slice."""
 
 
 class Lanes(NamedTuple):
@@ -32,14 +32,14 @@ class Lanes(NamedTuple):
 
 
 def assign_lanes(slices: pl.DataFrame, group: str) -> Lanes:
-    """Return `slices` sorted by `group`, start and end, with a `lane` that counts from 0 in each group.
+    """Return `slices` sorted by `group`, start and end, with a `lane` numbered from 0 in each group.
 
-    Needs start_ns <= end_ns. An overlap within rounding (see ROUNDING_NS) is removed by ending the earlier
-    slice where the later one starts; any longer one puts the later slice on the first lane that is free.
+    Requires start_ns <= end_ns. An overlap within rounding (see ROUNDING_NS) is removed by ending the earlier slice
+    where the later one starts; with a longer overlap the later slice goes to the first free lane.
     """
     ordered = slices.sort(group, "start_ns", "end_ns", maintain_order=True)
     groups, start_ns, end_ns = (ordered[name].to_numpy() for name in (group, "start_ns", "end_ns"))
-    # In order of start, slices of a group overlap only if neighbors do.
+    # Sorted by start, slices of a group overlap only if neighbors do.
     neighbors = np.flatnonzero(groups[1:] == groups[:-1])
     overlap_ns = end_ns[neighbors] - start_ns[neighbors + 1]
     duration_ns = end_ns - start_ns

@@ -1,8 +1,8 @@
-"""What a slice is called in foreign viewers, and its color where a viewer lets us choose one.
+"""Names of slices in other viewers, and their colors where the viewer supports it.
 
-Perfetto colors a slice by a hash of its name, after removing every number and the blank before it, and honors
-no other wish. The words below were chosen so that the hues of two kinds are at least 12 degrees apart
-(tests/exporters/test_names.py computes them); catapult honors `cname`, one of its reserved names.
+Perfetto colors a slice by a hash of its name without numbers and the blank before them, and accepts no other color.
+The words below were chosen so that the hues of any two kinds differ by at least 12 degrees
+(tests/exporters/test_names.py computes them). Catapult accepts `cname`, one of its reserved color names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """The word that a viewer shows for one kind of slice, and catapult's name for its color."""
+    """The word that a viewer shows for one kind of slice, and catapult's name of its color."""
 
     word: str
     cname: str
@@ -38,7 +38,7 @@ LOOKS: Mapping[str, Look] = {
     "loss": Look("loss", "olive"),
     "other": Look("other", "generic_work"),
 }
-"""One look per kind; a span of kind `other` is called by its own name."""
+"""One look per kind; a span of kind `other` is shown with its own name."""
 
 RECEIVE_WAIT = Look("wait for data", "grey")
 SEND_WAIT = Look("wait to send", "thread_state_unknown")
@@ -69,9 +69,9 @@ def title() -> pl.Expr:
 
 
 def label() -> pl.Expr:
-    """Return every slice in the field's notation, such as ``F0.3``; null for a step.
+    """Return every slice in the notation of the field, such as ``F0.3``; null for a step.
 
-    The letter stands alone where stage or micro-batch are not known, as in vocabulary.kinds.label.
+    Only the letter if stage or micro-batch are unknown, as in vocabulary.kinds.label.
     """
     letter = pl.col("kind").cast(pl.String).replace_strict(_LETTERS, default=None, return_dtype=pl.String)
     place = pl.col("stage").cast(pl.String) + "." + pl.col("microbatch").cast(pl.String)

@@ -1,4 +1,4 @@
-"""A file that is either there whole or not at all."""
+"""Atomic writing: a file is either complete or absent."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def save(timeline: Timeline, path: Path, writer: Writer, *, force: bool) -> Written:
-    """Return what `writer` wrote to `path`: into a file beside it first, then renamed.
+    """Return what `writer` wrote to `path`, through a temporary file that is renamed at the end.
 
-    Whatever stops the writer, `path` stays as it was and no half file is left. Raises OutputError when
-    `path` exists and `force` is not given, and when the system refuses to write.
+    If the writer fails, `path` is unchanged and no partial file remains. Raises OutputError if `path` exists without
+    `force`, or if the operating system refuses to write.
     """
     if path.exists() and not force:
         raise OutputError.exists(path)
-    # Beside the target, because a rename is atomic within one file system only.
+    # In the same folder, because a rename is atomic only within one file system.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         written = writer.write(timeline, unfinished)

@@ -1,7 +1,7 @@
-"""CSV and Parquet: the spans table as it is, for notebooks and spreadsheets.
+"""CSV and Parquet: the spans table without changes, for notebooks and spreadsheets.
 
-Neither has a column for how well the clock of a rank is known. A Parquet file lists the clocks in its metadata, as
-JSON, where the machines had several; a CSV file has no place for it.
+Neither has a column for the accuracy of clocks. If machines have different clocks, a Parquet file lists them in its
+metadata as JSON; a CSV file has no place for metadata.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLOCKS_KEY = "stagescope.clocks"
 
 
 def write_csv(timeline: Timeline, path: Path) -> Written:
-    """Return what was written: one line per span under a line of column names, null as an empty field."""
+    """Write one line per span after a header line, null as an empty field, and return what was written."""
     spans = _spelled(timeline)
     with path.open("wb") as file:
         spans.write_csv(file)
@@ -32,7 +32,7 @@ def write_csv(timeline: Timeline, path: Path) -> Written:
 
 
 def write_parquet(timeline: Timeline, path: Path) -> Written:
-    """Return what was written: one row per span, compressed with zstd."""
+    """Write one row per span, compressed with zstd, and return what was written."""
     spans = _spelled(timeline)
     clocks = clock_summary(timeline)
     metadata = {CLOCKS_KEY: json.dumps(clocks.to_dicts())} if clocks.height > 1 else None

@@ -1,16 +1,16 @@
-"""The layout that foreign viewers show: groups, tracks, slices, flows and counters, computed once as columns.
+"""The layout of traces: groups, tracks, slices, flows and counters, computed once for all trace writers.
 
     Step                                     one slice per training step, first start to last end
     rank 3 (node-b, stages 3, 7)             one group per rank
-      compute                                actions; "compute 1", "compute 2" where actions really overlap
+      compute                                actions; "compute 1", "compute 2" where actions overlap
       receive wait, send wait                when the host was blocked on a transfer
-      send, receive                          one slice per operation, concurrent ones on lanes of their own
-      collective, host                       other transfers; what the host did
+      send, receive                          one slice per transfer, concurrent ones on separate lanes
+      collective, host                       other transfers; host activity
       micro-batches in flight                a counter
 
-A receive is drawn from when its data were sent, if that is later than when it was posted: a transfer cannot
-begin before its send, and so every flow points forward in time. The post is kept as `issue_ns`. Between machines
-that are not on one clock nothing is known of before and after: no flow is drawn there.
+A receive is drawn from the time its data were sent, if that is later than when it was posted: no transfer begins
+before its send, so every flow points forward in time. The time of posting is kept as `issue_ns`. No flow is drawn
+between machines whose clocks are not aligned, because the order of events on them is unknown.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ FAMILIES = (
 """The tracks of one rank from top to bottom; `Step` belongs to the run."""
 
 ARGS = ("step", "stage", "chunk", "microbatch", "pair", "peer", "bytes", "issue_ns")
-"""The whole-number arguments of a slice, in the order in which a viewer lists them."""
+"""The whole-number arguments of a slice, in display order."""
 
 _TRACK = ["rank", "family", "lane"]
 
 
 class Group(NamedTuple):
-    """One rank as a viewer heads it; `clock` says how well its clock is known, where there are several."""
+    """The heading of one rank; `clock` states how well its clock is aligned, if there are several."""
 
     rank: int
     name: str
@@ -60,7 +60,7 @@ class Group(NamedTuple):
 
 
 class Track(NamedTuple):
-    """One row of slices or one counter; `rank` is None for the tracks of the whole run."""
+    """One row of slices or one counter; `rank` is None for tracks of the whole run."""
 
     rank: int | None
     name: str
@@ -69,11 +69,11 @@ class Track(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything a trace writer draws.
+    """Everything that a trace writer draws.
 
-    `slices`, sorted by track and start and free of overlaps on a track: track (index of `tracks`), rank, kind
-    (null: a step), is_wait, is_receive, title, label, name, start_ns, end_ns, and the columns of ARGS (null:
-    does not apply). `flows`: send and recv, row numbers of `slices`. `counters`: track, rank, time_ns, value.
+    `slices`, sorted by track and start and without overlaps on a track: track (index of `tracks`), rank, kind (null:
+    a step), is_wait, is_receive, title, label, name, start_ns, end_ns, and the columns of ARGS (null: not
+    applicable). `flows`: send and recv, row numbers of `slices`. `counters`: track, rank, time_ns, value.
     """
 
     groups: tuple[Group, ...]
@@ -85,13 +85,13 @@ class Layout:
 
     @property
     def start_ns(self) -> int:
-        """The earliest moment in the trace, 0 if it is empty."""
+        """The earliest time in the trace, 0 if it is empty."""
         moments = (self.slices["start_ns"].min(), self.counters["time_ns"].min())
         return min((int(moment) for moment in moments if isinstance(moment, int)), default=0)
 
     @property
     def track_names(self) -> tuple[str, ...]:
-        """Every track as ``group / track``, in order; the tracks of the run stand alone."""
+        """Every track as ``group / track``, in order; tracks of the run without a group."""
         names = {group.rank: group.name for group in self.groups}
         return tuple(
             track.name if track.rank is None else f"{names[track.rank]} / {track.name}"
@@ -100,10 +100,10 @@ class Layout:
 
 
 def lay_out(timeline: Timeline) -> Layout:
-    """Return the layout of a timeline. Never raises: what cannot be drawn as recorded becomes a diagnostic.
+    """Return the layout of a timeline. Never raises: whatever cannot be drawn as recorded becomes a diagnostic.
 
-    A span that ends before it starts is drawn with no length at its start; a message that arrives before it
-    was sent gets no flow; overlaps within rounding are trimmed (exporters/lanes.py). Each is counted.
+    A span that ends before it starts is drawn with zero length at its start, a message that arrives before it was
+    sent gets no flow, and overlaps within rounding are trimmed (exporters/lanes.py). Each is counted.
     """
     spans, diagnostics = _repair_ends(timeline.spans)
     groups = clock_groups(timeline)
@@ -113,12 +113,14 @@ def lay_out(timeline: Timeline) -> Layout:
     messages = messages.filter(pl.col("recv_end_ns") >= pl.col("send_start_ns"))
     diagnostics += _count_by_rank(
         impossible.rename({"target": "rank"}),
-        "messages end before they were sent: the clocks of the ranks disagree; drawn without a flow",
+        "messages that arrive before they were sent are drawn without arrows; the clocks of the ranks disagree",
+        "messages.reversed",
     )
     waits = _wait_slices(spans)
     diagnostics += _count_by_rank(
         spans.filter(pl.col("wait_start_ns").is_null() != pl.col("wait_end_ns").is_null()),
-        "waits lack their start or their end; not drawn",
+        "waits without a start or an end are not drawn",
+        "waits.incomplete",
     )
     common = pl.col("rank").is_in(groups[0].ranks if groups else ())
     steps = _step_slices(timeline.steps.filter(common), spans.filter(common))
@@ -128,8 +130,9 @@ def lay_out(timeline: Timeline) -> Layout:
         diagnostics.append(
             Diagnostic(
                 "info",
-                "slices overlapped the next one by a rounding error; drawn as ending where it starts",
+                "slices overlap the next one by a rounding error; they are drawn up to its start",
                 count=lanes.trimmed_count,
+                code="slices.trimmed",
             )
         )
     counters = count_in_flight(spans).with_columns(
@@ -150,7 +153,7 @@ def lay_out(timeline: Timeline) -> Layout:
 def _within_clocks(
     messages: pl.DataFrame, groups: tuple[ClockGroup, ...]
 ) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the messages between ranks on one clock, and a count of the others."""
+    """Return the messages between ranks on one clock, and the number of others as a diagnostic."""
     if len(groups) <= 1:
         return messages, []
     number = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
@@ -159,16 +162,20 @@ def _within_clocks(
     )
     is_within = messages.select(source == target).to_series()
     across = int((~is_within).sum())
-    text = "messages between machines that are not on one clock are drawn without a flow"
-    return messages.filter(is_within), [Diagnostic("warning", text, count=across)] if across else []
+    text = "messages between machines with unaligned clocks are drawn without arrows"
+    return messages.filter(is_within), [
+        Diagnostic("warning", text, count=across, code="messages.unaligned")
+    ] if across else []
 
 
 def _repair_ends(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return spans without negative durations, and what was found."""
+    """Return spans without negative durations, and diagnostics for the repaired ones."""
     backwards = pl.col("end_ns") < pl.col("start_ns")
     waits_backwards = (pl.col("wait_end_ns") < pl.col("wait_start_ns")).fill_null(value=False)
     found = _count_by_rank(
-        spans.filter(backwards | waits_backwards), "spans end before they start; drawn with no length"
+        spans.filter(backwards | waits_backwards),
+        "spans that end before they start are drawn with zero length",
+        "spans.reversed_drawn",
     )
     repaired = spans.with_columns(
         end_ns=pl.max_horizontal("start_ns", "end_ns"),
@@ -177,13 +184,13 @@ def _repair_ends(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
     return repaired, found
 
 
-def _count_by_rank(rows: pl.DataFrame, message: str) -> list[Diagnostic]:
+def _count_by_rank(rows: pl.DataFrame, message: str, code: str) -> list[Diagnostic]:
     counts = rows.group_by("rank").len().sort("rank").iter_rows()
-    return [Diagnostic("warning", message, rank=rank, count=count) for rank, count in counts]
+    return [Diagnostic("warning", message, rank=rank, count=count, code=code) for rank, count in counts]
 
 
 def _action_slices(spans: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
-    """Return one slice per span, receives from when their data were sent."""
+    """Return one slice per span; receives start when their data were sent."""
     start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     sent_ns = start_ns.copy()
     sent_ns[messages["recv_row"].to_numpy()] = messages["send_start_ns"].to_numpy()
@@ -214,7 +221,7 @@ def _family() -> pl.Expr:
 
 
 def _wait_slices(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one slice per moment at which the host was blocked on a transfer."""
+    """Return one slice per time that the host was blocked on a transfer."""
     waited = spans.filter(pl.col("wait_start_ns").is_not_null() & pl.col("wait_end_ns").is_not_null())
     is_send = pl.col("kind").is_in(SENDS)
     return waited.with_columns(
@@ -229,7 +236,7 @@ def _wait_slices(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _step_slices(steps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one slice per step, from the first rank's start to the last rank's end, of the ranks on one clock."""
+    """Return one slice per step, from the first start to the last end of the ranks on one clock."""
     source = steps if steps.height else spans.filter(pl.col("step").is_not_null())
     steps = source.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     return steps.with_columns(
@@ -247,7 +254,7 @@ def _track_group() -> pl.Expr:
 
 
 def _places(rows: pl.DataFrame, tracks: pl.DataFrame) -> pl.Series:
-    """Return for every row the place of its rank, family and lane in the sorted table `tracks`."""
+    """Return for every row the index of its rank, family and lane in the sorted table `tracks`."""
     lane_limit = 1 + max(tracks["lane"].to_list(), default=0)
     code = _track_group() * lane_limit + pl.col("lane")
     known, wanted = (frame.select(code).to_series().to_numpy() for frame in (tracks, rows))
@@ -263,14 +270,14 @@ def _named_tracks(tracks: pl.DataFrame) -> tuple[Track, ...]:
 
 
 def _track_name(family: str, lane: int, lane_count: int) -> str:
-    """Return ``compute``, or ``compute 1`` where there are several; "Step 2" alone would read like step 2."""
+    """Return ``compute``, or ``compute 1`` if there are several; "Step 2" would be mistaken for step 2."""
     if family == "Step":
         return family if lane == 0 else f"{family} (lane {lane + 1})"
     return family if lane_count == 1 else f"{family} {lane + 1}"
 
 
 def _on_tracks(slices: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
-    """Return the slices in the order of their tracks; on each they stay in order of start."""
+    """Return the slices in the order of their tracks, and by start within each."""
     placed = slices.with_columns(_places(slices, tracks)).sort("track", maintain_order=True)
     is_receive = pl.col("family") == FAMILIES.index("receive")
     return placed.select(
@@ -280,7 +287,7 @@ def _on_tracks(slices: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _flows(slices: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
-    """Return the slices that each message joins, in order of sending."""
+    """Return the slices that each message connects, in order of sending."""
     actions = slices.select("row", slice=pl.int_range(pl.len())).filter(pl.col("row").is_not_null())
     slice_of_row = np.empty(len(actions), np.int64)
     slice_of_row[actions["row"].to_numpy()] = actions["slice"].to_numpy()
@@ -288,7 +295,7 @@ def _flows(slices: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _groups(timeline: Timeline, spans: pl.DataFrame) -> tuple[Group, ...]:
-    """Return every rank, those without a single span too: a rank that is missing should be seen to be."""
+    """Return every rank, including ranks without spans, so that a missing rank is visible."""
     stages = spans.group_by("rank").agg(stages=pl.col("stage").drop_nulls().unique().sort())
     machines = timeline.ranks.select("rank", "machine").unique("rank", keep="first")
     table = machines.join(stages, on="rank", how="full", coalesce=True).sort("rank")

@@ -1,4 +1,4 @@
-"""What a writer is and what it reports: the shape that every export format has."""
+"""The interface of writers, and what they report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Written:
-    """What stands in a finished file, as a consumer of the file would count it."""
+    """The contents of a finished file, as a reader of the file would count them."""
 
     path: Path
     size_bytes: int
@@ -29,12 +29,11 @@ class Written:
 
 @dataclass(frozen=True)
 class Writer:
-    """One export format: its name, its file suffix, what reads it, and the function that writes it.
+    """One export format: its name, its file suffix, a description, and the function that writes it.
 
-    `write` gets a path that does not exist yet and writes it whole; export.write has chosen the path so
-    that a failure leaves nothing behind, and renames the file when `write` has returned. A format that also shows what
-    analysis found has `with_extras`, which returns the writer that does; a picture has `with_figure`, which returns the
-    writer of that figure.
+    `write` gets a path that does not exist yet; exporters/save.py renames the file when it returns, so that a failure
+    leaves nothing behind. A format that also shows analysis results has `with_extras`, which returns a writer with
+    them; a picture has `with_figure`, which returns a writer of that figure.
     """
 
     name: str

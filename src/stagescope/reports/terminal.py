@@ -14,7 +14,7 @@ from rich.text import Text
 
 from stagescope.exporters.pictures.step_chart import (
     StepChart,
-    block_rows,
+    span_rows,
     chart_axis,
     chart_step,
     chart_title,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stagescope.exporters.pictures.step_chart import Block
+    from stagescope.exporters.pictures.step_chart import ChartSpan
     from stagescope.model import Timeline
 
 MOST_RANKS = 40
@@ -149,7 +149,7 @@ def _title(screen: Screen) -> Text:
 
 def _rank_lines(screen: Screen, rows: list[int]) -> Iterator[Text]:
     """Yield the lines of every shown rank, under the heading of its section if ranks do not share a clock."""
-    blocks = screen.chart.blocks.partition_by("row", as_dict=True)
+    blocks = screen.chart.spans.partition_by("row", as_dict=True)
     waits = screen.chart.waits.partition_by("row", as_dict=True)
     sections = list(screen.chart.sections)
     for row in rows:
@@ -157,7 +157,7 @@ def _rank_lines(screen: Screen, rows: list[int]) -> Iterator[Text]:
         if begun:
             yield _section_line(screen, begun[-1].title)
             del sections[: len(begun)]
-        lines = _lines_of_row(blocks.get((row,), screen.chart.blocks.clear()))
+        lines = _lines_of_row(blocks.get((row,), screen.chart.spans.clear()))
         for number, line in enumerate(lines):
             name = str(screen.chart.ranks[row]) if number == 0 else ""
             own_waits = waits.get((row,), screen.chart.waits.clear())
@@ -208,7 +208,7 @@ def _is_wait(screen: Screen, waits: pl.DataFrame) -> NDArray[np.bool_]:
     return covered(screen.cells(waits["start_ns"]), screen.cells(waits["end_ns"]), edges) >= 0.5  # noqa: PLR2004
 
 
-def _line(screen: Screen, blocks: list[Block], frame: pl.DataFrame) -> tuple[Line, list[Look]]:
+def _line(screen: Screen, blocks: list[ChartSpan], frame: pl.DataFrame) -> tuple[Line, list[Look]]:
     """Return the spans of a line in cells, and their looks."""
     looks: dict[Look, int] = {}
     look_of_span = []
@@ -224,7 +224,7 @@ def _line(screen: Screen, blocks: list[Block], frame: pl.DataFrame) -> tuple[Lin
 
 def _draw_blocks(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]) -> Text:
     """Return a line of colored spans, with micro-batch numbers where they fit."""
-    blocks = block_rows(frame)
+    blocks = span_rows(frame)
     line, looks = _line(screen, blocks, frame)
     cells = split_cells(line, screen.cell_count)
     characters, styles = [], []
@@ -262,7 +262,7 @@ def _block_character(screen: Screen, looks: list[Look], cell: tuple[int, int, in
 
 def _draw_letters(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]) -> Text:
     """Return a line in which every span begins with the letter of its kind."""
-    blocks = block_rows(frame)
+    blocks = span_rows(frame)
     line, looks = _line(screen, blocks, frame)
     owner = owners(line, screen.cell_count)
     characters = [screen.glyphs.wait if wait else " " for wait in is_wait]
@@ -311,7 +311,7 @@ def _axis_lines(screen: Screen) -> Iterator[Text]:
 
 def _legend_lines(screen: Screen) -> Iterator[Text]:
     """Yield the legend of colors, letters and dots, with as many entries per line as fit."""
-    present = set(screen.chart.blocks["kind"].unique())
+    present = set(screen.chart.spans["kind"].unique())
     entries = [_legend_entry(screen, kind.name) for kind in KINDS if kind.name in present]
     if screen.chart.waits.height:
         entries.append(Text(f"{screen.glyphs.wait} waiting for a transfer"))
@@ -337,7 +337,7 @@ def _legend_entry(screen: Screen, kind: str) -> Text:
 def _notes(screen: Screen, rows: list[int]) -> Iterator[str]:
     """Yield what the chart does not show."""
     chart = screen.chart
-    if chart.blocks.is_empty():
+    if chart.spans.is_empty():
         yield "no actions recorded"
     if chart.sections:
         yield "0 is the start of the step on each clock; compare only times of ranks in one section"
@@ -345,11 +345,11 @@ def _notes(screen: Screen, rows: list[int]) -> Iterator[str]:
     if hidden:
         yield f"{counted(hidden, 'rank')} not shown"
     length_ns = pl.col("end_ns") - pl.col("start_ns")
-    narrow = chart.blocks.filter(
+    narrow = chart.spans.filter(
         (length_ns * screen.cell_count < chart.length_ns) & pl.col("row").is_in(rows)
     ).height
     if narrow:
         yield f"{counted(narrow, 'span')} narrower than a character"
-    crowded = chart.blocks.filter(pl.col("lane") >= MOST_LINES_PER_RANK).height
+    crowded = chart.spans.filter(pl.col("lane") >= MOST_LINES_PER_RANK).height
     if crowded:
         yield f"{counted(crowded, 'overlapping span')} not shown"

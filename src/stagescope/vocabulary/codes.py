@@ -147,6 +147,8 @@ CODES: tuple[Code, ...] = (
     Code("memory.reserved", "The most memory that the framework reserved, per rank."),
     Code("messages.missing_receive", "Messages between actions without a certain receive."),
     Code("messages.missing_send", "Messages between actions without a certain send."),
+    Code("messages.reversed", "Messages that arrive before they were sent are drawn without arrows."),
+    Code("messages.unaligned", "Messages between machines with unaligned clocks are drawn without arrows."),
     Code("metadata.contradictory", "Ranks declare different values; that of most ranks is used."),
     Code("microbatches.assumed", "Micro-batches were numbered in the order in which the actions ran."),
     Code(
@@ -157,6 +159,10 @@ CODES: tuple[Code, ...] = (
         "microbatches.counted", "The number of micro-batches per step was counted, because none is declared."
     ),
     Code("pairs.not_split", "Overlapped pairs are shown as two actions at the same time."),
+    Code("picture.no_font", "A picture has no text, because no suitable font is installed."),
+    Code("picture.not_drawn", "A picture omits spans of some kinds."),
+    Code("picture.one_step", "A picture shows one of several steps."),
+    Code("picture.some_ranks", "A picture shows only the selected ranks."),
     Code("ranges.open", "Ranges that were still open at the end of the report were dropped."),
     Code("ranges.unpaired", "NVTX ranges have only one of their two ends."),
     Code("rank.assumed", "The rank is not recorded; the only file is assumed to be rank 0."),
@@ -178,10 +184,12 @@ CODES: tuple[Code, ...] = (
     Code("samples.too_few", "There are too few steps and micro-batches for statistics."),
     Code("schedule.mismatch", "Steps differ too much from the schedule to number their actions."),
     Code("schedule.unknown", "The caller named a schedule that stagescope does not know."),
+    Code("slices.trimmed", "Slices that overlap the next one within rounding are drawn up to its start."),
     Code("spans.discarded", "The oldest spans were discarded to keep a recording within its size."),
     Code("spans.dropped", "The recorder dropped spans."),
     Code("spans.missing", "Spans that a process had stored are missing."),
     Code("spans.reversed", "Spans that end before they start were dropped."),
+    Code("spans.reversed_drawn", "Spans that end before they start are drawn with zero length."),
     Code("spans.unknown_kind", "Spans of an unknown kind are shown as other."),
     Code("stages.contradicted", "The caller's layout contradicts the coordinates that the files state."),
     Code("stages.inferred", "The stages were inferred from the path of micro-batch 0."),
@@ -195,6 +203,10 @@ CODES: tuple[Code, ...] = (
     Code("steps.slow_first", "The first step took much longer than the others and is not in the totals."),
     Code("steps.uneven_passes", "Without recorded step numbers, ranks ran different numbers of passes."),
     Code("steps.unknown", "Nothing marks where steps begin, so every micro-batch is shown as a step."),
+    Code(
+        "trace.shifted",
+        "A trace was shifted, because its format cannot represent times before the Unix epoch.",
+    ),
     Code("transfers.contradictory", "Receives end before the matching sends start."),
     Code(
         "transfers.no_direction",
@@ -215,6 +227,7 @@ CODES: tuple[Code, ...] = (
     Code("viewer.slack_omitted", "The page has no slack, because the run has too many actions."),
     Code("viewer.spans_reversed", "Spans that end before they start are drawn without length."),
     Code("viewer.times_rounded", "Times far from the start of the run are shown rounded."),
+    Code("waits.incomplete", "Waits without a start or an end are not drawn."),
     Code("waits.reversed", "Waits that end before they start were dropped."),
 )
 """Every code that stagescope itself uses, sorted by name."""

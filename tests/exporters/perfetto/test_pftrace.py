@@ -36,10 +36,10 @@ def decoded_events(packets):
     for packet in packets:
         sequence = packet.trusted_packet_sequence_id
         if packet.HasField("clock_snapshot"):
-            stamps = {clock.clock_id: clock for clock in packet.clock_snapshot.clocks}
-            assert stamps[64].is_incremental
+            timestamps = {clock.clock_id: clock for clock in packet.clock_snapshot.clocks}
+            assert timestamps[64].is_incremental
             assert packet.trace_packet_defaults.timestamp_clock_id == 64
-            clocks[sequence] = stamps[6].timestamp
+            clocks[sequence] = timestamps[6].timestamp
             tracks[sequence] = packet.trace_packet_defaults.track_event_defaults.track_uuid
         if packet.HasField("track_event"):
             clocks[sequence] += packet.timestamp
@@ -109,7 +109,7 @@ def test_tracks_form_a_tree_with_an_explicit_order(path):
     assert len({track.uuid for track in (run, *others)}) == len(others) + 1
 
 
-def test_every_flow_has_one_start_that_stands_before_its_one_end(path):
+def test_every_flow_has_one_start_before_its_one_end(path):
     shape = Shape()
     started, ended = [], []
     for _, _, event in decoded_events(packets_of(pipeline_timeline(shape), path)):
@@ -132,12 +132,12 @@ def arguments(packets):
     }
 
 
-def test_a_action_tells_its_step_stage_and_microbatch(path):
+def test_an_action_has_its_step_stage_and_microbatch(path):
     found = arguments(packets_of(timeline_from_text("F3"), path))
     assert found["forward 3"] == {"step": 0, "stage": 0, "microbatch": 3}
 
 
-def test_a_send_tells_its_peer_and_size_and_a_receive_and_a_wait_lead_to_it_by_an_arrow(path):
+def test_a_send_has_peer_and_size_and_arrows_from_its_receive_and_wait(path):
     found = arguments(packets_of(pipeline_timeline(Shape(ranks=2, microbatches=1, steps=1)), path))
     assert set(found["send forward 0"]) == {"stage", "microbatch", "peer", "bytes"}
     assert set(found["recv forward 0"]) == set(found["wait for data 0"]) == {"stage", "microbatch"}
@@ -150,14 +150,14 @@ def test_counter_is_set_at_every_change(path):
     ]  # fmt: skip
 
 
-def test_time_before_the_epoch_is_moved_and_said_to_be(path):
+def test_times_before_the_epoch_are_shifted_with_a_diagnostic(path):
     timeline = timeline_from_text("F0 B0", origin_ns=-500)
     written = pftrace.write(timeline, path)
-    assert "moved by 500 ns" in written.diagnostics[-1].message
+    assert "shifted by 500 ns" in written.diagnostics[-1].message
     assert decoded_events(packets_of(timeline, path))[0][1] == 0
 
 
-def test_partial_run_says_so(path):
+def test_a_partial_run_is_marked(path):
     lost = timeline_from_text("F0").with_diagnostics([Diagnostic("error", "gone")])
     assert descriptors(packets_of(lost, path))[0].name == "run (partial: data are missing)"
 

@@ -23,7 +23,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
     ("value", "expected"),
     [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (300, "ac02"), (-1, "ff" * 9 + "01")],
 )
-def test_varint_is_spelled_as_the_specification_says(value, expected):
+def test_varints_match_the_specification(value, expected):
     assert varint(value).hex() == expected
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from drawing import timeline_from_text
 from stagescope.exporters.pictures.canvas import Box, Canvas, number, path_data
-from stagescope.exporters.pictures.step_chart import block_rows, chart_step
+from stagescope.exporters.pictures.step_chart import chart_step, span_rows
 from stagescope.model import empty_timeline
 
 
@@ -13,9 +13,9 @@ def canvas(text: str) -> Canvas:
     return Canvas(chart_step(timeline_from_text(text)), left=70, top=76)
 
 
-def test_neighbors_touch_and_the_last_block_ends_at_the_right_edge() -> None:
+def test_neighbors_touch_and_the_last_span_ends_at_the_right_edge() -> None:
     plot = canvas("F0 F1 F2 B0 - - B1")
-    boxes = [plot.box(block) for block in block_rows(plot.chart.blocks)]
+    boxes = [plot.box(span) for span in span_rows(plot.chart.spans)]
     for before, after in pairwise(boxes):
         assert before.x + before.width == pytest.approx(after.x)
     assert boxes[-1].x + boxes[-1].width == pytest.approx(plot.plot_width)
@@ -27,7 +27,7 @@ def test_a_action_of_no_length_is_still_seen() -> None:
         timeline.spans.with_columns(end_ns=pl.max_horizontal("start_ns", pl.col("end_ns") - 1_000))
     )
     plot = Canvas(chart_step(timeline), left=0, top=0)
-    assert all(plot.box(block).width > 0 for block in block_rows(plot.chart.blocks))
+    assert all(plot.box(span).width > 0 for span in span_rows(plot.chart.spans))
 
 
 def test_rows_get_lower_the_more_there_are() -> None:

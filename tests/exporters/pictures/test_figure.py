@@ -1,4 +1,4 @@
-"""What a figure shows, and that it has the size that was asked for."""
+"""The contents of a figure, and its size."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -21,30 +21,30 @@ TIMELINE = pipeline_timeline(Shape(ranks=6, microbatches=4, steps=3))
 
 def test_without_choices_a_figure_is_the_chart_of_the_typical_step():
     chart, plain = chart_figure(TIMELINE, Figure()), chart_step(TIMELINE)
-    assert chart.blocks.equals(plain.blocks)
+    assert chart.spans.equals(plain.spans)
     assert chart_title(chart) == chart_title(plain)
 
 
-def test_only_the_ranks_that_were_asked_for_are_drawn_at_the_times_of_the_whole_step():
+def test_selected_ranks_are_drawn_at_the_times_of_the_whole_step():
     whole, chart = chart_step(TIMELINE, 1), chart_figure(TIMELINE, Figure(1, (4, 1)))
     assert (chart.ranks, chart.other_rank_count) == ((1, 4), 4)
     assert (chart.start_ns, chart.end_ns) == (whole.start_ns, whole.end_ns)
     for row, old in ((0, 1), (1, 4)):
-        for name in ("blocks", "waits"):
+        for name in ("spans", "waits"):
             mine, all_of_it = (getattr(each, name) for each in (chart, whole))
             assert mine.filter(row=row).drop("row").equals(all_of_it.filter(row=old).drop("row"))
 
 
-def test_the_bubble_stays_that_of_all_ranks_and_the_title_says_how_many_are_drawn():
+def test_the_bubble_covers_all_ranks_and_the_title_states_how_many_are_drawn():
     whole, chart = chart_step(TIMELINE), chart_figure(TIMELINE, Figure(ranks=(0,)))
     assert chart.bubble_fraction == whole.bubble_fraction
     assert chart_title(chart) == chart_title(whole).replace("6 ranks", "1 of 6 ranks")
 
 
-def test_ranks_that_are_left_out_are_reported():
+def test_omitted_ranks_are_counted():
     picture = draw_picture(TIMELINE, Figure(ranks=(0, 5)))
     assert picture.track_names == ("rank 0", "rank 5")
-    assert [row.count for row in picture.diagnostics if "not asked for" in row.message] == [4]
+    assert [row.count for row in picture.diagnostics if row.code == "picture.some_ranks"] == [4]
 
 
 def test_a_rank_that_was_not_recorded_is_an_error():
@@ -52,17 +52,17 @@ def test_a_rank_that_was_not_recorded_is_an_error():
         chart_figure(TIMELINE, Figure(ranks=(0, 6)))
 
 
-def test_a_machine_that_is_on_a_clock_of_its_own_keeps_its_title_if_one_of_its_ranks_is_drawn():
+def test_an_unaligned_machine_keeps_its_title_if_any_of_its_ranks_is_drawn():
     timeline = timeline_from_text("F0 B0\nF0 B0\nF0 B0\nF0 B0")
-    apart = on_machines(timeline, {0: "a", 1: "a", 2: "b", 3: "b"}, {"a": (0, 0), "b": None})
-    both = chart_figure(apart, Figure(ranks=(1, 3)))
+    unaligned = on_machines(timeline, {0: "a", 1: "a", 2: "b", 3: "b"}, {"a": (0, 0), "b": None})
+    both = chart_figure(unaligned, Figure(ranks=(1, 3)))
     assert [(section.row, section.title[0]) for section in both.sections] == [(0, "a"), (1, "b")]
-    assert [section.title[0] for section in chart_figure(apart, Figure(ranks=(3,))).sections] == ["b"]
+    assert [section.title[0] for section in chart_figure(unaligned, Figure(ranks=(3,))).sections] == ["b"]
 
 
 @given(st.integers(320, 3000), st.none() | st.integers(240, 2000), st.sets(st.integers(0, 5)))
 @settings(max_examples=25, deadline=None)
-def test_a_picture_is_exactly_as_large_as_asked_and_everything_lies_inside(width, height, ranks):
+def test_a_picture_has_the_requested_size_with_everything_inside(width, height, ranks):
     svg = ET.fromstring(draw_picture(TIMELINE, Figure(0, tuple(ranks), Size(width, height))).svg)
     assert float(svg.get("width")) == width
     assert height is None or float(svg.get("height")) == height
@@ -78,13 +78,13 @@ def test_a_picture_is_exactly_as_large_as_asked_and_everything_lies_inside(width
 
 
 @pytest.mark.parametrize(("size", "pixels"), [(Size(100), 1), (Size(2000, 50), 1), (Size(300, 300), 2)])
-def test_a_size_without_room_is_an_error_that_says_what_would_do(size, pixels):
+def test_a_size_that_is_too_small_is_an_error_with_the_least_size(size, pixels):
     with pytest.raises(UsageError) as raised:
         draw_picture(TIMELINE, Figure(size=size, pixels_per_unit=pixels))
-    said = re.fullmatch(
+    message = re.fullmatch(
         rf"a picture of {size} is too small for 6 ranks, which need (\d+)x(\d+)", str(raised.value)
     )
-    needed = Size(int(said[1]), int(said[2]))
+    needed = Size(int(message[1]), int(message[2]))
     draw_picture(TIMELINE, Figure(size=needed, pixels_per_unit=pixels))
 
 

@@ -1,4 +1,4 @@
-"""What lies around the blocks of a picture: idle time by cause, the critical path, waits."""
+"""Layers around the spans of a picture: idle time by cause, the critical path, waits."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -57,9 +57,9 @@ def test_the_hatched_time_of_every_row_is_its_idle_time():
         )
 
 
-def test_every_frame_of_the_critical_path_lies_around_a_block_and_each_is_joined_to_the_next():
+def test_the_critical_path_frames_spans_and_connects_them():
     svg = drawn()
-    blocks = {
+    outlines = {
         (round(left + float(rect.get("x", 0)), 1), round(top, 1), float(rect.get("width")))
         for left, top, group in rows_of(svg)
         for rect in group.iter(f"{SVG}rect")
@@ -70,7 +70,7 @@ def test_every_frame_of_the_critical_path_lies_around_a_block_and_each_is_joined
     in_step = TIMELINE.spans[EXTRAS.critical_path["row"]].filter(pl.col("step") == step)
     assert len(boxes) == in_step.height > 10
     assert joints == len(boxes) - 1
-    assert {(x, y, width) for x, y, width, _ in boxes} <= blocks
+    assert {(x, y, width) for x, y, width, _ in boxes} <= outlines
 
 
 def test_a_path_is_not_joined_across_ranks_that_are_not_drawn():
@@ -102,7 +102,7 @@ def test_without_what_analysis_found_there_is_neither():
     assert "critical" not in svg
 
 
-def test_a_wait_lies_below_its_row_and_hides_nothing():
+def test_a_wait_is_drawn_below_its_row():
     for _, _, group in rows_of(drawn()):
         height = float(group.find(f"{SVG}rect").get("height"))
         waits = [path for path in group.iter(f"{SVG}path") if path.get("class") == "wait"]

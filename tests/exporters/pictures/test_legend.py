@@ -44,5 +44,5 @@ def test_every_class_has_a_fill_and_every_texture_is_defined() -> None:
         assert f'id="stagescope-{name}"' in drawn
 
 
-def test_a_legend_of_nothing_is_empty() -> None:
+def test_a_legend_without_entries_is_empty() -> None:
     assert list(draw_legend(legend_lines([], 300), 0)) == []

@@ -5,6 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
+import resvg_py
 
 from drawing import timeline_from_text
 from stagescope.exporters.pictures import png, svg
@@ -63,7 +64,7 @@ def written(timeline, tmp_path, figure=None):
     return result, pixels_of(data)
 
 
-def test_the_blocks_are_where_the_svg_has_them(tmp_path):
+def test_the_spans_are_where_the_svg_has_them(tmp_path):
     _, pixels = written(TIMELINE, tmp_path, Figure(size=Size(720, 320)))
     assert pixels.shape[:2] == (320, 720)
     is_forward = (pixels[:, :, :3] == FORWARD).all(axis=2)
@@ -75,7 +76,7 @@ def test_the_blocks_are_where_the_svg_has_them(tmp_path):
     assert abs(right.max() - left.max() - slot) <= 2
 
 
-def test_there_are_two_pixels_for_each_unit_and_a_size_is_that_of_the_image(tmp_path):
+def test_an_image_has_two_pixels_per_unit_and_the_requested_size(tmp_path):
     write_png(TIMELINE, tmp_path / "run.png")
     width, height = struct.unpack(">II", (tmp_path / "run.png").read_bytes()[16:24])
     assert f'width="{width // 2}" height="{height // 2}"' in draw_picture(TIMELINE).svg
@@ -92,13 +93,18 @@ def test_text_is_drawn(tmp_path):
     assert NO_FONT not in [row.message for row in result.diagnostics]
 
 
-def test_a_machine_without_a_font_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(png, "PNG_FONTS", "'No Such Font'")
+def test_a_picture_without_a_suitable_font_has_a_warning(tmp_path, monkeypatch):
+
+    def render_without_fonts(svg: str) -> bytes:
+        return bytes(resvg_py.svg_to_bytes(svg_string=svg, skip_system_fonts=True))
+
+    # Naming a font that does not exist is not enough: resvg may fall back to an installed one.
+    monkeypatch.setattr(png, "_render", render_without_fonts)
     result = write_png(TIMELINE, tmp_path / "run.png")
-    assert [(row.severity, row.message) for row in result.diagnostics] == [("warning", NO_FONT)]
+    assert [(row.severity, row.code) for row in result.diagnostics] == [("warning", "picture.no_font")]
 
 
-def test_the_file_is_counted_as_the_svg_is(tmp_path):
+def test_the_contents_are_counted_as_for_the_svg(tmp_path):
     timeline = pipeline_timeline(Shape(ranks=3, microbatches=2, steps=2))
     mine = WRITER.with_figure(Figure(1, (0, 2))).write(timeline, tmp_path / "run.png")
     as_svg = svg.WRITER.with_figure(Figure(1, (0, 2))).write(timeline, tmp_path / "run.svg")
@@ -110,6 +116,6 @@ def test_the_file_is_counted_as_the_svg_is(tmp_path):
     assert mine.diagnostics == as_svg.diagnostics
 
 
-def test_a_size_without_room_is_an_error(tmp_path):
+def test_a_size_that_is_too_small_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="a picture of 200x200 is too small for 2 ranks"):
         write_png(TIMELINE, tmp_path / "run.png", Figure(size=Size(200, 200)))

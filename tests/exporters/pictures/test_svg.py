@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from drawing import timeline_from_text
 from machines import on_machines
 from stagescope.exporters.pictures.canvas import SECTION_HEIGHT
-from stagescope.exporters.pictures.drawing import MOST_TITLED_BLOCKS, _xml, draw_picture
+from stagescope.exporters.pictures.drawing import MOST_TITLED_SPANS, _xml, draw_picture
 from stagescope.exporters.pictures.figure import Figure
-from stagescope.exporters.pictures.step_chart import APART
+from stagescope.exporters.pictures.step_chart import UNALIGNED
 from stagescope.exporters.pictures.svg import WRITER, write_svg
 from stagescope.model import Timeline, empty_timeline
 from stagescope.vocabulary.errors import InputError
@@ -51,24 +51,24 @@ def named(timeline: Timeline, name: str) -> Timeline:
     return Timeline(spans, ranks, timeline.steps, timeline.clocks, timeline.diagnostics)
 
 
-def test_every_action_is_a_block_that_says_what_it_is() -> None:
+def test_every_action_is_a_span_with_a_tooltip() -> None:
     timeline = timeline_from_text(DRAWN, step=5)
     tips = block_tips(draw_picture(timeline).svg)
     assert len(tips) == timeline.spans.height
     assert "B1.2 backward\nrank 1, stage 1, micro-batch 2, step 5\nstarts at 8.000 µs, lasts 2.000 µs" in tips
 
 
-def test_blocks_carry_their_micro_batch() -> None:
+def test_spans_carry_their_micro_batch() -> None:
     found = numbers(draw_picture(timeline_from_text("F0 F1 . B0 - B1 -\n. F0 F1 B0 - B1 -")).svg)
     assert sorted(found) == sorted("0101" * 2)
 
 
-def test_numbers_are_left_out_where_most_do_not_fit() -> None:
+def test_numbers_are_omitted_where_most_do_not_fit() -> None:
     many = " ".join(f"F{m}" for m in range(400))
     assert numbers(draw_picture(timeline_from_text(many)).svg) == []
 
 
-def test_title_and_description_say_what_is_seen() -> None:
+def test_title_and_description_describe_the_picture() -> None:
     root = parsed(draw_picture(timeline_from_text(DRAWN)).svg)
     assert root.findtext(f"{SVG}title") == "Pipeline · 2 ranks · 3 micro-batches · step 0 · bubble 10.0 %"
     assert "one row per rank" in root.findtext(f"{SVG}desc")
@@ -87,13 +87,13 @@ def test_a_step_that_was_not_recorded_is_an_error() -> None:
         draw_picture(timeline_from_text(DRAWN), Figure(9))
 
 
-def test_waits_lie_behind_the_blocks() -> None:
+def test_waits_lie_behind_the_spans() -> None:
     svg = draw_picture(pipeline_timeline(Shape(ranks=2, microbatches=2, steps=1))).svg
     row = next(
         group for group in parsed(svg).iter(f"{SVG}g") if group.find(f"{SVG}path[@class='wait']") is not None
     )
     classes = [element.get("class") for element in row]
-    assert classes.index("wait") < classes.index("blocks")
+    assert classes.index("wait") < classes.index("spans")
 
 
 def test_overlapped_actions_share_the_height_of_their_row() -> None:
@@ -119,7 +119,7 @@ def paired(forward: int, backward: int, *, length_ns: int = 40_000) -> Timeline:
     )
 
 
-def test_an_overlapped_pair_is_one_framed_block_with_one_label() -> None:
+def test_an_overlapped_pair_is_one_framed_span_with_one_label() -> None:
     root = parsed(draw_picture(paired(7, 13)).svg)
     labels = [
         "".join(text.itertext()) for text in root.iter(f"{SVG}text") if text.find(f"{SVG}tspan") is not None
@@ -156,8 +156,8 @@ def test_a_picture_of_a_recorded_pair_that_ran_in_turn_has_no_frame() -> None:
     ]
 
 
-def test_above_the_limit_there_is_one_path_per_kind_and_rank_and_the_description_says_so() -> None:
-    shape = Shape(ranks=2, microbatches=MOST_TITLED_BLOCKS // 4 + 1, steps=1)
+def test_above_the_limit_there_is_one_path_per_kind_and_rank() -> None:
+    shape = Shape(ranks=2, microbatches=MOST_TITLED_SPANS // 4 + 1, steps=1)
     root = parsed(draw_picture(pipeline_timeline(shape)).svg)
     paths = [path for path in root.iter(f"{SVG}path") if path.get("class") in ("F0", "B0")]
     assert len(paths) == 4
@@ -166,7 +166,7 @@ def test_above_the_limit_there_is_one_path_per_kind_and_rank_and_the_description
     assert not block_tips(ET.tostring(root, encoding="unicode"))
 
 
-def test_a_timeline_without_actions_is_a_picture_that_says_so() -> None:
+def test_a_timeline_without_actions_has_a_picture_with_a_note() -> None:
     root = parsed(draw_picture(empty_timeline()).svg)
     assert "no actions recorded" in [text.text for text in root.iter(f"{SVG}text")]
 
@@ -214,7 +214,7 @@ def test_the_written_file_is_counted_as_its_reader_would(tmp_path: Path) -> None
     assert written.track_names == ("rank 0", "rank 1", "rank 2")
     assert [row.message for row in written.diagnostics] == [
         "the picture shows step 0; other steps are not drawn",
-        "the picture leaves out transfers, host spans and receives without a blocking part",
+        "transfers, host spans and receives that did not block are not drawn",
     ]
 
 
@@ -234,24 +234,24 @@ def test_a_picture_of_a_small_run_is_small() -> None:
     assert len(draw_picture(pipeline_timeline(Shape(ranks=4, microbatches=8, steps=1))).svg) < 25_000
 
 
-def test_machines_that_are_not_on_one_clock_stand_below_titles_that_break_the_grid() -> None:
+def test_unaligned_machines_have_titles_that_interrupt_the_grid() -> None:
     timeline = timeline_from_text("F0 B0\nF0 B0\nF0 B0")
     machines = {0: "a", 1: "a", 2: "<b>"}
     svg = draw_picture(on_machines(timeline, machines, {"a": (0, 0), "<b>": None})).svg
     whole = draw_picture(on_machines(timeline, machines, {"a": (0, 0), "<b>": (-5, 5)})).svg
-    texts = [text.text for text in parsed(svg).iter(f"{SVG}text") if text.text and APART in text.text]
-    assert texts == [f"a: {APART}", f"<b>: {APART}"]
-    assert APART not in whole
+    texts = [text.text for text in parsed(svg).iter(f"{SVG}text") if text.text and UNALIGNED in text.text]
+    assert texts == [f"a: {UNALIGNED}", f"<b>: {UNALIGNED}"]
+    assert UNALIGNED not in whole
     assert "time since the start of the step on that clock (" in svg
     assert "time since the start of the step (" in whole
-    assert "not on one clock" in parsed(svg).find(f"{SVG}desc").text
+    assert "are not aligned" in parsed(svg).find(f"{SVG}desc").text
     tops = [float(y) for y in re.findall(r'<g transform="translate\(\S+ (\S+)\)">', svg)]
     assert tops[2] - tops[1] == tops[1] - tops[0] + SECTION_HEIGHT
     heights = [float(parsed(one).attrib["height"]) for one in (svg, whole)]
     assert heights[0] == heights[1] + 2 * SECTION_HEIGHT
 
 
-def test_the_label_of_a_rank_tells_how_well_its_clock_is_known() -> None:
+def test_the_label_of_a_rank_states_how_well_its_clock_is_aligned() -> None:
     timeline = on_machines(timeline_from_text("F0\nF0"), {0: "a", 1: "b"}, {"a": (0, 0), "b": (-5, 7)})
     assert "clock: aligned, error between -5 ns and +7 ns" in draw_picture(timeline).svg
     assert "clock:" not in draw_picture(timeline_from_text("F0\nF0")).svg

@@ -139,7 +139,9 @@ def _write(profile: Profile, threads: list[tuple[str, str]], path: Path) -> Writ
             file.write(b",\n")
             file.write(_lines(rows, ids, profile.categories).str.join(",\n").item().encode())
         file.write(b"\n]}\n")
-    return Written(path, path.stat().st_size, profile.slices.height, 0, tuple(name for _, name in threads), ())
+    return Written(
+        path, path.stat().st_size, profile.slices.height, 0, tuple(name for _, name in threads), ()
+    )
 
 
 def lay_out(timeline: Timeline) -> Profile:

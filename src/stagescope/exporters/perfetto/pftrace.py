@@ -1,14 +1,14 @@
-"""Perfetto's own protobuf trace: small, fast to load, and exact to the nanosecond at any epoch.
+"""Perfetto's protobuf trace: small, fast to load, and exact to the nanosecond at any epoch.
 
-Source: protos/perfetto/trace in github.com/google/perfetto; the field numbers below are from its files
-trace_packet.proto, track_event/track_event.proto, track_descriptor.proto, debug_annotation.proto,
-interned_data.proto and clock_snapshot.proto. Written without a protobuf library.
+Source: protos/perfetto/trace in github.com/google/perfetto; the field numbers below are from trace_packet.proto,
+track_event/track_event.proto, track_descriptor.proto, debug_annotation.proto, interned_data.proto and
+clock_snapshot.proto. Written without a protobuf library.
 
-Layout of the file: one sequence of packets for the run and one per rank. Every sequence opens with its clock,
-its defaults, its strings and its tracks; then come all events, stamped with the time since the event before
-on the same sequence. Where machines had clocks of their own, the description of a rank's track says how well its
-times are known. Nothing is deflated, so that any protobuf reader can walk the packets; what a slice's name
-or its neighbors tell already is left out of its arguments instead.
+Layout of the file: one sequence of packets for the run and one per rank. Every sequence starts with its clock, its
+defaults, its strings and its tracks. Then come all events, each with the time since the previous event of the same
+sequence. If machines have different clocks, the description of a rank's track states how well its clock is aligned.
+Packets are not compressed, so that any protobuf reader can decode them; arguments that repeat a slice's name or
+neighbors are omitted instead.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ REALTIME, BOOTTIME, DELTA_CLOCK = 1, 6, 64
 RUN_UUID = 1
 RUN_SEQUENCE = 1
 BLOCK_ROWS = 16_384
-"""Events encoded at a time: bounds the memory for their matrices; four times more or fewer are no faster."""
+"""Events encoded at a time, which bounds the memory for their matrices; four times more or fewer are not faster."""
 
 _ANNOTATIONS = ("step", "stage", "microbatch", "pair", "peer", "bytes")
 _ON_ACTIONS_ONLY = ("step", "pair")
 _ON_SENDS_ONLY = ("peer", "bytes")
-"""Where arguments stand: an arrow leads from a receive to the send that tells the rest; the step is above both."""
+"""Arguments of sends only: an arrow connects a receive with its send, which has them; the step is on a track above."""
 
 
 def _interned(field: int, texts: list[str]) -> list[bytes]:
-    """Return the InternedData field of every text: a message of its id (1), counted from 1, and itself (2)."""
+    """Return the InternedData field of every text: a message of its id (1), counted from 1, and the text (2)."""
     return [
         bytes_field(field, b"\x08" + varint(iid) + bytes_field(2, text))
         for iid, text in enumerate(texts, start=1)
@@ -93,13 +93,13 @@ def _interned(field: int, texts: list[str]) -> list[bytes]:
 
 
 def write(timeline: Timeline, path: Path) -> Written:
-    """Return what was written: the timeline as one Perfetto trace, with absolute nanoseconds."""
+    """Write the timeline as one Perfetto trace with absolute nanoseconds, and return what was written."""
     layout = lay_out(timeline)
     diagnostics = layout.diagnostics
     shift_ns = max(0, -layout.start_ns)
     if shift_ns:
-        message = f"the trace begins before the epoch, which cannot be written; moved by {shift_ns} ns"
-        diagnostics = (*diagnostics, Diagnostic("info", message))
+        message = f"the trace begins before the Unix epoch, which the format cannot represent; shifted by {shift_ns} ns"
+        diagnostics = (*diagnostics, Diagnostic("info", message, code="trace.shifted"))
     slices, titles = _intern(layout.slices)
     events = _events(layout)
     with path.open("wb") as file:
@@ -118,18 +118,18 @@ WRITER = Writer("pftrace", ".pftrace", "Perfetto protobuf for ui.perfetto.dev an
 
 
 def _intern(slices: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Return slices with their titles replaced by ids, and the titles in the order of the ids, which begin at 1."""
+    """Return slices with their titles replaced by ids, and the titles in the order of the ids, which start at 1."""
     titles = slices["title"].unique(maintain_order=True)
     codes = slices["title"].cast(pl.Enum(titles)).to_physical().cast(pl.Int64) + 1
     return slices.with_columns(codes.alias("title")), titles.to_list()
 
 
 class _Events(NamedTuple):
-    """What happens on the tracks in the order of time, and on one track in the order of its slices."""
+    """The events of all tracks in order of time, and of each track in the order of its slices."""
 
     sequence: Ints
     delta_ns: Ints
-    """Time since the event before it on the same sequence; the first of a sequence: since its clock began."""
+    """Time since the previous event of the sequence; for the first one, since the start of its clock."""
     type: Ints
     row: Ints
     """Row of `slices` for a slice event, of `counters` for a counter."""
@@ -149,8 +149,8 @@ def _events(layout: Layout) -> _Events:
     slice_types = np.tile([SLICE_BEGIN, SLICE_END], slices.height)
     types = np.concatenate([slice_types, np.full(counters.height, COUNTER)])
     row = np.concatenate([np.repeat(slice_row, 2), counter_row])
-    # At one moment, receives come last: a flow that ends before it has begun is lost. The sort is stable, so
-    # a slice ends before its successor on the track begins, and one without length begins before it ends.
+    # At equal times, receives come last: a flow that ends before it begins is dropped. The sort is stable, so a
+    # slice ends before the next one on its track begins, and a slice of zero length begins before it ends.
     is_receive = np.zeros(len(row), np.bool_)
     is_receive[: 2 * slices.height] = np.repeat(slices["is_receive"].to_numpy(), 2)
     order = np.lexsort((is_receive, time_ns))
@@ -159,7 +159,7 @@ def _events(layout: Layout) -> _Events:
 
 
 def _deltas(sequence: Ints, time_ns: Ints) -> Ints:
-    """Return the time since the event before on the same sequence, or since 0 for the first of a sequence."""
+    """Return the time since the previous event of the same sequence, or since 0 for the first of a sequence."""
     order = np.argsort(sequence, kind="stable")
     is_first = np.diff(sequence[order], prepend=-1) != 0
     deltas = np.diff(time_ns[order], prepend=0)
@@ -182,7 +182,7 @@ def _sequence(rank: int | None) -> int:
 def _preamble(
     layout: Layout, slices: pl.DataFrame, titles: list[str], clock: bytes, *, is_partial: bool
 ) -> bytes:
-    """Return the packets that every sequence opens with: clock, defaults and strings, then its tracks."""
+    """Return the packets at the start of every sequence: clock, defaults, strings and tracks."""
     interned = _interned_by_sequence(slices, titles)
     default_uuids = _default_uuids(slices)
     packets = []
@@ -197,7 +197,7 @@ def _preamble(
 
 
 def _default_uuids(slices: pl.DataFrame) -> dict[int, int]:
-    """Return for each sequence the track that most of its slices are on: their events need not name it."""
+    """Return for each sequence the track with most of its slices, which events on it need not name."""
     counts = slices.group_by("rank", "track").len().sort("len", "track", descending=[True, False])
     busiest = counts.unique("rank", keep="first", maintain_order=True)
     return dict(zip(_sequences(busiest).tolist(), _uuids(busiest).tolist(), strict=True))
@@ -208,7 +208,7 @@ def _packet(sequence: int, content: bytes) -> bytes:
 
 
 def _clock(start_ns: int) -> bytes:
-    """Return the snapshot that ties a sequence's delta clock to the wall clock."""
+    """Return the snapshot that relates a sequence's delta clock to the wall clock."""
     fixed = [number_field(1, clock) + number_field(2, start_ns) for clock in (BOOTTIME, REALTIME)]
     delta = number_field(1, DELTA_CLOCK) + number_field(2, 0) + number_field(3, 1)
     return bytes_field(CLOCK_SNAPSHOT, b"".join(bytes_field(1, clock) for clock in (*fixed, delta)))
@@ -249,7 +249,7 @@ def _track(uuid: int, name: str, order: int, extra: bytes) -> bytes:
 
 
 class _Columns:
-    """The columns of slices and counters as arrays, ready to be gathered by the events that show them."""
+    """The columns of slices and counters as arrays, to be gathered by event."""
 
     def __init__(self, slices: pl.DataFrame, layout: Layout) -> None:
         self.uuid = _uuids(slices)
@@ -260,7 +260,7 @@ class _Columns:
         self.title = slices["title"].to_numpy()
         names = [name for name in _ANNOTATIONS if slices[name].null_count() < slices.height]
         self.annotations = {
-            name: (slices[name].fill_null(0).cast(pl.Int64).to_numpy(), _stands(slices, name))
+            name: (slices[name].fill_null(0).cast(pl.Int64).to_numpy(), _has_argument(slices, name))
             for name in names
         }
         self.flow_out, self.flow_in = (np.zeros(slices.height, np.int64) for _ in range(2))
@@ -271,8 +271,8 @@ class _Columns:
         self.counter_value = layout.counters["value"].to_numpy()
 
 
-def _stands(slices: pl.DataFrame, name: str) -> Mask:
-    """Return on which slices an argument is written."""
+def _has_argument(slices: pl.DataFrame, name: str) -> Mask:
+    """Return the slices on which an argument is written."""
     wanted = pl.col(name).is_not_null()
     if name in _ON_ACTIONS_ONLY:
         wanted &= ~pl.col("is_wait") & ~pl.col("kind").is_in(TRANSFERS).fill_null(value=False)
@@ -312,7 +312,7 @@ def _encode(events: _Events, columns: _Columns) -> bytes:
 
 
 def _begin_cells(row: Ints, columns: _Columns) -> Cells:
-    """Return what the beginnings of these slices carry: name, arguments and flows."""
+    """Return the content of the begin events of these slices: name, arguments and flows."""
     flow_out, flow_in = columns.flow_out[row], columns.flow_in[row]
     parts = [
         number_cells(NAME_IID, columns.title[row]),

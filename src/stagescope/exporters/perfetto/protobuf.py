@@ -1,9 +1,8 @@
 """The protobuf wire format, written by column: thousands of messages at a time.
 
-A `Cells` holds one byte string per row, as matrices of bytes that stand side by side. Fields are made as
-matrices, gathered into messages, and drop out as one byte string at the end, so that no Python code runs per
-row. Source: protobuf.dev/programming-guides/encoding. Single messages are made with the same
-functions and one row.
+`Cells` holds one byte string per row, as adjacent matrices of bytes. Fields are built as matrices, gathered into
+messages, and joined to one byte string at the end, so that no Python code runs per row. Source:
+protobuf.dev/programming-guides/encoding. Single messages use the same functions with one row.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ if TYPE_CHECKING:
 
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 _LOW_BITS = 0x7F
-"""What one byte of a varint holds; its top bit says that another byte follows."""
+"""The payload of one byte of a varint; its top bit marks that another byte follows."""
 _NO_BYTE = np.int16(-1)
 _ONE_BYTE = tuple(bytes([value]) for value in range(_LOW_BITS + 1))
 
 
 class Cells(NamedTuple):
-    """One byte string per row, as parts that stand side by side, and the length of every row.
+    """One byte string per row, as adjacent parts, and the length of every row.
 
-    A part is a matrix with one row per message and one column per possible byte; a negative cell holds no
-    byte. Parts are put together once, at the end: nesting costs no copy.
+    A part is a matrix with one row per message and one column per possible byte; a negative cell holds no byte. Parts
+    are joined once, at the end, so nesting needs no copies.
     """
 
     parts: tuple[Matrix, ...]
     lengths: npt.NDArray[np.int64]
 
     def tobytes(self) -> bytes:
-        """Return all rows one after the other."""
+        """Return the concatenation of all rows."""
         merged = self.merged()
         return merged[merged >= 0].astype(np.uint8).tobytes()
 
@@ -96,13 +95,13 @@ def message_cells(field: int, content: Cells, present: Mask | None = None) -> Ce
 
 
 def join_cells(cells: Sequence[Cells]) -> Cells:
-    """Return the contents of every row one after the other."""
+    """Return the concatenated contents of every row."""
     parts = tuple(part for cell in cells for part in cell.parts)
     return Cells(parts, np.sum([cell.lengths for cell in cells], axis=0))
 
 
 def spread_cells(cells: Cells, rows: Mask) -> Cells:
-    """Return the given rows at the places where `rows` is true, with empty rows between them."""
+    """Return the given rows at the positions where `rows` is true, with empty rows in between."""
     merged = cells.merged()
     spread = np.full((len(rows), merged.shape[1]), _NO_BYTE, np.int16)
     lengths = np.zeros(len(rows), np.int64)
@@ -119,7 +118,7 @@ def _full_rows(data: npt.NDArray[np.uint8], present: Mask | None) -> Cells:
 
 
 def _varint_cells(tag: bytes, values: Integers, present: Mask | None) -> Cells:
-    """Return a tag and every number as a varint, as wide as the widest of them needs."""
+    """Return a tag and every number as a varint, with as many columns as the widest needs."""
     rest = values.astype(np.int64, copy=False).view(np.uint64)
     mask = np.ones(len(rest), np.bool_) if present is None else present
     highest = int(rest.max(where=mask, initial=0))

@@ -1,4 +1,4 @@
-"""The geometry of a picture: where times and rows are, in pixels, and how numbers are written."""
+"""The geometry of a picture: positions of times and rows in pixels, and the format of coordinates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stagescope.exporters.pictures.figure import Size
-    from stagescope.exporters.pictures.step_chart import Block, StepChart
+    from stagescope.exporters.pictures.step_chart import ChartSpan, StepChart
 
 PLOT_WIDTHS = (820.0, 1640.0)
 BLOCK_WIDTH = 5.0
@@ -23,29 +23,29 @@ DIGIT_WIDTH = 7.2
 
 RIGHT = 24.0
 BELOW = 52.0
-"""Room for the words of the time axis."""
+"""Height of the labels of the time axis."""
 
 LEAST_PLOT_WIDTH = 120.0
 LEAST_PITCH = 3.0
-"""Nothing can be told from a picture with less than this for time and for a rank."""
+"""A picture with fewer pixels than this per rank, or for the time axis, is not readable."""
 
 ROW_HEIGHTS = ((16, 30.0), (40, 22.0), (128, 15.0), (1 << 31, 8.0))
-"""Row height for up to so many ranks."""
+"""Row height by the number of ranks, up to each count."""
 
 GAP_FRACTION = 1 / 7
-"""Of a row and the room below it, the share of that room."""
+"""The fraction of the distance between rows that stays empty."""
 
 SECTION_HEIGHT = 24.0
-"""Room above the first row of a section, for its title."""
+"""Height of the title above the first row of a section."""
 
 SHARED_ROW_FACTOR = 1.4
 STRIP_FRACTION = 0.3
 LEAST_WIDTH = 0.4
-"""A action of no length is still seen."""
+"""Spans of zero length are drawn this wide, so that they are visible."""
 
 
 class Box(NamedTuple):
-    """Where one block stands in its row, in pixels."""
+    """The position of one span in its row, in pixels."""
 
     x: float
     y: float
@@ -55,7 +55,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Canvas:
-    """The geometry of one picture: where times and rows are, in pixels."""
+    """The geometry of one picture: positions of times and rows, in pixels."""
 
     chart: StepChart
     left: float
@@ -64,10 +64,10 @@ class Canvas:
 
     @cached_property
     def plot_width(self) -> float:
-        """Width of the time axis: what a given size leaves, else enough for the number in nine of ten actions."""
+        """Width of the time axis: given by the size, or wide enough for the number in nine of ten actions."""
         if self.size is not None:
             return self.size.width - self.left - RIGHT
-        actions = self.chart.blocks.filter(pl.col("kind").is_in(ACTION_KINDS))
+        actions = self.chart.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
         short_ns = actions.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0
         digits = len(str(actions.select(pl.col("microbatch").max()).item() or 0))
         block_width = BLOCK_WIDTH + digits * DIGIT_WIDTH
@@ -76,14 +76,14 @@ class Canvas:
 
     @cached_property
     def row_height(self) -> float:
-        """Height of a row: what a given size leaves, else by the number of rows, more where actions share one."""
+        """Height of a row: given by the size, or by the number of rows, higher if actions share one."""
         if self.size is not None and self.size.height is not None:
-            pitch = self._room(self.size.height) / max(len(self.chart.ranks), 1)
+            pitch = self._rows_height(self.size.height) / max(len(self.chart.ranks), 1)
             return pitch - row_gap(pitch * GAP_FRACTION)
         height = next(height for most, height in ROW_HEIGHTS if len(self.chart.ranks) <= most)
         return (
             height * SHARED_ROW_FACTOR
-            if self.chart.blocks.select((pl.col("lane_count") > 1).any()).item()
+            if self.chart.spans.select((pl.col("lane_count") > 1).any()).item()
             else height
         )
 
@@ -91,26 +91,26 @@ class Canvas:
     def pitch(self) -> float:
         """Distance from row to row."""
         if self.size is not None and self.size.height is not None:
-            return self._room(self.size.height) / max(len(self.chart.ranks), 1)
+            return self._rows_height(self.size.height) / max(len(self.chart.ranks), 1)
         return self.row_height + row_gap(self.row_height / 6)
 
     @property
     def least_width(self) -> float:
-        """The smallest width in which something can be told from the picture."""
+        """The smallest readable width."""
         return self.left + LEAST_PLOT_WIDTH + RIGHT
 
     @property
     def least_height(self) -> float:
-        """The smallest height in which something can be told from the picture."""
+        """The smallest readable height."""
         rows = LEAST_PITCH * max(len(self.chart.ranks), 1)
         return self.top + SECTION_HEIGHT * len(self.chart.sections) + rows + BELOW
 
-    def _room(self, height: float) -> float:
-        """Return what a height leaves for the rows."""
+    def _rows_height(self, height: float) -> float:
+        """Return the height that remains for the rows."""
         return height - self.top - BELOW - SECTION_HEIGHT * len(self.chart.sections)
 
     def row_top(self, row: int) -> float:
-        """Return the upper edge of a row, below the titles of all sections so far."""
+        """Return the upper edge of a row, below the titles of all sections before it."""
         titles = sum(section.row <= row for section in self.chart.sections)
         return self.top + row * self.pitch + titles * SECTION_HEIGHT
 
@@ -135,22 +135,22 @@ class Canvas:
         """Return a time's distance from the plot's left edge, to a tenth of a pixel."""
         return round((time_ns - self.chart.start_ns) / self.chart.length_ns * self.plot_width, 1)
 
-    def box(self, block: Block) -> Box:
-        """Return where a block stands; both edges are rounded alike, so that neighbors still touch."""
-        left, right = self.x(block.start_ns), self.x(block.end_ns)
-        if block.strip:
+    def box(self, span: ChartSpan) -> Box:
+        """Return the position of a span; both edges are rounded the same way, so that neighbors still touch."""
+        left, right = self.x(span.start_ns), self.x(span.end_ns)
+        if span.strip:
             height = round(self.row_height * STRIP_FRACTION, 1)
             return Box(left, self.row_height - height, max(right - left, LEAST_WIDTH), height)
-        height = self.row_height / block.lane_count
-        return Box(left, height * block.lane, max(right - left, LEAST_WIDTH), height)
+        height = self.row_height / span.lane_count
+        return Box(left, height * span.lane, max(right - left, LEAST_WIDTH), height)
 
-    def pair_box(self, half: Block) -> Box:
-        """Return where the pair stands that a fused block is one half of."""
+    def pair_box(self, half: ChartSpan) -> Box:
+        """Return the position of the pair of which a fused span is one half."""
         return self.box(half)._replace(y=0.0, height=self.row_height)
 
 
 def row_gap(height: float) -> float:
-    """Return the room between two rows, a whole pixel or more."""
+    """Return the space between two rows, at least one whole pixel."""
     return max(1.0, round(height))
 
 
@@ -163,5 +163,5 @@ def path_data(boxes: Iterable[Box]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a coordinate to a tenth of a pixel, without a needless zero."""
+    """Return a coordinate with at most one decimal, without trailing zeros."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,7 +1,7 @@
-"""SVG: one step of a pipeline as the papers draw it, one row per rank, one block per action.
+"""SVG: one step of a pipeline as drawn in papers, one row per rank, one rectangle per span.
 
-The picture needs no script and no font of its own, opens in browsers, Inkscape and LaTeX tool chains, follows
-the reader's dark mode, and stays readable in grayscale: every kind has a texture besides its color.
+The picture needs no script and no embedded font, opens in browsers, Inkscape and LaTeX tool chains, follows the
+reader's dark mode, and is readable in grayscale: every kind has a texture in addition to its color.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from stagescope.exporters.pictures.legend import (
     patterns,
 )
 from stagescope.exporters.pictures.step_chart import (
-    Block,
+    ChartSpan,
     StepChart,
-    block_rows,
     chart_axis,
     chart_title,
+    span_rows,
     time_text,
 )
 from stagescope.model.clock_groups import clock_notes
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
 
     from stagescope.model import Timeline
 
-MOST_TITLED_BLOCKS = 5000
-"""Above this many blocks a picture has one path per kind, chunk and rank: small, but no tooltips."""
+MOST_TITLED_SPANS = 5000
+"""Above this many spans a picture has one path per kind, chunk and rank: a small file, but no tooltips."""
 
 FONT_SIZE = 12.0
 LEAST_FONT_SIZE = 7.0
 DIGIT_WIDTH_EM = 0.6
 TITLE_SIZE = 16.0
 TITLE_WIDTH_EM = 0.58
-"""About how wide a letter of the title is; in a narrow picture the title is set smaller."""
+"""The approximate width of a letter of the title; in a narrow picture the title is smaller."""
 
 FONTS = "system-ui,'Helvetica Neue',Arial,sans-serif"
 
@@ -74,67 +74,78 @@ STYLE = """\
 .stagescope .track{fill:#f2f3f5}.stagescope .grid{stroke:#e0e2e6;fill:none}
 .stagescope .wait{fill:#4a9ad0}
 .stagescope .pair{stroke:#1a1a1a;stroke-width:1.2;fill:none}
-.stagescope .blocks{stroke:#fff}.stagescope .texts{pointer-events:none;text-anchor:middle}
+.stagescope .spans{stroke:#fff}.stagescope .texts{pointer-events:none;text-anchor:middle}
 @media(prefers-color-scheme:dark){
 .stagescope .paper{fill:#15171b}.stagescope .ink{fill:#ececec}.stagescope .quiet{fill:#a4a9b1}
 .stagescope .track{fill:#22252b}.stagescope .grid{stroke:#31353c}.stagescope .wait{fill:#56b4e9}
-.stagescope .blocks{stroke:#15171b}.stagescope .pair{stroke:#ececec}}
+.stagescope .spans{stroke:#15171b}.stagescope .pair{stroke:#ececec}}
 """.replace("FONTS", FONTS)
 
 
 class Drawing(NamedTuple):
-    """What every row needs to know of the whole picture."""
+    """What every row needs to know about the whole picture."""
 
     canvas: Canvas
     text_kinds: frozenset[str]
 
 
 class Picture(NamedTuple):
-    """One drawn step: SVG text, its title as XML text, how many blocks and which tracks, what is not shown."""
+    """One drawn step: SVG text, its title as XML text, number of spans, tracks, and what is not shown."""
 
     svg: str
     title: str
-    block_count: int
+    span_count: int
     track_names: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
 def draw_picture(timeline: Timeline, figure: Figure | None = None) -> Picture:
-    """Return the picture of one step, the typical one if none is named, with what stands in it and what does not.
+    """Return the picture of one step, the typical one by default, with its contents and what is omitted.
 
-    Raises InputError when the step or a rank was not recorded, UsageError where the size is too small for them.
+    Raises InputError if the step or a rank was not recorded, UsageError if the size is too small for them.
     """
     figure = figure or Figure()
     chart = chart_figure(timeline, figure)
     return Picture(
         svg=_draw(chart, timeline, figure),
         title=_xml(chart_title(chart)),
-        block_count=chart.blocks.height,
+        span_count=chart.spans.height,
         track_names=tuple(f"rank {rank}" for rank in chart.ranks),
         diagnostics=tuple(_diagnostics(chart)),
     )
 
 
 def _diagnostics(chart: StepChart) -> Iterator[Diagnostic]:
-    """Yield what the picture does not show, or shows otherwise than recorded."""
+    """Yield what the picture omits, or shows differently than recorded."""
     others = len(chart.recorded_steps) - 1
     if chart.step is not None and others > 0:
         yield Diagnostic(
-            "info", f"the picture shows step {chart.step}; other steps are not drawn", count=others
+            "info",
+            f"the picture shows step {chart.step}; other steps are not drawn",
+            count=others,
+            code="picture.one_step",
         )
     if chart.other_rank_count:
-        yield Diagnostic("info", "ranks that were not asked for are not drawn", count=chart.other_rank_count)
+        yield Diagnostic(
+            "info",
+            "only the selected ranks are drawn",
+            count=chart.other_rank_count,
+            code="picture.some_ranks",
+        )
     if chart.not_drawn_count:
-        message = "the picture leaves out transfers, host spans and receives without a blocking part"
-        yield Diagnostic("info", message, count=chart.not_drawn_count)
+        message = "transfers, host spans and receives that did not block are not drawn"
+        yield Diagnostic("info", message, count=chart.not_drawn_count, code="picture.not_drawn")
     if chart.reversed_count:
         yield Diagnostic(
-            "warning", "spans end before they start; drawn as points", count=chart.reversed_count
+            "warning",
+            "spans that end before they start are drawn as points",
+            count=chart.reversed_count,
+            code="spans.reversed_drawn",
         )
 
 
 def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
-    _require_room(chart, figure)
+    _require_size(chart, figure)
     canvas, lines = _lay_out(chart, figure.drawn_size)
     width, height = number(canvas.width), number(canvas.height)
     shown = [number(side * figure.pixels_per_unit) for side in (canvas.width, canvas.height)]
@@ -166,15 +177,15 @@ def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
 
 
 def _lay_out(chart: StepChart, size: Size | None) -> tuple[Canvas, list[list[LegendEntry]]]:
-    """Return where things are in a picture of this size, and the lines of its legend."""
+    """Return the geometry of a picture of this size, and the lines of its legend."""
     left = 30.0 + 6.6 * max((len(f"rank {rank}") for rank in chart.ranks), default=6)
     canvas = Canvas(chart, left, LEGEND_TOP, size)
     lines = legend_lines([*legend_entries(chart), *layer_entries(chart)], canvas.plot_width)
     return replace(canvas, top=LEGEND_TOP + LEGEND_PITCH * len(lines) + 14), lines
 
 
-def _require_room(chart: StepChart, figure: Figure) -> None:
-    """Raise UsageError where the size that was asked for leaves too little for the axis or the rows."""
+def _require_size(chart: StepChart, figure: Figure) -> None:
+    """Raise UsageError if the requested size is too small for the axis or the rows."""
     size = figure.drawn_size
     if size is None:
         return
@@ -186,39 +197,39 @@ def _require_room(chart: StepChart, figure: Figure) -> None:
 
 
 def _description(chart: StepChart) -> str:
-    blocks = counted(chart.blocks.height, "block")
+    count = counted(chart.spans.height, "span")
     sentences = [
-        f"Gantt chart of one training step of a pipeline: one row per rank, time to the right, {blocks}.",
-        "The number in a block is its micro-batch.",
+        f"Gantt chart of one training step of a pipeline: one row per rank, time to the right, {count}.",
+        "The number in a span is its micro-batch.",
     ]
-    if chart.blocks["fused"].any():
+    if chart.spans["fused"].any():
         sentences.append(
-            "A framed block is an overlapped pair: its numbers are those of a forward and of a backward."
+            "A framed span is an overlapped pair: its numbers are those of a forward and of a backward."
         )
     if chart.idle is not None:
         sentences.append("Hatched time is idle, by what the rank waited for.")
     if chart.critical_path is not None:
-        sentences.append("Framed and joined blocks are the critical path of the step.")
+        sentences.append("Framed and joined spans are the critical path of the step.")
     if chart.sections:
         sentences.append(
-            "The machines below different titles are not on one clock: only times below one title can be compared."
+            "The clocks of machines under different titles are not aligned: compare times only under one title."
         )
-    if chart.blocks.is_empty():
+    if chart.spans.is_empty():
         sentences.append("No actions were recorded.")
     if chart.bubble_fraction is not None:
         sentences.append(
             "The bubble is the idle share of all ranks between the first and the last pipeline action."
         )
-    if chart.blocks.height > MOST_TITLED_BLOCKS:
+    if chart.spans.height > MOST_TITLED_SPANS:
         sentences.append(
-            "Because there are so many blocks, those of one kind and rank are one shape, without tooltips."
+            "Because there are so many spans, those of one kind and rank are one shape, without tooltips."
         )
     sentences += [f"{row.message[0].upper()}{row.message[1:]} ({row.count})." for row in _diagnostics(chart)]
     return " ".join(sentences)
 
 
 def _axis(canvas: Canvas) -> Iterator[str]:
-    """Yield grid lines, their times and the name of the axis."""
+    """Yield grid lines, their times and the label of the axis."""
     axis = chart_axis(canvas.chart, most=int(canvas.plot_width // 80))
     start = "the start of the step on that clock" if canvas.chart.sections else "the start of the step"
     words = f"time since {start} ({axis.unit})" if axis.unit else "time in units of cost"
@@ -226,7 +237,7 @@ def _axis(canvas: Canvas) -> Iterator[str]:
     top, bottom = canvas.top - 4, canvas.bottom
     lines = "".join(f"M{x} {number(top)}V{number(bottom + 4)}" for x, _ in marks)
     yield f'<path class="grid" d="{lines}"/>'
-    if canvas.chart.blocks.is_empty():
+    if canvas.chart.spans.is_empty():
         yield f'<text class="quiet" x="{number(canvas.left)}" y="{number(top - 4)}">no actions recorded</text>'
     texts = "".join(f'<text x="{x}" y="{number(bottom + 19)}">{text}</text>' for x, text in marks)
     yield f'<g class="quiet" text-anchor="middle" font-size="11">{texts}</g>'
@@ -237,7 +248,7 @@ def _axis(canvas: Canvas) -> Iterator[str]:
 
 
 def _section_titles(canvas: Canvas) -> Iterator[str]:
-    """Yield the titles of machines that are not on one clock; each breaks the grid, so that rows are not compared."""
+    """Yield the titles of unaligned machines; each interrupts the grid, so that rows are not compared across them."""
     for section in canvas.chart.sections:
         top = canvas.row_top(section.row) - SECTION_HEIGHT
         place = f'x="{number(canvas.left)}" y="{number(top)}"'
@@ -249,9 +260,9 @@ def _section_titles(canvas: Canvas) -> Iterator[str]:
 
 
 def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
-    """Yield every rank's row: track, waits, blocks, numbers."""
+    """Yield every rank's row: track, waits, spans, numbers."""
     chart = canvas.chart
-    blocks = chart.blocks.partition_by("row", as_dict=True)
+    drawn = chart.spans.partition_by("row", as_dict=True)
     waits = chart.waits.partition_by("row", as_dict=True)
     idle = {} if chart.idle is None else chart.idle.partition_by("row", as_dict=True)
     clocks = clock_notes(timeline)
@@ -262,7 +273,7 @@ def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
     size = f'width="{number(canvas.plot_width)}" height="{number(canvas.row_height)}"'
     label_every = max(1, -int(-11 // canvas.pitch))
     for row, rank in enumerate(chart.ranks):
-        own = blocks.get((row,), chart.blocks.clear())
+        own = drawn.get((row,), chart.spans.clear())
         yield f'<g transform="translate({number(canvas.left)} {number(canvas.row_top(row))})">'
         yield f'<rect class="track" {size}/>'
         if row % label_every == 0:
@@ -272,12 +283,12 @@ def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
         if (row,) in idle:
             yield from draw_gaps(canvas, idle[row,])
         yield from draw_waits(canvas, waits.get((row,), chart.waits.clear()))
-        yield from _blocks(drawing, rank, block_rows(own))
+        yield from _drawn_spans(drawing, rank, span_rows(own))
         yield "</g>"
 
 
-def _rank_tip(rank: int, facts: dict[str, object], blocks: pl.DataFrame) -> str:
-    stages = blocks["stage"].drop_nulls().unique().sort().to_list()
+def _rank_tip(rank: int, facts: dict[str, object], drawn: pl.DataFrame) -> str:
+    stages = drawn["stage"].drop_nulls().unique().sort().to_list()
     words = [f"rank {rank}", *(str(facts[name]) for name in ("machine", "host", "device") if facts.get(name))]
     if stages:
         words.append(f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}")
@@ -285,56 +296,56 @@ def _rank_tip(rank: int, facts: dict[str, object], blocks: pl.DataFrame) -> str:
     return ", ".join(words) + clock
 
 
-def _blocks(drawing: Drawing, rank: int, blocks: list[Block]) -> Iterator[str]:
-    """Yield a rank's blocks: rectangles with tooltips, or paths where the picture has too many."""
+def _drawn_spans(drawing: Drawing, rank: int, drawn: list[ChartSpan]) -> Iterator[str]:
+    """Yield a rank's spans: rectangles with tooltips, or paths where the picture has too many."""
     chart = drawing.canvas.chart
-    boxes = [drawing.canvas.box(block) for block in blocks]
-    # An edge in the paper's color parts neighbors, but would eat blocks of few pixels.
+    boxes = [drawing.canvas.box(span) for span in drawn]
+    # An edge in the background color separates neighbors, but would hide spans that are a few pixels wide.
     edge = min(0.8, round(sum(box.width for box in boxes) / max(len(boxes), 1) / 12, 1))
-    if chart.blocks.height > MOST_TITLED_BLOCKS:
+    if chart.spans.height > MOST_TITLED_SPANS:
         boxes_by_name: dict[str, list[Box]] = defaultdict(list)
-        for block, box in zip(blocks, boxes, strict=True):
-            boxes_by_name[class_name(block.kind, block.shade)].append(box)
+        for span, box in zip(drawn, boxes, strict=True):
+            boxes_by_name[class_name(span.kind, span.shade)].append(box)
         shapes = [f'<path class="{name}" d="{path_data(own)}"/>' for name, own in boxes_by_name.items()]
     else:
-        shapes = [_titled(block, box, rank, chart) for block, box in zip(blocks, boxes, strict=True)]
-    yield f'<g class="blocks" stroke-width="{number(edge)}">'
+        shapes = [_titled(span, box, rank, chart) for span, box in zip(drawn, boxes, strict=True)]
+    yield f'<g class="spans" stroke-width="{number(edge)}">'
     yield from shapes
     yield "</g>"
-    pairs = [drawing.canvas.pair_box(block) for block in blocks if block.fused and block.lane == 0]
+    pairs = [drawing.canvas.pair_box(span) for span in drawn if span.fused and span.lane == 0]
     if pairs:
         yield f'<path class="pair" d="{path_data(pairs)}"/>'
-    yield from _texts(drawing, blocks, boxes)
+    yield from _texts(drawing, drawn, boxes)
 
 
-def _titled(block: Block, box: Box, rank: int, chart: StepChart) -> str:
+def _titled(span: ChartSpan, box: Box, rank: int, chart: StepChart) -> str:
     x, y, width, height = map(number, box)
     at = f'x="{x}" y="{y}"' if box.y else f'x="{x}"'
-    tip = _xml(_block_tip(block, rank, chart))
-    name = class_name(block.kind, block.shade)
+    tip = _xml(_block_tip(span, rank, chart))
+    name = class_name(span.kind, span.shade)
     return f'<rect class="{name}" {at} width="{width}" height="{height}"><title>{tip}</title></rect>'
 
 
-def _block_tip(block: Block, rank: int, chart: StepChart) -> str:
-    named = block.stage is not None and block.microbatch is not None
-    notation = label(block.kind, block.stage, block.microbatch) if named else ""
-    words = " ".join(filter(None, (notation, block.kind.replace("_", " "), (block.name or "")[:120])))
-    facts = (("rank", rank), ("stage", block.stage), ("micro-batch", block.microbatch), ("step", chart.step))
+def _block_tip(span: ChartSpan, rank: int, chart: StepChart) -> str:
+    named = span.stage is not None and span.microbatch is not None
+    notation = label(span.kind, span.stage, span.microbatch) if named else ""
+    words = " ".join(filter(None, (notation, span.kind.replace("_", " "), (span.name or "")[:120])))
+    facts = (("rank", rank), ("stage", span.stage), ("micro-batch", span.microbatch), ("step", chart.step))
     where = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
-    length = time_text(chart, block.end_ns - block.start_ns)
-    return f"{words}\n{where}\nstarts at {time_text(chart, block.start_ns)}, lasts {length}"
+    length = time_text(chart, span.end_ns - span.start_ns)
+    return f"{words}\n{where}\nstarts at {time_text(chart, span.start_ns)}, lasts {length}"
 
 
 def _text_kinds(canvas: Canvas) -> frozenset[str]:
-    """Return the kinds whose blocks mostly have room for their text: a row numbered 0 to 9 only misleads."""
+    """Return the kinds with enough space for the text of most spans: a row with gaps in its numbers would mislead."""
     fitting: dict[str, list[bool]] = defaultdict(list)
-    for block in block_rows(canvas.chart.blocks):
-        fitting[block.kind].append(_fits(_block_text(block), canvas.box(block)))
+    for span in span_rows(canvas.chart.spans):
+        fitting[span.kind].append(_fits(_span_text(span), canvas.box(span)))
     return frozenset(kind for kind, fits in fitting.items() if 2 * sum(fits) > len(fits))
 
 
-def _block_text(block: Block) -> str:
-    return block.kind.replace("_", " ") if block.microbatch is None else str(block.microbatch)
+def _span_text(span: ChartSpan) -> str:
+    return span.kind.replace("_", " ") if span.microbatch is None else str(span.microbatch)
 
 
 def _font_size(box: Box) -> float:
@@ -346,18 +357,18 @@ def _fits(text: str, box: Box) -> bool:
     return size >= LEAST_FONT_SIZE and DIGIT_WIDTH_EM * size * len(text) + 2 <= box.width
 
 
-def _texts(drawing: Drawing, blocks: list[Block], boxes: list[Box]) -> Iterator[str]:
-    """Yield the micro-batch numbers that fit into their blocks, grouped by ink and size."""
+def _texts(drawing: Drawing, drawn: list[ChartSpan], boxes: list[Box]) -> Iterator[str]:
+    """Yield the micro-batch numbers that fit into their spans, grouped by color and size."""
     groups: dict[tuple[str, float], list[str]] = defaultdict(list)
-    halves: list[tuple[Block, Box]] = []
-    for block, box in zip(blocks, boxes, strict=True):
-        if block.fused:
-            halves.append((block, box))
+    halves: list[tuple[ChartSpan, Box]] = []
+    for span, box in zip(drawn, boxes, strict=True):
+        if span.fused:
+            halves.append((span, box))
             continue
-        text = _block_text(block)
-        if block.kind in drawing.text_kinds and _fits(text, box):
-            groups[_ink(drawing, block), _font_size(box)].append(_text(text, box))
-    # The two halves of a pair have the same times, so that they follow each other.
+        text = _span_text(span)
+        if span.kind in drawing.text_kinds and _fits(text, box):
+            groups[_ink(drawing, span), _font_size(box)].append(_text(text, box))
+    # The two halves of a pair have equal times, so they are adjacent.
     for half, other in zip(halves[::2], halves[1::2], strict=True):
         (upper, box), lower = sorted((half, other), key=lambda each: each[0].lane)
         groups[_ink(drawing, upper), _font_size(box)] += _pair_text(drawing, (upper, box), lower)
@@ -365,16 +376,16 @@ def _texts(drawing: Drawing, blocks: list[Block], boxes: list[Box]) -> Iterator[
         yield f'<g class="texts" fill="{ink}" font-size="{number(size)}">{"".join(texts)}</g>'
 
 
-def _pair_text(drawing: Drawing, upper: tuple[Block, Box], lower: tuple[Block, Box]) -> Iterator[str]:
-    """Yield the label of an overlapped pair, one text such as 7F+13B in two lines; the numbers alone if it is tight."""
-    blocks, boxes = (upper[0], lower[0]), (upper[1], lower[1])
-    if None in (each.microbatch for each in blocks):
+def _pair_text(drawing: Drawing, upper: tuple[ChartSpan, Box], lower: tuple[ChartSpan, Box]) -> Iterator[str]:
+    """Yield the label of an overlapped pair, such as 7F+13B in two lines, or only the numbers if space is tight."""
+    drawn, boxes = (upper[0], lower[0]), (upper[1], lower[1])
+    if None in (each.microbatch for each in drawn):
         return
-    letters = tuple(f"{each.microbatch}{BY_NAME[each.kind].letter}" for each in blocks)
-    for first, second in ((letters[0], f"+{letters[1]}"), (_block_text(blocks[0]), _block_text(blocks[1]))):
+    letters = tuple(f"{each.microbatch}{BY_NAME[each.kind].letter}" for each in drawn)
+    for first, second in ((letters[0], f"+{letters[1]}"), (_span_text(drawn[0]), _span_text(drawn[1]))):
         if _fits(first, boxes[0]) and _fits(second, boxes[1]):
             x, drop = number(boxes[1].x + boxes[1].width / 2), number(boxes[1].y - boxes[0].y)
-            ink = _ink(drawing, blocks[1])
+            ink = _ink(drawing, drawn[1])
             yield _text(f'{first}<tspan x="{x}" dy="{drop}" fill="{ink}">{second}</tspan>', boxes[0])
             return
 
@@ -384,8 +395,8 @@ def _text(text: str, box: Box) -> str:
     return f'<text x="{x}" y="{y}" dy=".36em">{text}</text>'
 
 
-def _ink(drawing: Drawing, block: Block) -> str:
-    return text_color(chunk_color(block.kind, block.shade, drawing.canvas.chart.chunk_count))
+def _ink(drawing: Drawing, span: ChartSpan) -> str:
+    return text_color(chunk_color(span.kind, span.shade, drawing.canvas.chart.chunk_count))
 
 
 def _xml(text: str) -> str:

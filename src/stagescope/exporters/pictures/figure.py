@@ -1,4 +1,4 @@
-"""What of a run a picture shows and how large it is: the choices for a paper or a slide."""
+"""What a picture shows of a run, and its size: the choices for a paper or a slide."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Size(NamedTuple):
     height: float | None = None
 
     def times(self, factor: float) -> Size:
-        """Return the size so many times as large."""
+        """Return the size multiplied by a factor."""
         return Size(self.width * factor, None if self.height is None else self.height * factor)
 
     def __str__(self) -> str:
-        """Return the size in whole pixels as a command line has it, rounded up."""
+        """Return the size in whole pixels, rounded up, as on the command line."""
         return "x".join(str(math.ceil(side)) for side in self if side is not None)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A step (None: the typical one), ranks (none: all of them) and a size (None: as large as the step needs).
+    """A step (None: the typical one), ranks (empty: all) and a size (None: as large as the step needs).
 
-    A size is in pixels, and a picture of pixels may have several of them for each unit that it is drawn in. `extras`
-    is what analysis found: of it a figure shows the idle time by cause and the critical path.
+    A size is in pixels; a PNG may have several of them per unit of the drawing. `extras` are analysis results, of
+    which a figure shows the idle time by cause and the critical path.
     """
 
     step: int | None = None
@@ -55,16 +55,16 @@ class Figure:
 
 
 def chart_figure(timeline: Timeline, figure: Figure) -> StepChart:
-    """Return what a figure draws. Times and the bubble are those of the whole step, whichever ranks are drawn.
+    """Return the chart of a figure; times and bubble are those of the whole step, whichever ranks are drawn.
 
-    Raises InputError when the step or a rank was not recorded.
+    Raises InputError if the step or a rank was not recorded.
     """
     chart = with_extras(chart_step(timeline, figure.step), timeline, figure.extras)
     return _only_ranks(chart, set(figure.ranks)) if figure.ranks else chart
 
 
 def with_extras(chart: StepChart, timeline: Timeline, extras: AnalysisLayers | None) -> StepChart:
-    """Return the chart with the idle time by cause and the critical path of its step; as it is without `extras`."""
+    """Return the chart with idle time by cause and the critical path of its step; unchanged without `extras`."""
     if extras is None or chart.step is None:
         return chart
     idle, path = extras.idle, extras.critical_path
@@ -79,7 +79,7 @@ def with_extras(chart: StepChart, timeline: Timeline, extras: AnalysisLayers | N
 
 
 def _in_chart(frame: pl.DataFrame, chart: StepChart) -> pl.DataFrame:
-    """Return a frame that has rank, start_ns and end_ns with the rows and times of a chart."""
+    """Return a frame with rank, start_ns and end_ns in the rows and times of a chart."""
     row = pl.col("rank").replace_strict(chart.ranks, range(len(chart.ranks)), return_dtype=pl.Int32)
     return from_origins(frame, chart.origins_ns, ("start_ns", "end_ns")).with_columns(row=row)
 
@@ -91,12 +91,12 @@ def _only_ranks(chart: StepChart, ranks: set[int]) -> StepChart:
     kept = [row for row, rank in enumerate(chart.ranks) if rank in ranks]
     row = pl.col("row").replace_strict(kept, range(len(kept)), return_dtype=pl.Int32)
     row_or_none = pl.col("row").replace_strict(kept, range(len(kept)), default=None, return_dtype=pl.Int32)
-    blocks, waits = (table.filter(pl.col("row").is_in(kept)) for table in (chart.blocks, chart.waits))
+    drawn, waits = (table.filter(pl.col("row").is_in(kept)) for table in (chart.spans, chart.waits))
     idle, path = chart.idle, chart.critical_path
     return replace(
         chart,
         ranks=tuple(chart.ranks[row] for row in kept),
-        blocks=blocks.with_columns(row),
+        spans=drawn.with_columns(row),
         waits=waits.with_columns(row),
         idle=None if idle is None else idle.filter(pl.col("row").is_in(kept)).with_columns(row),
         critical_path=None if path is None else path.with_columns(row_or_none),
@@ -106,7 +106,7 @@ def _only_ranks(chart: StepChart, ranks: set[int]) -> StepChart:
 
 
 def _kept_sections(chart: StepChart, kept: list[int]) -> Iterator[Section]:
-    """Yield the sections of which a row is kept, at the first of these."""
+    """Yield the sections with at least one drawn row, at the first of these."""
     ends = [section.row for section in chart.sections[1:]] + [len(chart.ranks)] * bool(chart.sections)
     for section, end in zip(chart.sections, ends, strict=True):
         places = [place for place, row in enumerate(kept) if section.row <= row < end]

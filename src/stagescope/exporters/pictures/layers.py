@@ -1,4 +1,4 @@
-"""What lies around the blocks of an SVG picture, as in the viewer: waits, idle time by cause, the critical path."""
+"""Layers around the spans of an SVG picture, as in the viewer: waits, idle time by cause, the critical path."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 LEAST_GAP_WIDTH = 1.0
 LEAST_HATCHED_HEIGHT = 14.0
-"""Lower rows are tinted: a hatch would be noise. This and the opacities are those of web/src/draw/overlays.ts."""
+"""Lower rows are tinted instead of hatched. This and the opacities are those of web/src/draw/overlays.ts."""
 
 HATCH_OPACITY, TINT_OPACITY = ".6", ".28"
 OVERLAP = 3.0
-"""A path goes on with a action that begins so many pixels before the end of the last one; else it is another path."""
+"""An action that starts up to this many pixels before the end of the previous one continues its path."""
 
 WAIT_HEIGHT = 2.5
 
@@ -34,14 +34,14 @@ PATH_STYLE = """\
 
 
 def causes_of(chart: StepChart) -> list[str]:
-    """Return the causes of the idle time that is drawn, the known ones first, in their order."""
+    """Return the causes of the drawn idle time in the order of the vocabulary, unknown ones last."""
     present = set() if chart.idle is None else set(chart.idle["waiting_for"].unique())
     known = [cause for cause in WAIT_SWATCHES if cause in present]
     return known + sorted(present.difference(known))
 
 
 def layer_rules(canvas: Canvas) -> str:
-    """Return the style rules: `gap0` is the idle time of the first cause, `key0` stands for it in the legend."""
+    """Return the style rules: `gap0` is the idle time of the first cause, `key0` its legend entry."""
     hatched = canvas.row_height >= LEAST_HATCHED_HEIGHT
     rules = [] if canvas.chart.critical_path is None else [PATH_STYLE]
     for place, cause in enumerate(causes_of(canvas.chart)):
@@ -71,7 +71,7 @@ def layer_entries(chart: StepChart) -> Iterator[LegendEntry]:
 
 
 def draw_waits(canvas: Canvas, waits: pl.DataFrame) -> Iterator[str]:
-    """Yield when a rank's host was blocked on transfers as one thin path below its row."""
+    """Yield the times that a rank's host was blocked on transfers as one thin path below its row."""
     height = round(min(WAIT_HEIGHT, canvas.pitch - canvas.row_height), 1)
     boxes = [
         Box(canvas.x(start_ns), canvas.row_height, canvas.x(end_ns) - canvas.x(start_ns), height)
@@ -82,7 +82,7 @@ def draw_waits(canvas: Canvas, waits: pl.DataFrame) -> Iterator[str]:
 
 
 def draw_gaps(canvas: Canvas, idle: pl.DataFrame) -> Iterator[str]:
-    """Yield the idle time of one row, a path for each cause."""
+    """Yield the idle time of one row, one path per cause."""
     places = {cause: place for place, cause in enumerate(causes_of(canvas.chart))}
     boxes: dict[int, list[Box]] = defaultdict(list)
     for start_ns, end_ns, cause in idle.select("start_ns", "end_ns", "waiting_for").iter_rows():

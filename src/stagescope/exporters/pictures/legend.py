@@ -1,4 +1,4 @@
-"""How the blocks of an SVG picture look, and the legend that says so."""
+"""The look of spans in an SVG picture, and its legend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.exporters.pictures.canvas import number
-from stagescope.exporters.pictures.step_chart import StepChart, block_rows
+from stagescope.exporters.pictures.step_chart import StepChart, span_rows
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
 from stagescope.vocabulary.palette import INK, PAPER, SWATCHES, chunk_color, contrast
 
@@ -17,9 +17,9 @@ LEGEND_TOP = 44.0
 LEGEND_PITCH = 19.0
 SWATCH_WIDTH = 20.0
 LIGHT_BELOW_CONTRAST = 3.0
-"""Fills with less contrast to white have dark strokes: white ones would not show."""
+"""Fills with less contrast to white get dark strokes: white ones would be invisible."""
 
-# The strokes of each texture, drawn over a 6 x 6 tile of the block's color.
+# The strokes of each texture, drawn over a 6 x 6 tile of the span's color.
 TEXTURES = {
     "rising": '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2"/>',
     "falling": '<path d="M-1 5l2 2M0 0l6 6M5-1l2 2"/>',
@@ -30,7 +30,7 @@ TEXTURES = {
 
 
 class LegendEntry(NamedTuple):
-    """One swatch, in one or more shades, and its words."""
+    """One swatch, in one or more shades, and its label."""
 
     words: str
     classes: tuple[str, ...]
@@ -38,19 +38,19 @@ class LegendEntry(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Room that the entry takes, in pixels."""
+        """The width of the entry in pixels."""
         return (46.0 if self.classes else 20.0) + 6.5 * len(self.words)
 
 
 def styles(chart: StepChart) -> list[tuple[str, int]]:
     """Return the kinds and chunks that occur, in the order of the vocabulary."""
-    present = {(block.kind, block.shade) for block in block_rows(chart.blocks.unique(["kind", "chunk"]))}
+    present = {(span.kind, span.shade) for span in span_rows(chart.spans.unique(["kind", "chunk"]))}
     order = {kind.name: place for place, kind in enumerate(KINDS)}
     return sorted(present, key=lambda style: (order[style[0]], style[1]))
 
 
 def class_name(kind: str, chunk: int) -> str:
-    """Return the class of the blocks of one kind and chunk."""
+    """Return the class of the spans of one kind and chunk."""
     return f"{BY_NAME[kind].letter}{chunk}"
 
 
@@ -65,7 +65,7 @@ def class_rules(chart: StepChart) -> str:
 
 
 def patterns(chart: StepChart) -> Iterator[str]:
-    """Yield the textured fills; strokes are faint so that a number on them stays readable."""
+    """Yield the textured fills; strokes are faint, so that numbers on them are readable."""
     for kind, chunk in styles(chart):
         strokes = TEXTURES.get(SWATCHES[kind].texture)
         if strokes:
@@ -80,12 +80,12 @@ def patterns(chart: StepChart) -> Iterator[str]:
 
 
 def legend_entries(chart: StepChart) -> list[LegendEntry]:
-    """Return one entry per kind that occurs, shaded as its chunks are, then what else needs a word."""
+    """Return one entry per kind that occurs, with the shades of its chunks, then all other entries."""
     classes: dict[str, list[str]] = defaultdict(list)
     for kind, chunk in styles(chart):
         classes[kind].append(class_name(kind, chunk))
     entries = [LegendEntry(kind.replace("_", " "), tuple(names)) for kind, names in classes.items()]
-    if chart.blocks["fused"].any():
+    if chart.spans["fused"].any():
         entries.append(LegendEntry("overlapped pair", ("pair",)))
     if chart.waits.height:
         entries.append(LegendEntry("waits for a transfer", ("wait",), swatch_height=5))

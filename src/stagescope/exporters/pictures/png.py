@@ -1,7 +1,7 @@
-"""PNG: the picture of one step as pixels, for slides and wherever SVG is not taken.
+"""PNG: the picture of one step in pixels, for slides and other places that do not accept SVG.
 
-It is the SVG picture (exporters/pictures/drawing.py), drawn by resvg with the fonts of this machine, two pixels for
-each unit of the picture, so that its text stays readable on a slide.
+The SVG picture (exporters/pictures/drawing.py) is rendered by resvg with the fonts of this machine, two pixels per
+unit of the picture, so that its text is readable on a slide.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ if TYPE_CHECKING:
 
 PIXELS_PER_UNIT = 2
 
-# resvg knows neither what the system's own font is called nor which one stands for sans-serif.
+# resvg resolves neither system-ui nor sans-serif to an installed font, so common fonts are listed by name.
 PNG_FONTS = (
     "'Helvetica Neue',Arial,'DejaVu Sans','Liberation Sans','Noto Sans',Roboto,Ubuntu,Cantarell,FreeSans"
 )
 PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16">{}</svg>'
-NO_FONT = "none of the fonts that the picture could use is installed: it has no text (DejaVu Sans would do)"
+NO_FONT = "the picture has no text, because no suitable font is installed (install DejaVu Sans, for example)"
 
 
 def write_png(timeline: Timeline, path: Path, figure: Figure | None = None) -> Written:
-    """Write the picture of one step, the typical one if none is named, and return what stands in it.
+    """Write the picture of one step, the typical one by default, and return its contents.
 
-    A size is that of the image, in pixels. Raises InputError when the step or a rank was not recorded, UsageError where
-    the size is too small, OSError when the file cannot be written.
+    A size is in pixels of the image. Raises InputError if the step or a rank was not recorded, UsageError if the size
+    is too small, OSError if the file cannot be written.
     """
     figure = replace(figure or Figure(), pixels_per_unit=PIXELS_PER_UNIT)
     picture = draw_picture(timeline, figure)
     data = _render(picture.svg.replace(FONTS, PNG_FONTS))
     path.write_bytes(data)
-    diagnostics = (*picture.diagnostics, *(() if _has_font() else (Diagnostic("warning", NO_FONT),)))
-    return Written(path, len(data), picture.block_count, 0, picture.track_names, diagnostics)
+    diagnostics = (
+        *picture.diagnostics,
+        *(() if _has_font() else (Diagnostic("warning", NO_FONT, code="picture.no_font"),)),
+    )
+    return Written(path, len(data), picture.span_count, 0, picture.track_names, diagnostics)
 
 
 def _render(svg: str) -> bytes:
@@ -52,7 +55,7 @@ def _render(svg: str) -> bytes:
 
 
 def _has_font() -> bool:
-    """Tell whether text is drawn at all; resvg says nothing where it has no font for it."""
+    """Return whether text is drawn; resvg silently omits text without a matching font."""
     text = f'<text y="12" font-family="{PNG_FONTS}">M</text>'
     return _render(PROBE.format(text)) != _render(PROBE.format(""))
 

@@ -1,4 +1,4 @@
-"""What a picture of one step shows: rows, blocks, lanes and waits, before anybody draws them."""
+"""The contents of a picture of one step, independent of how it is drawn: rows, spans, lanes and waits."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from stagescope.model.clock_groups import ClockGroup
 
 MINOR_KINDS = ("optimizer", "grad_reduce", "loss")
-APART = "not on one clock with the rest"
+UNALIGNED = "clock not aligned"
 TOUCHING_FRACTION = 1 / 2000
-"""Actions that overlap by less than this share of the picture, half a pixel, count as touching."""
+"""Actions that overlap by less than this fraction of the picture (half a pixel) count as touching."""
 
 
-class Block(NamedTuple):
-    """One row of a chart's `blocks`, for code that draws block by block."""
+class ChartSpan(NamedTuple):
+    """One row of a chart's `spans`, for code that draws span by span."""
 
     row: int
     kind: str
@@ -49,12 +49,12 @@ class Block(NamedTuple):
 
     @property
     def shade(self) -> int:
-        """The chunk that the block is shaded by; only pipeline actions belong to one."""
+        """The chunk that determines the shade of the span; only pipeline actions have one."""
         return self.chunk if self.kind in ACTION_KINDS else 0
 
 
 class Section(NamedTuple):
-    """Rows that share a clock, where not all do: the first of them, and what to call them."""
+    """Rows with a common clock, if there are several clocks: the first of them, and their title."""
 
     row: int
     title: str
@@ -62,19 +62,19 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class StepChart:
-    """One step, ready to be drawn; times count from the start of the step.
+    """One step, ready to be drawn; times are relative to the start of the step.
 
-    `blocks` has one row per block: row (index into `ranks`), kind, stage, chunk, microbatch, name, start_ns,
-    end_ns, lane and lane_count (overlapping actions share their row's height), strip (runs beside a action, as a
-    gradient reduction does), fused (one of the two actions of an overlapped pair that ran as one: both have the
-    same start and the same end). `waits` has row, start_ns, end_ns of the blocking part of each transfer, as far
-    as it lies in the picture. `in_cost_units` says that times are units of cost.
+    `spans` has one row per drawn span: row (index into `ranks`), kind, stage, chunk, microbatch, name, start_ns,
+    end_ns, lane and lane_count (overlapping actions share the height of their row), strip (runs next to an action, as
+    a gradient reduction does), fused (one of the two actions of an overlapped pair that ran as one: both have the
+    same start and end). `waits` has row, start_ns, end_ns of the blocking part of each transfer, as far as it is in
+    the picture. `in_cost_units` states that times are in units of cost.
 
-    Machines that are not on one clock are `sections`: `ranks` are in their order, and the times of each count from
-    the start of the step there. Between them nothing can be compared, so that there is no bubble.
-    `other_rank_count` ranks of the step are not drawn. `origins_ns` says for every rank what its times count from.
+    Machines with unaligned clocks are separate `sections`: `ranks` are in their order, and the times of each are
+    relative to the start of the step there. Times of different sections cannot be compared, so there is no bubble.
+    `other_rank_count` ranks of the step are not drawn. `origins_ns` is the time 0 of each rank.
 
-    What analysis found is there where it was given (exporters/pictures/figure.py): `idle` has row, start_ns, end_ns
+    Analysis results are present if they were given (exporters/pictures/figure.py): `idle` has row, start_ns, end_ns
     and cause of idle time, `critical_path` has row, start_ns and end_ns, in order of time; a null row is not drawn.
     """
 
@@ -82,7 +82,7 @@ class StepChart:
     recorded_steps: tuple[int, ...]
     ranks: tuple[int, ...]
     schedules: tuple[str, ...]
-    blocks: pl.DataFrame
+    spans: pl.DataFrame
     waits: pl.DataFrame
     start_ns: int
     end_ns: int
@@ -104,20 +104,19 @@ class StepChart:
 
     @cached_property
     def chunk_count(self) -> int:
-        """Model chunks of the rank that has most."""
-        return 1 + int(self.blocks.select(pl.col("chunk").max().fill_null(0)).item())
+        """The largest number of model chunks on a rank."""
+        return 1 + int(self.spans.select(pl.col("chunk").max().fill_null(0)).item())
 
     @cached_property
     def microbatch_count(self) -> int:
-        """Micro-batches that the pipeline actions name."""
-        return self.blocks.filter(pl.col("kind").is_in(ACTION_KINDS))["microbatch"].drop_nulls().n_unique()
+        """The number of micro-batches of the pipeline actions."""
+        return self.spans.filter(pl.col("kind").is_in(ACTION_KINDS))["microbatch"].drop_nulls().n_unique()
 
 
 def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
-    """Return what to draw of `step`, or of the typical step if none is named.
+    """Return the chart of `step`, or of the typical step if None.
 
-    Spans that belong to no step are drawn only if no span belongs to one. Raises InputError when the step
-    was not recorded.
+    Spans without a step are drawn only if no span has one. Raises InputError if the step was not recorded.
     """
     recorded = tuple(timeline.spans["step"].drop_nulls().unique().sort().to_list())
     if step is not None and step not in recorded:
@@ -131,20 +130,20 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
     origins_ns = _origins_ns(timeline, step, spans, groups)
     spans = from_origins(spans, origins_ns, ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns"))
     ranks = tuple(rank for group in groups for rank in group.ranks)
-    blocks = _blocks(spans, ranks)
-    start_ns, end_ns = min(0, *_edges(blocks["start_ns"].min())), max(1, *_edges(blocks["end_ns"].max()))
+    drawn = _drawn_spans(spans, ranks)
+    start_ns, end_ns = min(0, *_edges(drawn["start_ns"].min())), max(1, *_edges(drawn["end_ns"].max()))
     waits = _waits(spans, ranks, start_ns, end_ns)
     return StepChart(
         step=step,
         recorded_steps=recorded,
         ranks=ranks,
         schedules=tuple(timeline.ranks["schedule"].drop_nulls().unique().sort().to_list()),
-        blocks=blocks,
+        spans=drawn,
         waits=waits,
         start_ns=start_ns,
         end_ns=end_ns,
         bubble_fraction=bubble_fraction,
-        not_drawn_count=spans.height - blocks.height - waits.height,
+        not_drawn_count=spans.height - drawn.height - waits.height,
         reversed_count=reversed_count,
         simulated=is_simulated(timeline),
         in_cost_units=is_in_cost_units(timeline),
@@ -154,7 +153,7 @@ def chart_step(timeline: Timeline, step: int | None = None) -> StepChart:
 
 
 def chart_axis(chart: StepChart, most: int) -> Axis:
-    """Return at most `most` evenly spaced marks of the time axis, with an empty unit where time is in units of cost."""
+    """Return at most `most` evenly spaced marks of the time axis; the unit is empty for units of cost."""
     axis = time_axis(chart.end_ns, most)
     if not chart.in_cost_units:
         return axis
@@ -180,15 +179,15 @@ def chart_title(chart: StepChart) -> str:
     return " · ".join(facts)
 
 
-def block_rows(blocks: pl.DataFrame) -> list[Block]:
-    """Return the rows of a chart's `blocks` one by one."""
-    return [Block(*values) for values in blocks.select(Block._fields).iter_rows()]
+def span_rows(drawn: pl.DataFrame) -> list[ChartSpan]:
+    """Return the rows of a chart's `spans` one by one."""
+    return [ChartSpan(*values) for values in drawn.select(ChartSpan._fields).iter_rows()]
 
 
 def typical_step(timeline: Timeline) -> int | None:
-    """Return the step to show when none is named: of median length among those with the usual action count.
+    """Return the default step: the one of median duration among those with the most common number of actions.
 
-    None when no pipeline action, and no other span, belongs to a step.
+    None if no span belongs to a step.
     """
     actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
     if actions.is_empty():
@@ -203,15 +202,15 @@ def typical_step(timeline: Timeline) -> int | None:
 
 
 def _sections(groups: tuple[ClockGroup, ...]) -> tuple[Section, ...]:
-    """Return the sections of a picture, none where all ranks share a clock."""
+    """Return the sections of a picture, empty if all ranks share a clock."""
     if len(groups) <= 1:
         return ()
     rows = accumulate((len(group.ranks) for group in groups), initial=0)
-    return tuple(Section(row, f"{group.name}: {APART}") for row, group in zip(rows, groups, strict=False))
+    return tuple(Section(row, f"{group.name}: {UNALIGNED}") for row, group in zip(rows, groups, strict=False))
 
 
 def from_origins(frame: pl.DataFrame, origins_ns: Mapping[int, int], times: Iterable[str]) -> pl.DataFrame:
-    """Return a frame that has `rank`, its times counted from the rank's origin."""
+    """Return a frame that has `rank`, with its times relative to the rank's origin."""
     origin_ns = pl.col("rank").replace_strict(origins_ns, return_dtype=pl.Int64)
     return frame.with_columns(pl.col(*times) - origin_ns)
 
@@ -219,7 +218,7 @@ def from_origins(frame: pl.DataFrame, origins_ns: Mapping[int, int], times: Iter
 def _origins_ns(
     timeline: Timeline, step: int | None, spans: pl.DataFrame, groups: tuple[ClockGroup, ...]
 ) -> dict[int, int]:
-    """Return for each rank when the step began on the first rank of its clock, else its first span."""
+    """Return for each rank when the step began on the first rank of its clock, or that rank's first span."""
     steps = timeline.steps.filter(pl.col("step").eq_missing(step))
     origins_ns: dict[int, int] = {}
     for group in groups:
@@ -231,12 +230,12 @@ def _origins_ns(
 
 
 def _edges(time_ns: object) -> Iterable[int]:
-    """Return the time for use in min() or max(), nothing where there is none."""
+    """Return the time as an argument of min() or max(), empty if there is none."""
     return (time_ns,) if isinstance(time_ns, int) else (0,)
 
 
 def _waits(spans: pl.DataFrame, ranks: tuple[int, ...], since_ns: int, until_ns: int) -> pl.DataFrame:
-    """Return the waits of StepChart: a receive may have been waited for long before the step."""
+    """Return the waits of StepChart, clipped: a receive may have waited since long before the step."""
     waits = spans.filter(
         pl.col("kind").is_in(TRANSFERS),
         pl.col("wait_start_ns") <= until_ns,
@@ -257,17 +256,17 @@ def _row(ranks: tuple[int, ...]) -> pl.Expr:
     )
 
 
-def _blocks(spans: pl.DataFrame, ranks: tuple[int, ...]) -> pl.DataFrame:
-    """Return the blocks of StepChart, sorted by row and start; strips come after the actions beside them."""
+def _drawn_spans(spans: pl.DataFrame, ranks: tuple[int, ...]) -> pl.DataFrame:
+    """Return the spans of StepChart, sorted by row and start; strips come after the actions next to them."""
     is_action = pl.col("kind").is_in(ACTION_KINDS)
     shown = (
         is_action
         | pl.col("kind").is_in(MINOR_KINDS)
         | ((pl.col("kind") == "other") & (pl.col("lane") == COMPUTE))
     )
-    # A reader that knows stages but no chunks: the rank's lowest stage is its first chunk.
+    # Some sources have stages but no chunks: the lowest stage of a rank is then its first chunk.
     chunk = pl.coalesce("chunk", pl.col("stage").rank("dense").over("rank").cast(pl.Int32) - 1, pl.lit(0))
-    blocks = spans.filter(shown).select(
+    drawn = spans.filter(shown).select(
         _row(ranks),
         "kind",
         "stage",
@@ -278,13 +277,13 @@ def _blocks(spans: pl.DataFrame, ranks: tuple[int, ...]) -> pl.DataFrame:
         "start_ns",
         "end_ns",
     )
-    blocks = blocks.sort("row", "start_ns", "end_ns", maintain_order=True)
-    span_ns = blocks.select((pl.col("end_ns").max() - pl.col("start_ns").min()).fill_null(0)).item()
+    drawn = drawn.sort("row", "start_ns", "end_ns", maintain_order=True)
+    span_ns = drawn.select((pl.col("end_ns").max() - pl.col("start_ns").min()).fill_null(0)).item()
     touching_ns = int(span_ns * TOUCHING_FRACTION)
-    actions = _with_lanes(blocks.filter(is_action), touching_ns)
+    actions = _with_lanes(drawn.filter(is_action), touching_ns)
     together = pl.len().over("row", "pair", "start_ns", "end_ns") == 2  # noqa: PLR2004  # a pair is two
     fused = pl.col("pair").is_not_null() & (pl.col("lane_count") == 2) & together  # noqa: PLR2004  # as before
-    both = pl.concat([actions, _with_strips(blocks.filter(~is_action), actions, touching_ns)])
+    both = pl.concat([actions, _with_strips(drawn.filter(~is_action), actions, touching_ns)])
     return both.with_columns(fused=fused).drop("pair")
 
 
@@ -302,7 +301,7 @@ def _with_lanes(actions: pl.DataFrame, touching_ns: int) -> pl.DataFrame:
 
 
 def _pack(actions: pl.DataFrame, touching_ns: int) -> list[int]:
-    """Return a lane for each of the overlapping actions: the first free one; a partner below its forward."""
+    """Return a lane for each of the overlapping actions: the first free one; a backward below its paired forward."""
     lanes: list[int] = []
     free_from_ns: list[int] = []
     cluster_before = None
@@ -319,7 +318,7 @@ def _pack(actions: pl.DataFrame, touching_ns: int) -> list[int]:
 
 
 def _with_strips(minor: pl.DataFrame, actions: pl.DataFrame, touching_ns: int) -> pl.DataFrame:
-    """Return the other blocks with `strip` set where a action of the same row runs at the same time."""
+    """Return the other spans with `strip` set if an action of the same row runs at the same time."""
     low_ns = min(0, *_edges(actions["start_ns"].min()), *_edges(minor["start_ns"].min()))
     high_ns = max(0, *_edges(actions["end_ns"].max()), *_edges(minor["end_ns"].max()))
     stride_ns = high_ns - low_ns + 2 * touching_ns + 1  # rows one after the other on a single axis
@@ -337,15 +336,15 @@ def _with_strips(minor: pl.DataFrame, actions: pl.DataFrame, touching_ns: int) -
 
 
 def _on_one_axis(
-    blocks: pl.DataFrame, name: str, low_ns: int, stride_ns: int
+    drawn: pl.DataFrame, name: str, low_ns: int, stride_ns: int
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return (
-        blocks.select(pl.col("row").cast(pl.Int64) * stride_ns + pl.col(name) - low_ns).to_series().to_numpy()
+        drawn.select(pl.col("row").cast(pl.Int64) * stride_ns + pl.col(name) - low_ns).to_series().to_numpy()
     )
 
 
 def _bubble_fraction(spans: pl.DataFrame, ranks: pl.DataFrame) -> float | None:
-    """Return idle over window of the step, summed over its ranks as in the figures of `report`; None without actions."""
+    """Return idle over window of the step, summed over ranks as in the report; None without actions."""
     bubbles = step_bubbles(spans, find_pipelines(spans, ranks))
     window_ns = int(bubbles["window_ns"].sum())
     return int(bubbles["idle_ns"].sum()) / window_ns if window_ns else None

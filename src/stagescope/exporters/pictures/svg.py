@@ -1,4 +1,4 @@
-"""SVG: the picture of one step as a file of its own (exporters/pictures/drawing.py draws it)."""
+"""SVG: the picture of one step as a file (exporters/pictures/drawing.py draws it)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def write_svg(timeline: Timeline, path: Path, figure: Figure | None = None) -> Written:
-    """Write the picture of one step, the typical one if none is named, and return what stands in it.
+    """Write the picture of one step, the typical one by default, and return its contents.
 
-    Raises InputError when the step or a rank was not recorded, UsageError where the size is too small, OSError when
-    the file cannot be written.
+    Raises InputError if the step or a rank was not recorded, UsageError if the size is too small, OSError if the file
+    cannot be written.
     """
     picture = draw_picture(timeline, figure)
     data = picture.svg.encode()
     path.write_bytes(data)
-    return Written(path, len(data), picture.block_count, 0, picture.track_names, picture.diagnostics)
+    return Written(path, len(data), picture.span_count, 0, picture.track_names, picture.diagnostics)
 
 
 def _with_extras(extras: AnalysisLayers) -> Writer:
