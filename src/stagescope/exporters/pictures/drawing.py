@@ -119,29 +119,16 @@ def _diagnostics(chart: StepChart) -> Iterator[Diagnostic]:
     """Yield what the picture omits, or shows differently than recorded."""
     others = len(chart.recorded_steps) - 1
     if chart.step is not None and others > 0:
-        yield Diagnostic(
-            "info",
-            f"the picture shows step {chart.step}; other steps are not drawn",
-            count=others,
-            code="picture.one_step",
-        )
-    if chart.other_rank_count:
-        yield Diagnostic(
-            "info",
-            "only the selected ranks are drawn",
-            count=chart.other_rank_count,
-            code="picture.some_ranks",
-        )
-    if chart.not_drawn_count:
+        message = f"the picture shows step {chart.step}; other steps are not drawn"
+        yield Diagnostic("info", message, count=others, code="picture.one_step")
+    if count := chart.other_rank_count:
+        yield Diagnostic("info", "only the selected ranks are drawn", count=count, code="picture.some_ranks")
+    if count := chart.not_drawn_count:
         message = "transfers, host spans and receives that did not block are not drawn"
-        yield Diagnostic("info", message, count=chart.not_drawn_count, code="picture.not_drawn")
-    if chart.reversed_count:
-        yield Diagnostic(
-            "warning",
-            "spans that end before they start are drawn as points",
-            count=chart.reversed_count,
-            code="spans.reversed_drawn",
-        )
+        yield Diagnostic("info", message, count=count, code="picture.not_drawn")
+    if count := chart.reversed_count:
+        message = "spans that end before they start are drawn as points"
+        yield Diagnostic("warning", message, count=count, code="spans.reversed_drawn")
 
 
 def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
