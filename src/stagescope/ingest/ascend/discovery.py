@@ -77,6 +77,7 @@ def _rank_in_name(path: Path) -> int | None:
 def _rank_in_content(path: Path, *, is_alone: bool) -> tuple[int | None, Diagnostic]:
     """Return the rank recorded in the database or in the files next to it, and a diagnostic on the source."""
     for place, ranks in (*_ranks_in_database(path), *_ranks_in_profiler_info(path)):
+        # A negative number is not a rank, and several different ranks do not identify one.
         if len(set(ranks)) == 1 and ranks[0] >= 0:
             text = f"the file name has no rank; rank {ranks[0]} is taken from {place}"
             return ranks[0], Diagnostic("info", text, str(path), ranks[0], code="rank.from_content")

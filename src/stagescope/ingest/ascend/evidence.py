@@ -101,6 +101,7 @@ def pair_costs(end: str, observed: Observed, expected: Expected, clock_offset_ns
 def _send_costs(observed: Observed, expected: Expected, clock_offset_ns: float | None) -> Floats:
     """Return costs by how late each send started after its action, unless its stream was busy until then."""
     since_ready_ns = observed.start_ns - expected.ready_ns
+    # A send on a busy stream starts when the stream is free: then its delay after the action is explained.
     at_once = (observed.start_ns - observed.free_ns < CLOCK_TOLERANCE_NS) & (since_ready_ns > 0)
     costs = np.where(at_once, 0.0, _part(np.abs(since_ready_ns), GAP_FRACTION * expected.action_ns))
     # Impossible pairs are infinite instead of expensive: no sum of other evidence may outweigh causality.
@@ -112,6 +113,7 @@ def _send_costs(observed: Observed, expected: Expected, clock_offset_ns: float |
 
 def _receive_costs(observed: Observed, expected: Expected, clock_offset_ns: float | None) -> Floats:
     """Return costs by how much of its action's wait each receive leaves unexplained, and how long the data took."""
+    # fmax ignores NaN: an unknown time does not hide the known one.
     waited_ns = expected.needed_ns - np.fmax(expected.free_ns, observed.end_ns)
     costs = _part(np.abs(waited_ns), GAP_FRACTION * expected.action_ns)
     never = observed.end_ns > expected.needed_ns + TOLERANCE_NS
@@ -137,6 +139,7 @@ def are_trusted(
     """
     evident = (partner >= 0) & _are_evident(end, observed, expected, partner, clock_offset_ns)
     n, m = len(observed.rows), len(expected.rows)
+    # The ends of both sequences are anchors as well, so a complete run needs no evident transfer.
     anchors = np.concatenate([[-1], np.flatnonzero(evident), [n]])
     places = np.concatenate([[-1], partner[evident], [m]])
     after = np.searchsorted(anchors, np.arange(n))
@@ -164,6 +167,7 @@ def _are_evident(
     fits = np.abs(moments - due[at]) <= CLOCK_TOLERANCE_NS
     rivals, before = _near(moments, due)
     others, before_too = _near(due, moments)
+    # argsort of argsort is the rank of every time among all, which keeps the order of simultaneous ones.
     place, place_too = (np.argsort(np.argsort(times, kind="stable")) for times in (moments, due))
     in_order = place - before_too[at] == place_too[at] - before
     return np.asarray(fits & (rivals == others[at]) & in_order)

@@ -21,6 +21,7 @@ ID_LETTERS = 8
 
 def machines_of(facts: Sequence[Facts]) -> dict[str | None, str]:
     """Return the display name of every machine: its host name, with the start of its id where hosts share a name."""
+    # Machines are identified by the id of HOST_INFO: several can have the same host name.
     hosts = {each.machine: each.host or each.machine for each in facts if each.machine}
     counts = Counter(hosts.values())
     return {

@@ -107,6 +107,7 @@ def read_marks(database: Database, rank: int) -> Marks:
     A mark without a task is omitted and counted: the time of the host call is not the time of the device work. A mark
     with several tasks lasts from the first start to the last end.
     """
+    # Texts first: marks store the number of their text, so only relevant marks are loaded.
     texts = _texts(database)
     fields = {number: parse_message(text) for number, text in texts.items()}
     marks = _read(database, texts)

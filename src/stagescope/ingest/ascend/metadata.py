@@ -86,6 +86,7 @@ def read_facts(database: Database, rank: int) -> Facts:
     sizes = metadata.get("distributed_args", {})
     hosts = [row for row in _rows(database, "HOST_INFO", ("hostUid", "hostName")) if any(row)]
     uid, host = hosts[0] if hosts else (None, _worker(database.path))
+    # -1 is the recorded rank of a profile without a rank.
     devices = {
         one for own, one in _rows(database, "RANK_DEVICE_MAP", ("rankId", "deviceId")) if own in (rank, -1)
     }
@@ -119,6 +120,7 @@ def _rows(database: Database, table: str, names: Sequence[str]) -> list[tuple[An
 def _object(value: object) -> dict[str, Any]:
     """Return the JSON object in a text; torch_npu's add_metadata nests JSON in a JSON string."""
     found: object = value
+    # Once for JSON, twice for JSON in a JSON string.
     for _ in range(2):
         if isinstance(found, str):
             try:
@@ -203,6 +205,7 @@ def _consistent_sizes(
     rest = sizes["pp"] * sizes.get("tp", 1) * sizes.get("cp", 1)
     product = rest * sizes["dp"] if "dp" in sizes else None
     expected = world_size or product
+    # Too large by exactly the factor cp: this framework counts context-parallel ranks in dp.
     if product is not None and product != expected and product == (expected or 0) * sizes.get("cp", 1):
         return {**sizes, "dp": sizes["dp"] // sizes.get("cp", 1)}, expected, []
     if expected is None or (product in (None, expected) and expected % rest == 0 and expected >= at_least):
@@ -252,6 +255,7 @@ def _matching_order(
                 Diagnostic("warning", f"the declared sizes cannot be used: {error}", code="layout.invalid")
             ]
         pp = dict(zip(found["rank"], found["pp"], strict=True))
+        # Recorded groups are facts about the run, the declared order is only text in the training script.
         if all(pp.get(rank) == place for rank, place in places.items()):
             return found, []
     text = (

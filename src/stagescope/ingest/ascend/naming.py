@@ -122,6 +122,8 @@ class _MatchedGroups:
 
     def resolved(self) -> _MatchedGroups:
         """Return all matches, with ambiguous groups resolved by their times where possible."""
+        # Steps and replicas repeat: matching every distinct sequence once makes the cost independent of their
+        # number.
         by_sequence: dict[MarkSequence, Match | None] = {}
         for sequence in self.sequences.values():
             if sequence not in by_sequence:

@@ -68,6 +68,7 @@ def diagnose_naming(
             first.setdefault((rank, finding), _place(step, where))
         if has_steps and step is None and matches[group]:
             counts[rank, OUTSIDE_STEPS] += len(sequences[group].keys)
+    # Without step numbers all groups are in step 0.
     if groups["step"].n_unique() == 1:
         yield from _uneven_passes(sequences, matches, fitted)
     keys = {"schedule": fitted.plan.schedule, "most": MAX_EDIT_FRACTION}

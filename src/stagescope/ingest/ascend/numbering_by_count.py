@@ -77,6 +77,7 @@ def _agree(actions: pl.DataFrame) -> bool:
 def _has_one_chunk(actions: pl.DataFrame) -> bool:
     """Return whether some rank holds one micro-batch at a time, or every rank holds all micro-batches of a step."""
     is_forward = pl.col("sort") == FORWARD
+    # Micro-batches in flight: forwards minus backwards so far.
     held = pl.when(is_forward).then(1).otherwise(-1).cum_sum().over("group")
     most = actions.select("group", held=held, forwards=is_forward.sum().over("group")).group_by("group").max()
     return bool(most["held"].min() == 1 or (most["held"] == most["forwards"]).all())

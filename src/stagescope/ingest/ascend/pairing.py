@@ -80,12 +80,15 @@ def pair_ends(
         f"max_cost_{end}": pl.when(is_batch).then(MAX_BATCH_COST).otherwise(MISSING_COST)
         for end in (SEND, RECEIVE)
     }
+    # Numbers of tasks are only compared within a rank: a batch with the minimum is assumed to carry one message,
+    # one with twice the minimum can carry two.
     does_one = is_batch & (pl.col("tasks") == tasks.min().over("rank")) & (tasks.n_unique().over("rank") > 1)
     does_two = is_batch & (pl.col("tasks") == 2 * tasks.min().over("rank"))
     limited = transfers.with_columns(
         **limits, does_one=does_one.fill_null(value=False), does_two=does_two.fill_null(value=False)
     )
     decided = _decided(limited, messages, facts)
+    # All rounds are kept: _without_overload rejects a batch that fits both directions in any of them.
     may = [decided]
     for _ in range(BATCH_ROUNDS if (transfers["role"] == BATCH).any() else 0):
         decided = _decided(_limited(limited, decided), messages, facts)
@@ -215,6 +218,7 @@ def _observed(own: pl.DataFrame, end: str, meant: pl.Expr) -> Observed:
     """Return the transfers of a rank that may be one end of certain messages."""
     chosen = own.filter(pl.col("role").is_in([end, BATCH]) & meant)
     start_ns, end_ns = _floats(chosen, "start_ns"), _floats(chosen, "end_ns")
+    # All transfers of the rank count, not only those with this peer: they share the communication stream.
     ends_ns = np.concatenate([[-np.inf], np.sort(_floats(own, "end_ns"))])
     free_ns = ends_ns[np.searchsorted(ends_ns, start_ns, side="right") - 1]
     rows = chosen["row"].to_numpy().astype(np.int64)
@@ -245,7 +249,10 @@ def _certain(end: str, observed: Observed, expected: Expected, clock_offset_ns: 
     partner = _align(end, observed, expected, clock_offset_ns)
     ready, needed = np.isnan(expected.ready_ns), np.isnan(expected.needed_ns)
     own, other = (ready, needed) if end == SEND else (needed, ready)
+    # With equal counts nothing is missing, so the order is evidence even where the other rank's action is
+    # unknown.
     is_thin = own | (other & (len(observed.rows) != len(expected.rows)))
+    # The appended False is the entry for NO_PARTNER, whose index -1 selects the last one.
     clear = (partner != UNCLEAR) & ~np.append(is_thin, [False])[partner.clip(NO_PARTNER)]
     clear &= (partner == NO_PARTNER) | are_trusted(end, observed, expected, partner, clock_offset_ns)
     messages = [int(expected.rows[place]) if place != NO_PARTNER else None for place in partner[clear]]
@@ -270,6 +277,7 @@ def _clock_offsets(pairs: Sequence[_Pair], facts: _RankFacts) -> dict[tuple[int,
     found: dict[tuple[str, str], list[Floats]] = {}
     for pair in pairs:
         one, other = (facts.clock(rank) for rank in (pair.source, pair.target))
+        # Ranks on one clock need no estimate: their offset is 0 by definition.
         if one != other:
             differences = _differences(pair)
             found.setdefault((one, other), []).append(differences)
@@ -295,5 +303,7 @@ def _agreed(differences: Floats) -> float | None:
     if len(differences) < SURE_PAIRS:
         return None
     clock_offset_ns = float(np.median(differences))
+    # The median of wrong pairs is a number as well; only the agreement of most differences shows that it is
+    # an offset.
     is_constant = np.mean(np.abs(differences - clock_offset_ns) < CLOCK_TOLERANCE_NS) > AGREEING
     return clock_offset_ns if is_constant else None

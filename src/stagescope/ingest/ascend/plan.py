@@ -85,6 +85,7 @@ class Plan:
         return {pp: tuple(self._row(pp, actions)) for pp, actions in order.items()}
 
     def _row(self, pp: int, actions: list[Action]) -> Iterator[PlannedMark]:
+        # Marks record the local chunk, schedules the global stage.
         placement = find_schedule(self.schedule).placement
         chunk_of = {s: c for c, s in enumerate(stages_of(placement, self.ranks, self.chunks, pp))}
         last_stage = self.ranks * self.chunks - 1
@@ -93,12 +94,15 @@ class Plan:
                 PlannedAction(KINDS[part.kind], part.stage, chunk_of[part.stage], part.microbatch)
                 for part in action.parts
             )
+            # The loss runs in the backward of the last stage, but has a mark of its own (backward_step
+            # without _with_model_graph).
             ends = next((part for part in parts if part.stage == last_stage and part.kind != "forward"), None)
             if self.logits is not None and pp == 0 and ends is not None and ends.kind != "backward_weight":
                 yield PlannedMark(self._mark(self.logits, ends), (ends._replace(kind="loss"),))
             yield PlannedMark(self._mark(OVERLAP if len(parts) > 1 else SORTS[action.kind], parts[0]), parts)
 
     def _mark(self, sort: str, part: PlannedAction) -> Mark:
+        # Marks of the second chunk can be numbered from m on, see the module docstring.
         first = part.chunk * self.microbatches if self.counts_on else 0
         return Mark(sort, part.chunk, first + part.microbatch)
 

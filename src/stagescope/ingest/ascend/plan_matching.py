@@ -93,6 +93,7 @@ def fit_plan(sequences: Iterable[MarkSequence], plans: Iterable[Plan]) -> Fitted
             best = FittedPlan(
                 plan, rows, edits, sum(times * len(sequence.keys) for sequence, times in samples)
             )
+        # An exact fit cannot be improved, and the most likely plan comes first.
         if not edits:
             break
     return best
@@ -118,6 +119,7 @@ def _edits(sequence: MarkSequence, rows: dict[int, tuple[PlannedMark, ...]]) -> 
 def expected(sequence: MarkSequence, rows: dict[int, tuple[PlannedMark, ...]]) -> tuple[PlannedMark, ...]:
     """Return the planned marks of a group: one pass, or as many as fit its length if it may repeat."""
     row = () if sequence.pp is None else rows.get(sequence.pp, ())
+    # Rounded, because some marks of the passes may be missing.
     passes = round(len(sequence.keys) / len(row)) if row and sequence.may_repeat else 1
     return row * max(passes, 1)
 
@@ -129,5 +131,6 @@ def place(
     planned = expected(sequence, rows)
     if not planned:
         return None
+    # The bound also limits the cost of matching: it grows with the number of edits.
     most_edits = int(MAX_EDIT_FRACTION * max(len(sequence.keys), len(planned)))
     return match(sequence.marks, [each.mark for each in planned], most_edits=most_edits, clues=clues)

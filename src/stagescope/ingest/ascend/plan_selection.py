@@ -46,6 +46,7 @@ def choose_plans(
     agreed = [each for each in supports if _agrees(each.plan, declared)]
     if not (agreed and known_schedule(declared.schedule) and declared.microbatches):
         return _confirmed(agreed or supports, groups)
+    # One exact group is enough for a declared plan; an undeclared one also has to beat all others.
     if any(each.whole for each in agreed):
         return _fullest(agreed)
     others = [each for each in supports if each not in agreed]
@@ -60,6 +61,8 @@ def _support(
         planned = [each.mark for each in expected(sequence, rows)]
         if len(planned) == len(sequence.keys) and all(map(Mark.fits, sequence.marks, planned)):
             whole += times
+        # A missing mark makes a group shorter; only a wrong plan makes it longer. Groups that may repeat are
+        # longer anyway.
         elif not sequence.may_repeat and _forwards(sequence.marks) > _forwards(planned):
             overfull += times
     return Support(plan, rows, whole, overfull)

@@ -81,6 +81,7 @@ def _read(profile: Profile) -> _Content:
         marks = read_marks(database, profile.rank)
         steps = read_step_times(database, profile.rank)
         transfers = read_transfers(database, facts)
+        # Below level 1 there is no table of operations; the marks of torch_npu are the only record.
         if transfers.is_empty():
             transfers = marked_transfers(marks.other, profile.rank)
         notes = [*marks.notes, *database.diagnostics(profile.rank)]

@@ -85,6 +85,7 @@ def list_plans(counts: Counts, stages: int, declared: PipelineInfo) -> tuple[lis
 def _is_possible(name: str, size: tuple[int, int], stages: int, declared: PipelineInfo) -> bool:
     """Return whether undeclared sizes are possible: Megatron interleaves only complete rounds of micro-batches."""
     chunks, microbatches = size
+    # A declared number is tried in any case: the declaration is evidence, a guess is not.
     is_interleaved = name in ONE_F_ONE_B and chunks > 1
     return not is_interleaved or declared.microbatches is not None or microbatches % stages == 0
 
@@ -104,6 +105,7 @@ def _sizes(name: str, counts: Counts, declared: int | None) -> Iterator[tuple[in
         yield chunks, ceil(counts.forwards / chunks)
         yield chunks, ceil(counts.longest / chunks)
     if name in ONE_F_ONE_B and not declared:
+        # The forwards of a step are chunks x micro-batches: every divisor up to MAX_CHUNKS is possible.
         several = range(2, MAX_CHUNKS + 1)
         yield from (
             (v, each // v) for v in several for each in (counts.forwards, counts.longest) if each % v == 0

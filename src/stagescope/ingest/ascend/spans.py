@@ -45,6 +45,7 @@ def spans_of_actions(actions: pl.DataFrame, fitted: FittedPlan | None = None) ->
         placed = numbered.drop_nulls("place").join(_plan_table(fitted), on=["pp", "place"], how="left")
         unplaced = _unplaced(numbered.filter(pl.col("place").is_null()).with_columns(NULL_COLUMNS))
         spans = pl.concat([placed, unplaced], how="diagonal_relaxed")
+    # The row number is unique per mark, so it identifies the two actions of an overlapped one.
     is_pair = pl.col("marker") == OVERLAP
     return conform(
         spans.sort("row", "part").with_columns(

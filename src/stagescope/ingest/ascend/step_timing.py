@@ -49,6 +49,7 @@ class StepTiming:
 
     def unexplained_ns(self, seen: int, place: int, first_lost: int) -> int:
         """Return the time left unexplained if mark `seen` is entry `place`, with those from `first_lost` on missing."""
+        # The first mark of a group has no predecessor: its rank may have been idle for any time.
         free_ns = self.times[seen - 1].end_ns if seen else None
         unexplained_ns = 0
         for lost in range(first_lost, min(place, len(self.planned))):
@@ -56,6 +57,7 @@ class StepTiming:
             if ready_ns is not None:
                 free_ns = ready_ns + self._usual_ns(lost)
                 unexplained_ns += self._late_ns(lost, free_ns)
+        # Only missing actions are left, so there is no mark to compare.
         if seen == len(self.times):
             return unexplained_ns
         start_ns, end_ns = self.times[seen]

@@ -46,6 +46,7 @@ def _split_consistent(
     both = ends.filter(pl.col("end") == SEND).join(
         ends.filter(pl.col("end") == RECEIVE), on="message", suffix="_received"
     )
+    # Across clocks an early end shows the clock offset instead of a wrong pair.
     shared = messages.filter("shares_clock")["message"].implode()
     early = both.filter(
         pl.col("message").is_in(shared)
@@ -90,6 +91,7 @@ def _notes(transfers: pl.DataFrame, messages: pl.DataFrame, matched: pl.DataFram
     for (rank,), rows in unnamed.group_by(["rank"], maintain_order=True):
         text = "transfers match several messages, or belong to no known action; shown as other"
         yield Diagnostic("warning", text, rank=rank, count=rows.height, code="transfers.unmatched")
+    # Both halves of an overlapped mark end at the same time, so times cannot distinguish their messages.
     at_once = pl.struct("source", "target", "ready_ns").is_duplicated() & pl.col("ready_ns").is_not_null()
     if paired := messages.filter(at_once).join(matched, on="message", how="semi").height:
         text = (
@@ -98,6 +100,7 @@ def _notes(transfers: pl.DataFrame, messages: pl.DataFrame, matched: pl.DataFram
         )
         yield Diagnostic("info", text, count=paired, code="transfers.overlapped_order")
     known = messages.filter(pl.col("ready_ns").is_not_null() | pl.col("needed_ns").is_not_null())
+    # Ranks without any recorded transfer, as below profiler level 1, have no missing ends.
     measured = transfers["rank"].unique().implode()
     for end, rank in ((SEND, "source"), (RECEIVE, "target")):
         ends = matched.filter(pl.col("end") == end)

@@ -30,6 +30,7 @@ def with_written_ns(frame: pl.DataFrame, near: str) -> pl.DataFrame:
 
     `near` names a column of nanoseconds since the epoch. Invalid times become null.
     """
+    # Around New Year, time zone and delay can move a line into a neighboring year.
     year = pl.from_epoch(near, time_unit="ns").dt.year()
     moments = [
         pl.concat_str((year + shift).cast(pl.String), pl.lit(" "), pl.col("written"))
@@ -55,6 +56,7 @@ def check_clock(contents: LogContents, jobs: pl.DataFrame, source: str, rank: in
     ended = contents["written"].join(jobs.select("byte", "end_ns"), on="byte")
     lag = with_written_ns(ended, "end_ns").select(lag_ns=pl.col("written_ns") - pl.col("end_ns"))
     lag_ns = lag["lag_ns"].drop_nulls().to_numpy()
+    # Modulo a quarter of an hour, the unknown time zone cancels out.
     after_end_ns = (lag_ns + EARLIEST_NS) % ZONE_NS - EARLIEST_NS
     wrong = (after_end_ns < -TOLERATED_NS) | (np.abs(lag_ns) > FARTHEST_ZONE_NS)
     if not wrong.any():

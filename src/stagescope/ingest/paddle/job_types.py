@@ -70,6 +70,7 @@ def describe_job(text: str) -> JobType:
     if found is None:
         return UNKNOWN
     kind = KINDS[found["stem"]]
+    # A type without a number is chunk 0: only schedules with several chunks append one.
     return JobType(kind, BY_NAME[kind].lane, int(found["chunk"] or 0), int(found["piece"] or 0))
 
 

@@ -52,6 +52,7 @@ def _jumps(jobs: pl.DataFrame) -> npt.NDArray[np.int64]:
     for step in np.flatnonzero((apart_ns <= 0) | (apart_ns > pause_ns)):
         before, after = opens[step], opens[step + 1]
         direction = 1 if apart_ns[step] > 0 else -1
+        # Lines of a step are in any order, so the launch begins at the largest jump, not at the opening job.
         jump_ns = direction * np.diff(start_ns[before : after + 1])
         found.append(rows[before + 1 + int(jump_ns.argmax())])
     return np.array(found, np.int64)

@@ -47,6 +47,7 @@ def read_logs(paths: Sequence[Path], options: ReadOptions | None = None) -> Time
         else:
             by_folder[path.parent].append((device, path))
     for path in unnumbered:
+        # After all numbered logs, so that no number is used twice.
         taken = [device for device, _ in by_folder[path.parent]]
         by_folder[path.parent].append((max(taken, default=-1) + 1, path))
     logs = number_ranks(by_folder, multi_machine=len(by_folder) > 1)

@@ -194,6 +194,7 @@ def _windows(stream: ByteStream) -> Iterator[Window]:
     while more := stream.read(BLOCK_BYTES):
         limit = len(data) - LONGEST_BYTES
         yield Window(data, base, begin, limit)
+        # The next window needs the bytes before its first match to find the prefix of glog.
         kept = max(0, limit - PREFIX_BYTES)
         data, base, begin = data[kept:] + more, base + kept, limit - kept
     yield Window(data, base, begin, len(data))

@@ -87,10 +87,12 @@ def _read_log(log: WorkerLog, options: ReadOptions) -> RankLog:
         empty = Diagnostic("error", NO_JOB_LINES, str(log.path), log.rank, code="jobs.none")
         return RankLog(log, None, None, [*found.notes, empty])
     jobs = with_slots(split_launches(with_types(found.jobs), contents["banners"]))
+    # A launch has no end; the next launch of the step is an upper bound for drawing.
     if found.times == LAUNCHES:
         jobs = jobs.with_columns(
             end_ns=pl.col("start_ns").shift(-1).over("slot").fill_null(pl.col("start_ns"))
         )
+    # Host times on the compute lane would enter the bubble.
     if found.times != DEVICE:
         jobs = jobs.with_columns(lane=pl.lit(HOST, LaneType))
     return RankLog(log, jobs, _slots(log, jobs, found.nvtx_steps), found.notes)

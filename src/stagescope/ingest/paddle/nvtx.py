@@ -40,6 +40,7 @@ def match_ranges(lines: pl.DataFrame) -> Ranges:
     change = pl.when(pl.col("name").is_null()).then(-1).otherwise(1)
     is_pop = pl.col("name").is_null()
     ordered = lines.sort("byte").with_columns(height=change.cum_sum().over("thread"))
+    # The running minimum below 0 counts pops on an empty stack: ranges pushed before the log began.
     lowest = pl.min_horizontal(pl.col("height").cum_min().over("thread"), 0)
     ordered = ordered.with_columns(lowest=lowest)
     lower = pl.col("lowest") < pl.col("lowest").shift(1).over("thread").fill_null(0)

@@ -74,6 +74,7 @@ def _with_places(slots: pl.DataFrame) -> pl.DataFrame:
         known, best = _with_new(windows, best, known)
         found.append((own, best))
     order = np.empty(len(known.start_ns), np.int64)
+    # Places are numbered only now: new windows may lie before known ones.
     order[np.argsort(known.start_ns, kind="stable")] = np.arange(len(order))
     return pl.concat(own.with_columns(place=pl.Series(order[best])) for own, best in found)
 
@@ -104,6 +105,7 @@ def _best(windows: Windows, known: Windows) -> Times:
     by_place = np.lexsort((-overlap_ns, best))
     again = np.zeros(len(best), np.bool_)
     again[by_place[1:]] = best[by_place[1:]] == best[by_place[:-1]]
+    # Of several windows of a rank on one known window, those mostly outside it become steps of their own.
     best[again & (2 * overlap_ns < length_ns)] = -1
     return best
 

@@ -55,6 +55,7 @@ def number_ranks(
     multi_machine: bool,
 ) -> list[WorkerLog]:
     """Return the logs of every folder with their ranks: the device, or a running number over several machines."""
+    # Without several machines the device is the rank, so selected devices keep their numbers.
     names = machine_names(by_folder) if multi_machine else dict.fromkeys(by_folder)
     logs: list[WorkerLog] = []
     for folder in sorted(by_folder, key=lambda folder: natural_key(str(folder))):
@@ -94,6 +95,7 @@ def _every_device(
     """Return device and path of each wanted log, with the expected path of missing ones."""
     present = sorted(found)
     there = {device for device, _ in present} | {device for device, _ in _logs_in(folder)}
+    # Devices are numbered without gaps: a missing number below the highest is a missing log.
     wanted = range(max(there) + 1) if devices is None else dict.fromkeys(devices)
     absent = [(device, folder / f"workerlog.{device}") for device in wanted if device not in there]
     if devices is None:

@@ -152,6 +152,7 @@ def _clocks(processes: Sequence[Process]) -> pl.DataFrame:
     for clock in machines:
         anchors = np.concatenate([p.contents.anchors for p in processes if p.clock == clock])
         error_ns = max(int(p.contents.device_anchors["error_ns"].max(initial=0)) for p in processes)
+        # The reading between the closest two readings has the smallest error.
         best = anchors[anchors["width_ns"].argmin()] if len(anchors) else None
         rows.append(
             {

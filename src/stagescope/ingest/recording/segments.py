@@ -46,6 +46,7 @@ def join_segments(parts: Iterable[Part]) -> Iterator[tuple[Part, list[Diagnostic
     """
     rows: dict[object, list[Part]] = {}
     parts = list(parts)
+    # A file with a damaged header is assigned by its name to the process of its neighbors.
     keys = {_stem(part): _key(part) for part in parts if "segment" in part.contents.header}
     for part in parts:
         bounded = "segment" in part.contents.header

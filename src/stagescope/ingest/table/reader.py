@@ -71,6 +71,7 @@ def _spans_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> tuple[pl.Data
     """Return the spans of one file and the diagnostics."""
     frame, diagnostics = _load(path, load), []
     known = [name for name in REQUIRED if name in frame.columns]
+    # Only the existing ones of the required columns: conform reports missing columns.
     whole = frame.drop_nulls(known)
     if lost := frame.height - whole.height:
         message = f"rows without a value in {', '.join(known)}; they were omitted"
