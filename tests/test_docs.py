@@ -1,4 +1,4 @@
-"""The documents are kept true by machine: commands, options, links, tables and examples."""
+"""The documents match the code: commands, options, links, tables, examples and the public API."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import stagescope
+import stagescope.api
+import stagescope.record
+import stagescope.schedules
 from drawing import timeline_from_text
 from programs import require_program
 from stagescope.analysis import build_explained_report, to_json
@@ -83,7 +87,7 @@ def test_lines_of_documents_fit_a_page(document):
     assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []
 
 
-def test_decisions_are_numbered_without_a_gap():
+def test_decisions_are_numbered_consecutively():
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     titles = [path.read_text(encoding="utf-8").splitlines()[0] for path in decisions]
     assert [path.name[:4] for path in decisions] == [f"{n:04}" for n in range(1, len(decisions) + 1)]
@@ -132,13 +136,13 @@ def test_make_examples_name_targets_that_exist():
     assert {"demo", "test", "check"} <= asked
 
 
-def test_every_target_of_make_has_a_sentence():
+def test_every_target_of_make_is_described():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split()
     assert sorted(phony) == sorted(targets())
 
 
-def test_make_alone_lists_every_target_and_what_it_does():
+def test_make_lists_every_target_with_its_description():
     done = subprocess.run([require_program("make"), "-C", ROOT], capture_output=True, text=True, check=True)
     for name, does in targets().items():
         assert re.search(rf"^make {name} +{re.escape(does)}$", done.stdout, re.MULTILINE)
@@ -154,7 +158,7 @@ def test_generated_parts_of_documents_are_current():
     assert stale == [], "run `make docs`"
 
 
-def test_a_stale_table_is_noticed():
+def test_detects_a_stale_table():
     tool = load_tool("write_docs")
     formats = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
     drifted = formats.replace("Global rank of the process.", "Something else.")
@@ -162,20 +166,20 @@ def test_a_stale_table_is_noticed():
     assert tool.refreshed(drifted) == formats
 
 
-def test_every_generated_part_stands_in_some_document():
+def test_every_generated_part_is_in_a_document():
     tool = load_tool("write_docs")
     text = "".join((ROOT / name).read_text("utf-8") for name in tool.DOCUMENTS)
     assert {block["name"] for block in tool.BLOCK.finditer(text)} == set(tool.BLOCKS)
 
 
 @by_name
-def test_python_examples_print_what_they_say(document):
+def test_python_examples_print_the_stated_output(document):
     examples = doctest.DocTestParser().get_doctest(
         document.read_text(encoding="utf-8"), {}, document.name, str(document), 0
     )
-    told = io.StringIO()
-    doctest.DocTestRunner().run(examples, out=told.write)
-    assert told.getvalue() == ""
+    failures = io.StringIO()
+    doctest.DocTestRunner().run(examples, out=failures.write)
+    assert failures.getvalue() == ""
 
 
 def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
@@ -186,7 +190,28 @@ def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     Path("recording", "spans.csv").write_text(spans, encoding="utf-8")
     exec(compile(example, "README.md", "exec"), {})  # noqa: S102 - our own document
     assert capsys.readouterr().out == "0 [0] 0.5\n"
+    assert Path("run.html").stat().st_size > 0
     assert Path("run.pftrace").stat().st_size > 0
+
+
+def test_the_documented_api_is_the_public_api():
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^### `([\w.]+)`$", text, re.MULTILINE))
+    parts = (stagescope, stagescope.api, stagescope.record, stagescope.schedules)
+    public = {f"{part.__name__}.{name}" for part in parts for name in part.__all__}
+    repeated = {f"stagescope.api.{name}" for name in stagescope.__all__}
+    assert documented == public - repeated - {
+        "stagescope.record",
+        "stagescope.schedules",
+        "stagescope.__version__",
+    }
+
+
+def test_the_files_of_the_guide_to_additions_exist():
+    text = (ROOT / "docs" / "how-to-add.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:src|tests|docs|tools|web|benchmarks)/[\w./-]+)`", text))
+    assert len(paths) > 30
+    assert {path for path in paths if not (ROOT / path).exists()} == set()
 
 
 def test_every_key_of_the_report_is_described():

@@ -1,4 +1,4 @@
-"""What is shipped installs and works away from the checkout."""
+"""The distributions install and work outside the checkout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def run(*words, cwd):
-    """Run a program away from the checkout and return what it printed; fail with all of it."""
+    """Run a program outside the checkout and return its output; fail with all of it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         [str(word) for word in words],
@@ -68,32 +68,32 @@ def installed(built, tmp_path_factory):
     return programs
 
 
-def test_the_wheel_holds_every_module_and_file_of_the_package(built):
+def test_the_wheel_contains_every_file_of_the_package(built):
     names = set(zipfile.ZipFile(built[0]).namelist())
     files = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     assert {path.relative_to(ROOT / "src").as_posix() for path in files} - names == set()
 
 
-def test_the_wheel_holds_types_the_hook_and_the_license(built):
+def test_the_wheel_contains_types_hook_and_license(built):
     names = zipfile.ZipFile(built[0]).namelist()
     assert "stagescope/py.typed" in names
     assert "stagescope/record/hook/sitecustomize.py" in names
     assert [name for name in names if name.endswith("/LICENSE")] != []
 
 
-def test_the_wheel_holds_nothing_beside_the_package(built):
+def test_the_wheel_contains_only_the_package(built):
     tops = {name.split("/")[0] for name in zipfile.ZipFile(built[0]).namelist()}
     assert tops == {"stagescope", f"stagescope-{stagescope.__version__}.dist-info"}
 
 
-def test_the_wheel_carries_the_version_that_the_package_tells(built):
+def test_the_wheel_has_the_version_of_the_package(built):
     metadata = f"stagescope-{stagescope.__version__}.dist-info/METADATA"
     message = email.message_from_bytes(zipfile.ZipFile(built[0]).read(metadata))
     assert message["Version"] == stagescope.__version__
     assert message["Requires-Python"] == ">=3.10"
 
 
-def test_the_sdist_holds_what_building_and_testing_need(built):
+def test_the_sdist_contains_what_building_and_testing_need(built):
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"Makefile", ".ci/run", "constraints.txt", "README.md", "docs/formats.md", "tests/drawing.py"}
@@ -102,9 +102,9 @@ def test_the_sdist_holds_what_building_and_testing_need(built):
 
 
 def test_the_installed_command_lists_its_commands(installed, tmp_path):
-    told = run(installed / "stagescope", "--help", cwd=tmp_path)
+    printed = run(installed / "stagescope", "--help", cwd=tmp_path)
     for command in COMMANDS:
-        assert f"\n  {command.name} " in told
+        assert f"\n  {command.name} " in printed
 
 
 @pytest.fixture
@@ -117,13 +117,13 @@ def recorded(tmp_path):
     return table
 
 
-def test_the_installed_command_shows_what_was_recorded(installed, recorded, tmp_path):
-    told = run(installed / "stagescope", "show", "--no-color", recorded, cwd=tmp_path)
-    assert "rank" in told.lower()
-    assert "bubble" in told.lower()
+def test_the_installed_command_shows_a_recording(installed, recorded, tmp_path):
+    printed = run(installed / "stagescope", "show", "--no-color", recorded, cwd=tmp_path)
+    assert "rank" in printed.lower()
+    assert "bubble" in printed.lower()
 
 
-def test_the_installed_package_lets_a_type_checker_in(installed, tmp_path):
+def test_type_checkers_use_the_types_of_the_installed_package(installed, tmp_path):
     user = tmp_path / "user.py"
     user.write_text("from stagescope.vocabulary.kinds import LANES\nanswer: int = LANES\n", encoding="utf-8")
     words = (sys.executable, "-m", "mypy", "--python-executable", installed / "python", user)

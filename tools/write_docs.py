@@ -8,18 +8,25 @@ is out of date.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import io
 import json
 import re
 import sys
 import textwrap
+from functools import cached_property
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, is_typeddict
 
 import numpy as np
 import polars as pl
 
+import stagescope.api
+import stagescope.record
+import stagescope.schedules
 from stagescope.analysis import build_report, to_json
 from stagescope.api import READERS
 from stagescope.cli import COMMANDS
@@ -38,13 +45,15 @@ from stagescope.schedules import SCHEDULES
 from stagescope.vocabulary.kinds import KINDS, LANE_CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
 
     from stagescope.schedules.registry import Schedule
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
     "README.md",
+    "docs/api.md",
     "docs/analysis-tables.md",
     "docs/formats.md",
     "docs/reading.md",
@@ -52,6 +61,10 @@ DOCUMENTS = (
     "docs/schedules.md",
 )
 BLOCK = re.compile(r"(<!-- begin (?P<name>[\w-]+)[^>]*-->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
+
+WIDEST_SIGNATURE = 100
+QUOTED = re.compile(r"(: |-> )'([^']*)'")
+"""Annotations, which are text in modules with postponed evaluation."""
 
 RECORD_MEANINGS = {
     "bytes": "Size of the transfer in bytes.",
@@ -226,8 +239,133 @@ def schedule_constraints() -> str:
     )
 
 
+def api() -> str:
+    """Return the names of `stagescope` itself."""
+    names = [name for name in stagescope.__all__ if name not in ("record", "schedules", "__version__")]
+    return _reference(stagescope, names)
+
+
+def api_functions() -> str:
+    """Return the names of `stagescope.api` that `stagescope` does not export."""
+    return _reference(
+        stagescope.api, [name for name in stagescope.api.__all__ if name not in stagescope.__all__]
+    )
+
+
+def api_record() -> str:
+    """Return the names of `stagescope.record`."""
+    return _reference(stagescope.record, stagescope.record.__all__)
+
+
+def api_schedules() -> str:
+    """Return the names of `stagescope.schedules`."""
+    return _reference(stagescope.schedules, stagescope.schedules.__all__)
+
+
+def _reference(module: ModuleType, names: Iterable[str]) -> str:
+    """Return the documentation of names of a module: a heading, the signature, the docstring and the members."""
+    sections = []
+    for name in sorted(names, key=str.lower):
+        value = getattr(module, name)
+        heading = f"### `{module.__name__}.{name}`"
+        if inspect.isclass(value) or inspect.isfunction(value):
+            sections.append(
+                "\n\n".join(
+                    [
+                        heading,
+                        _fenced("python", QUOTED.sub(r"\1\2", _signature(name, value))),
+                        _doc(value),
+                        *_members(value),
+                    ]
+                )
+            )
+        else:
+            sections.append(f"{heading}\n\n{_constant(module, name)}")
+    return "\n\n".join(sections)
+
+
+def _signature(name: str, value: Callable[..., object]) -> str:
+    """Return the signature, with one parameter per line if it is long."""
+    if is_typeddict(value):
+        return "\n".join([f"class {name}(TypedDict)", *(f"    {key}" for key in value.__annotations__)])
+    signature = inspect.signature(value)
+    if inspect.isclass(value):
+        if issubclass(value, Exception):
+            return f"class {name}({', '.join(base.__name__ for base in value.__bases__)})"
+        shown = [each for each in signature.parameters.values() if not each.name.startswith("_")]
+        signature = signature.replace(parameters=shown, return_annotation=inspect.Signature.empty)
+    text = f"{name}{signature}"
+    if len(text) <= WIDEST_SIGNATURE:
+        return text
+    lines = [f"    {each}," for each in _with_star(signature.parameters.values())]
+    returned = signature.return_annotation
+    arrow = "" if returned is inspect.Signature.empty else f" -> {returned}"
+    return "\n".join([f"{name}(", *lines, f"){arrow}"])
+
+
+def _with_star(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter | str]:
+    """Yield parameters, with the star that begins keyword-only ones."""
+    kinds = set()
+    for each in parameters:
+        if each.kind is each.KEYWORD_ONLY and not kinds & {each.KEYWORD_ONLY, each.VAR_POSITIONAL}:
+            yield "*"
+        kinds.add(each.kind)
+        yield each
+
+
+def _doc(value: object) -> str:
+    return _fenced("text", inspect.getdoc(value) or "")
+
+
+def _fenced(language: str, text: str) -> str:
+    """Return text in a fence; the blank line before the end keeps the fence out of the output of an example."""
+    end = "\n" if ">>>" in text else ""
+    return f"```{language}\n{text}\n{end}```"
+
+
+def _members(value: object) -> list[str]:
+    """Return the table of documented public members of a class of our own, an empty list without any."""
+    if not inspect.isclass(value) or issubclass(value, Exception):
+        return []
+    own = {name: member for name, member in vars(value).items() if not name.startswith("_")}
+    documented = {name: inspect.getdoc(member) for name, member in own.items() if _is_method(member)}
+    rows = [
+        (
+            f"`{name}`" if not _is_function(own[name]) else f"`{name}()`",
+            text.partition("\n\n")[0].replace("\n", " "),
+        )
+        for name, text in documented.items()
+        if text
+    ]
+    return [markdown_table(("member", "meaning"), rows)] if rows else []
+
+
+def _is_method(member: object) -> bool:
+    return isinstance(member, (property, cached_property, classmethod)) or inspect.isfunction(member)
+
+
+def _is_function(member: object) -> bool:
+    return isinstance(member, classmethod) or inspect.isfunction(member)
+
+
+def _constant(module: ModuleType, name: str) -> str:
+    """Return the docstring below the assignment of a constant, which Python itself does not keep."""
+    for path in sorted(Path(module.__file__ or "").parent.rglob("*.py")):
+        body = ast.parse(path.read_text("utf-8")).body
+        for statement, following in pairwise(body):
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(following, ast.Expr):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                if [ast.unparse(target) for target in targets] == [name]:
+                    return _fenced("text", inspect.cleandoc(ast.literal_eval(following.value)))
+    raise LookupError(f"{module.__name__}.{name} has no docstring")
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "analysis-tables": analysis_tables,
+    "api": api,
+    "api-functions": api_functions,
+    "api-record": api_record,
+    "api-schedules": api_schedules,
     "anchor-record": anchor_record,
     "commands": commands,
     "conditions": conditions,

@@ -83,8 +83,8 @@ def lower_bound(order: Order, costs: Costs = UNIT_COSTS) -> LowerBound:
     ScheduleError for an action that occurs twice and for costs that do not cover the order.
 
     >>> from stagescope.schedules.action import parse_action
-    >>> order = {rank: [parse_action(f"{kind}{rank}.{j}") for kind in "FB" for j in range(4)] for rank in range(2)}
-    >>> lower_bound(order).makespan_ns, lower_bound(order).reason, lower_bound(order).balanced_ns
+    >>> actions = {rank: [parse_action(f"{kind}{rank}.{j}") for kind in "FB" for j in range(4)] for rank in range(2)}
+    >>> lower_bound(actions).makespan_ns, lower_bound(actions).reason, lower_bound(actions).balanced_ns
     (15, 'rank 1', 12)
     """
     index = index_actions(order)

@@ -47,6 +47,7 @@ SCHEDULES: tuple[Schedule, ...] = (
 """Every schedule, with related ones next to each other. Of equal orders, recognition names the first one here."""
 
 NAMES: tuple[str, ...] = tuple(schedule.name for schedule in SCHEDULES)
+"""The names of all schedules, in the order of SCHEDULES."""
 
 _BY_NAME = {schedule.name: schedule for schedule in SCHEDULES}
 

@@ -99,6 +99,7 @@ class ClosedForm:
 def predict(schedule: str, quantity: str, setting: Letters, **options: object) -> int | None:
     """Return the value of a closed form for a schedule and quantity (see QUANTITIES), None if no condition holds.
 
+    >>> from stagescope.schedules.closed_forms import IDLE, letters
     >>> predict("1f1b", IDLE, letters(ranks=4, microbatches=8, costs=Costs(forward=10, backward=20)))
     90
     """
