@@ -1,11 +1,11 @@
-"""How much CPU time and memory it takes to explain a large run.
+"""CPU time and memory of a report of a large run.
 
     python benchmarks/analyze_speed.py
 
-The limits are 40 CPU seconds and 3 GB for 512 ranks x 100 steps x 128 actions, 6.5 million spans. The second row adds
-what a recorded run has besides: a send and a receive for every message, three times as many spans altogether. Every
-run is made in one process and explained in another one, whose memory at most is the figure; `loaded` is what it holds
-before it begins: the timeline itself.
+The limits are 40 CPU seconds and 3 GiB for 512 ranks x 100 steps x 128 actions, 6.5 million spans. The last row adds
+a send and a receive for every message, as in a recorded run: three times as many spans in total. Every run is
+generated in one process and analyzed in another one, whose peak memory is printed; `loaded` is its memory before the
+analysis, which is mostly the timeline.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _in_process(work: object, *arguments: object) -> tuple[float, ...]:
-    """Return what a function returns that a new process calls: its memory is its own."""
+    """Return the result of a function called in a new process, so that its peak memory is its own."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_send_result, args=(theirs, work, arguments))
@@ -78,7 +78,7 @@ def _make(shape: Shape, with_transfers: bool, folder: str) -> tuple[float, ...]:
 
 
 def _explain(folder: str) -> tuple[float, ...]:
-    """Return how many spans there are, and what it took: CPU seconds, GiB before and GiB at most."""
+    """Return the number of spans, CPU seconds, GiB before the analysis, and peak GiB."""
     bare = empty_timeline()
     spans, ranks = (pl.read_parquet(Path(folder, name)) for name in ("spans", "ranks"))
     timeline = Timeline(spans, ranks, bare.steps, bare.clocks, bare.diagnostics)

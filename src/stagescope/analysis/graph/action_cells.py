@@ -56,7 +56,7 @@ class Cells:
             unknown |= codes < 0
             cell *= len(known)
             cell += codes
-        cell[unknown] = NONE
+        cell[unknown] = NONE  # the arithmetic above gave unknown values some other cell
         return cell
 
     def neighbors(self, cells: Integers, direction: int) -> Integers:

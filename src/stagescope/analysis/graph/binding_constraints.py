@@ -59,6 +59,7 @@ def find_binding_constraints(actions: Actions, plan: ReplayPlan, lag_ns: Integer
             lag, start_ns[:count] - ended_ns, out=lag
         )  # a lag is never longer than the measured distance
         ended_ns += lag
+        # Strictly later: the constraint of the own rank is first in the list, and binds in a tie.
         binds = (source < count) & (ended_ns > ready_ns)
         bound[binds] = source[binds]
         ready_ns[binds] = ended_ns[binds]

@@ -88,6 +88,7 @@ def _walk(table: pl.DataFrame, binding_constraints: BindingConstraints) -> pl.Da
     at, until_ns = place[last["action"].to_numpy()], last["end_ns"].to_numpy()
     begin_ns = last["start_ns"].to_numpy()
     walked: list[pl.DataFrame] = []
+    # One iteration per action on the longest path, for all pipelines and steps together.
     while len(at):
         end_ns = np.minimum(binding_constraints.end_ns[at], until_ns)
         start_ns = np.minimum(binding_constraints.start_ns[at], until_ns)

@@ -143,6 +143,7 @@ def _producers(actions: _Actions) -> tuple[Integers, NDArray[np.bool_]]:
 def _transfer_times(actions: _Actions, transfers: pl.DataFrame) -> tuple[Integers, Integers]:
     """Return when the result of every action was sent, and when its input had been received; NEVER: unknown."""
     rank = actions.frame["rank"].to_numpy()
+    # Sends reduce with minimum and receives with maximum, so both start from the neutral element.
     sent = np.full(actions.frame.height, np.iinfo(np.int64).max)
     arrived = np.full(actions.frame.height, NEVER)
     for kinds, index in zip(

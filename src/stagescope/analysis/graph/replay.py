@@ -57,6 +57,7 @@ def plan_replay(actions: Actions) -> ReplayPlan:
     backwards; a diagnostic counts them.
     """
     edges = _needs_from_elsewhere(actions)
+    # Only needs from other ranks are edges: a need of the same rank is met by the order of that rank already.
     order, levels, cut = _sort_by_level(actions, edges)
     diagnostics: tuple[Diagnostic, ...] = ()
     if len(cut):
@@ -87,7 +88,9 @@ def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
     """
     count = len(plan.order)
     lasting = duration_ns[plan.order]
+    # A place without a need has row -1 and reads the appended 0, so the loop below needs no mask.
     lags = [np.append(lag_ns, 0)[needs.row].astype(lasting.dtype) for needs in plan.needs]
+    # The last entry is the end of "no action": always 0, the start of the step.
     ends = np.zeros(count + 1, dtype=lasting.dtype)
     for first, last in zip(plan.levels[:-1].tolist(), plan.levels[1:].tolist(), strict=True):
         level = slice(first, last)

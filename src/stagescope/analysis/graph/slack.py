@@ -43,6 +43,7 @@ def measure_slack(actions: Actions, binding_constraints: BindingConstraints) -> 
     latest_end_ns = np.append(_last_end_ns(actions.table)[plan.order], 0)
     # From the time at which its constraints are met to its end: a late launch is part of it.
     lasting_ns = binding_constraints.end_ns[:count] - binding_constraints.ready_ns
+    # Backward pass of the critical path method, from the last level to the first.
     for first, stop in zip(plan.levels[-2::-1].tolist(), plan.levels[:0:-1].tolist(), strict=True):
         level = slice(first, stop)
         ready_ns = latest_end_ns[level] - lasting_ns[level]

@@ -65,6 +65,7 @@ def find_transfer_lags(actions: Actions) -> TransferLags:
             "was_idle": was_idle,
         }
     )
+    # The median, not the mean: one message that was delayed on a shared link must not lengthen all others.
     exact = pl.col("limit_ns").filter("was_idle")
     usual = exact.median().fill_null(pl.col("limit_ns").min()).round().cast(pl.Int64)
     usual_ns = seen.select(usual.over("sender", "receiver", "direction")).to_series().to_numpy()

@@ -157,6 +157,7 @@ def _cut(intervals: _Intervals, inputs: LatestInputs) -> Integers:
     bounds = np.stack([intervals.start_ns, intervals.start_ns, intervals.start_ns, intervals.end_ns], axis=1)
     for column, moment_ns in ((1, inputs.made_ns), (2, inputs.there_ns)):
         bounds[is_ended, column] = moment_ns[ending]
+    # Clipping keeps the pieces inside the interval even if clocks put an arrival before the end of its producer.
     np.clip(bounds, intervals.start_ns[:, None], intervals.end_ns[:, None], out=bounds)
     return bounds
 

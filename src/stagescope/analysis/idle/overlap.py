@@ -126,6 +126,7 @@ def _communication(
     else:
         names = ("rank", "start_ns", "end_ns")
         either_ns = covered_ns(windows, unite(pl.concat([in_transit.select(names), busy.select(names)])))
+        # |A and B| = |A| + |B| - |A or B|: unions are cheap, an intersection of intervals is not.
         hidden_ns = whole_ns + covered_ns(windows, busy) - either_ns
     return {
         f"{name}_ns": whole_ns,

@@ -50,6 +50,7 @@ def share_idle(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame
     attributed = CAUSE_COLUMNS[:-1]
     causes = idle_ledger.select("step", "rank", *attributed)
     rows = bubbles.join(causes, on=["step", "rank"], how="left").with_columns(pl.col(attributed).fill_null(0))
+    # Idle time of the window and of the ledger differ by other compute, so the difference is unattributed.
     rest = pl.col("idle_ns") - pl.sum_horizontal(attributed)
     rows = rows.with_columns(rest.alias(UNATTRIBUTED))
     return pl.concat([_summed(rows, keys) for keys in LEVELS])

@@ -56,6 +56,7 @@ def _busy_rows(windows: pl.DataFrame, busy: pl.DataFrame) -> tuple[Integers, Int
     ranks, known = windows["rank"].to_numpy(), busy["rank"].to_numpy()
     first, stop = (np.searchsorted(known, ranks, side=side) for side in ("left", "right"))
     begins_ns, ends_ns = (windows[name].to_numpy() for name in ("window_start_ns", "window_end_ns"))
+    # + 1: an interval that ends where the window begins does not overlap it.
     first = search_segments(busy["end_ns"].to_numpy(), first, stop, begins_ns + 1)
     return first, search_segments(busy["start_ns"].to_numpy(), first, stop, ends_ns)
 

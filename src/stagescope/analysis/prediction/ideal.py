@@ -101,6 +101,7 @@ def lay_ideal(actions: Actions, declared: str | None = None) -> Ideal:
     sizes = np.bincount(groups.step_of_action(), minlength=groups.steps.height)
     if not len(sizes):
         return _no_ideal("no actions")
+    # An incomplete step would be recognized as another schedule, or as none.
     fullest = groups.steps.row(int(sizes.argmax()), named=True)
     found = recognize(measured_order(actions, fullest["pipeline"], fullest["step"]))
     known = _find_schedule(found, declared)

@@ -191,6 +191,7 @@ def _estimates(series: pl.DataFrame, count: int) -> Estimates:
     values = np.full((count, most), np.nan)
     values[placed["series"].to_numpy(), placed["place"].to_numpy()] = placed["value_ns"].to_numpy()
     plain = estimate_means(values, trim_fraction=0.0)
+    # Consecutive steps resemble each other (thermal state, data order), so n independent samples are fewer than n.
     widths = np.array([np.sqrt(inflation(row[np.isfinite(row)])) for row in values])
     return Estimates(plain.value, plain.error * widths, plain.degrees, plain.count)
 

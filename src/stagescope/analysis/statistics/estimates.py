@@ -43,6 +43,7 @@ class Estimates:
 
     def intervals(self, confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:
         """Return lower and upper ends of the two-sided confidence intervals; NaN without an error."""
+        # Subjects without an error have 0 degrees of freedom, which stdtrit rejects; their error is NaN anyway.
         reach = stdtrit(np.maximum(self.degrees, 1), 0.5 + confidence / 2) * self.error
         return self.value - reach, self.value + reach
 

@@ -46,7 +46,7 @@ def _compare(
     messages = np.nan_to_num(as_matrix(samples, "messages", own, "link", sampling.count)).sum(axis=1)
     others = medians_of_others(times)
     estimates = estimate_means(times - others)
-    usual_ns = np.maximum(estimate_means(others).value, 1.0)
+    usual_ns = np.maximum(estimate_means(others).value, 1.0)  # a link may take 0 ns in a simulation
     low, high = estimates.intervals()
     facts = known.filter(pl.col("link").is_in(own.implode())).sort("link")
     least_ns = least_fraction * usual_ns + facts["error_ns"].to_numpy()

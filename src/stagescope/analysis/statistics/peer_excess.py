@@ -111,6 +111,7 @@ def _compare(
             name: as_matrix(one, name, own, subject, count)
             for name in ("median_ns", "fast_ns", "spread_ns", "action_count", "total_ns")
         }
+        # Logarithms: "twice as long" and "half as long" are equally far from equal, and classes can be averaged.
         logs = _logarithms(matrices)
         ratios = logs - np.stack([reference(each, own) for each in logs])
         known = np.isfinite(ratios[0])

@@ -127,6 +127,7 @@ def _steps(windows: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Return the table REPLICA_STEPS."""
     same = ["group", "step"]
     last_ns = pl.col("end_ns").max().over(same)
+    # With a tie no replica is the last one: it would be claimed by its position in the table.
     tied = (pl.col("end_ns") == last_ns).sum().over(same)
     table = windows.join(waits, on=["pipeline", "step"], how="left", maintain_order="left").with_columns(
         lead_ns=last_ns - pl.col("end_ns"), is_last=(pl.col("end_ns") == last_ns) & (tied == 1)

@@ -200,11 +200,11 @@ def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: Act
     """Return per outlier step the rank whose actions had the largest excess over their usual time."""
     steps = pl.DataFrame({"step": samples.sampling.steps}, schema={"step": pl.Int32})
     steps = steps.with_columns(sample=pl.int_range(pl.len(), dtype=pl.Int32))
-    asked = outliers.select("pipeline", "step").join(steps, on="step")
+    selected = outliers.select("pipeline", "step").join(steps, on="step")
     usual = pl.col("total_ns").median().over("rank", "stage", "kind", "is_pair")
     classes = samples.table.with_columns(cause_ns=pl.col("total_ns") - usual).join(pipelines, on="rank")
     ranks = (
-        classes.join(asked, on=["pipeline", "sample"])
+        classes.join(selected, on=["pipeline", "sample"])
         .sort("cause_ns", descending=True, maintain_order=True)
         .group_by("pipeline", "step", "rank", maintain_order=True)
         .agg(pl.first("stage", "kind"), pl.col("cause_ns").sum())
@@ -230,8 +230,8 @@ def _message_excess(
     alone is longer than usual.
     """
     usual = sample_links(timeline, messages, samples.sampling).table.group_by(LINK)
-    asked = messages.filter(pl.col("step").is_in(outliers["step"].unique().implode()))
-    known = asked.join(usual.agg(usual_ns=pl.col("median_ns").median()), on=LINK, nulls_equal=True)
+    selected = messages.filter(pl.col("step").is_in(outliers["step"].unique().implode()))
+    known = selected.join(usual.agg(usual_ns=pl.col("median_ns").median()), on=LINK, nulls_equal=True)
     taken_ns = pl.col("recv_end_ns") - pl.max_horizontal("send_start_ns", "recv_start_ns")
     return known.with_columns(cause_ns=taken_ns - pl.col("usual_ns")).filter(pl.col("cause_ns") > 0)
 

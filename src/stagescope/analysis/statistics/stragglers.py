@@ -156,6 +156,7 @@ def find_stragglers(
     rows = pl.concat([_declared(family, machines) for family in families])
     if samples.sampling.count < FEWEST_SAMPLES:
         rows = rows.clear()
+    # One test over all families: per family, a table with many rows would hold more false claims than stated.
     claimed = discoveries(rows["p_value"].to_numpy(), limits.false_discovery_rate)
     rows = _without_disturbed(rows.with_columns(is_claimed=pl.Series(claimed, dtype=pl.Boolean)))
     table = rows.sort(
