@@ -1,4 +1,4 @@
-"""stagescope paddle: Paddle's own command, on what Paddle's script gets right and on what it does not.
+"""stagescope paddle: the output of Paddle's own script, without its faults.
 
 The faults are those of PaddlePaddle 3.3.1, auto_parallel/static/profiler_helper_static.py, each seen by running it.
 """
@@ -55,7 +55,7 @@ def call(directory, *words):
 
 _EVERY, MAKESPAN_US = simulated_jobs(RUN)
 WHOLE_US = max(job.end_us for jobs in _EVERY for job in jobs)
-"""How long a step of RUN is: what every whole step in these tests has to be."""
+"""Length of a step of RUN, and so of every complete step in these tests."""
 
 
 def test_writes_both_files_next_to_the_logs_and_reports_them(logs, capsys):

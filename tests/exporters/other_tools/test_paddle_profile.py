@@ -1,4 +1,4 @@
-"""The two files of Paddle's pipeline profiler: as its own script writes them where that is right."""
+"""The two files of Paddle's pipeline profiler, compared with those of its own script where these are correct."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def events_of(path):
 
 
 def thread_names(events):
-    """Return the names of threads by their ids; a thread without a name is called by its id."""
+    """Return the names of threads by their ids; a thread without a name has its id as name."""
     return {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
 
 
@@ -63,7 +63,7 @@ def our_slices(path):
 
 
 def their_slices(path):
-    """Return the slices of Paddle's script, which writes a begin and right after it its end."""
+    """Return the slices of Paddle's script, which writes each begin directly followed by its end."""
     events = events_of(path)
     names = thread_names(events)
     begins, ends = ([e for e in events if e["ph"] == phase] for phase in "BE")
@@ -93,7 +93,7 @@ def timeline_of(*jobs, devices=("GPU:0",), machines=None):
 
 
 def threads_of(timeline):
-    """Return thread and name of every job, in order of time."""
+    """Return thread and name of every job, by time."""
     profile = lay_out(timeline)
     places = profile.slices.filter(pl.col("category") > 0).select("thread", "category", "number").rows()
     return [

@@ -96,7 +96,7 @@ def test_no_single_missing_mark_causes_a_wrong_name(run):
             false, missing = planted.wrong(planted.name(planted.without(rank, lost))[0])
             assert false == 0
             unnamed += missing
-    # The times decide nearly always: only the ends of warm-up and cool-down leave no gap.
+    # The times nearly always decide: only the ends of warm-up and cool-down leave no idle time.
     assert unnamed <= 12
 
 

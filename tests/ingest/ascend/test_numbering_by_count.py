@@ -8,7 +8,7 @@ from stagescope.ingest.ascend.sizes import count_actions
 
 
 def actions(*rows, may_repeat=False, recorded=None):
-    """Return the actions of ranks drawn as words of F, B and W, one group each."""
+    """Return the actions of ranks written as strings of F, B and W, one group per rank."""
     sorts = {"F": "forward", "B": "backward", "W": "weight", "O": "overlap"}
     flat = [(rank, 0, sorts[letter]) for rank, row in enumerate(rows) for letter in row]
     frame = pl.DataFrame(flat, schema=["group", "step", "sort"], orient="row").with_columns(

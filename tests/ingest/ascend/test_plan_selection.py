@@ -17,7 +17,7 @@ ONE_F_ONE_B, GPIPE = Plan("1f1b", 2, 4), Plan("gpipe", 2, 4)
 
 
 def sequences(plan, *, without=None):
-    """Return what every rank of a plan shows, one rank without some of its marks."""
+    """Return the marks of every rank of a plan, without some of them."""
     lost = without or {}
     shown = {}
     for pp, row in plan.rows().items():
@@ -58,7 +58,7 @@ def test_keeps_the_declared_plan_until_another_is_confirmed():
 
 
 def shape(dice):
-    """Return a random schedule in a size that it can have."""
+    """Return a random schedule with a valid size."""
     name = dice.choice(["1f1b", "gpipe", "interleaved", "dualpipev"])
     pp = dice.choice([2, 3, 4, 5])
     if name == "interleaved":

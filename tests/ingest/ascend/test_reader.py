@@ -55,7 +55,7 @@ def wrong_transfers(timeline, truth):
 
 
 def wrong_pairs(timeline, truth):
-    """Return the pairs of spans that `match_messages` makes and the truth does not."""
+    """Return the pairs of spans that `match_messages` returns and the truth does not contain."""
     key = ["rank", "name", "kind", "peer"]
     spans = timeline.spans.with_row_index("row").with_columns(pl.col("kind").cast(pl.String))
     numbered = dict(spans.join(truth.transfers, on=key).select("row", "message").iter_rows())
@@ -113,7 +113,7 @@ def test_identifies_batches_by_their_messages(tmp_path, shape):
     assert wrong_transfers(timeline, truth).is_empty()
     assert wrong_pairs(timeline, truth) == []
     named = named_transfers(timeline)
-    # A batch that may be one end or the other, with the tasks of one message, bears no name.
+    # A batch that can be either end, with the tasks of one message, has no name.
     assert named.height > 0.8 * truth.transfers.height
     both_ways = named.filter(pl.len().over("rank", "name", "peer") > 1)
     assert both_ways["bytes"].null_count() == both_ways.height
@@ -241,7 +241,7 @@ def test_a_missing_mark_causes_no_wrong_transfer(tmp_path):
 
 
 def damaged_cluster(directory, seed):
-    """Return the truth about a cluster of a random shape that lost operations, marks and perhaps a whole profile."""
+    """Return the truth of a cluster of random shape with missing operations, marks and possibly a missing profile."""
     chance = random.Random(seed)  # noqa: S311 - a planted fault
     shape = dict(chance.choice(list(SHAPES.values())))
     pp, dp = chance.choice([2, 3, 4]), chance.choice([1, 2])

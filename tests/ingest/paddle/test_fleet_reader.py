@@ -62,7 +62,7 @@ def diagnosed(timeline, severity):
 
 
 def steps_of(timeline):
-    """Return the step that each rank's jobs are in, in order of time."""
+    """Return the step of each rank's jobs, by time."""
     return {
         rank: jobs["step"].to_list()
         for (rank,), jobs in timeline.spans.partition_by("rank", as_dict=True).items()

@@ -1,4 +1,4 @@
-"""The prefix of glog: moments without a year."""
+"""The prefix of glog: times without a year."""
 
 from datetime import datetime, timezone
 
@@ -34,7 +34,7 @@ def test_chooses_the_closest_year(written, near, expected):
 
 
 def diagnosed(lags_s: list[float]) -> list:
-    """Return the diagnostics of jobs whose lines were written so long after their ends."""
+    """Return the diagnostics of jobs whose lines were written with these lags after their ends."""
     end_ns = ns(2023, 10, 20, 9)
     written = [datetime.fromtimestamp(end_ns / SECOND_NS + lag, tz=timezone.utc) for lag in lags_s]
     contents = LogContents()

@@ -9,7 +9,7 @@ SECOND_NS = 1_000_000_000
 
 
 def launches(*starts_s: float, banners=()):
-    """Return the launch of jobs that start then, half a second long, every second one of which opens a step.
+    """Return the launches of half-second jobs with these start times; every second job opens a step.
 
     A banner is (job that it precedes, first step, stop).
     """

@@ -1,4 +1,4 @@
-"""The jobs of one log: whatever happens to its bytes, each job line is a job or is counted."""
+"""Jobs of one log: for any damage, each job line is either a job or counted."""
 
 from pathlib import Path
 

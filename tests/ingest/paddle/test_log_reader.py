@@ -1,4 +1,4 @@
-"""Paddle's worker logs: a planted truth is recovered, and what Paddle's own script gets wrong is right or counted."""
+"""Paddle's worker logs: a planted truth is recovered, and faults of Paddle's own script do not occur."""
 
 import gzip
 import re
@@ -62,7 +62,7 @@ def edit(path, change) -> None:
 
 
 def step_lengths(timeline) -> list[tuple[int, float]]:
-    """Return step and milliseconds from the first start to the last end over all ranks."""
+    """Return step and milliseconds from the first start to the last end across all ranks."""
     by_step = timeline.steps.group_by("step").agg(ms=(pl.max("end_ns") - pl.min("start_ns")) / 1e6)
     return by_step.sort("step").rows()
 
@@ -156,7 +156,7 @@ def test_selected_devices_keep_their_numbers(tmp_path):
 
 
 def machine_logs(tmp_path, machines, devices=1, **options):
-    """Write one run over machines; return the truth."""
+    """Write one run on several machines; return the truth."""
     run = PaddleRun(devices=machines * devices, microbatches=machines * devices, steps=2)
     ranks = {f"machine{n}": range(n * devices, (n + 1) * devices) for n in range(machines)}
     truths = [
@@ -167,7 +167,7 @@ def machine_logs(tmp_path, machines, devices=1, **options):
 
 
 def test_eleven_machines_are_in_natural_order(tmp_path):
-    """The script takes them as the file system lists them (fault 2)."""
+    """The script uses the order of the directory listing (fault 2)."""
     truth = machine_logs(tmp_path, machines=11)
     timeline = read(tmp_path, multi_machine=True)
     assert timeline.ranks["machine"].to_list() == [f"machine{number}" for number in range(11)]
@@ -177,7 +177,7 @@ def test_eleven_machines_are_in_natural_order(tmp_path):
 
 
 def test_machines_may_have_any_names_and_different_numbers_of_devices(tmp_path):
-    """The script wants equal ones that begin with machine (faults 11 and 22)."""
+    """The script requires equal devices and names that begin with machine (faults 11 and 22)."""
     run = PaddleRun(devices=3, microbatches=4, steps=2)
     truth = pl.concat(
         [
@@ -193,7 +193,7 @@ def test_machines_may_have_any_names_and_different_numbers_of_devices(tmp_path):
 
 
 def test_small_clock_offsets_do_not_affect_steps(tmp_path):
-    """The script merges steps by their index and computes over skewed clocks (fault 12)."""
+    """The script merges steps by their index and computes with skewed clocks (fault 12)."""
     truth = machine_logs(tmp_path, machines=2, devices=2, skew_us=-50_000)
     assert_recovers(read(tmp_path, multi_machine=True), truth)
 
@@ -205,7 +205,7 @@ def test_warns_of_clocks_that_are_hours_apart(tmp_path):
 
 
 def test_a_truncated_line_is_counted_and_changes_nothing_else(tmp_path):
-    """The script takes 1700471882 for milliseconds (fault 4)."""
+    """The script reads 1700471882 as milliseconds (fault 4)."""
     truth = write_worker_logs(tmp_path, RUN)
     kept = pl.concat([truth.filter(rank=0), truth.filter(rank=1).head(-1)])
     log = tmp_path / "workerlog.1"
@@ -289,7 +289,7 @@ def test_a_missing_log_is_reported_and_the_rest_is_read(tmp_path):
 
 
 def test_an_unprofiled_rank_is_reported_and_the_rest_is_read(tmp_path):
-    """In the script it makes step 0 begin in 1970 (fault 7)."""
+    """In the script, step 0 then begins in 1970 (fault 7)."""
     truth = write_worker_logs(tmp_path, RUN)
     (tmp_path / "workerlog.1").write_text("loss: 10.9\n")
     timeline = read(tmp_path)
@@ -322,7 +322,7 @@ def appended(tmp_path, second: PaddleRun) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def test_two_launches_have_the_steps_that_they_announce(tmp_path):
-    """The script numbers all steps on from the first banner (fault 8)."""
+    """The script numbers all steps from the first banner on (fault 8)."""
     later = replace(RUN, first_step=50, steps=2, start_us=START_US + 3_600_000_000)
     truth = pl.concat(appended(tmp_path, later))
     timeline = read(tmp_path)
@@ -427,7 +427,7 @@ def test_jobs_that_end_before_they_start_are_counted_with_their_place(tmp_path):
 
 
 def test_times_without_a_fraction_are_invalid(tmp_path):
-    """In the script the dot of its expression matches a digit (fault 16)."""
+    """The dot in the expression of the script matches a digit (fault 16)."""
     write_worker_logs(tmp_path, RUN)
     edit(tmp_path / "workerlog.0", lambda data: re.sub(rb"\.\d{6}\n", b"\n", data))
     timeline = read(tmp_path)
@@ -505,7 +505,7 @@ def test_bursts_of_lines_may_be_in_any_order(tmp_path):
 
 
 def nvtx_lines(tmp_path, *, with_actions: bool) -> None:
-    """Write two steps, 41 and 42, as ranges with their jobs in them, in the manner of October 2023."""
+    """Write two steps, 41 and 42, as ranges with nested jobs, in the format of October 2023."""
     lines = []
     for step in (41, 42):
         at = START_US + (step - 41) * 100_000

@@ -1,4 +1,4 @@
-"""From logs to a Timeline: what must not matter does not; test_log_reader.py tests what is in it."""
+"""Invariances of the Timeline of worker logs; test_log_reader.py tests its content."""
 
 from itertools import permutations
 

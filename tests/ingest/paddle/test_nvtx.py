@@ -8,7 +8,7 @@ from stagescope.ingest.paddle.nvtx import match_ranges
 
 
 def lines(text: str) -> pl.DataFrame:
-    """Return lines of NVTX: `1+name` pushes on thread 1, `1-` pops; times are their places, in ns."""
+    """Return lines of NVTX: `1+name` pushes on thread 1, `1-` pops; times are their positions, in ns."""
     rows = [
         {"byte": place, "thread": int(word[0]), "name": word[2:] or None, "time_ns": place}
         for place, word in enumerate(text.split())

@@ -44,7 +44,7 @@ def run(start_us, dur_us, **fields):
 
 
 def trace_text(events):
-    """Return a trace laid out as Paddle's logger does, with the empty object behind the last event."""
+    """Return a trace in the layout of Paddle's logger, with the empty object after the last event."""
     lines = "".join(json.dumps(one, indent=2).replace("\n", "\n  ").join(("  ", ",\n  \n")) for one in events)
     head = '{\n  "displayTimeUnit": "ms",\n  "schemaVersion": "1.0.2",\n  "span_index": "0",\n'
     return f'\n  {head}  "traceEvents": [\n{lines}  {{}}\n  ],\n  "ExtraInfo": {{\n   "71": "MainThread"\n  }}\n}}\n'

@@ -1,4 +1,4 @@
-"""Which logs a run left, and whose they are."""
+"""Worker logs of a run, and their ranks."""
 
 from pathlib import Path
 

@@ -74,7 +74,7 @@ def _with_places(slots: pl.DataFrame) -> pl.DataFrame:
         known, best = _with_new(windows, best, known)
         found.append((own, best))
     order = np.empty(len(known.start_ns), np.int64)
-    # Places are numbered only now: new windows may lie before known ones.
+    # Places are numbered only now: new windows may precede known ones.
     order[np.argsort(known.start_ns, kind="stable")] = np.arange(len(order))
     return pl.concat(own.with_columns(place=pl.Series(order[best])) for own, best in found)
 
