@@ -72,7 +72,7 @@ def compare_all(evidence: Evidence, arrangement: Arrangement) -> list[Compared]:
     For a large order, searches stop when one candidate fits exactly, and only schedules with about the measured peak
     of activations are searched.
     """
-    # The catalog order is kept: sorting by distance is stable, so the first of equal distances wins.
+    # The catalog order is kept: sorting by distance is stable, so the first of equal distances is named.
     candidates = list_candidates(arrangement, evidence.microbatches, group_sizes(evidence))
     compared = [_compare(evidence, arrangement, each) for each in candidates if not each.searched]
     searched = [each for each in candidates if each.searched]
