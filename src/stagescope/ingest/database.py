@@ -137,6 +137,7 @@ class Database:
                 raise _refusal(self.path, reason) from None
         except sqlite3.DatabaseError as reason:
             raise _refusal(self.path, reason) from None
+        # In WAL mode an absent -wal file means that everything is in the main file, and nothing is missing.
         self.ignores_log = self.path.with_name(f"{self.path.name}-wal").exists()
         try:
             return _connect(self.path, "mode=ro&immutable=1")

@@ -67,6 +67,7 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
     Timelines hold the same rank, TableError if a table violates its declaration.
     """
     declared = [_conformed(timeline) for timeline in timelines] or [empty_timeline()]
+    # After conforming, which adds the ranks that appear only in spans.
     _check_ranks_once(declared)
     merged = Timeline(
         spans=in_order(pl.concat(t.spans for t in declared), SPANS),

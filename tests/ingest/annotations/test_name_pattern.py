@@ -27,5 +27,5 @@ def test_regular_expression_characters_match_literally():
 
 @pytest.mark.parametrize("text", ["", "{microbatch}", "{kind}{kind}", "{kind", "{kind}{color}", "{kind}}"])
 def test_an_invalid_pattern_is_rejected(text):
-    with pytest.raises(UsageError, match=r"expected \{kind\} once"):
+    with pytest.raises(UsageError, match=r"expected \{kind\} exactly once"):
         NamePattern(text)

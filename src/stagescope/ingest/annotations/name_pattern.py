@@ -33,6 +33,7 @@ LANE_OF: dict[str, str] = {kind.name: kind.lane for kind in KINDS}
 NUMBERS = ("stage", "microbatch", "chunk", "step", "rank", "peer")
 FIELDS = ("kind", *NUMBERS)
 PART = re.compile(r"\{(\w*)\}|(\*)|([^{}*]+)|([{}])")
+# Longest first, because a regular expression takes the first alternative that matches: "forward_step" before "f".
 KIND_WORDS = "|".join(sorted(map(re.escape, KIND_OF), key=len, reverse=True))
 
 COMMON_PATTERNS = (
@@ -85,5 +86,6 @@ def _expression(part: re.Match[str]) -> str:
     if field == "kind":
         return f"(?P<kind>{KIND_WORDS})"
     if field is not None:
+        # At most nine digits, which fit the Int32 columns of the tables.
         return rf"(?P<{field}>\d{{1,9}})"
     return ".*" if anything else re.escape(literal)

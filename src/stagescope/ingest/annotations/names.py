@@ -92,6 +92,7 @@ def step_number(name: str) -> int | None:
 
 
 def _actions(body: str) -> tuple[Meaning, ...]:
+    # An overlapped pair is `(1F6;6B2)OVERLAP_F_B`: both actions share the parentheses.
     inner = body[1:].partition(")")[0].split(";") if body.startswith("(") else [body]
     found = [ONE_ACTION.fullmatch(one) for one in inner]
     return tuple(
@@ -121,4 +122,5 @@ def _mirrored(name: str) -> tuple[Meaning, ...]:
 
 
 def _number(text: str | None) -> int | None:
+    # More digits do not fit the Int32 columns of the tables.
     return int(text) if text and len(text) <= MOST_DIGITS else None

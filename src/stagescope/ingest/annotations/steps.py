@@ -39,6 +39,7 @@ def with_steps(spans: pl.DataFrame, steps: pl.DataFrame, openings: list[int]) ->
     if not steps.is_empty():
         index = np.searchsorted(steps["start_ns"].to_numpy(), moment.to_numpy(), side="right") - 1
         numbers, ends = steps["step"].to_numpy(), steps["end_ns"].to_numpy()
+        # Spans between two marks, such as those of an evaluation, belong to no step.
         inside = (index >= 0) & (moment.to_numpy() <= ends[index])
         found = pl.Series(np.where(inside, numbers[index], -1), dtype=pl.Int32)
     else:
@@ -82,6 +83,7 @@ def named_steps(actions: pl.DataFrame) -> pl.DataFrame:
     named = (
         actions.filter(pl.col("kind").is_in(ACTION_KINDS)) if "step" in actions.columns else actions.clear()
     )
+    # Partial numbering cannot be combined with counting: the counted steps would collide with the stated ones.
     if named.is_empty() or named["step"].null_count():
         return pl.DataFrame(schema=STEPS_SCHEMA)
     ends = named.group_by("step").agg(pl.max("mark_end_ns"), pl.min("mark_start_ns")).sort("mark_start_ns")

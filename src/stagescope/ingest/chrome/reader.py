@@ -101,6 +101,7 @@ def _slices(path: Path, diagnostics: list[Diagnostic]) -> Slices:
     paired = _paired(events.filter(pl.col("ph").is_in(["B", "E"]))).with_columns(dur=0.0)
     columns = ["name", "process", "ts", "end", "dur"]
     found = pl.concat([complete.select(columns), paired.select(columns)])
+    # The bound keeps the conversion to Int64 nanoseconds from overflowing.
     latest = pl.col("end").abs() + pl.col("dur").abs()
     within = found.filter(pl.col("ts").abs() + latest < 4 * EPOCH_US)
     if stray := found.height - within.height:

@@ -63,6 +63,7 @@ def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.Dat
         .sort("start_ns", "mark", "place")
     )
     is_action = pl.col("kind").is_in([*ACTION_KINDS, "optimizer", "loss", "grad_reduce"])
+    # Only whole kinds are replaced: the mirror may name fewer kinds than torch does.
     mirrored = marks.filter(pl.col("style") == MIRROR)["kind"].unique()
     return marks.filter(~is_action | (pl.col("style") == MIRROR) | ~pl.col("kind").is_in(mirrored.implode()))
 
@@ -96,6 +97,7 @@ def _issued_in(marks: pl.DataFrame, annotations: pl.DataFrame, pattern: str, *, 
         "thread", issued_ns="start_ns", done_ns="end_ns", title="name"
     )
     own = marks.filter(pl.col("kind").str.starts_with(direction))
+    # GPipe has no annotation per transfer: both are issued inside `Forward 0` and take its kind.
     plain = marks.filter((pl.col("style") == PLAIN) & pl.col("kind").is_in(list(FEEDS))).with_columns(
         kind=direction + "_" + pl.col("kind")
     )
@@ -106,6 +108,7 @@ def _issued_in(marks: pl.DataFrame, annotations: pl.DataFrame, pattern: str, *, 
     inside = found.filter(pl.col("issued_ns") <= pl.col("end_ns"))
     return inside.select(
         "kind", "stage", "microbatch", "step", "mark", "title", start_ns="issued_ns", end_ns="done_ns",
+        # `PP:1SEND_F0` begins with its preparation, before the process group's annotation of the issue.
         issue_start_ns=pl.when(pl.col("style") == ACTION).then("start_ns").otherwise("issued_ns"),
     )  # fmt: skip
 
@@ -113,6 +116,7 @@ def _issued_in(marks: pl.DataFrame, annotations: pl.DataFrame, pattern: str, *, 
 def _without_waits(actions: pl.DataFrame, transfers: pl.DataFrame, operators: Operators) -> pl.DataFrame:
     """Return the actions with outer_start_ns and outer_end_ns: after the receive of their input, before their send."""
     fed = pl.col("kind").replace_strict(FED_BY, default=None, return_dtype=pl.String)
+    # join_asof never matches null keys, so an unknown stage or micro-batch becomes -1 on both sides.
     known = [pl.col(name).fill_null(-1).alias(f"of_{name}") for name in ("stage", "microbatch")]
     key = ["fed", "of_stage", "of_microbatch"]
     receives = transfers.filter(pl.col("kind").is_in(RECEIVES)).select(
@@ -131,6 +135,7 @@ def _without_waits(actions: pl.DataFrame, transfers: pl.DataFrame, operators: Op
         .sort("action")
         .with_columns(wait_end_ns=pl.when(pl.col("received_ns") >= pl.col("start_ns")).then("received_ns"))
     )  # fmt: skip
+    # Mirror annotations are placed around the compute alone and contain no wait.
     starts = pl.max_horizontal("start_ns", pl.when(pl.col("style") != MIRROR).then("wait_end_ns"))
     joined = joined.with_columns(outer_start_ns=starts, outer_end_ns=pl.col("end_ns"))
     sends_ns = following(operators.send_ns, joined["outer_start_ns"].to_numpy())
@@ -155,6 +160,7 @@ def _split_pairs(actions: pl.DataFrame, operators: Operators) -> tuple[pl.DataFr
     mark_start, mark_end, place, wait = (
         actions[name].to_numpy() for name in ("start_ns", "end_ns", "place", "outer_start_ns")
     )
+    # The forward of a pair runs no operator of the autograd engine, so the first one begins the backward.
     backward_ns = following(operators.backward_ns, mark_start)
     split = paired & (backward_ns < mark_end)
     forward_end = operators.last_end(mark_start, np.where(split, backward_ns, mark_end))

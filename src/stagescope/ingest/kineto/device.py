@@ -38,6 +38,7 @@ def on_device(
     placed = _placed(launched.filter(pl.col("what") == COMPUTE_KERNEL), actions)
     times = placed.group_by("action").agg(device_start_ns=pl.min("start_ns"), device_end_ns=pl.max("end_ns"))
     joined = actions.with_row_index("action").join(times, on="action", how="left", maintain_order="left")
+    # Only for actions that are still without a kernel: see the module's docstring for what projections miss.
     joined = _with_projected(joined, tables["annotations"], tables["device_annotations"])
     has_kernels = pl.col("device_start_ns").is_not_null()
     moved = joined.with_columns(
@@ -46,6 +47,7 @@ def on_device(
         edge_error_ns=pl.when(has_kernels).then(_error_on_device(joined)).otherwise("edge_error_ns"),
         lane=pl.when(has_kernels).then("lane").otherwise(pl.lit(HOST)),
     )
+    # `other` annotations, such as UNSHARD, need not launch a kernel.
     missing = moved.filter(pl.col("device_start_ns").is_null() & (pl.col("kind") != "other")).height
     transfers = _transfers(
         launched.filter(pl.col("what") == TRANSFER_KERNEL), tables["messages"], marks, rank
@@ -98,7 +100,7 @@ def _launched(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """Return the kernels with launch_ns; kernels without a recorded launch are dropped."""
     launches = (
         tables["launches"]
-        .filter(pl.col("correlation") > 0)
+        .filter(pl.col("correlation") > 0)  # 0 and missing ids belong to no launch
         .group_by("correlation")
         .agg(launch_ns=pl.max("start_ns"))
     )
@@ -126,6 +128,7 @@ def _transfers(
         mark_start_ns="start_ns", mark_end_ns="end_ns"
     )
     named = enclosing.with_row_index("action").select("action", "kind", "stage", "microbatch", "step")
+    # A graph launches several kernels under one correlation id; a join on all of them would multiply transfers.
     facts = messages.unique("correlation", keep="first", maintain_order=True)
     placed = _placed(kernels, enclosing).join(named, on="action").join(facts, on="correlation", how="left")
     peer = pl.when(pl.col("kind").str.starts_with("send")).then("target").otherwise("source")

@@ -66,6 +66,7 @@ class Operators:
         self.closing_ns: Times = end_ns[what == CLOSING]
         self.split_end_ns: Times = np.sort(end_ns[what == SPLITTING])
         self.send_ns: Times = start_ns[what == SEND]
+        # searchsorted needs sorted ends; the operators are sorted by their starts.
         self.work_end_ns: Times = np.sort(end_ns[~np.isin(what, (SEND, RECEIVE))])
         self.message_end_ns: Times = np.sort(end_ns[np.isin(what, (SEND, RECEIVE))])
         self.receive_end_ns: Times = np.sort(end_ns[what == RECEIVE])
@@ -123,6 +124,7 @@ def find_edges(
     """
     first_ns = operators.first_start(outer_start_ns, outer_end_ns)
     last_ns = operators.last_end(outer_start_ns, outer_end_ns)
+    # Without operators in the interval, the whole of it may be before the action: its start is estimated from that.
     known = (last_ns > outer_start_ns) & (first_ns < outer_end_ns)
     whole_ns = np.maximum(outer_end_ns - outer_start_ns, 0)
     before_ns = np.where(known, first_ns - outer_start_ns, whole_ns)

@@ -22,12 +22,14 @@ def find_evaluations(actions: pl.DataFrame, backward_ns: npt.NDArray[np.int64]) 
     autograd engine starts in them; `backward_ns` has the sorted start times of all such operators of the trace.
     """
     since, until = (np.searchsorted(backward_ns, actions[side]) for side in ("mark_start_ns", "mark_end_ns"))
+    # A trace without any engine operator cannot show that annotated backwards are empty; believe the annotations.
     works = pl.Series(until > since) if len(backward_ns) else pl.lit(value=True)
     counts = (
         actions.with_columns(is_backward=pl.col("kind").is_in(BACKWARDS) & works)
         .group_by("step")
         .agg(forwards=(pl.col("kind") == "forward").sum(), backwards=pl.sum("is_backward"))
     )
+    # A step that is cut off by the end of the trace also has forwards only, but possibly fewer of them.
     usual = counts.filter(pl.col("backwards") > 0)["forwards"].to_list()
     alone = counts.filter((pl.col("backwards") == 0) & pl.col("forwards").is_in(usual))
     return [step for step in alone["step"].to_list() if step is not None]

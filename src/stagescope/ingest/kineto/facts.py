@@ -56,4 +56,5 @@ def _device(properties: Any) -> str | None:
 
 
 def _whole(value: Any) -> int | None:
+    # `type(...) is`, because a JSON true would pass isinstance(value, int).
     return value if type(value) is int and 0 <= value < 2**31 else None

@@ -74,6 +74,7 @@ def _runs(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
     ordered = operators.filter(~pl.col("what").is_in(HANDLINGS)).sort(
         "start_ns", "end_ns", descending=[False, True]
     )
+    # Sorted by start with the longer one first, a nested operator starts before the maximum end so far.
     before_ns = pl.col("end_ns").cum_max().shift(1).over("thread").fill_null(-(2**62))
     outer = ordered.filter(pl.col("start_ns") >= before_ns)
     optimizers = annotations.filter(pl.col("name").str.starts_with("Optimizer.")).select(
@@ -100,6 +101,7 @@ def _with_orders(runs: pl.DataFrame, flows: pl.DataFrame) -> tuple[pl.DataFrame,
         runs.select("run", "is_backward", run_start_ns="start_ns", run_end_ns="end_ns").sort("run_start_ns"),
         left_on="start_ns", right_on="run_start_ns", check_sortedness=False,
     )  # fmt: skip
+    # Only flows that start in a forward run and end in a backward run match a backward to its forward.
     ends = ends.filter(
         (pl.col("start_ns") <= pl.col("run_end_ns")) & (pl.col("is_start") != pl.col("is_backward"))
     )

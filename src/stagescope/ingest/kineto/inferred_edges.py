@@ -48,6 +48,7 @@ def place_actions(runs: pl.DataFrame, works: pl.DataFrame, operators: pl.DataFra
     begun_ns = np.maximum(edges.start_ns, np.minimum(np.append(LONG_AGO, edges.end_ns[:-1]), start_ns))
     holds_loss = _is_before_backward(start_ns, end_ns, is_backward) & ~ends.sends & (loss_ns == NEVER)
     may_unpack = ~is_backward & _follows_exchange(marks, works, start_ns)
+    # The stated error is the largest of all reasons for an edge to be elsewhere.
     errors_ns = [
         edges.error_ns,
         begun_ns - earliest_ns,
@@ -107,6 +108,7 @@ def _ends(marks: Operators, works: pl.DataFrame, end_ns: Times, next_ns: Times) 
 
     A transfer is issued immediately after an action; any other event may come much later and is a weak bound.
     """
+    # The operator c10d::send begins before the process group's annotation of the same send.
     issue_ns = following(np.sort(np.concatenate([works["start_ns"].to_numpy(), marks.send_ns])), end_ns)
     sends = issue_ns < next_ns
     after_ns = np.minimum(next_ns, following(marks.start_ns, end_ns))

@@ -67,6 +67,7 @@ def infer_from_transfers(tables: Mapping[str, pl.DataFrame], facts: RankFacts) -
     is_work = pl.col("name").str.contains(RECEIVED) | pl.col("name").str.contains(SENT)
     works = _works(tables["annotations"].filter(is_work), tables["operators"])
     others = tables["annotations"].filter(~is_work).sort("start_ns")
+    # Traces without process groups are assumed to have one pipeline over all ranks.
     groups = facts.groups or ((tuple(range(facts.world_size)),) if facts.world_size else ())
     if not works or facts.rank is None:
         return Inferred(pl.DataFrame(schema=SPANS_SCHEMA), pl.DataFrame(schema=WORKS_SCHEMA), 0)
@@ -181,7 +182,9 @@ def _placed(interval: Interval, usual_ns: dict[str, float]) -> Iterator[Action]:
         end_ns = start_ns + length_ns
     slack_ns = max(end_ns - start_ns - length_ns, 0) if length_ns else 0
     earliest_ns, latest_ns = start_ns, end_ns
-    most_ns = (end_ns - start_ns) // 20
+    most_ns = (
+        end_ns - start_ns
+    ) // 20  # in short intervals the typical distances would take up most of the time
     if interval.soft_end:
         end_ns -= slack_ns
     elif interval.soft_start:

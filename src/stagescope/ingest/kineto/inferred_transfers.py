@@ -85,6 +85,7 @@ def find_transfers(
     every = pl.concat(found)
     own = every.drop_nulls("order")
     actions_of_kind = pl.when(pl.col("kind").str.ends_with("backward")).then(actions["is_backward"].sum())
+    # Half instead of all: at the beginning and end of a trace, single transfers may be missing.
     is_usual = 2 * pl.col("order").n_unique() >= actions_of_kind.otherwise((~actions["is_backward"]).sum())
     kept = own.filter(is_usual.over("kind")).sort("start_ns")
     return kept, every.height - kept.height
@@ -128,6 +129,7 @@ def without_first_exchange(actions: pl.DataFrame, around: Surroundings) -> pl.Da
     if actions.is_empty():
         return actions
     end_ns = actions["end_ns"].to_numpy()
+    # A forward's result may be packed while its last operators still run, but not before it records a graph.
     inside_ns = np.where(
         actions["is_backward"].to_numpy(), end_ns, actions["graph_ns"].fill_null(NEVER).to_numpy()
     )
@@ -135,5 +137,6 @@ def without_first_exchange(actions: pl.DataFrame, around: Surroundings) -> pl.Da
     calls_ns, sends = np.append(around.call_ns, [NEVER, NEVER]), np.append(around.is_send, [False, False])
     packed_ns = np.append(around.packing_ns, NEVER)[np.searchsorted(around.packing_ns, inside_ns)]
     is_exchange = (packed_ns < calls_ns[first]) & sends[first] & sends[first + 1]
+    # A forward and its backward share `order`, so the pair is removed even if only one of them was recognized.
     orders = actions.filter(pl.Series(is_exchange))["order"]
     return actions.filter(~pl.col("order").is_in(orders.implode()))

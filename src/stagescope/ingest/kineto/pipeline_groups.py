@@ -33,6 +33,7 @@ def pipeline_groups(traces: Mapping[int, RankTrace]) -> Groups:
             if rank in group and set(group) <= set(traces)
         ]
         fitting = [group for group in own if len(group) > 1 and _fits(group, stages, roles)]
+        # Several groups may fit; a guess between them could give wrong stages.
         if len(fitting) == 1:
             found[rank] = fitting[0]
     return found

@@ -125,6 +125,7 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
     actions, transfers, notes = (
         found if read.tables["kernels"].is_empty() else _on_device(read, found, marks, facts)
     )
+    # On a device the transfer is a kernel with its own times, so the host's call does not matter.
     if read.tables["kernels"].is_empty():
         transfers = _from_their_call(transfers, read.tables["operators"])
     actions, transfers, evaluated = _in_steps(read, found[0], actions, transfers)
@@ -155,6 +156,7 @@ def _in_steps(
     actions, transfers = with_steps(actions, stated, openings), with_steps(transfers, stated, openings)
     operators = read.tables["operators"]
     backward_ns = operators.filter(pl.col("what") == BACKWARD)["start_ns"].sort().to_numpy()
+    # With the profiler's marks, an evaluation between two steps is already outside of any step.
     evaluated = find_evaluations(actions, backward_ns) if marked.is_empty() else []
     actions, transfers = _columns(actions, ACTION_SCHEMA), _columns(transfers, TRANSFER_SCHEMA)
     transfers = in_steps_of_actions(transfers, actions)

@@ -66,6 +66,7 @@ def share_steps(ranks: Mapping[int, RankTrace], diagnostics: list[Diagnostic]) -
         if not _is_inferred(trace) or not _alternates(trace) or trace.transfers.is_empty():
             continue
         size = next(iter(sizes)) if len(sizes) == 1 else 0
+        # A remainder means that the trace does not consist of complete steps; then nothing is better than a guess.
         if size and _size(trace) != size and _forwards(trace).height % size == 0:
             shared[rank] = _in_steps_of(trace, size)
         elif not size and _size(trace) == 1:

@@ -99,7 +99,6 @@ class TraceTables(NamedTuple):
 
     facts: dict[str, Any]
     tables: dict[str, pl.DataFrame]
-    event_count: int
     diagnostics: list[Diagnostic]
 
 
@@ -130,7 +129,7 @@ def read_tables(path: Path) -> TraceTables:
         diagnostics.append(
             Diagnostic("error", text, str(path), count=collector.strays, code="events.out_of_range")
         )
-    return TraceTables(stream.facts, tables, collector.event_count, diagnostics)
+    return TraceTables(stream.facts, tables, diagnostics)
 
 
 @contextmanager
@@ -153,17 +152,16 @@ class Collector:
     threads: Numbered = field(default_factory=Numbered)
     operators: Numbered = field(default_factory=lambda: Numbered(operator_class))
     kernels: Numbered = field(default_factory=lambda: Numbered(kernel_class))
-    event_count: int = 0
     strays: int = 0
     thinned: int = 0
 
     def add(self, piece: Sequence[TraceEvent]) -> None:
         """Add the events of one piece."""
-        self.event_count += len(piece)
         groups: defaultdict[str, list[TraceEvent]] = defaultdict(list)
         for event in piece:
             groups[event.cat].append(event)
         self._add("operators", groups["cpu_op"], self._operator_columns)
+        # Nested operators are most of a trace; dropping them early bounds the memory.
         if len(self.parts["operators"]) - self.thinned >= PIECES_TO_THIN:
             self._thin_operators()
         self._add("annotations", groups["user_annotation"], self._named_columns("thread"))
@@ -253,6 +251,7 @@ def message_facts(arguments: Arguments) -> dict[str, Any]:
         "collective": str(arguments.collective),
         "source": _number(arguments.source),
         "target": _number(arguments.target),
+        # Input and output differ for collectives such as all-gather; the larger one is the message.
         "bytes": max(elements) * width if elements and width else None,
     }
 
@@ -266,6 +265,7 @@ def _arguments(events: Sequence[TraceEvent]) -> list[Arguments]:
     try:
         return ARGUMENTS.decode(b"[" + b",".join(e.args for e in events) + b"]")
     except msgspec.DecodeError:
+        # One bad event fails the whole list, so each is decoded alone; the last resort of a single one is no arguments.
         return [_arguments([e])[0] if len(events) > 1 else NO_ARGUMENTS for e in events]
 
 

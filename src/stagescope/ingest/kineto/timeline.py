@@ -104,6 +104,7 @@ def _joined(one: RankTrace, other: RankTrace, rank: int) -> RankTrace:
     windows = sorted((one, other), key=_begins_ns)
     (_, until_ns), (since_ns, _) = _window(windows[0]), _window(windows[1])
     shared = set(one.actions["step"].drop_nulls()) & set(other.actions["step"].drop_nulls())
+    # torch.profiler with a schedule writes one trace per active window; windows of one process do not overlap.
     if one.facts.host != other.facts.host or since_ns < until_ns or shared:
         raise InputError.duplicate_rank(rank, [str(one.path), str(other.path)])
     tables = {
@@ -167,6 +168,7 @@ def _rank_diagnostics(rank: int, trace: RankTrace) -> list[Diagnostic]:
 
 def _spans(rank: int, trace: RankTrace) -> pl.DataFrame:
     """Return the actions and transfers of one rank as spans."""
+    # Traces name stages, not chunks: a rank's chunks are its stages in model order.
     stages = sorted(set(trace.actions["stage"].drop_nulls()))
     both = pl.concat(
         [trace.actions.drop("edge_error_ns"), trace.transfers.with_columns(lane=pl.lit(COMM))],

@@ -74,6 +74,7 @@ def _steps(segments: Sequence[Sequence[Work]], stage: int, stages: int) -> list[
     for works in segments:
         # The number of sends fixes the number of micro-batches: each action sends once, except at the pipeline's ends.
         sends = sum(work.sends for work in works)
+        # A remainder means an incomplete step, or a schedule other than 1F1B.
         microbatches, rest = divmod(sends, sum(sent for _, sent in ends.values()))
         actions = rank_order(stage, stages, microbatches) if microbatches and not rest else []
         expected = [

@@ -55,6 +55,7 @@ class Unmarked(NamedTuple):
 
 def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
     """Return the processes of a report that ran actions; raises InputError for a file that SQLite cannot read."""
+    # Faults are collected while reading, so they are turned into diagnostics only after the last query.
     with Report(path) as report:
         facts = report.facts()
         ranges, still_open = report.ranges()

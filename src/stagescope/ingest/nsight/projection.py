@@ -83,6 +83,7 @@ class Launches:
 def project(report: Report, enclosing: EnclosingRanges) -> Projected:
     """Return the device work of a report's kernels, attributed to the actions that enclose their launches."""
     launches = Launches(report, enclosing)
+    # Kernel names are string ids; classifying the few distinct strings is far cheaper than one per kernel.
     classes = {number: kernel_class(name) for number, name in report.names_like("ccl").items()}
     communicating = np.array(sorted(n for n, what in classes.items() if what != COMPUTE_KERNEL), np.int64)
     work, transfers = [pl.DataFrame(schema=WORK_SCHEMA)], [pl.DataFrame(schema=WORK_SCHEMA)]

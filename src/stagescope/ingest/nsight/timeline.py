@@ -100,6 +100,7 @@ def _rank_diagnostics(rank: int, trace: ProcessTrace) -> list[Diagnostic]:
 
 
 def _spans(rank: int, trace: ProcessTrace) -> pl.DataFrame:
+    # Without an epoch the times stay relative to the session, and a warning reports the separate clock.
     epoch_ns = trace.facts.epoch_ns or 0
     spans = trace.spans.drop("name", "device", "process", strict=False).rename({"title": "name"})
     stages = sorted(set(spans["stage"].drop_nulls()))

@@ -133,6 +133,7 @@ def _spans(dump: Dump, steps: pl.DataFrame) -> pl.DataFrame:
         lane=pl.lit("compute"),
         pair=pl.when(pl.len().over(moment) > 1).then(together),
     )
+    # With several chunks the placement (loop or V) decides the stage, which ingest/stages.py infers for all readers.
     has_chunks = (dump.actions["chunk"].max() or 0) != 0 or dump.actions["chunk"].null_count() > 0
     return placed if has_chunks else placed.with_columns(stage=pl.lit(dump.pp_rank, pl.Int32))
 

@@ -35,6 +35,7 @@ def find_elements(text: bytes) -> Elements:
 
     Elements that are numbers or strings are ignored.
     """
+    # A bracket is inside a string if an odd number of quotation marks precedes it.
     codes = np.frombuffer(text, np.uint8)
     brackets = np.flatnonzero(np.isin(codes, np.frombuffer(OPENING + CLOSING, np.uint8)))
     outside = np.searchsorted(_real_quotes(codes), brackets) % 2 == 0
