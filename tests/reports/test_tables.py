@@ -30,6 +30,7 @@ def report(ranks: int, steps: int, machine: str = "node-a", *, in_totals: bool =
         ),
         Bubble(fraction, dict.fromkeys(range(ranks), fraction), "window", tuple(range(steps))),
         (),
+        empty_timeline(),
         intermediates_of(empty_timeline()),
     )
 
