@@ -1,12 +1,12 @@
-"""How far timestamps are off after alignment, and whether the stated interval holds, on runs whose clocks are known.
+"""The error of aligned timestamps, and whether the guaranteed bounds hold, on runs with known clocks.
 
     python benchmarks/align_accuracy.py [--seeds 30] [--first 70000] [SCENARIO ...]
 
-Each scenario is planted with as many seeds (tests/planted_clocks.py) and its table row is printed when it is done.
-`worst` is the largest error of any stamp in any run, but for 0.3 s around a clock step, where a stamp may be on
-either side of it; `median` is the largest of the runs' median errors; `outside` counts timestamps out of their interval,
-in all runs, steps included; `interval` is the middle run's worst stated error; `found` counts planted clock steps
-that were found and attributed on the right machine.
+Each scenario is planted with as many seeds (tests/planted_clocks.py), and its table row is printed when it is done.
+`worst` is the largest error of any timestamp in any run, except within 0.3 s of a clock adjustment, where a timestamp
+may be attributed to the wrong side; `median` is the largest of the runs' median errors; `outside` counts timestamps
+outside of their bounds in all runs, including those near adjustments; `interval` is the median run's widest bound;
+`found` counts planted adjustments that were found on the right machine.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ SCENARIOS = {
     "set near the end": Plan(clock_steps=(ClockStep(3, 0.985, 400_000),)),
     "the reference set near the end": Plan(clock_steps=(ClockStep(0, 0.98, 400_000),)),
     "set near the beginning": Plan(clock_steps=(ClockStep(1, 0.02, 400_000),)),
-    "2 % false timestamps": Plan(corrupt=0.02),
-    "5 % false timestamps": Plan(corrupt=0.05),
-    "5 % false timestamps, 3 steps": Plan(corrupt=0.05, steps=3),
-    "5 % false timestamps, wander": Plan(corrupt=0.05, wander_ppm=5.0),
-    "5 % false timestamps, with reductions": Plan(corrupt=0.05, replicas=2),
-    "5 % false by 50 us to 1 ms": Plan(steps=10, corrupt=0.05, corrupt_ns=(50_000, 1_000_000)),
-    "5 % false timestamps, a clock set": Plan(corrupt=0.05, clock_steps=(ClockStep(1, 0.5, 300_000),)),
+    "2 % outliers": Plan(corrupt=0.02),
+    "5 % outliers": Plan(corrupt=0.05),
+    "5 % outliers, 3 steps": Plan(corrupt=0.05, steps=3),
+    "5 % outliers, wander": Plan(corrupt=0.05, wander_ppm=5.0),
+    "5 % outliers, with reductions": Plan(corrupt=0.05, replicas=2),
+    "5 % outliers of 50 us to 1 ms": Plan(steps=10, corrupt=0.05, corrupt_ns=(50_000, 1_000_000)),
+    "5 % outliers, a clock set": Plan(corrupt=0.05, clock_steps=(ClockStep(1, 0.5, 300_000),)),
     "1 % of messages mismatched": Plan(mismatched=0.01),
     "20 % of transfers lost": Plan(lost=0.2),
     "no link between two machines": Plan(missing_links=((1, 2),)),

@@ -1,12 +1,12 @@
-"""Whether the stated interval holds on random mixtures of everything that can go wrong with clocks and timestamps.
+"""Whether the guaranteed bounds hold on random mixtures of everything that can go wrong with clocks.
 
     python benchmarks/align_mixtures.py [--count 600] [--first 500000] [--harsh]
 
-Each mixture is drawn from its seed: schedule, machines, replicas, steps, drift and wander, false, lost and mismatched
-messages, links that are missing or used one way, asymmetry, actions without messages, and in six of ten a clock that is
-set by 50 us to 50 ms. `--harsh`: always one that is set, one to three steps, mostly false timestamps. A clock that is set
-at a moment that no right observations enclose, both ways between its machine and some other, is not set: that is
-what docs/clocks.md assumes. A row is printed for each mixture with timestamps out of their interval, and a line of totals.
+Each mixture is drawn from its seed: schedule, machines, replicas, steps, drift and wander, outliers, lost and
+mismatched messages, missing and one-way links, asymmetry, actions without messages, and in six of ten a clock that is
+set by 50 us to 50 ms. `--harsh`: always such a clock, one to three steps, mostly outliers. Adjustments at a moment that
+no correct observations enclose, both ways between the machine and some other, are not planted: docs/clocks.md excludes
+them. Prints a row for each mixture with timestamps outside of their bounds, and a line of totals.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _machines(rng: np.random.Generator, seed: int) -> Plan:
 
 
 def observed(planted: Planted) -> bool:
-    """Tell whether right observations both ways, of one pair of machines, enclose the moment of the planted step."""
+    """Return whether correct observations both ways between two machines enclose the planted adjustment."""
     (step,) = planted.plan.clock_steps
     first_ns, last_ns = planted.truth["start_ns"].min(), planted.truth["end_ns"].max()
     moment_ns = first_ns + step.fraction * (last_ns - first_ns)
@@ -119,13 +119,13 @@ def observed(planted: Planted) -> bool:
 
 
 def _right_spans(planted: Planted) -> pl.DataFrame:
-    """Return the spans with their true timestamps, without the false ends of transfers and those with a wrong name."""
+    """Return the spans with their true timestamps, without corrupted transfers and those with a wrong name."""
     true = planted.truth.select("name", *TIMESTAMPS, true_microbatch="microbatch")
     spans = planted.timeline.spans.drop(TIMESTAMPS).join(true, on="name", maintain_order="left")
     kind = pl.col("kind").cast(pl.String)
     false = pl.lit(value=False)
-    for way, stamp in (("send", "start_ns"), ("recv", "end_ns")):
-        false |= kind.str.contains(way) & pl.col("name").is_in(planted.corrupted.get(stamp, []))
+    for way, column in (("send", "start_ns"), ("recv", "end_ns")):
+        false |= kind.str.contains(way) & pl.col("name").is_in(planted.corrupted.get(column, []))
     spans = spans.filter(~false & pl.col("microbatch").eq_missing(pl.col("true_microbatch")))
     return spans.select(planted.timeline.spans.columns)
 

@@ -3,7 +3,7 @@
     python benchmarks/align_speed.py
 
 The limit is 30 CPU seconds for 1,000 machines and 3,000 pairs of them that exchange messages. The last rows have
-false timestamps or a clock step in them, so that several explanations are tried. `worst` is the largest error of the
+outliers or a clock adjustment, so that several explanations are tried. `worst` is the largest error of the
 aligned offsets, to show that the work was done.
 """
 
@@ -74,7 +74,7 @@ def many_machines(machines: int, pairs: int, each: int, kind: str) -> tuple[Time
     )
     began_ns = read(source, sent_ns)
     numbers = np.tile(np.arange(each), 2 * pairs)
-    # A pair may be drawn twice: its messages are told apart by the step.
+    # A pair may be drawn twice: the step distinguishes its messages.
     step = np.repeat(np.concatenate([np.arange(pairs)] * 2), each)
     messages = pl.DataFrame({"step": step, "microbatch": numbers})
     sends = _rows("send_forward", messages, (source, target), (began_ns, began_ns + 10_000))

@@ -1,8 +1,8 @@
-"""Runs of several machines with clocks that are known to the nanosecond: the truth that alignment has to find.
+"""Runs of several machines with clocks known to the nanosecond, as ground truth for alignment.
 
-A run is simulated in true time, message by message, with jobs and transfers of random length; each machine then
-timestamps its events with a clock of its own. `Planted.truth` are the same spans as the first machine's clock would
-have stamped them, so `aligned - truth` is the error of every stamp. Spans carry their number as their name.
+A run is simulated in true time, message by message, with actions and transfers of random length; each machine then
+reads its own clock at every event. `Planted.truth` are the same spans in the time of the first machine's clock, so
+`aligned - truth` is the error of every timestamp. The name of a span is its number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stagescope.schedules import order, parse_action
 ORIGIN_NS = 1_763_600_000_000_000_000
 FORWARD_NS, BACKWARD_NS, WEIGHT_NS = 10_000_000, 20_000_000, 10_000_000
 TIMESTAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
-JOB_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+ACTION_KINDS_BY_LETTER = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ClockStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is planted. Latency is a floor, the same both ways but for `asymmetry_ns`, and a spread that is not."""
+    """A planted run. The latency is a floor, equal both ways except for `asymmetry_ns`, plus a random spread."""
 
     schedule: str = "1f1b"
     ranks: int = 4
@@ -62,26 +62,26 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planted:
-    """A run as it was stamped, and its spans as the first machine's clock would have stamped them."""
+    """A run as recorded, and its spans in the time of the first machine's clock."""
 
     timeline: Timeline
     truth: pl.DataFrame
     plan: Plan
     corrupted: dict[str, list[str]]
 
-    def errors_ns(self, aligned: Timeline, stamp: str = "start_ns") -> pl.DataFrame:
-        """Return per span its clock, its stamp after alignment and the error of it; corrupted timestamps are left out."""
+    def errors_ns(self, aligned: Timeline, column: str = "start_ns") -> pl.DataFrame:
+        """Return the clock, aligned timestamp and error of every span without a corrupted timestamp."""
         return (
             aligned.spans.join(self.timeline.ranks.select("rank", "clock"), on="rank")
-            .join(self.truth.select("name", pl.col(stamp).alias("true_ns")), on="name")
-            .filter(~pl.col("name").is_in(self.corrupted.get(stamp, [])) & pl.col(stamp).is_not_null())
-            .select("name", "rank", "clock", at_ns=stamp, error_ns=pl.col(stamp) - pl.col("true_ns"))
+            .join(self.truth.select("name", pl.col(column).alias("true_ns")), on="name")
+            .filter(~pl.col("name").is_in(self.corrupted.get(column, [])) & pl.col(column).is_not_null())
+            .select("name", "rank", "clock", at_ns=column, error_ns=pl.col(column) - pl.col("true_ns"))
         )
 
 
 @dataclass
 class _Clock:
-    """One machine's clock: an offset, a rate, two slow waves of the rate, and steps."""
+    """One machine's clock: an offset, a rate, two slow waves of the rate, and adjustments."""
 
     offset_ns: float
     rate: float
@@ -108,14 +108,14 @@ def plant(plan: Plan) -> Planted:
     count = plan.ranks * plan.replicas
     machine = np.arange(count) // plan.ranks_per_machine
     clocks = _clocks(plan, int(machine.max()) + 1, float(frame["end_ns"].max()), rng)
-    # Steps of the first clock itself are no part of the truth: from then on it is wrong, not the others.
+    # Adjustments of the first clock are not part of the truth: from then on it is wrong, not the others.
     unset = replace(clocks[0], steps=[])
-    truth = _stamped(frame, lambda _rank: unset)
-    stamped = _stamped(frame, lambda rank: clocks[machine[rank]])
+    truth = _read_by_clocks(frame, lambda _rank: unset)
+    recorded = _read_by_clocks(frame, lambda rank: clocks[machine[rank]])
     corrupted: dict[str, list[str]] = {}
     if plan.corrupt:
-        stamped, corrupted = _corrupted(stamped, plan, rng)
-    return Planted(_timeline(_kept(stamped, plan, rng), machine), conform(truth, SPANS), plan, corrupted)
+        recorded, corrupted = _corrupted(recorded, plan, rng)
+    return Planted(_timeline(_kept(recorded, plan, rng), machine), conform(truth, SPANS), plan, corrupted)
 
 
 def _clocks(plan: Plan, count: int, length_ns: float, rng: np.random.Generator) -> list[_Clock]:
@@ -133,27 +133,27 @@ def _clocks(plan: Plan, count: int, length_ns: float, rng: np.random.Generator) 
     return clocks
 
 
-def _stamped(frame: pl.DataFrame, clock_of: Any) -> pl.DataFrame:
+def _read_by_clocks(frame: pl.DataFrame, clock_of: Any) -> pl.DataFrame:
     parts = []
     for (rank,), part in frame.group_by("rank", maintain_order=True):
-        stamped = {}
+        recorded = {}
         for name in TIMESTAMPS:
             true_ns = part[name].cast(pl.Float64).to_numpy()
             there = ~np.isnan(true_ns)
             values = clock_of(rank).read(np.where(there, true_ns, 0.0))
-            stamped[name] = (
+            recorded[name] = (
                 pl.Series(name, values)
                 .to_frame()
                 .with_columns(pl.when(pl.Series(there)).then(pl.col(name)).alias(name))[name]
             )
-        parts.append(part.with_columns(**stamped))
+        parts.append(part.with_columns(**recorded))
     return pl.concat(parts)
 
 
 def _corrupted(
     frame: pl.DataFrame, plan: Plan, rng: np.random.Generator
 ) -> tuple[pl.DataFrame, dict[str, list[str]]]:
-    """Return timestamps of transfers of which some were shifted, by anything from the least to the most, and which."""
+    """Return timestamps of transfers, some of them shifted by a random amount, and which were shifted."""
     is_transfer = frame["kind"].str.contains("send|recv").to_numpy()
     changed, corrupted = {}, {}
     for name in ("start_ns", "end_ns"):
@@ -165,7 +165,7 @@ def _corrupted(
 
 
 def _kept(frame: pl.DataFrame, plan: Plan, rng: np.random.Generator) -> pl.DataFrame:
-    """Return the spans that were recorded: without lost ones, and with some named after a wrong micro-batch."""
+    """Return the recorded spans: without lost ones, and some with a wrong micro-batch."""
     is_transfer = pl.col("kind").str.contains("send|recv")
     if plan.actions_only:
         frame = frame.filter(~is_transfer)
@@ -236,7 +236,7 @@ class _Step:
 
 def _run_step(step: _Step, rows: list[dict[str, Any]], free_ns: list[float]) -> None:
     owner = (
-        {job.stage: rank for rank, actions in step.actions.items() for a in actions for job in a.parts}
+        {part.stage: rank for rank, actions in step.actions.items() for a in actions for part in a.parts}
         if step.plan.schedule not in ("dualpipe", "chimera")
         else {}
     )
@@ -245,21 +245,21 @@ def _run_step(step: _Step, rows: list[dict[str, Any]], free_ns: list[float]) -> 
     todo = {rank: list(actions) for rank, actions in step.actions.items()}
     while any(todo.values()):
         before = sum(map(len, todo.values()))
-        for rank, jobs in todo.items():
-            while jobs and _run_action(step, (rank, jobs[0], owner, last), sent, (rows, free_ns)):
-                jobs.pop(0)
+        for rank, actions in todo.items():
+            while actions and _run_action(step, (rank, actions[0], owner, last), sent, (rows, free_ns)):
+                actions.pop(0)
         assert sum(map(len, todo.values())) < before, "the order deadlocks"
 
 
 def _run_action(step: _Step, what: Any, sent: Any, out: Any) -> bool:
-    """Run one action if its inputs are there: receives, the jobs, sends."""
+    """Run one action if its inputs exist: receives, the computation, sends."""
     rank, action, owner, last = what
     rows, free_ns = out
     me = step.first_rank + rank
-    inputs = [_input(job, last) for job in action.parts]
+    inputs = [_input(part, last) for part in action.parts]
     if any(need and need not in sent for need in inputs):
         return False
-    for job, need in zip(action.parts, inputs, strict=True):
+    for part, need in zip(action.parts, inputs, strict=True):
         if need and sent[need][1] != rank:
             arrival_ns, source = sent[need]
             start_ns = free_ns[me]
@@ -268,10 +268,10 @@ def _run_action(step: _Step, what: Any, sent: Any, out: Any) -> bool:
                 {
                     "rank": me,
                     "lane": "comm",
-                    "kind": f"recv_{_direction(job)}",
+                    "kind": f"recv_{_direction(part)}",
                     "step": step.number,
-                    "stage": job.stage,
-                    "microbatch": job.microbatch,
+                    "stage": part.stage,
+                    "microbatch": part.microbatch,
                     "peer": step.first_rank + source,
                     "start_ns": start_ns,
                     "end_ns": end_ns,
@@ -284,35 +284,35 @@ def _run_action(step: _Step, what: Any, sent: Any, out: Any) -> bool:
             free_ns[me] = max(free_ns[me], sent[need][0])
     start_ns = free_ns[me] + step.rng.uniform(500, 1500)
     costs = {"F": FORWARD_NS, "B": BACKWARD_NS, "I": BACKWARD_NS // 2, "W": WEIGHT_NS}
-    end_ns = start_ns + sum(costs[job.kind] for job in action.parts) * step.rng.uniform(0.95, 1.05)
+    end_ns = start_ns + sum(costs[part.kind] for part in action.parts) * step.rng.uniform(0.95, 1.05)
     free_ns[me] = end_ns
-    for job in action.parts:
+    for part in action.parts:
         rows.append(
             {
                 "rank": me,
                 "lane": "compute",
-                "kind": JOB_KINDS[job.kind],
+                "kind": ACTION_KINDS_BY_LETTER[part.kind],
                 "step": step.number,
-                "stage": job.stage,
-                "microbatch": job.microbatch,
+                "stage": part.stage,
+                "microbatch": part.microbatch,
                 "start_ns": start_ns,
                 "end_ns": end_ns,
             }
         )
-        _send(step, (rank, job, owner, last), sent, out)
+        _send(step, (rank, part, owner, last), sent, out)
     return True
 
 
 def _send(step: _Step, what: Any, sent: Any, out: Any) -> None:
-    rank, job, owner, last = what
+    rank, part, owner, last = what
     rows, free_ns = out
     me = step.first_rank + rank
-    to_stage = {"F": job.stage + 1, "W": -1}.get(job.kind, job.stage - 1)
+    to_stage = {"F": part.stage + 1, "W": -1}.get(part.kind, part.stage - 1)
     if not 0 <= to_stage <= last:
         return
     target = owner[to_stage]
     start_ns = free_ns[me]
-    key = (_direction(job), to_stage, job.microbatch)
+    key = (_direction(part), to_stage, part.microbatch)
     if target == rank:
         sent[key] = (start_ns, rank)
         return
@@ -322,10 +322,10 @@ def _send(step: _Step, what: Any, sent: Any, out: Any) -> None:
         {
             "rank": me,
             "lane": "comm",
-            "kind": f"send_{_direction(job)}",
+            "kind": f"send_{_direction(part)}",
             "step": step.number,
-            "stage": job.stage,
-            "microbatch": job.microbatch,
+            "stage": part.stage,
+            "microbatch": part.microbatch,
             "peer": step.first_rank + target,
             "start_ns": start_ns,
             "end_ns": free_ns[me],
@@ -333,14 +333,18 @@ def _send(step: _Step, what: Any, sent: Any, out: Any) -> None:
     )
 
 
-def _direction(job: Any) -> str:
-    return "forward" if job.kind == "F" else "backward"
+def _direction(part: Any) -> str:
+    return "forward" if part.kind == "F" else "backward"
 
 
-def _input(job: Any, last: int) -> tuple[str, int, int] | None:
-    if job.kind == "W" or (job.kind == "F" and job.stage == 0) or (job.kind in "BI" and job.stage == last):
+def _input(part: Any, last: int) -> tuple[str, int, int] | None:
+    if (
+        part.kind == "W"
+        or (part.kind == "F" and part.stage == 0)
+        or (part.kind in "BI" and part.stage == last)
+    ):
         return None
-    return _direction(job), job.stage, job.microbatch
+    return _direction(part), part.stage, part.microbatch
 
 
 def _reduce(plan: Plan, rng: np.random.Generator, rows: Any, free_ns: list[float], step: int) -> None:
@@ -364,7 +368,7 @@ def _reduce(plan: Plan, rng: np.random.Generator, rows: Any, free_ns: list[float
 
 
 def plant_graph(seed: int, *, machines: int, links: int, messages: int, length_ns: float = 2e9) -> Planted:
-    """Return a run without a pipeline: machines that send each other messages by chance, some links one way only.
+    """Return a run without a pipeline: machines exchange random messages, over some links one way only.
 
     Delays are long and short as chance has it, offsets up to an hour, rates up to 90 ppm and changing by 5.
     """
@@ -412,21 +416,23 @@ def plant_graph(seed: int, *, machines: int, links: int, messages: int, length_n
         name=pl.int_range(pl.len()).cast(pl.String),
     )
     clocks = _clocks(plan, machines, length_ns, rng)
-    truth = _stamped(frame, lambda _rank: clocks[0])
-    stamped = _stamped(frame, lambda rank: clocks[rank])
-    return Planted(_timeline(stamped, np.arange(machines)), conform(truth, SPANS), plan, {})
+    truth = _read_by_clocks(frame, lambda _rank: clocks[0])
+    recorded = _read_by_clocks(frame, lambda rank: clocks[rank])
+    return Planted(_timeline(recorded, np.arange(machines)), conform(truth, SPANS), plan, {})
 
 
 def uncovered(planted: Planted, aligned: Timeline) -> pl.DataFrame:
-    """Return every stamp whose error lies outside of the interval that the clocks table states for it."""
+    """Return every timestamp whose error is outside of the bound in the clocks table."""
     rows = aligned.clocks.select("clock", "start_ns", "error_lo_ns", "error_hi_ns").sort("start_ns")
     wrong = []
-    for stamp in TIMESTAMPS:
-        timestamps = planted.errors_ns(aligned, stamp).sort("at_ns")
+    for column in TIMESTAMPS:
+        timestamps = planted.errors_ns(aligned, column).sort("at_ns")
         inside = timestamps.join_asof(
             rows, left_on="at_ns", right_on="start_ns", by="clock", check_sortedness=False
         )
-        missing_ns = -pl.col("error_ns")  # what would have to be added to be right
+        missing_ns = -pl.col("error_ns")  # the missing correction
         outside = (missing_ns < pl.col("error_lo_ns")) | (missing_ns > pl.col("error_hi_ns"))
-        wrong.append(inside.filter(outside | pl.col("start_ns").is_null()).with_columns(stamp=pl.lit(stamp)))
+        wrong.append(
+            inside.filter(outside | pl.col("start_ns").is_null()).with_columns(column=pl.lit(column))
+        )
     return pl.concat(wrong)

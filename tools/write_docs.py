@@ -42,6 +42,7 @@ from stagescope.record.format import (
     SPAN_FIELDS,
 )
 from stagescope.schedules import SCHEDULES
+from stagescope.vocabulary.codes import CODES
 from stagescope.vocabulary.kinds import KINDS, LANE_CODES
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ DOCUMENTS = (
     "README.md",
     "docs/api.md",
     "docs/analysis-tables.md",
+    "docs/diagnostics.md",
     "docs/formats.md",
     "docs/reading.md",
     "docs/report.md",
@@ -105,6 +107,11 @@ def analysis_tables() -> str:
     return "\n\n".join(
         f"{_declared_table(table)}\n\nMade in `{module}`." for module, table in sorted_tables()
     )
+
+
+def diagnostic_codes() -> str:
+    """Return every code of a diagnostic with its meaning."""
+    return markdown_table(("code", "meaning"), ([f"`{code.name}`", code.meaning] for code in CODES))
 
 
 def sorted_tables() -> list[tuple[str, Table]]:
@@ -362,6 +369,7 @@ def _constant(module: ModuleType, name: str) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "analysis-tables": analysis_tables,
+    "diagnostic-codes": diagnostic_codes,
     "api": api,
     "api-functions": api_functions,
     "api-record": api_record,

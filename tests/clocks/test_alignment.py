@@ -40,7 +40,7 @@ SCENARIOS = {
     "lost messages": Plan(lost=0.2),
     "missing link": Plan(missing_links=((1, 2),)),
     "one way only": Plan(one_way_links=((1, 2),)),
-    "jobs only": Plan(actions_only=True),
+    "actions only": Plan(actions_only=True),
     "interleaved": Plan(schedule="interleaved"),
     "zero bubble": Plan(schedule="zb-h1"),
     "interleaved, wrap-around hops between two machines": Plan(
