@@ -69,9 +69,7 @@ def test_profiler_list_is_parsed(text, names):
 def test_unknown_profiler_is_named_in_the_error(text, wrong):
     with pytest.raises(UsageError) as failure:
         parse_profilers(text)
-    assert (
-        str(failure.value) == f"--also {wrong!r}: expected names with commas between, of kineto, mstx, nvtx"
-    )
+    assert str(failure.value) == f"--also {wrong!r}: expected a comma-separated list of kineto, mstx, nvtx"
 
 
 def test_actions_use_the_usual_notation(recorder, nvtx):
