@@ -1,4 +1,4 @@
-"""What the commands say about the recording in tests/data/recordings/v1: the golden files of tests/data/golden/v1."""
+"""The output of the commands for tests/data/recordings/v1, which is in the golden files of tests/data/golden/v1."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ EXPORTS = ("spans.csv", "step.svg", "trace.json")
 def output_of(name: str) -> str:
     """Return what a golden file should hold today."""
     if name in CALLS:
-        said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-        with contextlib.redirect_stdout(said):
+        printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        with contextlib.redirect_stdout(printed):
             assert main(CALLS[name]) == 0
-        said.seek(0)
-        return said.read()
+        printed.seek(0)
+        return printed.read()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = Path(folder) / name
         assert main(["export", str(RECORDING), "-o", str(path)]) == 0

@@ -17,9 +17,18 @@ from stagescope.api.analyses import (
     what_if,
     what_if_json,
 )
+from stagescope.api.ascend_chart import export_pp_chart, pp_chart_folder
 from stagescope.api.formats import ALIASES, READERS, WRITERS, writer_for
 from stagescope.api.notebook import attach
-from stagescope.api.reading import RunFacts, align_timeline, clock_report, read, read_paddle_logs
+from stagescope.api.reading import (
+    RunFacts,
+    align_timeline,
+    clock_json,
+    clock_line,
+    clock_report,
+    read,
+    read_paddle_logs,
+)
 from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
 from stagescope.api.simulation import SimulatedStep, simulate
 from stagescope.api.writing import export, export_comparison, export_paddle_profile, write
@@ -37,14 +46,18 @@ __all__ = [
     "Viewer",
     "align_timeline",
     "analyze",
+    "clock_json",
+    "clock_line",
     "clock_report",
     "compare",
     "comparison_json",
     "export",
     "export_comparison",
     "export_paddle_profile",
+    "export_pp_chart",
     "files_state",
     "open",
+    "pp_chart_folder",
     "prepare_viewer",
     "read",
     "read_paddle_logs",

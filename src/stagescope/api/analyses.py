@@ -18,8 +18,7 @@ from stagescope.analysis.prediction.changes import (
 from stagescope.analysis.prediction.what_if import predict_steps
 from stagescope.analysis.statistics.comparison import compare_totals
 from stagescope.analysis.statistics.comparison_json import comparison_json
-from stagescope.api.reading import clock_report
-from stagescope.clocks import report_json as clocks_json
+from stagescope.api.reading import clock_json, clock_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +99,7 @@ def sorted_diagnostics(timeline: Timeline) -> list[Diagnostic]:
 
 def report_json(report: Report) -> dict[str, Any]:
     """Return a report as plain data for JSON (docs/report.md), with the alignment of the clocks of its timeline."""
-    return to_json(report, clocks_json(clock_report(report.timeline)))
+    return to_json(report, clock_json(clock_report(report.timeline)))
 
 
 def what_if_json(predicted: WhatIf) -> dict[str, Any]:

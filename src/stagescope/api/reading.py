@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from stagescope.api.formats import READERS
-from stagescope.clocks import ClockReport, align_clocks
+from stagescope.clocks import ClockReport, align_clocks, clock_line
+from stagescope.clocks import report_json as clock_json
 from stagescope.ingest import Inputs, find_inputs, read_inputs
 from stagescope.ingest.layout import Layout
 from stagescope.ingest.merge import WALL_CLOCK_CODE, merge_timelines
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from stagescope.model import Timeline
+
+__all__ = [
+    "RunFacts",
+    "align_timeline",
+    "clock_json",
+    "clock_line",
+    "clock_report",
+    "read",
+    "read_paddle_logs",
+]
 
 LAYOUT_KEYWORDS = (*DIMENSIONS, "order")
 

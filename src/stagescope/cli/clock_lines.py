@@ -46,7 +46,7 @@ def without_clock_line(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, .
 
 def _line(clocks: ClockReport) -> str:
     """Return the line with control characters replaced: machine names come from files and may hold escape sequences."""
-    from stagescope.clocks import clock_line
+    from stagescope.api import clock_line
 
     return "".join(character if character.isprintable() else "?" for character in clock_line(clocks))
 

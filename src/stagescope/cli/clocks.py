@@ -45,9 +45,9 @@ def command(paths: tuple[Path, ...], facts: RunFacts, *, as_json: bool) -> int:
 
 
 def _json_text(clocks: ClockReport) -> str:
-    from stagescope.clocks import report_json
+    from stagescope.api import clock_json
 
-    return json.dumps(report_json(clocks), indent=2, allow_nan=False)
+    return json.dumps(clock_json(clocks), indent=2, allow_nan=False)
 
 
 def _text(clocks: ClockReport) -> str:

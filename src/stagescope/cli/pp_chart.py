@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import EXIT_PARTIAL, exit_code, read_paths, reading_options
-from stagescope.exporters.other_tools import errors
-from stagescope.vocabulary.errors import InputError, OutputError, UsageError
+from stagescope.vocabulary.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from stagescope.api import RunFacts
-    from stagescope.exporters.other_tools.ascend_databases import Target, WrittenChart, WrittenRank
+    from stagescope.exporters.other_tools.ascend_databases import WrittenChart, WrittenRank
     from stagescope.model import Timeline
-
-DATABASES = ("ascend_pytorch_profiler_N.db", "ascend_mindspore_profiler_N.db", "msmonitor_*.db")
-COPY_SUFFIX = "_pp_chart"
 
 
 @click.command(
@@ -46,7 +42,7 @@ COPY_SUFFIX = "_pp_chart"
     "--output",
     metavar="OUT",
     type=click.Path(path_type=Path),
-    help=f"Folder for the copies (default: DIR{COPY_SUFFIX}).",
+    help="Folder for the copies (default: DIR_pp_chart).",
 )
 @click.option("--in-place", is_flag=True, help="Change the profiles themselves, each in one transaction.")
 @click.option("--force", is_flag=True, help="Write into OUT even if it exists.")
@@ -76,54 +72,25 @@ def command(
     The table StepTaskInfo and the ids that pair sends with receives are written into copies of the profiles' databases,
     in the layout of DIR, for import into Insight.
     """
-    from stagescope.exporters.other_tools.ascend_databases import ChartOptions, write_chart
+    from stagescope import api
 
     if in_place and output is not None:
         raise UsageError.one_of(("-o OUT", "--in-place"), ("-o OUT", "--in-place"))
-    place = directory if in_place else _place(directory, output, force=force)
+    # Checked before reading, which can take minutes.
+    place = directory if in_place else api.pp_chart_folder(directory, output, force=force)
+    chosen = None if ranks is None else parse_ranges(ranks)
     # The chart is written into the profiler's own databases, next to its raw timestamps.
     timeline = read_paths([directory], facts, align=False)
-    if step is not None and step not in timeline.spans["step"]:
-        raise InputError.no_step(step, timeline.spans["step"].drop_nulls().unique())
-    targets = _targets(
-        timeline, _Call(directory, place, in_place), None if ranks is None else set(parse_ranges(ranks))
+    written = api.export_pp_chart(
+        timeline,
+        directory,
+        place,
+        ranks=chosen,
+        step=step,
+        numbered=names == "numbered",
+        on_written=_print_written,
     )
-    written = write_chart(timeline, targets, ChartOptions(step, names == "numbered"), _print_written)
     return _report(timeline, written, place)
-
-
-class _Call(NamedTuple):
-    directory: Path
-    place: Path
-    in_place: bool
-
-
-def _place(directory: Path, output: Path | None, *, force: bool) -> Path:
-    """Return the folder of the copies; raises OutputError if it is inside the profiles, or exists without --force."""
-    read = directory.resolve()
-    place = read.with_name(read.name + COPY_SUFFIX) if output is None else output
-    if place.resolve().is_relative_to(read):
-        raise errors.inside_input(place, directory)
-    if place.exists() and not force:
-        raise OutputError.exists(place)
-    return place
-
-
-def _targets(timeline: Timeline, call: _Call, ranks: set[int] | None) -> list[Target]:
-    """Return the databases to write, only those of `ranks` if given."""
-    from stagescope.exporters.other_tools.ascend_databases import Target, copy_targets
-
-    sources = timeline.ranks.select("rank", "source").drop_nulls().iter_rows()
-    databases = {rank: Path(source) for rank, source in sources if source.endswith(".db")}
-    if not databases:
-        raise InputError.nothing_to_read(call.directory, DATABASES)
-    if ranks is not None:
-        if not ranks <= databases.keys():
-            raise InputError.no_ranks(ranks - databases.keys(), databases)
-        databases = {rank: databases[rank] for rank in sorted(ranks)}
-    if call.in_place:
-        return [Target(rank, path, path) for rank, path in databases.items()]
-    return list(copy_targets(databases, call.directory, call.place))
 
 
 def _print_written(written: WrittenRank) -> None:
@@ -143,5 +110,5 @@ def _report(timeline: Timeline, written: WrittenChart, place: Path) -> int:
     failed = [each for each in written.diagnostics if each.severity == "error"]
     print_diagnostics([*api.sorted_diagnostics(timeline), *written.diagnostics])
     if not written.ranks:
-        raise errors.nothing_written(place)
+        raise OutputError(f"no rank of {place} could be written")
     return EXIT_PARTIAL if failed else exit_code(timeline)

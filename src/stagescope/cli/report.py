@@ -130,7 +130,7 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
 
 
 def _markdown(report: Report, clocks: ClockReport) -> str:
-    from stagescope.clocks import clock_line
+    from stagescope.api import clock_line
     from stagescope.reports.markdown import report_markdown
 
     line = clock_line(clocks) if clocks.machines else None

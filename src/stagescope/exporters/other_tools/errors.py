@@ -37,8 +37,3 @@ def inside_input(path: str | os.PathLike[str], read: str | os.PathLike[str]) -> 
     return OutputError(
         f"{path} is inside {read}: the copies would be read as profiles of the same ranks next time"
     )
-
-
-def nothing_written(path: str | os.PathLike[str]) -> OutputError:
-    """Return the error for a chart of which no rank could be written."""
-    return OutputError(f"no rank of {path} could be written")
