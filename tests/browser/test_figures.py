@@ -179,9 +179,9 @@ def test_next_and_previous_go_through_the_matches_and_around(shown):
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("stag:3", 'Nothing is called "stag"'),
-        ("kind:Z", 'No kind is called "Z"'),
-        ("dur>fast", "is no duration"),
+        ("stag:3", 'Unknown field "stag"'),
+        ("kind:Z", 'Unknown kind "Z"'),
+        ("dur>fast", "is not a duration"),
     ],
 )
 def test_a_query_that_makes_no_sense_says_why(shown, query, words):

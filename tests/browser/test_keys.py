@@ -123,7 +123,7 @@ def test_keys_pin_hide_group_and_sort_rows(shown):
     assert "select a block first" in shown.page.locator("[role=status]").inner_text()
     shown.click(shown.id("forward", 2, 0))
     shown.press("p")
-    assert shown.page.locator(".heading").all_inner_texts() == ["pinned", "all others"]
+    assert shown.page.locator(".heading").all_inner_texts() == ["pinned", "other rows"]
     assert shown.page.locator(".row-label .rank").all_inner_texts() == [
         "rank 2",
         "rank 0",

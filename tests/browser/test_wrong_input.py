@@ -105,9 +105,7 @@ def test_a_damaged_extra_leaves_the_picture(open_page, run_page, tmp_path):
     path.write_text(text[: start + 20] + "A" * 60 + text[start + 80 :], encoding="utf-8")
     shown = open_page(path, may_complain=True)
     words = shown.page.locator(".warning").inner_text()
-    assert words.startswith(
-        "What was found about this run cannot be shown. The data in this file are damaged"
-    )
+    assert words.startswith("The analysis of this run cannot be shown. The data in this file are damaged")
     assert shown.page.locator(".row-label").count() == 4
 
 

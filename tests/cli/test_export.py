@@ -100,5 +100,6 @@ def test_rejects_a_malformed_size(spans, tmp_path, capsys, size):
 def test_rejects_a_size_for_a_format_that_is_not_a_picture(spans, tmp_path, capsys):
     assert main(["export", str(spans), "--size", "700", "-o", str(tmp_path / "run.csv")]) == 2
     assert (
-        capsys.readouterr().err == "stagescope: --size and --ranks only apply to pictures (svg, png), not for csv\n"
+        capsys.readouterr().err
+        == "stagescope: --size and --ranks only apply to pictures (svg, png), not for csv\n"
     )

@@ -132,9 +132,7 @@ def test_schedule_and_micro_batches_can_be_given_as_options(cluster, call, tmp_p
     assert "3F+5B" in names(copy_of(databases[0], tmp_path))
 
 
-def test_a_missing_mark_keeps_the_other_names_and_sets_the_exit_code(
-    cluster, call, tmp_path
-):
+def test_a_missing_mark_keeps_the_other_names_and_sets_the_exit_code(cluster, call, tmp_path):
     databases = cluster(**DUALPIPEV)
     assert call("-o", str(tmp_path / "whole"))[0] == 0
     whole = names(copy_of(databases[0], tmp_path, "whole"))

@@ -3,7 +3,7 @@ import polars as pl
 import planted_runs
 from column_blobs import read_blob
 from stagescope.viewer.analysis_data import gather_extras
-from stagescope.viewer.idle_data import encode_idle, encode_idle_beside, viewer_idle
+from stagescope.viewer.idle_data import encode_idle, encode_idle_after_spans, viewer_idle
 from stagescope.viewer.run_data import shown_ranks
 from stagescope.viewer.span_data import viewer_spans
 from synthetic import Shape, pipeline_timeline
@@ -39,7 +39,7 @@ def test_pieces_are_sorted_and_name_the_span_that_they_wait_for():
 
 
 def test_starts_told_by_spans_are_the_same():
-    plain, beside = encode_idle(GAPS, BASE_NS), encode_idle_beside(GAPS, SPANS, BASE_NS)
+    plain, beside = encode_idle(GAPS, BASE_NS), encode_idle_after_spans(GAPS, SPANS, BASE_NS)
     columns, facts = read_blob(plain)
     assert columns["start"] == GAPS["start"].to_list()
     assert facts["origin"] == GAPS["start"].min() - BASE_NS
@@ -55,12 +55,12 @@ def test_starts_told_by_spans_take_less_room_where_times_are_as_uneven_as_real_o
     spans = viewer_spans(run.spans, shown_ranks(run))
     idle = viewer_idle(gather_extras(run).idle, spans, shown_ranks(run))
     base_ns = run.spans["start_ns"].min()
-    assert len(encode_idle_beside(idle, spans, base_ns)) < 0.8 * len(encode_idle(idle, base_ns))
+    assert len(encode_idle_after_spans(idle, spans, base_ns)) < 0.8 * len(encode_idle(idle, base_ns))
 
 
 def test_pieces_that_overlap_keep_their_starts():
     overlapping = GAPS.head(2).with_columns(
         row=pl.lit(0, pl.Int32), start=pl.Series([BASE_NS + 3, BASE_NS + 5]), duration=pl.lit(10, pl.Int64)
     )
-    blob = encode_idle_beside(overlapping, SPANS, BASE_NS)
+    blob = encode_idle_after_spans(overlapping, SPANS, BASE_NS)
     assert blob == encode_idle(overlapping, BASE_NS)

@@ -18,7 +18,7 @@ from stagescope.viewer.analysis_data import gather_extras, report_extras
 from stagescope.viewer.server.launch import open_browser
 from stagescope.viewer.server.live import LiveRun, Opener
 from stagescope.viewer.server.serve import listen, require_loopback
-from stagescope.viewer.tiles.cache import cache_folder, content_key, stamp_files
+from stagescope.viewer.tiles.cache import cache_folder, content_key, fingerprint_files
 from stagescope.viewer.tiles.run import keep_run, open_run
 from stagescope.viewer.tiles.sources import save_timeline
 from stagescope.viewer.tiles.table import find_large, save_table
@@ -78,7 +78,7 @@ def view_run(
 
 def files_state(*paths: str | os.PathLike[str]) -> str:
     """Return a text that changes when a file that `view_run` reads has changed. Raises InputError as `read` does."""
-    return stamp_files(file for group in inputs_of(paths).files.values() for file in group)
+    return fingerprint_files(file for group in inputs_of(paths).files.values() for file in group)
 
 
 @dataclass(frozen=True)

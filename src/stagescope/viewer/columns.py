@@ -1,9 +1,9 @@
-"""Tables as column blobs: what the browser viewer reads, from its page or from the local server.
+"""Tables as column blobs, the format in which the browser viewer gets them from a page or from the local server.
 
 docs/viewer-format.md describes the bytes. In short: a JSON head, then every column as little-endian unsigned
 numbers of one width, byte-shuffled (all first bytes, then all second bytes), and all of it deflated. Whole numbers
-are counted from a base that stands in the head as decimal text, because a number in JSON is a double and
-nanoseconds since 1970 do not fit into one.
+are offsets from a base, which the head holds as decimal text: a number in JSON is a double, and nanoseconds since
+1970 do not fit into one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ LEVEL = 6
 ALIGNMENT = 8
 WIDTHS = ((1, np.uint8), (2, np.uint16), (4, np.uint32), (8, np.uint64))
 ESCAPE = 0xFFFFFFFF
-"""The 4-byte code that stands for one that needs 8 bytes, listed aside."""
+"""The 4-byte code that replaces a wider one; the wide ones are listed separately."""
 
 FEW_ESCAPES_FRACTION = 1 / 64
 
 
 class _Coded(NamedTuple):
-    """One column: what the head says of it, its bytes, and the escaped codes (places, then codes)."""
+    """One column: its entry in the head, its bytes, and the escaped codes (places, then codes)."""
 
     head: dict[str, Any]
     planes: bytes
@@ -129,7 +129,7 @@ def _chain(column: pl.Series, follows: str | None, frame: pl.DataFrame) -> _Code
 
 
 def _coded(head: dict[str, Any], codes: npt.NDArray[np.uint64]) -> _Coded:
-    """Return codes in the narrowest width that holds them, a few that are too wide set aside."""
+    """Return codes in the narrowest width that holds them, with a few outliers as escapes."""
     highest = int(codes.max()) if len(codes) else 0
     if highest >= ESCAPE:
         places = np.flatnonzero(codes >= ESCAPE)

@@ -1,4 +1,4 @@
-"""Idle time in pieces as the viewer wants it: by row in order of time, short where the spans stand beside it."""
+"""Idle intervals as the viewer reads them: by row and time; shorter in a page, whose reader has all spans."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def viewer_idle(idle: pl.DataFrame, spans: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
-    """Return row, start (absolute, in ns), duration, step, cause, waits_for (id of a span) and text, sorted.
+    """Return row, start (absolute, in ns), duration, step, waiting_for, waits_for (a span id) and text, sorted.
 
-    `idle` is that of `AnalysisLayers`, `spans` what `viewer_spans` returns; idle of ranks without a row are left out.
+    `idle` is that of `AnalysisLayers`, `spans` what `viewer_spans` returns. Ranks without a row are omitted.
     """
     ids = spans.select(pl.col("source_row").cast(pl.Int64), pl.int_range(pl.len()).alias("waits_for_id"))
     named = idle.filter(pl.col("rank").is_in(ranks)).with_columns(pl.col("waits_for").cast(pl.Int64))
@@ -34,14 +34,14 @@ def viewer_idle(idle: pl.DataFrame, spans: pl.DataFrame, ranks: Sequence[int]) -
 
 
 def encode_idle(idle: pl.DataFrame, base_ns: int) -> bytes:
-    """Return the column blob of what `viewer_idle` returned, with starts."""
+    """Return the result of `viewer_idle` as a column blob with starts."""
     return encode_intervals(idle, base_ns)
 
 
-def encode_idle_beside(idle: pl.DataFrame, spans: pl.DataFrame, base_ns: int) -> bytes:
-    """Return the column blob for a reader that holds all spans: `after` and `lead` stand for the start.
+def encode_idle_after_spans(idle: pl.DataFrame, spans: pl.DataFrame, base_ns: int) -> bytes:
+    """Return the column blob for a reader that holds all spans, with `after` and `lead` instead of the start.
 
-    Nearly every piece begins where a action or another piece ends, so that the blob is a third smaller.
+    Nearly every interval begins where a span or another interval ends. The blob is a third smaller this way.
     """
     ended = spans.with_row_index("after").filter(pl.col("lane") == LANE_CODES[COMPUTE])
     ends = ended.select(
@@ -51,7 +51,7 @@ def encode_idle_beside(idle: pl.DataFrame, spans: pl.DataFrame, base_ns: int) ->
         ends.unique(["row", "start"], keep="last"), on=["row", "start"], how="left", maintain_order="left"
     )
     end_before = (pl.col("start") + pl.col("duration")).shift(1).over("row").fill_null(base_ns)
-    # A reader takes the end of the piece before where no span is named.
+    # Without a span in `after`, a reader starts from the end of the interval before.
     lead = pl.when(pl.col("after").is_null() | (pl.col("start") == end_before)).then(
         pl.col("start") - end_before
     )

@@ -1,8 +1,8 @@
-"""A Timeline as the value of a notebook cell: the viewer, inline and interactive.
+"""The display of a Timeline in a notebook: the viewer, inline and interactive.
 
-With anywidget (the extra `notebook`) the page goes to the browser as data of a widget, so that the notebook's file
-stays small. Without it the page stands in the cell's output, which survives a conversion to HTML. Either way it runs
-in a frame without rights: names in a trace cannot reach the notebook.
+With anywidget (the extra `notebook`) the browser gets the page as data of a widget, and the notebook's file stays
+small. Without it the page is part of the cell's output, which survives a conversion to HTML. In both cases it runs in
+a sandboxed frame, so names in a trace cannot reach the notebook.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ export default {
 
 
 def inline_view(timeline: Timeline) -> tuple[dict[str, Any], dict[str, Any]] | dict[str, Any]:
-    """Return the display of a timeline as IPython takes it: a MIME bundle, of a widget where anywidget is installed."""
+    """Return the MIME bundle of a timeline for IPython: a widget if anywidget is installed, else HTML."""
     if timeline.spans.height > MOST_SPANS:
         return {"text/html": TOO_MANY.format(count=timeline.spans.height)}
     page = _page(timeline)
@@ -53,7 +53,7 @@ def inline_view(timeline: Timeline) -> tuple[dict[str, Any], dict[str, Any]] | d
     if widget is None:
         return _frame(page)
     bundle, metadata = widget._repr_mimebundle_()
-    # The text of the timeline says more than that of the widget.
+    # The text of the timeline is more informative than the widget's.
     return {kind: data for kind, data in bundle.items() if kind != "text/plain"}, metadata
 
 

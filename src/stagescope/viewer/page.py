@@ -1,7 +1,7 @@
-"""HTML: the viewer with the whole run in one page that opens offline and fetches nothing.
+"""HTML: the viewer and a whole run in one page that opens offline and fetches nothing.
 
-The page holds one script and one style sheet, both allowed by their SHA-256 in its content security policy, and the
-data as blocks that no browser runs (docs/viewer-format.md, "Page").
+The page holds one script and one style sheet, both allowed by their SHA-256 in its content security policy. The data
+are script elements of types that browsers do not execute (docs/viewer-format.md, "Page").
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ JSON_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 def write_html(
     timeline: Timeline, path: Path, extras: AnalysisLayers | None = None, *, other: Timeline | None = None
 ) -> Written:
-    """Write the run as a page of its own, with what analysis found, and return what stands in it.
+    """Write the run and the results of its analysis as a page; return what was written.
 
-    With `other`, a run that came before, the page opens compared with it; its slices count too. Raises OSError when
-    the file cannot be written.
+    With `other`, an earlier run, the page opens with a comparison of the two, and `slice_count` includes its spans.
+    Raises OSError if the file cannot be written.
     """
     data = viewer_data(timeline, extras)
     data_of_other = None if other is None else viewer_spans_alone(other)
     with path.open("wb") as file:
         file.writelines(_page(data, data_of_other))
-        size_bytes = file.tell()
+    size_bytes = path.stat().st_size
     names = tuple(f"rank {rank}" for rank in shown_ranks(timeline))
     slice_count = timeline.spans.height + (0 if other is None else other.spans.height)
     return Written(path, size_bytes, slice_count, 0, names, ())
@@ -89,7 +89,7 @@ def _page(data: ViewerData, other: ViewerData | None) -> Iterator[bytes]:
 
 
 def _blocks(data: ViewerData, before: str = "") -> Iterator[bytes]:
-    """Yield the data of one run as blocks, their names with `before` before them."""
+    """Yield the data of one run as script elements; `before` is a prefix of their names."""
     yield _json_block(f"{before}meta", data.meta)
     for name, value in data.objects.items():
         yield _json_block(f"{before}{name}", value)
@@ -102,7 +102,7 @@ def _blocks(data: ViewerData, before: str = "") -> Iterator[bytes]:
 
 
 def _json_block(name: str, value: Any) -> bytes:
-    """Return JSON in which nothing can end the block or be taken for markup."""
+    """Return a script element with JSON, escaped so that no text in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False).translate(JSON_ESCAPES)
     return f'<script type="application/json" id="stagescope-{name}">{text}</script>\n'.encode()
 

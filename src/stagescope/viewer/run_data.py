@@ -18,7 +18,7 @@ from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_in_cost_units
 from stagescope.viewer.columns import encode_columns
-from stagescope.viewer.idle_data import encode_idle, encode_idle_beside, viewer_idle
+from stagescope.viewer.idle_data import encode_idle, encode_idle_after_spans, viewer_idle
 from stagescope.viewer.links import TooManyPairsError, find_pairs
 from stagescope.viewer.span_data import encode_spans, viewer_spans
 from stagescope.vocabulary.causes import WAIT_LABELS
@@ -36,7 +36,7 @@ EXACT_NS = 2**53
 """Up to this value every integer is exact as a double, the only number type of JavaScript."""
 
 LINKS_OMITTED = (
-    "dependency links are omitted: the recorded layout does not tell which ranks run the same action; record or "
+    "dependency links are omitted: the recorded layout does not distinguish ranks that run the same action; record or "
     "pass --tp, --cp and --dp"
 )
 
@@ -270,7 +270,7 @@ def _extra_sections(
     ids = spans.select(pl.col("source_row").cast(pl.Int64), pl.int_range(pl.len()).alias("id"))
     if extras.idle is not None and extras.idle.height:
         idle = viewer_idle(extras.idle, spans, ranks)
-        yield "idle", encode_idle_beside(idle, spans, base_ns) if in_page else encode_idle(idle, base_ns)
+        yield "idle", encode_idle_after_spans(idle, spans, base_ns) if in_page else encode_idle(idle, base_ns)
     if extras.critical_path is not None and extras.critical_path.height:
         path = extras.critical_path.with_columns(pl.col("row").cast(pl.Int64))
         path = path.join(ids, left_on="row", right_on="source_row", how="inner", maintain_order="left")

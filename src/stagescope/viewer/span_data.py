@@ -1,4 +1,4 @@
-"""Spans as the viewer wants them: by row and lane in order of time, overlapping ones told apart."""
+"""Spans as the viewer reads them: by row, lane and time, with sublanes for overlapping ones."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def viewer_spans(spans: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
         "name",
         "source_row",
     )
-    # Sorting takes ten times as long as finding out that it is not needed.
+    # Sorting takes ten times as long as checking that it is not needed.
     placed = numbered if _is_in_order(numbered) else numbered.sort(ORDER, maintain_order=True)
     return placed.with_columns(_sublanes(placed)).drop("source_row").with_columns(placed["source_row"])
 
 
 def _codes(name: str, words: pl.Enum, codes: Mapping[str, int]) -> pl.Expr:
-    """Return an Enum column as codes, looked up by place: as texts it would take ten times as long."""
+    """Return an Enum column as codes by physical index: comparing texts would take ten times as long."""
     by_place = pl.Series([codes[word] for word in words.categories], dtype=pl.UInt8)
     return pl.lit(by_place).gather(pl.col(name).to_physical()).alias(name)
 
@@ -59,9 +59,9 @@ def _is_in_order(spans: pl.DataFrame) -> bool:
 
 
 def encode_spans(spans: pl.DataFrame, base_ns: int, first: int = 0) -> bytes:
-    """Return what `viewer_spans` made, or a part of it that begins at id `first`, as a column blob.
+    """Return a result of `viewer_spans`, or a part of it from id `first` on, as a column blob.
 
-    `base_ns` is the begin of the run; the blob says how far its own first start is from it.
+    `base_ns` is the start of the run; the blob stores the distance of its first start from it.
     """
     lowest = spans["start"].min()
     origin = lowest - base_ns if isinstance(lowest, int) else 0
@@ -70,14 +70,14 @@ def encode_spans(spans: pl.DataFrame, base_ns: int, first: int = 0) -> bytes:
 
 
 def encode_intervals(intervals: pl.DataFrame, base_ns: int, **facts: Any) -> bytes:
-    """Return a table with a `start` (absolute, in ns) as a column blob that says how far it is from `base_ns`."""
+    """Return a table with `start` (absolute, in ns) as a column blob relative to `base_ns`."""
     lowest = intervals["start"].min()
     origin = lowest - base_ns if isinstance(lowest, int) else 0
     return encode_columns(intervals, chained=CHAINED, facts={"origin": origin, **facts})
 
 
 def _wait() -> list[pl.Expr]:
-    """Return when the host was blocked, counted from the start; null where only one end of it is known."""
+    """Return when the host was blocked, relative to the start; null unless both ends are known."""
     both = pl.col("wait_start_ns").is_not_null() & pl.col("wait_end_ns").is_not_null()
     long_ns = pl.max_horizontal(pl.col("wait_end_ns") - pl.col("wait_start_ns"), pl.lit(0, pl.Int64))
     return [
@@ -87,13 +87,13 @@ def _wait() -> list[pl.Expr]:
 
 
 def _sublanes(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return sublane and sublanes: where a span stands among those that it overlaps on its lane, and how many."""
+    """Return sublane and sublanes: the place of a span among the overlapping ones of its lane, and their number."""
     tracks = spans.select(
         track=pl.col("row") * len(LANE_CODES) + pl.col("lane"),
         start_ns="start",
         end_ns=pl.col("start") + pl.col("duration"),
     ).with_row_index("place")
-    # In order of start, spans of a track overlap only if neighbors do.
+    # Sorted by start, spans of a track overlap only if some neighbors do.
     overlaps = (pl.col("start_ns") < pl.col("end_ns").shift(1)) & (
         pl.col("track") == pl.col("track").shift(1)
     )

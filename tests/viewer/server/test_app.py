@@ -97,7 +97,7 @@ def test_details_of_every_span_are_those_of_the_table(known):
 
 def test_questions_without_an_answer_say_so(known):
     count = TIMELINE.spans.height
-    assert known.api("details", id=count) == (404, b'{"error":"there is nothing of that name or number"}')
+    assert known.api("details", id=count) == (404, b'{"error":"no span or section with this number or name"}')
     assert known.api("section", name="nothing")[0] == 404
     assert known.api("details", id="x")[0] == 400
     assert known.api("details")[0] == 400
@@ -106,7 +106,7 @@ def test_questions_without_an_answer_say_so(known):
     assert known.api("tile", level=0, start=0, end=5, rows="0-5")[0] == 400
     status, body = known.api("search", q="nonsense:3", limit=5)
     assert status == 400
-    assert json.loads(body)["error"].startswith('Nothing is called "nonsense". There are: kind, stage, mb')
+    assert json.loads(body)["error"].startswith('Unknown field "nonsense". Fields: kind, stage, mb')
     assert known.api("search", q="x" * 1001, limit=5)[0] == 400
     assert known.api("search", q="F0", limit=10**7)[0] == 400
     assert known.api("nothing")[0] == 404
@@ -126,7 +126,7 @@ def test_a_version_that_was_never_shown_has_no_data(known):
     status, _, body = known.ask("/run/other/api/meta")
     assert (status, json.loads(body)["error"]) == (
         410,
-        "the run has changed since this page was opened: reload it",
+        "the run has changed since this page was opened; reload it",
     )
 
 

@@ -69,7 +69,7 @@ PATHS = [
 def test_without_the_cookie_there_is_nothing_but_a_sentence(stranger, path):
     status, headers, body = stranger.ask(path)
     assert (status, headers["content-type"]) == (403, "text/plain; charset=utf-8")
-    assert body.startswith(b"This viewer opens by the link that stagescope printed")
+    assert body.startswith(b"Open the viewer with the link that stagescope printed")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -16,13 +16,13 @@ class Source:
     """Files that change when the test says so."""
 
     def __init__(self):
-        self.stamp, self.opened, self.error = "1", 0, None
+        self.fingerprint, self.opened, self.error = "1", 0, None
 
     def open(self):
         self.opened += 1
         if self.error:
             raise self.error
-        return run(f"v{self.stamp}")
+        return run(f"v{self.fingerprint}")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def source():
 def live(source, monkeypatch):
     monkeypatch.setattr(live_module, "LEAST_PAUSE_S", 0.0)
     monkeypatch.setattr(live_module, "PAUSE_FACTOR", 0.0)
-    return LiveRun(Opener(lambda: source.stamp, source.open), run("v1"), "1")
+    return LiveRun(Opener(lambda: source.fingerprint, source.open), run("v1"), "1")
 
 
 def look(live):
@@ -50,7 +50,7 @@ def test_a_run_that_did_not_change_is_not_read_again(live, source):
 
 
 def test_a_run_that_changed_is_read_again_and_the_old_one_stays_for_its_pages(live, source):
-    source.stamp = "2"
+    source.fingerprint = "2"
     look(live)
     assert live.current.version == "v2"
     assert live.version("v1").version == "v1"
@@ -59,8 +59,8 @@ def test_a_run_that_changed_is_read_again_and_the_old_one_stays_for_its_pages(li
 
 
 def test_only_so_many_versions_are_kept(live, source):
-    for stamp in ("2", "3", "4", "5"):
-        source.stamp = stamp
+    for fingerprint in ("2", "3", "4", "5"):
+        source.fingerprint = fingerprint
         look(live)
     kept = [name for name in ("v1", "v2", "v3", "v4", "v5") if live.version(name)]
     assert kept == ["v3", "v4", "v5"]
@@ -68,7 +68,7 @@ def test_only_so_many_versions_are_kept(live, source):
 
 
 def test_what_cannot_be_read_leaves_the_last_whole_state_and_says_why(live, source):
-    source.stamp, source.error = "2", InputError("gone")
+    source.fingerprint, source.error = "2", InputError("gone")
     look(live)
     assert live.current.version == "v1"
     assert "gone" in live.problem
@@ -96,9 +96,9 @@ def test_reading_goes_on_in_the_background_one_at_a_time(monkeypatch, source):
 
 
 def test_the_next_reading_waits_longer_than_the_last_one_took(source):
-    live = LiveRun(Opener(lambda: source.stamp, source.open), run("v1"), "1")
-    source.stamp = "2"
+    live = LiveRun(Opener(lambda: source.fingerprint, source.open), run("v1"), "1")
+    source.fingerprint = "2"
     look(live)
-    source.stamp = "3"
+    source.fingerprint = "3"
     look(live)
     assert live.current.version == "v2"

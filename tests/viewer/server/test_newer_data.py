@@ -11,11 +11,11 @@ from programs import require_program
 from recordings import encode, recording_frames, span_record
 from running_server import PATIENCE_S, resting, run_of, serving
 from stagescope import api as workflow
+from stagescope.viewer import links as links_module
 from stagescope.viewer.server import live as live_module
 from stagescope.viewer.server.app import ASSETS
 from stagescope.viewer.server.launch import lead_file
 from stagescope.viewer.server.live import LiveRun, Opener
-from stagescope.viewer import links as links_module
 from synthetic import Shape, pipeline_timeline
 
 pytestmark = pytest.mark.slow
@@ -72,11 +72,11 @@ def record_steps(folder, count):
 
 def growing(folder):
     """Return the run in a folder, as `stagescope open` looks at it."""
-    stamp = workflow.files_state(folder)
+    fingerprint = workflow.files_state(folder)
     return LiveRun(
         Opener(partial(workflow.files_state, folder), partial(workflow.view_run, folder)),
         workflow.view_run(folder),
-        stamp,
+        fingerprint,
     )
 
 

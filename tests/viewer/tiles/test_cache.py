@@ -5,7 +5,7 @@ import time
 import pytest
 
 from stagescope.viewer.tiles import cache
-from stagescope.viewer.tiles.cache import cache_folder, content_key, keep, stamp_files
+from stagescope.viewer.tiles.cache import cache_folder, content_key, fingerprint_files, keep
 
 
 @pytest.fixture
@@ -98,15 +98,15 @@ def test_names_change_with_what_is_read_and_how(tmp_path):
 def test_a_stamp_changes_when_a_file_is_written_to_comes_or_goes(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"a")
-    stamp = stamp_files([one])
-    assert stamp_files([one]) == stamp
+    fingerprint = fingerprint_files([one])
+    assert fingerprint_files([one]) == fingerprint
     other.write_bytes(b"")
-    assert stamp_files([one, other]) != stamp
+    assert fingerprint_files([one, other]) != fingerprint
     one.write_bytes(b"ab")
-    assert stamp_files([one]) != stamp
-    longer = stamp_files([one])
+    assert fingerprint_files([one]) != fingerprint
+    longer = fingerprint_files([one])
     os.utime(one, ns=(time.time_ns(), time.time_ns() + 10))
-    assert stamp_files([one]) != longer
+    assert fingerprint_files([one]) != longer
 
 
 def test_the_cache_is_where_the_user_wants_it(monkeypatch, tmp_path):

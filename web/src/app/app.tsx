@@ -1,4 +1,4 @@
-/** The page: header, legend, picture, steps, side panel, and what lies over them. */
+/** The page: header, legend, picture, steps, side panel and dialogs. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
@@ -50,7 +50,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
     const frame = requestAnimationFrame(() => {
       timer = window.setTimeout(() => {
         readResults(viewer.source).then(setResults, (problem: unknown) => {
-          viewer.problem.value = `What was found about this run cannot be shown. ${wordsOf(problem)}`;
+          viewer.problem.value = `The analysis of this run cannot be shown. ${wordsOf(problem)}`;
         });
       }, 0);
     });
@@ -156,7 +156,7 @@ async function openOther(viewer: Viewer, file: File | undefined): Promise<void> 
     const other = await openPage(new DOMParser().parseFromString(await file.text(), "text/html"));
     const comparison = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
     compareWith(viewer, comparison);
-    viewer.say(`compared with ${comparison.title}`);
+    viewer.announce(`compared with ${comparison.title}`);
   } catch (problem) {
     viewer.problem.value = `This run cannot be compared. ${wordsOf(problem)}`;
   }

@@ -1,4 +1,4 @@
-/** The picture: a canvas that is drawn anew whenever something that it shows has changed, once a frame. */
+/** The picture: a canvas, redrawn at most once per frame when a signal that it depends on has changed. */
 
 import { effect } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -64,7 +64,7 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
           tabIndex={0}
           role="application"
           aria-roledescription="pipeline diagram"
-          aria-label="Pipeline diagram: a row per rank, time to the right. Arrow keys go from block to block, W and S zoom, A and D move."
+          aria-label="Pipeline diagram: a row per rank, time to the right. Arrow keys select the next span, W and S zoom, A and D pan."
         />
         <RowScroller viewer={viewer} top={AXIS_HEIGHT} />
         <Readout viewer={viewer} />
@@ -74,7 +74,7 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
   );
 }
 
-/** Name every signal that the picture depends on. */
+/** Read every signal that the picture depends on, so that the effect runs again when one changes. */
 function touch(viewer: Viewer): void {
   void [
     viewer.camera.view.value,
@@ -97,7 +97,7 @@ function touch(viewer: Viewer): void {
   ];
 }
 
-/** Why there is nothing to see, where there is not. */
+/** Explains an empty picture. */
 function EmptyNote({ viewer }: { viewer: Viewer }) {
   const isEmpty = viewer.meta.span_count === 0;
   if (!isEmpty && viewer.display.rows.value.placed.length > 0) return null;

@@ -1,10 +1,10 @@
-/** Asks now and then whether there are newer data, while somebody looks at the page. */
+/** Polls for newer data while the page is visible. */
 
 import type { Viewer } from "../layout/viewer";
 
 const EVERY_MS = 5000;
 
-/** Begin to ask; returns what ends it. Once there are newer data, nothing more is asked: every question makes the server read again. */
+/** Start polling; the returned function stops it. Polling ends once newer data exist, because each poll may make the server reload. */
 export function watchFreshness(viewer: Viewer): () => void {
   let timer = 0;
   let isAsking = false;

@@ -1,10 +1,10 @@
-/** Keys: one listener for the page, so that they work wherever the focus is, except in a field. */
+/** Keyboard shortcuts: one listener for the page, so they work wherever the focus is, except in input fields. */
 
 import type { Viewer } from "../layout/viewer";
 import { commandFor, type PageActions } from "../panels/commands";
 
 const FIELDS = new Set(["INPUT", "SELECT", "TEXTAREA"]);
-/** What a focused button or list needs for itself. */
+/** Keys that a focused button or list handles. */
 const OWN_KEYS = new Set(["Enter", " ", "Tab"]);
 
 export function listenToKeys(viewer: Viewer, page: PageActions): () => void {
@@ -27,7 +27,7 @@ export function listenToKeys(viewer: Viewer, page: PageActions): () => void {
   return () => window.removeEventListener("keydown", onKey);
 }
 
-/** Undo what was begun last: measuring, a selection, a selected block. */
+/** Cancel measuring, else the selected range, the filter of idle intervals, or the selected span. */
 function cancel(viewer: Viewer): void {
   if (viewer.selection.measuring.peek()) viewer.selection.measuring.value = false;
   else if (viewer.selection.range.peek()) void viewer.selection.setRange(null);

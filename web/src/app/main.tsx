@@ -48,7 +48,7 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
   const copyLink = (): void => {
     write();
     void copy(location.href).then((ok) =>
-      viewer.say(ok ? "the link is on the clipboard" : "the address bar has the link"),
+      viewer.announce(ok ? "the link is on the clipboard" : "the address bar has the link"),
     );
   };
   const reload = (): void => {

@@ -243,11 +243,11 @@ export class BlockPainter {
       return;
     }
     const duration = shortDuration(spans.duration[block.place]!, scene.unit);
-    const room = width - text.length * digit;
+    const space = width - text.length * digit;
     if (block.height >= 30 && width >= duration.length * 5.6 + 8) {
       pen.fillText(text, middle, y - 6);
       this.drawDuration(pen, scene, duration, middle, y + 8);
-    } else if (block.height >= 14 && room >= duration.length * 5.6 + 22) {
+    } else if (block.height >= 14 && space >= duration.length * 5.6 + 22) {
       const half = (duration.length * 5.6) / 2 + 4;
       pen.fillText(text, middle - half, y);
       this.drawDuration(pen, scene, duration, middle + (text.length * digit) / 2 + 2, y);

@@ -1,4 +1,4 @@
-/** The pipeline picture: axis, tracks, blocks, and what lies over them. */
+/** The pipeline picture: axis, tracks, spans and overlays. */
 
 import { visibleRows } from "../layout/rows";
 import { axisTicks } from "../layout/ticks";
@@ -29,7 +29,7 @@ export class TimelinePainter {
     this.blocks = new BlockPainter(viewer.meta.kinds, chunkCount);
   }
 
-  /** Draw everything anew; `size` is in CSS pixels. */
+  /** Redraw everything; `size` is in CSS pixels. */
   draw(
     canvas: HTMLCanvasElement,
     size: { width: number; height: number },
@@ -43,7 +43,7 @@ export class TimelinePainter {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
     }
-    // Here and not by the page, so that what is not drawn anew yet is never stretched.
+    // Set here, not by the layout: the browser would stretch the old picture until it is redrawn.
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
     if (this.ratio !== ratio) {
@@ -150,7 +150,7 @@ function drawTracks(scene: Scene): void {
   pen.stroke();
 }
 
-/** Marks and their times; times count from the begin of the step where the view is within one. */
+/** Ticks and their times, relative to the start of the step if the view is within one. */
 function drawAxis(scene: Scene): void {
   const { pen, inks, view, viewer, width } = scene;
   const step = viewer.camera.step.value;
@@ -184,10 +184,10 @@ function drawAxis(scene: Scene): void {
     const at = x(scene, tick.time);
     pen.fillText(tick.text, at, AXIS_HEIGHT - 10);
     if (!axis.unit || i !== fits.length - 1) return;
-    // The unit stands behind the last number, or before it where there is no room.
-    const isRoomy = at + halfOf(tick.text) + 22 < width;
-    pen.textAlign = isRoomy ? "left" : "right";
-    pen.fillText(axis.unit, at + (isRoomy ? 1 : -1) * (halfOf(tick.text) + 3), AXIS_HEIGHT - 10);
+    // The unit follows the last number, or precedes it at the edge of the picture.
+    const hasSpace = at + halfOf(tick.text) + 22 < width;
+    pen.textAlign = hasSpace ? "left" : "right";
+    pen.fillText(axis.unit, at + (hasSpace ? 1 : -1) * (halfOf(tick.text) + 3), AXIS_HEIGHT - 10);
   });
   drawStepMarks(scene, isWithin);
 }
@@ -200,9 +200,9 @@ function drawStepMarks(scene: Scene, isWithin: boolean): void {
   pen.strokeStyle = inks.quiet;
   if (isWithin) {
     const { unit } = scene;
-    const said = `${durationText(length(scene.view), unit)}${unit === "cost" ? " units of cost" : ""} in view, from the start of step ${viewer.camera.step.value!.step}`;
+    const caption = `${durationText(length(scene.view), unit)}${unit === "cost" ? " units of cost" : ""} in view, from the start of step ${viewer.camera.step.value!.step}`;
     pen.font = `11px ${inks.fontFamily}`;
-    pen.fillText(said, 2, 11);
+    pen.fillText(caption, 2, 11);
   }
   let free = -Infinity;
   pen.beginPath();

@@ -1,8 +1,7 @@
-/** Level of detail: spans too narrow for a shape of their own become pixels, the others become blocks.
+/** Level of detail: wide spans become blocks with text, narrow ones are averaged into pixels.
  *
- * A track is painted as `depth` pixel lines one above the other, so that spans that overlap stay apart. A pixel's
- * color is the mean of what lies in it, and its alpha the part of it that is covered: idle time stays visible
- * however far out the view is.
+ * A track is painted as `depth` pixel lines, so that overlapping spans stay separate. The color of a pixel is the mean
+ * of its spans and its alpha the covered fraction: idle time stays visible at any zoom.
  */
 
 import type { Spans, Tile } from "../model/spans";
@@ -33,7 +32,7 @@ export interface Paint {
   hiddenKinds: Uint8Array;
   /** Colors by place that replace the palette's, where two runs are compared. */
   override: Int32Array | null;
-  /** Spans to leave faint where something is being looked for; null: all are wanted. */
+  /** Predicate of the spans that match the search, the others are drawn faint; null: no search. */
   wanted: ((spans: Spans, place: number) => boolean) | null;
 }
 
@@ -116,7 +115,7 @@ function paintSpan(
   if (first >= width) return;
   const last = Math.min(end | 0, width - 1);
   if (first === last) {
-    // A span of no length is still seen.
+    // A span of zero length stays visible.
     add(lines, base, pixel, first, Math.max(end - x, 0.1), color, opacity);
     return;
   }

@@ -1,4 +1,4 @@
-/** What is on the screen as the hash of the address, so that a copied link shows the same. */
+/** The state of the page as the fragment of its address, so that a copied link restores it. */
 
 import { GROUPINGS, type Grouping, type RowChoice, SORTINGS, type Sorting } from "./rows";
 import type { View } from "./view";
@@ -24,7 +24,7 @@ export interface Shown {
   pitch: number | null;
   theme: Theme;
   panel: string;
-  /** Whether the run that the page brought lies under its own, as at first. */
+  /** Whether the second run of the page is shown, which is the default. */
   isCompared: boolean;
 }
 
@@ -45,7 +45,7 @@ export const NOTHING_CHOSEN: Shown = {
   isCompared: true,
 };
 
-/** Return the hash, without what is as it was at first. */
+/** Return the fragment; defaults are omitted. */
 export function toHash(shown: Shown): string {
   const words = new URLSearchParams();
   const put = (name: string, text: string): void => void (text && words.set(name, text));
@@ -73,7 +73,7 @@ export function toHash(shown: Shown): string {
   return words.toString();
 }
 
-/** Return what a hash asks for; what is malformed is left out. */
+/** Return the state of a fragment; malformed parts are ignored. */
 export function fromHash(hash: string): Shown {
   const words = new URLSearchParams(hash.replace(/^#/, ""));
   const text = (name: string): string => words.get(name) ?? "";

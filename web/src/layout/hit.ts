@@ -4,7 +4,7 @@ import { COMM, COMPUTE, HOST } from "../model/meta";
 import type { Span } from "../model/source";
 import type { Spans } from "../model/spans";
 
-/** What the picture shows beside the blocks. */
+/** Layers of the picture in addition to the spans. */
 export type Flag = "arrows" | "waits" | "comm" | "host" | "idle" | "clocks" | "critical" | "table";
 
 export interface Point {
@@ -19,7 +19,7 @@ export interface Point {
 /** From here down a row has its thin bands. */
 const THIN_FROM = 0.72;
 /** Spans narrower than this many pixels are hit from nearby. */
-const ROOM = 6;
+const SLOP_PX = 6;
 
 /** Return the shortest span at a point, null where none is drawn. */
 export function findSpan(
@@ -52,12 +52,12 @@ function inLane(spans: Spans, lane: number, point: Point, hiddenKinds: ReadonlyS
   const [from, to] = spans.track(row, lane);
   const sublane = spans.table.has("sublane") ? spans.table.ints("sublane") : null;
   const sublanes = sublane ? spans.table.ints("sublanes") : null;
-  const slack = (perPixel * ROOM) / 2;
+  const slack = (perPixel * SLOP_PX) / 2;
   let best = -1;
   for (let i = spans.firstReaching(time - slack, from, to); i < to && spans.start[i]! <= time + slack; i++) {
     if (hiddenKinds.has(spans.kind[i]!)) continue;
-    const room = spans.duration[i]! < perPixel * ROOM ? slack : 0;
-    if (spans.end(i) < time - room || spans.start[i]! > time + room) continue;
+    const slop = spans.duration[i]! < perPixel * SLOP_PX ? slack : 0;
+    if (spans.end(i) < time - slop || spans.start[i]! > time + slop) continue;
     if (sublanes && sublanes[i]! > 1 && Math.floor(part * sublanes[i]!) !== sublane![i]!) continue;
     if (best < 0 || spans.duration[i]! < spans.duration[best]!) best = i;
   }

@@ -1,4 +1,4 @@
-/** Which spans a query is about, asked span by span while the picture is drawn. */
+/** Evaluates a query span by span while the picture is drawn. */
 
 import type { Meta } from "../model/meta";
 import { compileQuery, type Match } from "../model/query";
@@ -10,7 +10,7 @@ export class Matchers {
 
   constructor(private readonly meta: Meta) {}
 
-  /** Return what tells whether a span matches; every block of binned spans does. */
+  /** Return a predicate of spans; it accepts all blocks of binned tiles. */
   of(query: string): (spans: Spans, place: number) => boolean {
     if (query !== this.query) this.compiled.clear();
     this.query = query;

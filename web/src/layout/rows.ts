@@ -38,7 +38,7 @@ export interface Rows {
 
 export const HEADING_HEIGHT = 22;
 
-/** Return where every row stands, its `pitch` pixels from the next; pinned rows come first. */
+/** Return the position of every row, `pitch` pixels apart; pinned rows come first. */
 export function placeRows(meta: Meta, choice: RowChoice, pitch: number): Rows {
   const hidden = new Set(choice.hidden);
   const pinned = choice.pinned.filter((row) => row < meta.ranks.rank.length && !hidden.has(row));
@@ -57,7 +57,7 @@ export function placeRows(meta: Meta, choice: RowChoice, pitch: number): Rows {
   };
   if (pinned.length) head("pinned");
   for (const row of pinned) place(row, true);
-  if (pinned.length && choice.group === "none") head("all others");
+  if (pinned.length && choice.group === "none") head("other rows");
   for (const [title, rows] of grouped(meta, choice.group, others)) {
     if (title !== null) head(title);
     for (const row of rows) place(row, false);
@@ -122,8 +122,8 @@ function grouped(meta: Meta, group: Grouping, rows: number[]): [string | null, n
 
 function groupTitle(meta: Meta, group: Grouping, row: number): string {
   if (group === "stage") return stageLabel(meta, row) || "no stage";
-  if (group === "machine") return `machine ${meta.ranks.machine[row] ?? meta.ranks.host[row] ?? "not known"}`;
+  if (group === "machine") return `machine ${meta.ranks.machine[row] ?? meta.ranks.host[row] ?? "unknown"}`;
   const value = group === "dp" ? meta.ranks.dp[row] : meta.ranks.pipeline[row];
   const name = group === "dp" ? "data-parallel replica" : "pipeline of rank";
-  return `${name} ${value ?? "not known"}`;
+  return `${name} ${value ?? "unknown"}`;
 }

@@ -11,9 +11,9 @@ export interface Range {
   rows: number[];
 }
 
-/** Where messages of a selection go: `say` reads text out, `fail` shows an error. */
+/** Where messages of a selection go: `announce` reads text out, `fail` shows an error. */
 export interface Messages {
-  say(text: string): void;
+  announce(text: string): void;
   fail(text: string): void;
 }
 
@@ -79,7 +79,7 @@ export class Selection {
       return await asked;
     } catch (problem) {
       const text = problem instanceof Error ? problem.message : String(problem);
-      if (problem instanceof TooManyError) this.messages.say(text);
+      if (problem instanceof TooManyError) this.messages.announce(text);
       else this.messages.fail(text);
       return null;
     }

@@ -1,4 +1,4 @@
-/** From the state of the viewer to what a link holds, and back. */
+/** Converts the state of the viewer to the state in a link, and back. */
 
 import { batch } from "@preact/signals";
 
@@ -9,7 +9,7 @@ import type { Flag } from "./hit";
 import { hold } from "./view";
 import type { Viewer } from "./viewer";
 
-/** Return what a link should bring back; the first view of a run needs none. */
+/** Return the state for a link; the initial view is omitted. */
 export function shownOf(viewer: Viewer): Shown {
   const first = viewer.camera.firstView();
   const view = viewer.camera.view.value;
@@ -33,7 +33,7 @@ export function shownOf(viewer: Viewer): Shown {
   };
 }
 
-/** Bring back what a link holds, as far as the run has it. */
+/** Restore the state of a link; rows and kinds that the run lacks are ignored. */
 export async function restore(viewer: Viewer, shown: Shown): Promise<void> {
   const known = (row: number): boolean => row < viewer.meta.ranks.rank.length;
   batch(() => {

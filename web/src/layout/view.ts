@@ -1,4 +1,4 @@
-/** The part of the run that is on the screen: pure arithmetic on times and pixels. */
+/** The time range on the screen: pure arithmetic on times and pixels. */
 
 /** Times in ns from the base of the run. */
 export interface View {
@@ -21,10 +21,10 @@ export function timeAt(view: View, width: number, x: number): number {
   return view.start + (x / width) * length(view);
 }
 
-/** All of [start, end] with a little room on both sides. */
+/** [start, end] with a margin on both sides. */
 export function framed(start: number, end: number): View {
-  const room = Math.max((end - start) * MARGIN_FRACTION, LEAST_LENGTH_NS / 2);
-  return { start: start - room, end: end + room };
+  const margin = Math.max((end - start) * MARGIN_FRACTION, LEAST_LENGTH_NS / 2);
+  return { start: start - margin, end: end + margin };
 }
 
 /** `factor` below 1 zooms in; the time at `anchor` (0 left edge, 1 right edge) stays where it is. */
@@ -39,7 +39,7 @@ export function pan(view: View, fraction: number, bounds: View): View {
   return hold({ start: view.start + by, end: view.end + by }, bounds);
 }
 
-/** Moved, not stretched, until it lies in the bounds. */
+/** Shift a view into the bounds; it is shortened only if it is longer than they are. */
 export function hold(view: View, bounds: View): View {
   const long = Math.min(length(view), length(bounds));
   const start = clamp(view.start, bounds.start, bounds.end - long);

@@ -35,11 +35,11 @@ export class Viewer {
     readonly source: Source,
     now: () => number = () => Date.now(),
   ) {
-    this.camera = new Camera(meta, (text) => this.say(text), now);
+    this.camera = new Camera(meta, (text) => this.announce(text), now);
     this.display = new Display(meta);
     this.search = new Search(meta, source);
     this.selection = new Selection(source, {
-      say: (text) => this.say(text),
+      announce: (text) => this.announce(text),
       fail: (text) => {
         this.problem.value = text;
       },
@@ -52,7 +52,8 @@ export class Viewer {
     });
   }
 
-  say(text: string): void {
+  /** Read text out to users of screen readers. */
+  announce(text: string): void {
     this.announcement.value = text;
   }
 
@@ -89,7 +90,7 @@ export class Viewer {
     const span = await this.selection.select(id);
     if (!span) return;
     if (isCentered) this.showSpan(span);
-    this.say(this.sentence(span));
+    this.announce(this.sentence(span));
     await this.selection.loadChain(span.id);
   }
 
@@ -110,7 +111,7 @@ export class Viewer {
     }
     const { measuring } = this.selection;
     measuring.value = !measuring.peek();
-    this.say(measuring.peek() ? "measuring: drag over the picture" : "dragging moves the picture");
+    this.announce(measuring.peek() ? "measuring: drag over the picture" : "dragging moves the picture");
   }
 
   /** Move the selection to the neighbor on its row, or to the span at the same time on the next row. */

@@ -1,4 +1,4 @@
-/** Column blobs (docs/viewer-format.md): inflated at once, each column decoded when it is first asked for. */
+/** Column blobs (docs/viewer-format.md): inflated as a whole, each column decoded on first use. */
 
 export const BLOB_FORMAT = 1;
 const TWO_32 = 4294967296;
@@ -23,7 +23,7 @@ interface Head {
   facts: Record<string, unknown>;
 }
 
-/** Something about the data that stops the viewer; its message is for the user. */
+/** The data cannot be shown; the message is for the user. */
 export class DataError extends Error {}
 
 export async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
@@ -65,7 +65,7 @@ export class Table {
     return this.heads.has(name);
   }
 
-  /** What the values of a column are counted from. */
+  /** The base of the values of a column. */
   base(name: string): bigint {
     return BigInt(this.head(name).base ?? "0");
   }
@@ -94,7 +94,7 @@ export class Table {
     return values;
   }
 
-  /** A column of bytes as it stands; only for columns known to be one byte wide and without nulls. */
+  /** A column of bytes without copying; only for columns of one byte without nulls. */
   byteColumn(name: string): Uint8Array {
     const head = this.head(name);
     const base = Number(head.base ?? 0);

@@ -1,4 +1,4 @@
-/** The source that a page carries in itself. */
+/** The data that a page contains. */
 
 import { bytesFromBase64 } from "./base64";
 import { DataError, readTable, type Table } from "./columns";
@@ -12,10 +12,10 @@ import { Spans, type Tile } from "./spans";
 import { computeStatistics } from "./statistics";
 
 const PREFIX = "stagescope-";
-/** Before the names of the blocks of the run that a page's own is compared with. */
+/** Prefix of the names of the second run in a page with a comparison. */
 const OTHER = "other-";
 
-/** Whether a page carries data at all; if not, it is the server's. */
+/** Whether a page contains data; the page of the local server does not. */
 export function hasData(page: Document): boolean {
   return page.getElementById(`${PREFIX}meta`) !== null;
 }
@@ -26,7 +26,7 @@ export async function openPage(page: Document): Promise<EmbeddedSource> {
   return new EmbeddedSource(meta, spans, page);
 }
 
-/** Return meta and spans of one of a page's runs; `before` stands before the names of its blocks. */
+/** Return meta and spans of one of the runs in a page; `before` is the prefix of its names. */
 async function readRun(page: Document, before: string): Promise<[Meta, Spans]> {
   const meta = readJson(page, `${before}meta`) as Meta;
   if (meta.format !== META_FORMAT)

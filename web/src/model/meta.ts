@@ -1,4 +1,4 @@
-/** What is known of the run beside its spans: docs/viewer-format.md, "Meta". */
+/** The description of the run: docs/viewer-format.md, "Meta". */
 
 export type Texture = "plain" | "rising" | "falling" | "dots" | "cross" | "bars";
 

@@ -1,4 +1,8 @@
-/** Search words such as `stage:3 mb:7 kind:B dur>5ms`: every word has to hold; a bare word is looked for in names. */
+/** The query language of the search box, such as `stage:3 mb:7 kind:B dur>5ms`.
+ *
+ * docs/viewer.md specifies it ("Query language"). The local server implements it in viewer/tiles/query.py;
+ * tests/data/viewer/cases.json holds the cases that both are tested with.
+ */
 
 import { isAction, type Kind, LANES, type Meta } from "./meta";
 import type { Spans } from "./spans";
@@ -6,7 +10,7 @@ import { parseDuration } from "./time";
 
 export type Match = (place: number) => boolean;
 
-/** What is wrong with a query, in words for the user. */
+/** An invalid query; the message is for the user. */
 export class QueryError extends Error {}
 
 const COLUMNS: Record<string, string> = {
@@ -21,7 +25,7 @@ const COLUMNS: Record<string, string> = {
 const WORD = /"[^"]*"|\S+/g;
 const TERM = /^([a-z-]+)(:|=|>=|<=|>|<)(.+)$/i;
 
-/** Return what tells matching spans; an empty query matches nothing. */
+/** Return a predicate of span indices; null for an empty query. */
 export function compileQuery(query: string, meta: Meta, spans: Spans): Match | null {
   const words = query.match(WORD) ?? [];
   if (words.length === 0) return null;
@@ -54,13 +58,13 @@ function compileWord(word: string, meta: Meta, spans: Spans): Match {
   const column = COLUMNS[name];
   if (column === undefined)
     throw new QueryError(
-      `Nothing is called "${name}". There are: kind, stage, mb, step, rank, chunk, lane, name, machine, peer, pair, dur, wait, start.`,
+      `Unknown field "${rawName}". Fields: kind, stage, mb, step, rank, chunk, lane, name, machine, peer, pair, dur, wait, start.`,
     );
   return numbers(spans.table.ints(column), operator, value);
 }
 
 function bareWord(word: string, meta: Meta, spans: Spans): Match {
-  const label = /^([A-Za-z])(?:(\d+)\.)?(\d+)$/.exec(word); // F3 or F0.3, as the papers write a action
+  const label = /^([A-Za-z])(?:(\d+)\.)?(\d+)$/.exec(word); // F3 or F0.3, the notation of the papers
   const kind = label && meta.kinds.find((one) => one.letter === label[1] && isAction(one));
   if (!kind) {
     const kinds = meta.kinds.filter((one) => one.name === word).map((one) => one.code);
@@ -83,7 +87,7 @@ function kindIs(value: string, meta: Meta, spans: Spans): Match {
     const kinds = meta.kinds.filter((kind) => kind.letter === part || isNamed(kind, part));
     if (kinds.length === 0)
       throw new QueryError(
-        `No kind is called "${part}". There are: ${meta.kinds.map((kind) => `${kind.letter} ${kind.name}`).join(", ")}.`,
+        `Unknown kind "${part}". Kinds: ${meta.kinds.map((kind) => `${kind.letter} ${kind.name}`).join(", ")}.`,
       );
     for (const kind of kinds) wanted[kind.code] = 1;
   }
@@ -106,7 +110,7 @@ function nameHas(part: string, spans: Spans): Match {
 
 function laneIs(value: string, spans: Spans): Match {
   const wanted = LANES.indexOf(value.toLowerCase());
-  if (wanted < 0) throw new QueryError(`No lane is called "${value}". There are: ${LANES.join(", ")}.`);
+  if (wanted < 0) throw new QueryError(`Unknown lane "${value}". Lanes: ${LANES.join(", ")}.`);
   const { lane } = spans;
   return (place) => lane[place] === wanted;
 }
@@ -134,12 +138,12 @@ function numbers(column: Int32Array, operator: string, value: string): Match {
 /** Return a test for `3`, `3,5`, `3-7` after a colon, or for one number after > and the like. */
 function numberTest(operator: string, value: string): (number: number) => boolean {
   if (operator !== ":" && operator !== "=") {
-    if (!/^\d+$/.test(value)) throw new QueryError(`"${value}" is no whole number.`);
+    if (!/^\d+$/.test(value)) throw new QueryError(`"${value}" is not an integer.`);
     return comparison(operator, Number(value));
   }
   const parts = value.split(",").map((part) => {
     const range = /^(\d+)(?:-(\d+))?$/.exec(part);
-    if (!range) throw new QueryError(`"${part}" is neither a number such as 3 nor a range such as 3-7.`);
+    if (!range) throw new QueryError(`"${part}" is neither an integer such as 3 nor a range such as 3-7.`);
     return [Number(range[1]), Number(range[2] ?? range[1])] as const;
   });
   return (number) => parts.some(([low, high]) => number >= low && number <= high);
@@ -147,7 +151,7 @@ function numberTest(operator: string, value: string): (number: number) => boolea
 
 function duration(value: string): number {
   const ns = parseDuration(value);
-  if (ns === null) throw new QueryError(`"${value}" is no duration: write 5ms, 300us or 20ns.`);
+  if (ns === null) throw new QueryError(`"${value}" is not a duration such as 5ms, 300us or 20ns.`);
   return ns;
 }
 

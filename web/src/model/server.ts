@@ -1,4 +1,4 @@
-/** The source that the local server is: tiles are fetched when they come into view, and kept for a while. */
+/** The data of the local server: tiles are fetched when they come into view, and cached. */
 
 import { DataError, readTable, type Table } from "./columns";
 import { META_FORMAT, type Meta } from "./meta";
@@ -24,9 +24,9 @@ const NOT_FOUND = 404;
 const GONE = 410;
 const TOO_MANY = 413;
 
-/** The server does not answer at all. */
+/** The server does not answer. */
 class SilenceError extends DataError {}
-/** The server no longer has the version that this page shows. */
+/** The server no longer has the version of this page. */
 class GoneError extends DataError {}
 
 interface Held {
@@ -51,11 +51,11 @@ export class ServerSource implements Source {
   private clock = 0;
   private changed = (): void => {};
   private freshnessChanged = (_: Freshness): void => {};
-  /** Levels that the server found too fine for some tiles. */
+  /** Levels with too many spans in some tiles, as the server reported. */
   private readonly tooFine = new Set<string>();
-  /** Tiles that did not come because the server was silent. */
+  /** Tiles that were not loaded because the server did not answer. */
   private readonly missed = new Set<string>();
-  /** Small pictures come one after the other, each when the large one has all that it needs. */
+  /** Step thumbnails load one after the other, each after the picture has its tiles. */
   private lastOverview: Promise<unknown> = Promise.resolve();
   private resting: (() => void)[] = [];
 
@@ -127,7 +127,7 @@ export class ServerSource implements Source {
 
   async links(id: number, whole: boolean): Promise<Links> {
     const answer = await this.answer(`links?id=${id}&whole=${whole ? 1 : 0}`, TOO_MANY);
-    if (!answer.ok) throw new TooManyError("the actions of this step are too many to say which needs which");
+    if (!answer.ok) throw new TooManyError("this step has too many actions to find their links");
     return (await answer.json()) as Links;
   }
 
@@ -245,7 +245,7 @@ export class ServerSource implements Source {
     }
   }
 
-  /** Whether the picture waits for tiles. */
+  /** Whether tiles of the picture are loading. */
   get isBusy(): boolean {
     return this.running > 0 || this.waiting.length > 0;
   }
@@ -254,12 +254,12 @@ export class ServerSource implements Source {
     return this.isBusy ? new Promise((go) => this.resting.push(go)) : Promise.resolve();
   }
 
-  /** A tile that does not come stays away: asking for it again at every picture would be no use. */
+  /** A tile that fails is not requested again: every redraw would repeat the request. */
   private async fetchTile(held: Held, key: string, start: number, end: number): Promise<void> {
     const [first, last] = held.rows;
-    const question = `level=${held.level}&start=${Math.floor(start)}&end=${Math.ceil(end)}&rows=${first}-${last}`;
+    const parameters = `level=${held.level}&start=${Math.floor(start)}&end=${Math.ceil(end)}&rows=${first}-${last}`;
     try {
-      const answer = await this.answer(`tile?${question}`, TOO_MANY);
+      const answer = await this.answer(`tile?${parameters}`, TOO_MANY);
       if (answer.ok) held.tile = { spans: new Spans(await readTable(await bytesOf(answer))), start, end };
       else {
         this.tooFine.add(`${held.level} ${key.split(" ")[2]}`);
@@ -302,15 +302,15 @@ async function ask(address: string, expected = OK): Promise<Response> {
   try {
     answer = await fetch(address, { credentials: "same-origin" });
   } catch {
-    throw new SilenceError("The server does not answer. Has stagescope open been ended?");
+    throw new SilenceError("The server does not answer. Is stagescope open still running?");
   }
   if (answer.ok || answer.status === expected) return answer;
   if (answer.status === GONE) throw new GoneError("The server no longer has the data of this page.");
-  throw new DataError(`The server answered ${answer.status}${await saidBy(answer)}.`);
+  throw new DataError(`The server answered ${answer.status}${await errorOf(answer)}.`);
 }
 
-/** What the server says is wrong, as the end of a sentence. */
-async function saidBy(answer: Response): Promise<string> {
+/** The error message of a response, as the end of a sentence. */
+async function errorOf(answer: Response): Promise<string> {
   const text = (await answer.text()).slice(0, 300);
   try {
     const { error } = JSON.parse(text) as { error?: unknown };

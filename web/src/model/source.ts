@@ -1,4 +1,4 @@
-/** Where spans come from. The page and the local server answer the same questions; nothing else knows which it is. */
+/** The interface to the data. Only its two implementations know whether they come from the page or the local server. */
 
 import type { Table } from "./columns";
 import type { Comparison } from "./compare";
@@ -6,7 +6,7 @@ import type { WaitSum } from "./idle";
 import type { Meta } from "./meta";
 import type { Tile } from "./spans";
 
-/** One span with all that is known of it; times in ns from the base of the run, null: not known. */
+/** One span with all its facts; times in ns from the base of the run; null: unknown. */
 export interface Span {
   id: number;
   row: number;
@@ -41,7 +41,7 @@ export interface Found {
   at(index: number): Hit;
 }
 
-/** Figures of one kind in a selection: spans count where they overlap it, and with their part inside. */
+/** Statistics of one kind in a selection: spans that overlap it, and their time inside. */
 export interface KindStatistics {
   kind: number;
   count: number;
@@ -66,12 +66,12 @@ export interface Statistics {
   waits: WaitSum[];
 }
 
-/** More than the source can answer at once; its message is for the user. */
+/** The result is too large; the message is for the user. */
 export class TooManyError extends Error {}
 
 export interface Links {
   spans: Span[];
-  /** Ids: the action that gives, and the one that needs it. */
+  /** Pairs of ids: an action and one that needs it. */
   links: [number, number][];
 }
 
@@ -82,7 +82,7 @@ export interface TileRequest {
   ns_per_pixel: number;
 }
 
-/** Whether there are newer data than these, and what is wrong with them or with the server, in words. */
+/** Whether newer data exist, and the problem with them or with the server. */
 export interface Freshness {
   hasNewer: boolean;
   problem: string;
@@ -92,24 +92,24 @@ export const FRESH: Freshness = { hasNewer: false, problem: "" };
 
 export interface Source {
   meta(): Promise<Meta>;
-  /** What can be drawn of this part right now, without waiting; what is missing is fetched, and `changed` tells when it is there. */
+  /** The loaded tiles of a part; missing ones are requested, and `changed` is called when they arrive. */
   tiles(request: TileRequest): Tile[];
-  /** The same of what is there, and nothing is fetched. */
+  /** The loaded tiles of a part, without requesting others. */
   loaded(request: TileRequest): Tile[];
-  /** A part as a small picture shows it, when the large one waits for nothing; null where nobody wants it by then. */
+  /** Tiles for a thumbnail, loaded after those of the picture; null if no longer wanted by then. */
   overview(request: TileRequest, isWanted: () => boolean): Promise<Tile[] | null>;
   onChange(changed: () => void): void;
-  /** `changed` is told when newer data are there, or cannot be read. */
+  /** `changed` is called when newer data exist or cannot be read. */
   onFreshness(changed: (now: Freshness) => void): void;
-  /** Ask whether there are newer data; false where none can come. */
+  /** Check for newer data; false if there can be none. */
   lookForNewer(): Promise<boolean>;
   details(id: number): Promise<Span | null>;
   search(query: string): Promise<Found>;
   select(start: number, end: number, rows: number[]): Promise<Statistics>;
-  /** Throws TooManyError where the actions of the step are too many to be told apart. */
+  /** Throws TooManyError if the step has too many actions. */
   links(id: number, whole: boolean): Promise<Links>;
   table(name: string): Promise<Table | null>;
   json(name: string): Promise<unknown>;
-  /** The comparison with the run that the page brought beside its own; null where it brought none. */
+  /** The comparison with the second run in the page; null without one. */
   comparison(): Promise<Comparison | null>;
 }

@@ -1,12 +1,12 @@
-/** Spans in columns, found by track: all spans of one lane of one row, in order of their start. */
+/** Spans in columns, indexed by track: all spans of one lane of one row, in order of start. */
 
 import type { Table } from "./columns";
 import type { Span } from "./source";
 
-/** Spans of a part of the run. Of pre-binned ones, `count` and `busy` say what each stands for. */
+/** Spans of a part of the run, or blocks of binned spans with `count` and `busy`. */
 export interface Tile {
   spans: Spans;
-  /** What it covers: draw nothing of it elsewhere. */
+  /** The time range that it covers; nothing of it is drawn outside. */
   start: number;
   end: number;
 }

@@ -1,4 +1,8 @@
-/** Figures of a part of the picture: a time range on some rows. */
+/** Statistics of a time range on some rows.
+ *
+ * docs/viewer.md defines them ("Statistics of a selection"). The local server computes them in viewer/tiles/statistics.py;
+ * tests/data/viewer/cases.json holds the cases that both are tested with.
+ */
 
 import type { IdleIntervals } from "./idle";
 import { COMPUTE } from "./meta";
@@ -7,7 +11,7 @@ import type { Spans } from "./spans";
 
 const LANE_COUNT = 3;
 
-/** Return the figures of [start, end) on `rows`; every span counts with its part inside. */
+/** Return the statistics of [start, end) on `rows`; spans count with their part inside. */
 export function computeStatistics(
   spans: Spans,
   idle: IdleIntervals | null,
@@ -55,7 +59,7 @@ export function computeStatistics(
   };
 }
 
-/** Union of the times in which the host of a row was blocked. */
+/** Length of the union of the times in which the host of a row was blocked. */
 function waitOf(spans: Spans, row: number, start: number, end: number): number {
   if (!spans.table.has("wait")) return 0;
   const wait = spans.table.values("wait");

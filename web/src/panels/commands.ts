@@ -1,4 +1,4 @@
-/** Everything that a key or the command palette can do, once. */
+/** All commands of the keyboard and the command palette. */
 
 import { IDEAL_PLACES, THEMES } from "../layout/hash";
 import { GROUPINGS, SORTINGS } from "../layout/rows";
@@ -12,7 +12,7 @@ export interface Command {
   section: "Move" | "Find" | "Look" | "Rows" | "Page";
 }
 
-/** What only the page can do. */
+/** Actions of the page as a whole. */
 export interface PageActions {
   copyLink(): void;
   focusSearch(): void;
@@ -28,7 +28,7 @@ const PAN = 0.15;
 function rowOfSelection(viewer: Viewer, act: (row: number) => void): void {
   const span = viewer.selection.selected.peek();
   if (span) act(span.row);
-  else viewer.say("select a block first");
+  else viewer.announce("select a span first");
 }
 
 function next<T>(all: readonly T[], current: T): T {
@@ -43,7 +43,7 @@ export const COMMANDS: Command[] = [
   { section: "Move", title: "Show the whole run", keys: ["0"], run: (v) => v.camera.fitAll() },
   {
     section: "Move",
-    title: "Fit the selection, the selected block or the step",
+    title: "Fit the selection, the selected span or the step",
     keys: ["f"],
     run: (v) => v.focusSelection(),
   },
@@ -72,31 +72,31 @@ export const COMMANDS: Command[] = [
   { section: "Find", title: "Previous match", keys: ["Shift+N"], run: (v) => void v.nextMatch(-1) },
   {
     section: "Find",
-    title: "Next block on the row",
+    title: "Next span on the row",
     keys: ["ArrowRight"],
     run: (v) => void v.moveFocus("right"),
   },
   {
     section: "Find",
-    title: "Previous block on the row",
+    title: "Previous span on the row",
     keys: ["ArrowLeft"],
     run: (v) => void v.moveFocus("left"),
   },
   {
     section: "Find",
-    title: "Block at this time, one row up",
+    title: "Span at this time, one row up",
     keys: ["ArrowUp"],
     run: (v) => void v.moveFocus("up"),
   },
   {
     section: "Find",
-    title: "Block at this time, one row down",
+    title: "Span at this time, one row down",
     keys: ["ArrowDown"],
     run: (v) => void v.moveFocus("down"),
   },
   {
     section: "Find",
-    title: "Measure the selected block's time, or by dragging",
+    title: "Measure the selected span's time, or by dragging",
     keys: ["m"],
     run: (v) => v.measure(),
   },
@@ -106,12 +106,12 @@ export const COMMANDS: Command[] = [
   { section: "Look", title: "Idle intervals", keys: ["g"], run: (v) => v.display.toggle("idle") },
   {
     section: "Look",
-    title: "Clock errors at the blocks' edges",
+    title: "Clock errors at the edges of spans",
     keys: ["e"],
     run: (v) => v.display.toggle("clocks"),
   },
   { section: "Look", title: "Waits for transfers", keys: ["x"], run: (v) => v.display.toggle("waits") },
-  { section: "Look", title: "Transfers as blocks", keys: ["b"], run: (v) => v.display.toggle("comm") },
+  { section: "Look", title: "Transfers", keys: ["b"], run: (v) => v.display.toggle("comm") },
   { section: "Look", title: "Host spans", keys: ["o"], run: (v) => v.display.toggle("host") },
   {
     section: "Look",
@@ -121,13 +121,13 @@ export const COMMANDS: Command[] = [
   },
   {
     section: "Rows",
-    title: "Pin or unpin the row of the selected block",
+    title: "Pin or unpin the row of the selected span",
     keys: ["p"],
     run: (v) => rowOfSelection(v, (row) => v.display.pin(row)),
   },
   {
     section: "Rows",
-    title: "Hide the row of the selected block",
+    title: "Hide the row of the selected span",
     keys: ["h"],
     run: (v) => rowOfSelection(v, (row) => v.display.hide(row)),
   },
@@ -197,6 +197,6 @@ export function commandFor(key: string): Command | undefined {
 }
 
 function cycleIdeal(viewer: Viewer): void {
-  if (!viewer.meta.sections.includes("ideal")) viewer.say("this run has no ideal schedule");
+  if (!viewer.meta.sections.includes("ideal")) viewer.announce("this run has no ideal schedule");
   else viewer.display.ideal.value = next(IDEAL_PLACES, viewer.display.ideal.peek());
 }

@@ -33,13 +33,13 @@ function Dialog({ viewer, title, children }: { viewer: Viewer; title: string; ch
 const GESTURES: [string, string][] = [
   ["Wheel, pinch", "zoom at the pointer"],
   ["Drag", "move the picture"],
-  ["Shift + drag", "select a part, with its figures"],
+  ["Shift + drag", "select a range, with its statistics"],
   ["Wheel on the labels, Shift + wheel", "scroll the rows, move in time"],
-  ["Click", "details, and the whole way of the micro-batch"],
-  ["Double click", "zoom to the block"],
+  ["Click", "details, and the path of the micro-batch"],
+  ["Double click", "zoom to the span"],
 ];
 const SEARCHES: [string, string][] = [
-  ["stage:3 mb:7", "both have to hold; also step, rank, chunk, peer, lane, machine"],
+  ["stage:3 mb:7", "all words must match; also step, rank, chunk, peer, lane, machine"],
   ["kind:B  kind:F,B", "kinds by letter or name"],
   ["dur>5ms  wait>=300us", "durations"],
   ["mb:0-3,7", "numbers and ranges"],

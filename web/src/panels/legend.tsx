@@ -74,14 +74,14 @@ function Delta() {
   return (
     <li class="note">
       <span class="delta" aria-hidden="true" />
-      faster … slower than in the other run, which lies below; pale: no partner
+      faster … slower than in the other run (lower half); pale: no match
     </li>
   );
 }
 
-/** Every shade side by side, with the letter and the texture that the blocks have. */
+/** All shades side by side, with the letter and texture of the spans. */
 export function Swatch({ kind, shades }: { kind: Kind; shades: number }) {
-  // The first shade has room for the letter, the others share the rest.
+  // The first shade is wide enough for the letter, the others share the rest.
   const first = shades > 1 ? 13 : 22;
   const width = (22 - first) / Math.max(shades - 1, 1);
   const colors = Array.from({ length: shades }, (_, chunk) => chunkColor(kind.color, chunk, shades));

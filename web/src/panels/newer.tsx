@@ -1,4 +1,4 @@
-/** Says that the server has newer data, and offers them; the page never takes them by itself. */
+/** The offer to load newer data of the server; the page never reloads without a click. */
 
 import type { Viewer } from "../layout/viewer";
 import type { PageActions } from "./commands";

@@ -12,8 +12,7 @@ import { countText, durationText, percentText } from "../model/time";
 
 export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
   const selection = viewer.selection.statistics.value;
-  if (!selection)
-    return <p class="quiet">Drag with Shift, or press M and drag, to add up a part of the picture.</p>;
+  if (!selection) return <p class="quiet">Drag with Shift, or press M and drag, to select a range.</p>;
   const unit = viewer.meta.time_unit;
   const long = selection.end - selection.start;
   const area = long * selection.row_count;
@@ -100,7 +99,7 @@ export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
   );
 }
 
-/** Where the time went; a click on a part leaves its idle time alone in the picture. */
+/** The ledger; a click on a part shows only its idle intervals in the picture. */
 export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger }) {
   const most = Math.max(...ledger.parts.map((part) => Math.abs(part.ns)), 1);
   const chosen = viewer.display.waitFilter.value;
@@ -183,7 +182,7 @@ const METRICS = [
 ] as const;
 const MOST_STEPS = 12;
 
-/** Stages by steps, stronger for more; a click goes to the step. */
+/** Stages by steps; a click goes to the step. */
 export function HeatMap({ viewer }: { viewer: Viewer }) {
   const [table, setTable] = useState<Table | null>(null);
   const [metric, setMetric] = useState<(typeof METRICS)[number][0]>("action_ns");
@@ -313,7 +312,7 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
           <dd>{countText(comparison.matched)}</dd>
         </div>
         <div>
-          <dt>without a partner</dt>
+          <dt>without a match</dt>
           <dd>{countText(comparison.unmatched)}</dd>
         </div>
         <div>

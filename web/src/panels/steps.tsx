@@ -1,4 +1,4 @@
-/** The step scrubber: small pictures of the steps around the one in view. */
+/** The step scrubber: thumbnails of the steps around the one in view. */
 
 import { useEffect, useRef } from "preact/hooks";
 
@@ -67,7 +67,7 @@ function Thumb({ viewer, palette, step, isCurrent, onClick }: ThumbProps) {
     const draw = (tiles: Tile[] | null): void => {
       if (tiles && isWanted && canvas.current) drawThumb(canvas.current, request, tiles, palette);
     };
-    // Without a word where it cannot be had: the step has its name and its bubble all the same.
+    // Errors are ignored: the thumbnail stays blank, and the name and bubble of the step are shown anyway.
     void viewer.source.overview(request, () => isWanted).then(draw, () => {});
     return () => void (isWanted = false);
   }, [viewer, step, palette]);

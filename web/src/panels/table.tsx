@@ -1,4 +1,4 @@
-/** The spans in view as a table, for those who would rather read than look. */
+/** The spans in view as a table. */
 
 import { length } from "../layout/view";
 import type { Viewer } from "../layout/viewer";

@@ -1,4 +1,4 @@
-/** Why the steps took as long as they did, in the words of the report. */
+/** The verdict: the sentences of `stagescope report`. */
 
 import type { Verdict } from "../model/meta";
 

@@ -34,7 +34,7 @@ it("undoes moves one by one", () => {
   expect(viewer.camera.undo()).toBe(false);
 });
 
-it("walks from block to block and from row to row", async () => {
+it("moves the selection along a row and between rows", async () => {
   await viewer.select(0);
   expect(label()).toBe("F0.0");
   await viewer.moveFocus("right");
@@ -60,14 +60,14 @@ it("goes to the next match and around", async () => {
   expect(label()).toBe("B1.1");
 });
 
-it("says what is wrong with a query, and forgets it", async () => {
+it("shows and clears the problem of an invalid query", async () => {
   await viewer.search.run("kind:Q");
-  expect(viewer.search.problem.value).toContain("No kind");
+  expect(viewer.search.problem.value).toContain("Unknown kind");
   await viewer.search.run("");
   expect([viewer.search.problem.value, viewer.search.found.value]).toEqual(["", null]);
 });
 
-it("finds the block under a point", () => {
+it("finds the span at a point", () => {
   viewer.display.size.value = { width: 900, height: 100 };
   viewer.camera.view.value = { start: 0, end: 90 };
   expect(viewer.spanAt(550, 0, 0.5)).toMatchObject({ kind: 2, microbatch: 0, stage: 0 });

@@ -1,11 +1,11 @@
 """The local server: the browser viewer for a run of any size, for the user of this machine alone.
 
-access.py       who may ask
-gate.py         the check of every request, and the headers of every answer
-connections.py  an end to patience with whoever asks or reads too slowly
-questions.py    what may be asked: numbers within bounds
-app.py          the answers
-threads.py      where they are worked out
-live.py         the run that is shown, read again when its files have changed
-serve.py        a socket, the event loop, and the end
+access.py       authentication: the link, the cookie, origins
+gate.py         middleware: access check, security headers
+connections.py  time limits for slow clients, a limit on connections
+parameters.py   validation of request parameters
+app.py          routes and responses
+threads.py      worker threads
+live.py         the current version of the run, reloaded when its files change
+serve.py        socket, event loop, shutdown
 """

@@ -1,9 +1,9 @@
-"""Who may ask: this machine's user alone, by a link that works once and the cookie that it is traded for.
+"""Authentication: a link that works once is exchanged for a session cookie.
 
-Other users of a shared machine reach its loopback too, and any page that a browser shows can send requests there. So
-a request needs all of these, checked in this order before anything looks at its path: a Host that is this server's
-own (a name made to resolve to 127.0.0.1 has another one), no foreign Origin and no Upgrade, a method that reads, and
-the cookie. None of them can be turned off. What is refused gets a sentence and nothing of the run.
+Other users of a shared machine can reach its loopback interface, and any web page can make a browser send requests
+there. Therefore every request is checked, in this order and before its path is looked at: the Host is this server's
+(against DNS rebinding), no foreign Origin and no Upgrade, a read-only method, and the cookie. None of the checks can
+be turned off. A refused request gets one sentence and no data of the run.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TOKEN_BYTES = 32
 METHODS = ("GET", "HEAD")
 OK, SEE_OTHER, FORBIDDEN, METHOD_NOT_ALLOWED = 200, 303, 403, 405
 OWN_FETCHES = ("same-origin", "none")
-"""What a browser calls requests of the viewer's own page, and those that a person typed or opened."""
+"""Values of Sec-Fetch-Site for requests of the viewer's own page and for typed or opened addresses."""
 
-# A redirect would do no good here: a browser that was led to this server by another program still counts the page
-# after it as asked for from outside, and keeps a SameSite=Strict cookie back. A page of this server's own leads on.
+# Not a redirect: after a redirect, a browser that another program opened still treats the navigation as cross-site
+# and withholds a SameSite=Strict cookie. A page of this server that refreshes to / is same-site.
 ARRIVED = """\
 <!doctype html>
 <meta charset="utf-8">
@@ -37,12 +37,13 @@ ARRIVED = """\
 """
 
 UNKNOWN_VISITOR = (
-    "This viewer opens by the link that stagescope printed, which works once. Run it again for another.\n"
+    "Open the viewer with the link that stagescope printed. "
+    "It works once; run the command again for a new one.\n"
 )
 
 
 class Asked(NamedTuple):
-    """What the gate looks at: method, decoded path, query and headers in small letters."""
+    """The parts of a request that are checked: method, decoded path, query, and headers with lower-case names."""
 
     method: str
     path: str
@@ -51,7 +52,7 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the gate answers itself: a status, a sentence, and headers."""
+    """A response of the gate: status, text and headers."""
 
     status: int
     text: str
@@ -69,12 +70,12 @@ class Access:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The only values of Host that this server answers to."""
+        """The accepted values of Host."""
         return tuple(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
     @property
     def cookie_name(self) -> str:
-        """Name of the cookie: browsers keep those of all ports together, so that it says which."""
+        """Name of the cookie. It includes the port, because browsers share cookies between ports of one host."""
         return f"stagescope-{self.port}"
 
     def link(self, host: str) -> str:
@@ -82,30 +83,30 @@ class Access:
         return f"http://{host}:{self.port}/?token={self.token}"
 
     def check(self, asked: Asked) -> Answer | None:
-        """Return what to answer instead of what was asked for; None lets the request through.
+        """Return the response to send instead of handling the request; None lets it pass.
 
-        Trading the token for the cookie uses the token up.
+        Exchanging the token for the cookie invalidates the token.
         """
         return self._refuse_stranger(asked) or self._trade_token(asked) or self._refuse_unknown(asked)
 
     def _refuse_stranger(self, asked: Asked) -> Answer | None:
-        """Return the refusal of a request that this server's page or a person would not have sent."""
+        """Return the refusal of a request that neither the viewer's page nor its user would send."""
         headers = asked.headers
         if headers.get("host", "").lower() not in self.hosts:
-            return _refused("This server answers to its loopback address alone.\n")
+            return _refused("This server accepts requests to its loopback address only.\n")
         if "origin" in headers and headers["origin"] not in {f"http://{host}" for host in self.hosts}:
-            return _refused("This server answers to its own pages alone.\n")
+            return _refused("This server accepts requests from its own pages only.\n")
         if "upgrade" in headers:
-            return _refused("This server speaks HTTP alone.\n")
+            return _refused("This server supports plain HTTP only.\n")
         # A page of another port is "same-site" and would send the cookie along with an image or a script.
         if asked.path != "/" and headers.get("sec-fetch-site", "none") not in OWN_FETCHES:
-            return _refused("This server answers to its own pages alone.\n")
+            return _refused("This server accepts requests from its own pages only.\n")
         if asked.method not in METHODS:
-            return Answer(METHOD_NOT_ALLOWED, "This server is read only.\n", {"Allow": ", ".join(METHODS)})
+            return Answer(METHOD_NOT_ALLOWED, "This server is read-only.\n", {"Allow": ", ".join(METHODS)})
         return None
 
     def _trade_token(self, asked: Asked) -> Answer | None:
-        """Return the page that hands out the cookie for the token and leads on to an address without it."""
+        """Return the page that sets the cookie and continues at an address without the token."""
         offered = parse_qs(asked.query).get("token") if asked.path == "/" else None
         if not offered:
             return None
@@ -122,7 +123,7 @@ class Access:
         return None if self._is_known(asked) else _refused(UNKNOWN_VISITOR)
 
     def _is_known(self, asked: Asked) -> bool:
-        """Tell whether a request carries this server's cookie."""
+        """Return whether a request carries this server's cookie."""
         try:
             cookie = SimpleCookie(asked.headers.get("cookie", "")).get(self.cookie_name)
         except CookieError:

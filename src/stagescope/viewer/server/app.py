@@ -1,7 +1,7 @@
-"""The answers of the server: the page, its script and style, and the questions of docs/viewer-format.md, "Server".
+"""Routes of the server: the page, its script and style, and the requests of docs/viewer-format.md, "Server".
 
-Every address is written down here; none is made into the name of a file. A page's address has the version of the run
-that it shows, and so have its questions: a page that was opened before the run changed never gets tiles of another.
+Every route is listed here; no path of a request becomes a file name. The addresses of a page and of its requests
+include the version of the run, so a page that was opened before the run changed never gets tiles of a newer version.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from stagescope.viewer.server.questions import MOST_FOUND, QuestionError, part_of, text_of, whole_number
+from stagescope.viewer.server.parameters import MOST_FOUND, ParameterError, part_of, text_of, whole_number
 from stagescope.viewer.server.threads import in_thread
-from stagescope.viewer.tiles.figures import select_figures
 from stagescope.viewer.tiles.levels import TooManyError
 from stagescope.viewer.tiles.links import find_links, span_dicts
 from stagescope.viewer.tiles.query import QueryError
 from stagescope.viewer.tiles.run import BLOB_TYPE, JSON_TYPE
 from stagescope.viewer.tiles.search import search_spans
+from stagescope.viewer.tiles.statistics import select_statistics
 from stagescope.viewer.tiles.tiles import tile_blob
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from stagescope.viewer.server.live import LiveRun
     from stagescope.viewer.tiles.run import RunView
 
-    Question = Callable[[RunView, Mapping[str, str]], Response]
+    Handler = Callable[[RunView, Mapping[str, str]], Response]
 
 QUICK_AT_ONCE, SLOW_AT_ONCE = 3, 1
-"""How many answers are worked out at a time: those that read a part of the run, and those that may read all of it."""
+"""Requests handled at the same time: those that read a part of the run, and those that may read all of it."""
 
 PAGE = """\
 <!doctype html>
@@ -60,27 +60,27 @@ PAGE = """\
 ASSETS = files("stagescope.viewer") / "assets"
 RUN = "/run/{version}/"
 GONE_CLIENT = 499
-"""What web servers write down for a client that left before its answer."""
+"""nginx's status for a client that closed the connection before the response."""
 
 
 class NothingThereError(Exception):
-    """A span or a section that the run does not have."""
+    """The run has no such span or section."""
 
 
 class GoneError(Exception):
-    """A version of the run that is not shown any more."""
+    """The requested version of the run is no longer kept."""
 
 
 def make_app(live: LiveRun, assets: Traversable = ASSETS) -> Starlette:
-    """Return the application that answers about a run; `assets` has viewer.js and viewer.css."""
-    quick: dict[str, Question] = {
+    """Return the web application for a run; `assets` has viewer.js and viewer.css."""
+    quick: dict[str, Handler] = {
         "api/meta": _meta,
         "api/tile": _tile,
         "api/section": _section,
         "api/details": _details,
         "api/links": _links,
     }
-    slow: dict[str, Question] = {"api/search": _search, "api/select": _select}
+    slow: dict[str, Handler] = {"api/search": _search, "api/select": _select}
     routes = [
         Route("/", functools.partial(_newest, live)),
         Route(RUN, functools.partial(_page, live)),
@@ -88,11 +88,9 @@ def make_app(live: LiveRun, assets: Traversable = ASSETS) -> Starlette:
         Route("/viewer.css", _fixed((assets / "viewer.css").read_bytes(), "text/css")),
         Route(f"{RUN}api/version", functools.partial(_version, live)),
     ]
-    for questions, most in ((quick, QUICK_AT_ONCE), (slow, SLOW_AT_ONCE)):
+    for handlers, most in ((quick, QUICK_AT_ONCE), (slow, SLOW_AT_ONCE)):
         slot = asyncio.Semaphore(most)
-        routes += [
-            Route(f"{RUN}{path}", _answer(live, question, slot)) for path, question in questions.items()
-        ]
+        routes += [Route(f"{RUN}{path}", _answer(live, handler, slot)) for path, handler in handlers.items()]
     return Starlette(routes=routes, exception_handlers=HANDLERS)
 
 
@@ -104,9 +102,9 @@ def _fixed(data: bytes, media_type: str) -> Callable[[Request], Awaitable[Respon
 
 
 def _answer(
-    live: LiveRun, question: Question, slot: asyncio.Semaphore
+    live: LiveRun, handler: Handler, slot: asyncio.Semaphore
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers a question in a thread, so that others are served meanwhile."""
+    """Return the endpoint of a handler, which runs in a thread so that other requests are served."""
 
     async def answer(request: Request) -> Response:
         run = live.version(request.path_params["version"])
@@ -114,8 +112,10 @@ def _answer(
             raise GoneError
         async with slot:
             if await request.is_disconnected():
-                return Response(status_code=GONE_CLIENT)  # nobody reads it; others wait for the place
-            return await in_thread(functools.partial(question, run, dict(request.query_params)))
+                return Response(
+                    status_code=GONE_CLIENT
+                )  # the client is gone, and other requests wait for this slot
+            return await in_thread(functools.partial(handler, run, dict(request.query_params)))
 
     return answer
 
@@ -125,7 +125,7 @@ async def _newest(live: LiveRun, _: Request) -> Response:
 
 
 async def _page(live: LiveRun, request: Request) -> Response:
-    """Return the page of the newest version; an address from before leads there, its part after # as it was."""
+    """Return the page of the newest version; older addresses redirect there, and browsers keep the fragment."""
     live.look()
     if request.path_params["version"] != live.current.version:
         return await _newest(live, request)
@@ -170,7 +170,7 @@ def _search(run: RunView, given: Mapping[str, str]) -> Response:
 
 def _select(run: RunView, given: Mapping[str, str]) -> Response:
     part = part_of(given, run.levels.shape.row_count)
-    return JSONResponse(select_figures(run.levels, part, run.idle))
+    return JSONResponse(select_statistics(run.levels, part, run.idle))
 
 
 def _id(run: RunView, given: Mapping[str, str]) -> int:
@@ -185,19 +185,19 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _nothing(_: Request, __: Exception) -> Response:
-    return JSONResponse({"error": "there is nothing of that name or number"}, 404)
+    return JSONResponse({"error": "no span or section with this number or name"}, 404)
 
 
 async def _gone(_: Request, __: Exception) -> Response:
-    return JSONResponse({"error": "the run has changed since this page was opened: reload it"}, 410)
+    return JSONResponse({"error": "the run has changed since this page was opened; reload it"}, 410)
 
 
 async def _too_many(_: Request, __: Exception) -> Response:
-    return JSONResponse({"error": "there is more in this part than one answer may hold"}, 413)
+    return JSONResponse({"error": "this part of the run is too large for one response"}, 413)
 
 
 HANDLERS: dict[Any, Any] = {
-    QuestionError: _refused,
+    ParameterError: _refused,
     QueryError: _refused,
     NothingThereError: _nothing,
     GoneError: _gone,

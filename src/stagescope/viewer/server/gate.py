@@ -1,4 +1,4 @@
-"""The gate before the application: checks every request, and puts the same headers on every answer."""
+"""ASGI middleware that checks every request and sets the security headers of every response."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""What a browser may do with the page: run its one script, ask this server, and nothing else."""
+"""Content security policy: the one script, the one style sheet, requests to this server, nothing else."""
 
 POLICY_VIOLATION = 1008
 """The close code of a WebSocket that breaks a rule (RFC 6455, section 7.4.1)."""
 
 
 class Gate:
-    """An ASGI application around another, which sees only requests that Access lets through."""
+    """An ASGI application that passes on only the requests that Access accepts."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or hand it on."""
+        """Refuse a request or pass it to the application."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return

@@ -1,7 +1,7 @@
-"""Opening the browser without showing the token to others.
+"""Opening the browser without exposing the token.
 
-The command line of a browser can be read by every user of a machine, and with the token they could be faster. So the
-browser is given a file that only its user can read, and that leads on to the link.
+Every user of a machine can read the command line of a browser and could use the token first. The browser therefore
+opens a file that only its user can read, which redirects to the link.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def lead_file(link: str) -> Path:
 def open_browser(link: str) -> threading.Thread:
     """Return the thread that opens `link` in the user's browser; whether that works shows on the screen alone."""
     address = lead_file(link).as_uri()
-    # A daemon: some browsers keep whoever starts them waiting until their window is closed.
+    # A daemon thread: some browsers block the starting process until their window is closed.
     thread = threading.Thread(target=webbrowser.open, args=(address,), daemon=True)
     thread.start()
     return thread

@@ -1,7 +1,7 @@
-"""The run that is shown: read again in the background when its files have changed, replaced when that is done.
+"""The current version of the run: reloaded in the background when its files change, and replaced as a whole.
 
-A recording that is still being written changes all the time. So the next reading begins no sooner than a few times
-the last one took, and what is shown is always a whole run as it was at some moment.
+A recording in progress changes all the time. The next reload therefore starts only after a multiple of the time that
+the last one took.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 LEAST_PAUSE_S = 2.0
 PAUSE_FACTOR = 3.0
-"""Reading again takes at most a quarter of the time."""
+"""Reloading takes at most a quarter of the time."""
 
 VERSIONS_KEPT = 3
-"""A page goes on with the version that it was opened with, until this many newer ones have come."""
+"""Versions that open pages can still query."""
 
 
 class Opener(NamedTuple):
-    """Where a run comes from: a cheap text that changes with its files, and the run as it is now."""
+    """Access to a run: a cheap fingerprint that changes with its files, and a function that reads it."""
 
-    stamp: Callable[[], str]
+    fingerprint: Callable[[], str]
     open: Callable[[], RunView]
 
 
 class LiveRun:
-    """The newest whole state of a run; `problem` says why the last attempt at a newer one failed."""
+    """The newest complete version of a run; `problem` is the error of the last reload, None without."""
 
-    def __init__(self, opener: Opener, first: RunView, stamp: str) -> None:
+    def __init__(self, opener: Opener, first: RunView, fingerprint: str) -> None:
         self._opener = opener
-        self._stamp = stamp
+        self._fingerprint = fingerprint
         self._lock = threading.Lock()
         self._reading = False
         self._not_before_s = 0.0
@@ -48,25 +48,25 @@ class LiveRun:
         self.problem: str | None = None
 
     def version(self, name: str) -> RunView | None:
-        """Return the run as it was in some version, None where that is no longer kept or never was."""
+        """Return a version of the run, None if it is unknown or no longer kept."""
         return self._versions.get(name)
 
     def look(self) -> None:
-        """Begin to read the run again if its files have changed and nothing reads it already."""
+        """Start reloading the run if its files have changed, unless a reload is running or was too recent."""
         now_s = time.monotonic()
         with self._lock:
             if self._reading or now_s < self._not_before_s:
                 return
             self._reading = True
-        # A daemon: whoever ends the server does not wait for a reading that nobody will see.
+        # A daemon thread: Ctrl-C does not wait for a reload whose result is no longer needed.
         threading.Thread(target=self._read, args=(now_s,), name="stagescope-refresh", daemon=True).start()
 
     def _read(self, began_s: float) -> None:
         try:
-            stamp = self._opener.stamp()
-            if stamp != self._stamp:
+            fingerprint = self._opener.fingerprint()
+            if fingerprint != self._fingerprint:
                 self._show(self._opener.open())
-                self._stamp, self.problem = stamp, None
+                self._fingerprint, self.problem = fingerprint, None
         except (StagescopeError, PolarsError, OSError, ValueError) as error:
             self.problem = str(error)
         finally:

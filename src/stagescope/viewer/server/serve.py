@@ -1,4 +1,4 @@
-"""The server as a whole: a socket on the loopback, the event loop, and a clean end."""
+"""The server process: a socket on the loopback interface, the event loop, and a clean shutdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import uvicorn
 
 from stagescope.viewer.server.access import Access
 from stagescope.viewer.server.app import ASSETS, make_app
-from stagescope.viewer.server.connections import PatientConnection
+from stagescope.viewer.server.connections import LimitedConnection
 from stagescope.viewer.server.gate import Gate
 from stagescope.vocabulary.errors import CommandError, UsageError
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 LOOPBACK = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
 BACKLOG = 128
 MOST_HEAD_BYTES = 1 << 17
-"""The longest question names 10,000 rows one by one, in 50 kB."""
+"""The longest request lists 10,000 rows, in 50 kB."""
 
 END_SECONDS = 1
-"""How long answers that are under way may take when the server is asked to end."""
+"""Time for pending responses after a shutdown request."""
 
 LAST_TURNS = 3
-"""Turns of the loop in which a connection comes to be known, is cut, and closes its socket."""
+"""Iterations of the event loop until a new connection is registered, aborted and closed."""
 
 
 class _EndingServer(uvicorn.Server):
-    """A server that leaves no connection open: one that was made while it ended would otherwise stay."""
+    """A server that also closes connections accepted during its shutdown, which uvicorn would leave open."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End as uvicorn does, then cut what is still connected."""
+        """Shut down like uvicorn, then abort the remaining connections."""
         await super().shutdown(sockets)
         for _ in range(LAST_TURNS):
             await asyncio.sleep(0)
@@ -50,7 +50,7 @@ class _EndingServer(uvicorn.Server):
 
 
 class Listening(NamedTuple):
-    """A server that can be reached and does not answer yet, and the link that opens the viewer once."""
+    """A bound server that does not answer yet, and the link that opens the viewer once."""
 
     server: uvicorn.Server
     socket: socket.socket
@@ -58,9 +58,9 @@ class Listening(NamedTuple):
 
     @contextmanager
     def ended_by_ctrl_c(self) -> Iterator[None]:
-        """Let Ctrl-C ask the server to end from now on, also in the moments before and after it answers.
+        """Make Ctrl-C shut the server down, including just before and after it serves.
 
-        An exception instead could come while Python runs what must not raise, and be lost there.
+        KeyboardInterrupt is not used: raised inside a callback or destructor, it would be lost.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -72,7 +72,7 @@ class Listening(NamedTuple):
             signal.signal(signal.SIGINT, before)
 
     def run(self) -> None:
-        """Answer until asked to end, by Ctrl-C or by `server.should_exit`."""
+        """Serve until Ctrl-C or `server.should_exit`."""
         with self.ended_by_ctrl_c():
             self.server.run(sockets=[self.socket])
 
@@ -86,7 +86,7 @@ def require_loopback(host: str) -> None:
 def listen(live: LiveRun, host: str = "127.0.0.1", port: int = 0, assets: Traversable = ASSETS) -> Listening:
     """Return a server for a run, on a free port where `port` is 0; `assets` has the viewer's script and style.
 
-    Raises UsageError for a host that is not this machine's loopback, CommandError where the port cannot be had.
+    Raises UsageError for a host that is not this machine's loopback, CommandError if the port is not available.
     """
     require_loopback(host)
     bound = _bind(host, port)
@@ -94,12 +94,12 @@ def listen(live: LiveRun, host: str = "127.0.0.1", port: int = 0, assets: Traver
     access = Access(own_port)
     config = uvicorn.Config(
         Gate(make_app(live, assets), access),
-        http=PatientConnection,
+        http=LimitedConnection,
         ws="none",
         lifespan="off",
         loop="asyncio",
         log_config=None,
-        log_level="critical",  # its log would name the token
+        log_level="critical",  # its log would contain the token
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -116,7 +116,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(("127.0.0.1" if host == "localhost" else host, port))
-        bound.listen(BACKLOG)  # a browser that asks now waits for the first answer
+        bound.listen(BACKLOG)  # a browser that connects now waits for the first response
     except OSError as reason:
         bound.close()
         raise CommandError.cannot_listen(host, port, reason) from None

@@ -1,4 +1,4 @@
-"""Work in threads that nobody waits for at the end: Ctrl-C ends the server though a search goes on."""
+"""Worker threads that do not delay shutdown: Ctrl-C ends the server even while a search is running."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Return what `work` returns, or raise what it raises; meanwhile the event loop goes on."""
+    """Run `work` in a thread and return its result or raise its exception; the event loop is not blocked."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def tell(result: T | None, error: Exception | None) -> None:
+    def resolve(result: T | None, error: Exception | None) -> None:
         if done.cancelled():
             return
         if error is not None:
@@ -28,10 +28,10 @@ async def in_thread(work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             result, error = work(), None
-        except Exception as raised:  # noqa: BLE001 - told to whoever waits
+        except Exception as raised:  # noqa: BLE001 - raised again in the event loop
             result, error = None, raised
         if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, result, error)
+            loop.call_soon_threadsafe(resolve, result, error)
 
     threading.Thread(target=run, name="stagescope-answer", daemon=True).start()
     return await done

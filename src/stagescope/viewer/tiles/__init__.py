@@ -1,6 +1,6 @@
 """Levels of detail on disk: every span of a run, and the same run in coarser and coarser blocks.
 
-    records.py   what stands in the files
+    records.py   the record types of the files
     merge.py     many short blocks to few
     index.py     where in a file a row and a time begin
     build.py     from spans to the files

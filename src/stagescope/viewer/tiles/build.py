@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], object]
 
 FORMAT = 1
-"""Version of the files; those of another version are made anew."""
+"""Version of the files; folders of another version are rebuilt."""
 
 EXPONENT_STEP = 2
-"""Bins of one stored level are 2^2 as wide as those of the one before; those between are made when asked for."""
+"""Each stored level has bins 2^2 times as wide as the level before; levels in between are computed on request."""
 
 SPANS_PER_BIN = 4
 """About how many spans the narrowest bins hold: with fewer, the first level would be as large as the run."""
@@ -44,7 +44,7 @@ FEWEST_BINS = 256
 """The last level is the first whose bins are this many or fewer for the whole run."""
 
 WORKERS = 2
-"""Threads that merge: the work is numpy's, which lets others run meanwhile."""
+"""Threads that merge: the work is in numpy, which releases the GIL."""
 
 SHAPE_FILE = "shape.json"
 SPANS_FILE, FACTS_FILE = "spans", "facts"
@@ -74,7 +74,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Shape:
-    """What stands in a folder of levels: `exponents` are those of the stored levels, narrow bins first."""
+    """Contents of a folder of levels; `exponents` are those of the stored levels, narrowest bins first."""
 
     format: int
     row_count: int
@@ -144,7 +144,7 @@ def _both(head: list[Chunk], rest: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 class _Made(NamedTuple):
-    """One chunk as it goes into the files, by their names; facts have no index of their own."""
+    """The parts of one chunk by file name; facts have no index of their own."""
 
     records: dict[str, Records]
     indexes: dict[str, TrackIndex]

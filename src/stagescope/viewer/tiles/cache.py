@@ -1,4 +1,4 @@
-"""Where levels are kept between calls, and under what name: a name that changes with what they were made from.
+"""The cache of levels on disk. Names depend on the content of the input, so stale levels are never used.
 
 A folder appears whole, by a rename, or not at all. Of the same input read the same way only the newest folder is
 kept, and of all folders those used last.
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 EDGE_BYTES = 4096
-"""How much of the begin and of the end of a file goes into its name, beside its size and its time of change."""
+"""How much of the start and end of a file is hashed, in addition to its size and mtime."""
 
 MOST_BYTES = 20_000_000_000
-"""Folders beyond this, those not used for longest, are removed when another is made."""
+"""Above this total size, the least recently used folders are removed when a new one is made."""
 
 UNFINISHED = ".unfinished-"
 DIGITS = 24
 
 
 def cache_folder() -> Path:
-    """Return where levels are kept: the user's cache directory (XDG Base Directory Specification 0.8)."""
+    """Return the folder of all levels: the user's cache directory (XDG Base Directory Specification 0.8)."""
     named = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification says that a relative path there is to be ignored.
+    # The specification requires relative paths to be ignored.
     root = Path(named) if named.startswith("/") else Path.home() / ".cache"
     return root / "stagescope" / "levels"
 
 
-def stamp_files(files: Iterable[Path]) -> str:
-    """Return a text that changes when a file is written to, comes or goes; cheap enough to be asked for often."""
+def fingerprint_files(files: Iterable[Path]) -> str:
+    """Return a text that changes when a file is written, added or removed; cheap enough for polling."""
     digest = hashlib.sha256()
     for path in files:
         state = path.stat()
@@ -43,12 +43,12 @@ def stamp_files(files: Iterable[Path]) -> str:
     return digest.hexdigest()[:DIGITS]
 
 
-def content_key(files: Iterable[Path], told: str) -> str:
-    """Return the name for levels made of some files; `told` is whatever else they depend on.
+def content_key(files: Iterable[Path], parameters: str) -> str:
+    """Return the name for the levels of some files; `parameters` is everything else that they depend on.
 
-    The first half says which files, the second what is in them: path, size, time of change, first and last bytes.
+    The first half identifies the files, the second their contents: path, size, mtime, first and last bytes.
     """
-    place, content = hashlib.sha256(told.encode()), hashlib.sha256(told.encode())
+    place, content = hashlib.sha256(parameters.encode()), hashlib.sha256(parameters.encode())
     for path in files:
         place.update(f"{path.resolve()}\0".encode())
         state = path.stat()
@@ -65,7 +65,7 @@ def _edges(path: Path, size: int) -> bytes:
 
 
 def keep(key: str, make: Callable[[Path], None], root: Path | None = None) -> Path:
-    """Return the folder called `key`, filled by `make` unless it is there.
+    """Return the folder named `key`, filled by `make` unless it exists.
 
     Raises OSError when the system refuses; whatever stops `make` leaves no folder.
     """
@@ -81,22 +81,22 @@ def keep(key: str, make: Callable[[Path], None], root: Path | None = None) -> Pa
         try:
             unfinished.rename(folder)
         except OSError:
-            # Another process may have made the same one meanwhile.
+            # Another process may have made the same folder in the meantime.
             if not folder.is_dir():
                 raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    _make_room(root, folder)
+    _evict(root, folder)
     return folder
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder of levels that turned out to be damaged."""
+    """Remove a damaged folder of levels."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make_room(root: Path, newest: Path) -> None:
-    """Remove older folders of the same input, folders that nobody finished, and those beyond MOST_BYTES."""
+def _evict(root: Path, newest: Path) -> None:
+    """Remove older folders of the same input, unfinished folders, and those beyond MOST_BYTES."""
     place = newest.name.partition("-")[0]
     kept_bytes = 0
     for folder in sorted((path for path in root.iterdir() if path.is_dir()), key=_last_used, reverse=True):

@@ -50,13 +50,13 @@ def index_tracks(records: Records, track: Ints, track_count: int) -> TrackIndex:
     at = first[of_track] + within * STRIDE
     if not len(at):
         return TrackIndex(first, first_entry, np.zeros(0, np.int64), np.zeros(0, np.int64))
-    # A block without duration is seen where it stands.
+    # A block of zero length is visible at its start.
     latest = np.maximum.reduceat(records["start"] + np.maximum(records["duration"], 1), at)
     return TrackIndex(first, first_entry, records["start"][at], _running_most(latest, of_track))
 
 
 def join_indexes(parts: list[TrackIndex]) -> TrackIndex:
-    """Return one index of chunks that were written one after the other, each with tracks of its own."""
+    """Return the combined index of consecutively written chunks with disjoint tracks."""
     return TrackIndex(
         _joined_counts([part.first for part in parts]),
         _joined_counts([part.first_entry for part in parts]),
@@ -73,7 +73,7 @@ def save_index(index: TrackIndex, path: Path) -> None:
 
 
 def load_index(path: Path) -> TrackIndex:
-    """Return the index that `save_index` wrote. Raises OSError or ValueError where it is not whole."""
+    """Return the index that `save_index` wrote. Raises OSError or ValueError if it is incomplete."""
     with path.open("rb") as file:
         return TrackIndex(*(np.load(file, allow_pickle=False) for _ in TrackIndex._fields))
 
@@ -87,7 +87,7 @@ def _running_most(values: Ints, group: Ints) -> Ints:
     """Return the largest value so far within each group; groups follow each other."""
     if not len(values):
         return values
-    # Lifting each group above all before it makes one running maximum of many; only order is lifted, not the values.
+    # Offsetting each group above all earlier ones turns many running maxima into one.
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))

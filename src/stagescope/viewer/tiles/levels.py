@@ -1,7 +1,7 @@
-"""What is in a part of a run: spans or blocks by row and time, read from the level files of one folder.
+"""Queries for parts of a run: spans or blocks by row and time, read from the level files of one folder.
 
-Files are read by position, never mapped into memory: what a question costs in memory is its answer's size.
-Nothing here changes after it was opened, so that many threads may ask at the same time.
+Files are read by position instead of being memory-mapped: a request needs only as much memory as its response.
+Objects are immutable once opened and may be used by several threads.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 MOST_RECORDS = 1_500_000
-"""More are not read for one answer: 50 MB of spans."""
+"""Upper limit of records read for one response: 50 MB of spans."""
 
 
 class TooManyError(Exception):
-    """A part of a run has more than an answer may hold; a coarser level has less."""
+    """A part of a run exceeds the limit of one response; a coarser level has fewer records."""
 
 
 class Part(NamedTuple):
-    """A part of the picture: times [start, end) from the base, and row numbers in rising order."""
+    """A part of the picture: times [start, end) from the base, and row numbers in ascending order."""
 
     start: int
     end: int
@@ -45,19 +45,19 @@ class Part(NamedTuple):
 
     @property
     def tracks(self) -> Ints:
-        """The tracks of the rows, in rising order."""
+        """The tracks of the rows, in ascending order."""
         return (self.rows[:, None] * LANE_COUNT + np.arange(LANE_COUNT)).ravel()
 
 
 class Placed(NamedTuple):
-    """Records with the track and the place in the file of each; the place of a span is its id."""
+    """Records with their tracks and positions in the file; the position of a span is its id."""
 
     records: Records
     track: Ints
     place: Ints
 
     def take(self, wanted: npt.NDArray[np.bool_]) -> Placed:
-        """Return some of them."""
+        """Return a selection of the records."""
         return Placed(self.records[wanted], self.track[wanted], self.place[wanted])
 
 
@@ -65,15 +65,15 @@ class RecordFile:
     """One file of records of the same size, open for reading, and the index of its tracks."""
 
     def __init__(self, path: Path, dtype: np.dtype[np.void], index: TrackIndex) -> None:
-        """Open the file. Raises OSError when the system refuses, ValueError when it is not whole."""
+        """Open the file. Raises OSError if that fails, ValueError if the file is incomplete."""
         self._dtype = dtype
         self.index = index
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # Whoever still reads an older version of a run keeps its files open.
+        # Readers of an older version keep its files open after they are removed.
         weakref.finalize(self, os.close, self._descriptor)
         size = os.fstat(self._descriptor).st_size
         if size != int(index.first[-1]) * dtype.itemsize:
-            raise ValueError(f"{path.name} has {size} bytes, not as many as its index says")
+            raise ValueError(f"{path.name} has {size} bytes, which does not match its index")
 
     @property
     def count(self) -> int:
@@ -91,7 +91,7 @@ class RecordFile:
         return np.searchsorted(self.index.first, place, side="right") - 1
 
     def near(self, part: Part) -> Placed:
-        """Return the records that may overlap a part, those around them too. Raises TooManyError."""
+        """Return the records that may overlap a part, including some around it. Raises TooManyError."""
         tracks = part.tracks
         begin, stop = self.index.ranges(tracks, part.start, part.end)
         return self.at(tracks, begin, stop)
@@ -111,7 +111,7 @@ class RecordFile:
 
 
 def _adjoining(begin: Ints, stop: Ints) -> Iterator[tuple[int, int]]:
-    """Yield ranges, those that adjoin as one."""
+    """Yield ranges with adjacent ones joined."""
     if not len(begin):
         return
     apart = np.flatnonzero(begin[1:] != stop[:-1])
@@ -130,7 +130,7 @@ class Levels:
 
     @property
     def exponents(self) -> range:
-        """The exponents of all levels that can be asked for, those between the stored ones too."""
+        """The exponents of all levels that can be requested, stored or not."""
         return range(self.shape.exponents[0], self.shape.exponents[-1] + 1)
 
     def spans_in(self, part: Part) -> Placed:
@@ -144,7 +144,7 @@ class Levels:
         """
         stored = max(one for one in self.shape.exponents if one <= exponent)
         width_ns = 1 << exponent
-        # What is merged across the begin of the part lies in the bin before it, all of which is needed for that.
+        # A block that crosses the start of the part is merged from the whole bin before it.
         around = part if stored == exponent else part._replace(start=part.start - width_ns)
         found = _overlapping(self.blocks[stored].near(around), around)
         blocks = blocks_of_records(found.records, found.track)
@@ -154,12 +154,12 @@ class Levels:
         return blocks.take(np.maximum(blocks.end, blocks.start + 1) > part.start)
 
     def facts_at(self, begin: int, stop: int) -> Records | None:
-        """Return the facts of the spans from one id to another, None where no span of the run has any."""
+        """Return the facts of a range of span ids, None if no span of the run has any."""
         return None if self.facts is None else self.facts.read(begin, stop)
 
 
 def open_levels(folder: Path) -> Levels:
-    """Return the levels in `folder`. Raises OSError or ValueError where they are not there whole."""
+    """Return the levels in `folder`. Raises OSError or ValueError if they are incomplete."""
     shape = read_shape(folder)
     spans = _open(folder, SPANS_FILE, SPAN)
     facts = RecordFile(folder / FACTS_FILE, FACTS, spans.index) if shape.has_facts else None
@@ -172,7 +172,7 @@ def _open(folder: Path, name: str, dtype: np.dtype[np.void]) -> RecordFile:
 
 
 def _overlapping(found: Placed, part: Part) -> Placed:
-    """Return those that overlap the part; one without duration does where it stands."""
+    """Return the spans that overlap the part; a span of zero length overlaps at its start."""
     start = found.records["start"]
     end = start + np.maximum(found.records["duration"], 1)
     return found.take((start < part.end) & (end > part.start))

@@ -1,4 +1,4 @@
-"""Many short blocks to few: what lies in one bin of the time axis becomes one block.
+"""Merging many short blocks into few: those in one bin of the time axis become one block.
 
 A block as wide as a bin, or wider, stays as it is. Neighbors on a track that are narrower and start in the same bin
 become one block from the first start to the latest end, of the kind that took most of its time. So the picture of a
@@ -41,7 +41,7 @@ class Blocks(NamedTuple):
         return len(self.track)
 
     def take(self, wanted: npt.NDArray[np.bool_]) -> Blocks:
-        """Return some of them."""
+        """Return a selection of the blocks."""
         track, start, end, span_count = (column[wanted] for column in self[:4])
         return Blocks(track, start, end, span_count, self.kind_busy[:, wanted], self.kinds)
 
@@ -50,7 +50,7 @@ def blocks_of_spans(spans: Records, track: Ints) -> Blocks:
     """Return every span as a block of its own."""
     kind, start, duration = (np.ascontiguousarray(spans[name]) for name in ("kind", "start", "duration"))
     kinds = np.flatnonzero(np.bincount(kind))
-    # A span without duration would weigh nothing, and leave a block of such spans without a kind.
+    # A span of zero length would have no weight, and a block of such spans no kind.
     kind_busy = np.where(kind == kinds[:, None].astype(np.uint8), duration, 0)
     return Blocks(track, start, start + duration, np.ones(len(spans), np.int64), kind_busy, kinds)
 
@@ -94,7 +94,7 @@ def block_records(blocks: Blocks) -> Records:
 
 
 def blocks_of_records(records: Records, track: Ints) -> Blocks:
-    """Return BLOCK records as blocks whose spans were all of the one kind that is written down."""
+    """Return BLOCK records as blocks, as if all their spans had the stored kind."""
     kind, start, duration, count = (
         np.ascontiguousarray(records[name]) for name in ("kind", "start", "duration", "count")
     )

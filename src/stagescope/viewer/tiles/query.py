@@ -1,7 +1,8 @@
-"""Search words such as ``stage:3 mb:7 kind:B dur>5ms``: every word has to hold, a bare word is looked for in names.
+"""The query language of the search box, such as ``stage:3 mb:7 kind:B dur>5ms``.
 
-The same language as in a page (web/src/model/query.ts); one file of examples holds both to it. A query becomes a
-function from records to a mask, so that a run of any size is searched a million spans at a time.
+The language is specified in docs/viewer.md, "Query language". A page implements it in web/src/model/query.ts;
+tests/data/viewer/cases.json holds the cases that both are tested with. A query is compiled to a function from
+records to a mask, because runs of any size are searched a million spans at a time.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ NAMES = "kind, stage, mb, step, rank, chunk, lane, name, machine, peer, pair, du
 
 
 class QueryError(Exception):
-    """What is wrong with a query, in words for the person who wrote it."""
+    """An invalid query; the message is for the user who typed it."""
 
 
 class Seen(NamedTuple):
-    """Some spans, as a query looks at them; no facts where no span of the run has any."""
+    """Some spans as a query sees them; `facts` is None if no span of the run has any."""
 
     found: Placed
     facts: Records | None
@@ -69,7 +70,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """A query that can be asked: all its words have to hold."""
+    """A compiled query: a span matches if all tests hold."""
 
     tests: tuple[Test, ...]
     uses_facts: bool
@@ -79,24 +80,26 @@ class Query:
         return np.asarray(np.logical_and.reduce([test(seen) for test in self.tests]))
 
 
-def compile_query(text: str, ranks: Mapping[str, Sequence[Any]], names: Sequence[str]) -> Query | None:
-    """Return a query, None for one without words. `ranks` are those of meta, `names` what spans are called.
+def compile_query(text: str, meta: Mapping[str, Any], names: Sequence[str]) -> Query | None:
+    """Return the compiled query, None without words. `meta` describes the run, `names` are all names of spans.
 
-    Raises QueryError with what is wrong.
+    Raises QueryError.
     """
     words = WORD.findall(text)
     if not words:
         return None
-    compiler = _Compiler(ranks, names)
+    compiler = _Compiler(meta, names)
     tests = tuple(compiler.word(word) for word in words)
     return Query(tests, compiler.uses_facts)
 
 
 class _Compiler:
-    """Turns words into tests, and remembers whether any of them needs facts."""
+    """Compiles words to tests, and records whether any of them needs facts."""
 
-    def __init__(self, ranks: Mapping[str, Sequence[Any]], names: Sequence[str]) -> None:
-        self._ranks = ranks
+    def __init__(self, meta: Mapping[str, Any], names: Sequence[str]) -> None:
+        self._ranks: Mapping[str, Sequence[Any]] = meta["ranks"]
+        present = {kind["name"] for kind in meta["kinds"]}
+        self._kinds = [kind for kind in KINDS if kind.name in present]
         self._names = names
         self.uses_facts = False
 
@@ -107,7 +110,7 @@ class _Compiler:
             return self._bare(word.replace('"', ""))
         name, sign, value = term[1].lower(), term[2], term[3]
         special: dict[str, Callable[[], Test]] = {
-            "kind": lambda: _kind_is(value),
+            "kind": lambda: self._kind_is(value),
             "name": lambda: self._name_has(value.replace('"', "")),
             "lane": lambda: _lane_is(value),
             "rank": lambda: _row_is(_number_test(sign, value)(np.array(self._ranks["rank"]))),
@@ -122,21 +125,23 @@ class _Compiler:
         if name in special:
             return special[name]()
         if name not in NUMBERS:
-            raise QueryError(f'Nothing is called "{term[1]}". There are: {NAMES}.')
+            raise QueryError(f'Unknown field "{term[1]}". Fields: {NAMES}.')
         column, test = NUMBERS[name], _number_test(sign, value)
         return self._fact(column, test) if column in (FACTS.names or ()) else _field(column, test)
 
     def _bare(self, word: str) -> Test:
-        """Return the test of F3 or F0.3, as the papers write a action; of a kind's name; or of a part of a name."""
+        """Return the test of an action such as F3 or F0.3, of the name of a kind, or of a part of a span's name."""
         label = LABEL.match(word)
-        actions = [kind for kind in KINDS if label and kind.letter == label[1] and kind.name in ACTION_KINDS]
+        actions = [
+            kind for kind in self._kinds if label and kind.letter == label[1] and kind.name in ACTION_KINDS
+        ]
         if label and actions:
             wanted = {"kind": actions[0].code, "microbatch": int(label[3])}
             wanted |= {} if label[2] is None else {"stage": int(label[2])}
             return lambda seen: np.logical_and.reduce(
                 [seen.found.records[name] == value for name, value in wanted.items()]
             )
-        codes = [kind.code for kind in KINDS if kind.name == word]
+        codes = [kind.code for kind in self._kinds if kind.name == word]
         named = self._name_has(word)
         return lambda seen: np.isin(seen.found.records["kind"], codes) | named(seen)
 
@@ -146,6 +151,20 @@ class _Compiler:
         if not hits:
             return lambda seen: np.zeros(len(seen.found.place), np.bool_)
         return self._fact("name", lambda codes: np.isin(codes, hits))
+
+    def _kind_is(self, value: str) -> Test:
+        wanted: list[int] = []
+        for part in value.split(","):
+            found = [
+                kind.code
+                for kind in self._kinds
+                if kind.letter == part or (len(part) > 1 and kind.name.startswith(part.lower()))
+            ]
+            if not found:
+                known = ", ".join(f"{kind.letter} {kind.name}" for kind in self._kinds)
+                raise QueryError(f'Unknown kind "{part}". Kinds: {known}.')
+            wanted += found
+        return lambda seen: np.isin(seen.found.records["kind"], wanted)
 
     def _fact(self, name: str, test: NumberTest) -> Test:
         self.uses_facts = True
@@ -160,7 +179,7 @@ class _Compiler:
 
 
 def _field(name: str, test: NumberTest) -> Test:
-    """Return the test of a field of spans. Null is the lowest number, and would be less than any."""
+    """Return the test of a field of spans. Null is stored as the lowest number and would match any <."""
     empty = none_of(SPAN, name)
     return lambda seen: (seen.found.records[name] != empty) & test(seen.found.records[name])
 
@@ -171,36 +190,21 @@ def _row_is(hit: Mask) -> Test:
 
 def _lane_is(value: str) -> Test:
     if value.lower() not in LANES:
-        raise QueryError(f'No lane is called "{value}". There are: {", ".join(LANES)}.')
+        raise QueryError(f'Unknown lane "{value}". Lanes: {", ".join(LANES)}.')
     wanted = LANES.index(value.lower())
     return lambda seen: seen.found.records["lane"] == wanted
-
-
-def _kind_is(value: str) -> Test:
-    wanted: list[int] = []
-    for part in value.split(","):
-        found = [
-            kind.code
-            for kind in KINDS
-            if kind.letter == part or (len(part) > 1 and kind.name.startswith(part.lower()))
-        ]
-        if not found:
-            known = ", ".join(f"{kind.letter} {kind.name}" for kind in KINDS)
-            raise QueryError(f'No kind is called "{part}". There are: {known}.')
-        wanted += found
-    return lambda seen: np.isin(seen.found.records["kind"], wanted)
 
 
 def _number_test(sign: str, value: str) -> NumberTest:
     """Return a test for `3`, `3,5`, `3-7` after a colon, or for one number after > and the like."""
     if sign not in (":", "="):
         if not NUMBER.match(value):
-            raise QueryError(f'"{value}" is no whole number.')
+            raise QueryError(f'"{value}" is not an integer.')
         return lambda numbers: np.asarray(OPERATORS[sign](numbers, int(value)))
     ranges = [RANGE.match(part) for part in value.split(",")]
     for part, found in zip(value.split(","), ranges, strict=True):
         if found is None:
-            raise QueryError(f'"{part}" is neither a number such as 3 nor a range such as 3-7.')
+            raise QueryError(f'"{part}" is neither an integer such as 3 nor a range such as 3-7.')
     bounds = [(int(found[1]), int(found[2] or found[1])) for found in ranges if found is not None]
     return lambda numbers: np.logical_or.reduce(
         [(numbers >= low) & (numbers <= high) for low, high in bounds]
@@ -210,6 +214,6 @@ def _number_test(sign: str, value: str) -> NumberTest:
 def _duration_test(sign: str, value: str) -> NumberTest:
     found = DURATION.match(value.strip())
     if found is None:
-        raise QueryError(f'"{value}" is no duration: write 5ms, 300us or 20ns.')
+        raise QueryError(f'"{value}" is not a duration such as 5ms, 300us or 20ns.')
     limit_ns = float(found[1]) * UNITS_NS[found[2]]
     return lambda numbers: np.asarray(OPERATORS[sign](numbers, limit_ns))

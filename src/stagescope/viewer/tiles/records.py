@@ -1,4 +1,4 @@
-"""The records of the level files, fixed in size, so that the n-th is found without reading any other.
+"""The records of the level files. Their size is fixed, so the n-th is found without reading the others.
 
 `spans` has every span, ordered by row, lane and start, so that a span's place is its id; `facts` has, beside it, what
 only details need, and is left out where no span has any. `level-J` has blocks of the level whose bins are 2^J
@@ -63,7 +63,7 @@ NEVER_NULL = frozenset({"start", "duration", "kind", "lane", "sublane", "sublane
 
 
 def none_of(dtype: np.dtype[np.void], name: str) -> int:
-    """Return the value that stands for null in a field: the lowest that it can hold."""
+    """Return the value that represents null in a field: the lowest of its type."""
     return int(np.iinfo(dtype[name]).min)
 
 

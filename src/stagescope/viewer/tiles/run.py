@@ -1,4 +1,4 @@
-"""One run, ready to be looked at: its levels, what is known beside its spans, and the sections of its panels."""
+"""One run as the server shows it: its levels, its meta data, and the sections of its panels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUFFIXES = {".json": JSON_TYPE, ".blob": BLOB_TYPE}
 
 
 class Section(NamedTuple):
-    """One section as it is sent: its media type and its bytes."""
+    """One section as it is sent: media type and bytes."""
 
     media_type: str
     data: bytes
@@ -32,7 +32,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class RunView:
-    """What the server answers from. `version` is another for other data.
+    """Everything that the server needs for its responses. `version` changes with the data.
 
     `idle` has row, start, duration and cause, for the figures of a selection; None where the run has none.
     """
@@ -53,7 +53,7 @@ def json_bytes(value: object) -> bytes:
 def save_run(
     folder: Path, meta: Mapping[str, Any], sections: Mapping[str, Section], idle: pl.DataFrame | None
 ) -> None:
-    """Write meta, sections and idle beside the levels in `folder`."""
+    """Write meta, sections and idle intervals next to the levels in `folder`."""
     (folder / META_FILE).write_bytes(json_bytes(meta))
     if idle is not None:
         idle.write_parquet(folder / IDLE_FILE)
@@ -63,26 +63,26 @@ def save_run(
 
 
 def open_run(folder: Path) -> RunView:
-    """Return the run in `folder`. Raises OSError or ValueError where it is not there whole."""
+    """Return the run in `folder`. Raises OSError or ValueError if it is incomplete."""
     levels = open_levels(folder)
     sections = {
         path.stem.removeprefix(SECTION_PREFIX): Section(SUFFIXES[path.suffix], path.read_bytes())
         for path in sorted(folder.glob(f"{SECTION_PREFIX}*"))
     }
-    said = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
-    if said["span_count"] != levels.shape.span_count:
+    stored = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+    if stored["span_count"] != levels.shape.span_count:
         raise ValueError(f"{META_FILE} is of other levels")
-    meta = {**said, **tiling(levels)._asdict(), "version": folder.name, "sections": list(sections)}
+    meta = {**stored, **tiling(levels)._asdict(), "version": folder.name, "sections": list(sections)}
     idle = pl.read_parquet(folder / IDLE_FILE) if (folder / IDLE_FILE).exists() else None
     return RunView(folder.name, meta, json_bytes(meta), sections, levels, idle)
 
 
 def keep_run(key: str, fill: Callable[[Path], None]) -> RunView:
-    """Return the run called `key`, filled by `fill` unless it is kept already and whole. Raises OSError."""
+    """Return the run named `key`, filled by `fill` unless the cache has it complete. Raises OSError."""
     folder = keep(key, fill)
     try:
         return open_run(folder)
     except (OSError, ValueError, KeyError):
-        # Somebody cleaned up in there, or a disk was full: made anew, once.
+        # Files were deleted from the cache, or the disk was full: rebuild once.
         discard(folder)
         return open_run(keep(key, fill))

@@ -1,4 +1,4 @@
-"""Search through all spans of a run, a million at a time."""
+"""Search through all spans of a run, a million spans at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def search_spans(levels: Levels, meta: Mapping[str, Any], text: str, most: int) 
 
     Raises QueryError.
     """
-    query = compile_query(text, meta["ranks"], levels.shape.names)
+    query = compile_query(text, meta, levels.shape.names)
     count, kept = 0, _nothing(levels)
     for begin in range(0, levels.spans.count if query else 0, SPANS_AT_ONCE):
         stop = min(begin + SPANS_AT_ONCE, levels.spans.count)
@@ -49,7 +49,7 @@ def _nothing(levels: Levels) -> Placed:
 
 
 def _earliest(some: Placed, more: Placed, most: int) -> Placed:
-    """Return the first of two lots together, in order of start; those that start together in order of id."""
+    """Return the first `most` of two sets of spans, in order of start and then id."""
     every = Placed(*(np.concatenate(pair) for pair in zip(some, more, strict=True)))
     order = np.argsort(every.records["start"], kind="stable")[:most]
     return Placed(every.records[order], every.track[order], every.place[order])

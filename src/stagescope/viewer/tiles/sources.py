@@ -1,4 +1,4 @@
-"""From a timeline to a folder that the server answers from."""
+"""Building the folder of a timeline from which the server answers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 SPANS_AT_ONCE = 1_000_000
-"""A chunk is made of whole rows with about this many spans together."""
+"""Approximate size of a chunk; a chunk has whole rows."""
 
 
 def save_timeline(
     timeline: Timeline, folder: Path, extras: AnalysisLayers | None = None, on_done: Progress | None = None
 ) -> None:
-    """Fill `folder` with the levels of a timeline and everything that its panels show."""
+    """Fill `folder` with the levels of a timeline and the sections of its panels."""
     ranks = shown_ranks(timeline)
     spans = viewer_spans(timeline.spans, ranks)
     data = data_without_spans(timeline, spans, extras)
@@ -74,7 +74,7 @@ def _sections(data: ViewerData) -> dict[str, Section]:
 
 
 def _idle_rows(idle: pl.DataFrame, ranks: Sequence[int], base_ns: int) -> pl.DataFrame:
-    """Return idle as the figures of a selection need them."""
+    """Return the idle intervals in the form that the statistics of a selection need."""
     return idle.filter(pl.col("rank").is_in(ranks)).select(
         pl.col("rank").replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int64).alias("row"),
         pl.col("start_ns").alias("start") - base_ns,

@@ -1,7 +1,8 @@
-"""Straight from a large Parquet file of spans to a folder that the server answers from, a part at a time.
+"""Building the server's folder from a large Parquet table of spans, a part at a time and without a Timeline.
 
-A run of 64 million spans takes 10 GB as a timeline. As long as a table says everything itself and is in order, which
-is how `stagescope export` writes it, a million spans at a time are enough.
+A Timeline of 64 million spans takes 10 GB. A table that is complete and sorted, as `stagescope export` writes it, is
+read a million spans at a time instead. Alignment and analysis need all spans at once and are not done; a diagnostic
+with the code `viewer.analysis_omitted` states this, and the page shows it above the picture.
 """
 
 from __future__ import annotations
@@ -32,16 +33,15 @@ if TYPE_CHECKING:
     from stagescope.viewer.tiles.build import Progress
 
 LARGE = 8_000_000
-"""With fewer spans than this, a timeline is no burden, and says more."""
+"""Smaller tables are read as a Timeline and analyzed."""
 
 NEEDED = ("rank", "lane", "kind", "start_ns", "end_ns", "step", "stage")
 OF_ACTIONS_ALONE = ("step", "stage")
-"""An optimizer's span has no stage, and what runs between steps has no step; a action without them was not placed yet.
-"""
+"""Only actions need these: an optimizer has no stage, and spans between steps have no step."""
 
 FACT_SOURCES = ("pair", "peer", "bytes", "wait_start_ns", "name")
 OUTLINE = ["rank", "step", "kind", "lane", "stage", "peer"]
-"""What meta tells apart: spans that agree in all of these count as one for it."""
+"""Columns that the meta data depend on; spans equal in all of them are reduced to one."""
 
 NOT_COMPUTED = (
     "this table has {count:,} spans and is read in parts: clocks are not aligned, schedules are not recognized and "
@@ -51,7 +51,7 @@ NOT_COMPUTED = (
 
 
 class LargeTable(NamedTuple):
-    """A table that can be read a part at a time, and what had to be known of it first."""
+    """A table that can be read a part at a time, and the results of a first pass over it."""
 
     path: Path
     ranks: tuple[int, ...]
@@ -60,7 +60,7 @@ class LargeTable(NamedTuple):
 
 
 def find_large(path: Path) -> LargeTable | None:
-    """Return what to know of a large table; None where it is small, says too little itself, or is out of order."""
+    """Return a large table; None if it is small, lacks columns, or is not sorted."""
     table = pl.scan_parquet(path, hive_partitioning=False)
     try:
         present = set(table.collect_schema().names())
@@ -80,7 +80,7 @@ def find_large(path: Path) -> LargeTable | None:
 
 @dataclass
 class _Survey:
-    """What one pass over a table found so far; `last_row` is the rank and start of the row before."""
+    """Results of one pass over a table so far; `last_row` is the rank and start of the last row."""
 
     ranks: list[int] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -91,7 +91,7 @@ class _Survey:
 
 
 def _survey(table: pl.LazyFrame, count: int) -> _Survey | None:
-    """Return what stands in a table; None where it is out of order or needs mending, as a timeline would be."""
+    """Return a survey of a table; None if it is unsorted or has rows that a Timeline would repair or drop."""
     found = _Survey()
     for offset in range(0, count, SPANS_AT_ONCE):
         spans = table.slice(offset, SPANS_AT_ONCE).collect()
@@ -109,7 +109,7 @@ def _survey(table: pl.LazyFrame, count: int) -> _Survey | None:
 
 
 def _is_plain(spans: pl.DataFrame, before: tuple[int, int] | None) -> bool:
-    """Tell whether spans go on in order and need no mending: nothing missing, none that ends before its start."""
+    """Return whether spans continue the order and are complete, with no span that ends before its start."""
     if before is not None and spans.select("rank", "start_ns").row(0) < before:
         return False
     rank, start = pl.col("rank"), pl.col("start_ns")
@@ -128,8 +128,8 @@ def _is_plain(spans: pl.DataFrame, before: tuple[int, int] | None) -> bool:
 def save_table(table: LargeTable, folder: Path, on_done: Progress | None = None) -> None:
     """Fill `folder` with the levels of a large table.
 
-    What follows from all spans together is left out, and a diagnostic says so. Raises TableError where a value does
-    not fit its column.
+    Results that need all spans at once are omitted, with a diagnostic. Raises TableError if a value does not fit
+    its column.
     """
     outlines: list[pl.DataFrame] = []
     build_levels(_chunks(table, outlines), table.extent, folder, on_done)
@@ -158,7 +158,7 @@ def _chunks(table: LargeTable, outlines: list[pl.DataFrame]) -> Iterator[Chunk]:
     for offset in range(0, count, SPANS_AT_ONCE):
         read = conform(spans.slice(offset, SPANS_AT_ONCE).collect(), SPANS, where=str(table.path))
         piece = pl.concat([carried, read])
-        # The last rank of a piece goes on in the next one.
+        # The last rank of a piece continues in the next one.
         goes_on = offset + SPANS_AT_ONCE < count
         cut = piece["rank"].search_sorted(piece["rank"][-1]) if goes_on else piece.height
         whole, carried = piece.slice(0, cut), piece.slice(cut)

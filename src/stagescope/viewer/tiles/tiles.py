@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 TILE_BINS = 512
 TILE_ROWS = 64
-"""How long, in bins, and how high a tile is. Most bins hold a block or two, so that a tile has some 50,000."""
+"""Length of a tile in bins, and height in rows. Most bins hold one or two blocks, so a tile has about 50,000."""
 
 MOST_IN_TILE = 400_000
-"""More spans or blocks are not sent at once; the viewer goes one level up."""
+"""Upper limit of spans or blocks in one response; above it, the viewer requests a coarser level."""
 
 
 class Tiling(NamedTuple):
-    """What meta says of the levels: the width of a bin for each, level 0 (the spans) first, and a tile's size."""
+    """The levels as meta describes them: bin widths, level 0 (the spans) first, and the size of a tile."""
 
     levels: list[dict[str, int]]
     tile_bins: int
@@ -32,14 +32,14 @@ class Tiling(NamedTuple):
 
 
 def tiling(levels: Levels) -> Tiling:
-    """Return the levels that can be asked for. The width of level 0 is half that of level 1: it has no bins."""
+    """Return the available levels. Level 0 has no bins; its nominal width is half that of level 1."""
     exponents = levels.exponents
     widths = [max(1, (1 << exponents[0]) // 2), *(1 << exponent for exponent in exponents)]
     return Tiling([{"bin_ns": width} for width in widths], TILE_BINS, TILE_ROWS)
 
 
 def tile_blob(levels: Levels, level: int, part: Part) -> bytes:
-    """Return what stands in a part of the picture on a level, 0 for the spans themselves. Raises TooManyError."""
+    """Return a part of the picture on a level, 0 for the spans themselves. Raises TooManyError."""
     return (
         _spans_blob(levels, part) if level == 0 else _blocks_blob(levels, levels.exponents[level - 1], part)
     )
@@ -57,7 +57,7 @@ def _spans_blob(levels: Levels, part: Part) -> bytes:
 
 
 def span_frame(levels: Levels, found: Placed) -> pl.DataFrame:
-    """Return spans with all that is known of them, under the names of docs/viewer-format.md, and their ids."""
+    """Return spans with all facts, under the names of docs/viewer-format.md, and their ids."""
     frame = unpack(found.records).with_columns(
         id=pl.Series(found.place), row=pl.Series(found.track // LANE_COUNT)
     )
@@ -75,7 +75,7 @@ def _facts(levels: Levels, found: Placed) -> pl.DataFrame | None:
     place = found.place
     if not len(place):
         return unpack(levels.facts.read(0, 0))
-    # The file is read from the first to the last span of each track: those between that were not asked for are few.
+    # Each track is read from its first to its last requested span; few in between were not requested.
     first = np.flatnonzero(np.diff(found.track, prepend=-1))
     begin, stop = place[first], np.append(place[first[1:] - 1], place[-1]) + 1
     read = levels.facts.at(found.track[first], begin, stop)
@@ -101,13 +101,13 @@ def _blocks_blob(levels: Levels, exponent: int, part: Part) -> bytes:
 
 
 def _origin(frame: pl.DataFrame) -> int:
-    """Return what the starts of a blob are counted from: its lowest."""
+    """Return the base of the starts of a blob: the lowest start."""
     lowest = frame["start"].min()
     return lowest if isinstance(lowest, int) else 0
 
 
 def _without_empty_facts(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame without facts that no span has: the viewer takes an absent column as null."""
+    """Return the frame without facts that no span has; the viewer treats absent columns as null."""
     empty = [
         name
         for name in FACTS.names or ()

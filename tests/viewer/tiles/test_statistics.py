@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from running_server import run_of
 from stagescope.viewer.analysis_data import gather_extras
 from stagescope.viewer.span_data import viewer_spans
-from stagescope.viewer.tiles import figures
-from stagescope.viewer.tiles.figures import select_figures
+from stagescope.viewer.tiles import statistics
 from stagescope.viewer.tiles.levels import Part
+from stagescope.viewer.tiles.statistics import select_statistics
 from synthetic import Shape, pipeline_timeline
 
 TIMELINE = pipeline_timeline(Shape(ranks=4, microbatches=6, steps=3))
@@ -65,7 +65,7 @@ def selected_plainly(spans, start, end, rows):
 @settings(max_examples=30, deadline=None)
 def test_every_figure_is_that_of_a_plain_loop(run, spans, start, length, rows):
     part = Part(start, start + length, np.array(sorted(rows)))
-    found, wanted = select_figures(run.levels, part), selected_plainly(spans, start, start + length, rows)
+    found, wanted = select_statistics(run.levels, part), selected_plainly(spans, start, start + length, rows)
     assert {one["kind"]: (one["count"], one["sum_ns"]) for one in found["kinds"]} == wanted["kinds"]
     assert found["busy_ns"] == wanted["busy"]
     assert found["wait_ns"] == wanted["wait"]
@@ -76,14 +76,14 @@ def test_every_figure_is_that_of_a_plain_loop(run, spans, start, length, rows):
 
 def test_reading_a_few_rows_at_a_time_changes_nothing(run, monkeypatch):
     part = Part(0, run.levels.shape.end + 1, np.arange(4))
-    whole = select_figures(run.levels, part, run.idle)
-    monkeypatch.setattr(figures, "ROWS_AT_ONCE_SPANS", 1)
-    assert select_figures(run.levels, part, run.idle) == whole
+    whole = select_statistics(run.levels, part, run.idle)
+    monkeypatch.setattr(statistics, "ROWS_AT_ONCE_SPANS", 1)
+    assert select_statistics(run.levels, part, run.idle) == whole
 
 
 def test_the_causes_of_idle_time_are_those_of_the_gaps_cut_to_the_selection(run):
     start, end = 5_000_000, 25_000_000
-    found = select_figures(run.levels, Part(start, end, np.array([1, 2])), run.idle)["waits"]
+    found = select_statistics(run.levels, Part(start, end, np.array([1, 2])), run.idle)["waits"]
     wanted = {}
     for row, begin, duration, cause in run.idle.select("row", "start", "duration", "waiting_for").iter_rows():
         inside = min(begin + duration, end) - max(begin, start)
@@ -101,5 +101,5 @@ def test_sums_beyond_what_a_double_holds_are_exact(tmp_path):
         lane=pl.lit("compute").cast(TIMELINE.spans.schema["lane"]),
     )  # fmt: skip
     run = run_of(TIMELINE.with_spans(long), tmp_path / "run")
-    found = select_figures(run.levels, Part(0, 2**56, np.array([0])))
+    found = select_statistics(run.levels, Part(0, 2**56, np.array([0])))
     assert (found["sum_ns"], found["busy_ns"]) == (3 * (2**55 + 1), 2**55 + 1)

@@ -1,7 +1,7 @@
-"""Figures of a part of the picture: the same as the viewer computes for a page (web/src/model/selection.ts).
+"""Statistics of a selected part of the picture.
 
-Every span counts with its part inside. Busy is the union of the compute spans of a row, wait the union of the times
-in which its host was blocked on a transfer.
+The definition is in docs/viewer.md, "Statistics of a selection". A page computes the same in the browser
+(web/src/model/statistics.ts); tests/data/viewer/cases.json holds the cases that both are tested with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROWS_AT_ONCE_SPANS = 1_000_000
 
 @dataclass
 class _Sums:
-    """What has been added up so far."""
+    """Running sums."""
 
     count: Any
     sum_ns: Any
@@ -36,10 +36,10 @@ class _Sums:
     wait_ns: int = 0
 
 
-def select_figures(levels: Levels, part: Part, idle: pl.DataFrame | None = None) -> dict[str, Any]:
-    """Return the `Selection` of a part (web/src/model/source.ts).
+def select_statistics(levels: Levels, part: Part, idle: pl.DataFrame | None = None) -> dict[str, Any]:
+    """Return the `Statistics` of a part (web/src/model/source.ts).
 
-    `idle` has row, start, duration and cause. Takes as long as there are spans to read; memory does not grow with them.
+    `idle` has row, start, duration and waiting_for. The time grows with the spans in the part, the memory does not.
     """
     sums = _Sums(np.zeros(KIND_CODES, np.int64), np.zeros(KIND_CODES, np.int64))
     for some in _row_groups(levels, part):
@@ -77,7 +77,7 @@ def _add_spans(sums: _Sums, found: Placed, part: Part) -> None:
     records = found.records
     start = np.maximum(records["start"], part.start)
     end = np.minimum(records["start"] + records["duration"], part.end)
-    # A span without duration at the very start is outside, as in the page.
+    # A span of zero length at the very start is outside, as in the page.
     inside = records["start"] + records["duration"] > part.start
     kind, inside_ns = records["kind"], np.where(inside, end - start, 0)
     counts = np.bincount(kind[inside], minlength=KIND_CODES)
@@ -89,7 +89,7 @@ def _add_spans(sums: _Sums, found: Placed, part: Part) -> None:
 
 
 def _wait_ns(levels: Levels, part: Part) -> int:
-    """Return the union of the waits of all spans of the rows: a host may still be blocked when its transfer is done."""
+    """Return the union of the waits of all spans of the rows: a wait may end after its transfer."""
     if levels.facts is None:
         return 0
     first = levels.spans.index.first
@@ -104,7 +104,7 @@ def _wait_ns(levels: Levels, part: Part) -> int:
 
 
 def _union_ns(group: Any, start: Any, end: Any) -> int:
-    """Return the length of the union of each group's intervals, summed; those that end before they start are none."""
+    """Return the summed length of the union of each group's intervals; reversed ones count as empty."""
     there = end > start
     group, start, end = group[there], start[there], end[there]
     if not ((start[1:] < end[:-1]) & (group[1:] == group[:-1])).any():

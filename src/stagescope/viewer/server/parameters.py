@@ -1,4 +1,4 @@
-"""What may be asked for: the parameters of a request as numbers within bounds, or a sentence on what is wrong."""
+"""Validation of request parameters: numbers within bounds, row lists and text."""
 
 from __future__ import annotations
 
@@ -18,48 +18,46 @@ MOST_TEXT = 1_000
 MOST_FOUND = 100_000
 
 
-class QuestionError(Exception):
-    """A request that makes no sense, in words for whoever wrote it."""
+class ParameterError(Exception):
+    """An invalid parameter; the message is for the sender of the request."""
 
 
 def whole_number(given: Mapping[str, str], name: str, low: int, high: int) -> int:
-    """Return a parameter that is a whole number from `low` to `high`. Raises QuestionError."""
+    """Return a parameter that is an integer from `low` to `high`. Raises ParameterError."""
     text = given.get(name, "")
     if not WHOLE.fullmatch(text) or not low <= int(text) <= high:
-        raise QuestionError(f"{name}: expected a whole number from {low} to {high}")
+        raise ParameterError(f"{name}: expected an integer from {low} to {high}")
     return int(text)
 
 
 def part_of(given: Mapping[str, str], row_count: int) -> Part:
-    """Return the part of the picture that `start`, `end` and `rows` name. Raises QuestionError.
+    """Return the part of the picture given by `start`, `end` and `rows`. Raises ParameterError.
 
-    `rows` is a list of numbers and of ranges C-D, which stand for C to D - 1.
+    `rows` is a list of numbers and of half-open ranges C-D: rows C to D - 1.
     """
     furthest = 1 << 59
     start, end = (whole_number(given, name, -furthest, furthest) for name in ("start", "end"))
     if end <= start:
-        raise QuestionError("end: expected a moment after start")
+        raise ParameterError("end: expected a time after start")
     return Part(start, end, _rows(given.get("rows", ""), row_count))
 
 
 def text_of(given: Mapping[str, str], name: str) -> str:
-    """Return a parameter that is text. Raises QuestionError where it is too long."""
+    """Return a parameter that is text. Raises ParameterError where it is too long."""
     text = given.get(name, "")
     if len(text) > MOST_TEXT:
-        raise QuestionError(f"{name}: expected at most {MOST_TEXT} characters")
+        raise ParameterError(f"{name}: expected at most {MOST_TEXT} characters")
     return text
 
 
 def _rows(text: str, row_count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     if not ROWS.fullmatch(text):
-        raise QuestionError(
-            "rows: expected numbers and ranges such as 0-64 (0 to 63) with commas between them"
-        )
+        raise ParameterError("rows: expected comma-separated numbers and ranges such as 0-64 (0 to 63)")
     wanted = np.zeros(row_count, np.bool_)
     for piece in text.split(","):
         low, _, high = piece.partition("-")
         stop = int(high) if high else int(low) + 1
         if not int(low) < stop <= row_count:
-            raise QuestionError(f"rows: expected numbers below {row_count}, and ranges that rise")
+            raise ParameterError(f"rows: expected numbers below {row_count}, and ascending ranges")
         wanted[int(low) : stop] = True
     return np.flatnonzero(wanted)
