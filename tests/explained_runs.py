@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapped_runs import run
+from delayed_runs import run
 from stagescope.analysis import build_explained_report
 from stagescope.schedules import order
 

@@ -17,7 +17,7 @@ def test_ideal_run_has_a_schedule_bubble_only():
 
 
 def test_causes_sum_to_the_idle_time_of_every_rank_and_the_run():
-    report = explained(slower={1: 1.2}, hop_ns=500_000, gap_ns=30_000)
+    report = explained(slower={1: 1.2}, hop_ns=500_000, launch_delay_ns=30_000)
     idle = report.explanation.idle
     assert (idle.select(CAUSE_COLUMNS).sum_horizontal() == idle["idle_ns"]).all()
     by_rank = idle.drop_nulls("rank")

@@ -46,7 +46,7 @@ def test_slowest_stage_is_named_with_its_excess():
 
 
 def test_transfers_and_launch_delays_have_points():
-    why = explained(hop_ns=2_000_000, gap_ns=300_000).verdict.why
+    why = explained(hop_ns=2_000_000, launch_delay_ns=300_000).verdict.why
     assert " exposed communication" in why
     assert " unattributed" in why
 
@@ -54,7 +54,7 @@ def test_transfers_and_launch_delays_have_points():
 @pytest.mark.parametrize("seed", range(4))
 def test_points_sum_to_the_idle_percentage(seed):
     slower = {seed % 4: 1 + 0.07 * seed}
-    why = explained(slower=slower, hop_ns=700_000 * seed, gap_ns=90_000).verdict.why
+    why = explained(slower=slower, hop_ns=700_000 * seed, launch_delay_ns=90_000).verdict.why
     idle = int(re.search(r"(\d+) % idle", why)[1])
     assert sum(points(why)) == idle
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gapped_runs import run
+from delayed_runs import run
 from random_pipelines import one_f_one_b
 from stagescope.cli import main
 
@@ -18,7 +18,7 @@ def spans(tmp_path):
         one_f_one_b(4, 8),
         lambda action, rank: (10 if action.kind == "F" else 20) * MS * (1.3 if rank == 2 else 1),
         hop_ns=MS // 2,
-        gap_ns=MS // 10,
+        launch_delay_ns=MS // 10,
         steps=2,
     )
     path = tmp_path / "spans.parquet"

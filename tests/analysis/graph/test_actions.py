@@ -1,8 +1,8 @@
 import polars as pl
 from hypothesis import given, settings
 
+from delayed_runs import run
 from drawing import timeline_from_text
-from gapped_runs import run
 from random_pipelines import arbitrary_timelines, one_f_one_b, timeline_of
 from stagescope.analysis.graph.actions import ACTIONS, NEEDS, PARTNERS, find_actions
 from stagescope.model import empty_timeline

@@ -1,5 +1,5 @@
+from delayed_runs import run
 from drawing import timeline_from_text
-from gapped_runs import run
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.measured_order import measured_order
 

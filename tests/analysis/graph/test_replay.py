@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delayed_runs import run
 from drawing import timeline_from_text
-from gapped_runs import run
 from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines, timeline_of
 from stagescope import schedules
 from stagescope.analysis.graph.actions import find_actions
@@ -140,7 +140,7 @@ def test_replay_of_random_timelines_keeps_the_order_of_every_rank(timeline):
 
 def test_ready_time_is_when_rank_and_inputs_are_available():
     order = {0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}
-    actions = find_actions(run(order, lambda action, rank: 100, hop_ns=7, gap_ns=3))
+    actions = find_actions(run(order, lambda action, rank: 100, hop_ns=7, launch_delay_ns=3))
     ready_ns = ready_times(
         plan_replay(actions), actions.table["end_ns"].to_numpy(), find_transfer_lags(actions).lag_ns
     )

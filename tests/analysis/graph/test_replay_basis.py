@@ -1,5 +1,5 @@
+from delayed_runs import run
 from drawing import timeline_from_text
-from gapped_runs import run
 from random_pipelines import one_f_one_b
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.replay_basis import find_replay_basis
@@ -9,7 +9,9 @@ from stagescope.analysis.prediction.what_if import predict_steps
 
 
 def test_shared_basis_gives_the_same_results():
-    actions = find_actions(run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3, gap_ns=2))
+    actions = find_actions(
+        run(one_f_one_b(3, 4), lambda action, rank: 10 + rank, hop_ns=3, launch_delay_ns=2)
+    )
     basis = find_replay_basis(actions)
     assert build_ledger(actions, basis).steps.equals(build_ledger(actions).steps)
     asked = [(FreeTransfers(),)]

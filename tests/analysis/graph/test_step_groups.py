@@ -1,7 +1,7 @@
 import numpy as np
 
+from delayed_runs import run
 from drawing import timeline_from_text
-from gapped_runs import run
 from random_pipelines import one_f_one_b
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.step_groups import group_actions

@@ -1,8 +1,8 @@
 import polars as pl
 from hypothesis import given, settings
 
+from delayed_runs import run
 from drawing import timeline_from_text
-from gapped_runs import run
 from random_pipelines import one_f_one_b, simulated_timelines, timeline_of
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.transfer_lags import find_transfer_lags

@@ -3,8 +3,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 
+from delayed_runs import example_timeline, run, run_rows
 from drawing import timeline_from_text
-from gapped_runs import example_timeline, run, run_rows
 from random_pipelines import one_f_one_b, simulated_timelines, timeline_of
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.action_classes import find_action_classes

@@ -2,8 +2,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 
+from delayed_runs import EXAMPLE, UNIT_NS, example_timeline, run
 from drawing import timeline_from_text
-from gapped_runs import EXAMPLE, UNIT_NS, example_timeline, run
 from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.ledger import IDLE_LEDGER, LEDGER, build_ledger
@@ -111,7 +111,9 @@ def test_slow_device_is_a_straggler_if_there_are_replicas():
 
 def test_launch_delays_are_unattributed_and_transfers_exposed():
     order = {0: ["F0.0", "B0.0"], 1: ["F1.0", "B1.0"]}
-    row = ledger_of(run(order, lambda action, rank: 100, hop_ns=7, gap_ns=3)).steps.row(0, named=True)
+    row = ledger_of(run(order, lambda action, rank: 100, hop_ns=7, launch_delay_ns=3)).steps.row(
+        0, named=True
+    )
     assert row["window_ns"] == 4 * 100 + 2 * 7 + 3 * 3
     assert row["exposed_communication_ns"] == 14
     assert row["unattributed_ns"] == 9

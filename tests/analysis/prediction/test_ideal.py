@@ -1,8 +1,8 @@
 import polars as pl
 import pytest
 
+from delayed_runs import run
 from drawing import timeline_from_text
-from gapped_runs import run
 from random_pipelines import one_f_one_b
 from stagescope import schedules
 from stagescope.analysis.graph.actions import find_actions

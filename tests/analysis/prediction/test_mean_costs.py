@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from gapped_runs import run
+from delayed_runs import run
 from random_pipelines import one_f_one_b
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.transfer_lags import find_transfer_lags
@@ -22,12 +22,12 @@ SPLIT = MeanCosts(
 )
 
 
-def measured(timeline, is_counted=None, gap_ns=0.0):
+def measured(timeline, is_counted=None, launch_delay_ns=0.0):
     actions = find_actions(timeline)
     table = actions.table
     columns = table.select(
         duration_ns=(pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64),
-        gap_ns=pl.lit(gap_ns),
+        launch_delay_ns=pl.lit(launch_delay_ns),
         is_counted=pl.lit(value=True) if is_counted is None else is_counted,
     )
     return find_mean_costs(actions, columns, pl.Series(find_transfer_lags(actions).lag_ns))
@@ -35,11 +35,12 @@ def measured(timeline, is_counted=None, gap_ns=0.0):
 
 def test_means_are_per_kind_and_stage_and_hops_per_link():
     mean = measured(
-        run(one_f_one_b(3, 4), lambda action, rank: 10 * (rank + 1) + action.microbatch, hop_ns=7), gap_ns=3.0
+        run(one_f_one_b(3, 4), lambda action, rank: 10 * (rank + 1) + action.microbatch, hop_ns=7),
+        launch_delay_ns=3.0,
     )
     assert mean.stages == 3
     assert mean.lasting_ns["F"] == mean.lasting_ns["B"] == {0: 11.5, 1: 21.5, 2: 31.5}
-    assert mean.gap_ns == 3.0
+    assert mean.launch_delay_ns == 3.0
     assert mean.hop_ns == {0: 7.0, 1: 7.0}
 
 

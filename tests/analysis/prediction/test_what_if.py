@@ -2,9 +2,9 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 
+from delayed_runs import example_timeline, run
 from drawing import timeline_from_text
 from explained_runs import schedule_run
-from gapped_runs import example_timeline, run
 from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule, Slower
@@ -48,7 +48,7 @@ def test_no_change_changes_nothing(timeline):
     ],
 )
 def test_changed_run_takes_exactly_as_long_as_predicted(change, factor):
-    options = {"hop_ns": 3 * MS, "gap_ns": MS, "steps": 2}
+    options = {"hop_ns": 3 * MS, "launch_delay_ns": MS, "steps": 2}
     before = run(ORDER, unit, **options)
     after = run(ORDER, lambda action, rank: round(unit(action, rank) * factor(action, rank)), **options)
     really_ns = predict(after)["measured_step_ns"]
@@ -60,7 +60,7 @@ def test_changed_run_takes_exactly_as_long_as_predicted(change, factor):
 
 
 def test_free_transfers_keep_launch_delays():
-    options = {"gap_ns": MS, "steps": 2}
+    options = {"launch_delay_ns": MS, "steps": 2}
     with_transfers, without = (run(ORDER, unit, hop_ns=hop_ns, **options) for hop_ns in (4 * MS, 0))
     row = predict(with_transfers, FreeTransfers())
     assert row["predicted_step_ns"] == pytest.approx(predict(without)["measured_step_ns"])
@@ -142,9 +142,9 @@ def test_other_schedule_with_changed_costs_is_compared_with_measured_costs():
 
 
 def test_simulation_includes_launch_delays_and_transfers():
-    timeline = run(ORDER, unit, hop_ns=2 * MS, gap_ns=MS)
+    timeline = run(ORDER, unit, hop_ns=2 * MS, launch_delay_ns=MS)
     assert abs(predict(timeline, OtherSchedule("1f1b"))["gain_ns"]) < 1
-    really_ns = predict(run({r: _gpipe(r) for r in range(4)}, unit, hop_ns=2 * MS, gap_ns=MS))[
+    really_ns = predict(run({r: _gpipe(r) for r in range(4)}, unit, hop_ns=2 * MS, launch_delay_ns=MS))[
         "measured_step_ns"
     ]
     # GPipe hides the transfers that 1F1B waits for in its steady phase.

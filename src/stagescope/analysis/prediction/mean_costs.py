@@ -32,13 +32,13 @@ SUMMED = "if an overlapped pair takes as long as its actions one after the other
 class MeanCosts:
     """Mean durations per letter and stage in nanoseconds; PAIR means overlapped pairs, by their first action.
 
-    `gap_ns` is the mean launch delay of all actions, `hop_ns` the mean transfer between each stage and the next, if
-    measured. `stages` is how many stages the model was divided into.
+    `launch_delay_ns` is the mean launch delay of all actions, `hop_ns` the mean transfer between each stage and the
+    next, if measured. `stages` is how many stages the model was divided into.
     """
 
     stages: int
     lasting_ns: Mapping[str, Mapping[int, float]]
-    gap_ns: float
+    launch_delay_ns: float
     hop_ns: Mapping[int, float]
 
     def of(self, letter: str) -> list[float] | None:
@@ -58,8 +58,8 @@ class FittedCosts:
 def find_mean_costs(actions: Actions, columns: pl.DataFrame, lag_ns: pl.Series) -> MeanCosts:
     """Return the mean costs of actions.
 
-    `columns` has duration_ns, gap_ns and is_counted for every action, `lag_ns` a value per row of needs; only counted
-    actions and the transfers that they needed are averaged.
+    `columns` has duration_ns, launch_delay_ns and is_counted for every action, `lag_ns` a value per row of needs;
+    only counted actions and the transfers that they needed are averaged.
     """
     table = pl.concat([actions.table.select("kind", "is_pair", "stage"), columns], how="horizontal")
     stages = int(table["stage"].max() or 0) + 1  # type: ignore[arg-type]  # a column of whole numbers
@@ -81,8 +81,8 @@ def find_mean_costs(actions: Actions, columns: pl.DataFrame, lag_ns: pl.Series) 
         .group_by(link=link)
         .agg(pl.col("lag_ns").clip(0).mean())
     )
-    gap_ns = counted["gap_ns"].mean() or 0.0
-    return MeanCosts(stages, lasting, float(gap_ns), dict(hops.iter_rows()))  # type: ignore[arg-type]  # numbers
+    launch_delay_ns = counted["launch_delay_ns"].mean() or 0.0
+    return MeanCosts(stages, lasting, float(launch_delay_ns), dict(hops.iter_rows()))  # type: ignore[arg-type]  # numbers
 
 
 def fit_costs(mean: MeanCosts, stages: int, letters: set[str]) -> FittedCosts | None:
@@ -98,13 +98,13 @@ def fit_costs(mean: MeanCosts, stages: int, letters: set[str]) -> FittedCosts | 
         derived = _derive(mean, letter, conditions)
         if derived is None:
             return None
-        given[COST_NAMES[letter]] = [round(each + mean.gap_ns) for each in _divide(derived, stages)]
+        given[COST_NAMES[letter]] = [round(each + mean.launch_delay_ns) for each in _divide(derived, stages)]
     if PAIR in letters:
         pair_ns = mean.of(PAIR)
         if pair_ns is None or stages != mean.stages:
             conditions.append(SUMMED)
         else:
-            given["overlapped"] = [round(each + mean.gap_ns) for each in pair_ns]
+            given["overlapped"] = [round(each + mean.launch_delay_ns) for each in pair_ns]
     if stages > mean.stages:
         conditions.append(f"if every stage can be cut into {stages // mean.stages} equal parts")
     elif stages < mean.stages:

@@ -136,7 +136,7 @@ class _Measured:
     groups: StepGroups
     counted: pl.Series
     duration_ns: Floats
-    gap_ns: Floats
+    launch_delay_ns: Floats
     lag_ns: Integers
 
     def step_ns(self, makespan_ns: Floats | Integers) -> float:
@@ -147,7 +147,9 @@ class _Measured:
 
     def replayed_ns(self, duration_ns: Floats, lag_ns: Floats | Integers) -> float:
         """Return the same for a replay; launch delays stay as measured."""
-        return self.step_ns(self.groups.makespan_ns(replay(self.plan, duration_ns + self.gap_ns, lag_ns)))
+        return self.step_ns(
+            self.groups.makespan_ns(replay(self.plan, duration_ns + self.launch_delay_ns, lag_ns))
+        )
 
     def has(self, change: Change) -> bool:
         """Return whether a change concerns any action in the counted steps."""
@@ -189,7 +191,11 @@ class _Measured:
 
     def _mean_costs(self, duration_ns: Floats, lag_ns: Floats | Integers) -> MeanCosts:
         is_counted = self.counted.to_numpy()[self.groups.step_of_action()]
-        columns = {"duration_ns": duration_ns, "gap_ns": self.gap_ns, "is_counted": is_counted}
+        columns = {
+            "duration_ns": duration_ns,
+            "launch_delay_ns": self.launch_delay_ns,
+            "is_counted": is_counted,
+        }
         return find_mean_costs(self.actions, pl.DataFrame(columns), pl.Series(lag_ns))
 
 

@@ -1,7 +1,7 @@
 """Pipelines with known durations, transfers and launch delays, executed by the dependency rule.
 
-A plain loop that shares no code with the simulator of stagescope.schedules: an action starts `gap_ns` after its rank is
-free and its inputs have arrived, `hop_ns` after the end of their producers.
+A plain loop that shares no code with the simulator of stagescope.schedules: an action starts `launch_delay_ns` after
+its rank is free and its inputs have arrived, `hop_ns` after the end of their producers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNIT_NS = 1_000_000_000
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 
 
-def run_rows(order, action_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, start_ns=0):
+def run_rows(order, action_ns, *, hop_ns=0, launch_delay_ns=0, first_rank=0, step=0, start_ns=0):
     """Return the spans of one step; `action_ns` is a function of an action (without partner) and its rank."""
     todo = {rank: [parse_action(text) for text in row] for rank, row in order.items()}
     holder = {str(part): rank for rank, row in todo.items() for action in row for part in action.parts}
@@ -29,7 +29,7 @@ def run_rows(order, action_ns, *, hop_ns=0, gap_ns=0, first_rank=0, step=0, star
             while actions and (needed := _needs(actions[0], last, holder)) <= end_ns.keys():
                 action = actions.pop(0)
                 arrivals = {name: end_ns[name] + hop_ns * (holder[name] != rank) for name in needed}
-                begin_ns = max([free_ns[rank], *arrivals.values()]) + gap_ns
+                begin_ns = max([free_ns[rank], *arrivals.values()]) + launch_delay_ns
                 free_ns[rank] = begin_ns + max(action_ns(part, rank) for part in action.parts)
                 for part in action.parts:
                     end_ns[str(part)] = free_ns[rank]
@@ -68,7 +68,7 @@ def example_timeline(
             order,
             action_ns,
             hop_ns=round(EXAMPLE["comm"] * UNIT_NS),
-            gap_ns=round(gap * UNIT_NS),
+            launch_delay_ns=round(gap * UNIT_NS),
             first_rank=4 * number,
         )
     return timeline_of(rows, 4 * len(scales))
