@@ -9,8 +9,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.natural_order import natural_key
-from stagescope.ingest.paddle import device_of, number_ranks, read_worker_logs
 from stagescope.ingest.paddle.log_scan import has_profiler_line
+from stagescope.ingest.paddle.log_timeline import read_worker_logs
+from stagescope.ingest.paddle.worker_logs import device_of, number_ranks
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.streams import open_stream
 from stagescope.model.diagnostics import Diagnostic
