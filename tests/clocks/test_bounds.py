@@ -61,11 +61,11 @@ def test_an_adjustment_of_the_reference_is_measured_by_the_other_clocks():
     rows = there_and_back(MOMENTS, ahead_ns=lambda at_ns: -300 * (at_ns >= 5_000), latency_ns=20.0)
     bounds = bounds_of(rows, 2, adjustments=(Adjustment(0, 4_950.0, 5_050.0, 300.0),))
     assert bounds.lower_ns[0, 0] <= 0 <= bounds.upper_ns[0, 0]
-    # The reference went ahead by 300, so this has to be taken off it from then on; the other clock stays right.
+    # The reference was set forward by 300, so its correction is -300 from then on; the other clock keeps running.
     assert bounds.lower_ns[-1, 0] <= -300 <= bounds.upper_ns[-1, 0]
     assert bounds.lower_ns[-1, 1] <= 0 <= bounds.upper_ns[-1, 1]
-    # The step is known to the room of the pair, 40 ns, on either side; an unseen one beside it to another 40, and
-    # one after the last messages that went one way to 40 more on one side.
+    # The size is known to the margin of the pair, 40 ns, on either side; an unnoticed adjustment next to it adds
+    # another 40, and one after the last messages of one direction 40 more on one side.
     assert bounds.upper_ns[-1, 0] - bounds.lower_ns[-1, 0] == pytest.approx(200, abs=4)
 
 
