@@ -31,9 +31,11 @@ def test_explained_report_has_the_same_metrics():
 
 
 def test_earlier_diagnostics_are_kept_once_and_errors_come_first():
-    timeline = timeline_from_text("F0 B0\n. F0 B0").with_diagnostics([Diagnostic("error", "lost")])
+    timeline = timeline_from_text("F0 B0\n. F0 B0").with_diagnostics(
+        [Diagnostic("error", "lost", code="test.finding")]
+    )
     diagnostics = build_explained_report(timeline).diagnostics
-    assert diagnostics[0] == Diagnostic("error", "lost")
+    assert diagnostics[0] == Diagnostic("error", "lost", code="test.finding")
     assert len(diagnostics) == len(set(diagnostics))
 
 

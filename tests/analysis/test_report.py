@@ -110,10 +110,10 @@ def test_declared_facts_are_in_the_report():
 
 def test_diagnostics_are_in_the_report_errors_first():
     rows = [
-        Diagnostic("info", "a"),
-        Diagnostic("error", "b"),
-        Diagnostic("warning", "c"),
-        Diagnostic("error", "d"),
+        Diagnostic("info", "a", code="test.finding"),
+        Diagnostic("error", "b", code="test.finding"),
+        Diagnostic("warning", "c", code="test.finding"),
+        Diagnostic("error", "d", code="test.finding"),
     ]
     report = build_report(timeline_from_text("F0 B0").with_diagnostics(rows))
     assert [row.message for row in report.diagnostics] == ["b", "d", "c", "a"]

@@ -12,7 +12,9 @@ from stagescope.model.diagnostics import Diagnostic
 def test_json_matches_the_schema():
     timeline = timeline_from_text("F0 B0 .\n. F0 B0", cell_ns=10)
     report = build_report(
-        timeline.with_diagnostics([Diagnostic("error", "lost", "a.sscope", 1, "byte 7", 3)])
+        timeline.with_diagnostics(
+            [Diagnostic("error", "lost", "a.sscope", 1, "byte 7", 3, code="test.finding")]
+        )
     )
     third = 1 / 3
     step = {"step": 0, "start_ns": 0, "end_ns": 30, "window_ns": 30}
@@ -42,7 +44,7 @@ def test_json_matches_the_schema():
         "clocks": None,
         "diagnostics": [
             {"severity": "error", "message": "lost", "source": "a.sscope", "rank": 1,
-             "location": "byte 7", "count": 3, "code": "uncoded"}
+             "location": "byte 7", "count": 3, "code": "test.finding"}
         ],
     }  # fmt: skip
 

@@ -177,7 +177,7 @@ def test_a_page_whose_other_run_is_cut_off_shows_its_own_and_says_so(open_page, 
 
 
 def test_missing_data_of_the_other_run_are_told(open_page, make_pair, run, faster):
-    lost = Diagnostic("error", "the recording ends early", rank=2)
+    lost = Diagnostic("error", "the recording ends early", rank=2, code="test.finding")
     shown = open_page(make_pair("lost", replace(faster, diagnostics=diagnostics_table([lost])), run))
     words = shown.page.locator(".warning").inner_text()
     assert words == "Data of the other run are missing. rank 2: the recording ends early"

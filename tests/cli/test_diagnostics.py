@@ -5,17 +5,24 @@ from stagescope.model.diagnostics import Diagnostic
 
 
 def test_a_line_has_message_source_rank_location_and_count():
-    row = Diagnostic("error", "spans lost", "a.sscope", 3, "byte 7", 12)
+    row = Diagnostic("error", "spans lost", "a.sscope", 3, "byte 7", 12, code="test.finding")
     assert list(diagnostic_lines([row])) == ["error: spans lost [a.sscope, rank 3, byte 7, count 12]"]
 
 
 def test_omits_unknown_facts_and_those_in_the_message():
-    rows = [Diagnostic("info", "all well"), Diagnostic("warning", "not read: a.csv: no", "a.csv")]
+    rows = [
+        Diagnostic("info", "all well", code="test.finding"),
+        Diagnostic("warning", "not read: a.csv: no", "a.csv", code="test.finding"),
+    ]
     assert list(diagnostic_lines(rows)) == ["info: all well", "warning: not read: a.csv: no"]
 
 
 def test_prints_the_first_of_many_and_counts_the_others():
-    lines = list(diagnostic_lines([Diagnostic("info", str(number)) for number in range(MOST_LINES + 5)]))
+    lines = list(
+        diagnostic_lines(
+            [Diagnostic("info", str(number), code="test.finding") for number in range(MOST_LINES + 5)]
+        )
+    )
     assert len(lines) == MOST_LINES + 1
     assert lines[-1] == "... and 5 more; stagescope report --json lists all"
 

@@ -54,7 +54,7 @@ def test_the_epoch_of_time_0_is_text(path):
 
 
 def test_diagnostics_are_part_of_the_trace(path):
-    lost = Diagnostic("error", "half of it is gone", rank=3, count=2)
+    lost = Diagnostic("error", "half of it is gone", rank=3, count=2, code="test.finding")
     trace = written_trace(timeline_from_text("F0").with_diagnostics([lost]), path)
     assert trace["otherData"]["is_partial"] is True
     assert trace["otherData"]["diagnostics"] == [

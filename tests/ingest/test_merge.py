@@ -85,7 +85,7 @@ def test_reversed_spans_are_dropped_and_counted_per_rank():
             1,
             "first start_ns 1000",
             1,
-            "spans.reversed",
+            code="spans.reversed",
         )
     ]
 
@@ -156,7 +156,7 @@ def inputs_of(tmp_path, *readers: Reader, named: tuple[str, ...] = ()) -> Inputs
     return Inputs(
         {reader: (tmp_path / reader.name,) for reader in readers},
         frozenset(tmp_path / name for name in named),
-        (Diagnostic("info", "on the way"),),
+        (Diagnostic("info", "on the way", code="test.finding"),),
     )
 
 

@@ -27,13 +27,16 @@ def test_the_clock_line_follows_the_verdict():
 
 
 def test_names_of_files_and_machines_are_escaped():
-    report = replace(explained(), diagnostics=(Diagnostic("error", "<img src=x> | `a`\n# b", count=2),))
+    report = replace(
+        explained(),
+        diagnostics=(Diagnostic("error", "<img src=x> | `a`\n# b", count=2, code="test.finding"),),
+    )
     last = report_markdown(report).splitlines()[-1]
     assert last == "* error: &lt;img src=x> \\| 'a' # b (2)"
 
 
 def test_counts_the_diagnostics_that_are_not_shown():
-    many = tuple(Diagnostic("info", f"number {number}") for number in range(13))
+    many = tuple(Diagnostic("info", f"number {number}", code="test.finding") for number in range(13))
     assert report_markdown(replace(explained(), diagnostics=many)).splitlines()[-1] == "* 3 more"
 
 

@@ -87,7 +87,7 @@ def test_errors_come_first_and_display_problems_are_counted():
     )
     late = pl.when(pl.col("microbatch") == 0).then(pl.col("start_ns") - 2**60).otherwise("start_ns")
     timeline = replace(DRAWN, spans=spans.with_columns(start_ns=late)).with_diagnostics(
-        [Diagnostic("error", "lost")]
+        [Diagnostic("error", "lost", code="test.finding")]
     )
     rows = viewer_data(timeline).meta["diagnostics"]
     assert (rows[0]["severity"], rows[0]["message"]) == ("error", "lost")

@@ -141,7 +141,7 @@ def _counted(timeline: Timeline, wrong: pl.Expr, code: str, message: str) -> lis
             row["rank"],
             f"first start_ns {row['start_ns']}",
             row["count"],
-            code,
+            code=code,
         )
         for row in counts.iter_rows(named=True)
     ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stagescope.model.tables import DIAGNOSTICS
-from stagescope.vocabulary.codes import UNCODED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +23,7 @@ class Diagnostic:
     rank: int | None = None
     location: str | None = None
     count: int = 1
-    code: str = UNCODED
+    code: str = field(kw_only=True)
 
 
 def diagnostics_table(rows: Iterable[Diagnostic]) -> pl.DataFrame:

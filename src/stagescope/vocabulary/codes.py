@@ -16,8 +16,6 @@ class Code(NamedTuple):
     meaning: str
 
 
-UNCODED = "uncoded"
-
 CODES: tuple[Code, ...] = (
     Code("actions.ambiguous", "Actions next to missing ones match several micro-batches."),
     Code(
@@ -221,7 +219,6 @@ CODES: tuple[Code, ...] = (
     Code("transfers.unmatched", "Transfers match several messages, or none."),
     Code("transfers.without_action", "Transfers that belong to no action were dropped."),
     Code("transfers.without_times", "Transfers have no times and were omitted."),
-    Code(UNCODED, "A diagnostic without a code of its own, as third-party readers make."),
     Code("viewer.analysis_omitted", "A table is shown in parts, without alignment and analysis."),
     Code("viewer.links_omitted", "The page has no dependency links, because the parallel layout is unknown."),
     Code("viewer.slack_omitted", "The page has no slack, because the run has too many actions."),

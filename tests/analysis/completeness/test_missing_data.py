@@ -53,9 +53,9 @@ def test_actions_without_a_step_are_counted():
 
 def test_errors_are_first_and_the_order_is_stable():
     rows = [
-        Diagnostic("info", "b"),
-        Diagnostic("warning", "z"),
-        Diagnostic("info", "a"),
-        Diagnostic("error", "e"),
+        Diagnostic("info", "b", code="test.finding"),
+        Diagnostic("warning", "z", code="test.finding"),
+        Diagnostic("info", "a", code="test.finding"),
+        Diagnostic("error", "e", code="test.finding"),
     ]
     assert [row.message for row in errors_first(diagnostics_table(rows))] == ["e", "z", "b", "a"]

@@ -158,7 +158,7 @@ def test_times_before_the_epoch_are_shifted_with_a_diagnostic(path):
 
 
 def test_a_partial_run_is_marked(path):
-    lost = timeline_from_text("F0").with_diagnostics([Diagnostic("error", "gone")])
+    lost = timeline_from_text("F0").with_diagnostics([Diagnostic("error", "gone", code="test.finding")])
     assert descriptors(packets_of(lost, path))[0].name == "run (partial: data are missing)"
 
 

@@ -189,13 +189,15 @@ def _unknown(names: set[str], database: Database, rank: int) -> Iterable[Diagnos
         shown = ", ".join(map(repr, alike[:SHOWN_NAMES])) + (", ..." if alike[SHOWN_NAMES:] else "")
         text = f"ignored marks that are not pipeline actions: {shown}"
         source, table = str(database.path), "table MSTX_EVENTS"
-        yield Diagnostic("info", text, source, rank, table, len(alike), "marks.unrecognized")
+        yield Diagnostic("info", text, source, rank, table, len(alike), code="marks.unrecognized")
 
 
 def _without_task(count: int, database: Database, rank: int) -> Iterable[Diagnostic]:
     if count:
         text = "marks of actions have no task on the device and were omitted"
-        yield Diagnostic("error", text, str(database.path), rank, "table TASK", count, "marks.without_task")
+        yield Diagnostic(
+            "error", text, str(database.path), rank, "table TASK", count, code="marks.without_task"
+        )
 
 
 def read_step_times(database: Database, rank: int) -> pl.DataFrame:

@@ -75,7 +75,7 @@ def diagnose_naming(
     for (rank, finding), count in counts.items():
         text = finding.text.format(**keys)
         location = first.get((rank, finding))
-        yield Diagnostic(finding.severity, text, None, rank, location, count, finding.code)
+        yield Diagnostic(finding.severity, text, None, rank, location, count, code=finding.code)
 
 
 def _findings(

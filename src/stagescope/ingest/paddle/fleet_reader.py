@@ -168,7 +168,7 @@ def _damage(timestamps: pl.DataFrame, jobs: pl.DataFrame, source: str, rank: int
     if broken.height:
         text = "lines are not records, or incomplete; omitted"
         where = f"first line {broken['line'][0]}"
-        yield Diagnostic("error", text, source, rank, where, broken.height, "lines.damaged")
+        yield Diagnostic("error", text, source, rank, where, broken.height, code="lines.damaged")
     unpaired = timestamps.height - broken.height - 2 * jobs.height
     if unpaired:
         text = "unpaired timestamps: a job has a begin without an end, or the reverse; omitted"

@@ -66,4 +66,4 @@ def check_clock(contents: LogContents, jobs: pl.DataFrame, source: str, rank: in
         "come from another run"
     )
     checked = f"of {len(lag_ns)} checked"
-    return [Diagnostic("warning", text, source, rank, checked, int(wrong.sum()), "clock.contradictory")]
+    return [Diagnostic("warning", text, source, rank, checked, int(wrong.sum()), code="clock.contradictory")]

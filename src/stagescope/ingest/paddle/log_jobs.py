@@ -66,7 +66,7 @@ def _note(log: WorkerLog, finding: Sequence[str], rows: pl.DataFrame) -> Diagnos
     """Return a diagnostic that counts rows of a log, with the location of the first."""
     code, severity, text = finding
     where = f"first at byte {rows['byte'].min()!r}"
-    return Diagnostic(severity, text, str(log.path), log.rank, where, rows.height, code)
+    return Diagnostic(severity, text, str(log.path), log.rank, where, rows.height, code=code)
 
 
 def _damage(contents: LogContents, log: WorkerLog) -> Iterator[Diagnostic]:
@@ -78,7 +78,7 @@ def _damage(contents: LogContents, log: WorkerLog) -> Iterator[Diagnostic]:
         if name in contents.unparsed:
             missing = contents.unparsed[name]
             where = f"first at byte {missing.first_byte}"
-            yield Diagnostic(severity, text, source, log.rank, where, missing.lines, code)
+            yield Diagnostic(severity, text, source, log.rank, where, missing.lines, code=code)
 
 
 def _unmatched(ranges: Ranges, log: WorkerLog) -> Iterator[Diagnostic]:
@@ -144,5 +144,7 @@ def _launched(contents: LogContents, log: WorkerLog) -> tuple[pl.DataFrame, list
         notes.append(_note(log, ("jobs.without_times", "error", text), undated))
     if cut is not None:
         text, where = "launches of jobs are truncated or overwritten", f"first at byte {cut.first_byte}"
-        notes.append(Diagnostic("error", text, str(log.path), log.rank, where, cut.lines, "jobs.damaged"))
+        notes.append(
+            Diagnostic("error", text, str(log.path), log.rank, where, cut.lines, code="jobs.damaged")
+        )
     return jobs, notes
