@@ -113,9 +113,9 @@ def test_a_real_run_is_aligned_within_the_guaranteed_bound_and_100_us():
     pieces = aligned.timeline.clocks.select("clock", "start_ns", "error_lo_ns", "error_hi_ns").sort(
         "start_ns"
     )
-    for stamp in TIMESTAMPS:
-        timestamps = spans.select("name", "clock", at_ns=stamp).drop_nulls().sort("at_ns")
-        timestamps = timestamps.join(true.select("name", true_ns=stamp), on="name", maintain_order="left")
+    for column in TIMESTAMPS:
+        timestamps = spans.select("name", "clock", at_ns=column).drop_nulls().sort("at_ns")
+        timestamps = timestamps.join(true.select("name", true_ns=column), on="name", maintain_order="left")
         known = timestamps.join_asof(
             pieces, left_on="at_ns", right_on="start_ns", by="clock", check_sortedness=False
         )

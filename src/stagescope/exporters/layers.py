@@ -17,7 +17,7 @@ class AnalysisLayers:
 
     `idle` has rank, step, start_ns, end_ns, waiting_for, waits_for (row of the spans table, null) and text.
     `critical_path` has row (of the spans table), in order of time; `slack` has row and slack_ns of every action.
-    `ideal` is a spans table: the schedule without transfers, stragglers and unequal stages, on the run's clock.
+    `ideal` is a spans table: the schedule without transfers, stragglers and stage imbalance, on the run's clock.
     `bubbles` is what `step_bubbles` returns for the measured pipelines. `objects` are JSON by name: verdict, ledger,
     comparison.
     """
