@@ -129,7 +129,7 @@ def sorted_tables() -> list[tuple[str, Table]]:
 def conditions() -> str:
     """Return the figures that a condition of --fail-if may name."""
     return markdown_table(
-        ("figure", "meaning"), ([f"`{name}`", each.meaning] for name, each in QUANTITIES.items())
+        ("quantity", "meaning"), ([f"`{name}`", each.meaning] for name, each in QUANTITIES.items())
     )
 
 
