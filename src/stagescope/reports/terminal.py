@@ -14,10 +14,10 @@ from rich.text import Text
 
 from stagescope.exporters.pictures.step_chart import (
     StepChart,
-    span_rows,
     chart_axis,
     chart_step,
     chart_title,
+    span_rows,
 )
 from stagescope.reports.cells import EIGHTHS, IDLE, Line, covered, owners, split_cells
 from stagescope.vocabulary.counts import counted
