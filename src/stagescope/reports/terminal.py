@@ -149,7 +149,7 @@ def _title(screen: Screen) -> Text:
 
 def _rank_lines(screen: Screen, rows: list[int]) -> Iterator[Text]:
     """Yield the lines of every shown rank, under the heading of its section if ranks do not share a clock."""
-    blocks = screen.chart.spans.partition_by("row", as_dict=True)
+    spans = screen.chart.spans.partition_by("row", as_dict=True)
     waits = screen.chart.waits.partition_by("row", as_dict=True)
     sections = list(screen.chart.sections)
     for row in rows:
@@ -157,12 +157,12 @@ def _rank_lines(screen: Screen, rows: list[int]) -> Iterator[Text]:
         if begun:
             yield _section_line(screen, begun[-1].title)
             del sections[: len(begun)]
-        lines = _lines_of_row(blocks.get((row,), screen.chart.spans.clear()))
+        lines = _lines_of_row(spans.get((row,), screen.chart.spans.clear()))
         for number, line in enumerate(lines):
             name = str(screen.chart.ranks[row]) if number == 0 else ""
             own_waits = waits.get((row,), screen.chart.waits.clear())
             is_wait = _is_wait(screen, own_waits if number == 0 else own_waits.clear())
-            draw = _draw_letters if screen.ascii_only or not screen.color else _draw_blocks
+            draw = _draw_letters if screen.ascii_only or not screen.color else _draw_spans
             drawn = draw(screen, line, is_wait)
             if number == 0 or drawn.plain:
                 yield Text.assemble(name.rjust(screen.label_width - 1) + " ", drawn)
@@ -182,12 +182,12 @@ def _shown(screen: Screen, text: str) -> str:
     return text.encode("ascii", "replace").decode() if screen.ascii_only else text
 
 
-def _lines_of_row(blocks: pl.DataFrame) -> list[pl.DataFrame]:
+def _lines_of_row(spans: pl.DataFrame) -> list[pl.DataFrame]:
     """Return the spans of a rank by line: one per lane, and one for spans that run concurrently with actions.
 
     A span that overlaps actions for less than half of its time is drawn between them, without the overlapping part.
     """
-    actions, strips = blocks.filter(~pl.col("strip")), blocks.filter("strip")
+    actions, strips = spans.filter(~pl.col("strip")), spans.filter("strip")
     reach_ns = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(actions["end_ns"].to_numpy())])
     next_ns = np.append(actions["start_ns"].to_numpy(), np.iinfo(np.int64).max)
     before = np.searchsorted(actions["start_ns"], strips["start_ns"], side="right")
@@ -208,12 +208,12 @@ def _is_wait(screen: Screen, waits: pl.DataFrame) -> NDArray[np.bool_]:
     return covered(screen.cells(waits["start_ns"]), screen.cells(waits["end_ns"]), edges) >= 0.5  # noqa: PLR2004
 
 
-def _line(screen: Screen, blocks: list[ChartSpan], frame: pl.DataFrame) -> tuple[Line, list[Look]]:
+def _line(screen: Screen, spans: list[ChartSpan], frame: pl.DataFrame) -> tuple[Line, list[Look]]:
     """Return the spans of a line in cells, and their looks."""
     looks: dict[Look, int] = {}
     look_of_span = []
-    for block in blocks:
-        look = Look(block.kind, block.shade, bool((block.microbatch or 0) % 2))
+    for span in spans:
+        look = Look(span.kind, span.shade, bool((span.microbatch or 0) % 2))
         look_of_span.append(looks.setdefault(look, len(looks)))
     kinds = [BY_NAME[look.kind].code for look in looks]
     start, end = screen.cells(frame["start_ns"]), screen.cells(frame["end_ns"])
@@ -222,14 +222,14 @@ def _line(screen: Screen, blocks: list[ChartSpan], frame: pl.DataFrame) -> tuple
     )
 
 
-def _draw_blocks(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]) -> Text:
+def _draw_spans(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]) -> Text:
     """Return a line of colored spans, with micro-batch numbers where they fit."""
-    blocks = span_rows(frame)
-    line, looks = _line(screen, blocks, frame)
+    spans = span_rows(frame)
+    line, looks = _line(screen, spans, frame)
     cells = split_cells(line, screen.cell_count)
     characters, styles = [], []
     for place, (left, right, eighths) in enumerate(zip(*(column.tolist() for column in cells), strict=True)):
-        character, style = _block_character(screen, looks, (left, right, eighths))
+        character, style = _cell_character(screen, looks, (left, right, eighths))
         characters.append(screen.glyphs.wait if left == right == IDLE and is_wait[place] else character)
         styles.append(DIM if left == right == IDLE else style)
     # A number is centered in the span as drawn: its edges are rounded to an eighth, as in split_cells.
@@ -237,7 +237,7 @@ def _draw_blocks(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]
     for number in np.flatnonzero(np.floor(ends) - np.ceil(starts) >= 1):
         look = int(line.look_of_span[number])
         first, last = int(np.ceil(starts[number])), int(np.floor(ends[number]))
-        text = str(blocks[number].microbatch if blocks[number].microbatch is not None else "")
+        text = str(spans[number].microbatch if spans[number].microbatch is not None else "")
         place = first + (last - first - len(text)) // 2
         whole = (cells.left[first:last] == look).all() and (cells.right[first:last] == look).all()
         if len(text) <= last - first and whole:
@@ -246,7 +246,7 @@ def _draw_blocks(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]
     return _styled(characters, styles)
 
 
-def _block_character(screen: Screen, looks: list[Look], cell: tuple[int, int, int]) -> tuple[str, Style]:
+def _cell_character(screen: Screen, looks: list[Look], cell: tuple[int, int, int]) -> tuple[str, Style]:
     """Return the character and style of one cell, given as left look, right look and the eighths of the left one."""
     left, right, eighths = cell
     if left == right == IDLE:
@@ -262,17 +262,17 @@ def _block_character(screen: Screen, looks: list[Look], cell: tuple[int, int, in
 
 def _draw_letters(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_]) -> Text:
     """Return a line in which every span begins with the letter of its kind."""
-    blocks = span_rows(frame)
-    line, looks = _line(screen, blocks, frame)
+    spans = span_rows(frame)
+    line, looks = _line(screen, spans, frame)
     owner = owners(line, screen.cell_count)
     characters = [screen.glyphs.wait if wait else " " for wait in is_wait]
     styles = [Style.null()] * screen.cell_count
     begins = np.flatnonzero(np.diff(owner, prepend=IDLE - 1))
     for first, last in zip(begins, [*begins[1:], screen.cell_count], strict=True):
         if owner[first] != IDLE:
-            block, length = blocks[owner[first]], int(last - first)
-            letter = BY_NAME[block.kind].letter
-            text = letter if block.microbatch is None else f"{letter}{block.microbatch}"
+            span, length = spans[owner[first]], int(last - first)
+            letter = BY_NAME[span.kind].letter
+            text = letter if span.microbatch is None else f"{letter}{span.microbatch}"
             text = text if len(text) <= length else letter
             characters[first:last] = text.ljust(length, screen.glyphs.fill)
             styles[first:last] = [screen.style(looks[line.look_of_span[owner[first]]])] * length
