@@ -139,7 +139,7 @@ def started(table: Path, cache: Path) -> Iterator[Server]:
         server.end()
 
 
-def say(what: str, value: float, note: str = "") -> None:
+def report(what: str, value: float, note: str = "") -> None:
     """Print one figure beside its limit."""
     limit = f"   limit {LIMITS[what]:,}" if what in LIMITS else ""
     print(f"{what:24}{value:14,.3f}{limit}  {note}", flush=True)
@@ -162,7 +162,7 @@ def time_requests(server: Server) -> str:
             status, body = known.api("tile", level=level, start=start, end=start + length, rows=rows)
             seconds.append(time.perf_counter() - began)
             sizes.append(len(body) if status == 200 else -status)
-        say(f"tile of level {level}, s", max(seconds), f"{max(sizes):,} bytes")
+        report(f"tile of level {level}, s", max(seconds), f"{max(sizes):,} bytes")
     for name, question in {
         "search": {"q": "stage:3 mb:7 kind:B dur>2.5ms", "limit": 5000},
         "select": {"start": 0, "end": meta["end"], "rows": f"0-{row_count}"},
@@ -171,7 +171,7 @@ def time_requests(server: Server) -> str:
         began, spent_s = time.perf_counter(), server.cpu_s()
         status, _ = known.api(name, **question)
         taken_s = time.perf_counter() - began
-        say(f"{name}, s", taken_s, f"CPU {server.cpu_s() - spent_s:.1f} s, status {status}")
+        report(f"{name}, s", taken_s, f"CPU {server.cpu_s() - spent_s:.1f} s, status {status}")
     return known.cookie
 
 
@@ -183,7 +183,7 @@ def open_page(server: Server, page: Page, cookie: str) -> None:
     page.goto(f"http://127.0.0.1:{server.port}/")
     page.wait_for_function("() => window.stagescopeViewer && document.querySelector('canvas')")
     wait_for_tiles(page)
-    say("first picture, s", time.perf_counter() - began)
+    report("first picture, s", time.perf_counter() - began)
 
 
 def wait_for_tiles(page: Page) -> None:
@@ -208,8 +208,8 @@ def time_zooms(page: Page) -> None:
         page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         wait_for_tiles(page)
         seconds.append(time.perf_counter() - began)
-    say("median zoom, s", statistics.median(seconds))
-    say("slowest zoom, s", max(seconds))
+    report("median zoom, s", statistics.median(seconds))
+    report("slowest zoom, s", max(seconds))
 
 
 def main() -> None:
@@ -219,16 +219,16 @@ def main() -> None:
         folder = Path(name)
         table = write_table(rank_count, folder)
         span_count = rank_count * STEPS * 2 * MICROBATCHES
-        say("spans", span_count, f"{table.stat().st_size / 1e6:,.0f} MB of Parquet")
+        report("spans", span_count, f"{table.stat().st_size / 1e6:,.0f} MB of Parquet")
         with started(table, folder / "cache") as server:
-            say("ready with levels, s", server.ready_s, f"CPU {server.cpu_s():.1f} s")
-            say("spans a second", span_count / server.ready_s)
-            say("spans a CPU second", span_count / server.cpu_s())
-            say("peak while building, GB", server.memory_gb("VmHWM"))
+            report("ready with levels, s", server.ready_s, f"CPU {server.cpu_s():.1f} s")
+            report("spans a second", span_count / server.ready_s)
+            report("spans a CPU second", span_count / server.cpu_s())
+            report("peak while building, GB", server.memory_gb("VmHWM"))
         size = sum(path.stat().st_size for path in (folder / "cache").rglob("*") if path.is_file())
-        say("levels, GB", size / 1e9)
+        report("levels, GB", size / 1e9)
         with started(table, folder / "cache") as server:
-            say("ready from the cache, s", server.ready_s)
+            report("ready from the cache, s", server.ready_s)
             cookie = time_requests(server)
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(
@@ -239,7 +239,7 @@ def main() -> None:
                 open_page(server, page, cookie)
                 time_zooms(page)
                 browser.close()
-            say("server memory, GB", server.memory_gb("VmHWM"), f"now {server.memory_gb('VmRSS'):.2f}")
+            report("server memory, GB", server.memory_gb("VmHWM"), f"now {server.memory_gb('VmRSS'):.2f}")
 
 
 if __name__ == "__main__":

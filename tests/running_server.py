@@ -36,7 +36,7 @@ def run_of(timeline: Timeline, folder: Path, extras: AnalysisLayers | None = Non
 
 
 def assets_in(folder: Path) -> Path:
-    """Return a folder with a script and a style sheet that are told apart from the real ones."""
+    """Return a folder with a script and a style sheet that differ from the real ones."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "viewer.js").write_text("// the script", encoding="utf-8")
     (folder / "viewer.css").write_text("/* the style */", encoding="utf-8")
@@ -92,7 +92,7 @@ class Visitor:
         return json.loads(body)
 
     def raw(self, data: bytes) -> bytes:
-        """Return all that the server says to some bytes before it closes the connection."""
+        """Return everything that the server sends in response to some bytes."""
         with socket.create_connection((self.host, self.port), timeout=PATIENCE_S) as connection:
             connection.sendall(data)
             return b"".join(iter(lambda: connection.recv(65536), b""))

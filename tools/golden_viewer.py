@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> int:
     """Run the screenshot tests in the mode that writes the files, and return their exit code."""
-    command = [sys.executable, "-m", "pytest", "-q", "tests/browser/test_look.py", "-k", "looked_at"]
+    command = [sys.executable, "-m", "pytest", "-q", "tests/browser/test_look.py", "-k", "picture_equals"]
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, "WRITE_PICTURES": "1"}, check=False
     ).returncode

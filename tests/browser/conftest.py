@@ -76,7 +76,7 @@ class ViewerPage:
         self.settle()
 
     def id(self, kind: str, stage: int, microbatch: int, step: int = 1) -> int:
-        """Return the id of a action; step 1 is the one that is in view at first."""
+        """Return the id of an action; the page opens at step 1."""
         return int(self.page.evaluate(ID, [kind, stage, microbatch, step]))
 
     def spot(self, span_id: int) -> dict[str, float]:
@@ -84,7 +84,7 @@ class ViewerPage:
         return dict(self.page.evaluate(SPOT, span_id))
 
     def click(self, span_id: int) -> None:
-        """Click a block and wait for its details."""
+        """Click a span and wait for its details."""
         at = self.spot(span_id)
         self.page.mouse.click(at["x"], at["y"])
         self.page.wait_for_function(
@@ -120,7 +120,7 @@ def run() -> Timeline:
 
 @pytest.fixture(scope="session")
 def make_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that writes the page of a timeline, with what analysis says of it."""
+    """Return a function that writes the page of a timeline, with its analysis."""
     folder = tmp_path_factory.mktemp("pages")
 
     def make(name: str, timeline: Timeline, *, analyzed: bool = True) -> Path:
@@ -154,7 +154,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def complains(message: Any) -> bool:
-    """Return whether a line on the console is the page's fault; tests read the canvas, which is slow and said so."""
+    """Return whether a console message is an error of the page; reading the canvas in tests causes a known warning."""
     return message.type in ("error", "warning") and "willReadFrequently" not in message.text
 
 

@@ -41,7 +41,7 @@ def make_pair(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pair_page(make_pair, run, faster):
-    """The page that says what got slower: the faster run came first."""
+    """The page of a comparison in which the faster run came first."""
     return make_pair("slower", faster, run)
 
 
@@ -95,7 +95,7 @@ def words_of(shown):
     ).inner_text()
 
 
-def test_a_page_of_two_runs_opens_compared_and_says_what_changed(open_page, pair_page, run, faster):
+def test_page_of_two_runs_opens_with_the_comparison_and_its_sentences(open_page, pair_page, run, faster):
     shown = open_page(pair_page)
     actions = run.spans.filter(pl.col("kind").is_in(["forward", "backward"])).height
     assert (shown.of("comparison.value.matched"), shown.of("comparison.value.unmatched")) == (actions, 0)
@@ -105,9 +105,9 @@ def test_a_page_of_two_runs_opens_compared_and_says_what_changed(open_page, pair
     )  # below lies the run before, in its usual colors
     first = shown.page.locator(".side h2").first
     assert first.inner_text() == "What changed"
-    said = compare(faster, run)
+    compared = compare(faster, run)
     assert words_of(shown).startswith("What changed")
-    for sentence in comparison_sentences(said):
+    for sentence in comparison_sentences(compared):
         assert sentence in words_of(shown)
     assert shown.facts("Compare")["actions matched"] == str(actions)
     assert shown.page.locator(".legend").inner_text().count("slower than in the other run") == 1
@@ -164,7 +164,7 @@ def test_hostile_names_of_both_runs_stay_text(open_page, make_pair, run, faster)
     assert color_of(shown, "backward", 1) == RED
 
 
-def test_a_page_whose_other_run_is_cut_off_shows_its_own_and_says_so(open_page, pair_page, tmp_path):
+def test_page_with_truncated_second_run_shows_the_first_and_an_error(open_page, pair_page, tmp_path):
     text = pair_page.read_text(encoding="utf-8")
     cut = tmp_path / "cut.html"
     cut.write_text(text[: text.index('id="stagescope-other-spans"') + 400], encoding="utf-8")
@@ -176,14 +176,14 @@ def test_a_page_whose_other_run_is_cut_off_shows_its_own_and_says_so(open_page, 
     assert (shown.of("comparison.value"), shown.of("meta.steps.length")) == (None, 3)
 
 
-def test_missing_data_of_the_other_run_are_told(open_page, make_pair, run, faster):
+def test_missing_data_of_the_second_run_is_reported(open_page, make_pair, run, faster):
     lost = Diagnostic("error", "the recording ends early", rank=2, code="test.finding")
     shown = open_page(make_pair("lost", replace(faster, diagnostics=diagnostics_table([lost])), run))
     words = shown.page.locator(".warning").inner_text()
     assert words == "Data of the other run are missing. rank 2: the recording ends early"
 
 
-def test_runs_with_nothing_in_common_say_so(open_page, make_pair, run):
+def test_runs_without_common_actions_are_reported(open_page, make_pair, run):
     other = run.with_spans(run.spans.filter(pl.col("kind") == "optimizer").with_columns(step=None))
     shown = open_page(make_pair("nothing", other, run))
     assert "The runs have nothing in common that could be compared." in words_of(shown)

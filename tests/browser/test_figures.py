@@ -21,7 +21,7 @@ def table(run):
 
 
 def inside(frame, start, end, first="start_ns", last="end_ns"):
-    """Return the parts of intervals that lie in [start, end); one without length counts where it stands inside."""
+    """Return the parts of intervals that lie in [start, end); empty ones count if they start inside."""
     reaching = frame.filter((pl.col(first) < end) & (pl.col(last) > start))
     cut = reaching.with_columns(left=pl.col(first).clip(start), right=pl.col(last).clip(upper_bound=end))
     return cut.with_columns(long=pl.col("right") - pl.col("left"))
@@ -115,7 +115,7 @@ def test_details_equal_the_row_of_the_table(shown, run, table):
         assert source["start_ns"] - base_ns == shown.of("selection.selected.value.start")
 
 
-def test_details_say_what_was_waited_for_and_lead_there(shown, run):
+def test_details_link_to_the_span_that_was_waited_for(shown, run):
     action = shown.id("backward", 0, 0)
     shown.click(action)
     idle = gather_extras(run).idle
@@ -184,7 +184,7 @@ def test_next_and_previous_go_through_the_matches_and_around(shown):
         ("dur>fast", "is not a duration"),
     ],
 )
-def test_a_query_that_makes_no_sense_says_why(shown, query, words):
+def test_invalid_query_shows_its_problem(shown, query, words):
     shown.page.get_by_role("searchbox", name="Search").fill(query)
     shown.settle()
     assert words in shown.page.get_by_role("alert").inner_text()

@@ -1,4 +1,4 @@
-"""Every key of the viewer does what the help says, in a real browser."""
+"""Every key of the viewer has the effect that the help describes, in a real browser."""
 
 import re
 
@@ -44,7 +44,7 @@ OF_TEST = {
 }  # fmt: skip
 
 
-def test_every_key_that_the_viewer_knows_is_tested_here():
+def test_every_key_of_the_viewer_has_a_test():
     text = re.sub(r"//.*", "", SOURCE.read_text(encoding="utf-8"))
     keys = {key for part in re.findall(r"keys: \[(.*?)\],\s", text) for key in re.findall(r'"([^"]+)"', part)}
     keys = {key.replace("Ctrl", "Control") for key in keys} - {
@@ -120,7 +120,7 @@ def test_keys_switch_what_the_picture_shows(shown):
 
 def test_keys_pin_hide_group_and_sort_rows(shown):
     shown.press("p")
-    assert "select a block first" in shown.page.locator("[role=status]").inner_text()
+    assert "select a span first" in shown.page.locator("[role=status]").inner_text()
     shown.click(shown.id("forward", 2, 0))
     shown.press("p")
     assert shown.page.locator(".heading").all_inner_texts() == ["pinned", "other rows"]
@@ -146,7 +146,7 @@ def test_keys_pin_hide_group_and_sort_rows(shown):
     ]
 
 
-def test_arrow_keys_go_from_block_to_block_and_say_where_they_are(shown):
+def test_arrow_keys_select_neighboring_spans_and_announce_them(shown):
     page = shown.page
     status = page.locator("[role=status]")
     shown.click(shown.id("forward", 1, 2))
@@ -215,7 +215,7 @@ def test_rows_that_do_not_fit_scroll_by_page(open_page, run_page):
     assert shown.of("display.scroll.value") == 0
 
 
-def test_the_link_key_says_where_the_link_is(shown):
+def test_link_key_announces_that_the_link_was_copied(shown):
     shown.press("w")
     shown.press("l")
     shown.page.wait_for_function("() => /link/.test(document.querySelector('[role=status]').textContent)")

@@ -23,8 +23,8 @@ OVERFLOW = """() => [...document.querySelectorAll('.app, .header, .main, .side')
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_the_picture_is_the_one_that_was_looked_at(open_page, run_page, name):
-    """`make golden` writes the pictures anew; look at them before you keep them."""
+def test_picture_equals_the_reviewed_one(open_page, run_page, name):
+    """`make golden` rewrites the pictures; look at each before you commit it."""
     hash_, options = STATES[name]
     if "SPAN" in hash_:
         hash_ = hash_.replace("SPAN", str(open_page(run_page).id("backward", 1, 4)))

@@ -32,7 +32,7 @@ def time_at(shown, x):
 
 def test_the_wheel_zooms_at_the_pointer(shown):
     at = shown.spot(shown.id("backward", 1, 4))
-    x = round(at["x"])  # the browser tells whole pixels
+    x = round(at["x"])  # browsers report whole pixels
     shown.page.mouse.move(x, at["y"])
     before, under = length(shown), time_at(shown, x)
     shown.page.mouse.wheel(0, -300)
@@ -116,7 +116,7 @@ def test_a_double_click_zooms_to_the_block(shown):
     assert length(shown) == pytest.approx(5 * shown.of("selection.selected.value.duration"), rel=0.3)
 
 
-def test_hovering_over_a_block_says_what_it_is(shown):
+def test_hovering_shows_the_readout_of_a_span(shown):
     at = shown.spot(shown.id("backward", 2, 5))
     shown.page.mouse.move(at["x"], at["y"])
     shown.settle()
@@ -159,7 +159,7 @@ def test_the_heat_map_goes_to_the_step_that_is_clicked(shown):
     assert shown.of("camera.step.value.step") == 0
 
 
-def test_the_bars_of_causes_leave_one_cause_alone_in_the_picture(shown):
+def test_bars_filter_the_idle_intervals_in_the_picture(shown):
     bars = shown.page.locator(".ledger button", has_text="transfer")
     bars.last.click()
     assert shown.page.evaluate("() => [...window.stagescopeViewer.display.waitFilter.value]") == ["transfer"]

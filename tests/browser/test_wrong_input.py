@@ -41,7 +41,7 @@ def spans_of(*rows, **columns):
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_name_is_shown_as_text_wherever_it_stands(open_page, make_page, name):
+def test_hostile_name_is_shown_as_text_everywhere(open_page, make_page, name):
     run = spans_of((0, "forward", 0, 1000), (1, "backward", 1000, 3000), name=name, stage=0, microbatch=0)
     ranks = run.ranks.with_columns(
         machine=pl.lit(name), host=pl.lit(name), device=pl.lit(name), schedule=pl.lit(name)
@@ -76,7 +76,7 @@ def failure(open_page, path, text):
     return shown.page.locator("[role=alert] p").inner_text()
 
 
-def test_a_cut_file_says_so_wherever_it_was_cut(open_page, run_page, tmp_path):
+def test_truncated_file_shows_an_error_wherever_it_ends(open_page, run_page, tmp_path):
     text = text_of(run_page)
     spans = text.index('id="stagescope-spans"')
     words = failure(open_page, tmp_path / "spans.html", text[: spans + 900])
@@ -109,7 +109,7 @@ def test_a_damaged_extra_leaves_the_picture(open_page, run_page, tmp_path):
     assert shown.page.locator(".row-label").count() == 4
 
 
-def test_a_browser_that_cannot_unpack_is_told_which_can(browser, run_page):
+def test_browser_without_decompression_gets_a_list_of_browsers(browser, run_page):
     context = browser.new_context(offline=True)
     page = context.new_page()
     page.add_init_script("delete window.DecompressionStream")
@@ -131,7 +131,7 @@ def test_an_old_browser_without_base64_of_its_own_shows_the_same(browser, run_pa
     context.close()
 
 
-def test_without_scripts_the_page_says_what_it_needs(browser, run_page):
+def test_page_without_javascript_states_that_it_needs_it(browser, run_page):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(run_page.as_uri())
@@ -139,7 +139,7 @@ def test_without_scripts_the_page_says_what_it_needs(browser, run_page):
     context.close()
 
 
-def test_an_empty_timeline_says_that_nothing_was_recorded(open_page, make_page):
+def test_empty_timeline_shows_that_nothing_was_recorded(open_page, make_page):
     shown = open_page(make_page("empty", empty_timeline()))
     assert "0 ranks" in shown.page.locator("h1").inner_text()
     assert "Nothing was recorded" in shown.page.locator(".main").inner_text()
@@ -147,7 +147,7 @@ def test_an_empty_timeline_says_that_nothing_was_recorded(open_page, make_page):
         shown.press(key)
 
 
-def test_a_run_with_every_row_hidden_says_how_to_get_them_back(open_page, run_page):
+def test_hiding_all_rows_shows_how_to_restore_them(open_page, run_page):
     shown = open_page(run_page, "hide=0.1.2.3")
     assert "Every row is hidden" in shown.page.locator(".main").inner_text()
     shown.press("Shift+H")
@@ -187,7 +187,7 @@ def test_ten_thousand_rows_scroll_and_keep_their_names(open_page, make_page):
     shown.press("Shift+G")
 
 
-def test_times_beyond_two_to_the_53_ns_are_shown_and_said_to_be_rounded(open_page, make_page):
+def test_times_beyond_2_to_the_53_ns_are_rounded_with_a_diagnostic(open_page, make_page):
     late = 2**53 + HOUR_NS
     run = spans_of((0, "forward", 0, 1000), (0, "backward", late, late + 2000), stage=0, microbatch=0)
     shown = open_page(make_page("late", run))

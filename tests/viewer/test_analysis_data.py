@@ -18,7 +18,7 @@ from synthetic import Shape, pipeline_timeline
 RUN = pipeline_timeline(Shape(ranks=4, microbatches=8, steps=3))
 
 
-def test_idle_time_by_cause_is_that_of_the_bubble_but_for_what_waits_for_nothing():
+def test_idle_intervals_sum_to_the_bubble_except_trailing_ones():
     pieces = gather_extras(RUN).idle.with_columns(long=pl.col("end_ns") - pl.col("start_ns"))
     idle = step_bubbles(RUN.spans, find_pipelines(RUN.spans, RUN.ranks))
     first = pieces.filter(pl.col("rank") == 0).group_by("step").agg(pl.sum("long")).sort("step")
@@ -29,7 +29,7 @@ def test_idle_time_by_cause_is_that_of_the_bubble_but_for_what_waits_for_nothing
     assert set(pieces["waiting_for"]) <= set(WAIT_LABELS)
 
 
-def test_every_gap_that_waits_for_a_action_names_one_of_another_rank():
+def test_idle_intervals_wait_for_actions_of_other_ranks():
     idle = gather_extras(RUN).idle.drop_nulls("waits_for")
     kinds = RUN.spans[idle["waits_for"].to_list()]
     assert set(kinds["kind"]) == {"forward", "backward"}
@@ -50,7 +50,7 @@ def test_the_verdict_is_that_of_the_report():
 @pytest.mark.parametrize(
     "name", ["find_actions", "find_replay_basis", "find_idle_intervals", "build_ledger", "lay_ideal"]
 )
-def test_what_several_results_rest_on_is_computed_once(name, monkeypatch):
+def test_shared_intermediates_are_computed_once(name, monkeypatch):
     asked = []
     found = getattr(intermediates, name)
     monkeypatch.setattr(intermediates, name, lambda *given: asked.append(name) or found(*given))
@@ -75,7 +75,7 @@ def test_pipelines_that_are_not_on_one_clock_are_left_out_and_the_others_name_th
     assert path["start_ns"].is_sorted()
 
 
-def test_where_no_pipeline_is_on_one_clock_the_verdict_says_so_and_nothing_else_is_known():
+def test_without_a_common_clock_there_is_only_a_verdict():
     two = timeline_from_text("F0 . . B0\n. F0 B0 .")
     extras = gather_extras(on_machines(two, {0: "a", 1: "b"}, {"a": (0, 0), "b": None}))
     assert (extras.idle, extras.critical_path, extras.ideal) == (None, None, None)
@@ -98,12 +98,12 @@ def test_the_ideal_is_the_same_actions_and_ends_no_later():
     assert (lasts <= actions.group_by("step").agg(pl.max("end_ns")).sort("step")["end_ns"]).all()
 
 
-def test_a_run_without_spans_has_nothing_to_say():
+def test_run_without_spans_has_no_layers():
     extras = gather_extras(empty_timeline())
     assert (extras.idle, extras.critical_path, extras.ideal, dict(extras.objects)) == (None, None, None, {})
 
 
-def test_one_rank_has_no_gap_that_waits_for_another():
+def test_single_rank_waits_for_no_other_rank():
     extras = gather_extras(timeline_from_text("F0 B0 . F1 B1"))
     assert extras.idle["waits_for"].null_count() == extras.idle.height
 

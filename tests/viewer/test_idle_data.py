@@ -14,8 +14,8 @@ SPANS = viewer_spans(RUN.spans, shown_ranks(RUN))
 GAPS = viewer_idle(gather_extras(RUN).idle, SPANS, shown_ranks(RUN))
 
 
-def starts_told_by_spans(blob, spans):
-    """Return the starts, from the begin of the run, as docs/viewer-format.md says that they are told."""
+def starts_after_spans(blob, spans):
+    """Return the starts relative to the start of the run, decoded as docs/viewer-format.md specifies."""
     columns, _ = read_blob(blob)
     starts, row_before, end = [], None, 0
     for row, duration, after, lead in zip(
@@ -38,19 +38,19 @@ def test_pieces_are_sorted_and_name_the_span_that_they_wait_for():
     assert (of_compute["start"] + of_compute["duration"] == of_compute["ends"]).all()
 
 
-def test_starts_told_by_spans_are_the_same():
+def test_starts_stored_after_spans_are_equal():
     plain, beside = encode_idle(GAPS, BASE_NS), encode_idle_after_spans(GAPS, SPANS, BASE_NS)
     columns, facts = read_blob(plain)
     assert columns["start"] == GAPS["start"].to_list()
     assert facts["origin"] == GAPS["start"].min() - BASE_NS
     expected = (GAPS["start"] - BASE_NS).to_list()
-    assert starts_told_by_spans(beside, SPANS) == expected
+    assert starts_after_spans(beside, SPANS) == expected
     rest = read_blob(beside)[0]
     for name in ("row", "duration", "step", "waiting_for", "waits_for"):
         assert rest[name] == columns[name] == GAPS[name].to_list()
 
 
-def test_starts_told_by_spans_take_less_room_where_times_are_as_uneven_as_real_ones():
+def test_starts_stored_after_spans_are_smaller_for_irregular_times():
     run = planted_runs.run(planted_runs.random_times(planted_runs.Shape()))
     spans = viewer_spans(run.spans, shown_ranks(run))
     idle = viewer_idle(gather_extras(run).idle, spans, shown_ranks(run))

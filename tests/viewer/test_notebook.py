@@ -26,7 +26,7 @@ def without_anywidget(monkeypatch):
 
 @pytest.fixture
 def with_anywidget(monkeypatch):
-    """Stand in for anywidget and traitlets, which are an extra: what a widget is made of is kept, as it is given."""
+    """Replace anywidget and traitlets, which are an extra; the arguments of a widget are kept."""
 
     class AnyWidget:
         def _repr_mimebundle_(self):
@@ -47,7 +47,7 @@ def with_anywidget(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_anywidget")
-def test_without_anywidget_the_page_stands_in_a_frame_that_has_no_rights():
+def test_page_is_a_sandboxed_frame_without_anywidget():
     text = inline_view(TIMELINE)["text/html"]
     assert text.startswith('<iframe sandbox="allow-scripts" style="')
     _, _, page = text.partition('srcdoc="')

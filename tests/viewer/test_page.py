@@ -98,7 +98,7 @@ def test_hostile_text_stays_data(tmp_path):
     assert "\u2028" not in written.path.read_text(encoding="utf-8")
 
 
-def test_another_run_stands_beside_the_own_one_in_the_same_blocks_under_other_names(tmp_path):
+def test_second_run_is_stored_under_prefixed_names(tmp_path):
     other = timeline_from_text("F0 - B0 -")
     other = replace(other, ranks=other.ranks.with_columns(machine=pl.lit(HOSTILE)))
     page, written = page_of(TIMELINE, tmp_path, other=other)

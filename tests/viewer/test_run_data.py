@@ -20,7 +20,7 @@ RUN = pipeline_timeline(Shape(ranks=3, microbatches=4, steps=2))
 DRAWN = timeline_from_text("F0 F1 . . B0 - B1 -\n. F0 F1 B0 - B1 - .", origin_ns=10**18)
 
 
-def test_meta_says_what_the_run_is():
+def test_meta_describes_the_run():
     meta = viewer_data(DRAWN).meta
     assert meta["title"] == "Pipeline · 2 ranks · 2 micro-batches · 1 step"
     assert (meta["base_ns"], meta["end"], meta["span_count"]) == (str(10**18), 8000, 8)
@@ -101,7 +101,7 @@ def test_a_rank_without_a_span_has_a_row():
     assert shown_ranks(replace(DRAWN, ranks=ranks)) == [0, 1, 9]
 
 
-def test_what_analysis_found_is_told_in_rows_and_ids_of_the_viewer():
+def test_layers_use_rows_and_ids_of_the_viewer():
     row = DRAWN.spans.with_row_index().filter((pl.col("rank") == 1) & (pl.col("kind") == "backward"))[
         "index"
     ][0]

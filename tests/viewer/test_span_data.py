@@ -47,7 +47,7 @@ def test_a_span_that_ends_before_it_starts_has_no_length():
     assert viewer_spans(spans, [0])["duration"].to_list() == [0]
 
 
-def test_a_part_says_how_far_it_is_from_the_begin_of_the_run():
+def test_part_stores_its_distance_from_the_start_of_the_run():
     placed = viewer_spans(RUN.spans, [0, 1, 2])
     base_ns = RUN.spans["start_ns"].min()
     part = placed[10:20]

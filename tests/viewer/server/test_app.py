@@ -38,7 +38,7 @@ def test_the_door_leads_to_the_page_of_the_newest_version(known):
     assert known.ask("/run/of-before/")[1]["location"] == "/run/run/"
 
 
-def test_the_page_gets_its_script_and_style_and_nothing_else_stands_in_it(known):
+def test_page_refers_to_its_script_and_style_and_nothing_else(known):
     assert known.ask("/viewer.js")[2] == b"// the script"
     assert known.ask("/viewer.css")[2] == b"/* the style */"
     body = known.ask("/run/run/")[2]
@@ -47,7 +47,7 @@ def test_the_page_gets_its_script_and_style_and_nothing_else_stands_in_it(known)
     assert b"http" not in body
 
 
-def test_meta_is_that_of_a_page_and_what_only_a_server_has(known):
+def test_meta_equals_that_of_a_page_plus_the_tiling(known):
     meta, page = known.json("meta"), viewer_data(TIMELINE, gather_extras(TIMELINE)).meta
     own = {"levels", "tile_bins", "tile_rows", "version", "sections"}
     assert {key: value for key, value in meta.items() if key not in own} == {
@@ -60,7 +60,7 @@ def test_meta_is_that_of_a_page_and_what_only_a_server_has(known):
     assert all(wide == 2 * narrow for narrow, wide in pairwise(widths))
 
 
-def test_sections_are_those_of_a_page_but_for_gaps_that_need_no_spans_beside_them(known):
+def test_sections_equal_those_of_a_page_except_for_the_encoding_of_idle_intervals(known):
     spans = viewer_spans(TIMELINE.spans, shown_ranks(TIMELINE))
     page = data_without_spans(TIMELINE, spans, gather_extras(TIMELINE))
     assert {"heat", "slack", "idle", "critical_path", "ideal", "ledger"} <= set(
@@ -95,7 +95,7 @@ def test_details_of_every_span_are_those_of_the_table(known):
         assert known.json("details", id=number) == rows.row(number, named=True)
 
 
-def test_questions_without_an_answer_say_so(known):
+def test_invalid_requests_get_a_status_and_an_error(known):
     count = TIMELINE.spans.height
     assert known.api("details", id=count) == (404, b'{"error":"no span or section with this number or name"}')
     assert known.api("section", name="nothing")[0] == 404
@@ -149,7 +149,7 @@ def test_a_mistake_in_the_server_shows_nothing_of_it(known, monkeypatch):
     assert known.api("tile", level=0, start=0, end=5, rows="0")[0] == 200
 
 
-def test_a_long_search_keeps_nobody_waiting_for_a_tile(known, monkeypatch):
+def test_long_search_does_not_delay_tiles(known, monkeypatch):
     began, may_end = threading.Event(), threading.Event()
 
     def search(*_):

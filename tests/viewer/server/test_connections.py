@@ -1,4 +1,4 @@
-"""Slow and many clients, over real sockets: they are let go, and others are served meanwhile."""
+"""Slow clients and too many connections, over real sockets: they are closed, and others are served."""
 
 import socket
 import time
@@ -72,7 +72,7 @@ def test_a_request_whose_body_never_comes_is_answered_and_let_go(known):
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-def test_an_answer_that_nobody_reads_is_given_up_and_others_are_served(known):
+def test_unread_response_is_aborted_and_others_are_served(known):
     with connect(known) as connection:
         connection.sendall(head_of(known).replace(b"/run/run/", b"/viewer.js") + b"\r\n")
         assert known.ask("/run/run/")[2] == PAGE.encode()
@@ -90,7 +90,7 @@ def test_an_answer_that_is_read_in_time_comes_whole(known):
     assert len(known.ask("/viewer.js")[2]) == 50_000_000
 
 
-def test_of_too_many_connections_the_oldest_idle_one_makes_room(known, monkeypatch):
+def test_too_many_connections_close_the_oldest_idle_one(known, monkeypatch):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 60)
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
     first = connect(known)

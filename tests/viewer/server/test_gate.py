@@ -1,4 +1,4 @@
-"""The gate, over real sockets: nothing of the run leaves for whoever may not ask."""
+"""The gate, over real sockets: clients without access get no data of the run."""
 
 import re
 import socket
@@ -26,7 +26,7 @@ SECRET = "the secret of somebody else"  # noqa: S105 - no password
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Return a folder with a run, assets, and secrets that nobody may get by way of the server."""
+    """Return a folder with a run, assets, and secrets that the server must not expose."""
     folder = tmp_path_factory.mktemp("gate")
     secret = folder / "secret"
     secret.write_text(SECRET)

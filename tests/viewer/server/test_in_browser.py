@@ -78,7 +78,7 @@ def test_the_link_leads_to_a_viewer_whose_address_has_no_token(page, server):
     assert page.evaluate("document.cookie") == ""
 
 
-def test_the_server_answers_what_the_page_in_a_file_knows_by_itself(page, browser, extras, tmp_path):
+def test_server_and_file_give_the_same_results(page, browser, extras, tmp_path):
     write_html(TIMELINE, tmp_path / "run.html", extras)
     alone = browser.new_page()
     alone.goto((tmp_path / "run.html").as_uri())

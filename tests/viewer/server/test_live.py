@@ -13,7 +13,7 @@ def run(version):
 
 
 class Source:
-    """Files that change when the test says so."""
+    """Files that change under the control of the test."""
 
     def __init__(self):
         self.fingerprint, self.opened, self.error = "1", 0, None
@@ -67,7 +67,7 @@ def test_only_so_many_versions_are_kept(live, source):
     assert len(kept) == VERSIONS_KEPT
 
 
-def test_what_cannot_be_read_leaves_the_last_whole_state_and_says_why(live, source):
+def test_unreadable_files_keep_the_last_version_and_set_the_problem(live, source):
     source.fingerprint, source.error = "2", InputError("gone")
     look(live)
     assert live.current.version == "v1"

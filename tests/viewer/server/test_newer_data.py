@@ -1,4 +1,4 @@
-"""A page of the local server while its run goes on: newer data are offered, never taken, and what is gone is said."""
+"""A page of the local server during a run: newer data are offered, never loaded without a click."""
 
 import time
 from functools import partial
@@ -89,9 +89,7 @@ def ask_until(page, condition):
         page.wait_for_timeout(100)
 
 
-def test_a_directory_that_is_being_written_is_offered_anew_and_shown_when_asked_for(
-    visit, tmp_path, monkeypatch
-):
+def test_growing_recording_is_offered_and_shown_after_a_click(visit, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(live_module, "LEAST_PAUSE_S", 0.0)
     folder = tmp_path / "recordings"
@@ -127,7 +125,7 @@ def test_a_directory_that_is_being_written_is_offered_anew_and_shown_when_asked_
         assert not page.get_by_role("button", name=OFFER).is_visible()
 
 
-def test_files_that_cannot_be_read_any_more_are_said(visit, tmp_path, monkeypatch):
+def test_files_that_became_unreadable_are_reported(visit, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(live_module, "LEAST_PAUSE_S", 0.0)
     folder = tmp_path / "recordings"
@@ -156,7 +154,7 @@ def test_a_page_whose_version_is_gone_offers_to_reload(visit, tmp_path):
         page.wait_for_function("() => window.stagescopeViewer?.freshness.value.hasNewer === false")
 
 
-def test_links_that_are_too_many_leave_the_block_selected(visit, tmp_path, monkeypatch):
+def test_too_many_links_keep_the_span_selected(visit, tmp_path, monkeypatch):
     monkeypatch.setattr(links_module, "MOST_SURPLUS_PAIRS", -1000)
     with serving(resting(run_of(TIMELINE, tmp_path / "run")), ASSETS) as visitor:
         page = visit(visitor)
@@ -169,7 +167,7 @@ def test_links_that_are_too_many_leave_the_block_selected(visit, tmp_path, monke
         assert "too many" in page.locator("[role=status]").inner_text()
 
 
-def test_a_server_that_was_ended_is_said(visit, tmp_path):
+def test_stopped_server_is_reported(visit, tmp_path):
     with serving(resting(run_of(TIMELINE, tmp_path / "run")), ASSETS) as visitor:
         page = visit(visitor)
     ask_until(page, "() => window.stagescopeViewer.freshness.value.problem")

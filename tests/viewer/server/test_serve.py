@@ -19,7 +19,7 @@ def test_a_host_that_others_can_reach_is_refused(live, host):
         listen(live, host)
 
 
-def test_a_port_that_is_taken_is_said(live):
+def test_port_in_use_is_an_error(live):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

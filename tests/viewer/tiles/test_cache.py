@@ -61,7 +61,7 @@ def test_another_process_that_was_faster_is_no_error(root):
     assert [path.name for path in root.iterdir()] == ["a-1"]
 
 
-def test_what_was_not_used_for_longest_makes_room(root, monkeypatch):
+def test_least_recently_used_folder_is_evicted(root, monkeypatch):
     monkeypatch.setattr(cache, "MOST_BYTES", 250)
     for number, key in enumerate(("a-1", "b-1")):
         os.utime(keep(key, fill, root), (number, number))
@@ -83,19 +83,19 @@ def test_names_change_with_what_is_read_and_how(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"a" * 10_000)
     other.write_bytes(b"a" * 10_000)
-    key = content_key([one], "told")
-    assert content_key([one], "told") == key
-    assert content_key([one], "otherwise") != key
-    assert content_key([other], "told") != key
+    key = content_key([one], "parameters")
+    assert content_key([one], "parameters") == key
+    assert content_key([one], "others") != key
+    assert content_key([other], "parameters") != key
     before = one.stat()
     one.write_bytes(b"a" * 9_999 + b"b")
     os.utime(one, ns=(before.st_atime_ns, before.st_mtime_ns))
-    changed = content_key([one], "told")
+    changed = content_key([one], "parameters")
     assert changed != key
     assert changed.partition("-")[0] == key.partition("-")[0]
 
 
-def test_a_stamp_changes_when_a_file_is_written_to_comes_or_goes(tmp_path):
+def test_fingerprint_changes_when_a_file_is_written_added_or_removed(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"a")
     fingerprint = fingerprint_files([one])

@@ -19,7 +19,7 @@ def blocks_of(tracks):
 
 @st.composite
 def drawn_tracks(draw):
-    """Return tracks of which some have more blocks than one entry stands for, and some blocks are long."""
+    """Return tracks of which some have more blocks than one entry covers, and some blocks are long."""
     seed = draw(st.integers(0, 2**32 - 1))
     counts = draw(
         st.lists(st.sampled_from([0, 1, 5, STRIDE, 3 * STRIDE + 1]), min_size=TRACKS, max_size=TRACKS)

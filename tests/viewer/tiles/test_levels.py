@@ -148,7 +148,7 @@ def test_levels_that_are_not_whole_are_not_opened(tmp_path, name):
     with pytest.raises((OSError, ValueError)):
         open_levels(tmp_path / "run")
     path.unlink()
-    with pytest.raises(OSError):  # noqa: PT011 - whichever the system says
+    with pytest.raises(OSError):  # noqa: PT011 - the subclass depends on the system
         open_levels(tmp_path / "run")
 
 

@@ -33,7 +33,7 @@ def named(span):
 
 
 def id_of(run, name, step=0):
-    """Return the id of a action called as in the papers."""
+    """Return the id of an action by its name in the papers."""
     spans = span_dicts(run.levels, np.arange(run.levels.shape.span_count))
     return next(number for number, span in enumerate(spans) if named(span) == name and span["step"] == step)
 
@@ -45,7 +45,7 @@ def linked(run, name, *, whole, step=0):
     return {(names[giver], names[taker]) for giver, taker in found["links"]}
 
 
-def test_one_hop_is_what_a_action_needs_and_what_needs_it(run):
+def test_direct_links_are_the_inputs_and_consumers_of_an_action(run):
     assert linked(run, "F1.0", whole=False) == {("F0.0", "F1.0"), ("F1.0", "F2.0")}
     assert linked(run, "F2.1", whole=False) == {("F1.1", "F2.1"), ("F2.1", "B2.1")}
     assert linked(run, "B0.1", whole=False) == {("B1.1", "B0.1")}
@@ -53,7 +53,7 @@ def test_one_hop_is_what_a_action_needs_and_what_needs_it(run):
 
 @pytest.mark.parametrize("step", [0, 1])
 @pytest.mark.parametrize("name", ["F0.1", "F2.1", "B1.1", "B0.1"])
-def test_the_whole_way_is_that_of_the_micro_batch_in_its_step(run, name, step):
+def test_whole_chain_is_that_of_the_microbatch_in_its_step(run, name, step):
     way = ["F0.1", "F1.1", "F2.1", "B2.1", "B1.1", "B0.1"]
     assert linked(run, name, whole=True, step=step) == set(itertools.pairwise(way))
 
@@ -66,7 +66,7 @@ def test_a_weight_half_needs_its_input_half_and_a_chunk_the_one_before_it(tmp_pa
     assert linked(split, "I2.0", whole=False) == {("F2.0", "I2.0"), ("I2.0", "I1.0"), ("I2.0", "W2.0")}
 
 
-def test_what_is_no_action_of_a_micro_batch_stands_alone(tmp_path):
+def test_span_that_is_not_an_action_has_no_links(tmp_path):
     run = run_of(timeline_from_text("F0 B0 O0"), tmp_path / "run")
     found = find_links(run.levels, run.meta, 2, whole=True)
     assert (found["links"], [span["id"] for span in found["spans"]]) == ([], [2])
@@ -82,7 +82,7 @@ def test_of_replicas_the_own_pipeline_counts(tmp_path):
     assert {span["row"] for span in found["spans"]} == {0, 1}
 
 
-def test_in_a_run_that_is_too_large_at_once_the_step_is_searched(tmp_path, monkeypatch):
+def test_large_run_is_searched_by_step(tmp_path, monkeypatch):
     timeline = pipeline_timeline(Shape(ranks=2, microbatches=40, steps=12))
     run = run_of(timeline, tmp_path / "run")
     number = id_of(run, "F0.3", 5)
@@ -94,7 +94,7 @@ def test_in_a_run_that_is_too_large_at_once_the_step_is_searched(tmp_path, monke
     assert len(wanted["links"]) == 3
 
 
-def test_a_step_that_is_too_large_is_not_guessed_at(run, monkeypatch):
+def test_too_large_step_is_refused(run, monkeypatch):
     number = id_of(run, "F1.1")
     monkeypatch.setattr(levels_module, "MOST_RECORDS", 5)
     with pytest.raises(TooManyError):

@@ -32,7 +32,7 @@ def test_a_run_that_is_kept_is_not_made_again():
 
 
 @pytest.mark.parametrize("name", ["meta.json", "spans", "shape.json", "spans.index"])
-def test_a_run_that_somebody_damaged_is_made_anew(name):
+def test_damaged_run_is_rebuilt(name):
     fill = Filler()
     keep_run("a-1", fill)
     (cache_folder() / "a-1" / name).write_bytes(b"{}")
@@ -40,7 +40,7 @@ def test_a_run_that_somebody_damaged_is_made_anew(name):
     assert fill.calls == 2
 
 
-def test_levels_of_another_version_are_made_anew():
+def test_levels_of_another_version_are_rebuilt():
     fill = Filler()
     keep_run("a-1", fill)
     shape = cache_folder() / "a-1" / "shape.json"

@@ -63,7 +63,7 @@ def selected_plainly(spans, start, end, rows):
     st.integers(-5_000_000, 60_000_000), st.integers(1, 60_000_000), st.sets(st.integers(0, 3), min_size=1)
 )
 @settings(max_examples=30, deadline=None)
-def test_every_figure_is_that_of_a_plain_loop(run, spans, start, length, rows):
+def test_statistics_equal_a_plain_loop(run, spans, start, length, rows):
     part = Part(start, start + length, np.array(sorted(rows)))
     found, wanted = select_statistics(run.levels, part), selected_plainly(spans, start, start + length, rows)
     assert {one["kind"]: (one["count"], one["sum_ns"]) for one in found["kinds"]} == wanted["kinds"]
@@ -74,14 +74,14 @@ def test_every_figure_is_that_of_a_plain_loop(run, spans, start, length, rows):
     assert found["sum_ns"] == sum(total for _, total in wanted["kinds"].values())
 
 
-def test_reading_a_few_rows_at_a_time_changes_nothing(run, monkeypatch):
+def test_reading_rows_in_groups_gives_the_same_result(run, monkeypatch):
     part = Part(0, run.levels.shape.end + 1, np.arange(4))
     whole = select_statistics(run.levels, part, run.idle)
     monkeypatch.setattr(statistics, "ROWS_AT_ONCE_SPANS", 1)
     assert select_statistics(run.levels, part, run.idle) == whole
 
 
-def test_the_causes_of_idle_time_are_those_of_the_gaps_cut_to_the_selection(run):
+def test_waits_are_the_idle_intervals_clipped_to_the_selection(run):
     start, end = 5_000_000, 25_000_000
     found = select_statistics(run.levels, Part(start, end, np.array([1, 2])), run.idle)["waits"]
     wanted = {}

@@ -47,7 +47,7 @@ def test_a_table_that_is_read_a_part_at_a_time_has_the_levels_of_the_whole(tmp_p
         assert mine.start.tolist() == theirs.start.tolist()
 
 
-def test_meta_says_the_same_but_for_what_needs_all_spans(tmp_path):
+def test_meta_equals_that_of_a_timeline_except_for_the_analysis(tmp_path):
     large, whole = opened(TIMELINE.spans, tmp_path), run_of(TIMELINE, tmp_path / "whole")
     for key in ("base_ns", "end", "span_count", "kinds", "time_unit", "tile_bins"):
         assert large.meta[key] == whole.meta[key], key
@@ -61,13 +61,13 @@ def test_meta_says_the_same_but_for_what_needs_all_spans(tmp_path):
     ]
 
 
-def test_progress_is_told_up_to_the_last_span(tmp_path):
-    told = []
-    opened(TIMELINE.spans, tmp_path, on_done=lambda done, every: told.append((done, every)))
+def test_progress_is_reported_up_to_the_last_span(tmp_path):
+    reported = []
+    opened(TIMELINE.spans, tmp_path, on_done=lambda done, every: reported.append((done, every)))
     count = TIMELINE.spans.height
-    assert told[-1] == (count, count)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert len(told) > 2
+    assert reported[-1] == (count, count)
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
+    assert len(reported) > 2
 
 
 def test_names_of_all_parts_are_known(tmp_path):
@@ -108,7 +108,7 @@ LAST = pl.int_range(pl.len()) == pl.len() - 1
         "cut and swapped",
     ],
 )
-def test_what_says_too_little_or_needs_mending_goes_the_way_of_a_timeline(tmp_path, mend):
+def test_incomplete_or_unsorted_tables_are_read_as_a_timeline(tmp_path, mend):
     assert find_large(written(TIMELINE.spans, tmp_path)) is not None
     assert find_large(written(mend(TIMELINE.spans), tmp_path)) is None
 

@@ -33,7 +33,7 @@ def test_every_level_is_twice_as_coarse_as_the_one_before(levels):
     assert found.tile_bins == TILE_BINS
 
 
-def test_a_tile_of_spans_says_the_id_of_its_first_where_they_follow_each_other(levels):
+def test_tile_of_contiguous_spans_stores_the_first_id(levels):
     columns, facts = tile(levels, 0, 0, levels.shape.end + 1, [1])
     first = int(levels.spans.index.first[3])
     assert facts == {"origin": min(columns["start"]), "first": first}
@@ -47,7 +47,7 @@ def test_a_tile_of_spans_that_lie_apart_has_the_id_of_each(levels):
     assert columns["id"] == found.place.tolist()
 
 
-def test_facts_stand_beside_the_spans_that_they_belong_to(levels):
+def test_facts_are_in_the_rows_of_their_spans(levels):
     whole, _ = tile(levels, 0, 0, levels.shape.end + 1, [0, 1, 2])
     columns, _ = tile(levels, 0, 20_000_000, 40_000_000, [0, 2])
     assert any(value is not None for value in columns["peer"])
@@ -56,7 +56,7 @@ def test_facts_stand_beside_the_spans_that_they_belong_to(levels):
     assert "name" not in columns  # null for all of them
 
 
-def test_a_tile_of_blocks_has_how_many_spans_each_stands_for(levels):
+def test_tile_of_blocks_counts_the_spans_of_each(levels):
     level = len(levels.exponents)
     columns, _ = tile(levels, level, 0, levels.shape.end + 1, [0, 1, 2])
     assert sum(columns["count"]) == TIMELINE.spans.height

@@ -38,7 +38,7 @@ describe("a page that brought another run", () => {
     expect(linkOf(viewer)).toBe("");
   });
 
-  it("does not read it where the link says that the comparison is off", async () => {
+  it("does not read it if the link turns the comparison off", async () => {
     const { viewer, reads } = pair();
     await restore(viewer, fromHash("compare=off"));
     expect([viewer.comparison.value, reads(), linkOf(viewer)]).toEqual([null, 0, "compare=off"]);
@@ -74,7 +74,7 @@ describe("a page that brought another run", () => {
     expect(viewer.comparison.value).toBeNull();
   });
 
-  it("shows its own run and says why where the other cannot be read", async () => {
+  it("shows the first run and an error if the second is unreadable", async () => {
     const { viewer } = pair(() => Promise.reject(new Error("It is cut off.")));
     await restore(viewer, fromHash(""));
     expect([viewer.comparison.value, viewer.problem.value]).toEqual([

@@ -32,7 +32,7 @@ it("times and pixels are each other's inverse", () => {
   expect(timeAt(view, 640, pixelOf(view, 640, 333))).toBeCloseTo(333, 9);
 });
 
-it("fits with a little room, even around a moment", () => {
+it("fits with a margin, even around a single time", () => {
   const view = framed(50, 50);
   expect(view.start).toBeLessThan(50);
   expect(length(view)).toBeGreaterThanOrEqual(LEAST_LENGTH_NS);

@@ -58,7 +58,7 @@ describe("damaged data", () => {
     );
   });
 
-  it("without a column that is asked for say which", async () => {
+  it("name the missing column", async () => {
     const table = await readTable(SAMPLE);
     expect(() => table.ints("absent")).toThrow('no column "absent"');
   });

@@ -35,7 +35,7 @@ type Answer = () => Response | Promise<Response>;
 let asked: string[];
 let answers: Record<string, Answer>;
 let source: ServerSource;
-let told: Freshness[];
+let reported: Freshness[];
 
 const json = (value: unknown, status = 200): Response => new Response(JSON.stringify(value), { status });
 
@@ -50,7 +50,7 @@ const settle = (): Promise<void> => vi.waitFor(() => expect(source.isBusy).toBe(
 
 beforeEach(async () => {
   asked = [];
-  told = [];
+  reported = [];
   answers = {
     meta: () => json(META),
     tile: () => new Response(TILE),
@@ -60,7 +60,7 @@ beforeEach(async () => {
   };
   vi.stubGlobal("fetch", vi.fn(serve));
   source = await openServer();
-  source.onFreshness((now) => told.push(now));
+  source.onFreshness((now) => reported.push(now));
   asked = [];
 });
 
@@ -79,7 +79,7 @@ describe("tiles", () => {
     expect(asked[asked.length - 1]).toBe("tile?level=0&start=0&end=50&rows=1"); // last: the picture comes first
   });
 
-  it("makes no small picture that nobody wants any more", async () => {
+  it("loads no thumbnail that is no longer wanted", async () => {
     expect(await source.overview(picture, () => false)).toBeNull();
     expect(asked).toEqual([]);
   });
@@ -94,7 +94,7 @@ describe("tiles", () => {
     source.tiles(picture);
     await settle();
     expect(source.tiles(picture)).toEqual([]);
-    expect(told[told.length - 1]!.problem).toContain("does not answer");
+    expect(reported[reported.length - 1]!.problem).toContain("does not answer");
     const before = asked.length;
     await settle();
     expect(asked.length).toBe(before); // not at every picture
@@ -103,17 +103,17 @@ describe("tiles", () => {
     source.tiles(picture);
     await settle();
     expect(source.tiles(picture)).toHaveLength(8);
-    expect(told[told.length - 1]).toEqual({ hasNewer: false, problem: "" });
+    expect(reported[reported.length - 1]).toEqual({ hasNewer: false, problem: "" });
   });
 });
 
 describe("newer data", () => {
-  it("are told by the version, and what cannot be read by its problem", async () => {
+  it("are detected by the version, and errors by the problem", async () => {
     answers.version = () => json({ version: "v1", problem: "cut off" });
     await source.lookForNewer();
     answers.version = () => json({ version: "v2", problem: null });
     await source.lookForNewer();
-    expect(told).toEqual([
+    expect(reported).toEqual([
       { hasNewer: false, problem: "The newest files cannot be read: cut off" },
       { hasNewer: true, problem: "" },
     ]);
@@ -140,7 +140,7 @@ describe("links that are too many", () => {
     await expect(source.links(3, true)).rejects.toThrow(TooManyError);
   });
 
-  it("leave the block selected and say so, and hovering goes on", async () => {
+  it("keep the span selected with a message, and hovering works", async () => {
     const viewer = new Viewer(META, source);
     await viewer.select(3);
     expect(viewer.selection.selected.value?.id).toBe(3);
@@ -165,7 +165,7 @@ describe("what goes wrong", () => {
     expect(await source.details(99)).toBeNull();
   });
 
-  it("is told in the server's words", async () => {
+  it("has the message of the server", async () => {
     answers.select = () => json({ error: "rows: expected numbers below 2" }, 400);
     const viewer = new Viewer(META, source);
     await viewer.selection.setRange({ start: 0, end: 10, rows: [7] });
