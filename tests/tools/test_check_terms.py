@@ -57,14 +57,24 @@ def test_reports_exceptions_that_are_no_longer_needed(checker):
     assert rules.unused() == []
 
 
-@pytest.mark.parametrize(("content", "status"), [("# stated\n", 0), ("# said\n", 1)])
-def test_the_exit_status_is_1_when_a_word_was_found(checker, tmp_path, monkeypatch, capsys, content, status):
+@pytest.fixture
+def checked(checker, tmp_path, monkeypatch):
+    """Return a function that checks one file with the given content and returns the exit status."""
     (tmp_path / "terms.toml").write_text(LIST, encoding="utf-8")
-    (tmp_path / "a.py").write_text(content, encoding="utf-8")
     monkeypatch.setattr(checker, "ROOT", tmp_path)
     monkeypatch.setattr(checker, "LIST", tmp_path / "terms.toml")
     monkeypatch.setattr(checker, "checked_files", lambda paths: paths)
-    assert checker.main(["a.py"]) == status
+
+    def check(content):
+        (tmp_path / "a.py").write_text(content, encoding="utf-8")
+        return checker.main(["a.py"])
+
+    return check
+
+
+@pytest.mark.parametrize(("content", "status"), [("# stated\n", 0), ("# said\n", 1)])
+def test_exit_status_is_1_if_a_word_was_found(checked, capsys, content, status):
+    assert checked(content) == status
     assert ("a.py:1: 'said' is retired" in capsys.readouterr().out) == bool(status)
 
 
