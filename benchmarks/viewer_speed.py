@@ -4,7 +4,7 @@
 
 A run of 64 ranks, 1F1B with jitter, goes into one page. The page is opened from the file; then the view is panned and
 zoomed one animation frame at a time, and the time is that of the frame's script and canvas commands, flushed by
-reading one pixel back. Size is that of the page, beside the limit of 15 MB for 2 M spans.
+reading one pixel back. Size is that of the page, next to the limit of 15 MB for 2 M spans.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _shifted(spans: pl.DataFrame, step: int, by_ns: int, random: np.random.Gener
 
 
 def report(name: str, value_ms: float) -> None:
-    """Print one figure beside its limit."""
+    """Print one result next to its limit."""
     limit = next((limit for words, limit in LIMITS.items() if name.startswith(words)), None)
     print(f"  {name:34}{value_ms:9.1f} ms{f'  (limit {limit})' if limit else ''}")
 
@@ -123,7 +123,7 @@ def frames(page: Page, where: str, *, whole: bool) -> None:
 
 
 def main() -> None:
-    """Write the page, open it a few times, and print the figures."""
+    """Write the page, open it a few times, and print the results."""
     span_count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     timeline = big_timeline(span_count)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -134,8 +134,8 @@ def main() -> None:
         written = write_html(timeline, Path(folder, "run.html"), extras)
         seconds = time.process_time() - began
         print(
-            f"{timeline.spans.height} spans: {written.size_bytes / 1e6:.2f} MB with all that analysis found "
-            f"({0 if extras.idle is None else extras.idle.height} gaps), "
+            f"{timeline.spans.height} spans: {written.size_bytes / 1e6:.2f} MB with all analysis results "
+            f"({0 if extras.idle is None else extras.idle.height} idle intervals), "
             f"analyzed in {analyzed:.1f} CPU s, written in {seconds:.1f}"
         )
         browser = playwright.chromium.launch(

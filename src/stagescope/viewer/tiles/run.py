@@ -34,7 +34,7 @@ class Section(NamedTuple):
 class RunView:
     """Everything that the server needs for its responses. `version` changes with the data.
 
-    `idle` has row, start, duration and cause, for the figures of a selection; None where the run has none.
+    `idle` has row, start, duration and waiting_for, for the statistics of a selection; None if the run has none.
     """
 
     version: str
