@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 CACHE = Path(sys.prefix) / "share" / "stagescope-consumers"
 DRIVER = Path(__file__).with_name("trace_processor.mjs")
 LOAD_SECONDS = 60
+# Both viewers and the driver run WebAssembly of 13 MB for under a second: compiling it twice, the second time with
+# optimizations, takes longer than that. Without them one trace costs node 0.4 s of CPU time instead of 1.8 s.
+WEBASSEMBLY_OPTION = "--liftoff-only"
 CHROMIUM_OPTIONS = [
     "--no-sandbox",
     "--disable-dev-shm-usage",
@@ -59,7 +62,7 @@ def pages_directory() -> Path:
 def query_trace(trace: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
     """Return the rows of every query, run by trace_processor on `trace`."""
     done = subprocess.run(
-        [str(require_program("node")), str(DRIVER), str(engine_directory()), str(trace), *queries],
+        [str(require_program("node")), WEBASSEMBLY_OPTION, str(DRIVER), str(engine_directory()), str(trace), *queries],
         capture_output=True, text=True, timeout=LOAD_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -68,35 +71,59 @@ def query_trace(trace: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
 
 @dataclass(frozen=True)
 class Browser:
-    """A running browser and the loopback address that serves the viewers' pages and the trace."""
+    """A running browser and the loopback address that serves the viewers' pages and the trace.
 
-    browser: Any
+    Each viewer has one page that opens one trace after the other: starting the viewer takes longer than most traces.
+    """
+
+    context: Any
     address: str
-    serve: Callable[[Path], None]
+    serve: Callable[[Path], str]
 
     def perfetto(self, trace: Path) -> Any:
-        """Return a page with `trace` open in the Perfetto UI."""
-        self.serve(trace)
-        page = self.browser.new_page(viewport={"width": 1600, "height": 1000})
-        page.goto(f"{self.address}/#!/?url={self.address}/trace-under-test")
-        page.wait_for_function("() => window.app && window.app.trace", timeout=LOAD_SECONDS * 1000)
+        """Return the page of the Perfetto UI with `trace` open in it, instead of any earlier one."""
+        page = self._perfetto_page
+        page.evaluate(PERFETTO_OPEN, f"#!/?url={self.address}{self.serve(trace)}")
+        page.wait_for_function(PERFETTO_READY, polling=POLLING_MS, timeout=LOAD_SECONDS * 1000)
         return page
 
     def catapult(self, trace: Path) -> Any:
-        """Return a page with `trace` open in the catapult viewer, its model as `window.model`."""
-        page = self.browser.new_page(viewport={"width": 1600, "height": 1000})
+        """Return the page of the catapult viewer with `trace` open in it, its model as `window.model`."""
+        page = self._catapult_page
+        page.evaluate(CATAPULT_OPEN, trace.read_text(encoding="utf-8"))
+        page.wait_for_function(CATAPULT_READY, polling=POLLING_MS, timeout=LOAD_SECONDS * 1000)
+        return page
+
+    @functools.cached_property
+    def _perfetto_page(self) -> Any:
+        page = self.context.new_page()
+        page.goto(self.address)
+        page.wait_for_function("() => window.app", polling=POLLING_MS, timeout=LOAD_SECONDS * 1000)
+        return page
+
+    @functools.cached_property
+    def _catapult_page(self) -> Any:
+        page = self.context.new_page()
         (viewer,) = pages_directory().glob("*/assets/catapult_trace_viewer.html")
         page.goto(f"{self.address}/{viewer.relative_to(pages_directory()).as_posix()}")
-        page.evaluate(CATAPULT_OPEN, trace.read_text(encoding="utf-8"))
-        page.wait_for_function(CATAPULT_READY, timeout=LOAD_SECONDS * 1000)
         return page
 
 
-CATAPULT_OPEN = "text => document.querySelector('x-profiling-view').setActiveTrace('trace.json', text)"
+# The default, every frame, makes the page draw all the time.
+POLLING_MS = 50
+PERFETTO_OPEN = """hash => {
+    window.earlierTrace = window.app.trace;
+    location.hash = hash;
+}"""
+PERFETTO_READY = "() => window.app.trace && window.app.trace !== window.earlierTrace"
+CATAPULT_OPEN = """text => {
+    window.earlierModel = window.model;
+    document.querySelector('x-profiling-view').setActiveTrace('trace.json', text);
+}"""
 CATAPULT_READY = """() => {
     const view = document.querySelector('tr-ui-timeline-view') || document.querySelector('x-profiling-view');
     window.model = view && (view.model || (view.timelineView_ || {}).model);
-    return !!window.model;
+    return !!window.model && window.model !== window.earlierModel;
 }"""
 
 
@@ -108,15 +135,26 @@ def open_browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - slow, and not needed where skipped
 
     with _serving(pages) as (address, serve), sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, headless=True, args=CHROMIUM_OPTIONS)
-        yield Browser(browser, address, serve)
+        browser = playwright.chromium.launch(
+            executable_path=executable,
+            headless=True,
+            args=[*CHROMIUM_OPTIONS, f"--js-flags={WEBASSEMBLY_OPTION}"],
+        )
+        context = browser.new_context(viewport={"width": 800, "height": 600})
+        yield Browser(context, address, serve)
         browser.close()
 
 
 @contextmanager
-def _serving(pages: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """Yield the address of a loopback server for `pages`, and a function that sets the trace it offers."""
-    offered: list[Path] = []
+def _serving(pages: Path) -> Iterator[tuple[str, Callable[[Path], str]]]:
+    """Yield the address of a loopback server for `pages`, and a function that offers a trace and returns its path."""
+    offered: dict[str, Path] = {}
+
+    def offer(trace: Path) -> str:
+        # A new path each time: the Perfetto UI does not open the address again that it has open.
+        path = f"/trace-under-test/{len(offered)}"
+        offered[path] = trace
+        return path
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def guess_type(self, path: str) -> str:
@@ -126,7 +164,7 @@ def _serving(pages: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
             """Stay silent."""
 
         def translate_path(self, path: str) -> str:
-            return str(offered[-1]) if path.startswith("/trace-under-test") else super().translate_path(path)
+            return str(offered[path]) if path in offered else super().translate_path(path)
 
     server = http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(Handler, directory=str(pages))
@@ -134,7 +172,7 @@ def _serving(pages: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", offered.append
+        yield f"http://127.0.0.1:{server.server_port}", offer
     finally:
         server.shutdown()
         thread.join()

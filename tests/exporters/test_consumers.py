@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
+from typing import NamedTuple
 
 import polars as pl
 import pytest
@@ -31,7 +33,16 @@ FLOWS_SQL = (
     "select s.name, s.ts, s.track_id, r.name, r.ts, r.track_id from flow"
     " join slice s on s.id = slice_out join slice r on r.id = slice_in"
 )
-COUNTERS_SQL = "select count(*) from counter join counter_track t on t.id = track_id where t.name = '{}'"
+COUNTERS_SQL = (
+    "select count(*) from counter join counter_track t on t.id = track_id"
+    " where t.name = 'micro-batches in flight'"
+)
+ARGUMENTS_SQL = (
+    "select key, display_value from slice join args using (arg_set_id)"
+    " where name = 'recv forward 1' and dur = 60001"
+)
+SLICES_SQL = {".pftrace": NATIVE_SLICES_SQL, ".json": JSON_SLICES_SQL}
+COUNT = "async sql => (await window.app.trace.engine.query(sql)).iter({n: 0}).n"
 TITLES = """async sql => {
     const rows = await window.app.trace.engine.query(sql), titles = [];
     for (const row = rows.iter({title: 'str'}); row.valid(); row.next()) titles.push(row.title);
@@ -45,6 +56,26 @@ SAMPLES = {
 }
 
 
+class Queried(NamedTuple):
+    """Rows that trace_processor returns for one file."""
+
+    problems: list
+    slices: list
+    flows: list
+    counters: list
+    arguments: list
+
+
+class Shown(NamedTuple):
+    """What the Perfetto UI shows of one file; the tracks are `group / track`, from top to bottom."""
+
+    slice_count: int
+    flow_count: int
+    problem_count: int
+    titles: set
+    tracks: list
+
+
 @pytest.fixture(scope="module")
 def browser():
     with open_browser() as opened:
@@ -52,8 +83,54 @@ def browser():
 
 
 @pytest.fixture(params=SAMPLES)
-def timeline(request):
-    return SAMPLES[request.param]
+def sample(request):
+    return request.param
+
+
+@pytest.fixture
+def timeline(sample):
+    return SAMPLES[sample]
+
+
+@pytest.fixture(scope="module")
+def written_once(tmp_path_factory):
+    """Return a function that writes a sample to a file, the first time only."""
+
+    @functools.cache
+    def write_sample(sample, suffix):
+        return write(SAMPLES[sample], tmp_path_factory.mktemp("traces") / f"trace{suffix}")
+
+    return write_sample
+
+
+@pytest.fixture(scope="module")
+def queried(written_once):
+    """Return a function that loads a file into trace_processor once, for all tests."""
+
+    @functools.cache
+    def query(sample, suffix):
+        sql = [PROBLEMS_SQL, SLICES_SQL[suffix], FLOWS_SQL, COUNTERS_SQL, ARGUMENTS_SQL]
+        return Queried(*query_trace(written_once(sample, suffix).path, *sql))
+
+    return query
+
+
+@pytest.fixture(scope="module")
+def shown(browser, written_once):
+    """Return a function that opens a file in the Perfetto UI once, for all tests."""
+
+    @functools.cache
+    def show(sample, suffix):
+        page = browser.perfetto(written_once(sample, suffix).path)
+        return Shown(
+            page.evaluate(COUNT, "select count(*) as n from slice"),
+            page.evaluate(COUNT, "select count(*) as n from flow"),
+            page.evaluate(COUNT, PROBLEMS_SQL.replace("name, value", "count(*) as n")),
+            set(page.evaluate(TITLES, "select distinct name as title from slice")),
+            shown_tracks(page),
+        )
+
+    return show
 
 
 def expected_slices(timeline, *, rebased, run_name):
@@ -82,20 +159,19 @@ def as_numbers(rows):
     return [(*row[:3], int(row[3]), int(row[4])) for row in rows]
 
 
-@pytest.mark.parametrize(("suffix", "sql"), [(".pftrace", NATIVE_SLICES_SQL), (".json", JSON_SLICES_SQL)])
-def test_trace_processor_sees_every_slice_and_flow_as_written(timeline, tmp_path, suffix, sql):
-    written = write(timeline, tmp_path / f"trace{suffix}")
-    problems, slices, flows, counters = query_trace(
-        written.path, PROBLEMS_SQL, sql, FLOWS_SQL, COUNTERS_SQL.format("micro-batches in flight")
-    )
-    assert problems == []
-    found = Counter(as_numbers(slices))
-    assert found == expected_slices(timeline, rebased=suffix == ".json", run_name="run")
-    assert found.total() == written.slice_count
-    assert len(flows) == written.flow_count
-    found_flows = Counter((out, int(out_ns), into, int(in_ns)) for out, out_ns, _, into, in_ns, _ in flows)
-    assert found_flows == expected_flows(timeline, rebased=suffix == ".json")
-    assert [int(count) for (count,) in counters] == [lay_out(timeline).counters.height]
+@pytest.mark.parametrize("suffix", SLICES_SQL)
+def test_trace_processor_sees_every_slice_and_flow_as_written(
+    sample, timeline, written_once, queried, suffix
+):
+    written, found = written_once(sample, suffix), queried(sample, suffix)
+    assert found.problems == []
+    slices = Counter(as_numbers(found.slices))
+    assert slices == expected_slices(timeline, rebased=suffix == ".json", run_name="run")
+    assert slices.total() == written.slice_count
+    assert len(found.flows) == written.flow_count
+    flows = Counter((out, int(out_ns), into, int(in_ns)) for out, out_ns, _, into, in_ns, _ in found.flows)
+    assert flows == expected_flows(timeline, rebased=suffix == ".json")
+    assert [int(count) for (count,) in found.counters] == [lay_out(timeline).counters.height]
 
 
 def test_flow_count_is_the_number_of_messages_sent(tmp_path):
@@ -111,56 +187,45 @@ def test_flow_count_is_the_number_of_messages_sent(tmp_path):
         (".json", {"args.label": "r5.1", "args.bytes": str(2**53 + 1), "args.microbatch": "1"}),
     ],
 )
-def test_trace_processor_reads_the_arguments_of_a_slice(tmp_path, suffix, expected):
-    sql = "select key, display_value from slice join args using (arg_set_id) where name = 'recv forward 1'"
-    written = write(awkward_timeline(), tmp_path / f"trace{suffix}")
-    (rows,) = query_trace(written.path, f"{sql} and dur = 60001")
-    assert expected.items() <= dict(rows).items()
+def test_trace_processor_reads_the_arguments_of_a_slice(queried, suffix, expected):
+    assert expected.items() <= dict(queried("awkward", suffix).arguments).items()
 
 
-@pytest.mark.parametrize("suffix", [".pftrace", ".json"])
-def test_perfetto_ui_shows_every_slice_and_flow(browser, timeline, tmp_path, suffix):
-    written = write(timeline, tmp_path / f"trace{suffix}")
-    page = browser.perfetto(written.path)
-    count = "async sql => (await window.app.trace.engine.query(sql)).iter({n: 0}).n"
-    assert page.evaluate(count, "select count(*) as n from slice") == written.slice_count
-    assert page.evaluate(count, "select count(*) as n from flow") == written.flow_count
-    assert page.evaluate(count, PROBLEMS_SQL.replace("name, value", "count(*) as n")) == 0
-    titles = page.evaluate(TITLES, "select distinct name as title from slice")
-    page.close()
+@pytest.mark.parametrize("suffix", SLICES_SQL)
+def test_perfetto_ui_shows_every_slice_and_flow(sample, timeline, written_once, shown, suffix):
+    written, found = written_once(sample, suffix), shown(sample, suffix)
+    assert found.slice_count == written.slice_count
+    assert found.flow_count == written.flow_count
+    assert found.problem_count == 0
     # This version of the UI (not the trace_processor above) shows JSON's escapes as they are written.
     readable = {
         title for title in lay_out(timeline).slices["title"] if suffix == ".pftrace" or is_plain(title)
     }
-    assert readable <= set(titles)
-    assert len(set(titles)) == lay_out(timeline).slices["title"].n_unique()
+    assert readable <= found.titles
+    assert len(found.titles) == lay_out(timeline).slices["title"].n_unique()
 
 
 def is_plain(title):
     return "\\" not in json.dumps(title, ensure_ascii=False).replace('\\"', "")
 
 
-def test_perfetto_ui_shows_a_pftrace_in_our_order(browser, timeline, tmp_path):
-    written = write(timeline, tmp_path / "trace.pftrace")
-    page = browser.perfetto(written.path)
-    shown = [name.removeprefix("run / ") for name in shown_tracks(page)]
-    page.close()
+def test_perfetto_ui_shows_a_pftrace_in_our_order(sample, timeline, written_once, shown):
+    written = written_once(sample, ".pftrace")
+    tracks = [name.removeprefix("run / ") for name in shown(sample, ".pftrace").tracks]
     groups = [group.name for group in lay_out(timeline).groups]
     with_tracks = [
         name for name in groups if any(track.startswith(f"{name} /") for track in written.track_names)
     ]
-    assert [name for name in shown if name in written.track_names] == list(written.track_names)
-    assert [name for name in shown if name in groups] == with_tracks
+    assert [name for name in tracks if name in written.track_names] == list(written.track_names)
+    assert [name for name in tracks if name in groups] == with_tracks
 
 
-def test_perfetto_ui_shows_every_track_of_a_json(browser, timeline, tmp_path):
-    written = write(timeline, tmp_path / "trace.json")
-    page = browser.perfetto(written.path)
+def test_perfetto_ui_shows_every_track_of_a_json(sample, written_once, shown):
     # The UI appends process and thread ids to the names, but for the counters'.
-    shown = Counter(re.sub(r" \d+(?= / )", "", name).removeprefix("run / ") for name in shown_tracks(page))
-    page.close()
-    for name in written.track_names:
-        own = [other for other in shown if other == name or re.fullmatch(re.escape(name) + r" \d+", other)]
+    tracks = shown(sample, ".json").tracks
+    found = Counter(re.sub(r" \d+(?= / )", "", name).removeprefix("run / ") for name in tracks)
+    for name in written_once(sample, ".json").track_names:
+        own = [other for other in found if other == name or re.fullmatch(re.escape(name) + r" \d+", other)]
         assert len(own) == 1, f"{name} is shown as {own}"
 
 
@@ -168,10 +233,11 @@ def shown_tracks(page):
     """Return the tracks of the page from top to bottom as ``group / track``, once no more are being added."""
     page.wait_for_function(
         """() => {
-            const count = window.app.trace.workspace.flatTracks.length;
-            window.calm = count > 0 && count === window.lastCount ? window.calm + 1 : 0;
-            window.lastCount = count;
-            return window.calm === 5;
+            const trace = window.app.trace, count = trace.workspace.flatTracks.length;
+            const isSame = count > 0 && count === window.lastCount && trace === window.lastTrace;
+            window.calm = isSame ? window.calm + 1 : 0;
+            [window.lastCount, window.lastTrace] = [count, trace];
+            return window.calm >= 5;
         }""",
         polling=200,
     )
@@ -183,8 +249,8 @@ def shown_tracks(page):
     )
 
 
-def test_catapult_shows_every_slice_flow_and_track(browser, timeline, tmp_path):
-    written = write(timeline, tmp_path / "trace.json")
+def test_catapult_shows_every_slice_flow_and_track(browser, sample, timeline, written_once):
+    written = written_once(sample, ".json")
     page = browser.catapult(written.path)
     slices = page.evaluate(
         """() => [...window.model.getDescendantEvents()].filter(event => event instanceof tr.model.ThreadSlice)
@@ -196,7 +262,6 @@ def test_catapult_shows_every_slice_flow_and_track(browser, timeline, tmp_path):
                                                       flow.endSlice.title, Math.round(flow.endSlice.start * 1e6)])"""
     )
     warnings = page.evaluate("() => window.model.importWarnings.map(warning => warning.message)")
-    page.close()
     assert warnings == []
     assert Counter(map(tuple, slices)) == expected_slices(timeline, rebased=True, run_name="run")
     assert Counter(map(tuple, flows)) == expected_flows(timeline, rebased=True)

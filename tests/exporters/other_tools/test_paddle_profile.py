@@ -226,16 +226,21 @@ def test_trace_processor_opens_the_file_and_finds_every_slice(tmp_path, sample, 
     assert Counter(tuple(map(str, row)) for row in slices) == ours
 
 
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as opened:
+        yield opened
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
-def test_catapult_opens_the_file_and_finds_every_slice(tmp_path, name):
+def test_catapult_opens_the_file_and_finds_every_slice(tmp_path, browser, name):
     path = tmp_path / name
     WRITERS[name].write(SAMPLES["pipeline"], path)
-    with open_browser() as browser:
-        found = browser.catapult(path).evaluate(
-            "() => { const all = []; for (const t of window.model.getAllThreads())"
-            " for (const s of t.sliceGroup.slices) all.push([t.name || String(t.tid), s.title]); return all; }"
-        )
+    found = browser.catapult(path).evaluate(
+        "() => { const all = []; for (const t of window.model.getAllThreads())"
+        " for (const s of t.sliceGroup.slices) all.push([t.name || String(t.tid), s.title]); return all; }"
+    )
     assert Counter(map(tuple, found)) == Counter((s.thread, s.name) for s in our_slices(path))
 
 
