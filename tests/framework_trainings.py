@@ -1,21 +1,22 @@
-"""Runs the trainings of other frameworks through ``stagescope run``, each once, and compares them with their logs."""
+"""Runs the trainings of other frameworks under the recorder, each once, and compares them with their logs."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 
 import polars as pl
 
 import peers
 from children import only_contents
-from process_groups import once, run_group
+from process_groups import once
 from scratch import scratch_directory
 from stagescope import api as workflow
 from stagescope.model.messages import match_messages
+from stagescope.record.launch import recording_environment
 from stagescope.schedules.recognition.recognizer import recognize
 from stagescope.vocabulary.kinds import ACTION_KINDS, BY_CODE, STEP_CODE, TRANSFERS, label
+from torch_forks import run_forked
 from trainings import RANKS, TESTS, Training
 
 PACKAGES = {"megatron": peers.MEGATRON, "deepspeed": peers.DEEPSPEED}
@@ -26,27 +27,6 @@ def train(framework: str, *arguments: str, recorded: bool = True, steps: str | N
     """Train three steps on four processes; raises with the training's output if it fails."""
     packages = peers.peer_packages(framework, *PACKAGES[framework])
     root = scratch_directory("training")
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        str(TESTS / f"{framework}_training.py"),
-        str(root / "truth"),
-        *arguments,
-    ]
-    if recorded:
-        limits = ["--steps", steps] if steps else []
-        command = [
-            sys.executable,
-            "-m",
-            "stagescope",
-            "run",
-            *limits,
-            "-o",
-            str(root / "recording"),
-            "--",
-            *command,
-        ]
     path = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
     environment = {
         **os.environ,
@@ -56,7 +36,12 @@ def train(framework: str, *arguments: str, recorded: bool = True, steps: str | N
         # A killed build leaves a lock behind, for which every later build would wait forever.
         "TORCH_EXTENSIONS_DIR": str(root / "extensions"),
     }
-    done = run_group(command, env=environment, cwd=root)
+    if recorded:
+        environment = recording_environment(
+            root / "recording", steps=steps, run=framework, inherited=environment
+        )
+    script = TESTS / f"{framework}_training.py"
+    done = run_forked(script, root / "truth", *arguments, environment=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     logs = [json.loads((root / "truth" / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
     losses = next(one["losses"] for one in reversed(logs) if one["losses"])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from process_groups import once, run_group
+from process_groups import once
 from scratch import scratch_directory
 from stagescope.record.launch import recording_environment
 from torch_forks import run_forked
@@ -42,8 +41,8 @@ class Training:
 def run_ranks(
     arguments: list[str], environment: dict[str, str], *, ranks: int = RANKS
 ) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(TESTS / "fork_ranks.py"), str(ranks), *arguments]
-    return run_group(command, env=environment)
+    """Run a script, named by the first of `arguments`, as the ranks of one training."""
+    return run_forked(TESTS / "fork_ranks.py", ranks, *arguments, environment=environment)
 
 
 @once
@@ -54,8 +53,7 @@ def record_training(schedule: str, *, steps: str | None = None, recorded: bool =
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if recorded:
         environment = recording_environment(directory, steps=steps, run=schedule, inherited=environment)
-    script = (TESTS / "fork_ranks.py", RANKS, TESTS / "probed_training.py")
-    done = run_forked(*script, schedule, truth, environment=environment)
+    done = run_ranks([str(TESTS / "probed_training.py"), schedule, str(truth)], environment)
     assert done.returncode == 0, done.stderr[-3000:]
     logs = {rank: json.loads((truth / f"rank{rank}.json").read_text()) for rank in range(RANKS)}
     losses = next(one["losses"] for one in logs.values() if one["losses"])
