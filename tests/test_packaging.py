@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import stagescope
 from drawing import timeline_from_text
@@ -51,21 +54,41 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory):
-    """Return the folder of programs of an empty environment that only the wheel was installed into."""
+    """Return the folder of programs of an environment with only the wheel and the dependencies it declares.
+
+    The dependencies are links to the distributions of the running environment: copying them takes longer than all
+    tests of this file.
+    """
     home = tmp_path_factory.mktemp("installed")
-    run(sys.executable, "-m", "venv", home / "venv", cwd=home)
+    venv.create(home / "venv", with_pip=False, symlinks=True)
     programs = home / "venv" / "bin"
-    pip = (
-        programs / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-    )
-    run(*pip, built[0], cwd=home)
+    options = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-deps")
+    run(sys.executable, "-m", "pip", "--python", programs / "python", "install", *options, built[0], cwd=home)
+    (packages,) = home.glob("venv/lib/python*/site-packages")
+    for dependency in declared_dependencies(metadata_of(built[0]).get_all("Requires-Dist")):
+        for name in {file.parts[0] for file in dependency.files} - {"..", "__pycache__"}:
+            (packages / name).symlink_to(dependency.locate_file(name))
     return programs
+
+
+def metadata_of(wheel):
+    path = f"stagescope-{stagescope.__version__}.dist-info/METADATA"
+    return email.message_from_bytes(zipfile.ZipFile(wheel).read(path))
+
+
+def declared_dependencies(lines):
+    """Return the distributions that these requirements and their own name; fail if a version does not match."""
+    found, pending = {}, list(lines)
+    while pending:
+        requirement = Requirement(pending.pop())
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        distribution = metadata.distribution(requirement.name)
+        assert requirement.specifier.contains(distribution.version, prereleases=True), str(requirement)
+        if distribution.name not in found:
+            found[distribution.name] = distribution
+            pending += distribution.requires or []
+    return found.values()
 
 
 def test_the_wheel_contains_every_file_of_the_package(built):
@@ -87,8 +110,7 @@ def test_the_wheel_contains_only_the_package(built):
 
 
 def test_the_wheel_has_the_version_of_the_package(built):
-    metadata = f"stagescope-{stagescope.__version__}.dist-info/METADATA"
-    message = email.message_from_bytes(zipfile.ZipFile(built[0]).read(metadata))
+    message = metadata_of(built[0])
     assert message["Version"] == stagescope.__version__
     assert message["Requires-Python"] == ">=3.10"
 
@@ -126,6 +148,7 @@ def test_the_installed_command_shows_a_recording(installed, recorded, tmp_path):
 def test_type_checkers_use_the_types_of_the_installed_package(installed, tmp_path):
     user = tmp_path / "user.py"
     user.write_text("from stagescope.vocabulary.kinds import LANES\nanswer: int = LANES\n", encoding="utf-8")
-    words = (sys.executable, "-m", "mypy", "--python-executable", installed / "python", user)
+    options = ("--cache-dir", os.devnull, "--python-executable", installed / "python")
+    words = (sys.executable, "-m", "mypy", *options, user)
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "error: Incompatible types in assignment" in done.stdout, done.stdout + done.stderr
