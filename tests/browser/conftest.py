@@ -56,9 +56,10 @@ ID = """([kind, stage, microbatch, step]) => {
 
 @dataclass
 class ViewerPage:
-    """One page of the viewer in the browser, and what it asked for and complained about."""
+    """One page of the viewer in the browser, with its requests and logged errors."""
 
     page: Any
+    options: dict[str, Any]
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
@@ -158,22 +159,58 @@ def complains(message: Any) -> bool:
     return message.type in ("error", "warning") and "willReadFrequently" not in message.text
 
 
+class PagePool:
+    """Blank pages of a browser by their options, each used by many tests.
+
+    A new page needs a new process of the browser: 0.9 s of CPU time, where loading a run in an open page costs 0.3 s.
+    The viewer stores nothing but its address, so loading the page again resets everything.
+    """
+
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+        self.idle: dict[str, list[ViewerPage]] = {}
+
+    def take(self, options: dict[str, Any]) -> ViewerPage:
+        """Return a blank page whose context has these options."""
+        idle = self.idle.setdefault(repr(options), [])
+        shown = idle.pop() if idle else self.create(options)
+        # A test may have changed what is emulated.
+        shown.page.emulate_media(media="null", color_scheme=options.get("color_scheme", "light"))
+        return shown
+
+    def create(self, options: dict[str, Any]) -> ViewerPage:
+        page = self.browser.new_context(offline=True, **options).new_page()
+        shown = ViewerPage(page, options)
+        page.on("request", lambda request: shown.requests.append(request.url))
+        page.on("console", lambda message: complains(message) and shown.complaints.append(message.text))
+        page.on("pageerror", lambda error: shown.complaints.append(str(error)))
+        return shown
+
+    def give_back(self, shown: ViewerPage) -> None:
+        """Leave the run, so that an idle page costs nothing, and keep the page for the next test."""
+        shown.page.goto("about:blank")
+        shown.page.mouse.move(0, 0)
+        shown.requests.clear()
+        shown.complaints.clear()
+        self.idle[repr(shown.options)].append(shown)
+
+
+@pytest.fixture(scope="module")
+def pool(browser: Any) -> PagePool:
+    return PagePool(browser)
+
+
 @pytest.fixture
-def open_page(browser: Any) -> Iterator[Callable[..., ViewerPage]]:
-    """Return a function that opens a page offline; at the end no page may have asked for anything, or complained."""
+def open_page(pool: PagePool) -> Iterator[Callable[..., ViewerPage]]:
+    """Return a function that opens a file offline; it must neither request anything else nor log an error."""
     opened: list[tuple[ViewerPage, bool]] = []
 
     def open_(path: Path, hash_: str = "", *, may_complain: bool = False, **options: Any) -> ViewerPage:
         settings = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce", **options}
-        context = browser.new_context(offline=True, **settings)
-        page = context.new_page()
-        shown = ViewerPage(page)
+        shown = pool.take(settings)
         opened.append((shown, may_complain))
-        page.on("request", lambda request: shown.requests.append(request.url))
-        page.on("console", lambda message: complains(message) and shown.complaints.append(message.text))
-        page.on("pageerror", lambda error: shown.complaints.append(str(error)))
-        page.goto(path.as_uri() + (f"#{hash_}" if hash_ else ""))
-        page.wait_for_function(READY)
+        shown.page.goto(path.as_uri() + (f"#{hash_}" if hash_ else ""))
+        shown.page.wait_for_function(READY)
         shown.settle()
         shown.settle()
         return shown
@@ -183,7 +220,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., ViewerPage]]:
         assert [url for url in shown.requests if not url.startswith(("file:", "blob:", "data:"))] == []
         assert len([url for url in shown.requests if url.startswith("file:")]) == 1
         assert may_complain or shown.complaints == []
-        shown.page.context.close()
+        pool.give_back(shown)
 
 
 @pytest.fixture
