@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import polars as pl
+import pytest
 
 from column_blobs import read_blob
 from drawing import timeline_from_text
@@ -65,7 +66,7 @@ def test_links_are_omitted_with_a_diagnostic_where_ranks_cannot_be_distinguished
     assert {one["code"] for one in data.meta["diagnostics"]} >= {"viewer.links_omitted"}
 
 
-def test_slack_is_that_of_the_report():
+def test_slack_is_that_of_the_report_to_three_digits():
     report = build_explained_report(RUN)
     data = viewer_data(RUN, report_extras(report))
     slack, _ = read_blob(data.tables["slack"])
@@ -74,6 +75,9 @@ def test_slack_is_that_of_the_report():
     on_path = set(read_blob(data.tables["critical_path"])[0]["span"])
     by_span = dict(zip(slack["span"], slack["slack_ns"], strict=True))
     assert {by_span[span] for span in on_path} == {0}
+    exact = sorted(report.slack["slack_ns"])
+    assert sorted(by_span.values()) == pytest.approx(exact, rel=0.005)
+    assert all(len(str(int(value)).rstrip("0")) <= 3 for value in by_span.values())
 
 
 def test_heat_adds_up_to_the_work_of_the_run():
