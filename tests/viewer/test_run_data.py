@@ -14,7 +14,7 @@ from stagescope.model.pipelines import find_pipelines
 from stagescope.viewer import links
 from stagescope.viewer.analysis_data import report_extras
 from stagescope.viewer.links import ACTION_PHASES
-from stagescope.viewer.run_data import shown_ranks, stage_heat, viewer_data
+from stagescope.viewer.run_data import shown_ranks, viewer_data
 from synthetic import Shape, pipeline_timeline
 
 RUN = pipeline_timeline(Shape(ranks=3, microbatches=4, steps=2))
@@ -78,11 +78,6 @@ def test_slack_is_that_of_the_report_to_three_digits():
     exact = sorted(report.slack["slack_ns"])
     assert sorted(by_span.values()) == pytest.approx(exact, rel=0.005)
     assert all(len(str(int(value)).rstrip("0")) <= 3 for value in by_span.values())
-
-
-def test_heat_adds_up_to_the_work_of_the_run():
-    heat = stage_heat(DRAWN.spans, step_bubbles(DRAWN.spans, find_pipelines(DRAWN.spans)))
-    assert heat.rows() == [(0, 0, 6000, 0, 2000, 4), (0, 1, 6000, 0, 2000, 4)]
 
 
 def test_errors_come_first_and_display_problems_are_counted():

@@ -1,6 +1,6 @@
 """The data of a run as the viewer reads them; docs/viewer-format.md describes every part.
 
-Results of the analysis come as `AnalysisLayers`; nothing is analyzed here.
+Results of the analysis come as `AnalysisLayers` or from functions of the analysis; nothing is analyzed here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stagescope import __version__
+from stagescope.analysis.statistics.stage_heat import measure_stage_heat
 from stagescope.exporters.layers import AnalysisLayers
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.clock_groups import clock_groups
@@ -92,7 +93,7 @@ def data_without_spans(
         bubbles = step_bubbles(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
     omitted = list(_omitted(extras))
     tables = {}
-    heat = stage_heat(timeline.spans, bubbles)
+    heat = measure_stage_heat(timeline.spans, bubbles)
     if heat.height:
         tables["heat"] = encode_columns(heat)
     if in_page:
@@ -236,31 +237,6 @@ def _diagnostics(timeline: Timeline, end: int) -> pl.DataFrame:
         )
     every = pl.concat([timeline.diagnostics, diagnostics_table(rows)])
     return every.sort("severity", maintain_order=True)  # an Enum sorts as declared, errors first
-
-
-def stage_heat(spans: pl.DataFrame, bubbles: pl.DataFrame) -> pl.DataFrame:
-    """Return step, stage, action_ns, wait_ns (host blocked on transfers), idle_ns and action_count, sorted.
-
-    `idle_ns` sums the ranks that hold the stage; a rank with several stages counts for each of them.
-    """
-    known = spans.filter(pl.col("step").is_not_null() & pl.col("stage").is_not_null())
-    is_action = pl.col("kind").is_in(ACTION_KINDS)
-    wait_ns = (pl.col("wait_end_ns") - pl.col("wait_start_ns")).clip(0)
-    sums = known.group_by("step", "stage").agg(
-        (pl.col("end_ns") - pl.col("start_ns")).clip(0).filter(is_action).sum().alias("action_ns"),
-        wait_ns.sum().alias("wait_ns"),
-        is_action.sum().cast(pl.Int64).alias("action_count"),
-    )
-    holders = known.filter(is_action).select("step", "stage", "rank").unique()
-    idle = (
-        holders.join(bubbles.select("step", "rank", "idle_ns"), on=["step", "rank"])
-        .group_by("step", "stage")
-        .agg(pl.sum("idle_ns"))
-    )
-    rows = sums.filter(pl.col("action_count") > 0).join(idle, on=["step", "stage"], how="left")
-    return rows.select("step", "stage", "action_ns", "wait_ns", "idle_ns", "action_count").sort(
-        "step", "stage"
-    )
 
 
 def _extra_sections(
