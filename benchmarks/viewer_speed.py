@@ -42,15 +42,15 @@ MEASURE = """async ([frames, whole]) => {
   const viewer = window.stagescopeViewer, canvas = document.querySelector('.canvas-box canvas');
   const pen = canvas.getContext('2d');
   const frame = () => new Promise(requestAnimationFrame);
-  if (whole) viewer.fitAll(); else { viewer.view.value = viewer.firstView(); }
+  if (whole) viewer.camera.fitAll(); else { viewer.camera.view.value = viewer.camera.firstView(); }
   await frame(); await frame();
   const times = [];
   for (let i = 0; i < frames; i++) {
     // The picture's own request for a frame runs between these two.
     let began = 0;
     requestAnimationFrame(() => { began = performance.now(); });
-    if (i % 2) viewer.panBy(i % 4 === 1 ? 0.03 : -0.03);
-    else viewer.zoomBy(i % 4 ? 1 / 0.9 : 0.9, 0.4);
+    if (i % 2) viewer.camera.panBy(i % 4 === 1 ? 0.03 : -0.03);
+    else viewer.camera.zoomBy(i % 4 ? 1 / 0.9 : 0.9, 0.4);
     await frame();
     pen.getImageData(0, 0, 1, 1);
     times.push(performance.now() - began);
@@ -60,8 +60,8 @@ MEASURE = """async ([frames, whole]) => {
 SEARCH = """async (query) => {
   const viewer = window.stagescopeViewer;
   const began = performance.now();
-  await viewer.search(query);
-  return [performance.now() - began, viewer.found.value.count];
+  await viewer.search.run(query);
+  return [performance.now() - began, viewer.search.found.value.count];
 }"""
 FIRST = """() => new Promise((resolve) => {
   const look = () => {
