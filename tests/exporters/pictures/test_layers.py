@@ -50,7 +50,7 @@ def test_the_hatched_time_of_every_row_is_its_idle_time():
         paths = [path for path in group.iter(f"{SVG}path") if (path.get("class") or "").startswith("gap")]
         boxes = [box for path in paths for box in BOX.findall(path.get("d"))]
         idle = chart.idle.filter(row=row).select(pl.col("end_ns") - pl.col("start_ns")).to_series()
-        wide = [each * per_ns for each in idle if each * per_ns >= picture_layers.LEAST_GAP_WIDTH + 0.1]
+        wide = [each * per_ns for each in idle if each * per_ns >= picture_layers.LEAST_IDLE_WIDTH + 0.1]
         assert len(boxes) >= len(wide) > 0
         assert sum(float(width) for _, _, width, _ in boxes) == pytest.approx(
             sum(wide), abs=0.1 * len(boxes) + 1.2
@@ -88,7 +88,7 @@ def test_low_rows_are_tinted_instead_of_hatched():
     assert ".gap0{fill:#56b4e9;fill-opacity:.28}" in low
 
 
-def test_the_legend_names_every_cause_and_the_path():
+def test_legend_names_every_wait_and_the_path():
     words = [text.text for text in drawn().iter(f"{SVG}text")]
     assert [word for word in words if word and word.startswith("idle: ")] == [
         "idle: compute", "idle: transfer", "idle: launch"
@@ -117,11 +117,11 @@ def test_another_step_has_its_own_layers():
     assert not gather_layers(TIMELINE, 2).idle.filter(pl.col("step") != 2).height
 
 
-def test_a_cause_that_is_not_known_here_is_drawn_as_one_that_is_not_known():
-    idle = EXTRAS.idle.with_columns(waiting_for=pl.lit("moon phase"))
+def test_unknown_wait_is_drawn_and_named_without_underscores():
+    idle = EXTRAS.idle.with_columns(waiting_for=pl.lit("moon_phase"))
     svg = draw_picture(TIMELINE, Figure(extras=replace(EXTRAS, idle=idle))).svg
     assert "idle: moon phase" in svg
-    assert wait_swatch("moon phase") == WAIT_SWATCHES["unknown"]
+    assert wait_swatch("moon_phase") == WAIT_SWATCHES["unknown"]
 
 
 def test_rows_are_hatched_from_the_same_height_as_in_the_viewer():

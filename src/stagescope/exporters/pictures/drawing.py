@@ -15,7 +15,7 @@ from stagescope.exporters.pictures.canvas import SECTION_HEIGHT, Box, Canvas, nu
 from stagescope.exporters.pictures.figure import Figure, Size, chart_figure
 from stagescope.exporters.pictures.layers import (
     draw_critical_path,
-    draw_gaps,
+    draw_idle,
     draw_waits,
     hatches,
     layer_entries,
@@ -268,7 +268,7 @@ def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
             tip = _xml(_rank_tip(rank, facts.get(rank, {}), own))
             yield f'<text class="ink" {at}>rank {rank}<title>{tip}</title></text>'
         if (row,) in idle:
-            yield from draw_gaps(canvas, idle[row,])
+            yield from draw_idle(canvas, idle[row,])
         yield from draw_waits(canvas, waits.get((row,), chart.waits.clear()))
         yield from _drawn_spans(drawing, rank, span_rows(own))
         yield "</g>"

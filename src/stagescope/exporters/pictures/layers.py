@@ -1,4 +1,4 @@
-"""Layers around the spans of an SVG picture, as in the viewer: waits, idle time by cause, the critical path."""
+"""Layers around the spans of an SVG picture, as in the viewer: waits, idle time by wait, the critical path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stagescope.exporters.pictures.canvas import Canvas
     from stagescope.exporters.pictures.step_chart import StepChart
 
-LEAST_GAP_WIDTH = 1.0
+LEAST_IDLE_WIDTH = 1.0
 LEAST_HATCHED_HEIGHT = 14.0
 """Lower rows are tinted instead of hatched. This and the opacities are those of web/src/draw/overlays.ts."""
 
@@ -33,19 +33,19 @@ PATH_STYLE = """\
 """
 
 
-def causes_of(chart: StepChart) -> list[str]:
-    """Return the causes of the drawn idle time in the order of the vocabulary, unknown ones last."""
+def waits_of(chart: StepChart) -> list[str]:
+    """Return what the drawn ranks wait for, in the order of the vocabulary, unknown names last."""
     present = set() if chart.idle is None else set(chart.idle["waiting_for"].unique())
-    known = [cause for cause in WAIT_SWATCHES if cause in present]
+    known = [wait for wait in WAIT_SWATCHES if wait in present]
     return known + sorted(present.difference(known))
 
 
 def layer_rules(canvas: Canvas) -> str:
-    """Return the style rules: `gap0` is the idle time of the first cause, `key0` its legend entry."""
+    """Return the style rules: `gap0` is the idle time of the first wait, `key0` its legend entry."""
     hatched = canvas.row_height >= LEAST_HATCHED_HEIGHT
     rules = [] if canvas.chart.critical_path is None else [PATH_STYLE]
-    for place, cause in enumerate(causes_of(canvas.chart)):
-        color, hatch = wait_swatch(cause).color, f"url(#stagescope-gap{place})"
+    for place, wait in enumerate(waits_of(canvas.chart)):
+        color, hatch = wait_swatch(wait).color, f"url(#stagescope-gap{place})"
         fill, opacity = (hatch, HATCH_OPACITY) if hatched else (color, TINT_OPACITY)
         rules.append(f".stagescope .gap{place}{{fill:{fill};fill-opacity:{opacity}}}\n")
         rules.append(f".stagescope .key{place}{{fill:{hatch};stroke:{color};stroke-width:.8}}\n")
@@ -53,9 +53,9 @@ def layer_rules(canvas: Canvas) -> str:
 
 
 def hatches(chart: StepChart) -> Iterator[str]:
-    """Yield the pattern of each cause."""
-    for place, cause in enumerate(causes_of(chart)):
-        color, texture = wait_swatch(cause)
+    """Yield the pattern of each wait."""
+    for place, wait in enumerate(waits_of(chart)):
+        color, texture = wait_swatch(wait)
         yield (
             f'<pattern id="stagescope-gap{place}" width="6" height="6" patternUnits="userSpaceOnUse">'
             f'<g stroke="{color}" fill="none">{TEXTURES[texture]}</g></pattern>'
@@ -64,8 +64,8 @@ def hatches(chart: StepChart) -> Iterator[str]:
 
 def layer_entries(chart: StepChart) -> Iterator[LegendEntry]:
     """Yield the entries of the legend."""
-    for place, cause in enumerate(causes_of(chart)):
-        yield LegendEntry(f"idle: {cause}", (f"key{place}",))
+    for place, wait in enumerate(waits_of(chart)):
+        yield LegendEntry(f"idle: {wait.replace('_', ' ')}", (f"key{place}",))
     if chart.critical_path is not None and chart.critical_path.height:
         yield LegendEntry("critical path", ("critical",), swatch_height=10)
 
@@ -81,14 +81,14 @@ def draw_waits(canvas: Canvas, waits: pl.DataFrame) -> Iterator[str]:
         yield f'<path class="wait" d="{path_data(box for box in boxes if box.width > 0)}"/>'
 
 
-def draw_gaps(canvas: Canvas, idle: pl.DataFrame) -> Iterator[str]:
-    """Yield the idle time of one row, one path per cause."""
-    places = {cause: place for place, cause in enumerate(causes_of(canvas.chart))}
+def draw_idle(canvas: Canvas, idle: pl.DataFrame) -> Iterator[str]:
+    """Yield the idle time of one row, one path per wait."""
+    places = {wait: place for place, wait in enumerate(waits_of(canvas.chart))}
     boxes: dict[int, list[Box]] = defaultdict(list)
-    for start_ns, end_ns, cause in idle.select("start_ns", "end_ns", "waiting_for").iter_rows():
+    for start_ns, end_ns, wait in idle.select("start_ns", "end_ns", "waiting_for").iter_rows():
         left, right = canvas.x(start_ns), canvas.x(end_ns)
-        if right - left >= LEAST_GAP_WIDTH:
-            boxes[places[cause]].append(Box(left, 0.0, right - left, canvas.row_height))
+        if right - left >= LEAST_IDLE_WIDTH:
+            boxes[places[wait]].append(Box(left, 0.0, right - left, canvas.row_height))
     for place, own in sorted(boxes.items()):
         yield f'<path class="gap{place}" d="{path_data(own)}"/>'
 
