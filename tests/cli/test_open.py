@@ -102,8 +102,10 @@ def test_a_growing_recording_is_read_again_while_open_pages_keep_their_version(t
     with opened(growing, tmp_path, "--no-browser") as (_, visitor, _title):
         before = enter(visitor).json("meta")
         assert visitor.json("version") == {"version": visitor.version, "problem": None}
-        # The file grows in place, as a recorder writes it.
-        first.write_bytes((whole / first.relative_to(growing)).read_bytes())
+        # Appended, as a recorder writes it: a file that is replaced could be read while it is empty.
+        rest = (whole / first.relative_to(growing)).read_bytes()[first.stat().st_size :]
+        with first.open("ab") as file:
+            file.write(rest)
         wait_until(lambda: visitor.json("version")["version"] != before["version"])
         assert visitor.json("meta") == before
         assert visitor.api("details", id=0)[0] == 200
