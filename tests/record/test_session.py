@@ -232,7 +232,7 @@ def test_framework_works_when_instrumentation_fails(tmp_path, framework, monkeyp
     record.start(tmp_path)
     assert framework.step() == "stepped"
     record.stop()
-    assert "cannot record toy_framework: AttributeError" in capsys.readouterr().err
+    assert "toy_framework (unknown version): cannot be observed: AttributeError" in capsys.readouterr().err
 
 
 def test_failing_hook_removal_does_not_prevent_storing(tmp_path, capsys):

@@ -1,28 +1,59 @@
-"""Wraps class attributes and module globals once, and restores them."""
+"""Replaces class attributes and module globals by observed ones, and restores them."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from stagescope.record.hooks import Guard, Observer
+
 
 MARK = "__stagescope_original__"
+"""Attribute of a wrapper: what it replaced."""
+
+
+class Replaced(NamedTuple):
+    """One replaced attribute."""
+
+    owner: object
+    name: str
+    original: object
+    replacement: object
 
 
 class Patches:
-    """A set of replaced attributes that can be restored. Wrapping an attribute a second time has no effect."""
+    """A set of replaced attributes that can be restored. Replacing an attribute a second time has no effect."""
 
     def __init__(self) -> None:
-        self._replaced: list[tuple[object, str, object, object]] = []
+        self.replaced: list[Replaced] = []
         self._undo_calls: list[Callable[[], object]] = []
+
+    def observe(self, owner: object, name: str, observer: Observer, guard: Guard) -> bool:
+        """Let `observer` see the calls of the function, static method or class method `name` of `owner`.
+
+        Returns whether they are observed now. An attribute is left unchanged if it is missing (another version of the
+        framework), inherited, not a function, or already observed; see hooks.can_be_observed.
+        """
+        from stagescope.record.hooks import can_be_observed, observed  # not needed before a framework
+
+        original = vars(owner).get(name)
+        descriptor = type(original) if isinstance(original, (staticmethod, classmethod)) else None
+        function: Any = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
+        if not can_be_observed(function) or hasattr(function, MARK):
+            return False
+        wrapper = observed(function, observer, guard)
+        self.replace(owner, name, descriptor(wrapper) if descriptor else wrapper)
+        return True
 
     def wrap(
         self, owner: object, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
     ) -> bool:
-        """Replace the function `name` that `owner` itself defines with ``make(original)``.
+        """Replace the function `name` that `owner` itself defines with ``make(original)``: being replaced by `observe`.
 
         Returns whether it was replaced. An attribute is left unchanged if it is missing (another version of the
         framework), inherited, a static or class method, or already wrapped.
@@ -30,31 +61,47 @@ class Patches:
         original = vars(owner).get(name)
         if not callable(original) or isinstance(original, staticmethod) or hasattr(original, MARK):
             return False
-        self.replace(owner, name, functools.wraps(original)(make(original)))
+        wrapper = functools.wraps(original)(make(original))
+        setattr(wrapper, MARK, original)
+        self.replace(owner, name, wrapper)
         return True
 
     def replace(self, owner: object, name: str, replacement: object) -> None:
         """Set attribute `name` of `owner` to `replacement` and remember the original."""
         original = vars(owner)[name]
-        setattr(replacement, MARK, original)
+        if not hasattr(replacement, MARK) and isinstance(replacement, type | classmethod):
+            setattr(replacement, MARK, original)
         setattr(owner, name, replacement)
-        self._replaced.append((owner, name, original, replacement))
+        self.replaced.append(Replaced(owner, name, original, replacement))
 
     def on_undo(self, call: Callable[[], object]) -> None:
         """Let `undo` run `call`, for hooks that are registered with a framework."""
         self._undo_calls.append(call)
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Undo everything that was replaced or registered in the ``with`` block if the block raises."""
+        replaced, calls = len(self.replaced), len(self._undo_calls)
+        try:
+            yield
+        except BaseException:  # re-raised
+            self._undo_from(replaced, calls)
+            raise
 
     def undo(self) -> None:
         """Restore all originals in reverse order; never raises.
 
         Attributes that other code has replaced since are left alone.
         """
-        while self._undo_calls:
+        self._undo_from(0, 0)
+
+    def _undo_from(self, replaced: int, calls: int) -> None:
+        while len(self._undo_calls) > calls:
             self._run(self._undo_calls.pop())
-        for owner, name, original, replacement in reversed(self._replaced):
+        while len(self.replaced) > replaced:
+            owner, name, original, replacement = self.replaced.pop()
             if vars(owner).get(name) is replacement:
                 setattr(owner, name, original)
-        self._replaced.clear()
 
     def _run(self, call: Callable[[], object]) -> None:
         try:

@@ -30,6 +30,8 @@ from stagescope.vocabulary.steps import StepRange
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagescope.record.coverage import Coverage
+    from stagescope.record.hooks import Guard
     from stagescope.record.mirrors import Mirrors
 
 # A stop must not hold up the end of a training for long when the file system hangs.
@@ -49,7 +51,11 @@ class Recorder:
         capacity_bytes: int = DEFAULT_CAPACITY_BYTES,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
-        """Record into `directory`, with at most `capacity_bytes` in memory and `max_bytes` on disk (0: unlimited)."""
+        """Record into `directory`, with at most `capacity_bytes` in memory and `max_bytes` on disk (0: unlimited).
+
+        `guards` has one entry per framework with hooks; `actions` counts the actions of frameworks, so that a step
+        without any can be reported.
+        """
         self.directory = directory
         self._max_bytes = max_bytes
         self.steps = steps or StepRange()
@@ -62,6 +68,9 @@ class Recorder:
         self.on_change: Callable[[], object] = bool
         self.last_pair = 0
         self.mirror: Mirrors | None = None
+        self.guards: dict[str, Guard] = {}
+        self.actions = 0
+        self._coverage: Coverage | None = None
         self._stopped = False
         self._facts: dict[str, object] = {}
         self._begin_empty()
@@ -100,6 +109,15 @@ class Recorder:
         """Turn recording on or off."""
         self.enabled = on
         self.on_change()
+
+    @property
+    def coverage(self) -> Coverage:
+        """What is recorded of each framework."""
+        if self._coverage is None:
+            from stagescope.record.coverage import Coverage  # not needed before a framework
+
+            self._coverage = Coverage(self)
+        return self._coverage
 
     @property
     def has_spans(self) -> bool:
@@ -174,6 +192,11 @@ class Recorder:
         """Start the writer now, for spans whose times become known only later."""
         if not hasattr(self.local, "buffer"):
             self._new_buffer()
+
+    def keep_without_spans(self) -> None:
+        """Create the recording even if no span is ever recorded, for what its header states."""
+        self._recording.keeps_without_spans = True
+        self.expect_spans()
 
     def drop(self, count: int) -> None:
         """Count `count` spans that were timed but cannot be recorded."""

@@ -66,6 +66,7 @@ class Recording:
         self._dropped_reported = 0
         self._next_anchor_s = 0.0
         self._warned: set[str] = set()
+        self.keeps_without_spans = False
 
     def write_into(self, directory: str) -> None:
         """Change the output directory. Has no effect once the file exists."""
@@ -120,12 +121,17 @@ class Recording:
 
     def write_anchor_if_due(self) -> None:
         """Write a clock anchor and sync the file every ten seconds."""
-        if self._file is None or time.monotonic() < self._next_anchor_s:
+        if not self._exists_or_is_kept or time.monotonic() < self._next_anchor_s:
             return
         self._next_anchor_s = time.monotonic() + ANCHOR_INTERVAL_S
-        if self._append(CLOCK, ANCHOR.pack(*read_anchor())):
+        if self._append(CLOCK, ANCHOR.pack(*read_anchor())) and self._file is not None:
             self._file.sync()
         self._warn_if_deleted()
+
+    @property
+    def _exists_or_is_kept(self) -> bool:
+        """Whether there is a file, or should be one although no span has been recorded: its header is the message."""
+        return self._file is not None or self.keeps_without_spans
 
     def write_drops(self, dropped_spans: int) -> None:
         """Write the total number of dropped spans if it has changed."""
@@ -137,7 +143,7 @@ class Recording:
 
     def finish(self, reason: str) -> None:
         """Write a last anchor and the END frame, and close the file."""
-        if self._file is None:
+        if not self._exists_or_is_kept:
             return
         self._append(CLOCK, ANCHOR.pack(*read_anchor()))
         end = {"spans": self.spans_written, "dropped_spans": self._dropped, "reason": reason}

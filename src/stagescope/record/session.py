@@ -64,8 +64,13 @@ class Session:
         self.recorder.stop(reason)
 
     def _instrument(self, module: ModuleType) -> None:
+        """Install the hooks of a framework, all of them or none. A failure is reported, also in the recording."""
         instrumentation = importlib.import_module(FRAMEWORKS[module.__name__])
-        instrumentation.instrument(module, self.recorder, self.patches)
+        try:
+            with self.patches.all_or_none():
+                instrumentation.instrument(module, self.recorder, self.patches)
+        except Exception as error:  # noqa: BLE001  # an unknown version must not stop the training
+            self.recorder.coverage.refused(module.__name__, None, [f"cannot be observed: {error!r}"])
 
 
 _session: Session | None = None

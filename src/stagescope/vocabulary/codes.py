@@ -105,7 +105,17 @@ CODES: tuple[Code, ...] = (
     Code("frames.missing", "Frames of a recording are missing."),
     Code("frames.truncated", "The last frame of a recording is truncated."),
     Code("frames.unknown", "Frames of an unknown type or with invalid content were skipped."),
+    Code(
+        "framework.partial",
+        "A version of a framework lacks functions that the recorder observes; a part is not recorded.",
+    ),
+    Code(
+        "framework.refused",
+        "A version of a framework does not fit the recorder, so nothing of it was recorded.",
+    ),
     Code("header.missing", "The header and so the rank of a recording are missing."),
+    Code("hooks.disabled", "The hooks of a framework were turned off after repeated errors."),
+    Code("hooks.failed", "Hooks of the recorder failed, so actions may be missing."),
     Code("ideal.extra_actions", "Actions are not part of the recognized or declared schedule."),
     Code("ideal.unknown", "No ideal schedule is known to compare the run with."),
     Code("input.not_read", "A file or format that was found in a directory could not be read."),
@@ -201,6 +211,7 @@ CODES: tuple[Code, ...] = (
     Code("steps.slow_first", "The first step took much longer than the others and is not in the totals."),
     Code("steps.uneven_passes", "Without recorded step numbers, ranks ran different numbers of passes."),
     Code("steps.unknown", "Nothing marks where steps begin, so every micro-batch is shown as a step."),
+    Code("steps.without_actions", "Steps of a framework ended without a recorded action."),
     Code(
         "trace.shifted",
         "A trace was shifted, because its format cannot represent times before the Unix epoch.",

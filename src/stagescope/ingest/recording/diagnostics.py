@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stagescope.ingest.recording.coverage import coverage_of
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import BY_CODE, COMPUTE, LANE_CODES, STEP_CODE
 
@@ -23,6 +24,7 @@ def damage_of(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic
     yield from _missing(contents, source, rank)
     yield from _unknown(contents, source, rank)
     yield from _launch_times(contents, source, rank)
+    yield from coverage_of(contents.header, source, rank)
 
 
 def gaps_of(contents: Contents, source: str, rank: int | None) -> Iterator[Diagnostic]:

@@ -13,9 +13,9 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.calls import Call, Signature, never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import Call, Signature, never_raises
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import (
     BACKWARD,

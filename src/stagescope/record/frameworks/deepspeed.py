@@ -17,9 +17,9 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.calls import never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import never_raises
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
 from stagescope.record.patching import MARK

@@ -25,9 +25,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from stagescope.record.calls import Call, Signature, never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import Call, Signature, never_raises
 from stagescope.record.frameworks.megatron_facts import describe_run, pipeline_place
 from stagescope.record.frameworks.megatron_messages import NO_PLACE, Messages, tag, tagged
 from stagescope.record.frameworks.megatron_overlap import Part, run_overlapped

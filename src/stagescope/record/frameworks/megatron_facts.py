@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.format import NONE
 
 if TYPE_CHECKING:
-    from stagescope.record.frameworks.calls import Call
+    from stagescope.record.calls import Call
     from stagescope.record.recorder import Recorder
 
 PARALLEL_STATE = "megatron.core.parallel_state"

@@ -16,9 +16,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.calls import never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import never_raises
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:

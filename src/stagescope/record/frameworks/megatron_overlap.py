@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagescope.record.calls import never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import never_raises
 from stagescope.record.frameworks.megatron_messages import tag
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place
 from stagescope.vocabulary.kinds import BY_NAME

@@ -22,8 +22,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagescope.record.calls import Call, Signature, never_raises
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import Call, Signature, never_raises
 from stagescope.record.frameworks.mindspeed_transfers import MindSpeedTransfers
 from stagescope.record.frameworks.npu_marks import NpuMarks
 from stagescope.record.frameworks.runs import (

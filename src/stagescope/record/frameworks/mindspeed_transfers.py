@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.calls import Signature, never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import Signature, never_raises
 from stagescope.record.frameworks.runs import IdentityMap, Place
 from stagescope.record.frameworks.transfers import (
     RECV_BACKWARD,

@@ -12,7 +12,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.frameworks.calls import never_raises
+from stagescope.record.calls import never_raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,15 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from stagescope.record.frameworks.calls import never_raises
+from stagescope.record.calls import never_raises
 from stagescope.record.frameworks.runs import OPTIMIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
+    from stagescope.record.calls import Call
+    from stagescope.record.hooks import Guard
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
+    Observation = Generator[None, Any, None]
     Function = Callable[..., Any]
 
 
@@ -33,6 +36,19 @@ class OptimizerSteps:
     def forget(self) -> None:
         """Discard a step that failed. Called at the beginning of each training step."""
         self._tokens.clear()
+
+    def step(self, call: Call) -> Observation:
+        """Observe a function or method of a framework that is the complete optimizer step."""
+        del call
+        if self._inside or not self.recorder.enabled:
+            return
+        self._inside = True
+        try:
+            token = self.recorder.timer.begin()
+            yield
+            self._record(token)
+        finally:
+            self._inside = False
 
     def watch(self, original: Function) -> Function:
         """Return the wrapper of a function or method of a framework that is the complete optimizer step."""
@@ -50,6 +66,21 @@ class OptimizerSteps:
             return result
 
         return step
+
+    def register(self, patches: Patches, guard: Guard) -> None:
+        """Time the steps of torch's own optimizers through torch's public hooks. Registers them once."""
+        from torch.optim import optimizer as optimizers  # already imported by the training
+
+        if self._watches_torch:
+            return
+        self._watches_torch = True
+        before, after = guard.callback(self._before), guard.callback(self._after)
+        patches.on_undo(optimizers.register_optimizer_step_pre_hook(before).remove)
+        patches.on_undo(optimizers.register_optimizer_step_post_hook(after).remove)
+        patches.on_undo(self._forget_torch)
+
+    def _forget_torch(self) -> None:
+        self._watches_torch = False
 
     @never_raises()
     def watch_torch(self, patches: Patches) -> None:

@@ -18,8 +18,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.calls import never_raises
 from stagescope.record.frameworks.paddle_transfers import PaddleTransfers
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, LOSS, OPTIMIZER, UNKNOWN, Place, Runs
 

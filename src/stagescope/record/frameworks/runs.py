@@ -14,14 +14,17 @@ from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from stagescope.record.recorder import Recorder
+
+    Observation = Generator[None, Any, Any]
 
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, LOSS, OPTIMIZER = (
     BY_NAME[name].code
     for name in ("forward", "backward", "backward_input", "backward_weight", "loss", "optimizer")
 )
+ACTIONS = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
 
 
 class Place(NamedTuple):
@@ -88,10 +91,14 @@ class Runs:
 
     Entry points of a framework call one another, and those of the framework it is built on (MindSpeed's schedule runs
     inside Megatron's train_step). The outermost call is the run.
+
+    The methods named `observe_...` are observers (see hooks.py), used with ``yield from``: they return the result of
+    the observed call. `framework` is the name in messages.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, framework: str = "") -> None:
         self.recorder = recorder
+        self.framework = framework
         self.places = IdentityMap()
         self._counts: Counter[tuple[int, int]] = Counter()
 
@@ -123,6 +130,73 @@ class Runs:
             return self._run(call)
         finally:
             self.recorder.step = step
+
+    def observe_step(self) -> Observation:
+        """Record the observed call as one training step. A step without any action is reported."""
+        if self.inside:
+            return (yield)
+        recorder = self.recorder
+        start_ns = recorder.begin_step()
+        was_enabled, recorder.actions = recorder.enabled, 0
+        result = yield from self._observe_run()
+        recorder.end_step(start_ns)
+        if was_enabled and recorder.enabled and not recorder.actions:
+            recorder.coverage.step_was_empty(self.framework, recorder.step)
+        return result
+
+    def observe_evaluation(self) -> Observation:
+        """Observe a run whose actions are recorded without a step."""
+        if self.inside:
+            return (yield)
+        step, self.recorder.step = self.recorder.step, NONE
+        try:
+            return (yield from self._observe_run())
+        finally:
+            self.recorder.step = step
+
+    def observe_action(
+        self, kind: int, place: Place, kind_after: Callable[[], int] | None = None
+    ) -> Observation:
+        """Record the observed call as one action unless it raises.
+
+        `kind_after` returns the kind if only the action itself determines it, such as whether a backward was split.
+        """
+        recorder = self.recorder
+        if not recorder.enabled:
+            return (yield)
+        recorder.actions += kind in ACTIONS
+        mirror = recorder.mirror
+        if mirror is not None:
+            mirror.open(kind, place.stage, place.microbatch)
+        try:
+            token = recorder.timer.begin()
+            result = yield
+            recorder.timer.end(token, kind_after() if kind_after else kind, *place)
+        finally:
+            if mirror is not None:
+                mirror.close()
+        return result
+
+    def observe_pair(self, forward: Place, backward: Place) -> Observation:
+        """Record the observed call as a forward and a backward that overlap."""
+        recorder = self.recorder
+        if not recorder.enabled:
+            return (yield)
+        recorder.actions += 2
+        mirror, opened = recorder.mirror, 0
+        try:
+            for kind, place in ((FORWARD, forward), (BACKWARD, backward)) if mirror else ():
+                mirror.open(kind, place.stage, place.microbatch)  # type: ignore[union-attr]  # the loop has no turns
+                opened += 1
+            number = recorder.new_pair()
+            token = recorder.timer.begin()
+            result = yield
+            recorder.timer.end(token, FORWARD, *forward, 0, number)
+            recorder.timer.end(token, BACKWARD, *backward, 0, number)
+        finally:
+            for _ in range(opened):
+                mirror.close()  # type: ignore[union-attr]  # opened only with a mirror
+        return result
 
     def next_number(self, kind: int, chunk: int) -> int:
         """Return the number of earlier actions of this kind and chunk in this run: the micro-batch, in FIFO order."""
@@ -165,6 +239,14 @@ class Runs:
         recorder.timer.end(token, FORWARD, *forward, 0, number)
         recorder.timer.end(token, BACKWARD, *backward, 0, number)
         return result
+
+    def _observe_run(self) -> Observation:
+        _running.add(self.recorder)
+        try:
+            return (yield)
+        finally:
+            _running.discard(self.recorder)
+            self.forget()
 
     def _run(self, call: Callable[[], Any]) -> Any:
         _running.add(self.recorder)

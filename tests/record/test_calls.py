@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagescope.record.frameworks.calls import Signature, never_raises
+from stagescope.record.calls import Signature, never_raises
 
 
 def step(model, data, current_microbatch=None, *, vp_stage=None, **others):

@@ -1,0 +1,62 @@
+"""Waits for transfers, observed where torch waits: at ``Work.wait``, the handle of an asynchronous transfer.
+
+Schedules pass handles on, store them, and wait for them somewhere else. The handles themselves are left as they are
+(a replaced handle would be another object to the framework). Instead the method of their class is observed, and the
+few handles that belong to a message are known by identity. All other waits cost one lookup in a dictionary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from stagescope.record.frameworks.runs import IdentityMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from stagescope.record.calls import Call
+    from stagescope.record.hooks import Guard
+    from stagescope.record.patching import Patches
+    from stagescope.record.recorder import Recorder
+
+    Observation = Generator[None, Any, object]
+
+
+class Works:
+    """The handles whose waits are recorded."""
+
+    def __init__(self) -> None:
+        self._waits = IdentityMap()
+
+    def install(self, patches: Patches, guard: Guard) -> None:
+        """Observe ``Work.wait``; raises AttributeError or ImportError if this version of torch has no such class."""
+        from torch.distributed.distributed_c10d import Work  # already imported by the training
+
+        patches.observe(Work, "wait", self.wait, guard)
+
+    def watch(self, work: object, observe_wait: Callable[[], Observation]) -> None:
+        """Let `observe_wait`, an observer without arguments, see the next wait for `work`."""
+        self._waits.keep(work, observe_wait)
+
+    def forget(self) -> None:
+        """Discard the handles that nobody has waited for."""
+        self._waits.clear()
+
+    def wait(self, call: Call) -> Observation:
+        """Observe a wait for any handle."""
+        observe_wait = self._waits.take(call.owner)
+        if observe_wait is None:
+            return None
+        return (yield from observe_wait())
+
+
+_of_recorder: WeakKeyDictionary[Recorder, Works] = WeakKeyDictionary()
+
+
+def works_of(recorder: Recorder) -> Works:
+    """Return the Works of this recorder, shared by all frameworks of the process."""
+    works = _of_recorder.get(recorder)
+    if works is None:
+        works = _of_recorder[recorder] = Works()
+    return works
