@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from children import LIMIT_S, child, clean_environment, run_child
+from recordings import span_record, write_recording
 from stagescope.record.launch import (
     HOOK_DIRECTORY,
     Ended,
@@ -18,6 +19,7 @@ from stagescope.record.launch import (
     prepare_directory,
     recording_environment,
     recordings_in,
+    refusals_in,
     run_command,
 )
 from stagescope.record.session import MAX_BYTES_VARIABLE
@@ -26,7 +28,6 @@ from stagescope.vocabulary.errors import CommandError, OutputError
 PARENT = """
 import os, signal, sys
 from pathlib import Path
-from stagescope.record import launch
 directory = Path(sys.argv[1])
 environment = launch.recording_environment(directory, steps=None, run="r", inherited=os.environ)
 ended = launch.run_command(sys.argv[2:], environment)
@@ -316,3 +317,14 @@ def test_no_child_process_remains(tmp_path):
     code = PARENT + "os.waitpid(-1, os.WNOHANG)\n"
     done = run_child(code, tmp_path, *shell("sleep 0.05"), cwd=tmp_path)
     assert "ChildProcessError" in done.stderr
+
+
+def test_summary_names_each_framework_that_was_not_recorded_once(tmp_path):
+    missing = ["`megatron.core.pipeline_parallel.schedules:forward_step` not found"]
+    facts = {"Megatron-core": {"version": "0.20", "recorded": False, "missing": missing}}
+    recorded = {"DeepSpeed": {"version": "0.19.8", "recorded": True, "missing": []}}
+    for rank in range(2):
+        write_recording(tmp_path / f"rank-{rank}.sscope", [], rank=rank, frameworks=facts | recorded)
+    write_recording(tmp_path / "rank-2.sscope", [span_record()], rank=2)
+    (tmp_path / "rank-3.sscope").write_bytes(b"damaged")
+    assert refusals_in(recordings_in(tmp_path)) == [f"Megatron-core 0.20: {missing[0]}"]

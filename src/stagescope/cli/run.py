@@ -106,7 +106,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def _print_summary(directory: Path, recordings: set[Path], ended: Ended) -> None:
-    from stagescope.record.launch import count_processes
+    from stagescope.record.launch import count_processes, refusals_in
 
     if ended.signal_number is not None:
         click.echo(f"stagescope: the command was terminated by signal {ended.signal_number}", err=True)
@@ -118,6 +118,8 @@ def _print_summary(directory: Path, recordings: set[Path], ended: Ended) -> None
         counted = "1 process" if processes == 1 else f"{processes} processes"
         click.echo(f"stagescope: recorded {counted} in {directory} ({size_kb:.0f} kB)", err=True)
         click.echo(f"  show it with: stagescope show {directory}", err=True)
+        for reason in refusals_in(recordings):
+            click.echo(f"  not recorded: {reason}", err=True)
     else:
         click.echo(
             "stagescope: nothing was recorded: no process completed an action of a pipeline schedule",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,17 +10,20 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.record.format import SUFFIX
+from stagescope.record.format import HEADER, SUFFIX, Frame, scan_frames
 from stagescope.record.session import MAX_BYTES_VARIABLE, OUT_VARIABLE, RUN_VARIABLE, STEPS_VARIABLE
 from stagescope.vocabulary.errors import CommandError, OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import IO
 
 HOOK_DIRECTORY = Path(__file__).absolute().parent / "hook"
 SENT_BY_TERMINAL = 0x80
 """si_code of a signal sent by the kernel, such as for Ctrl-C: the whole foreground process group has received it."""
+
+MAX_HEADER_ONLY_BYTES = 64 << 10
+"""Size up to which a recording is read for the reasons why a framework was not recorded."""
 
 _PASSED_ON = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
@@ -85,6 +89,26 @@ def recordings_in(directory: Path) -> set[Path]:
 def count_processes(recordings: Iterable[Path]) -> int:
     """Return how many processes wrote these files. The segments of a process differ in the part after the first dot."""
     return len({(path.parent, path.name.partition(".")[0]) for path in recordings})
+
+
+def refusals_in(recordings: Iterable[Path]) -> list[str]:
+    """Return why frameworks were not recorded, each reason once: ``Megatron-core 0.20: `forward_step` not found``.
+
+    Only small files are read: a process in which nothing could be recorded has written a header and no spans.
+    """
+    reasons: dict[str, None] = {}
+    for path in sorted(recordings):
+        if path.stat().st_size <= MAX_HEADER_ONLY_BYTES:
+            reasons.update(dict.fromkeys(_refusals(path.read_bytes())))
+    return list(reasons)
+
+
+def _refusals(data: bytes) -> Iterator[str]:
+    for frame in scan_frames(data):
+        facts = json.loads(bytes(frame.payload)) if isinstance(frame, Frame) and frame.type == HEADER else {}
+        for name, known in facts.get("frameworks", {}).items():
+            if not known["recorded"]:
+                yield f"{name} {known['version'] or '(unknown version)'}: {', '.join(known['missing'][:3])}"
 
 
 def run_command(

@@ -8,6 +8,8 @@ of all releases in tests/data/compatibility, and docs/compatibility.md is genera
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from typing import NamedTuple
 
 
@@ -52,3 +54,9 @@ class Part(NamedTuple):
     trigger: str
     instrumentation: str
     points: tuple[Point, ...]
+
+
+def all_parts() -> tuple[Part, ...]:
+    """Return the parts of all frameworks, in the order of the modules of this package."""
+    modules = sorted(module.name for module in pkgutil.iter_modules(__path__, f"{__name__}."))
+    return tuple(part for name in modules for part in importlib.import_module(name).PARTS)
