@@ -28,6 +28,7 @@ from stagescope.vocabulary.errors import CommandError, OutputError
 PARENT = """
 import os, signal, sys
 from pathlib import Path
+from stagescope.record import launch
 directory = Path(sys.argv[1])
 environment = launch.recording_environment(directory, steps=None, run="r", inherited=os.environ)
 ended = launch.run_command(sys.argv[2:], environment)
