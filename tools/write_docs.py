@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, is_typeddict
 
 import numpy as np
 import polars as pl
+import tomllib
 
 import stagescope.api
 import stagescope.record
@@ -56,6 +57,7 @@ DOCUMENTS = (
     "README.md",
     "docs/api.md",
     "docs/analysis-tables.md",
+    "docs/compatibility.md",
     "docs/diagnostics.md",
     "docs/formats.md",
     "docs/reading.md",
@@ -112,6 +114,25 @@ def analysis_tables() -> str:
 def diagnostic_codes() -> str:
     """Return every code of a diagnostic with its meaning."""
     return markdown_table(("code", "meaning"), ([f"`{code.name}`", code.meaning] for code in CODES))
+
+
+def compatibility() -> str:
+    """Return what is recorded of each framework, by version and schedule."""
+    path = ROOT / "tests/data/compatibility/coverage.toml"
+    rows = tomllib.loads(path.read_text(encoding="utf-8")).get("row", [])
+    parts = []
+    for framework in dict.fromkeys(row["framework"] for row in rows):
+        own = [row for row in rows if row["framework"] == framework]
+        head = ("versions", "schedule", "recorded", "evidence", "not recorded")
+        parts.append(f"## {framework}\n\n{markdown_table(head, map(_compatibility_row, own))}")
+    return "\n\n".join(parts)
+
+
+def _compatibility_row(row: dict[str, object]) -> list[str]:
+    ran = ", ".join(str(version) for version in row.get("ran", ()))  # type: ignore[attr-defined]  # a list of texts
+    evidence = f"{row['evidence']} ({ran})" if ran else str(row["evidence"])
+    schedule = f"`{row['schedule']}`"
+    return [str(row["versions"]), schedule, str(row["recorded"]), evidence, str(row.get("missing", ""))]
 
 
 def sorted_tables() -> list[tuple[str, Table]]:
@@ -369,6 +390,7 @@ def _constant(module: ModuleType, name: str) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "analysis-tables": analysis_tables,
+    "compatibility": compatibility,
     "diagnostic-codes": diagnostic_codes,
     "api": api,
     "api-functions": api_functions,

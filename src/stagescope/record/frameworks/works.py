@@ -40,7 +40,7 @@ class Works:
         self._waits.keep(work, observe_wait)
 
     def forget(self) -> None:
-        """Discard the handles that nobody has waited for."""
+        """Discard the handles that were never waited for."""
         self._waits.clear()
 
     def wait(self, call: Call) -> Observation:
