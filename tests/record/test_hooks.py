@@ -246,6 +246,30 @@ def test_only_functions_that_a_class_defines_itself_are_replaced():
     assert all(vars(Owner)[name] is value for name, value in before.items() if not name.startswith("__"))
 
 
+def test_function_that_is_imported_by_another_framework_is_observed_by_the_hooks_of_both():
+    seen = []
+
+    def note(name):
+        def observer(call):
+            yield
+            seen.append((name, call.get("x")))
+
+        return observer
+
+    first, second = types.ModuleType("first"), types.ModuleType("second")
+    first.function = lambda x: x
+    patches, one, other = Patches(), new_guard(), new_guard()
+    assert patches.observe(first, "function", note("first"), one)
+    second.function = first.function
+    assert not patches.observe(second, "function", note("second"), one)
+    assert patches.observe(second, "function", note("second"), other)
+    assert second.function(3) == 3
+    assert seen == [("first", 3), ("second", 3)]
+    patches.undo()
+    assert second.function(4) == 4
+    assert len(seen) == 3
+
+
 def test_observer_sees_arguments_and_result():
     seen = []
 

@@ -23,7 +23,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import Call, Signature
-from stagescope.record.patching import MARK
+from stagescope.record.patching import GUARDS, MARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -129,6 +129,7 @@ def observed(original: Function, observer: Observer, guard: Guard) -> Function:
         return result
 
     setattr(wrapper, MARK, original)
+    setattr(wrapper, GUARDS, (*getattr(original, GUARDS, ()), guard))
     return wrapper
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MARK = "__stagescope_original__"
 """Attribute of a wrapper: what it replaced."""
 
+GUARDS = "__stagescope_guards__"
+"""Attribute of a wrapper: the guards of its observer and of those below it."""
+
 
 class Replaced(NamedTuple):
     """One replaced attribute."""
@@ -37,14 +40,15 @@ class Patches:
         """Let `observer` see the calls of the function, static method or class method `name` of `owner`.
 
         Returns whether they are observed now. An attribute is left unchanged if it is missing (another version of the
-        framework), inherited, not a function, or already observed; see hooks.can_be_observed.
+        framework), inherited, not a function, or already observed with this guard; see hooks.can_be_observed. A
+        function that one framework imports from another may be observed by the hooks of both.
         """
         from stagescope.record.hooks import can_be_observed, observed  # not needed before a framework
 
         original = vars(owner).get(name)
         descriptor = type(original) if isinstance(original, (staticmethod, classmethod)) else None
         function: Any = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
-        if not can_be_observed(function) or hasattr(function, MARK):
+        if not can_be_observed(function) or guard in getattr(function, GUARDS, ()):
             return False
         wrapper = observed(function, observer, guard)
         self.replace(owner, name, descriptor(wrapper) if descriptor else wrapper)
