@@ -7,7 +7,7 @@ BIN ?= $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive check format docs bench gpu-check golden web clean
+.PHONY: help demo test test-exhaustive compatibility check format docs bench gpu-check golden web clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,9 @@ test: $(DEV_READY) ## run the tests, without the exhaustive sweeps, and list wha
 
 test-exhaustive: $(DEV_READY) ## run the exhaustive sweeps that `make test` leaves out
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m exhaustive
+
+compatibility: $(DEV_READY) ## compare the table of signatures with the frameworks' releases on the package index
+	@$(BIN)/python -m tools.compatibility check
 
 check: $(DEV_READY) ## check format, lint, types, vocabulary, architecture and documents: under a minute
 	@$(BIN)/python tools/check_terms.py
