@@ -3,9 +3,10 @@
 `make` returns the module for one rank of a pipeline. Its run passes objects on as the real one does: per chunk a
 queue of inputs, outputs and graphs, postponed weight gradients in `WeightGradStore.cache`, and micro-batches of the
 second chunk that continue the numbers of the first. The executed actions are in `done`, in the notation of schedules.
+FlagScale's copy differs in its name, its entry and the absence of postponed weight gradients.
 """
 
-# ruff: noqa: ARG001, ARG003, FBT002, PLR0917 - the signatures are MindSpeed's
+# ruff: noqa: ARG001, ARG003, FBT002, PLR0915, PLR0917 - the signatures are MindSpeed's
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import queue
 import types
 
 from stagescope import schedules
+from stagescope.record.points import mindspeed as points
 
 
 class Tensor:
@@ -35,9 +37,38 @@ class Graph:
         self.action = action
 
 
-def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
-    """Return the module for one rank; `empty_pops` more pops find an empty cache, as they may in the real cool-down."""
-    module = types.ModuleType("mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules")
+def modules_of(module):
+    """Return the modules that `module` imports from, by name."""
+    modules = {points.STATE: module.parallel_state}
+    if hasattr(module, "WeightGradStore"):
+        modules[points.STORES[0].partition(":")[0]] = module
+    return modules
+
+
+def entry_of(module):
+    """Return the schedule of a module."""
+    name = "dualpipev" if module.__name__ == points.MODULE_OF_FLAGSCALE else "cutinhalf"
+    return getattr(module, f"forward_backward_pipelining_with_{name}")
+
+
+def make(
+    rank,
+    ranks,
+    *,
+    microbatches,
+    split_cooldown=True,
+    empty_pops=0,
+    has_graphs=True,
+    name=points.MODULE_OF_MINDSPEED,
+):
+    """Return the module for one rank; `empty_pops` more pops find an empty cache, as they may in the real cool-down.
+
+    Without graphs nothing overlaps (`moe_fb_overlap` is off), and backwards go through Megatron's ``backward_step``.
+
+    FlagScale's module, with that `name`, has another entry and no WeightGradStore: nothing is postponed.
+    """
+    is_split = name == points.MODULE_OF_MINDSPEED
+    module = types.ModuleType(name)
     module.done = done = []
     module.parallel_state = types.SimpleNamespace(
         get_pipeline_model_parallel_rank=lambda: rank,
@@ -81,7 +112,8 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
             cls.cache = cls.weight_grad_queue.get()
             cls.pop()
 
-    module.WeightGradStore = WeightGradStore
+    if is_split:
+        module.WeightGradStore = WeightGradStore
 
     def action_of(chunk, current_microbatch):
         stage = rank if chunk == 0 else 2 * ranks - 1 - rank
@@ -116,7 +148,7 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
         WeightGradStore.start_decouple()
         backward = extra_block_kwargs["bwd_model_graph"]
         WeightGradStore.cache.append(backward.action)
-        module.WeightGradStore.pop()
+        WeightGradStore.pop()
         WeightGradStore.end_decouple()
         done[-1:] = [f"F{action}+B{backward.action}"]
         return (output, graph, types.SimpleNamespace(input_tensor_grad=Tensor())), 0
@@ -187,6 +219,10 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
         )
         return moved[1 - model_chunk_id], []
 
+    def run(forward_only):
+        pipeline = _Run(module, (rank, ranks, microbatches), forward_only, has_graphs)
+        pipeline.run(split_cooldown, empty_pops)
+
     def forward_backward_pipelining_with_cutinhalf(
         *,
         forward_step_func,
@@ -197,61 +233,86 @@ def make(rank, ranks, *, microbatches, split_cooldown=True, empty_pops=0):
         micro_batch_size,
         forward_only=False,
     ):
-        _Run(module, (rank, ranks, microbatches), forward_only).run(split_cooldown, empty_pops)
+        run(forward_only)
+        return ["loss"]
+
+    def forward_backward_pipelining_with_dualpipev(
+        *,
+        forward_step_func,
+        data_iterator,
+        model,
+        num_microbatches,
+        seq_length,
+        micro_batch_size,
+        forward_only=False,
+        adjust_tensor_shapes_fn=None,
+    ):
+        run(forward_only)
         return ["loss"]
 
     for function in list(locals().values()):
         if isinstance(function, types.FunctionType):
             setattr(module, function.__name__, function)
+    delattr(module, f"forward_backward_pipelining_with_{'dualpipev' if is_split else 'cutinhalf'}")
     return module
 
 
 class _Run:
     """One run of a schedule: the queues between its functions."""
 
-    def __init__(self, module, shape, forward_only):
+    def __init__(self, module, shape, forward_only, has_graphs):
         self.module = module
         self.rank, self.ranks, self.microbatches = shape
         self.forward_only = forward_only
+        self.has_graphs = has_graphs
         self.inputs, self.outputs, self.graphs = ([], []), ([], []), ([], [])
-        self.has_graphs = True
+        self.store = getattr(module, "WeightGradStore", None)
 
     def run(self, split_cooldown, empty_pops):
         sizes = {"ranks": self.ranks, "microbatches": self.microbatches}
         order = schedules.order("dualpipev", split_cooldown=split_cooldown, **sizes)[self.rank]
         if self.forward_only:
             order = [action for action in order if action.kind == "F"]
+        if self.store is None:
+            order = [action for action in order if action.kind != "W"]
         for action, after in zip(order, [*order[1:], None], strict=True):
             backward = None if self.forward_only else action.partner
             if action.kind == "F":
                 self.forward(action, backward)
             elif action.kind == "W":
-                self.module.WeightGradStore.pop()
-                self.module.WeightGradStore.pop_single()
+                self.store.pop()
+                self.store.pop_single()
             else:
-                self.backward(action, is_split=action.kind == "I")
+                is_split = action.kind == "I" and self.store is not None
+                self.backward(action, is_split=is_split)
                 follows = after is not None and after.kind == "W" and after.parts[0][1:3] == action[1:3]
-                if action.kind == "I" and not follows:
-                    self.module.WeightGradStore.flush_chunk_grad()
+                if is_split and not follows:
+                    self.store.flush_chunk_grad()
         for _ in range(empty_pops):
-            self.module.WeightGradStore.pop()
-            self.module.WeightGradStore.pop_single()
+            self.store.pop()
+            self.store.pop_single()
 
     def forward(self, action, backward):
         chunk = 0 if action.stage < self.ranks else 1
         input_tensor, _ = self.module.recv_forward(None, None, chunk)
         extra = None
-        if backward is not None:
+        if backward is not None and self.has_graphs:
             extra = {
                 "bwd_model_grad": self.logits(1 - chunk),
                 "bwd_model_graph": self.graphs[1 - chunk].pop(0),
             }
         number = action.microbatch + chunk * self.microbatches
         arguments = (None, chunk, None, None, self.microbatches, input_tensor, [], None, False, None)
-        result, _ = self.module.forward_step_with_model_graph(
-            *arguments, current_microbatch=number, extra_block_kwargs=extra
-        )
-        if backward is not None:
+        if self.has_graphs:
+            result, _ = self.module.forward_step_with_model_graph(
+                *arguments, current_microbatch=number, extra_block_kwargs=extra
+            )
+        else:
+            result = (
+                self.module.forward_step_no_model_graph(*arguments, current_microbatch=number)[0],
+                None,
+            )
+        if extra is not None:
             self.inputs[1 - chunk].pop(0)
             self.outputs[1 - chunk].pop(0)
         self.inputs[chunk].append(input_tensor)
@@ -260,26 +321,26 @@ class _Run:
         last = self.rank == (self.ranks - 1 if chunk == 0 else 0)
         if not last:
             self.module.send_forward(result[0], None, None, chunk)
+        if backward is not None and extra is None:
+            self.backward(backward, is_split=False)
 
     def logits(self, chunk):
         """Run the backward of the loss, which the first rank has before each backward of the second chunk."""
-        if self.rank or not chunk:
+        if self.rank or not chunk or not self.has_graphs:
             return None
         return self.module.backward_step_with_model_graph(None, self.outputs[1][0], None, None, None, None)
 
     def backward(self, action, *, is_split):
         chunk = 0 if action.stage < self.ranks else 1
         if is_split:
-            self.module.WeightGradStore.start_decouple()
-        gradient = self.logits(chunk)
-        gradient = self.module.backward_step_with_model_graph(
-            self.inputs[chunk].pop(0),
-            self.outputs[chunk].pop(0),
-            gradient,
-            None,
-            None,
-            self.graphs[chunk].pop(0),
-        )
+            self.store.start_decouple()
+        arguments = [self.inputs[chunk].pop(0), self.outputs[chunk][0], self.logits(chunk), None, None]
+        self.outputs[chunk].pop(0)
+        graph = self.graphs[chunk].pop(0)
+        if self.has_graphs:
+            gradient = self.module.backward_step_with_model_graph(*arguments, graph)
+        else:
+            gradient = self.module.backward_step(*arguments)
         if is_split:
-            self.module.WeightGradStore.end_decouple()
+            self.store.end_decouple()
         self.module.send_forward_recv_slave_forward(gradient, None, None, 1 - chunk)

@@ -35,6 +35,7 @@ FRAMEWORKS: dict[str, str] = {
     "paddle.distributed.fleet.meta_parallel.pipeline_parallel": "stagescope.record.frameworks.paddle_fleet",
     "paddle.base.executor": "stagescope.record.frameworks.paddle_static",
     "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
+    "flagscale.train.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "colossalai.pipeline.schedule": "stagescope.record.frameworks.colossalai",
 }
 """Framework module to watch for, and the module in this package that instruments it right after its import."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from collections import Counter
@@ -13,13 +12,20 @@ import pytest
 import fake_mindspeed
 from stagescope import api as workflow
 from stagescope import schedules
-from stagescope.record.frameworks import mindspeed, mindspeed_transfers
+from stagescope.record.frameworks import mindspeed
 from stagescope.record.frameworks.runs import BACKWARD, Place, Runs
+from stagescope.record.hooks import Guard
 from stagescope.record.patching import Patches
+from stagescope.record.points import mindspeed as points
 from stagescope.record.recorder import Recorder
 from stagescope.vocabulary.kinds import ACTION_KINDS, label
 
+NAMES = [points.MODULE_OF_MINDSPEED, points.MODULE_OF_FLAGSCALE]
 SHAPES = [(2, 4), (2, 6), (4, 8), (4, 11)]
+
+
+def instrument(module, recorder, patches):
+    mindspeed.instrument(module, recorder, patches, fake_mindspeed.modules_of(module))
 
 
 def train(directory, shape, *, steps=2, **options):
@@ -30,7 +36,7 @@ def train(directory, shape, *, steps=2, **options):
         module = fake_mindspeed.make(rank, ranks, microbatches=microbatches, **options)
         recorder, patches = Recorder(str(directory)), Patches()
         recorder.describe(rank=rank, world_size=ranks)
-        mindspeed.instrument(module, recorder, patches)
+        instrument(module, recorder, patches)
         for _ in range(steps):
             run(module, microbatches)
         run(module, microbatches, forward_only=True)
@@ -48,7 +54,7 @@ def run(module, microbatches, **more):
         "seq_length": 1,
         "micro_batch_size": 1,
     }
-    return module.forward_backward_pipelining_with_cutinhalf(**given, num_microbatches=microbatches, **more)
+    return fake_mindspeed.entry_of(module)(**given, num_microbatches=microbatches, **more)
 
 
 def spans_of(timeline, rank, step):
@@ -135,7 +141,7 @@ def test_stop_restores_the_module(tmp_path):
     module = fake_mindspeed.make(0, 2, microbatches=4)
     before = {**vars(module)}, vars(module.WeightGradStore)["pop"]
     patches = Patches()
-    mindspeed.instrument(module, Recorder(str(tmp_path)), patches)
+    instrument(module, Recorder(str(tmp_path)), patches)
     assert vars(module)["forward_step_with_model_graph"] is not before[0]["forward_step_with_model_graph"]
     patches.undo()
     assert vars(module) == before[0]
@@ -145,7 +151,7 @@ def test_stop_restores_the_module(tmp_path):
 def test_model_without_graphs_is_identified_by_tensors(tmp_path):
     module = fake_mindspeed.make(0, 2, microbatches=4)
     recorder = Recorder(str(tmp_path))
-    mindspeed.instrument(module, recorder, Patches())
+    instrument(module, recorder, Patches())
 
     def schedule():
         outputs = [
@@ -215,7 +221,7 @@ def test_actions_are_marked_as_in_ascends_guide_while_profiling(tmp_path, npu):
     module = fake_mindspeed.make(0, 2, microbatches=4)
     patches = Patches()
     recorder = Recorder(str(tmp_path))
-    mindspeed.instrument(module, recorder, patches)
+    instrument(module, recorder, patches)
     run(module, 4)
     assert npu.marks == []
     profiler = npu.profile()
@@ -246,7 +252,7 @@ def test_running_profiler_gets_missing_metadata(tmp_path, npu):
     module = fake_mindspeed.make(1, 2, microbatches=4)
     patches = Patches()
     recorder = Recorder(str(tmp_path))
-    mindspeed.instrument(module, recorder, patches)
+    instrument(module, recorder, patches)
     early, own = npu.profile(), npu.profile()
     early.start()
     run(module, 4)
@@ -267,7 +273,7 @@ def test_manually_marked_module_is_not_marked_twice(tmp_path, npu):
     module.step_wrapper = lambda function, message: function
     patches = Patches()
     recorder = Recorder(str(tmp_path))
-    mindspeed.instrument(module, recorder, patches)
+    instrument(module, recorder, patches)
     profiler = npu.profile()
     profiler.start()
     run(module, 4)
@@ -284,42 +290,84 @@ def test_training_exception_propagates(tmp_path):
 
     module.backward_step_with_model_graph = fail
     recorder = Recorder(str(tmp_path))
-    mindspeed.instrument(module, recorder, Patches())
+    instrument(module, recorder, Patches())
     with pytest.raises(ZeroDivisionError, match="mine"):
         run(module, 4)
     recorder.stop("test")
     assert workflow.read(tmp_path).steps.is_empty()
 
 
-def test_megatrons_hooks_do_not_record_twice(tmp_path, monkeypatch):
-    """Megatron's module is wrapped when it is imported, which is before MindSpeed is imported."""
-    module = fake_mindspeed.make(0, 2, microbatches=4)
-    p2p = types.ModuleType(mindspeed_transfers.MEGATRON_P2P)
-    original = p2p._p2p_ops = lambda: None
-    monkeypatch.setitem(sys.modules, mindspeed_transfers.MEGATRON_P2P, p2p)
-    recorder, patches, megatrons = Recorder(str(tmp_path)), Patches(), Patches()
-    runs = Runs(recorder)
-    megatrons.wrap(p2p, "_p2p_ops", functools.partial)
-    megatrons.wrap(
-        module,
-        "backward_step",
-        lambda function: lambda *args: runs.action(BACKWARD, Place(), lambda: function(*args)),
-    )
-    mindspeed.instrument(module, recorder, patches)
-    runs.step(lambda: run(module, 4))
-    assert p2p._p2p_ops is original
-    module.backward_step(
-        None,
-        module.forward_step_no_model_graph(*[None, 0, None, None, 4, None, [], None], current_microbatch=0)[
-            0
-        ],
-        None,
-        None,
-        None,
-    )
+@pytest.mark.parametrize("name", NAMES)
+def test_megatrons_hooks_do_not_record_the_same_backward(tmp_path, name):
+    """Megatron's function is observed when it is imported, which is before MindSpeed is imported."""
+    module = fake_mindspeed.make(0, 2, microbatches=4, has_graphs=False, name=name)
+    recorder, patches = Recorder(str(tmp_path)), Patches()
+    megatrons = Runs(recorder, "Megatron-core")
+
+    def backward(call):
+        del call
+        return (yield from megatrons.observe_action(BACKWARD, Place()))
+
+    patches.observe(module, "backward_step", backward, Guard(recorder, "Megatron-core"))
+    instrument(module, recorder, patches)
+    run(module, 4)
     patches.undo()
     recorder.stop("test")
-    timeline = workflow.read(tmp_path)
-    assert timeline.steps["step"].to_list() == [0]
-    by_hand = timeline.spans.sort("start_ns").filter(pl.col("lane") == "compute").tail(2)
-    assert by_hand.select("kind", "microbatch").rows() == [("forward", 0), ("backward", 0)]
+    assert order_of(workflow.read(tmp_path), 0, 0) == module.done
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_recorded_order_of_flagscales_copy_is_the_executed_order(tmp_path, shape):
+    timeline, done = train(tmp_path, shape, name=points.MODULE_OF_FLAGSCALE)
+    for rank in range(shape[0]):
+        per_step = (len(done[rank]) - 2 * shape[1]) // 2
+        assert order_of(timeline, rank, 1) == done[rank][per_step : 2 * per_step]
+    assert "backward_weight" not in timeline.spans["kind"].unique().to_list()
+    assert timeline.ranks["schedule"].unique().to_list() == ["dualpipev"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_model_without_graphs_is_recorded_as_executed(tmp_path, name):
+    timeline, done = train(tmp_path, (4, 8), has_graphs=False, name=name, split_cooldown=False)
+    for rank in range(4):
+        per_step = (len(done[rank]) - 2 * 8) // 2
+        assert order_of(timeline, rank, 1) == done[rank][per_step : 2 * per_step]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("missing", "faults"),
+    [
+        ("forward_step_no_model_graph", ["`MODULE:forward_step_no_model_graph` not found"]),
+        ("backward_step", ["`MODULE:backward_step` not found"]),
+    ],
+)
+def test_version_without_a_required_function_is_refused_and_left_alone(
+    tmp_path, capsys, name, missing, faults
+):
+    module = fake_mindspeed.make(0, 2, microbatches=4, name=name)
+    delattr(module, missing)
+    before = {**vars(module)}
+    recorder = Recorder(str(tmp_path))
+    instrument(module, recorder, Patches())
+    assert vars(module) == before
+    (facts,) = recorder.coverage.frameworks.values()
+    assert not facts["recorded"]
+    assert facts["missing"] == [text.replace("MODULE", name) for text in faults]
+    assert "nothing of it is recorded" in capsys.readouterr().err
+    recorder.stop("test")
+
+
+def test_renamed_transfer_is_reported_and_its_messages_are_not_guessed(tmp_path):
+    module = fake_mindspeed.make(1, 4, microbatches=8)
+    module.send_ahead = module.send_forward
+    del module.send_forward
+    recorder, patches = Recorder(str(tmp_path)), Patches()
+    instrument(module, recorder, patches)
+    module.send_forward = module.send_ahead
+    run(module, 8)
+    patches.undo()
+    recorder.stop("test")
+    assert "sends and receives" in recorder.coverage.frameworks["MindSpeed"]["missing"]
+    kinds = workflow.read(tmp_path).spans["kind"].cast(pl.String).value_counts()
+    assert "send_forward" not in kinds["kind"].to_list()

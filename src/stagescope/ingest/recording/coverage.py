@@ -30,7 +30,7 @@ def _of_framework(name: str, facts: dict[str, Any], source: str, rank: int) -> I
         text = f"{name} does not fit, so nothing of it was recorded: {missing}{supported}"
         yield Diagnostic("error", text, source, rank, code="framework.refused")
     elif missing:
-        text = f"{name} lacks functions that the recorder observes; not recorded: {missing}"
+        text = f"{name} is recorded in part; not recorded: {missing}"
         yield Diagnostic("warning", text, source, rank, code="framework.partial")
     if errors := _count(facts.get("errors")):
         text = f"the hooks of {name} failed, and an action may be missing: {facts.get('error')}"

@@ -1,7 +1,8 @@
-"""Instruments MindSpeed's DualPipeV without a change to its source.
+"""Observes DualPipeV of MindSpeed, and FlagScale's copy of it, without a change to their source.
 
-Wrapped functions and what they show (MindSpeed 0d202f97,
-mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py):
+Observed functions and what they show (MindSpeed 0d202f97 and 028de58c,
+mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py; FlagScale da4935ec,
+flagscale/train/dualpipev/dualpipev_schedules.py); points/mindspeed.py declares them:
 
 * ``forward_step_with_model_graph`` and ``forward_step_no_model_graph``, module globals: their arguments contain chunk
   and micro-batch (the second chunk continues counting at `num_microbatches`). With `extra_block_kwargs` the former
@@ -9,23 +10,25 @@ mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py):
 * ``backward_step_with_model_graph`` and ``backward_step``: their arguments contain neither, only the graph or the
   tensor that the forward returned. A backward without a graph whose forward had one is that of the logits.
 * ``WeightGradStore.pop``: its action is identified by the cache that it empties. With an empty cache it is no action,
-  and inside an overlapped pair it is part of the pair.
+  and inside an overlapped pair it is part of the pair. FlagScale has none.
 * ``_communicate`` and its callers. Transfers inside the model of overlapped pairs are not visible.
-* ``forward_backward_pipelining_with_cutinhalf``: one run.
+* ``forward_backward_pipelining_with_cutinhalf``, in FlagScale ``.._with_dualpipev``: one run.
 
 MindSpeed installs these functions into Megatron's modules when it is set up, which is after the import that triggers
-this instrumentation.
+this instrumentation. ``backward_step`` is Megatron's; what Megatron's hooks see of it outside of Megatron's schedules
+they do not record.
 """
 
 from __future__ import annotations
 
-import functools
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stagescope.record.calls import Call, Signature, never_raises
+from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.mindspeed_transfers import MindSpeedTransfers
 from stagescope.record.frameworks.npu_marks import NpuMarks
+from stagescope.record.frameworks.parallel_groups import parallel_ranks, parallel_sizes
 from stagescope.record.frameworks.runs import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -36,20 +39,26 @@ from stagescope.record.frameworks.runs import (
     IdentityMap,
     Place,
     Runs,
+    within,
 )
-from stagescope.record.patching import MARK
+from stagescope.record.installation import Installation
+from stagescope.record.points.mindspeed import MINDSPEED, PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator, Mapping
     from types import ModuleType
 
+    from stagescope.record.calls import Call
     from stagescope.record.patching import Patches
+    from stagescope.record.points import Part
     from stagescope.record.recorder import Recorder
 
-    Function = Callable[..., Any]
+    Observation = Generator[None, Any, Any]
 
 OVERLAPPED = "forward_backward_overlaping"
 """The name of a pair in Ascend's guide, with its spelling."""
+
+HIDDEN = "sends and receives inside overlapped pairs"
 
 
 class ForwardOutput(NamedTuple):
@@ -60,18 +69,24 @@ class ForwardOutput(NamedTuple):
     graph: Any
 
 
-def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> None:
-    """Wrap `schedules`, the imported module dualpipev_schedules."""
-    Instrumentation(recorder, patches).install(schedules)
+def instrument(
+    schedules: ModuleType, recorder: Recorder, patches: Patches, modules: Mapping[str, object] | None = None
+) -> None:
+    """Observe `schedules`, the imported module dualpipev_schedules of MindSpeed or FlagScale.
+
+    `modules` are other modules by name that take precedence over ``sys.modules``.
+    """
+    Instrumentation(recorder, patches).install(schedules, {schedules.__name__: schedules, **(modules or {})})
 
 
 class Instrumentation:
-    """The wrappers and their shared state: the run, the results of its forwards, and the caches of weight gradients."""
+    """The observers and their state: the run, the results of its forwards, and the caches of weight gradients."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
         self.patches = patches
-        self.runs = Runs(recorder)
+        self.part: Part = MINDSPEED
+        self.runs = Runs(recorder, MINDSPEED.framework)
         self.transfers = MindSpeedTransfers(recorder)
         self.marks = NpuMarks(recorder)
         self._weights = IdentityMap()
@@ -80,54 +95,90 @@ class Instrumentation:
         self._microbatches = 0
         self._rank = self._ranks = NONE
         self._described: object = None
-        self._schedules: Any = None
+        self._state: Any = None
         self._store: Any = None
 
-    def install(self, schedules: ModuleType) -> None:
-        """Replace module globals and a class method; `patches` can restore them."""
-        self._schedules = schedules
-        self._store = schedules.WeightGradStore
-        for name, maker in (
-            ("forward_step_with_model_graph", self._forward),
-            ("forward_step_no_model_graph", self._forward),
-            ("backward_step_with_model_graph", self._backward),
-            ("backward_step", self._backward),
-            ("forward_backward_pipelining_with_cutinhalf", self._run),
-        ):
-            self._wrap_unwrapped(schedules, name, maker)
-        pop = vars(self._store).get("pop")
-        if isinstance(pop, classmethod) and not hasattr(pop, MARK):
-            make = functools.wraps(pop.__func__)(self._pop(pop.__func__))
-            self.patches.replace(self._store, "pop", classmethod(make))
-        self.transfers.install(schedules, self.patches)
-        if not hasattr(
-            schedules, "step_wrapper"
-        ):  # the decorator from Ascend's guide: the training already marks its actions
-            self.marks.install(self.patches)
+    def install(self, schedules: ModuleType, modules: Mapping[str, object]) -> None:
+        """Observe the module globals and the class method; `patches` can restore them."""
+        self.part = next((part for part in PARTS if part.trigger == schedules.__name__), MINDSPEED)
+        self.runs.framework = self.part.framework
+        self._state = getattr(schedules, "parallel_state", None)
+        self._store = getattr(schedules, "WeightGradStore", None)
+        # The decorator from Ascend's guide: the training marks its actions itself.
+        self.marks.is_on = not hasattr(schedules, "step_wrapper")
+        if Installation(self.recorder, self.patches).install(self.part, self, modules):
+            self.recorder.coverage.installed(self.part.framework, None, [HIDDEN])
 
-    def _wrap_unwrapped(self, module: ModuleType, name: str, make: Callable[[Function], Function]) -> None:
-        """Wrap a function that Megatron's hooks may have wrapped at its origin, so that it is not recorded twice."""
-        function = getattr(module, name, None)
-        if hasattr(function, MARK):
-            setattr(module, name, getattr(function, MARK))
-        self.patches.wrap(module, name, make)
+    def run(self, call: Call) -> Observation:
+        """Observe the schedule."""
+        run = self.runs.observe_evaluation if call.get("forward_only") else self.runs.observe_step
+        return (yield from within(run(), within(self.runs.observe_alone(), self._schedule(call))))
 
-    def _run(self, original: Function) -> Function:
-        signature = Signature(original)
+    def forward(self, call: Call) -> Observation:
+        """Observe a forward, or a pair of a forward and a backward."""
+        place = self._begin_forward(call)
+        overlapped = call.get("extra_block_kwargs")
+        if overlapped is None:
+            name, action = call.name, self.runs.observe_action(FORWARD, place)
+        else:
+            name, action = OVERLAPPED, self.runs.observe_pair(place, self._begin_overlapped(overlapped))
+        given = call.get("current_microbatch")
+        message = {"name": name} | ({} if given is None else {"current_microbatch": given})
+        result = yield from self._marked(message, action)
+        self._end_forward(result, place)
+        return result
 
-        def forward_backward_pipelining_with_cutinhalf(*args: Any, **kwargs: Any) -> Any:
-            call = signature.call(args, kwargs)
+    def backward(self, call: Call) -> Observation:
+        """Observe a backward, or that of the logits."""
+        kind, place = self._begin_backward(call)
+        action = self.runs.observe_action(kind, place, lambda: self._kind_after(kind, place))
+        result = yield from self._marked({"name": call.name}, action)
+        if kind != LOSS:
+            self.transfers.made_backward(result, place)
+        return result
 
-            def run() -> Any:
-                self._begin_run(call)
-                try:
-                    return original(*args, **kwargs)
-                finally:
-                    self._end_run()
+    def pop(self, call: Call) -> Observation:
+        """Observe the computation of postponed weight gradients."""
+        cache = getattr(call.owner, "cache", None)
+        if not cache or self._in_action:
+            return (yield)
+        action = self.runs.observe_action(BACKWARD_WEIGHT, self._weights.take(cache, UNKNOWN))
+        return (yield from self._marked({"name": "WeightGradStore.pop"}, action))
 
-            return self.runs.evaluation(run) if call.get("forward_only") else self.runs.step(run)
+    def transfer(self, call: Call) -> Observation:
+        """Observe a function that moves tensors."""
+        return self.transfers.enter(call)
 
-        return forward_backward_pipelining_with_cutinhalf
+    def communicate(self, call: Call) -> Observation:
+        """Observe the function that all of them call."""
+        return self.transfers.move(call)
+
+    def profiler_started(self, call: Call) -> Observation:
+        """Observe the start of torch_npu's profiler."""
+        return self.marks.started(call)
+
+    def profiler_stopped(self, call: Call) -> Observation:
+        """Observe the stop of torch_npu's profiler."""
+        return self.marks.stopped(call)
+
+    def _marked(self, message: dict[str, object], action: Observation) -> Observation:
+        """Observe an action, with its mark. An action inside another action is part of that one."""
+        if self._in_action:
+            return (yield from action)
+        self._in_action = True
+        number = self.marks.open(message)
+        try:
+            return (yield from action)
+        finally:
+            self.marks.close(number)
+            self._in_action = False
+
+    def _schedule(self, call: Call) -> Observation:
+        self._begin_run(call)
+        try:
+            return (yield)
+        finally:
+            self._end_run()
 
     @never_raises()
     def _begin_run(self, call: Call) -> None:
@@ -135,11 +186,11 @@ class Instrumentation:
         self._end_run()
         self._is_evaluation = bool(call.get("forward_only"))
         self._microbatches = int(call.get("num_microbatches", 0))
-        state = self._schedules.parallel_state
+        state = self._state or sys.modules["megatron.core.parallel_state"]
         self._rank = state.get_pipeline_model_parallel_rank()
         self._ranks = state.get_pipeline_model_parallel_world_size()
         self.transfers.learn(state)
-        self._describe(state)
+        self._describe(state, call.name)
 
     def _end_run(self) -> None:
         self._in_action = False
@@ -147,7 +198,7 @@ class Instrumentation:
         self.transfers.close()
         self._weights.clear()
 
-    def _describe(self, state: Any) -> None:
+    def _describe(self, state: Any, function: str) -> None:
         facts = (self._microbatches, self._rank, self._ranks)
         if self._is_evaluation or facts == self._described:
             return
@@ -157,11 +208,11 @@ class Instrumentation:
             pp_info={"pp_type": "dualpipev", "microbatch_num": self._microbatches}, distributed_args=sizes
         )
         self.recorder.describe(
-            framework={"name": "mindspeed"},
+            framework={"name": self.part.distribution},
             parallel={"pp": self._rank, "pp_size": self._ranks, **parallel_ranks(state)},
             schedule={
                 "name": "dualpipev",
-                "class": "forward_backward_pipelining_with_cutinhalf",
+                "class": function,
                 "microbatches": self._microbatches,
                 "stages": 2 * self._ranks,
                 "local_stages": [self._stage(0), self._stage(1)],
@@ -171,39 +222,6 @@ class Instrumentation:
     def _stage(self, chunk: int) -> int:
         """Return the global stage of a chunk: the first goes down the ranks, the second back up."""
         return self._rank if chunk == 0 else 2 * self._ranks - 1 - self._rank
-
-    def _forward(self, original: Function) -> Function:
-        signature = Signature(original)
-
-        def forward_step(*args: Any, **kwargs: Any) -> Any:
-            call = signature.call(args, kwargs)
-            place = self._begin_forward(call)
-            overlapped = call.get("extra_block_kwargs")
-
-            def run() -> Any:
-                if overlapped is None:
-                    return self.runs.action(FORWARD, place, lambda: original(*args, **kwargs))
-                backward = self._begin_overlapped(overlapped)
-                return self.runs.pair(place, backward, lambda: original(*args, **kwargs))
-
-            name = original.__name__ if overlapped is None else OVERLAPPED
-            given = call.get("current_microbatch")
-            message = {"name": name} | ({} if given is None else {"current_microbatch": given})
-            result = self._action(message, run)
-            self._end_forward(result, place)
-            return result
-
-        return forward_step
-
-    def _action(self, message: dict[str, object], run: Callable[[], Any]) -> Any:
-        """Run an action with its mark. An action inside another action is part of that one."""
-        if self._in_action:
-            return run()
-        self._in_action = True
-        try:
-            return self.marks.run(message, run)
-        finally:
-            self._in_action = False
 
     @never_raises(default=UNKNOWN)
     def _begin_forward(self, call: Call) -> Place:
@@ -243,23 +261,6 @@ class Instrumentation:
         self.runs.places.take(made.graph)
         return made
 
-    def _backward(self, original: Function) -> Function:
-        signature = Signature(original)
-
-        def backward_step(*args: Any, **kwargs: Any) -> Any:
-            kind, place = self._begin_backward(signature.call(args, kwargs))
-            result = self._action(
-                {"name": original.__name__},
-                lambda: self.runs.action(
-                    kind, place, lambda: original(*args, **kwargs), lambda: self._kind_after(kind, place)
-                ),
-            )
-            if kind != LOSS:
-                self.transfers.made_backward(result, place)
-            return result
-
-        return backward_step
-
     @never_raises(default=(BACKWARD, UNKNOWN))
     def _begin_backward(self, call: Call) -> tuple[int, Place]:
         """Return kind and place of a backward, and assign it to the transfer that brought its gradient."""
@@ -281,39 +282,3 @@ class Instrumentation:
             return kind
         self._weights.keep(cache, place)
         return BACKWARD_INPUT if kind == BACKWARD else kind
-
-    def _pop(self, original: Function) -> Function:
-        def pop(store: Any, *args: Any, **kwargs: Any) -> Any:
-            cache = getattr(store, "cache", None)
-            if not cache or self._in_action:
-                return original(store, *args, **kwargs)
-            place = self._weights.take(cache, UNKNOWN)
-            return self._action(
-                {"name": "WeightGradStore.pop"},
-                lambda: self.runs.action(BACKWARD_WEIGHT, place, lambda: original(store, *args, **kwargs)),
-            )
-
-        return pop
-
-
-def parallel_sizes(state: Any) -> dict[str, object]:
-    """Return the sizes of the parallel groups, under the names that Ascend's tools read."""
-    names = {
-        "tensor_model_parallel_size": "get_tensor_model_parallel_world_size",
-        "pipeline_model_parallel_size": "get_pipeline_model_parallel_world_size",
-        "data_parallel_size": "get_data_parallel_world_size",
-        "context_parallel_size": "get_context_parallel_world_size",
-        "expert_model_parallel_size": "get_expert_model_parallel_world_size",
-    }
-    return {name: getattr(state, function)() for name, function in names.items() if hasattr(state, function)}
-
-
-def parallel_ranks(state: Any) -> dict[str, object]:
-    """Return the coordinates of this rank in the other parallel groups."""
-    names = {
-        "dp": "get_data_parallel_rank",
-        "tp": "get_tensor_model_parallel_rank",
-        "cp": "get_context_parallel_rank",
-        "ep": "get_expert_model_parallel_rank",
-    }
-    return {name: getattr(state, function)() for name, function in names.items() if hasattr(state, function)}

@@ -2,15 +2,17 @@
 
 MindSpeed 0d202f97, dualpipev_schedules.py: six functions, each of which calls ``_communicate`` at most once. Despite
 its name, ``send_forward_recv_slave_forward`` also moves gradients, so the sent tensor determines the kind of the
-receive.
+receive. A call of ``_communicate`` from anywhere else is not recorded, because its kind is unknown.
+
+Megatron's hooks are in functions that ``_communicate`` calls. They record nothing in this schedule, see
+megatron_messages.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.calls import Signature, never_raises
+from stagescope.record.calls import never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import IdentityMap, Place
@@ -24,26 +26,14 @@ from stagescope.record.frameworks.transfers import (
     bytes_in,
     first_of,
 )
-from stagescope.record.patching import MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
+    from collections.abc import Generator
 
-    from stagescope.record.patching import Patches
+    from stagescope.record.calls import Call
     from stagescope.record.recorder import Recorder
 
-    Function = Callable[..., Any]
-
-MEGATRON_P2P = "megatron.core.pipeline_parallel.p2p_communication"
-FUNCTIONS = (
-    "send_forward",
-    "recv_forward",
-    "send_backward",
-    "recv_backward",
-    "send_forward_recv_forward",
-    "send_forward_recv_slave_forward",
-)
+    Observation = Generator[None, Any, object]
 
 
 class MindSpeedTransfers(Transfers):
@@ -53,25 +43,10 @@ class MindSpeedTransfers(Transfers):
         super().__init__(recorder)
         self._neighbors = {"next": NONE, "prev": NONE}
         self._gradients = IdentityMap()
-        self._is_backward = False
-
-    def install(self, schedules: ModuleType, patches: Patches) -> None:
-        """Wrap the functions that move tensors, and ``_communicate``."""
-        for name in FUNCTIONS:
-            patches.wrap(schedules, name, self._enter)
-        patches.wrap(schedules, "_communicate", self._move)
+        self._is_backward: bool | None = None  # None outside of a function that moves tensors
 
     def learn(self, state: Any) -> None:
-        """Read the neighbors of this rank, and remove Megatron's hooks.
-
-        Megatron's hooks are in functions that ``_communicate`` calls: each message would be recorded twice, and with
-        the wrong direction for the second chunk.
-        """
-        megatron = sys.modules.get(MEGATRON_P2P)
-        for name in ("_batched_p2p_ops", "_p2p_ops") if megatron else ():
-            wrapped = getattr(megatron, name, None)
-            if hasattr(wrapped, MARK):
-                setattr(megatron, name, getattr(wrapped, MARK))
+        """Read the neighbors of this rank."""
         self._neighbors = {
             "next": state.get_pipeline_model_parallel_next_rank(),
             "prev": state.get_pipeline_model_parallel_prev_rank(),
@@ -88,31 +63,26 @@ class MindSpeedTransfers(Transfers):
         super().close()
         self._gradients.clear()
 
-    def _enter(self, original: Function) -> Function:
-        """Return the wrapper of a function that moves tensors: its name determines the kind of a receive."""
-        is_backward = original.__name__.endswith("_backward")
+    def enter(self, call: Call) -> Observation:
+        """Observe a function that moves tensors: its name determines the kind of a receive."""
+        self._is_backward = call.name.endswith("_backward")
+        try:
+            return (yield)
+        finally:
+            self._is_backward = None
 
-        def transfer(*args: Any, **kwargs: Any) -> Any:
-            self._is_backward = is_backward
-            return original(*args, **kwargs)
-
-        return transfer
-
-    def _move(self, original: Function) -> Function:
-        signature = Signature(original)
-
-        def _communicate(*args: Any, **kwargs: Any) -> Any:
-            start_ns = now_ns()
-            moved = original(*args, **kwargs)
-            if self.recorder.enabled:
-                self._note(signature.call(args, kwargs), moved, (start_ns, now_ns()))
-            return moved
-
-        return _communicate
+    def move(self, call: Call) -> Observation:
+        """Observe ``_communicate``."""
+        is_backward = self._is_backward
+        if is_backward is None or not self.recorder.enabled:
+            return (yield)
+        start_ns = now_ns()
+        moved = yield
+        self._note(call, moved, is_backward, (start_ns, now_ns()))
+        return moved
 
     @never_raises()
-    def _note(self, call: Any, moved: Any, interval: tuple[int, int]) -> None:
-        is_backward = self._is_backward
+    def _note(self, call: Call, moved: Any, is_backward: bool, interval: tuple[int, int]) -> None:  # noqa: FBT001
         for side in ("next", "prev"):
             tensor = call.get(f"tensor_send_{side}")
             if tensor is not None:

@@ -15,58 +15,57 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.calls import never_raises
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator, Mapping
 
-    from stagescope.record.patching import Patches
+    from stagescope.record.calls import Call
     from stagescope.record.recorder import Recorder
 
-    Function = Callable[..., Any]
+    Observation = Generator[None, Any, object]
 
 
 class NpuMarks:
-    """Marks actions on the NPU's stream while a profiler of torch_npu is running."""
+    """Marks actions on the NPU's stream while a profiler of torch_npu is running.
+
+    `is_on` is False if the training marks its actions itself. A mark is opened and closed by the observer of an action.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.is_on = True
         self._running: Any = None
         self._described: object = None
-        self._facts: dict[str, dict[str, object]] = {}
+        self._facts: Mapping[str, dict[str, object]] = {}
 
-    @property
-    def running(self) -> bool:
-        """Whether a profiler is running."""
-        return self._running is not None
+    def started(self, call: Call) -> Observation:
+        """Observe the start of a profiler."""
+        result = yield
+        if self.is_on:
+            self._running = call.owner
+            self._describe_profiler()
+        return result
 
-    @never_raises()
-    def install(self, patches: Patches) -> None:
-        """Watch the start and stop of torch_npu's profiler, if torch_npu is imported."""
-        profilers = sys.modules.get("torch_npu.profiler.profiler")
-        if profilers is not None:
-            patches.wrap(profilers.profile, "start", self._start)
-            patches.wrap(profilers.profile, "stop", self._stop)
+    def stopped(self, call: Call) -> Observation:
+        """Observe the stop of a profiler."""
+        del call
+        self._running = self._described = None
+        return (yield)
 
     def describe(self, **facts: dict[str, object]) -> None:
         """Set the metadata. A running profiler gets it immediately, others when they start."""
         self._facts = facts
         self._describe_profiler()
 
-    def run(self, message: dict[str, object], call: Callable[[], Any]) -> Any:
-        """Return the result of `call`, with a mark around it if a profiler is running."""
+    @never_raises()
+    def open(self, message: Mapping[str, object]) -> Any:
+        """Open a mark if a profiler is running; return what `close` needs."""
         if self._running is None:
-            return call()
-        number = self._range_start(str(message))
-        try:
-            return call()
-        finally:
-            self._range_end(number)
-
-    @never_raises()
-    def _range_start(self, text: str) -> Any:
+            return None
         npu = sys.modules["torch_npu"].npu
-        return npu.mstx.range_start(text, npu.current_stream())
+        return npu.mstx.range_start(str(message), npu.current_stream())
 
     @never_raises()
-    def _range_end(self, number: Any) -> None:
+    def close(self, number: Any) -> None:
+        """Close a mark."""
         if number is not None:
             sys.modules["torch_npu"].npu.mstx.range_end(number)
 
@@ -80,19 +79,3 @@ class NpuMarks:
         for name, facts in self._facts.items():
             if name not in known:
                 profiler.add_metadata_json(name, json.dumps(facts))
-
-    def _start(self, original: Function) -> Function:
-        def start(profiler: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(profiler, *args, **kwargs)
-            self._running = profiler
-            self._describe_profiler()
-            return result
-
-        return start
-
-    def _stop(self, original: Function) -> Function:
-        def stop(profiler: Any, *args: Any, **kwargs: Any) -> Any:
-            self._running = self._described = None
-            return original(profiler, *args, **kwargs)
-
-        return stop

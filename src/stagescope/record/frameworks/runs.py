@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.format import NONE
@@ -154,6 +155,25 @@ class Runs:
         finally:
             self.recorder.step = step
 
+    def observe_alone(self) -> Observation:
+        """Observe a schedule during which only actions of these Runs are recorded.
+
+        MindSpeed, FlagScale and Primus call functions of Megatron that Megatron's hooks observe. In their schedules
+        their own hooks know the stage of an action; Megatron's do not.
+        """
+        before = _alone.get(self.recorder)
+        _alone[self.recorder] = self
+        try:
+            return (yield)
+        finally:
+            _alone.pop(self.recorder, None)
+            if before is not None:
+                _alone[self.recorder] = before
+
+    @property
+    def _is_muted(self) -> bool:
+        return _alone.get(self.recorder, self) is not self
+
     def observe_action(
         self, kind: int, place: Place, kind_after: Callable[[], int] | None = None
     ) -> Observation:
@@ -162,7 +182,7 @@ class Runs:
         `kind_after` returns the kind if only the action itself determines it, such as whether a backward was split.
         """
         recorder = self.recorder
-        if not recorder.enabled:
+        if not recorder.enabled or self._is_muted:
             return (yield)
         recorder.actions += kind in ACTIONS
         mirror = recorder.mirror
@@ -180,7 +200,7 @@ class Runs:
     def observe_pair(self, forward: Place, backward: Place) -> Observation:
         """Record the observed call as a forward and a backward that overlap."""
         recorder = self.recorder
-        if not recorder.enabled:
+        if not recorder.enabled or self._is_muted:
             return (yield)
         recorder.actions += 2
         mirror, opened = recorder.mirror, 0
@@ -216,7 +236,7 @@ class Runs:
         `kind_after` returns the kind if only the action itself determines it, such as whether a backward was split.
         """
         recorder = self.recorder
-        if not recorder.enabled:
+        if not recorder.enabled or self._is_muted:
             return call()
         if recorder.mirror is not None:
             call = recorder.mirror.around(kind, place.stage, place.microbatch, call)
@@ -228,7 +248,7 @@ class Runs:
     def pair(self, forward: Place, backward: Place, call: Callable[[], Any]) -> Any:
         """Return the result of `call`, recorded as a forward and a backward that overlap."""
         recorder = self.recorder
-        if not recorder.enabled:
+        if not recorder.enabled or self._is_muted:
             return call()
         if recorder.mirror is not None:
             inner = recorder.mirror.around(BACKWARD, backward.stage, backward.microbatch, call)
@@ -259,3 +279,18 @@ class Runs:
 
 _running: weakref.WeakSet[Recorder] = weakref.WeakSet()
 """The recorders that are inside a run, whichever framework started it."""
+
+_alone: weakref.WeakKeyDictionary[Recorder, Runs] = weakref.WeakKeyDictionary()
+"""The Runs whose schedule is running, if actions of all others are ignored."""
+
+
+def within(outer: Observation, inner: Observation) -> Observation:
+    """Observe a call with `inner`, which begins after `outer` and ends before it."""
+    next(outer)
+    try:
+        result = yield from inner
+        with suppress(StopIteration):
+            outer.send(result)
+    finally:
+        outer.close()
+    return result
