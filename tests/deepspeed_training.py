@@ -1,7 +1,7 @@
-"""A training with DeepSpeed's pipeline engine on CPUs that logs what it computes when.
+"""A training with one of DeepSpeed's pipeline engines on CPUs that logs what it computes when.
 
 Feature 0 of every activation carries the micro-batch's number through all stages. Usage: DS_ACCELERATOR=cpu
-deepspeed_training.py OUT. Started by hand, it imports DeepSpeed once and forks its four ranks.
+deepspeed_training.py OUT [dualpipev]. Started by hand, it imports DeepSpeed once and forks its four ranks.
 """
 
 from __future__ import annotations
@@ -44,13 +44,20 @@ def batches():
     return itertools.cycle([(value, torch.zeros_like(value)) for value in values])
 
 
-def train():
+def build(*, dualpipev):
+    """Return the model: one stage per rank, in DualPipeV two."""
+    stages = 2 * RANKS if dualpipev else RANKS
+    layers = [LayerSpec(Block, stage) for stage in range(stages)]
+    module = deepspeed.DualPipeVModule if dualpipev else PipelineModule
+    return module(layers=layers, num_stages=RANKS, loss_fn=nn.MSELoss(), partition_method="uniform")
+
+
+def train(*, dualpipev):
     # Otherwise DeepSpeed compiles for 40 s an operator that pipelines do not use. (`deepspeed.comm.torch` as an
     # attribute is torch itself.)
     import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     deepspeed.init_distributed("gloo")
-    layers = [LayerSpec(Block, stage) for stage in range(RANKS)]
-    model = PipelineModule(layers=layers, num_stages=RANKS, loss_fn=nn.MSELoss(), partition_method="uniform")
+    model = build(dualpipev=dualpipev)
     config = {
         "train_batch_size": ROWS * MICROBATCHES,
         "train_micro_batch_size_per_gpu": ROWS,
@@ -70,7 +77,7 @@ def main():
     out = Path(sys.argv[1])
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    losses = train()
+    losses = train(dualpipev="dualpipev" in sys.argv[2:])
     finish(out, losses)
 
 

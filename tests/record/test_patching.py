@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from stagescope.record.hooks import Guard
 from stagescope.record.patching import Patches
 
 
@@ -149,3 +150,49 @@ def test_failing_hook_removal_does_not_stop_undo(patches, capsys):
     assert calls == [True]
     assert vars(Stage)["forward"] is ORIGINAL["forward"]
     assert capsys.readouterr().err == "stagescope: cannot remove a hook: KeyError('hook')\n"
+
+
+def observe_entry(patches, functions, seen):
+    def watch(call):
+        seen.append(call.name)
+        yield
+
+    return patches.observe_entry(functions, "f", watch, Guard(types.SimpleNamespace(), "a framework"))
+
+
+def test_functions_in_a_dict_are_observed_and_restored(patches):
+    def double(x):
+        return 2 * x
+
+    functions, seen = {"f": double, "g": 3}, []
+    assert observe_entry(patches, functions, seen)
+    assert not observe_entry(patches, functions, seen)
+    copied = dict(functions)
+    assert not observe_entry(patches, copied, seen)
+    assert functions["f"](2) == copied["f"](3) - 2 == 4
+    assert seen == ["double", "double"]
+    patches.undo()
+    assert functions == copied == {"f": double, "g": 3}
+
+
+@pytest.mark.parametrize("functions", [{}, {"f": None}, {"f": 3}])
+def test_dict_without_the_function_is_left_alone(patches, functions):
+    before = dict(functions)
+    assert not observe_entry(patches, functions, [])
+    assert functions == before
+
+
+def test_entries_are_restored_when_a_block_fails_and_kept_if_replaced(patches):
+    functions, kept = {"f": test_second_undo_has_no_effect}, {"f": test_second_undo_has_no_effect}
+
+    def fail():
+        with patches.all_or_none():
+            observe_entry(patches, functions, [])
+            observe_entry(patches, kept, [])
+            kept["f"] = abs
+            raise OSError("half")
+
+    with pytest.raises(OSError, match="half"):
+        fail()
+    assert functions["f"] is test_second_undo_has_no_effect
+    assert kept["f"] is abs

@@ -1,4 +1,4 @@
-"""Replaces class attributes and module globals by observed ones, and restores them."""
+"""Replaces class attributes, module globals and entries of dicts by observed ones, and restores them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ GUARDS = "__stagescope_guards__"
 
 
 class Replaced(NamedTuple):
-    """One replaced attribute."""
+    """One replaced attribute, or one replaced entry if `owner` is a dict, which then has the key `name`."""
 
     owner: object
-    name: str
+    name: Any
     original: object
     replacement: object
 
 
 class Patches:
-    """A set of replaced attributes that can be restored. Replacing an attribute a second time has no effect."""
+    """A set of replaced attributes and entries that can be restored.
+
+    Replacing an attribute a second time has no effect.
+    """
 
     def __init__(self) -> None:
         self.replaced: list[Replaced] = []
@@ -52,6 +55,24 @@ class Patches:
             return False
         wrapper = observed(function, observer, guard)
         self.replace(owner, name, descriptor(wrapper) if descriptor else wrapper)
+        return True
+
+    def observe_entry(self, functions: dict[Any, Any], key: object, observer: Observer, guard: Guard) -> bool:
+        """Let `observer` see the calls of the function under `key`; returns whether they are observed now.
+
+        For frameworks that look a function up in a dict. A dict that was copied from an observed one contains
+        observed functions; `undo` restores these, too.
+        """
+        from stagescope.record.hooks import can_be_observed, observed  # as above
+
+        original: Any = functions.get(key)
+        if original is not None and any(original is one.replacement for one in self.replaced):
+            self.replaced.append(Replaced(functions, key, getattr(original, MARK), original))
+            return False
+        if not can_be_observed(original) or hasattr(original, MARK):
+            return False
+        functions[key] = observed(original, observer, guard)
+        self.replaced.append(Replaced(functions, key, original, functions[key]))
         return True
 
     def wrap(
@@ -95,7 +116,7 @@ class Patches:
     def undo(self) -> None:
         """Restore all originals in reverse order; never raises.
 
-        Attributes that other code has replaced since are left alone.
+        Attributes and entries that other code has replaced since are left alone.
         """
         self._undo_from(0, 0)
 
@@ -104,7 +125,10 @@ class Patches:
             self._run(self._undo_calls.pop())
         while len(self.replaced) > replaced:
             owner, name, original, replacement = self.replaced.pop()
-            if vars(owner).get(name) is replacement:
+            if isinstance(owner, dict):
+                if owner.get(name) is replacement:
+                    owner[name] = original
+            elif vars(owner).get(name) is replacement:
                 setattr(owner, name, original)
 
     def _run(self, call: Callable[[], object]) -> None:

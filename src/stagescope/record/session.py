@@ -32,6 +32,7 @@ FRAMEWORKS: dict[str, str] = {
     "megatron.core.optimizer.optimizer": "stagescope.record.frameworks.megatron",
     "megatron.training.training": "stagescope.record.frameworks.megatron",
     "deepspeed.runtime.pipe.engine": "stagescope.record.frameworks.deepspeed",
+    "deepspeed.runtime.pipe.dualpipev": "stagescope.record.frameworks.deepspeed",
     "paddle.distributed.fleet.meta_parallel.pipeline_parallel": "stagescope.record.frameworks.paddle_fleet",
     "paddle.base.executor": "stagescope.record.frameworks.paddle_static",
     "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",

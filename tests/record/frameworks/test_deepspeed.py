@@ -1,18 +1,20 @@
-"""A real training with DeepSpeed's pipeline engine on four processes, and a replacement of the engine."""
+"""Real trainings with DeepSpeed's two pipeline engines on four processes, and replacements of the engines."""
 
 from __future__ import annotations
 
+import sys
 import types
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+import fake_deepspeed
 import framework_trainings as trainings
 from stagescope import api as workflow
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.frameworks import deepspeed as instrumentation
-from stagescope.record.patching import Patches
+from stagescope.record.patching import MARK, Patches
 from stagescope.record.recorder import Recorder
 
 slow = pytest.mark.slow
@@ -95,69 +97,8 @@ def test_only_the_selected_step_is_recorded():
     assert timeline.spans.height == full.filter(pl.col("step") == 1).height
 
 
-class Tensor:
-    def __init__(self, elements=4):
-        self.elements = elements
-
-    def numel(self):
-        return self.elements
-
-    def element_size(self):
-        return 2
-
-
-def instruction(name):
-    return type(name, (), {})
-
-
-def fake_engine(commands, *, send=lambda *_, **__: None):
-    """A module with the structure of the engine: an instruction map, two batch methods, and p2p functions."""
-    kinds = {
-        name: instruction(name)
-        for name in (
-            "ForwardPass",
-            "BackwardPass",
-            "SendActivation",
-            "ReduceTiedGrads",
-            "OptimizerStep",
-            "Unheard",
-        )
-    }
-    p2p = types.SimpleNamespace(
-        send=send,
-        recv=lambda *_, **__: None,
-        _grid=types.SimpleNamespace(stage_to_global=lambda stage_id: 10 + stage_id),
-    )
-
-    class PipelineEngine:
-        stage_id = 1
-
-        def work(self, **_):
-            return None
-
-        def send_activations(self, **_):
-            self._send_tensor_meta()
-            for size in (3, 5):
-                p2p.send(Tensor(size), 2)
-
-        def _send_tensor_meta(self):
-            p2p.send(Tensor(100), 2)
-
-        _INSTRUCTION_MAP = dict.fromkeys(kinds.values(), work) | {kinds["SendActivation"]: send_activations}
-
-        def train_batch(self):
-            self._exec_schedule(object())
-            return "loss"
-
-        def eval_batch(self):
-            self._exec_schedule(object())
-
-        def _exec_schedule(self, pipe_schedule):
-            assert pipe_schedule is not None
-            for name in commands:
-                types.MethodType(self._INSTRUCTION_MAP[kinds[name]], self)(buffer_id=0)
-
-    return types.SimpleNamespace(PipelineEngine=PipelineEngine, p2p=p2p)
+def commands(*names):
+    return [(name, 0) for name in names]
 
 
 @pytest.fixture
@@ -174,8 +115,8 @@ def recorded(recorder, tmp_path):
 
 def test_incomplete_engine_runs_and_is_reported_once(recorder, tmp_path, capsys):
     """The replacement has no grid, no topology, and an unknown instruction."""
-    engine = fake_engine(
-        ["ForwardPass", "ForwardPass", "SendActivation", "Unheard", "BackwardPass", "OptimizerStep"]
+    engine = fake_deepspeed.make_engine(
+        commands("ForwardPass", "ForwardPass", "SendActivation", "Unheard", "BackwardPass", "OptimizerStep")
     )
     instrumentation.instrument(engine, recorder, Patches())
     assert engine.PipelineEngine().train_batch() == "loss"
@@ -194,7 +135,7 @@ def test_incomplete_engine_runs_and_is_reported_once(recorder, tmp_path, capsys)
 
 
 def test_engine_without_a_stage_is_recorded_without_one(recorder, tmp_path):
-    engine = fake_engine(["ForwardPass", "ReduceTiedGrads"])
+    engine = fake_deepspeed.make_engine(commands("ForwardPass", "ReduceTiedGrads"))
     del engine.PipelineEngine.stage_id
     instrumentation.instrument(engine, recorder, Patches())
     engine.PipelineEngine().train_batch()
@@ -212,7 +153,7 @@ def test_training_error_propagates_and_the_next_batch_counts_from_0(recorder, tm
         if failures:
             raise failures.pop()
 
-    engine = fake_engine(["ForwardPass", "SendActivation"], send=send)
+    engine = fake_deepspeed.make_engine(commands("ForwardPass", "SendActivation"), send=send)
     instrumentation.instrument(engine, recorder, Patches())
     with pytest.raises(OSError, match="connection lost"):
         engine.PipelineEngine().train_batch()
@@ -226,16 +167,175 @@ def test_training_error_propagates_and_the_next_batch_counts_from_0(recorder, tm
 
 
 def test_stop_restores_everything(recorder):
-    engine, patches = fake_engine([]), Patches()
-    before = (
-        dict(engine.PipelineEngine._INSTRUCTION_MAP),
-        dict(vars(engine.PipelineEngine)),
-        engine.p2p.send,
-    )
+    engine, patches = fake_deepspeed.make_engine(), Patches()
+    before = everything_of(engine)
     instrumentation.instrument(engine, recorder, patches)
     instrumentation.instrument(engine, recorder, patches)
     assert engine.p2p.send is not before[2]
     patches.undo()
-    assert before[0] == engine.PipelineEngine._INSTRUCTION_MAP
-    assert dict(vars(engine.PipelineEngine)) == before[1]
-    assert engine.p2p.send is before[2]
+    assert everything_of(engine) == before
+
+
+def everything_of(engine):
+    return (
+        dict(engine.PipelineEngine._INSTRUCTION_MAP),
+        dict(vars(engine.PipelineEngine)),
+        engine.p2p.send,
+    )
+
+
+DUALPIPEV = [
+    ("RecvActivation", 0, 0),
+    ("CommitP2P",),
+    ("ForwardPass", 0, 0),
+    ("SendActivation", 0, 0),
+    ("RecvActivation", 8, 1),
+    ("RecvGrad", 0, 0),
+    ("CommitP2P",),
+    ("ForwardPass", 8, 1),
+    ("BackwardPass", 0, 0),
+    ("RecvActivation", 1, 0),
+    ("SendGrad", 0, 0),
+    ("CommitP2P",),
+    ("ForwardPass", 1, 0),
+    ("CommitP2P",),
+    ("ReduceTiedGrads",),
+    ("OptimizerStep",),
+]
+
+
+@pytest.fixture
+def torch_works(monkeypatch):
+    module = types.ModuleType("torch.distributed.distributed_c10d")
+    module.Work = type("Work", (), {"wait": fake_deepspeed.Work.wait})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module.Work
+
+
+def instrumented(recorder, patches, **options):
+    """Instrument the modules in the order of their import: the second copies the dict of the first."""
+    engine = fake_deepspeed.make_engine(DUALPIPEV)
+    instrumentation.instrument(engine, recorder, patches)
+    dualpipev = fake_deepspeed.make_dualpipev(engine, **options)
+    instrumentation.instrument(dualpipev, recorder, patches)
+    return engine, dualpipev
+
+
+@pytest.mark.parametrize("coalesced", [False, True])
+def test_dualpipev_is_recorded_with_the_stages_of_the_v(recorder, tmp_path, torch_works, coalesced):
+    def works(operations):
+        return [torch_works() for _ in (operations[:1] if coalesced else operations)]
+
+    _, dualpipev = instrumented(recorder, Patches(), works=works)
+    engine = dualpipev.DualPipeVEngine()
+    assert engine.train_batch() == "loss"
+    assert engine.waited == (3 if coalesced else 10)
+    assert recorded(recorder, tmp_path) == [
+        ("recv_forward", 0, 1, 0, 10, 16),
+        ("forward", 0, 1, 0, -1, -1),
+        ("send_forward", 0, 1, 0, 12, 16),
+        ("recv_forward", 0, 6, 0, 12, 16),
+        ("recv_backward", 0, 1, 0, 12, 6),
+        ("forward", 0, 6, 0, -1, -1),
+        ("backward", 0, 1, 0, -1, -1),
+        ("recv_forward", 0, 1, 1, 10, 16),
+        ("send_backward", 0, 1, 0, 10, 6),
+        ("forward", 0, 1, 1, -1, -1),
+        ("grad_reduce", 0, 1, -1, -1, -1),
+        ("optimizer", 0, -1, -1, -1, -1),
+        ("step", 0, -1, -1, -1, -1),
+    ]
+    waits = [
+        (start, end)
+        for kind, start, end in trainings.spans_in(tmp_path, "wait_start_ns", "wait_end_ns")
+        if "recv" in kind or "send" in kind
+    ]
+    assert all(0 < start <= end for start, end in waits)
+    assert len(set(waits)) == (3 if coalesced else 6)
+
+
+@pytest.mark.usefixtures("torch_works")
+def test_transfers_of_dualpipev_without_handles_have_no_wait(recorder, tmp_path):
+    _, dualpipev = instrumented(recorder, Patches(), works=lambda _: [])
+    dualpipev.DualPipeVEngine().train_batch()
+    spans = recorded(recorder, tmp_path)
+    assert sum("recv" in kind or "send" in kind for kind, *_ in spans) == 6
+    assert all(start < 0 for _, start in trainings.spans_in(tmp_path, "wait_start_ns"))
+
+
+@pytest.mark.parametrize("is_missing", ["_queue_p2p", "phase"])
+def test_other_dualpipev_is_left_alone_and_its_empty_steps_are_reported(recorder, capsys, is_missing):
+    engine = fake_deepspeed.make_engine(DUALPIPEV)
+    instrumentation.instrument(engine, recorder, Patches())
+    dualpipev = fake_deepspeed.make_dualpipev(engine)
+    if is_missing == "phase":
+        forward = fake_deepspeed.INSTRUCTIONS["ForwardPass"]
+        dualpipev.DualPipeVEngine._INSTRUCTION_MAP[forward] = lambda self, buffer_id: None
+    else:
+        del dualpipev.DualPipeVEngine._queue_p2p
+    before = dict(dualpipev.DualPipeVEngine._INSTRUCTION_MAP)
+    instrumentation.instrument(dualpipev, recorder, Patches())
+    assert before == dualpipev.DualPipeVEngine._INSTRUCTION_MAP
+    printed = capsys.readouterr().err
+    assert printed.startswith("stagescope: DeepSpeed DualPipeV")
+    assert is_missing in printed
+    assert recorder.coverage.frameworks["DeepSpeed"]["recorded"]
+
+
+def test_engine_class_with_unknown_instructions_is_reported(recorder, tmp_path, capsys):
+    engine = fake_deepspeed.make_engine(commands("ForwardPass", "BackwardPass", "SendActivation"))
+    instrumentation.instrument(engine, recorder, Patches())
+
+    class OwnEngine(engine.PipelineEngine):
+        _INSTRUCTION_MAP = engine.PipelineEngine._INSTRUCTION_MAP | {
+            fake_deepspeed.INSTRUCTIONS["ForwardPass"]: lambda *_, **__: None
+        }
+
+    assert OwnEngine().train_batch() == "loss"
+    missing = recorder.coverage.frameworks["DeepSpeed"]["missing"]
+    assert missing == ["the schedules of `OwnEngine`, which has its own instructions"]
+    assert "step 0 ended without a recorded action" in capsys.readouterr().err
+    assert [kind for kind, *_ in recorded(recorder, tmp_path)] == ["step"]
+
+
+def test_engine_without_a_required_instruction_is_left_alone(recorder, capsys):
+    engine = fake_deepspeed.make_engine()
+    del engine.PipelineEngine._INSTRUCTION_MAP[fake_deepspeed.INSTRUCTIONS["SendGrad"]]
+    before = everything_of(engine)
+    instrumentation.instrument(engine, recorder, Patches())
+    assert everything_of(engine) == before
+    assert "instruction `SendGrad` not found" in capsys.readouterr().err
+
+
+def test_stop_restores_the_copied_instructions_of_dualpipev(recorder, torch_works):
+    patches = Patches()
+    engine, dualpipev = instrumented(recorder, patches)
+    assert hasattr(torch_works.wait, MARK)
+    assert any(hasattr(function, MARK) for function in dualpipev.DualPipeVEngine._INSTRUCTION_MAP.values())
+    patches.undo()
+    for one in (engine.PipelineEngine, dualpipev.DualPipeVEngine):
+        assert not any(hasattr(function, MARK) for function in one._INSTRUCTION_MAP.values())
+        assert not any(hasattr(function, MARK) for function in vars(one).values())
+    assert not hasattr(torch_works.wait, MARK)
+
+
+@slow
+def test_dualpipev_is_recorded_as_executed():
+    training = trainings.train("deepspeed", "dualpipev")
+    timeline = trainings.timeline_of("deepspeed", "dualpipev")
+    assert training.losses == trainings.train("deepspeed", "dualpipev", recorded=False).losses
+    assert timeline.diagnostics.is_empty()
+    trainings.assert_recorded_as_executed(training, timeline)
+    assert trainings.violated_dependencies(timeline) == []
+    trainings.assert_received_before_used(timeline)
+    found = [trainings.recognized(timeline, step) for step in range(3)]
+    assert [(one.name, one.distance) for one in found] == [("dualpipev", 0)] * 3
+
+
+@slow
+def test_every_send_of_dualpipev_matches_its_receive():
+    """The stages 3 and 4 are on the last rank, so nothing is sent between them."""
+    timeline = trainings.timeline_of("deepspeed", "dualpipev")
+    trainings.assert_every_send_has_its_receive(
+        timeline, size_bytes=2 * 16 * 4, stages=7, microbatches=8, runs=(3, 1)
+    )

@@ -1,293 +1,227 @@
-"""Instruments DeepSpeed's pipeline engine without a change to the training; DeepSpeed 0.19.8.
+"""Instruments DeepSpeed's pipeline engines without a change to the training; DeepSpeed 0.14 to 0.19.8.
 
-The engine looks up each instruction of its schedule in the class dict ``PipelineEngine._INSTRUCTION_MAP`` (runtime/
-pipe/engine.py, ``_exec_schedule``), so the functions in that dict are replaced: patching the methods by name has no
-effect. An instruction contains its buffer, not its micro-batch. Each kind of instruction processes the micro-batches
-of a batch in order (runtime/pipe/schedule.py), so the micro-batch is the number of earlier instructions of the same
-kind.
+An engine looks up each instruction of its schedule in the class dict ``_INSTRUCTION_MAP`` (runtime/pipe/engine.py,
+``_exec_schedule``), so the functions in that dict are observed: patching the methods by name has no effect.
+DualPipeVEngine has a dict of its own, copied from that of PipelineEngine. A class with other functions in its dict is
+not recorded, and the recording states that.
 
-A transfer is one instruction, however many tensors it moves. Its size and peer come from ``p2p.send`` and
-``p2p.recv`` inside it. The shapes that are sent ahead of the first tensors are not counted.
+An instruction contains its buffer, not its micro-batch. Each kind of instruction processes the micro-batches of a
+batch in order (runtime/pipe/schedule.py), in DualPipeV those of each phase, so the micro-batch is the number of
+earlier instructions of the same kind and phase.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from stagescope.record.calls import never_raises
+from stagescope.record.calls import Signature, never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.deepspeed_facts import engine_facts, stage_of
+from stagescope.record.frameworks.deepspeed_transfers import TRANSFERS, DeepSpeedTransfers
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
+from stagescope.record.frameworks.works import works_of
+from stagescope.record.installation import Installation
 from stagescope.record.patching import MARK
+from stagescope.record.points.deepspeed import COMM_MODULE, DUALPIPEV, ENGINE, P2P_MODULE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from types import ModuleType
 
+    from stagescope.record.calls import Call
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
     Function = Callable[..., Any]
+    Observation = Generator[None, Any, Any]
+    Observer = Callable[[Call], Observation]
 
 ACTIONS = {"ForwardPass": FORWARD, "BackwardPass": BACKWARD}
-TRANSFERS = {
-    "SendActivation": BY_NAME["send_forward"].code,
-    "RecvActivation": BY_NAME["recv_forward"].code,
-    "SendGrad": BY_NAME["send_backward"].code,
-    "RecvGrad": BY_NAME["recv_backward"].code,
-}
-RECEIVES = (TRANSFERS["RecvActivation"], TRANSFERS["RecvGrad"])
 REDUCTIONS = ("ReduceGrads", "ReduceTiedGrads")
 GRAD_REDUCE, OTHER = BY_NAME["grad_reduce"].code, BY_NAME["other"].code
-SCHEDULES = {"TrainSchedule": "1f1b", "DataParallelSchedule": "no-pipelining"}
-"""DeepSpeed's schedule classes and the schedules they implement. InferenceSchedule is missing, as it only has forwards.
-"""
+REQUIRED = (*ACTIONS, *TRANSFERS)
+"""The instructions without which a recording would mislead."""
 
 
-def instrument(engine: ModuleType, recorder: Recorder, patches: Patches) -> None:
-    """Wrap `engine`, the imported module deepspeed.runtime.pipe.engine, and the functions it communicates with."""
-    Instrumentation(recorder, patches).install(engine)
-
-
-class Transfer:
-    """The data moved by one send or receive instruction, and the moments at which its wait began and ended."""
-
-    __slots__ = ("kind", "peer", "place", "size_bytes", "start_ns", "step", "wait_end", "wait_start")
-
-    def __init__(self, kind: int, place: Place, step: int) -> None:
-        self.kind = kind
-        self.place = place
-        self.step = step
-        self.peer = NONE
-        self.size_bytes = 0
-        self.wait_start: Any = None
-        self.wait_end: Any = None
-        self.start_ns = now_ns()
+def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
+    """Observe the imported module deepspeed.runtime.pipe.engine or deepspeed.runtime.pipe.dualpipev."""
+    hooks = instrumentation(recorder, patches)
+    install = Installation(recorder, patches).install
+    if hasattr(module, "DualPipeVEngine"):
+        modules = {DUALPIPEV.trigger: module, COMM_MODULE: getattr(module, "dist", None)}
+        install(DUALPIPEV, hooks, modules, lambda: hooks.observe_dualpipev(module.DualPipeVEngine))
+    else:
+        modules = {ENGINE.trigger: module, P2P_MODULE: getattr(module, "p2p", None)}
+        install(ENGINE, hooks, modules, lambda: hooks.observe_engine(module))
 
 
 class Instrumentation:
-    """The wrappers and their shared state: the current batch and the transfer in progress."""
+    """The observers and their shared state: the current batch and its transfers."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
         self.patches = patches
-        self.runs = Runs(recorder)
+        self.runs = Runs(recorder, ENGINE.framework)
+        self.transfers = DeepSpeedTransfers(recorder)
         self.optimizers = optimizer_steps(recorder)
-        self._counts: Counter[str] = Counter()
-        self._transfer: Transfer | None = None
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._is_known = True
         self._described: object = None
 
-    def install(self, engine: ModuleType) -> None:
-        """Replace the instructions, the two batch methods, and the functions that move a tensor."""
-        wrap = self.patches.wrap
-        self._replace_instructions(engine.PipelineEngine._INSTRUCTION_MAP)  # noqa: SLF001  # no public name
-        wrap(engine.PipelineEngine, "train_batch", self._train_batch)
-        wrap(engine.PipelineEngine, "eval_batch", self._eval_batch)
-        wrap(engine.PipelineEngine, "_exec_schedule", self._exec_schedule)
-        for name in ("_send_tensor_meta", "_recv_tensor_meta"):
-            wrap(engine.PipelineEngine, name, self._without_counting)
-        self._p2p = engine.p2p
-        wrap(engine.p2p, "send", self._moved)
-        wrap(engine.p2p, "recv", self._moved)
+    def observe_engine(self, module: Any) -> None:
+        """Observe the instructions of PipelineEngine; raises LookupError if one that is needed does not fit."""
+        p2p = module.p2p
+        self.transfers.rank_of = lambda stage: p2p._grid.stage_to_global(stage_id=stage)  # noqa: SLF001  # as in p2p
+        self._observe_instructions(module.PipelineEngine, ENGINE.framework, REQUIRED)
 
-    def _replace_instructions(self, instructions: dict[type, Function]) -> None:
-        for instruction, original in list(instructions.items()):
-            make = self._maker(instruction.__name__)
-            if make is None or hasattr(original, MARK):
-                continue
-            replacement = functools.wraps(original)(make(original))
-            setattr(replacement, MARK, original)
-            instructions[instruction] = replacement
-            self.patches.on_undo(functools.partial(_restore, instructions, instruction, replacement))
+    def observe_dualpipev(self, engine: type) -> None:
+        """Observe the instructions of DualPipeVEngine; raises LookupError as above."""
+        self._observe_instructions(engine, DUALPIPEV.framework, (*REQUIRED, "CommitP2P"), reads=("phase",))
+        try:
+            works_of(self.recorder).install(self.patches, self.recorder.guards[DUALPIPEV.framework])
+        except (AttributeError, ImportError):
+            missing = "the wait for each message of DualPipeV"
+            self.recorder.coverage.installed(DUALPIPEV.framework, None, [missing])
 
-    def _maker(self, name: str) -> Callable[[Function], Function] | None:
-        """Return what wraps the function of an instruction; None for an unknown instruction."""
+    def _observe_instructions(
+        self, engine: Any, framework: str, required: tuple[str, ...], reads: tuple[str, ...] = ()
+    ) -> None:
+        instructions = engine._INSTRUCTION_MAP  # noqa: SLF001  # no public name
+        names = {instruction.__name__: instruction for instruction in instructions}
+        for name in required:
+            if name not in names:
+                raise LookupError(f"instruction `{name}` not found")
+            lacking = Signature(instructions[names[name]]).lacks(reads if name in REQUIRED else ())
+            if lacking:
+                raise LookupError(f"instruction `{name}` has no parameter `{'`, `'.join(lacking)}`")
+        guard = self.recorder.guards[framework]
+        for name, instruction in names.items():
+            observer = self._observer_of(name)
+            if observer is not None:
+                self.patches.observe_entry(instructions, instruction, observer, guard)
+
+    def _observer_of(self, name: str) -> Observer | None:
+        """Return what observes an instruction; None for an unknown one."""
         if name in ACTIONS:
-            return lambda original: self._action(name, original)
+            return functools.partial(self._act, name)
         if name in TRANSFERS:
-            return lambda original: self._transfers(name, original)
-        if name in REDUCTIONS:
-            return lambda original: self._timed_on_host(name, GRAD_REDUCE, original)
-        if name == "LoadMicroBatch":
-            return lambda original: self._timed_on_host(name, OTHER, original)
-        return self.optimizers.watch if name == "OptimizerStep" else None
+            return functools.partial(self._transfer, name)
+        if name in REDUCTIONS or name == "LoadMicroBatch":
+            return functools.partial(self._work_on_host, name)
+        if name == "CommitP2P":
+            return self._commit
+        return self.optimizers.step if name == "OptimizerStep" else None
 
-    def _action(self, name: str, original: Function) -> Function:
-        def execute(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            place = self._next_place(name, engine)
-            return self.runs.action(ACTIONS[name], place, lambda: original(engine, *args, **kwargs))
+    def train_batch(self, call: Call) -> Observation:
+        """Observe a training step."""
+        del call
+        return self.runs.observe_step()
 
-        return execute
+    def eval_batch(self, call: Call) -> Observation:
+        """Observe an evaluation."""
+        del call
+        return self.runs.observe_evaluation()
 
-    def _transfers(self, name: str, original: Function) -> Function:
-        def execute(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            place = self._next_place(name, engine)
-            if not self.recorder.enabled:
-                return original(engine, *args, **kwargs)
-            transfer = self._transfer = Transfer(TRANSFERS[name], place, self.recorder.step)
-            try:
-                result = original(engine, *args, **kwargs)
-            finally:
-                self._transfer = None
-            self._end(transfer)
-            return result
+    def exec_schedule(self, call: Call) -> Observation:
+        """Observe the execution of a schedule: of a training step or an evaluation."""
+        engine = call.owner
+        self._counts.clear()
+        self.transfers.forget()
+        self.optimizers.forget()
+        self._is_known = self._knows(engine)
+        if self.recorder.enabled and self._is_known:
+            self._describe(engine, call.get("pipe_schedule"))
+        yield
 
-        return execute
+    def shapes(self, call: Call) -> Observation:
+        """Observe a method that sends or receives shapes."""
+        del call
+        return self.transfers.observe_shapes()
 
-    def _end(self, transfer: Transfer) -> None:
-        """Record a transfer.
+    def moved(self, call: Call) -> Observation:
+        """Observe a blocking send or receive of one tensor."""
+        stage = call.get("dest_stage", call.get("src_stage"))
+        return self.transfers.observe_move(call.get("tensor"), stage)
 
-        For a receive, NCCL blocks the stream instead of the host, so the timer determines its end.
-        """
-        end_ns = now_ns()
-        if transfer.wait_end is None:
-            self._emit(transfer, end_ns, NONE, NONE)
-        elif transfer.kind in RECEIVES:
-            self.recorder.timer.resolve(
-                lambda start_ns, wait_end_ns: self._emit(transfer, wait_end_ns, start_ns, wait_end_ns),
-                transfer.wait_start,
-                transfer.wait_end,
-            )
-        else:
-            self._emit(transfer, end_ns, transfer.wait_start, transfer.wait_end)
+    def queued(self, call: Call) -> Observation:
+        """Observe the queuing of tensors to send or receive."""
+        return self.transfers.observe_queue(call.get("tensors"), call.get("stage"))
 
-    def _emit(self, transfer: Transfer, end_ns: int, wait_start_ns: int, wait_end_ns: int) -> None:
-        self.recorder.emit(
-            transfer.kind,
-            transfer.start_ns,
-            end_ns,
-            *transfer.place,
-            transfer.peer,
-            transfer.size_bytes,
-            wait_start_ns,
-            wait_end_ns,
-            step=transfer.step,
-        )
+    def launched(self, call: Call) -> Observation:
+        """Observe the issuing of a batch of operations."""
+        del call
+        return self.transfers.observe_launch()
 
-    def _timed_on_host(self, name: str, kind: int, original: Function) -> Function:
-        def execute(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            place = self._next_place(name, engine)
-            if not self.recorder.enabled:
-                return original(engine, *args, **kwargs)
-            start_ns = now_ns()
-            result = original(engine, *args, **kwargs)
-            microbatch = NONE if kind == GRAD_REDUCE else place.microbatch
-            name_id = self.recorder.name_id(name)
-            self.recorder.emit(kind, start_ns, now_ns(), place.stage, microbatch, place.chunk, name=name_id)
-            return result
+    def _act(self, name: str, call: Call) -> Observation:
+        if self._is_known:
+            yield from self.runs.observe_action(ACTIONS[name], self._next_place(name, call))
 
-        return execute
+    def _transfer(self, name: str, call: Call) -> Observation:
+        if self._is_known:
+            yield from self.transfers.observe_instruction(TRANSFERS[name], self._next_place(name, call))
 
-    def _train_batch(self, original: Function) -> Function:
-        def train_batch(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            return self.runs.step(lambda: original(engine, *args, **kwargs))
+    def _commit(self, call: Call) -> Observation:
+        del call
+        return self.transfers.observe_commit()
 
-        return train_batch
-
-    def _eval_batch(self, original: Function) -> Function:
-        def eval_batch(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            return self.runs.evaluation(lambda: original(engine, *args, **kwargs))
-
-        return eval_batch
-
-    def _exec_schedule(self, original: Function) -> Function:
-        def exec_schedule(engine: Any, pipe_schedule: Any, *args: Any, **kwargs: Any) -> Any:
-            self._counts.clear()
-            self.optimizers.forget()
-            if self.recorder.enabled:
-                self._describe(engine, pipe_schedule)
-            return original(engine, pipe_schedule, *args, **kwargs)
-
-        return exec_schedule
-
-    def _without_counting(self, original: Function) -> Function:
-        """Wrap a method that sends or receives shapes, which are not part of the message."""
-
-        def pass_shapes(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            transfer, self._transfer = self._transfer, None
-            try:
-                return original(engine, *args, **kwargs)
-            finally:
-                self._transfer = transfer
-
-        return pass_shapes
-
-    def _moved(self, original: Function) -> Function:
-        """Wrap ``p2p.send`` or ``p2p.recv``, which block the host if the backend does (gloo)."""
-
-        def move(tensor: Any, stage: Any, *args: Any, **kwargs: Any) -> Any:
-            transfer = self._transfer
-            if transfer is None:
-                return original(tensor, stage, *args, **kwargs)
-            read = self.recorder.timer.begin if transfer.kind in RECEIVES else now_ns
-            if transfer.wait_start is None:
-                transfer.wait_start = read()
-            result = original(tensor, stage, *args, **kwargs)
-            transfer.wait_end = read()
-            self._add(transfer, tensor, stage)
-            return result
-
-        return move
-
-    @never_raises()
-    def _add(self, transfer: Transfer, tensor: Any, stage: Any) -> None:
-        transfer.size_bytes += tensor.numel() * tensor.element_size()
-        transfer.peer = self._p2p._grid.stage_to_global(stage_id=stage)  # noqa: SLF001  # the same lookup as in p2p
+    def _work_on_host(self, name: str, call: Call) -> Observation:
+        place = self._next_place(name, call)
+        if not self.recorder.enabled or not self._is_known:
+            return
+        start_ns = now_ns()
+        yield
+        kind = GRAD_REDUCE if name in REDUCTIONS else OTHER
+        microbatch = NONE if kind == GRAD_REDUCE else place.microbatch
+        name_id = self.recorder.name_id(name)
+        self.recorder.emit(kind, start_ns, now_ns(), place.stage, microbatch, place.chunk, name=name_id)
 
     @never_raises(default=Place())
-    def _next_place(self, name: str, engine: Any) -> Place:
-        """Return the place of the next instruction of a kind. Counts even while recording is off."""
-        microbatch = self._counts[name]
-        self._counts[name] = microbatch + 1
-        return Place(engine.stage_id, microbatch, 0)
+    def _next_place(self, name: str, call: Call) -> Place:
+        """Return the place of the next instruction of a kind and phase. Counts even while recording is off."""
+        phase = int(call.get("phase", 0))
+        microbatch = self._counts[name, phase]
+        self._counts[name, phase] = microbatch + 1
+        return Place(stage_of(call.owner, phase), microbatch, phase)
+
+    @never_raises(default=True)
+    def _knows(self, engine: Any) -> bool:
+        """Return whether the instructions of this engine are observed; an engine class may bring its own."""
+        instructions = engine._INSTRUCTION_MAP  # noqa: SLF001  # no public name
+        unknown = any(
+            not hasattr(function, MARK)
+            for instruction, function in instructions.items()
+            if instruction.__name__ in REQUIRED
+        )
+        if unknown:
+            schedules = f"the schedules of `{type(engine).__name__}`, which has its own instructions"
+            self.recorder.coverage.installed(ENGINE.framework, None, [schedules])
+        return not unknown
 
     @never_raises()
     def _describe(self, engine: Any, schedule: Any) -> None:
         """Describe a training schedule in the header, once per schedule."""
         schedule_class = type(schedule).__name__
         facts = (schedule_class, engine.micro_batches)
-        if schedule_class == "InferenceSchedule" or facts == self._described:
+        is_evaluation = schedule_class == "InferenceSchedule" or getattr(schedule, "forward_only", False)
+        if is_evaluation or facts == self._described:
             return
         self._described = facts
         self.recorder.timer.set_tensor_device(str(engine.device))
         self.recorder.describe(**engine_facts(engine, schedule_class))
 
 
-def engine_facts(engine: Any, schedule_class: str) -> dict[str, object]:
-    """Return the header facts about an engine: its schedule, sizes, and the coordinates of this rank."""
-    import torch.distributed as dist  # already imported by the training
-
-    coordinates = engine.grid.topology().get_coord(engine.global_rank)._asdict()
-    names = {"pp": "pipe", "dp": "data", "tp": "model"}
-    return {
-        "framework": {
-            "name": "deepspeed",
-            "version": getattr(sys.modules.get("deepspeed"), "__version__", None),
-        },
-        "device": str(engine.device),
-        "rank": engine.global_rank,
-        "world_size": dist.get_world_size(),
-        "parallel": {
-            **{ours: coordinates[theirs] for ours, theirs in names.items() if theirs in coordinates},
-            "pp_size": engine.num_stages,
-            "pp_ranks": [engine.grid.stage_to_global(stage_id=stage) for stage in range(engine.num_stages)],
-        },
-        "schedule": {
-            "name": SCHEDULES.get(schedule_class, schedule_class),
-            "class": schedule_class,
-            "microbatches": engine.micro_batches,
-            "stages": engine.num_stages,
-            "local_stages": [engine.stage_id],
-        },
-    }
+_of_recorder: WeakKeyDictionary[Recorder, Instrumentation] = WeakKeyDictionary()
 
 
-def _restore(instructions: dict[type, Function], instruction: type, ours: Function) -> None:
-    """Restore the original of an instruction, unless other code has replaced ours since."""
-    if instructions.get(instruction) is ours:
-        instructions[instruction] = getattr(ours, MARK)
+def instrumentation(recorder: Recorder, patches: Patches) -> Instrumentation:
+    """Return the Instrumentation of this recorder, which both engines share: one inherits the batch of the other."""
+    hooks = _of_recorder.get(recorder)
+    if hooks is None:
+        hooks = _of_recorder[recorder] = Instrumentation(recorder, patches)
+    return hooks
