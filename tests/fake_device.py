@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import struct
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from stagescope.record.devices import device_timer
 from stagescope.record.format import DEVICE_ANCHOR
@@ -133,6 +134,8 @@ class Notebook:
         self.anchors = []
         self.dropped = 0
         self.warnings = []
+        self.guards = {}
+        self.coverage = SimpleNamespace(installed=lambda *_: None)
 
     def emit(self, kind, start_ns, end_ns, **fields):
         self.spans.append({"kind": kind, "start_ns": start_ns, "end_ns": end_ns, **fields})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -40,11 +40,14 @@ class Setting:
 
             def capture_end(self):
                 device.capturing = False
+                if getattr(device, "fails_at_capture_end", False):
+                    raise RuntimeError("capture was invalidated")
 
             def replay(self):
                 device.replay(self.events)
 
-        self.module = SimpleNamespace(CUDAGraph=CUDAGraph)
+        self.module = ModuleType("torch.cuda.graphs")
+        self.module.CUDAGraph = CUDAGraph
         self.notebook = Notebook()
         self.timer = DeviceTimer(self.notebook, device)
         self.notebook.timer = SimpleNamespace(device=self.timer)
@@ -125,6 +128,48 @@ def test_failed_capture_changes_nothing(clock):
     clock.sleep(2 * S)
     setting.timer.finish()
     assert len(setting.graph_spans()) == 1
+
+
+def test_invalid_capture_ends_the_capture(clock):
+    setting = Setting(clock)
+    graph = setting.module.CUDAGraph()
+    graph.capture_begin()
+    setting.device.fails_at_capture_end = True
+    with pytest.raises(RuntimeError, match="invalidated"):
+        graph.capture_end()
+    assert setting.timer.graphs.is_capturing is False
+
+
+def test_failed_replay_is_not_expected_to_have_new_times(clock):
+    setting = Setting(clock)
+    graph = setting.capture(1)
+    graph.events = None
+    with pytest.raises(TypeError):
+        graph.replay()
+    clock.sleep(2 * S)
+    setting.timer.finish()
+    assert setting.graph_spans() == []
+    assert setting.notebook.dropped == 0
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "self, pool=None, capture_error_mode='global'",
+        "self, pool=None, capture_error_mode='global', check_input_liveness=False",
+    ],
+    ids=["torch 2.5", "torch 2.13"],
+)
+def test_arguments_of_a_capture_arrive_as_they_were_passed(clock, signature):
+    setting = Setting(clock)
+    scope = {}
+    exec(f"def capture_begin({signature}):\n    return dict(locals())", scope)  # noqa: S102
+    setting.patches.undo()
+    setting.module.CUDAGraph.capture_begin = scope["capture_begin"]
+    cuda_graphs.instrument(setting.module, setting.notebook, setting.patches)
+    graph = setting.module.CUDAGraph()
+    assert graph.capture_begin("pool", capture_error_mode="relaxed")["pool"] == "pool"
+    assert setting.timer.graphs.is_capturing is True
 
 
 def test_device_is_not_queried_during_a_capture_in_another_thread(clock):

@@ -12,16 +12,21 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.installation import Installation, modules_by_name
+from stagescope.record.points.cuda_graphs import PARTS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from types import ModuleType
 
+    from stagescope.record.calls import Call
     from stagescope.record.devices.device import Device
     from stagescope.record.devices.device_clock import Anchor
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
     Function = Callable[..., Any]
+    Observation = Generator[None, Any, None]
 
 MAX_GRAPH_ACTIONS = 4096
 
@@ -116,45 +121,49 @@ class CapturedActions:
 
 
 def instrument(graphs: ModuleType, recorder: Recorder, patches: Patches) -> None:
-    """Wrap captures and replays of `graphs`, the imported module torch.cuda.graphs."""
+    """Observe captures and replays of `graphs`, the imported module torch.cuda.graphs."""
+    modules = modules_by_name(graphs)
+    for part in PARTS:
+        Installation(recorder, patches).install(part, Instrumentation(recorder, patches), modules)
 
-    def capture_begin(original: Function) -> Function:
-        def begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            device = recorder.timer.device
-            if device is None:
-                return original(graph, *args, **kwargs)
-            device.harvest()
-            device.graphs.begin_capture(graph)
-            try:
-                return original(graph, *args, **kwargs)
-            except BaseException:  # re-raised: the capture has not begun, for whatever reason
+
+class Instrumentation:
+    """The observers of a CUDAGraph."""
+
+    def __init__(self, recorder: Recorder, patches: Patches) -> None:
+        del patches
+        self.recorder = recorder
+
+    def capture_begin(self, call: Call) -> Observation:
+        """Assign the following actions to the graph, unless the capture fails to begin."""
+        device = self.recorder.timer.device
+        if device is None:
+            return
+        device.harvest()
+        device.graphs.begin_capture(call.owner)
+        has_begun = False
+        try:
+            yield
+            has_begun = True
+        finally:
+            if not has_begun:
                 device.graphs.end_capture()
-                raise
 
-        return begin
+    def capture_end(self, call: Call) -> Observation:
+        """Return to actions that run where they are called, even if the capture turns out to be invalid."""
+        del call
+        try:
+            yield
+        finally:
+            device = self.recorder.timer.device
+            if device is not None:
+                device.graphs.end_capture()
 
-    def capture_end(original: Function) -> Function:
-        def end(graph: Any) -> Any:
-            try:
-                return original(graph)
-            finally:
-                device = recorder.timer.device
-                if device is not None:
-                    device.graphs.end_capture()
-
-        return end
-
-    def replay(original: Function) -> Function:
-        def launch(graph: Any) -> Any:
-            device = recorder.timer.device
-            if device is None:
-                return original(graph)
-            device.before_replay(graph)
-            result = original(graph)
-            device.after_replay(graph)
-            return result
-
-        return launch
-
-    for name, make in (("capture_begin", capture_begin), ("capture_end", capture_end), ("replay", replay)):
-        patches.wrap(graphs.CUDAGraph, name, make)
+    def replay(self, call: Call) -> Observation:
+        """Read the last replay before this one overwrites its times."""
+        device = self.recorder.timer.device
+        if device is None:
+            return
+        device.before_replay(call.owner)
+        yield
+        device.after_replay(call.owner)

@@ -1,7 +1,8 @@
 """Reads the action names that torch's runtime schedules pass to ``record_function("PP:<action>")``.
 
-Grammar of an action, torch 2.13.0 ``_Action.__str__``: ``1F0``, ``6I3``, ``6W3``, ``1B2``, ``1SEND_F0``,
-``4UNSHARD``, ``0REDUCE_GRAD``, ``(1F6;6B2)OVERLAP_F_B``.
+Grammar of an action, torch 2.9 to 2.15 ``_Action.__str__``: ``1F0``, ``6I3``, ``6W3``, ``1B2``, ``1SEND_F0``,
+``4UNSHARD``, ``0REDUCE_GRAD``, ``(1F6;6B2)OVERLAP_F_B``; from 2.15 on ``1WAIT_SEND_F0`` and ``0WAIT_REDUCE_GRAD``,
+whose waits are observed where they take place.
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.runs import IdentityMap
+from stagescope.record.frameworks.torch_reductions import GRAD_REDUCE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from stagescope.record.frameworks.torch_pipelining import Instrumentation
 
+    Observation = Generator[None, Any, object]
+
 PREFIX = "PP:"
+REDUCE_GRAD = "REDUCE_GRAD"
 _ACTION = re.compile(r"(\d+)(REDUCE_GRAD|[FBIW])(\d*)$")
 _HOUSEKEEPING = re.compile(r"(\d+)(UNSHARD|RESHARD)$")
 _KIND_OF_LETTER = {
@@ -25,7 +33,7 @@ _KIND_OF_LETTER = {
     "B": BY_NAME["backward"].code,
     "I": BY_NAME["backward_input"].code,
     "W": BY_NAME["backward_weight"].code,
-    "REDUCE_GRAD": BY_NAME["grad_reduce"].code,
+    REDUCE_GRAD: GRAD_REDUCE,
 }
 _OTHER = BY_NAME["other"].code
 
@@ -58,47 +66,75 @@ def parse_action(text: str) -> Action:
     return Action(parts, "", NONE)
 
 
-def make_action_range(original: Any, instrumentation: Instrumentation) -> type:
-    """Return a subclass of torch's ``record_function`` that also records actions."""
-    recorder = instrumentation.recorder
+class ActionRanges:
+    """Observes the ranges that the schedules enter for their actions.
 
-    class ActionRange(original):  # type: ignore[misc]  # the base class is only known once torch is imported
-        """Marks an action for torch's profiler as before, and records what no other hook has recorded."""
-
-        def __enter__(self) -> Any:
-            self._action = parse_action(self.name)
-            if len(self._action.parts) > 1:
-                recorder.pair = recorder.new_pair()
-            entered = super().__enter__()
-            self._receives = instrumentation.messages.receives
-            self._token = recorder.timer.begin() if self._action.parts else None
-            self._start_ns = now_ns() if self._action.housekeeping else NONE
-            return entered
-
-        def __exit__(self, *error: object) -> Any:
-            if recorder.enabled and error[0] is None:
-                self._record()
-            recorder.pair = NONE
-            return super().__exit__(*error)
-
-        def _record(self) -> None:
-            if self._action.housekeeping:
-                name = recorder.name_id(self._action.housekeeping)
-                recorder.emit(_OTHER, self._start_ns, now_ns(), self._action.stage, name=name)
-            elif instrumentation.messages.receives > self._receives:
-                _record_unseen(instrumentation, self._action, instrumentation.messages.last_receive)
-            else:
-                _record_unseen(instrumentation, self._action, self._token)
-
-    return ActionRange
-
-
-def _record_unseen(instrumentation: Instrumentation, action: Action, begun: Any) -> None:
-    """Record the actions of a range that bypassed the stage's methods, starting at the end of their last receive.
-
-    During an evaluation torch enters ranges of backwards too, without computing anything.
+    They show which actions overlap, and actions that a custom function performs without the stage's methods.
     """
-    for kind, stage, microbatch in action.parts:
-        is_done = kind == _KIND_OF_LETTER["F"] or not instrumentation.evaluates
-        if is_done and (kind, stage, microbatch) not in instrumentation.seen:
-            instrumentation.end_action(begun, kind, stage, microbatch)
+
+    def __init__(self, instrumentation: Instrumentation) -> None:
+        self._recorder = instrumentation.recorder
+        self._instrumentation = instrumentation
+        self._messages = instrumentation.messages
+        self._open = IdentityMap()
+        self.customized: frozenset[str] = frozenset()
+
+    def observe_enter(self, owner: Any) -> Observation:
+        """Observe ``record_function.__enter__``."""
+        action = parse_action(owner.name)
+        if not action.parts and not action.housekeeping:
+            return (yield)
+        if len(action.parts) > 1:
+            self._recorder.pair = self._recorder.new_pair()
+        result = yield
+        begun = now_ns() if action.housekeeping else self._recorder.timer.begin()
+        self._open.keep(owner, (action, self._messages.receives, begun))
+        return result
+
+    def observe_exit(self, owner: Any, error: object) -> Observation:
+        """Observe ``record_function.__exit__``; `error` is the type of the exception that ends the range."""
+        opened = self._open.take(owner)
+        if opened is None:
+            return (yield)
+        if self._recorder.enabled and error is None:
+            self._record(*opened)
+        self._recorder.pair = NONE
+        return (yield)
+
+    def _record(self, action: Action, receives: int, begun: Any) -> None:
+        if action.housekeeping:
+            name = self._recorder.name_id(action.housekeeping)
+            self._recorder.emit(_OTHER, begun, now_ns(), action.stage, name=name)
+            return
+        has_received = self._messages.receives > receives
+        self._record_unseen(action, self._messages.last_receive if has_received else begun)
+
+    def _record_unseen(self, action: Action, begun: Any) -> None:
+        """Record the actions of a range that bypassed the stage's methods, starting at the end of their last receive.
+
+        During an evaluation torch enters ranges of backwards too, without computing anything. A range of a gradient
+        reduction may be empty or only start the reduction, unless a custom function performs it.
+        """
+        for kind, stage, microbatch in action.parts:
+            is_done = kind == _KIND_OF_LETTER["F"] or not self._instrumentation.evaluates
+            is_done = is_done and (kind != GRAD_REDUCE or REDUCE_GRAD in self.customized)
+            if is_done and (kind, stage, microbatch) not in self._instrumentation.seen:
+                self._instrumentation.end_action(begun, kind, stage, microbatch)
+
+
+def range_class(original: type, module: str) -> type:
+    """Return a subclass of torch's ``record_function`` for the schedules in `module`, whose methods can be observed.
+
+    Those of torch's own class are left alone: the training may compile them with torch.jit. In a pickle the class is
+    the ``record_function`` of the module, recorded or not.
+    """
+    name = original.__name__
+    methods = {method: getattr(original, method) for method in ("__enter__", "__exit__")}
+    facts = {"__doc__": original.__doc__, "__module__": module, "__qualname__": "record_function"}
+    return type(name, (original,), {**facts, **methods})
+
+
+def customized_actions(schedule: Any) -> frozenset[str]:
+    """Return the names of the actions that the training performs with functions of its own (torch 2.10)."""
+    functions = getattr(schedule, "_comp_type_to_function_map", None) or {}
+    return frozenset(kind.name for kind in functions)

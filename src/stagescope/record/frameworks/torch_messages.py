@@ -1,4 +1,17 @@
-"""Sends and receives of torch.distributed.pipelining, from their issue to the end of the wait for them."""
+"""Sends and receives of torch.distributed.pipelining, from their issue to the end of the wait for them.
+
+A message is known where a stage creates its P2POp, and is found again by the identity of that object where the schedule
+issues it: ``_batch_p2p`` takes a list of operations and returns handles. How many handles it returns, and in which
+order, depends on the version and on the backend:
+
+* torch 2.5 to 2.7 return the last handle of ``dist.batch_isend_irecv`` alone, or None.
+* torch 2.8 returns the list of handles: one for each operation, or a single one if the backend coalesces (NCCL).
+* torch 2.14 with one process group per direction or edge calls ``_batch_p2p`` again for the operations of each group,
+  sorted by group, so the order of the handles is not that of the operations.
+
+A handle is therefore assigned only in the innermost call, where all operations belong to one group: one handle for
+each operation, in order, or one for all. For any other number of handles the messages are recorded without a wait.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +20,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.runs import IdentityMap
+from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator, Sequence
 
+    from stagescope.record.calls import Call
     from stagescope.record.recorder import Recorder
 
-    Function = Callable[..., Any]
+    Observation = Generator[None, Any, object]
 
-TAG = "_stagescope"
-_RECEIVES = {BY_NAME["recv_forward"].code, BY_NAME["recv_backward"].code}
+SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
+    BY_NAME[name].code for name in ("send_forward", "recv_forward", "send_backward", "recv_backward")
+)
+_RECEIVES = (RECV_FORWARD, RECV_BACKWARD)
 
 
 class Message(NamedTuple):
-    """One tensor to send or receive. Each P2POp is tagged with one."""
+    """One tensor to send or receive: the message of one P2POp."""
 
     kind: int
     stage: int
@@ -42,92 +60,76 @@ class Issued(NamedTuple):
 class Messages:
     """Follows each message from the stage method that creates it to the wait that ends it."""
 
-    SOURCES = {  # noqa: RUF012  # a constant
-        "get_fwd_recv_ops": BY_NAME["recv_forward"].code,
-        "get_fwd_send_ops": BY_NAME["send_forward"].code,
-        "get_bwd_recv_ops": BY_NAME["recv_backward"].code,
-        "get_bwd_send_ops": BY_NAME["send_backward"].code,
-    }
-    """The stage methods that create the operations, and the kind of span of each."""
-
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.works = works_of(recorder)
         self.receives = 0
         self.last_receive: Any = None
-        self._under_way: dict[int, tuple[object, list[Issued]]] = {}
+        self._created = IdentityMap()
+        self._under_way: dict[int, list[Issued]] = {}
+        self._batches = 0
 
-    def tag_operations(self, kind: int) -> Callable[[Function], Function]:
-        """Return the wrapper of a ``get_*_ops`` method, which tags each operation with its message."""
+    def observe_creation(self, kind: int, call: Call, microbatch: int) -> Observation:
+        """Observe a method of a stage that returns the operations of one micro-batch."""
+        operations = yield
+        if self.recorder.enabled:
+            for operation in as_sequence(operations):
+                tensor = operation.tensor
+                size_bytes = tensor.numel() * tensor.element_size()
+                message = Message(kind, call.owner.stage_index, microbatch, operation.peer, size_bytes)
+                self._created.keep(operation, message)
+        return operations
 
-        def make(original: Function) -> Function:
-            def get_ops(stage: Any, chunk_id: int) -> Any:
-                operations = original(stage, chunk_id)
-                if self.recorder.enabled:
-                    for operation in operations:
-                        tensor = operation.tensor
-                        size_bytes = tensor.numel() * tensor.element_size()
-                        message = Message(kind, stage.stage_index, chunk_id, operation.peer, size_bytes)
-                        setattr(operation, TAG, message)
-                return operations
+    def observe_issue(self, operations: Any) -> Observation:
+        """Observe a call that issues `operations` and returns their handles."""
+        issued = tuple(as_sequence(operations))
+        start_ns = now_ns()
+        handles = yield
+        end_ns = now_ns()
+        found = [
+            self._created.take(operation) for operation in issued
+        ]  # those of inner calls have been taken
+        step = self.recorder.step
+        messages = [message and Issued(message, step, start_ns, end_ns) for message in found]
+        if any(messages):
+            for handle, batch in assigned(handles, messages):
+                self._expect(handle, batch)
+        return handles
 
-            return get_ops
+    def close(self) -> None:
+        """Record the messages without a wait, and discard them."""
+        for batch in list(self._under_way.values()):
+            for issued in batch:
+                self._emit(issued, NONE, NONE)
+        self._under_way.clear()
+        self._created.clear()
+        self.works.forget()
 
-        return make
+    def _expect(self, handle: object, messages: Sequence[Issued | None]) -> None:
+        """Record `messages` at the end of the wait for `handle`."""
+        batch = [issued for issued in messages if issued is not None]
+        if batch:
+            self._batches += 1
+            self._under_way[self._batches] = batch
+            if handle is not None:
+                self.works.watch(handle, partial(self._observe_wait, self._batches))
 
-    def watch_issue(self, original: Function) -> Function:
-        """Return the wrapper of ``_batch_p2p``, which remembers the messages of each handle."""
-
-        def _batch_p2p(p2p_ops: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.recorder.enabled:
-                return original(p2p_ops, *args, **kwargs)
-            start_ns = now_ns()
-            works = original(p2p_ops, *args, **kwargs)
-            end_ns = now_ns()
-            issued = [
-                Issued(message, self.recorder.step, start_ns, end_ns)
-                for message in (getattr(operation, TAG, None) for operation in p2p_ops)
-                if message is not None
-            ]
-            if issued and len(works) == len(issued):
-                for work, one in zip(works, issued, strict=True):
-                    self._under_way[id(work)] = (work, [one])
-            elif issued and works:  # a coalesced batch has one handle for all
-                self._under_way[id(works[0])] = (works[0], issued)
-            return works
-
-        return _batch_p2p
-
-    def watch_wait(self, original: Function) -> Function:
-        """Return the wrapper of ``_wait_batch_p2p``, which waits for the handles one by one and times each wait.
+    def _observe_wait(self, number: int) -> Observation:
+        """Time the wait for a batch.
 
         Gloo blocks the host. NCCL makes the compute stream wait and returns immediately, so the wait is timed on that
         stream: from the end of its preceding work until it continues.
         """
-
-        def _wait_batch_p2p(work: Any) -> Any:
-            if not self.recorder.enabled or not self._under_way:
-                return original(work)
-            timer = self.recorder.timer
-            start = timer.begin()
-            for handle in work:
-                original([handle])
-                end = timer.begin()
-                for issued in self._under_way.pop(id(handle), (None, ()))[1]:
-                    if issued.message.kind in _RECEIVES:
-                        self.receives += 1
-                        self.last_receive = end
-                    timer.resolve(partial(self._emit, issued), start, end)
-                start = end
-            return None
-
-        return _wait_batch_p2p
-
-    def close(self) -> None:
-        """Record the messages without a wait, and discard them."""
-        for _, unwaited in list(self._under_way.values()):
-            for issued in unwaited:
-                self._emit(issued, NONE, NONE)
-        self._under_way.clear()
+        timer = self.recorder.timer
+        start = timer.begin()
+        result = yield
+        end = timer.begin()
+        for issued in self._under_way.pop(number, ()):
+            if issued.message.kind in _RECEIVES:
+                self.receives += 1
+                self.last_receive = end
+            timer.resolve(partial(self._emit, issued), start, end)
+        return result
 
     def _emit(self, issued: Issued, wait_start_ns: int, wait_end_ns: int) -> None:
         message = issued.message
@@ -147,3 +149,23 @@ class Messages:
             wait_end_ns,
             step=issued.step,
         )
+
+
+def as_sequence(values: Any) -> Sequence[Any]:
+    """Return a list or tuple as it is, nothing for other objects: reading a generator would consume it."""
+    return values if isinstance(values, (list, tuple)) else ()
+
+
+def assigned(
+    handles: Any, messages: Sequence[Issued | None]
+) -> Sequence[tuple[object, Sequence[Issued | None]]]:
+    """Return the handles with the messages that each is certain to be for; None is the handle of all others.
+
+    `messages` has an entry for each operation. Operations of one call belong to one group; torch returns no handle for
+    any of them if this rank is not in the group, and never for some of them only.
+    """
+    works = handles if isinstance(handles, (list, tuple)) else [handles]
+    if len(works) == len(messages):
+        return [(work, (message,)) for work, message in zip(works, messages, strict=True)]
+    is_coalesced = isinstance(handles, (list, tuple)) and len(works) == 1
+    return [(works[0] if is_coalesced else None, messages)]

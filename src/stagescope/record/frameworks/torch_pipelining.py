@@ -1,96 +1,199 @@
-"""Instruments every schedule of torch.distributed.pipelining (torch 2.13) without a change to the training.
+"""Records every schedule of torch.distributed.pipelining (torch 2.5 to 2.15) without a change to the training.
 
-Wrapped functions and what they show (torch 2.13.0, torch/distributed/pipelining/schedules.py and stage.py):
+What is observed, and what it shows (torch/distributed/pipelining/schedules.py and stage.py):
 
 * The compute methods of ``_PipelineStageBase``: they exclude the wait for the input.
-* ``get_*_ops``: they know stage and micro-batch of each P2POp, so the operations are tagged there.
-* The module globals ``_batch_p2p`` and ``_wait_batch_p2p``, through which every schedule issues and waits.
+* ``get_*_ops``: they know stage and micro-batch of each P2POp.
+* The module global ``_batch_p2p``, through which every schedule issues its operations, and ``Work.wait``.
 * ``step`` of the two base classes of schedules, which count the training steps.
-* The module global ``record_function``, entered for every action of the runtime schedules: it shows which actions
-  overlap, and catches actions that a custom function performs without the stage's methods.
+* The module global ``record_function``, entered for every action of the runtime schedules from torch 2.9 on: it shows
+  which actions overlap, and catches actions that a custom function performs without the stage's methods.
 
 Do not use ``pipeline_order`` to judge the bubble of the last rank of 1F1B: torch 2.13.0 numbers its forwards from 1.
 """
 
 from __future__ import annotations
 
+import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
-from stagescope.record.frameworks.torch_actions import make_action_range
-from stagescope.record.frameworks.torch_messages import Messages
-from stagescope.vocabulary.kinds import BY_NAME
+from stagescope.record.frameworks.runs import (
+    ACTIONS,
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    LOSS,
+    Runs,
+)
+from stagescope.record.frameworks.torch_actions import ActionRanges, customized_actions, range_class
+from stagescope.record.frameworks.torch_messages import (
+    RECV_BACKWARD,
+    RECV_FORWARD,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    Messages,
+)
+from stagescope.record.frameworks.torch_reductions import GRAD_REDUCE, Reductions
+from stagescope.record.installation import Installation, modules_by_name
+from stagescope.record.points.torch_pipelining import FRAMEWORK, OF_STAGES, PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from types import ModuleType
 
+    from stagescope.record.calls import Call
+    from stagescope.record.hooks import Guard
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
-    Function = Callable[..., Any]
-
-FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, GRAD_REDUCE, LOSS = (
-    BY_NAME[name].code
-    for name in (
-        "forward",
-        "backward",
-        "backward_input",
-        "backward_weight",
-        "grad_reduce",
-        "loss",
-    )
-)
-COMPUTE_METHODS = (
-    "forward_one_chunk",
-    "backward_one_chunk",
-    "backward_weight_one_chunk",
-    "perform_reduce_grad",
-)
+    Observation = Generator[None, Any, object]
 
 
 def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> None:
-    """Wrap `schedules`, the imported module torch.distributed.pipelining.schedules, and what it uses."""
-    from torch.distributed.pipelining import stage as stages  # already imported by schedules
-
-    Instrumentation(recorder, patches).install(schedules, stages)
+    """Observe `schedules`, the imported module torch.distributed.pipelining.schedules, and what it uses."""
+    instrumentation = Instrumentation(recorder, patches)
+    installation = Installation(recorder, patches)
+    for part in PARTS:
+        guard = installation.guard(part.framework)
+        more = partial(instrumentation.install_more, schedules, guard)
+        installation.install(part, instrumentation, modules_by_name(schedules), more)
 
 
 class Instrumentation:
-    """The wrappers and their shared state: the messages in progress and the actions recorded in this step."""
+    """The observers and their shared state: the messages in progress and the actions recorded in this step."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
         self.patches = patches
+        self.runs = Runs(recorder, FRAMEWORK)
         self.messages = Messages(recorder)
+        self.reductions = Reductions(recorder)
+        self.ranges = ActionRanges(self)
+        self.optimizers = optimizer_steps(recorder)
         self.chunk_of_stage: dict[int, int] = {}
         self.seen: set[tuple[int, int, int]] = set()
         self.evaluates = False
         self._entered: set[tuple[int, int, int]] = set()
-        self.optimizers = optimizer_steps(recorder)
-        self._described: object = None
+        self._observe_class: Callable[[type], object] = bool
+        self._described: Callable[[], object] = bool
 
-    def install(self, schedules: ModuleType, stages: ModuleType) -> None:
-        """Replace class attributes and module globals; `patches` can restore them."""
-        wrap = self.patches.wrap
-        self._base = stages._PipelineStageBase  # noqa: SLF001  # the common base class has no public name
-        self.wrap_stage_class(self._base)
-        for method, kind in self.messages.SOURCES.items():
-            wrap(self._base, method, self.messages.tag_operations(kind))
-        wrap(schedules, "_batch_p2p", self.messages.watch_issue)
-        wrap(schedules, "_wait_batch_p2p", self.messages.watch_wait)
-        wrap(schedules._PipelineSchedule, "_maybe_compute_loss", self._loss)  # noqa: SLF001  # same
-        for schedule in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
-            wrap(schedule, "step", self._step)
-        self.patches.replace(schedules, "record_function", make_action_range(schedules.record_function, self))
-        self.optimizers.watch_torch(self.patches)
+    def install_more(self, schedules: ModuleType, guard: Guard) -> None:
+        """Observe the waits for messages, the ranges of actions, and the optimizers."""
+        import torch.distributed as dist  # already imported by schedules
 
-    def wrap_stage_class(self, stage_class: type) -> None:
-        """Wrap the compute methods that `stage_class` itself defines."""
-        makers = (self._forward, self._backward, self._backward_weight, self._reduce_grad)
-        for method, maker in zip(COMPUTE_METHODS, makers, strict=True):
-            self.patches.wrap(stage_class, method, maker)
+        self._observe_class = partial(self._observe_overrides, guard)
+        self.messages.works.install(self.patches, guard)
+        if not hasattr(
+            schedules, "_wait_batch_p2p"
+        ):  # torch 2.5 to 2.7 discard all handles of a batch but one
+            self.patches.observe(dist, "batch_isend_irecv", self.issue_batch, guard)
+        ranges = range_class(schedules.record_function, schedules.__name__)
+        self.patches.observe(ranges, "__enter__", self.enter_range, guard)
+        self.patches.observe(ranges, "__exit__", self.exit_range, guard)
+        self.patches.replace(schedules, "record_function", ranges)
+        self.optimizers.register(self.patches, guard)
+
+    def forward(self, call: Call) -> Observation:
+        """Observe ``forward_one_chunk``."""
+        return (yield from self._action(FORWARD, call.owner, microbatch_of(call, "fwd_chunk_id")))
+
+    def backward(self, call: Call) -> Observation:
+        """Observe ``backward_one_chunk``, which torch also calls in an evaluation, where it does nothing."""
+        if not call.owner.has_backward:
+            return (yield)
+        kind = BACKWARD if call.get("full_backward", default=True) else BACKWARD_INPUT
+        return (yield from self._action(kind, call.owner, microbatch_of(call, "bwd_chunk_id")))
+
+    def backward_weight(self, call: Call) -> Observation:
+        """Observe ``backward_weight_one_chunk``."""
+        return (yield from self._action(BACKWARD_WEIGHT, call.owner, microbatch_of(call, "bwd_chunk_id")))
+
+    def loss(self, call: Call) -> Observation:
+        """Observe ``_maybe_compute_loss``, which computes a loss on the last stage only."""
+        stage = call.get("stage")
+        if not stage.is_last or call.owner._loss_fn is None:  # noqa: SLF001  # no public name
+            return (yield)
+        return (yield from self._action(LOSS, stage, call.get("mb_index")))
+
+    def reduce_grad(self, call: Call) -> Observation:
+        """Observe ``perform_reduce_grad``."""
+        if not call.owner.has_backward:
+            return (yield)
+        return (yield from self._action(GRAD_REDUCE, call.owner, NONE))
+
+    def start_reduction(self, call: Call) -> Observation:
+        """Observe ``start_gradient_reduction``, unless ``perform_reduce_grad`` calls it."""
+        stage = call.owner.stage_index
+        if not self.recorder.enabled or (GRAD_REDUCE, stage, NONE) in self._entered:
+            return (yield)
+        return (yield from self.reductions.observe_start(stage))
+
+    def end_reduction(self, call: Call) -> Observation:
+        """Observe ``wait_for_gradient_reduction``, unless ``perform_reduce_grad`` calls it."""
+        stage = call.owner.stage_index
+        if not self.recorder.enabled or (GRAD_REDUCE, stage, NONE) in self._entered:
+            return (yield)
+        return (yield from self.reductions.observe_wait(stage, self.chunk_of_stage.get(stage, NONE)))
+
+    def forward_receives(self, call: Call) -> Observation:
+        """Observe ``get_fwd_recv_ops``."""
+        microbatch = microbatch_of(call, "fwd_chunk_id")
+        return (yield from self.messages.observe_creation(RECV_FORWARD, call, microbatch))
+
+    def forward_sends(self, call: Call) -> Observation:
+        """Observe ``get_fwd_send_ops``."""
+        microbatch = microbatch_of(call, "fwd_chunk_id")
+        return (yield from self.messages.observe_creation(SEND_FORWARD, call, microbatch))
+
+    def backward_receives(self, call: Call) -> Observation:
+        """Observe ``get_bwd_recv_ops``."""
+        microbatch = microbatch_of(call, "bwd_chunk_id")
+        return (yield from self.messages.observe_creation(RECV_BACKWARD, call, microbatch))
+
+    def backward_sends(self, call: Call) -> Observation:
+        """Observe ``get_bwd_send_ops``."""
+        microbatch = microbatch_of(call, "bwd_chunk_id")
+        return (yield from self.messages.observe_creation(SEND_BACKWARD, call, microbatch))
+
+    def issue(self, call: Call) -> Observation:
+        """Observe ``_batch_p2p``."""
+        if not self.recorder.enabled:
+            return (yield)
+        return (yield from self.messages.observe_issue(call.get("p2p_ops")))
+
+    def issue_batch(self, call: Call) -> Observation:
+        """Observe ``dist.batch_isend_irecv``, in which only the operations of stages are of interest."""
+        if not self.recorder.enabled:
+            return (yield)
+        return (yield from self.messages.observe_issue(call.get("p2p_op_list")))
+
+    def enter_range(self, call: Call) -> Observation:
+        """Observe the beginning of a range."""
+        return (yield from self.ranges.observe_enter(call.owner))
+
+    def exit_range(self, call: Call) -> Observation:
+        """Observe the end of a range."""
+        error = call.arguments[1] if len(call.arguments) > 1 else None
+        return (yield from self.ranges.observe_exit(call.owner, error))
+
+    def step(self, call: Call) -> Observation:
+        """Observe ``step``, which ``eval`` calls as well."""
+        schedule = call.owner
+        self._prepare(schedule)
+        has_loss = schedule._loss_fn is not None  # noqa: SLF001  # no public name
+        self.evaluates = has_loss and not schedule._has_backward  # noqa: SLF001  # same
+        try:
+            if self.evaluates:
+                return (yield from self.runs.observe_evaluation())
+            return (yield from self.runs.observe_step())
+        finally:
+            self.evaluates = False
+            self.messages.close()
 
     def end_action(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
         """Record the action from `token` until now, and remember that it has been recorded."""
@@ -98,126 +201,44 @@ class Instrumentation:
         recorder.timer.end(
             token, kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE), 0, recorder.pair
         )
+        recorder.actions += kind in ACTIONS
         self.seen.add((kind, stage, microbatch))
 
-    def _timed(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Any:
-        """Run `call` as one action. If a subclass's method calls its parent's, only the outer one is recorded."""
-        key = (kind, stage, microbatch)
-        if not self.recorder.enabled or key in self._entered:
-            return call()
+    def _action(self, kind: int, stage: Any, microbatch: int) -> Observation:
+        """Record a call as one action. If a subclass's method calls its parent's, only the outer one is recorded."""
+        recorder = self.recorder
+        key = (kind, stage.stage_index, microbatch)
+        if not recorder.enabled or key in self._entered:
+            return (yield)
         self._entered.add(key)
-        if self.recorder.mirror is not None:
-            call = self.recorder.mirror.around(kind, stage, microbatch, call)
-        token = self.recorder.timer.begin()
+        mirror = recorder.mirror
+        if mirror is not None:
+            mirror.open(*key)
         try:
-            result = call()
-            self.end_action(token, kind, stage, microbatch)
+            token = recorder.timer.begin()
+            result = yield
+            self.end_action(token, *key)
         finally:
             self._entered.discard(key)
+            if mirror is not None:
+                mirror.close()
         return result
-
-    def _forward(self, original: Function) -> Function:
-        def forward_one_chunk(stage: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-            return self._timed(
-                FORWARD,
-                stage.stage_index,
-                fwd_chunk_id,
-                lambda: original(stage, fwd_chunk_id, *args, **kwargs),
-            )
-
-        return forward_one_chunk
-
-    def _backward(self, original: Function) -> Function:
-        def backward_one_chunk(
-            stage: Any,
-            bwd_chunk_id: int,
-            loss: Any = None,
-            full_backward: bool = True,  # noqa: FBT001, FBT002  # torch's signature
-            *args: Any,
-            **kwargs: Any,
-        ) -> Any:
-            if not stage.has_backward:  # an evaluation: torch calls this, but it does nothing
-                return original(stage, bwd_chunk_id, loss, full_backward, *args, **kwargs)
-            return self._timed(
-                BACKWARD if full_backward else BACKWARD_INPUT,
-                stage.stage_index,
-                bwd_chunk_id,
-                lambda: original(stage, bwd_chunk_id, loss, full_backward, *args, **kwargs),
-            )
-
-        return backward_one_chunk
-
-    def _backward_weight(self, original: Function) -> Function:
-        def backward_weight_one_chunk(stage: Any, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-            return self._timed(
-                BACKWARD_WEIGHT,
-                stage.stage_index,
-                bwd_chunk_id,
-                lambda: original(stage, bwd_chunk_id, *args, **kwargs),
-            )
-
-        return backward_weight_one_chunk
-
-    def _reduce_grad(self, original: Function) -> Function:
-        def perform_reduce_grad(stage: Any, *args: Any, **kwargs: Any) -> Any:
-            if not stage.has_backward:
-                return original(stage, *args, **kwargs)
-            return self._timed(GRAD_REDUCE, stage.stage_index, NONE, lambda: original(stage, *args, **kwargs))
-
-        return perform_reduce_grad
-
-    def _loss(self, original: Function) -> Function:
-        def _maybe_compute_loss(
-            schedule: Any,
-            stage: Any,
-            output: Any,
-            target_mbs: Any,
-            mb_index: int,
-            *args: Any,
-            **kwargs: Any,
-        ) -> Any:
-            def call() -> Any:
-                return original(schedule, stage, output, target_mbs, mb_index, *args, **kwargs)
-
-            if not stage.is_last or schedule._loss_fn is None:  # noqa: SLF001  # torch computes no loss here
-                return call()
-            return self._timed(LOSS, stage.stage_index, mb_index, call)
-
-        return _maybe_compute_loss
-
-    def _step(self, original: Function) -> Function:
-        def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
-            if schedule._loss_fn and not schedule._has_backward:  # noqa: SLF001  # `eval`: belongs to no step
-                return self._evaluation(original, schedule, args, kwargs)
-            start_ns = self.recorder.begin_step()
-            self._prepare(schedule)
-            result = original(schedule, *args, **kwargs)
-            self.messages.close()
-            self.recorder.end_step(start_ns)
-            return result
-
-        return step
-
-    def _evaluation(self, original: Function, schedule: Any, args: Any, kwargs: Any) -> Any:
-        step, self.recorder.step = self.recorder.step, NONE
-        self._prepare(schedule)
-        self.evaluates = True
-        try:
-            return original(schedule, *args, **kwargs)
-        finally:
-            self.evaluates = False
-            self.messages.close()
-            self.recorder.step = step
 
     def _prepare(self, schedule: Any) -> None:
         """Prepare for one run of `schedule`: discard the state of the last one, find its stages, describe it once."""
         self.seen.clear()
         self._entered.clear()
         self.optimizers.forget()
+        self.reductions.forget()
         self.messages.close()
-        if schedule is self._described or not self.recorder.enabled:
-            return
-        self._described = schedule
+        self.recorder.pair = NONE
+        self.ranges.customized = customized_actions(schedule)
+        if schedule is not self._described():
+            self._described = weakref.ref(schedule)
+            self._describe(schedule)
+
+    @never_raises()
+    def _describe(self, schedule: Any) -> None:
         stages = local_stages(schedule)
         self.recorder.timer.set_tensor_device(str(stages[0].device))
         self.chunk_of_stage = {
@@ -225,10 +246,23 @@ class Instrumentation:
             for chunk, stage in enumerate(sorted(stages, key=lambda stage: stage.stage_index))
         }
         for stage in stages:
-            for stage_class in type(stage).__mro__:
-                if issubclass(stage_class, self._base):
-                    self.wrap_stage_class(stage_class)
+            self._observe_class(type(stage))
         self.recorder.describe(**schedule_facts(schedule, stages))
+
+    def _observe_overrides(self, guard: Guard, stage_class: type) -> None:
+        """Observe the methods that subclasses of a stage override."""
+        for owner in stage_class.__mro__:
+            for point in OF_STAGES:
+                self.patches.observe(owner, point.name, getattr(self, point.hook), guard)
+
+
+def microbatch_of(call: Call, name: str) -> int:
+    """Return the micro-batch of a call of a stage's method, which torch passes first.
+
+    A subclass of the training may take ``*args`` or use another name.
+    """
+    microbatch = call.get(name)
+    return call.arguments[1] if microbatch is None else microbatch  # type: ignore[no-any-return]  # as torch passes it
 
 
 def local_stages(schedule: Any) -> list[Any]:

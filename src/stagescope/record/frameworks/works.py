@@ -28,16 +28,22 @@ class Works:
 
     def __init__(self) -> None:
         self._waits = IdentityMap()
+        self._classes: set[type] = set()
+        self._observe: Callable[[type], object] = bool
 
     def install(self, patches: Patches, guard: Guard) -> None:
         """Observe ``Work.wait``; raises AttributeError or ImportError if this version of torch has no such class."""
         from torch.distributed.distributed_c10d import Work  # already imported by the training
 
-        patches.observe(Work, "wait", self.wait, guard)
+        self._observe = lambda owner: patches.observe(owner, "wait", self.wait, guard)
+        self._classes.clear()
+        self._observe(Work)
 
     def watch(self, work: object, observe_wait: Callable[[], Observation]) -> None:
         """Let `observe_wait`, an observer without arguments, see the next wait for `work`."""
         self._waits.keep(work, observe_wait)
+        if type(work) not in self._classes:
+            self._observe_overrides(type(work))
 
     def forget(self) -> None:
         """Discard the handles that were never waited for."""
@@ -49,6 +55,13 @@ class Works:
         if observe_wait is None:
             return None
         return (yield from observe_wait())
+
+    def _observe_overrides(self, work_class: type) -> None:
+        """Observe the ``wait`` of subclasses of Work, which backends and trainings define in Python."""
+        self._classes.add(work_class)
+        for owner in work_class.__mro__:
+            if "wait" in vars(owner):
+                self._observe(owner)
 
 
 _of_recorder: WeakKeyDictionary[Recorder, Works] = WeakKeyDictionary()
