@@ -9,7 +9,8 @@ The header's ``frameworks`` maps the name of a framework to
 * ``supported``: with ``recorded`` false, the range of versions that fit;
 * ``errors``, ``error``, ``disabled``: the number of errors in its hooks, the first of them, and whether its hooks were
   turned off because of them;
-* ``empty_steps``: steps that ended without a recorded action.
+* ``unrecorded_schedules``: schedules that ran and are known, but not recorded;
+* ``empty_steps``: other steps that ended without a recorded action.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Coverage:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.frameworks: dict[str, dict[str, Any]] = {}
+        self._explained_step: int | None = None
 
     def installed(self, name: str, version: str | None, missing: Sequence[str] = ()) -> None:
         """Note that the hooks of a framework are installed, but for `missing` optional functions."""
@@ -76,8 +78,22 @@ class Coverage:
             self._recorder.warn(f"{name}: not recorded from here on, after {MAX_ERRORS} errors: {error!r}")
         self._describe()
 
+    def schedule_is_unrecorded(self, name: str, schedule: str) -> None:
+        """Report that a schedule runs that is known, but not recorded. The current step has no actions for it."""
+        self._explained_step = self._recorder.step
+        known = self.frameworks.setdefault(name, {"version": None, "recorded": True, "missing": []})
+        schedules = known.setdefault("unrecorded_schedules", [])
+        if schedule in schedules:
+            return
+        schedules.append(schedule)
+        self._recorder.warn(f"{name}: the schedule {schedule} is not recorded")
+        self._describe()
+        self._recorder.keep_without_spans()
+
     def step_was_empty(self, name: str, step: int) -> None:
-        """Report a step that ended without a recorded action."""
+        """Report a step that ended without a recorded action, unless its schedule has been named."""
+        if step == self._explained_step:
+            return
         known = self.frameworks.setdefault(name, {"version": None, "recorded": True, "missing": []})
         if not known.get("empty_steps"):
             self._recorder.warn(

@@ -23,6 +23,8 @@ MAX_BYTES_VARIABLE = "STAGESCOPE_MAX_BYTES"
 ALSO_VARIABLE = "STAGESCOPE_ALSO"
 DEFAULT_DIRECTORY = "stagescope-recording"
 
+UNRECORDED = "stagescope.record.frameworks.unrecorded"
+
 FRAMEWORKS: dict[str, str] = {
     "torch.cuda.graphs": "stagescope.record.devices.cuda_graphs",
     "torch.distributed.pipelining.schedules": "stagescope.record.frameworks.torch_pipelining",
@@ -38,6 +40,19 @@ FRAMEWORKS: dict[str, str] = {
     "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "flagscale.train.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "colossalai.pipeline.schedule": "stagescope.record.frameworks.colossalai",
+    "mindspeed.core.pipeline_parallel.ripipe_schedules": UNRECORDED,
+    "mindspeed.core.pipeline_parallel.flexible_schedules": UNRECORDED,
+    "mindspeed.core.pipeline_parallel.multiparameter_schedules": UNRECORDED,
+    "mindspeed.core.multi_modal.dist_train.dist_schedules": UNRECORDED,
+    "mindspeed.multi_modal.dist_train.pipeline_parallel.dist_schedules": UNRECORDED,
+    "mindspeed.core.transformer.moe.moe_feature.fb_overlap.no_pipelining_schedules": UNRECORDED,
+    "mindspeed.core.transformer.moe.moe_feature.fb_overlap.vpp_schedules": UNRECORDED,
+    "mindspeed.core.pipeline_parallel.fb_overlap.vpp_schedules": UNRECORDED,
+    "mindspeed.core.tensor_parallel.tp_2d.schedules_2d": UNRECORDED,
+    "mindspeed.core.performance.auto_pipeline_perf.schedules": UNRECORDED,
+    "mindspeed.mindspore.core.pipeline_parallel.schedules": UNRECORDED,
+    "mindspeed.mindspore.core.pipeline_parallel.seq1f1b.schedules": UNRECORDED,
+    "mindspeed.mindspore.core.pipeline_parallel.dualpipev.dualpipev_schedules": UNRECORDED,
 }
 """Framework module to watch for, and the module in this package that instruments it right after its import."""
 

@@ -107,7 +107,7 @@ CODES: tuple[Code, ...] = (
     Code("frames.unknown", "Frames of an unknown type or with invalid content were skipped."),
     Code(
         "framework.partial",
-        "A version of a framework lacks functions that the recorder observes; a part is not recorded.",
+        "A part of what a framework did is not recorded, such as what functions show that its version lacks.",
     ),
     Code(
         "framework.refused",
@@ -192,6 +192,7 @@ CODES: tuple[Code, ...] = (
     Code("samples.too_few", "There are too few steps and micro-batches for statistics."),
     Code("schedule.mismatch", "Steps differ too much from the schedule to number their actions."),
     Code("schedule.unknown", "The caller named a schedule that stagescope does not know."),
+    Code("schedule.unrecorded", "A schedule of a framework ran that the recorder cannot record."),
     Code("slices.trimmed", "Slices that overlap the next one within rounding are drawn up to its start."),
     Code("spans.discarded", "The oldest spans were discarded to keep a recording within its size."),
     Code("spans.dropped", "The recorder dropped spans."),

@@ -38,6 +38,9 @@ def _of_framework(name: str, facts: dict[str, Any], source: str, rank: int) -> I
     if facts.get("disabled") is True:
         text = f"the hooks of {name} were turned off after repeated errors; what followed was not recorded"
         yield Diagnostic("error", text, source, rank, code="hooks.disabled")
+    if schedules := _listed(facts.get("unrecorded_schedules")):
+        text = f"the steps of {name} have no actions, because its schedule is not recorded: {schedules}"
+        yield Diagnostic("error", text, source, rank, code="schedule.unrecorded")
     if steps := _count(facts.get("empty_steps")):
         text = f"steps of {name} ended without a recorded action: their schedule is not recorded"
         yield Diagnostic("error", text, source, rank, count=steps, code="steps.without_actions")
