@@ -15,9 +15,11 @@ from tools.compatibility.declared import parameter_names
 from tools.compatibility.registry import RegistryError, UnreachableError, download, list_releases
 from tools.compatibility.schedules import unknown
 from tools.compatibility.signatures import Sources
+from tools.compatibility.supported import is_supported
 from tools.compatibility.table import Snapshot, Table, difference, read_table, write_table
 
 import package_index
+from stagescope.record.points import Part
 
 MODULE = """
 import sys
@@ -51,10 +53,18 @@ class Kinds(Enum):
 """
 
 
+LAST = """
+from .. import *
+from pipe.missing import *
+from pipe import Middle
+class Last(Middle, Generic[int]): ...
+class Stranger: ...
+"""
+
+
 @pytest.fixture
 def sources():
-    other = "from pipe import Middle\nclass Last(Middle, Generic[int]): ...\nclass Stranger: ...\n"
-    return Sources({"pipe/__init__.py": MODULE, "pipe/more/last.py": other})
+    return Sources({"pipe/__init__.py": MODULE, "pipe/more/last.py": LAST})
 
 
 @pytest.mark.parametrize(
@@ -71,6 +81,8 @@ def sources():
         ("pipe:move", "imported from transport"),
         ("pipe:sys", "imported from its package"),
         ("pipe.more.last", "module"),
+        ("pipe.more.last:LIMIT", "imported from pipe"),
+        ("pipe.more.last:MISSING", None),
         ("pipe.more.last:Last", "class"),
         ("pipe:Middle.step", None),
         ("pipe:Missing.step", None),
@@ -166,6 +178,31 @@ def test_lists_what_is_not_known():
         "unknown action: SIDEWAYS",
         "unknown module: torch.new",
     ]
+
+
+@pytest.mark.parametrize(
+    ("supported", "version", "expected"),
+    [
+        ("2.8-2.15", "2.8.0", True),
+        ("2.8-2.15", "2.15.3", True),
+        ("2.8-2.15", "2.7.1", False),
+        ("2.8-2.15", "2.16.0", False),
+        ("0.14-0.19.8", "0.19.9", False),
+        ("3.3.1", "3.3.1", True),
+        ("3.3.1", "3.3.0", False),
+        ("3.1, 3.3-3.4", "3.1.1", True),
+        ("3.1, 3.3-3.4", "3.2.0", False),
+    ],
+)
+def test_reads_the_supported_range_of_a_part(supported, version, expected):
+    part = Part("Pipe", "pipe", supported, "pipe", "hooks", ())
+    assert is_supported(part, Source("pipe", ("pipe",), ("pipe/",), oldest="0.1"), version) is expected
+
+
+def test_a_part_without_a_range_is_an_error():
+    part = Part("Pipe", "pipe", "all", "pipe", "hooks", ())
+    with pytest.raises(ValueError, match="'all' is no range of versions"):
+        is_supported(part, Source("pipe", ("pipe",), ("pipe/",), oldest="0.1"), "1.0")
 
 
 PIPE = """

@@ -22,6 +22,12 @@ def test_the_table_has_every_declared_point(source):
     assert not missing, "run: python -m tools.compatibility update"
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_the_modules_of_declared_points_are_read(source):
+    """Otherwise a point would be absent from the table although releases have it."""
+    assert [name for name in source.points if not source.reads(name)] == []
+
+
 @pytest.mark.parametrize(("source", "version"), RELEASES, ids=IDS)
 def test_every_schedule_of_a_release_is_known(source, version):
     assert unknown(source.name, TABLES[source.name].releases[version]) == []

@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--offline", action="store_true", help="read what --sources has, without an index")
     parser.add_argument("--table", type=Path, default=FOLDER, metavar="FOLDER", help="another table")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     misspelled = set(given.names) - {source.name for source in SOURCES}
     if misspelled:
         parser.error(f"unknown source: {', '.join(sorted(misspelled))}")

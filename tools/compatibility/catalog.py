@@ -40,6 +40,11 @@ class Source(NamedTuple):
         """Return the name of the pinned commit in the table, empty for a source on an index."""
         return self.commit[:12]
 
+    def reads(self, name: str) -> bool:
+        """Return whether the module of a point, or a module, is in a file that is read."""
+        path = name.partition(":")[0].replace(".", "/")
+        return f"{path}.py".startswith(self.folders) or f"{path}/__init__.py".startswith(self.folders)
+
     def covers(self, version: str) -> bool:
         """Return whether a release is recent enough for the table."""
         return version_key(version) >= version_key(self.oldest)
@@ -53,6 +58,7 @@ MEGATRON_FOLDERS = (
     "megatron/core/distributed/",
     "megatron/core/optimizer/",
     "megatron/core/parallel_state.py",
+    "megatron/training/__init__.py",
     "megatron/training/training.py",
 )
 
@@ -93,7 +99,7 @@ SOURCES = (
     Source(
         "deepspeed",
         ("deepspeed",),
-        ("deepspeed/runtime/pipe/", "deepspeed/runtime/engine.py"),
+        ("deepspeed/runtime/pipe/", "deepspeed/runtime/engine.py", "deepspeed/comm/"),
         ("deepspeed/runtime/pipe/",),
         bases=("PipeSchedule", "PipeInstruction", "PipelineEngine"),
         oldest="0.14",
@@ -113,6 +119,7 @@ SOURCES = (
             "paddle/distributed/fleet/meta_parallel/",
             "paddle/distributed/fleet/meta_optimizers/dygraph_optimizer/",
             "paddle/distributed/passes/pipeline_scheduler_pass/",
+            "paddle/autograd/__init__.py",
             "paddle/base/executor.py",
         ),
         ("paddle/distributed/fleet/meta_parallel/p", "paddle/distributed/fleet/meta_parallel/dualpipev.py"),
@@ -124,8 +131,12 @@ SOURCES = (
     Source(
         "mindspeed",
         ("mindspeed",),
-        ("mindspeed/core/",),
-        functions=r"(mindspeed_)?forward_backward_\w*pipelining\w*",
+        (
+            "mindspeed/core/",
+            "mindspeed/mindspore/core/pipeline_parallel/",
+            "mindspeed/multi_modal/dist_train/",
+        ),
+        functions=r"(?!_|get_)\w*forward_backward_\w*pipelining\w*",
         repository="Ascend/MindSpeed",
         commit="028de58ca629d035185b00ff7d1eb7eff4f7fd48",
     ),

@@ -17,7 +17,6 @@ DEEPSPEED = "deepspeed.runtime.pipe"
 COLOSSALAI = "colossalai.pipeline.schedule"
 FLEET = "paddle.distributed.fleet.meta_parallel"
 STATIC = "paddle.distributed.passes.pipeline_scheduler_pass"
-MINDSPEED = "mindspeed.core"
 PRIMUS_MEGATRON = "primus.backends.megatron.core.pipeline_parallel"
 PRIMUS = "primus.core.pipeline_parallel.scheduler.algorithms"
 
@@ -78,17 +77,19 @@ SCHEDULES: dict[str, frozenset[str]] = {
         )
     ),
     "mindspeed": frozenset(
-        f"{MINDSPEED}.{path}"
+        f"mindspeed.{path}"
         for path in (
-            "multi_modal.dist_train.dist_schedules:forward_backward_pipelining_without_interleaving",
-            "pipeline_parallel.dualpipev.dualpipev_schedules:forward_backward_pipelining_with_cutinhalf",
-            "pipeline_parallel.flexible_schedules:forward_backward_pipelining_with_interleaving_patch",
-            "pipeline_parallel.flexible_schedules:forward_backward_pipelining_without_interleaving",
-            "pipeline_parallel.multiparameter_schedules:forward_backward_pipelining_with_interleaving",
-            "pipeline_parallel.ripipe_schedules:forward_backward_ripipe_pipelining",
-            "tensor_parallel.tp_2d.schedules_2d:forward_backward_pipelining_with_interleaving_tp2d",
-            "transformer.moe.moe_feature.fb_overlap.no_pipelining_schedules:forward_backward_no_pipelining",
-            "transformer.moe.moe_feature.fb_overlap.vpp_schedules:forward_backward_pipelining_with_interleaving",
+            "core.multi_modal.dist_train.dist_schedules:forward_backward_pipelining_without_interleaving",
+            "core.performance.auto_pipeline_perf.schedules:optimized_forward_backward_pipelining",
+            "core.pipeline_parallel.dualpipev.dualpipev_schedules:forward_backward_pipelining_with_cutinhalf",
+            "core.pipeline_parallel.flexible_schedules:forward_backward_pipelining_with_interleaving_patch",
+            "core.pipeline_parallel.flexible_schedules:forward_backward_pipelining_without_interleaving",
+            "core.pipeline_parallel.multiparameter_schedules:forward_backward_pipelining_with_interleaving",
+            "core.pipeline_parallel.ripipe_schedules:forward_backward_ripipe_pipelining",
+            "core.tensor_parallel.tp_2d.schedules_2d:forward_backward_pipelining_with_interleaving_tp2d",
+            "core.transformer.moe.moe_feature.fb_overlap.no_pipelining_schedules:forward_backward_no_pipelining",
+            "core.transformer.moe.moe_feature.fb_overlap.vpp_schedules:forward_backward_pipelining_with_interleaving",
+            "mindspore.core.pipeline_parallel.seq1f1b.schedules:forward_backward_pipelining_without_interleaving_seq1f1b",
         )
     ),
     "flagscale": frozenset(
@@ -151,7 +152,7 @@ NO_SCHEDULES: dict[str, frozenset[str]] = {
     ),
     "mindspeed": frozenset(
         [
-            f"{MINDSPEED}.tensor_parallel.tp_2d.adaptor:mindspeed_forward_backward_pipelining_with_interleaving_tp2d"
+            "mindspeed.core.tensor_parallel.tp_2d.adaptor:mindspeed_forward_backward_pipelining_with_interleaving_tp2d"
         ]
     ),
     "primus": frozenset([f"{PRIMUS}.base:VFoldScheduleAlgo"]),

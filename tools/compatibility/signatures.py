@@ -45,7 +45,10 @@ class Sources:
                 return None
             body = classes[-1].body
         found = [text for text in (_describe(node, last) for node in _statements(body)) if text]
-        return found[-1] if found else None
+        if found or owners:
+            return found[-1] if found else None
+        stars = (star for star in self._star_imports(module) if self.definition(f"{star}:{last}"))
+        return next((f"imported from {star}" for star in stars), None)
 
     def derived_classes(self, roots: Sequence[str]) -> list[str]:
         """Return all classes derived from classes named in `roots`, directly or not, as ``package.module:Class``.
@@ -89,6 +92,16 @@ class Sources:
             for target in node.targets
         ]
         return [target.id for target in targets if isinstance(target, ast.Name)]
+
+    def _star_imports(self, module: str) -> Iterator[str]:
+        """Yield the modules of this release from which a module imports all names."""
+        path = self._path(module)
+        package = module if path and path.endswith("/__init__.py") else module.rpartition(".")[0]
+        for node in _statements(self._body(module)):
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+                parts = package.split(".")
+                base = parts[: len(parts) - node.level + 1] if node.level else []
+                yield ".".join([*base, *([node.module] if node.module else [])])
 
     @cached_property
     def _classes(self) -> list[tuple[str, ast.ClassDef]]:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from .registry import version_key
 
+_VERSION = r"(\d+(?:\.\d+)+)"
+_RANGE = re.compile(rf"{_VERSION}(?:\s*-\s*{_VERSION})?")
+
 if TYPE_CHECKING:
     from stagescope.record.points import Part
 
@@ -14,17 +17,18 @@ if TYPE_CHECKING:
 
 
 def is_supported(part: Part, source: Source, version: str) -> bool:
-    """Return whether a release is in the range that a part states: ``2.8-2.15``, both ends with all their patches.
+    """Return whether a release is in the range that a part states, such as ``2.8-2.15`` or ``3.1, 3.3-3.3.1``.
 
-    A pinned commit is supported if the text contains the beginning of its hash, or states no range of versions for
-    that source at all.
+    Both ends include all their patches. A repository is pinned at a commit that fits, whatever its branches are called.
     """
     if source.commit:
-        hashes = re.findall(r"\b[0-9a-f]{7,40}\b", part.supported)
-        return not hashes or any(version.startswith(each[: len(version)]) for each in hashes)
-    found = re.search(r"(\d+(?:\.\d+)+)\s*-\s*(\d+(?:\.\d+)+)", part.supported)
-    if found is None:
+        return True
+    ranges = _RANGE.findall(part.supported)
+    if not ranges:
         raise ValueError(f"{part.framework}: {part.supported!r} is no range of versions")
-    oldest, newest = (version_key(end) for end in found.groups())
-    key = version_key(version)
-    return oldest <= key and key[: len(newest)] <= newest
+    return any(_contains(oldest, newest or oldest, version) for oldest, newest in ranges)
+
+
+def _contains(oldest: str, newest: str, version: str) -> bool:
+    end, key = version_key(newest), version_key(version)
+    return version_key(oldest) <= key and key[: len(end)] <= end
