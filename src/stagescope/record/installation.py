@@ -48,7 +48,7 @@ class Installation:
         found = {point: owner_of(point, modules) for point in part.points}
         unfit = {point: fault for point in part.points if (fault := fault_of(point, found[point]))}
         reasons = required_faults(part.points, unfit)
-        version = version_of(part.distribution)
+        version = version_of(part.distribution, part.trigger)
         if reasons:
             self._recorder.coverage.refused(part.framework, version, reasons, part.supported)
             return False
@@ -106,9 +106,14 @@ def required_faults(points: Sequence[Point], unfit: Mapping[Point, str]) -> list
     return list(dict.fromkeys(faults))
 
 
-def version_of(distribution: str) -> str | None:
-    """Return the version of a package, from the package itself or from its metadata."""
-    version = getattr(sys.modules.get(distribution.replace("-", "_")), "__version__", None)
+def version_of(distribution: str, module: str = "") -> str | None:
+    """Return the version of a package, from the package itself or from its metadata.
+
+    `module` is one of its modules: a package may be distributed under several names (paddlepaddle-gpu).
+    """
+    packages = (distribution.replace("-", "_"), module.partition(".")[0])
+    found = (getattr(sys.modules.get(name), "__version__", None) for name in packages)
+    version = next((version for version in found if version is not None), None)
     if version is None:
         from importlib import metadata  # slow, and most packages have __version__
 

@@ -36,6 +36,7 @@ FRAMEWORKS: dict[str, str] = {
     "deepspeed.runtime.pipe.engine": "stagescope.record.frameworks.deepspeed",
     "deepspeed.runtime.pipe.dualpipev": "stagescope.record.frameworks.deepspeed",
     "paddle.distributed.fleet.meta_parallel.pipeline_parallel": "stagescope.record.frameworks.paddle_fleet",
+    "paddle.distributed.fleet.meta_parallel.dualpipev": "stagescope.record.frameworks.paddle_dualpipe",
     "paddle.base.executor": "stagescope.record.frameworks.paddle_static",
     "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "flagscale.train.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",

@@ -13,13 +13,16 @@ import polars as pl
 import pytest
 
 import fake_paddle
+from children import only_contents
 from peers import paddle_python, peer_variables
 from places import TESTS
 from scratch import scratch_directory
 from stagescope import api as workflow
 from stagescope.model.messages import match_messages
 from stagescope.record.frameworks import paddle_fleet
+from stagescope.record.frameworks.runs import Runs
 from stagescope.record.patching import Patches
+from stagescope.record.points.paddle import LAYERS
 from stagescope.record.recorder import Recorder
 from stagescope.schedules.recognition.recognizer import recognize
 from stagescope.vocabulary.kinds import ACTION_KINDS, label
@@ -183,20 +186,36 @@ def record(directory, pipelines, pipeline, *, steps=1, evaluate=False):
     return workflow.read(directory)
 
 
-def test_virtual_stages_are_distinguished_and_count_microbatches(tmp_path):
-    pipelines = fake_paddle.make()
+def actions_of(timeline, step=0):
+    """Return the actions of a step in order: kind, chunk, stage, micro-batch."""
+    chosen = pl.col("kind").is_in(ACTION_KINDS) & (pl.col("step") == step)
+    return (
+        timeline.spans.filter(chosen).sort("start_ns").select("kind", "chunk", "stage", "microbatch").rows()
+    )
+
+
+@pytest.mark.parametrize("version", fake_paddle.VERSIONS)
+def test_training_of_every_version_goes_on_and_is_recorded(tmp_path, version):
+    pipelines = fake_paddle.make(version)
+    pipeline = pipelines.PipelineParallel(stage_id=1, num_stages=2, accumulate_steps=3)
+    timeline = record(tmp_path, pipelines, pipeline)
+    expected = [(kind, None, 1, number) for number in range(3) for kind in ("forward", "backward")]
+    assert actions_of(timeline) == expected
+    transfers = timeline.spans.filter(pl.col("peer").is_not_null()).sort("start_ns")
+    assert transfers.select("kind", "microbatch").rows() == [
+        (kind, number) for number in range(3) for kind in ("recv_forward", "send_backward")
+    ]
+
+
+@pytest.mark.parametrize("version", fake_paddle.VERSIONS)
+def test_virtual_stages_are_distinguished_and_count_microbatches(tmp_path, version):
+    pipelines = fake_paddle.make(version)
     pipeline = pipelines.PipelineParallelWithInterleave(
         stage_id=1, num_stages=3, accumulate_steps=6, chunks=2
     )
     timeline = record(tmp_path, pipelines, pipeline, steps=2)
-    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("step") == 1)).sort(
-        "start_ns"
-    )
-    recorded = [
-        (action["kind"], action["chunk"], action["stage"], action["microbatch"])
-        for action in actions.iter_rows(named=True)
-    ]
-    assert recorded == [(kind, chunk, chunk * 3 + 1, number) for kind, chunk, number in pipeline.done[-24:]]
+    executed = [(kind, chunk, chunk * 3 + 1, number) for kind, chunk, number in pipeline.done[-24:]]
+    assert actions_of(timeline, step=1) == executed
     assert timeline.ranks.select("schedule", "pp", "dp", "tp").rows() == [("interleaved", 1, 1 * 4 + 3, 0)]
 
 
@@ -213,8 +232,113 @@ def test_overlapped_passes_are_a_pair(tmp_path):
     assert timeline.spans.filter(pl.col("kind") == "forward")["microbatch"].to_list().count(0) == 2
 
 
+def test_messages_of_overlapped_passes_have_their_microbatch_and_no_false_wait(tmp_path):
+    pipelines = fake_paddle.make()
+    pipeline = pipelines.PipelineParallelWithInterleave(
+        stage_id=1, num_stages=3, accumulate_steps=6, chunks=2, overlap=True
+    )
+    pipeline.handle = pipelines.P2PAsyncHandle(pipeline.helper)
+    spans = record(tmp_path, pipelines, pipeline).spans
+    pairs = spans.filter(pl.col("pair").is_not_null())
+    for action, send in (("forward", "send_forward"), ("backward", "send_backward")):
+        expected = (
+            pairs.filter(pl.col("kind") == action).sort("start_ns").select("stage", "chunk", "microbatch")
+        )
+        sent = spans.filter(pl.col("kind") == send).sort("start_ns")
+        assert sent.select("stage", "chunk", "microbatch").rows() == expected.rows()
+    received = spans.filter((pl.col("kind") == "recv_forward") & pl.col("microbatch").is_not_null())
+    expected = pairs.filter(pl.col("kind") == "forward").sort("start_ns").select("stage", "microbatch").rows()
+    assert received.sort("start_ns").select("stage", "microbatch").rows() == expected
+    asynchronous = spans.filter(
+        pl.col("kind").is_in(["recv_forward", "recv_backward"]) & pl.col("microbatch").is_null()
+    )
+    assert asynchronous["wait_start_ns"].null_count() == asynchronous.height == 2 * pairs.height // 2
+
+
+def test_messages_in_four_directions_are_recorded(tmp_path):
+    pipelines = fake_paddle.make("2.6.2", four_directions=True)
+    pipeline = pipelines.PipelineParallel(stage_id=1, num_stages=2, accumulate_steps=4)
+    spans = record(tmp_path, pipelines, pipeline).spans
+    assert spans.filter(pl.col("kind") == "recv_forward")["microbatch"].to_list() == [0, 1, 2, 3]
+    assert spans.filter(pl.col("kind") == "send_backward")["microbatch"].to_list() == [0, 1, 2, 3]
+
+
+def test_header_states_what_older_versions_do_not_show(tmp_path):
+    pipelines = fake_paddle.make("2.6.2")
+    record(tmp_path, pipelines, pipelines.PipelineParallel(stage_id=0, num_stages=2, accumulate_steps=4))
+    [entry] = only_contents(tmp_path).header["frameworks"].values()
+    assert entry["missing"] == ["forwards without data loading and loss", "the computation of the loss"]
+
+
+def test_version_without_a_required_function_is_refused_and_left_as_it_is(tmp_path, capsys):
+    pipelines = fake_paddle.make()
+    del pipelines.PipelineParallel._backward_step
+    before = dict(vars(pipelines.PipelineParallel))
+    recorder, patches = Recorder(str(tmp_path)), Patches()
+    paddle_fleet.instrument(pipelines, recorder, patches)
+    assert "PipelineParallel._backward_step` not found; supported 2.6.2-3.3.1" in capsys.readouterr().err
+    assert dict(vars(pipelines.PipelineParallel)) == before
+    assert not any(pipelines.pipeline_parallel_callbacks_.hooks.values())
+    patches.undo()
+    recorder.stop("test")
+
+
+def test_subclass_of_the_training_is_recorded_and_counts_each_pass_once(tmp_path):
+    pipelines = fake_paddle.make()
+
+    class Own(pipelines.PipelineParallel):
+        def _forward_step(self, input_tensor, micro_dataset, chunk_id=None, **more):
+            return super()._forward_step(input_tensor, micro_dataset, chunk_id, **more)
+
+        def train_batch(self, *_):
+            for number in range(2):
+                self._backward_step(None, self._forward_step(None, number)[0], None)
+
+    recorder, patches = Recorder(str(tmp_path)), Patches()
+    paddle_fleet.instrument(pipelines, recorder, patches)
+    Own(stage_id=0, num_stages=2, accumulate_steps=2).train_batch([], None)
+    patches.undo()
+    recorder.stop("test")
+    expected = [(kind, None, 0, number) for number in range(2) for kind in ("forward", "backward")]
+    assert actions_of(workflow.read(tmp_path)) == expected
+
+
+def test_errors_in_registered_hooks_do_not_reach_the_training(tmp_path, capsys, monkeypatch):
+    pipelines = fake_paddle.make()
+    pipeline = pipelines.PipelineParallel(stage_id=1, num_stages=2, accumulate_steps=4)
+    recorder, patches = Recorder(str(tmp_path)), Patches()
+    paddle_fleet.instrument(pipelines, recorder, patches)
+
+    def fail(*_):
+        raise RuntimeError("of the recorder")
+
+    monkeypatch.setattr(Runs, "observe_action", fail)
+    assert pipeline.train_batch([], pipeline.optimizer) == "loss"
+    assert "Paddle fleet: an action may be missing" in capsys.readouterr().err
+    patches.undo()
+    recorder.stop("test")
+
+
+def test_single_stage_training_is_recorded(tmp_path):
+    pipelines = fake_paddle.make()
+    layers = sys.modules[LAYERS].PipelineLayer()
+    model = pipelines.NoPipelineParallel(layers, accumulate_steps=3)
+    recorder, patches = Recorder(str(tmp_path)), Patches()
+    paddle_fleet.instrument(pipelines, recorder, patches)
+    assert model.train_batch([]) == "loss"
+    model.eval_batch([])
+    layers.forward([])  # outside of a run
+    patches.undo()
+    recorder.stop("test")
+    timeline = workflow.read(tmp_path)
+    assert actions_of(timeline) == [
+        (kind, None, 0, number) for number in range(3) for kind in ("forward", "backward")
+    ]
+    assert timeline.spans.filter(pl.col("step").is_null())["kind"].to_list() == ["forward"] * 3
+
+
 def test_step_functions_are_timed_without_hooks(tmp_path):
-    pipelines = fake_paddle.make(hooks=False)
+    pipelines = fake_paddle.make("2.6.2")
     pipeline = pipelines.PipelineParallel(stage_id=0, num_stages=2, accumulate_steps=4)
     timeline = record(tmp_path, pipelines, pipeline, evaluate=True)
     counts = timeline.spans.group_by("kind", "step").len().sort("step", "kind", nulls_last=True)

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import fake_paddle
+from children import only_contents
 from peers import paddle_python, peer_variables
 from places import TESTS
 from stagescope import api as workflow
@@ -79,54 +80,139 @@ def test_self_profiling_training_keeps_its_profile_and_its_steps_are_recorded(tm
     assert timeline.spans.is_empty()
 
 
-class Executor:
-    """paddle.base.executor._StandaloneExecutor of a build with CUDA; keeps the arguments of its calls."""
-
+class Plan:
     def __init__(self, *job_types):
-        self.asked = []
-        jobs = [
-            types.SimpleNamespace(type=lambda name=name: name, micro_batch_id=lambda: 0) for name in job_types
-        ]
-        self._plan = types.SimpleNamespace(
-            job_types=lambda: set(job_types), job_list=lambda: jobs, micro_batch_num=lambda: 4
-        )
+        self._job_types = job_types
 
-    def run(self, feed_names, return_numpy=True, enable_job_schedule_profiler=False):  # noqa: FBT002
-        del feed_names, return_numpy
-        self.asked.append(enable_job_schedule_profiler)
-        return ["loss"]
+    def job_types(self):
+        return set(self._job_types)
+
+    def job_list(self):
+        return [
+            types.SimpleNamespace(type=lambda one=one: one, micro_batch_id=lambda: 0)
+            for one in self._job_types
+        ]
+
+    def micro_batch_num(self):
+        return 4
+
+
+def make_executors():
+    """Return paddle.base.executor of a build with CUDA, whose inner executors keep the arguments of their calls."""
+    module = types.ModuleType("paddle.base.executor")
+    module.core = types.SimpleNamespace(is_compiled_with_cuda=lambda: True)
+
+    class _StandaloneExecutor:
+        def __init__(self, *job_types):
+            self._plan, self.asked = Plan(*job_types), []
+
+        def run(self, feed_names, return_numpy=True, enable_job_schedule_profiler=False):  # noqa: FBT002
+            del feed_names, return_numpy
+            self.asked.append(enable_job_schedule_profiler)
+            return ["loss"]
+
+    class Executor:
+        def __init__(self, plan=None):
+            self.plan, self.enable_job_schedule_profiler = plan, False
+            self.inner, self.fails = None, False
+
+        def run(self, program=None, feed=None, fetch_list=None):
+            del feed, fetch_list
+            if self.fails:
+                raise ZeroDivisionError
+            options = getattr(program, "_pipeline_opt", None)
+            types_of_jobs = self.plan.job_types() if self.plan else {"forward"} if options else {"default"}
+            self.inner = self.inner or module._StandaloneExecutor(*types_of_jobs)
+            return self.inner.run([], True, self.enable_job_schedule_profiler)
+
+    module._StandaloneExecutor, module.Executor = _StandaloneExecutor, Executor
+    return module
 
 
 @pytest.fixture
 def executors(monkeypatch):
     with fake_paddle.installed(monkeypatch) as paddle:
         paddle.get_device = lambda: "gpu:0"
-        module = types.ModuleType("paddle.base.executor")
-        module.core = types.SimpleNamespace(is_compiled_with_cuda=lambda: True)
-        module._StandaloneExecutor = type("_StandaloneExecutor", (Executor,), {"run": Executor.run})
-        yield module
+        yield make_executors()
+
+
+def executor_of_pipeline(executors):
+    """Return an executor whose plan was set, as Paddle's engine does for PIR programs."""
+    return executors.Executor(Plan("forward0", "backward_b0", "optimizer"))
+
+
+def coverage_of(directory):
+    return only_contents(directory).header["frameworks"]["Paddle static graph"]
 
 
 def test_cuda_job_profiler_is_on_for_the_selected_steps(tmp_path, executors):
     recorder, patches = Recorder(str(tmp_path), steps=StepRange(1, 3)), Patches()
     paddle_static.instrument(executors, recorder, patches)
-    executor = executors._StandaloneExecutor("forward0", "backward_b0", "optimizer")
-    assert [executor.run([]) for _ in range(4)] == [["loss"]] * 4
-    assert executor.asked == [False, True, True, False]
+    executor = executor_of_pipeline(executors)
+    switches = []
+    for _ in range(4):
+        assert executor.run() == ["loss"]
+        switches.append(executor.enable_job_schedule_profiler)
+    assert executor.inner.asked == [False, True, True, False]
+    assert switches == [False] * 4
     patches.undo()
     recorder.stop("test")
     assert workflow.read(tmp_path).steps["step"].to_list() == [1, 2]
+    assert coverage_of(tmp_path)["missing"] == []
+
+
+def test_cuda_job_profiler_is_on_for_a_program_with_a_schedule(tmp_path, executors):
+    recorder, patches = Recorder(str(tmp_path), steps=StepRange(0, 1)), Patches()
+    paddle_static.instrument(executors, recorder, patches)
+    executor = executors.Executor()
+    program = types.SimpleNamespace(_pipeline_opt={"standalone_opt": {"schedule_mode": "1F1B"}})
+    executor.run(program)
+    executor.run(program)
+    assert executor.inner.asked == [True, False]
+    patches.undo()
+    recorder.stop("test")
+
+
+def test_arguments_of_the_inner_executor_are_never_changed(tmp_path, executors):
+    recorder, patches = Recorder(str(tmp_path), steps=StepRange(0, 3)), Patches()
+    paddle_static.instrument(executors, recorder, patches)
+    inner = executors._StandaloneExecutor("forward", "backward")
+    inner.run([])
+    inner.run([], True, False)
+    inner.run([], True, enable_job_schedule_profiler=True)  # requested by the training itself
+    assert inner.asked == [False, False, True]
+    patches.undo()
+    recorder.stop("test")
+    assert coverage_of(tmp_path)["missing"] == [
+        "actions: the plan was not run by an Executor whose `enable_job_schedule_profiler` could be set"
+    ]
+
+
+def test_switch_of_the_executor_is_restored_after_a_failed_run(tmp_path, executors):
+    recorder, patches = Recorder(str(tmp_path), steps=StepRange(0, 3)), Patches()
+    paddle_static.instrument(executors, recorder, patches)
+    executor = executor_of_pipeline(executors)
+    executor.fails = True
+    with pytest.raises(ZeroDivisionError):
+        executor.run()
+    assert executor.enable_job_schedule_profiler is False
+    patches.undo()
 
 
 def test_job_profiler_stays_off_without_a_step_limit(tmp_path, executors):
     recorder, patches = Recorder(str(tmp_path)), Patches()
     paddle_static.instrument(executors, recorder, patches)
-    executor = executors._StandaloneExecutor("forward", "backward")
-    executor.run([])
-    executor.run([], True, True)  # requested by the training itself
-    assert executor.asked == [False, True]
+    executor = executor_of_pipeline(executors)
+    executor.run()
+    executor.enable_job_schedule_profiler = True  # by the training itself
+    executor.run()
+    assert executor.inner.asked == [False, True]
+    assert executor.enable_job_schedule_profiler is True
     patches.undo()
     recorder.stop("test")
+    assert coverage_of(tmp_path)["missing"] == [
+        "actions: Paddle times them only for a limited number of steps (--steps A:B)"
+    ]
 
 
 def test_other_programs_are_not_steps(tmp_path, executors):
@@ -134,6 +220,7 @@ def test_other_programs_are_not_steps(tmp_path, executors):
     paddle_static.instrument(executors, recorder, patches)
     for name in ("startup", "default", "optimizer"):
         executors._StandaloneExecutor(name).run([])
+        executors.Executor().run()
     assert recorder.step == -1
     patches.undo()
 

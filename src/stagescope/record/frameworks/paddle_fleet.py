@@ -1,13 +1,18 @@
-"""Instruments all schedulers of Paddle fleet's dynamic-graph pipeline without a change to the training.
+"""Instruments all schedulers of Paddle fleet's dynamic-graph pipeline but DualPipeV, for which see paddle_dualpipe.py.
 
-Wrapped functions and what they show (Paddle 3.3.1, paddle/distributed/fleet/meta_parallel/pipeline_parallel.py):
+Observed functions (points/paddle.py) and what they show, Paddle 2.6.2 to 3.3.1,
+paddle/distributed/fleet/meta_parallel/pipeline_parallel.py:
 
-* ``register_global_pipeline_parallel_hook``, public: hooks at the begin and end of each pass, around the layers only.
-* ``_forward_step`` and ``_backward_step``: they know the chunk, which the hooks do not receive. In versions without
-  hooks these functions are timed themselves. The passes of a chunk run in micro-batch order; `step_id` equals the
-  micro-batch only with a single chunk.
+* ``register_global_pipeline_parallel_hook``, public, from 3.0: hooks at the begin and end of each pass, around the
+  layers only. In versions without hooks, ``_forward_step`` and ``_backward_step`` are timed themselves.
+* ``_forward_step`` and ``_backward_step`` know the chunk, which the hooks do not receive. The passes of a chunk run in
+  micro-batch order (Paddle keeps their tensors in queues); `step_id` equals the micro-batch only with a single chunk.
+  A backward receives its chunk from 3.3; before, Paddle stores it in the pipeline right before the call. It is also
+  the chunk of the forward that returned the same output.
 * ``train_batch``, ``forward_backward_pipeline`` (the only one that PaddleNLP's trainer calls) and ``eval_batch``: the
   runs.
+* ``_forward_backward_helper``: a forward and a backward that overlap, if `overlap_schedule_mode` is set. Paddle calls
+  neither the hooks nor the two functions for them.
 * ``P2pHelper`` and the module global ``_p2p_helper``, which all transfers go through (see paddle_transfers.py).
 
 Paddle's own timeline (``pp_configs.profiling``) synchronizes the device at every timestamp; this module does not.
@@ -15,22 +20,28 @@ Paddle's own timeline (``pp_configs.profiling``) synchronizes the device at ever
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.paddle_facts import describe_device, pipeline_facts
 from stagescope.record.frameworks.paddle_transfers import PaddleTransfers
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, LOSS, OPTIMIZER, UNKNOWN, Place, Runs
+from stagescope.record.frameworks.transfers import first_of
+from stagescope.record.installation import Installation, modules_by_name
+from stagescope.record.points.paddle import FLEET, PIPELINES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator
     from types import ModuleType
 
+    from stagescope.record.calls import Call
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
-    Function = Callable[..., Any]
+    Observation = Generator[None, Any, Any]
 
 SCHEDULES = {
     "PipelineParallel": "1f1b",
@@ -40,288 +51,263 @@ SCHEDULES = {
 }
 """Paddle's schedulers, and the usual names of their orders."""
 
+METHODS = {
+    point.name: point.hook
+    for point in FLEET.points
+    if point.hook and point.owner.startswith(f"{PIPELINES}:Pipeline")
+}
+"""Methods that a subclass may redefine, and their observers."""
+
 
 def instrument(pipelines: ModuleType, recorder: Recorder, patches: Patches) -> None:
-    """Wrap `pipelines`, the imported module paddle.distributed.fleet.meta_parallel.pipeline_parallel."""
+    """Observe `pipelines`, the imported module paddle.distributed.fleet.meta_parallel.pipeline_parallel."""
     Instrumentation(recorder, patches).install(pipelines)
+    if hasattr(pipelines, "NoPipelineParallel"):
+        from stagescope.record.frameworks import paddle_single  # Paddle before 3.3.1 does not need it
+
+        paddle_single.instrument(pipelines, recorder, patches)
+
+
+class FleetRuns(Runs):
+    """The runs of fleet's schedulers. Messages in progress end with their run."""
+
+    def __init__(self, recorder: Recorder, framework: str) -> None:
+        super().__init__(recorder, framework)
+        self.transfers = PaddleTransfers(self)
+
+    def forget(self) -> None:
+        """Discard the actions of the last run; record the messages that no action used, without a place."""
+        super().forget()
+        self.transfers.close()
 
 
 class Instrumentation:
-    """The wrappers and their shared state: the run, the action inside it and the messages in progress."""
+    """The observers and their shared state: the run, the action inside it and the messages in progress."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
-        self.patches = patches
-        self.runs = Runs(recorder)
-        self.transfers = PaddleTransfers(self.runs)
+        self.runs = FleetRuns(recorder, FLEET.framework)
+        self.transfers = self.runs.transfers
+        self.enter, self.move = self.transfers.enter, self.transfers.move
+        self._patches = patches
+        self._guard = Installation(recorder, patches).guard(FLEET.framework)
+        self._base: type | None = None
         self._has_hooks = False
-        self._action: tuple[int, Place] | None = None
-        self._token: Any = None
-        self._begun = False
+        self._pass: tuple[int, Place] | None = None
+        self._open: Observation | None = None
+        self._pair: tuple[Place, Place] | None = None
         self._in_optimizer = False
         self._described: object = None
 
     def install(self, pipelines: ModuleType) -> None:
-        """Register the hooks, and replace class attributes and a module global; `patches` can undo both."""
-        self._base = pipelines.PipelineParallel
-        for value in list(vars(pipelines).values()):
-            if isinstance(value, type) and issubclass(value, self._base):
-                self._wrap_class(value)
-        self._register_hooks(pipelines)
-        self.transfers.install(pipelines.p2p, self.patches)
-        self.patches.wrap(pipelines.HybridParallelOptimizer, "step", self._optimizer)
+        """Observe the functions of this version, all of them or none; `patches` can undo it."""
+        self._base = getattr(pipelines, "PipelineParallel", None)
+        installation = Installation(self.recorder, self._patches)
+        more = partial(self._register_hooks, pipelines)
+        installation.install(FLEET, self, modules_by_name(pipelines), more)
 
-    def _wrap_class(self, pipeline: type) -> None:
-        """Wrap the methods that a scheduler class itself defines."""
-        for name, maker in (
-            ("train_batch", self._step),
-            ("forward_backward_pipeline", self._step),
-            ("eval_batch", self._evaluation),
-            ("_forward_step", self._forward),
-            ("_backward_step", self._backward),
-            ("_maybe_loss_compute", self._loss),
-            ("_forward_backward_helper", self._overlapped),
-        ):
-            self.patches.wrap(pipeline, name, maker)
-
-    def _register_hooks(self, pipelines: ModuleType) -> None:
-        """Register hooks at the begin and end of passes.
-
-        In a version of Paddle without hooks, the whole ``_forward_step`` is recorded instead.
-        """
-        callbacks = getattr(pipelines, "pipeline_parallel_callbacks_", None)
-        locations = getattr(pipelines, "PipelineParallelMicroStepLocations", None)
-        if callbacks is None or locations is None:
+    def _register_hooks(self, pipelines: Any) -> None:
+        """Register hooks at the begin and end of passes, if this version of Paddle has them."""
+        register = getattr(pipelines, "register_global_pipeline_parallel_hook", None)
+        if register is None:
             return
+        callbacks, locations = (
+            pipelines.pipeline_parallel_callbacks_,
+            pipelines.PipelineParallelMicroStepLocations,
+        )
+        begin, end = self._guard.callback(self._begin_pass), self._guard.callback(self._end_pass)
         for name, hook in (
-            ("FORWARD_BEGIN", self._begin_action),
-            ("FORWARD_END", self._end_action),
-            ("BACKWARD_BEGIN", self._begin_action),
-            ("BACKWARD_END", self._end_action),
+            ("FORWARD_BEGIN", begin),
+            ("FORWARD_END", end),
+            ("BACKWARD_BEGIN", begin),
+            ("BACKWARD_END", end),
         ):
             location = getattr(locations, name)
-            pipelines.register_global_pipeline_parallel_hook(location, hook)
-            self.patches.on_undo(partial(callbacks.hooks[location].remove, hook))
+            hooks = callbacks.hooks[location]  # before `register`: without it, the hook could not be removed
+            register(location, hook)
+            self._patches.on_undo(partial(hooks.remove, hook))
         self._has_hooks = True
 
-    def _begin_action(self, **arguments: Any) -> None:
-        del arguments
-        if self._action is None:
-            return
-        kind, place = self._action
-        if self.recorder.mirror is not None:
-            self.recorder.mirror.open(kind, place.stage, place.microbatch)
-        self._begun = True
-        self._token = self.recorder.timer.begin()
+    def build(self, call: Call) -> Observation:
+        """Observe the constructor: a subclass in the training may redefine what its base class does."""
+        yield
+        self._observe_class(type(call.owner))
 
-    def _end_action(self, **arguments: Any) -> None:
-        del arguments
-        if self._action is None or not self._begun:
-            return
-        kind, place = self._action
-        token, self._token, self._begun = self._token, None, False
-        self.recorder.timer.end(token, kind, *place)
-        if self.recorder.mirror is not None:
-            self.recorder.mirror.close()
+    def _observe_class(self, pipeline: type) -> None:
+        for defining in pipeline.__mro__ if self._base else ():
+            for name in METHODS if issubclass(defining, self._base) else ():  # type: ignore[arg-type]  # not None
+                self._patches.observe(defining, name, getattr(self, METHODS[name]), self._guard)
 
-    def _step(self, original: Function) -> Function:
-        def run(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
-            def call() -> Any:
-                return original(pipeline, *args, **kwargs)
+    def step(self, call: Call) -> Observation:
+        """Observe a run of the schedule, which is a training step unless it only prints its order or evaluates."""
+        if self.runs.inside or call.get("static_scheduler"):
+            return None
+        self._describe_once(call.owner)
+        if call.get("forward_only"):
+            return (yield from self.runs.observe_evaluation())
+        return (yield from self.runs.observe_step())
 
-            if kwargs.get("static_scheduler"):  # only prints the schedule
-                return call()
-            return self.runs.step(lambda: self._prepared(pipeline, call))
+    def evaluation(self, call: Call) -> Observation:
+        """Observe an evaluation."""
+        if self.runs.inside:
+            return None
+        self._describe_once(call.owner)
+        return (yield from self.runs.observe_evaluation())
 
-        return run
-
-    def _evaluation(self, original: Function) -> Function:
-        def eval_batch(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
-            def call() -> Any:
-                return original(pipeline, *args, **kwargs)
-
-            return self.runs.evaluation(lambda: self._prepared(pipeline, call))
-
-        return eval_batch
-
-    def _prepared(self, pipeline: Any, call: Callable[[], Any]) -> Any:
-        """Run `call`; before it, describe the pipeline once; after it, discard the messages in progress."""
-        self._action, self._begun = None, False
-        if pipeline is not self._described and self.recorder.enabled:
+    def _describe_once(self, pipeline: Any) -> None:
+        self._pass = self._open = self._pair = None
+        if pipeline is not self._described:
             self._described = pipeline
-            for defining in type(pipeline).__mro__:
-                if issubclass(defining, self._base):
-                    self._wrap_class(defining)
+            self._observe_class(type(pipeline))
             self._describe(pipeline)
-        try:
-            return call()
-        finally:
-            self.transfers.close()
 
     @never_raises()
     def _describe(self, pipeline: Any) -> None:
         """Describe the pipeline and its device in the header."""
-        import paddle  # already imported by the training
-
-        device = paddle.get_device()
-        self.recorder.timer.set_tensor_device(device)
-        if not device.startswith("cpu") and self.recorder.timer.device is None:
-            self.recorder.warn(
-                f"Paddle's passes on {device} are recorded with their launch times on the host"
-            )
-            self.recorder.describe(clock_of_actions="host launches")
+        device = describe_device(self.recorder)
         self.transfers.learn(pipeline, device)
-        self.recorder.describe(device=device, **pipeline_facts(pipeline))
+        chunks = getattr(pipeline, "num_model_chunks", 1)
+        stages = [chunk * pipeline.num_stages + pipeline.stage_id for chunk in range(chunks)]
+        facts = pipeline_facts(pipeline, schedule_of(pipeline), stages, pipeline.num_stages * chunks)
+        self.recorder.describe(**facts)
 
-    def _place(self, pipeline: Any, kind: int, chunk: int | None) -> Place:
+    def forward(self, call: Call) -> Observation:
+        """Observe the forward of one micro-batch through one chunk."""
+        if not self.runs.inside or self._pass is not None:
+            return None
+        pipeline = call.owner
+        place = self._next_place(pipeline, FORWARD, call.get("chunk_id"))
+        self.transfers.arrived(call.get("input_tensor"), place)
+        result = yield from self._observe_pass(FORWARD, place)
+        output = result[0] if isinstance(result, tuple) and result else result
+        self.runs.places.keep(first_of(output), place)
+        if not pipeline.is_pipeline_last_stage():  # the loss is not sent and would be kept
+            self.transfers.made(output, place)
+        return None
+
+    def backward(self, call: Call) -> Observation:
+        """Observe the backward of one micro-batch through one chunk."""
+        if not self.runs.inside or self._pass is not None:
+            return None
+        counted = self._next_place(call.owner, BACKWARD, chunk_of_backward(call))
+        place = self.runs.places.take(first_of(call.get("output_tensor")), counted)
+        self.transfers.arrived(call.get("output_tensor_grad"), place)
+        gradient = yield from self._observe_pass(BACKWARD, place)
+        self.transfers.made(gradient, place)
+        return None
+
+    def _next_place(self, pipeline: Any, kind: int, chunk: int | None) -> Place:
         """Return the place of the chunk's next action; without chunks, the chunk has no number."""
+        if chunk is None and getattr(pipeline, "num_model_chunks", 1) > 1:
+            return UNKNOWN
         rank = getattr(pipeline, "stage_id", NONE)
         number = self.runs.next_number(kind, chunk or 0)
         if chunk is None:
             return Place(rank, number)
         return Place(chunk * getattr(pipeline, "num_stages", 1) + rank, number, chunk)
 
-    def _forward(self, original: Function) -> Function:
-        def _forward_step(
-            pipeline: Any,
-            input_tensor: Any,
-            micro_dataset: Any,
-            chunk_id: Any = None,
-            *args: Any,
-            **kwargs: Any,
-        ) -> Any:
-            if not self.runs.inside:
-                return original(pipeline, input_tensor, micro_dataset, chunk_id, *args, **kwargs)
-            place = self._place(pipeline, FORWARD, chunk_id)
-            self.transfers.arrived(input_tensor, place)
-            result = self._run_action(
-                (FORWARD, place),
-                lambda: original(pipeline, input_tensor, micro_dataset, chunk_id, *args, **kwargs),
-            )
-            if not pipeline.is_pipeline_last_stage():  # the loss is not sent and would be kept
-                self.transfers.made(result[0] if isinstance(result, tuple) and result else result, place)
-            return result
-
-        return _forward_step
-
-    def _backward(self, original: Function) -> Function:
-        def _backward_step(
-            pipeline: Any,
-            input_tensor: Any,
-            output_tensor: Any,
-            output_tensor_grad: Any,
-            chunk_id: Any = None,
-            *args: Any,
-            **kwargs: Any,
-        ) -> Any:  # fmt: skip
-            def call() -> Any:
-                return original(
-                    pipeline, input_tensor, output_tensor, output_tensor_grad, chunk_id, *args, **kwargs
-                )
-
-            if not self.runs.inside:
-                return call()
-            place = self._place(pipeline, BACKWARD, chunk_id)
-            self.transfers.arrived(output_tensor_grad, place)
-            gradient = self._run_action((BACKWARD, place), call)
-            self.transfers.made(gradient, place)
-            return gradient
-
-        return _backward_step
-
-    def _run_action(self, action: tuple[int, Place], call: Callable[[], Any]) -> Any:
-        """Run a pass. It is recorded by its hooks or, in versions without hooks, here."""
-        if not self._has_hooks:
-            return self.runs.action(*action, call)
-        self._action = action if self.recorder.enabled else None
+    def _observe_pass(self, kind: int, place: Place) -> Observation:
+        """Observe a pass, which is recorded by its hooks or, in versions without hooks, here."""
+        self._pass = (kind, place)
         try:
-            return call()
+            if not self._has_hooks:
+                return (yield from self.runs.observe_action(kind, place))
+            return (yield)
         finally:
-            if self._begun and self.recorder.mirror is not None:  # the pass has failed before its end
-                self.recorder.mirror.close()
-            self._action, self._begun = None, False
+            self._pass = None
+            if self._open is not None:  # the pass has failed before its end
+                opened, self._open = self._open, None
+                opened.close()
 
-    def _loss(self, original: Function) -> Function:
-        def _maybe_loss_compute(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
-            def call() -> Any:
-                return original(pipeline, *args, **kwargs)
+    def _begin_pass(self, **arguments: Any) -> None:
+        del arguments
+        if self._pass is not None and self._open is None:
+            self._open = self.runs.observe_action(*self._pass)
+            next(self._open)
 
-            if self._action is None or not getattr(pipeline, "_compute_loss", False):
-                return call()
-            if not pipeline.is_pipeline_last_stage():  # Paddle computes the loss on the last stage only
-                return call()
-            return self.runs.action(LOSS, self._action[1], call)
+    def _end_pass(self, **arguments: Any) -> None:
+        del arguments
+        opened, self._open = self._open, None
+        if opened is not None:
+            with suppress(StopIteration):
+                opened.send(None)
 
-        return _maybe_loss_compute
+    def loss(self, call: Call) -> Observation:
+        """Observe the computation of the loss, which Paddle does on the last stage only."""
+        pipeline = call.owner
+        if self._pass is None or not getattr(pipeline, "_compute_loss", False):
+            return None
+        if not pipeline.is_pipeline_last_stage():
+            return None
+        return (yield from self.runs.observe_action(LOSS, self._pass[1]))
 
-    def _overlapped(self, original: Function) -> Function:
-        """Return the wrapper of the function that overlaps a forward and a backward.
+    def overlapped(self, call: Call) -> Observation:
+        """Observe the function that overlaps a forward and a backward, if it does."""
+        pipeline = call.owner
+        if not self.runs.inside or not getattr(pipeline, "overlap_schedule_mode", False):
+            return None
+        of_rank = pipeline._get_virtual_pp_rank  # noqa: SLF001  # no public name
+        forward, backward = call.get("forward_micro_step_id"), call.get("backward_micro_step_id")
+        of_forward = self._next_place(pipeline, FORWARD, of_rank(forward, forward=True))
+        of_backward = self._next_place(pipeline, BACKWARD, of_rank(backward, forward=False))
+        self._pair = (of_forward, of_backward)
+        try:
+            output, gradient = yield from self.runs.observe_pair(of_forward, of_backward)
+        finally:
+            self._pair = None
+        self.transfers.made(output, of_forward)
+        self.transfers.made(gradient, of_backward)
+        return None
 
-        Paddle calls no hooks for the two.
-        """
+    def forward_input(self, call: Call) -> Observation:
+        """Observe how an overlapped forward takes its input."""
+        del call
+        received = yield
+        if self._pair is not None:
+            self.transfers.arrived(received, self._pair[0])
 
-        def _forward_backward_helper(
-            pipeline: Any, dataset: Any, forward: int, backward: int, *args: Any, **kwargs: Any
-        ) -> Any:
-            def call() -> Any:
-                return original(pipeline, dataset, forward, backward, *args, **kwargs)
+    def backward_input(self, call: Call) -> Observation:
+        """Observe how an overlapped backward takes its input: input, output, gradient, and more."""
+        del call
+        received = yield
+        if self._pair is not None:
+            self.transfers.arrived(received[2], self._pair[1])
 
-            if not self.runs.inside or not getattr(pipeline, "overlap_schedule_mode", False):
-                return call()
-            of_rank = pipeline._get_virtual_pp_rank  # noqa: SLF001  # no public name
-            forward_place = self._place(pipeline, FORWARD, of_rank(forward, forward=True))
-            backward_place = self._place(pipeline, BACKWARD, of_rank(backward, forward=False))
-            return self.runs.pair(forward_place, backward_place, call)
+    def forward_output(self, call: Call) -> Observation:
+        """Observe how an overlapped forward sends its output before the pair ends."""
+        if self._pair is not None:
+            self.transfers.made(call.get("output_tensor"), self._pair[0])
+        yield
 
-        return _forward_backward_helper
+    def backward_output(self, call: Call) -> Observation:
+        """Observe how an overlapped backward sends its gradient before the pair ends."""
+        if self._pair is not None:
+            self.transfers.made(call.get("input_tensor_grad"), self._pair[1])
+        yield
 
-    def _optimizer(self, original: Function) -> Function:
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._in_optimizer:
-                return original(optimizer, *args, **kwargs)
-            self._in_optimizer = True
-            try:
-                return self.runs.action(OPTIMIZER, UNKNOWN, lambda: original(optimizer, *args, **kwargs))
-            finally:
-                self._in_optimizer = False
-                self.recorder.flush_soon()
+    def optimizer(self, call: Call) -> Observation:
+        """Observe the optimizer step, once if optimizers call one another."""
+        del call
+        if self._in_optimizer:
+            return
+        self._in_optimizer = True
+        try:
+            yield from self.runs.observe_action(OPTIMIZER, UNKNOWN)
+        finally:
+            self._in_optimizer = False
+            self.recorder.flush_soon()
 
-        return step
+
+def chunk_of_backward(call: Call) -> int | None:
+    """Return the chunk of a backward: an argument from Paddle 3.3, before an attribute set right before the call."""
+    chunk: int | None = call.get("chunk_id")
+    return chunk if chunk is not None else getattr(call.owner, "_virtual_pp_rank", None)
 
 
-def pipeline_facts(pipeline: Any) -> dict[str, object]:
-    """Return the header facts about a pipeline: its order, sizes, and the coordinates of this rank."""
-    import paddle  # already imported by the training
-    from paddle import distributed  # same
-
-    groups = pipeline._hcg  # noqa: SLF001  # no public name
-    class_name = next((c.__name__ for c in type(pipeline).__mro__ if c.__name__ in SCHEDULES), "")
-    schedule = SCHEDULES.get(class_name)
+def schedule_of(pipeline: Any) -> str | None:
+    """Return the usual name of the order of a pipeline, None if unknown."""
+    name = next((c.__name__ for c in type(pipeline).__mro__ if c.__name__ in SCHEDULES), "")
+    schedule = SCHEDULES.get(name)
     if schedule == "interleaved" and getattr(pipeline, "overlap_schedule_mode", False):
-        schedule = "interleaved-overlap"
-    sharded = (
-        groups.get_sharding_parallel_world_size()
-    )  # its ranks are replicas, each with a part of the optimizer state
-    chunks = getattr(pipeline, "num_model_chunks", 1)
-    stages = [chunk * pipeline.num_stages + pipeline.stage_id for chunk in range(chunks)]
-    return {
-        "framework": {"name": "paddle", "version": paddle.__version__},
-        "rank": distributed.get_rank(),
-        "world_size": distributed.get_world_size(),
-        "parallel": {
-            "pp": pipeline.stage_id,
-            "pp_size": pipeline.num_stages,
-            "dp": groups.get_data_parallel_rank() * sharded + groups.get_sharding_parallel_rank(),
-            "dp_size": groups.get_data_parallel_world_size() * sharded,
-            "tp": groups.get_model_parallel_rank(),
-            "tp_size": groups.get_model_parallel_world_size(),
-            "pp_ranks": list(groups.get_pipe_parallel_group().ranks),
-        },
-        "schedule": {
-            "name": schedule,
-            "class": type(pipeline).__name__,
-            "microbatches": pipeline.accumulate_steps,
-            "stages": pipeline.num_stages * chunks,
-            "local_stages": stages,
-        },
-    }
+        return "interleaved-overlap"
+    return schedule

@@ -23,13 +23,17 @@ _RECEIVES = (RECV_FORWARD, RECV_BACKWARD)
 
 
 class Message(NamedTuple):
-    """One transfer: kind, rank at the other end, size, and the time that the host spent in the call."""
+    """One transfer: kind, rank at the other end, size, and the time that the host spent in the call.
+
+    `is_complete` is False if the call returned without waiting for the message even where calls usually wait.
+    """
 
     kind: int
     peer: int
     size_bytes: int
     start_ns: int
     end_ns: int
+    is_complete: bool = True
 
 
 class Transfers:
@@ -80,8 +84,8 @@ class Transfers:
         self._made.clear()
 
     def _emit(self, message: Message, place: Place) -> None:
-        kind, peer, size_bytes, start_ns, end_ns = message
-        waited = self.blocks and kind in _RECEIVES
+        kind, peer, size_bytes, start_ns, end_ns, is_complete = message
+        waited = self.blocks and is_complete and kind in _RECEIVES
         wait = (start_ns, end_ns) if waited else (NONE, NONE)
         self.recorder.emit(kind, start_ns, end_ns, *place, peer, size_bytes, *wait)
 
