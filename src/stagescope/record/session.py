@@ -23,6 +23,7 @@ MAX_BYTES_VARIABLE = "STAGESCOPE_MAX_BYTES"
 ALSO_VARIABLE = "STAGESCOPE_ALSO"
 DEFAULT_DIRECTORY = "stagescope-recording"
 
+PRIMUS = "primus.backends.megatron.core.pipeline_parallel"
 UNRECORDED = "stagescope.record.frameworks.unrecorded"
 
 FRAMEWORKS: dict[str, str] = {
@@ -41,6 +42,8 @@ FRAMEWORKS: dict[str, str] = {
     "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "flagscale.train.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "colossalai.pipeline.schedule": "stagescope.record.frameworks.colossalai",
+    f"{PRIMUS}.zerobubble.runtime": "stagescope.record.frameworks.primus_zero_bubble",
+    f"{PRIMUS}.primuspipe.pipeline_launcher": "stagescope.record.frameworks.primus_pipe",
     "mindspeed.core.pipeline_parallel.ripipe_schedules": UNRECORDED,
     "mindspeed.core.pipeline_parallel.flexible_schedules": UNRECORDED,
     "mindspeed.core.pipeline_parallel.multiparameter_schedules": UNRECORDED,

@@ -197,7 +197,7 @@ class Runs:
                 mirror.close()
         return result
 
-    def observe_pair(self, forward: Place, backward: Place) -> Observation:
+    def observe_pair(self, forward: Place, backward: Place, kind_of_backward: int = BACKWARD) -> Observation:
         """Record the observed call as a forward and a backward that overlap."""
         recorder = self.recorder
         if not recorder.enabled or self._is_muted:
@@ -205,14 +205,14 @@ class Runs:
         recorder.actions += 2
         mirror, opened = recorder.mirror, 0
         try:
-            for kind, place in ((FORWARD, forward), (BACKWARD, backward)) if mirror else ():
+            for kind, place in ((FORWARD, forward), (kind_of_backward, backward)) if mirror else ():
                 mirror.open(kind, place.stage, place.microbatch)  # type: ignore[union-attr]  # the loop has no turns
                 opened += 1
             number = recorder.new_pair()
             token = recorder.timer.begin()
             result = yield
             recorder.timer.end(token, FORWARD, *forward, 0, number)
-            recorder.timer.end(token, BACKWARD, *backward, 0, number)
+            recorder.timer.end(token, kind_of_backward, *backward, 0, number)
         finally:
             for _ in range(opened):
                 mirror.close()  # type: ignore[union-attr]  # opened only with a mirror
