@@ -1,0 +1,256 @@
+"""Print the table of planted and attributed causes: what each run lost to what, beside what stagescope reports.
+
+    python tests/truth/confusion.py                planted cases, one seed
+    python tests/truth/confusion.py --null 20      also 20 seeds of each null run: false claims
+    python tests/truth/confusion.py --slight 30    also 30 seeds of the slight straggler: how often it is found
+
+All times are milliseconds per step. Percentages are of the *iteration*: the length of the simulated run over its number
+of steps, so it includes loading, reduction, optimizer and pauses. The ledger of a report covers what the report
+states as its denominator (today the window of each pipeline); its values are means over pipelines and steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import polars as pl
+
+import stagescope
+from truth.cases import NULLS, PLANTED, slight_straggler
+from truth.engine import simulate
+from truth.spans import timeline_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from truth.cases import Case, Truth
+    from truth.plan import Plan
+
+MS = 1e6
+TOTALS = ("window_ns", "iteration_ns", "busy_ns", "straggler_idle_ns")
+"""Columns of the ledger that are not parts of it."""
+
+TOLERATED_POINTS, TOLERATED_RATIO = 0.01, 0.10
+"""A cause is attributed correctly within this fraction of the iteration, or within this ratio of the truth."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a report states: `ledger` in ns per step by cause, and the sentences of the verdict."""
+
+    ledger: dict[str, float]
+    first_sentence: str
+    improvement: str
+    findings: tuple[str, ...]
+
+    @property
+    def claims(self) -> int:
+        return len(self.findings)
+
+    def attributed_ns(self, cause: str) -> float | None:
+        """Return what the ledger has for a cause; None where it has no such cause."""
+        return self.ledger.get(cause)
+
+
+def report_on(plan: Plan) -> Reported:
+    """Return what stagescope reports of the run of a plan."""
+    report = stagescope.analyze(timeline_of(simulate(plan)))
+    return Reported(
+        ledger_of(report),
+        report.verdict.why,
+        report.verdict.improvement,
+        tuple(report.findings["evidence"]),
+    )
+
+
+def ledger_of(report: stagescope.Report) -> dict[str, float]:
+    """Return the ledger in ns per step by cause, as the mean over pipelines and the steps in the totals."""
+    rows = report.ledger.filter(pl.col("step").is_in(list(report.bubble.steps)))
+    names = [name for name in rows.columns if name.endswith("_ns") and name not in TOTALS]
+    means = rows.select(pl.col(names).mean()).row(0, named=True) if rows.height else {}
+    return {name.removesuffix("_ns").replace("_", " "): value for name, value in means.items()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One planted cause, and what became of it."""
+
+    case: Case
+    truth: Truth
+    reported: Reported
+
+    @property
+    def lost_ns(self) -> float:
+        return self.case.lost_ns(self.truth)
+
+    @property
+    def share(self) -> float:
+        return self.lost_ns / self.case.run.iteration_ns
+
+    @property
+    def attributed_ns(self) -> float | None:
+        return self.reported.attributed_ns(self.truth.cause)
+
+    @property
+    def is_attributed(self) -> bool:
+        """Whether the ledger has the cause within the tolerance."""
+        if self.attributed_ns is None:
+            return False
+        error = abs(self.attributed_ns - self.lost_ns)
+        return error <= max(
+            TOLERATED_POINTS * self.case.run.iteration_ns, TOLERATED_RATIO * abs(self.lost_ns)
+        )
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the first sentence names the cause and, if one is planted, the culprit."""
+        text = self.reported.first_sentence
+        return self.truth.cause in text.lower() and mentions(text, self.truth.culprit)
+
+    @property
+    def culprit_is_found(self) -> bool:
+        """Whether any sentence names the culprit."""
+        texts = (self.reported.first_sentence, *self.reported.findings)
+        return any(mentions(text, self.truth.culprit) for text in texts)
+
+
+def mentions(text: str, culprit: str) -> bool:
+    """Return whether a text has one of the alternatives of a culprit, as whole words."""
+    return (
+        any(re.search(rf"(?i)\b{re.escape(each)}\b", text) for each in culprit.split(" / "))
+        if culprit
+        else True
+    )
+
+
+def rows_of(cases: list[Case]) -> list[Row]:
+    """Return one row per planted cause of the cases."""
+    return [
+        Row(case, truth, reported)
+        for case in cases
+        for reported in [report_on(case.plan)]
+        for truth in case.truths
+    ]
+
+
+def summary(rows: list[Row]) -> Iterator[str]:
+    """Yield the table of truths beside what the ledger has for the planted cause and what is named."""
+    columns = (
+        "planted",
+        "iteration ms",
+        "cause",
+        "culprit",
+        "truth ms",
+        "truth %",
+        "ledger ms",
+        "attributed",
+        "named",
+    )
+    yield f"| {' | '.join(columns)} | culprit in any sentence |"
+    yield "| --- | ---: | --- | --- | ---: | ---: | ---: | --- | --- | --- |"
+    for row in rows:
+        ledger = "no such cause" if row.attributed_ns is None else f"{row.attributed_ns / MS:.1f}"
+        found = _yes(found=row.culprit_is_found) if row.truth.culprit else ""
+        yield (
+            f"| {row.case.name} | {row.case.run.iteration_ns / MS:.1f} | {row.truth.cause} | {row.truth.culprit} "
+            f"| {row.lost_ns / MS:.1f} | {100 * row.share:.1f} | {ledger} | {_yes(found=row.is_attributed)} "
+            f"| {_yes(found=row.is_named)} | {found} |"
+        )
+    yield ""
+    yield (
+        f"Attributed: {sum(row.is_attributed for row in rows)} of {len(rows)}; "
+        f"named in the first sentence: {sum(row.is_named for row in rows)} of {len(rows)}."
+    )
+
+
+def matrix(rows: list[Row]) -> Iterator[str]:
+    """Yield the matrix planted x attributed: what the ledger of each run has more than that of its twin."""
+    twins = [report_on(row.truth.without) for row in rows]
+    causes = list(
+        dict.fromkeys(cause for each in (*twins, *(row.reported for row in rows)) for cause in each.ledger)
+    )
+    yield f"| planted | truth ms | {' | '.join(causes)} | in no cause |"
+    yield "| --- | ---: |" + " ---: |" * (len(causes) + 1)
+    for row, twin in zip(rows, twins, strict=True):
+        more = [row.reported.ledger.get(cause, 0) - twin.ledger.get(cause, 0) for cause in causes]
+        cells = " | ".join(f"{value / MS:.1f}" for value in [*more, row.lost_ns - sum(more)])
+        yield f"| {row.case.name}: {row.truth.cause} | {row.lost_ns / MS:.1f} | {cells} |"
+
+
+def details(rows: list[Row]) -> Iterator[str]:
+    """Yield per case the sentences of the verdict, and how much idle time the planted cause adds to each rank."""
+    for row in rows:
+        yield f"\n### {row.case.name}: {row.truth.cause}\n"
+        yield f"* Reported: {row.reported.first_sentence}"
+        yield f"* {row.reported.improvement}"
+        yield f"* Findings: {row.reported.claims}"
+        yield from (f"  * {sentence}" for sentence in row.reported.findings)
+        ledger = (f"{cause} {value / MS:.1f}" for cause, value in row.reported.ledger.items())
+        yield f"* Ledger, ms: {', '.join(ledger)}"
+        idle = row.case.caused_idle_ns(row.truth).T.ravel() / MS
+        yield f"* Truth: idle ms added to each rank, from 0: {', '.join(f'{value:.1f}' for value in idle)}"
+        if row.case.plan.network.blocking:
+            blocked = row.case.run.blocked_ns().T.ravel() / MS
+            yield f"* Truth: ms blocked on sends, from rank 0: {', '.join(f'{value:.1f}' for value in blocked)}"
+
+
+def nulls(seeds: int) -> Iterator[str]:
+    """Yield how many claims are made where nothing is planted."""
+    yield "| nothing planted | runs | runs with a claim | claims | first claim |"
+    yield "| --- | ---: | ---: | ---: | --- |"
+    for null in NULLS:
+        reports = [report_on(null.plan(seed)) for seed in range(seeds)]
+        wrong = [report for report in reports if report.claims]
+        first = next((text for report in wrong for text in report.findings), "")
+        claims = sum(report.claims for report in wrong)
+        yield f"| {null.name} | {seeds} | {len(wrong)} | {claims} | {first} |"
+
+
+def slight(seeds: int) -> str:
+    """Return how often the slight straggler is found, and how many claims are about nothing that is planted."""
+    rows = rows_of([slight_straggler(seed) for seed in range(seeds)])
+    found = sum(row.culprit_is_found for row in rows)
+    wrong = sum(not _is_about(text, row) for row in rows for text in row.reported.findings)
+    return f"One rank 3 % slower, noise 3 %: found in {found} of {seeds} runs; {wrong} claims about something else."
+
+
+def _is_about(text: str, row: Row) -> bool:
+    """Return whether a claim is about the planted rank, or about its whole pipeline, which it delays."""
+    ranks, culprit = row.case.plan.shape.ranks, row.truth.culprit
+    first = int(culprit.split()[1]) // ranks * ranks
+    return mentions(text, f"{culprit} / pipeline of rank {first}")
+
+
+def _yes(*, found: bool) -> str:
+    return "yes" if found else "no"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--null", type=int, default=0, metavar="SEEDS")
+    parser.add_argument("--slight", type=int, default=0, metavar="SEEDS")
+    options = parser.parse_args()
+    rows = rows_of([build(options.seed) for build in PLANTED])
+    print("# Planted and attributed causes\n", *__doc__.split("\n\n")[-1:], sep="\n")
+    print("## Truth and ledger\n", *summary(rows), sep="\n")
+    print("\n## Matrix: ledger of the run minus ledger of the same run without the cause, ms per step\n")
+    print(*matrix(rows), sep="\n")
+    print("\n## Verdicts", *details(rows), sep="\n")
+    if options.null:
+        print("\n## Null runs\n", *nulls(options.null), sep="\n")
+    if options.slight:
+        print("\n## Power\n", slight(options.slight), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
