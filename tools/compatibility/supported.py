@@ -23,16 +23,12 @@ def is_supported(part: Part, source: Source, version: str) -> bool:
     """
     if source.commit:
         return True
-    if not _RANGE.search(part.supported):
+    ranges = _RANGE.findall(part.supported)
+    if not ranges:
         raise ValueError(f"{part.framework}: {part.supported!r} is no range of versions")
-    return contains(part.supported, version)
+    return any(_contains(oldest, newest or oldest, version) for oldest, newest in ranges)
 
 
-def contains(ranges: str, version: str) -> bool:
-    """Return whether a version is in one of the ranges of a text."""
-    return any(_is_between(oldest, newest or oldest, version) for oldest, newest in _RANGE.findall(ranges))
-
-
-def _is_between(oldest: str, newest: str, version: str) -> bool:
+def _contains(oldest: str, newest: str, version: str) -> bool:
     end, key = version_key(newest), version_key(version)
     return version_key(oldest) <= key and key[: len(end)] <= end

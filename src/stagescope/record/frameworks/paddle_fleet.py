@@ -31,6 +31,7 @@ from stagescope.record.frameworks.paddle_transfers import PaddleTransfers
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, LOSS, OPTIMIZER, UNKNOWN, Place, Runs
 from stagescope.record.frameworks.transfers import first_of
 from stagescope.record.installation import Installation, modules_by_name
+from stagescope.record.patching import MARK
 from stagescope.record.points.paddle import FLEET, PIPELINES
 
 if TYPE_CHECKING:
@@ -134,9 +135,11 @@ class Instrumentation:
         self._observe_class(type(call.owner))
 
     def _observe_class(self, pipeline: type) -> None:
+        """Observe what a class redefines, unless other hooks (paddle_dualpipe.py) observe it already."""
         for defining in pipeline.__mro__ if self._base else ():
             for name in METHODS if issubclass(defining, self._base) else ():  # type: ignore[arg-type]  # not None
-                self._patches.observe(defining, name, getattr(self, METHODS[name]), self._guard)
+                if not hasattr(vars(defining).get(name), MARK):
+                    self._patches.observe(defining, name, getattr(self, METHODS[name]), self._guard)
 
     def step(self, call: Call) -> Observation:
         """Observe a run of the schedule, which is a training step unless it only prints its order or evaluates."""
@@ -305,8 +308,8 @@ def chunk_of_backward(call: Call) -> int | None:
 
 
 def schedule_of(pipeline: Any) -> str | None:
-    """Return the usual name of the order of a pipeline, None if unknown."""
-    name = next((c.__name__ for c in type(pipeline).__mro__ if c.__name__ in SCHEDULES), "")
+    """Return the usual name of the order of a pipeline, None if unknown, as of a subclass with its own order."""
+    name = next((c.__name__ for c in type(pipeline).__mro__ if "forward_backward_pipeline" in vars(c)), "")
     schedule = SCHEDULES.get(name)
     if schedule == "interleaved" and getattr(pipeline, "overlap_schedule_mode", False):
         return "interleaved-overlap"
