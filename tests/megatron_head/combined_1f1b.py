@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from megatron_head.utils import ScheduleNode
+
 
 def combined_forward_backward_step(
     forward_step_func,
@@ -29,16 +31,17 @@ def combined_forward_backward_step(
     fsdp_wrapper=None,
 ):
     made = grad = None
-    if f_model is not None and pre_forward is not None:
-        pre_forward(f_model_chunk_id)
-    if b_model is not None and pre_backward is not None:
-        pre_backward(0)
+    node = ScheduleNode(forward_step_func)
     if f_model is not None:
-        made = forward_step_func(input_tensor)
-        if post_forward is not None:
-            post_forward(made, f_model_chunk_id)
+        if pre_forward is not None:
+            pre_forward(f_model_chunk_id)
+        made = node.forward(input_tensor)
     if b_model is not None:
-        grad = forward_step_func(b_output_tensor_grad)
-        if post_backward is not None:
-            post_backward(grad, 0)
+        if pre_backward is not None:
+            pre_backward(0)
+        grad = node.backward(b_output_tensor_grad)
+    if f_model is not None and post_forward is not None:
+        post_forward(made, f_model_chunk_id)
+    if b_model is not None and post_backward is not None:
+        post_backward(grad, 0)
     return made, 1, grad

@@ -109,9 +109,10 @@ def required_faults(points: Sequence[Point], unfit: Mapping[Point, str]) -> list
 def version_of(distribution: str, module: str = "") -> str | None:
     """Return the version of a package, from the package itself or from its metadata.
 
-    `module` is one of its modules: a package may be distributed under several names (paddlepaddle-gpu).
+    `module` is one of its modules: a package may be distributed under several names (paddlepaddle-gpu), or be a part of
+    a namespace (``megatron-core`` is imported as ``megatron.core``).
     """
-    packages = (distribution.replace("-", "_"), module.partition(".")[0])
+    packages = (*(distribution.replace("-", sign) for sign in "_."), module.partition(".")[0])
     found = (getattr(sys.modules.get(name), "__version__", None) for name in packages)
     version = next((version for version in found if version is not None), None)
     if version is None:

@@ -1,51 +1,58 @@
-"""Instruments the three schedules of Megatron-core without a change to the training.
+"""Observes the three schedules of Megatron-core, from 0.5.0 to 0.19.2 and Megatron-LM d98e8a64 (August 2026).
 
-Wrapped functions and what they show (megatron-core 0.16.1, and Megatron-LM d98e8a64 of August 2026):
+Observed functions (declared in record/points/megatron.py) and what they show:
 
 * ``forward_step`` and ``backward_step`` of pipeline_parallel/schedules.py, module globals that the schedules look up
-  for each action: they exclude the communication. The arguments of a forward contain micro-batch and chunk. Those of
-  a backward contain neither, but the tensor that its forward returned, which is tagged with its action.
+  for each action: they exclude the communication. The arguments of a backward contain neither micro-batch nor chunk,
+  but the tensor that its forward returned. Those of a forward contain the micro-batch since 0.7; before that, the
+  forwards of a chunk are counted, which every schedule runs in order. They contain the chunk since 0.13; before that,
+  it is the position of the given model in the list that the schedule received.
 * ``combined_forward_backward_step`` of combined_1f1b.py: see megatron_overlap.
-* ``_batched_p2p_ops`` and ``_p2p_ops`` of p2p_communication.py: see megatron_messages.
+* ``_batched_p2p_ops`` and ``_p2p_ops`` of p2p_communication.py: see megatron_messages, and megatron_bridge for
+  transfers between the modules of a model.
 * ``forward_backward_*``: one call is one step, unless ``train_step`` of megatron.training exists and is the step;
   with ``forward_only`` it is an evaluation, which belongs to no step.
-* ``finalize_model_grads`` and ``DistributedDataParallel.finish_grad_sync``: the outermost is the gradient reduction,
-  as far as the training waits for it.
+* ``finalize_model_grads`` and ``finish_grad_sync`` of the classes for data parallelism: the outermost is the gradient
+  reduction, as far as the training waits for it.
 * ``step`` of MegatronOptimizer's classes, and torch's own optimizer hooks for trainings that use one of torch's.
 
 Code that imported one of these functions by name earlier (``from ... import finalize_model_grads``) keeps the
-unwrapped one. ``stagescope run`` always comes first; ``record.start`` should be called before Megatron is imported.
+unobserved one. ``stagescope run`` always comes first; ``record.start`` should be called before Megatron is imported.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from stagescope.record.calls import Call, Signature, never_raises
+from stagescope.record.calls import never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.megatron_facts import describe_run, pipeline_place
-from stagescope.record.frameworks.megatron_messages import NO_PLACE, Messages, tag, tagged
-from stagescope.record.frameworks.megatron_overlap import Part, run_overlapped
+from stagescope.record.frameworks.megatron_bridge import observe_bridge
+from stagescope.record.frameworks.megatron_facts import ask, describe_run, pipeline_place, unrecorded
+from stagescope.record.frameworks.megatron_messages import Messages
+from stagescope.record.frameworks.megatron_overlap import Part
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
-from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
+from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, Place, Runs, within
+from stagescope.record.installation import Installation
+from stagescope.record.points.megatron import NAME, PARTS, SCHEDULES
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator
     from types import ModuleType
 
+    from stagescope.record import points
+    from stagescope.record.calls import Call
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
-    Function = Callable[..., Any]
+    Observation = Generator[None, Any, Any]
 
 GRAD_REDUCE = BY_NAME["grad_reduce"].code
-SCHEDULES = {
+NAME_OF_SCHEDULE = {
     "forward_backward_no_pipelining": "no-pipelining",
     "forward_backward_pipelining_without_interleaving": "1f1b",
     "forward_backward_pipelining_with_interleaving": "interleaved",
@@ -54,7 +61,7 @@ SCHEDULES = {
 
 
 def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
-    """Wrap the relevant functions of one of Megatron's modules, right after its import."""
+    """Observe the functions of one of Megatron's modules, right after its import."""
     instrumentation = _of_recorder.get(recorder)
     if instrumentation is None:
         instrumentation = _of_recorder[recorder] = Instrumentation(recorder, patches)
@@ -62,219 +69,200 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
 
 
 class Instrumentation:
-    """The wrappers and their shared state: the coordinates of this rank, the actions and the messages in progress."""
+    """The observers and their shared state: the coordinates of this rank, the actions and the messages in progress."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self.recorder = recorder
         self.patches = patches
-        self.runs = Runs(recorder)
-        self.messages = Messages(recorder)
+        self.installation = Installation(recorder, patches)
+        self.runs = Runs(recorder, NAME)
+        self.messages = Messages(recorder, self.runs)
         self.optimizers = optimizer_steps(recorder)
+        self.optimizer_step = self.optimizers.step
+        self.issue = self.messages.issue
+        self.node = self.messages.overlap.node
         self.chunks = 1
         self.pp_rank, self.pp_size = NONE, NONE
-        self._places: dict[tuple[int | None, int | None], Place] = {}
+        self._models: list[Any] = []
         self._waiting: deque[Place] = deque()
         self._reduces = False
+        self._is_refused = False
         self._described: object = None
 
     def install(self, module: ModuleType) -> None:
-        """Wrap the functions that `module` contains."""
-        wrap = self.patches.wrap
-        name = module.__name__.rpartition(".")[2]
-        if name == "schedules":
-            self._install_schedules(module)
-        elif name == "finalize_model_grads":
-            wrap(module, "finalize_model_grads", self._grad_reduce)
-        elif name == "distributed_data_parallel":
-            wrap(module.DistributedDataParallel, "finish_grad_sync", self._grad_reduce)
-        elif name == "training":
-            wrap(module, "train_step", self._train_step)
-        elif name == "optimizer":
-            for each in list(vars(module).values()):
-                if isinstance(each, type) and issubclass(each, module.MegatronOptimizer):
-                    wrap(each, "step", self.optimizers.watch)
+        """Install the part that `module` triggers; nothing if the schedules do not fit.
 
-    def _install_schedules(self, schedules: ModuleType) -> None:
-        wrap = self.patches.wrap
-        package = schedules.__name__.rpartition(".")[0]
-        wrap(schedules, "forward_step", self._forward_step)
-        for name in ("backward_step", "backward_step_multimodule"):
-            wrap(schedules, name, self._backward_step)
-        for name in SCHEDULES:
-            wrap(schedules, name, partial(self._forward_backward, name))
-        for issue in ("_batched_p2p_ops", "_p2p_ops"):
-            self._wrap_in(f"{package}.p2p_communication", issue, self.messages.watch_issue)
-        self._wrap_in(f"{package}.combined_1f1b", "combined_forward_backward_step", self._combined_step)
-        self.optimizers.watch_torch(self.patches)
+        A module that is named like one of Megatron's, such as a copy of it, is taken for it, with its siblings.
+        """
+        for part in _parts_of(module.__name__):
+            if self._is_refused:
+                return
+            more = self._install_shared if part.trigger == SCHEDULES else None
+            fits = self.installation.install(part, self, _modules_beside(module, part), more)
+            if part.trigger == SCHEDULES and not fits:
+                self._is_refused = self.installation.guard(NAME).is_off = True
 
-    def _wrap_in(self, module: str, name: str, make: Callable[[Function], Function]) -> None:
-        """Wrap a function of a module that the schedules have imported; some modules do not exist in older versions."""
-        if module in sys.modules:
-            self.patches.wrap(sys.modules[module], name, make)
+    def _install_shared(self) -> None:
+        guard = self.installation.guard(NAME)
+        self.messages.works.install(self.patches, guard)
+        self.optimizers.register(self.patches, guard)
 
-    def _forward_step(self, original: Function) -> Function:
-        signature = Signature(original)
+    def schedule(self, call: Call) -> Observation:
+        """Observe one of the schedules: a step, or with ``forward_only`` an evaluation."""
+        run = self.runs.observe_evaluation() if call.get("forward_only") else self.runs.observe_step()
+        return (yield from within(run, self._run(call)))
 
-        def forward_step(*args: Any, **kwargs: Any) -> Any:
-            if not self.recorder.enabled:
-                return original(*args, **kwargs)
-            place = self._begin_forward(signature.call(args, kwargs))
-            result = self.runs.action(FORWARD, place, lambda: original(*args, **kwargs))
-            self._end_forward(result, place)
-            return result
+    def train_step(self, call: Call) -> Observation:
+        """Observe a complete training step, with its optimizer step."""
+        del call
+        return (yield from self.runs.observe_step())
 
-        return forward_step
+    def forward(self, call: Call) -> Observation:
+        """Observe a forward."""
+        if not self.recorder.enabled or self.runs.is_muted:
+            return
+        place = self._begin_forward(call)
+        result = yield from self.runs.observe_action(FORWARD, place)
+        # Older versions return the tensors without the number of tokens.
+        self.messages.made(result[0] if isinstance(result, tuple) else result, place)
 
-    def _backward_step(self, original: Function) -> Function:
-        signature = Signature(original)
+    def backward(self, call: Call) -> Observation:
+        """Observe a backward."""
+        if not self.recorder.enabled or self.runs.is_muted:
+            return
+        place = self._begin_backward(call.get("output_tensor"), call.get("output_tensor_grad"))
+        result = yield from self.runs.observe_action(BACKWARD, place)
+        self.messages.made(result, place)
 
-        def backward_step(*args: Any, **kwargs: Any) -> Any:
-            if not self.recorder.enabled:
-                return original(*args, **kwargs)
-            call = signature.call(args, kwargs)
-            place = self._begin_backward(call.get("output_tensor"), call.get("output_tensor_grad"))
-            result = self.runs.action(BACKWARD, place, lambda: original(*args, **kwargs))
-            self._tag(result, place)
-            return result
+    def combined(self, call: Call) -> Observation:
+        """Observe a merged call: a forward, a backward, or both."""
+        if not self.recorder.enabled or self.runs.is_muted:
+            return
+        parts = self._begin_parts(call)
+        result = yield from self.messages.overlap.observe(parts)
+        for part in parts:
+            self.messages.made(result[0] if part.kind == FORWARD else result[-1], part.place)
 
-        return backward_step
+    def reduce(self, call: Call) -> Observation:
+        """Observe a gradient reduction, the outermost if one calls another."""
+        del call
+        if self._reduces or not self.recorder.enabled:
+            return
+        self._reduces = True
+        try:
+            start_ns = now_ns()
+            yield
+            self.recorder.emit(GRAD_REDUCE, start_ns, now_ns(), self.messages.default_place.stage)
+        finally:
+            self._reduces = False
 
-    def _combined_step(self, original: Function) -> Function:
-        signature = Signature(original)
+    def bridge(self, call: Call) -> Observation:
+        """Observe a transfer between two modules of a model."""
+        return (yield from observe_bridge(self.messages, call))
 
-        def combined_forward_backward_step(*args: Any, **kwargs: Any) -> Any:
-            if not self.recorder.enabled:
-                return original(*args, **kwargs)
-            parts = self._begin_parts(signature.call(args, kwargs))
-            result = run_overlapped(self.recorder, parts, partial(original, *args), kwargs)
-            for part in parts:
-                if part.kind == FORWARD:
-                    self._end_forward(result, part.place)
-                else:
-                    self._end_combined_backward(result, part.place)
-            return result
+    def _run(self, call: Call) -> Observation:
+        self._begin_run(call)
+        try:
+            return (yield)
+        finally:
+            self.messages.close()
+            self._models = []
 
-        return combined_forward_backward_step
-
-    def _forward_backward(self, name: str, original: Function) -> Function:
-        signature = Signature(original)
-
-        def forward_backward(*args: Any, **kwargs: Any) -> Any:
-            call = signature.call(args, kwargs)
-
-            def run() -> Any:
-                self._begin_run(name, call)
-                try:
-                    return original(*args, **kwargs)
-                finally:
-                    self.messages.close()
-
-            return self.runs.evaluation(run) if call.get("forward_only") else self.runs.step(run)
-
-        return forward_backward
-
-    def _train_step(self, original: Function) -> Function:
-        def train_step(*args: Any, **kwargs: Any) -> Any:
-            return self.runs.step(lambda: original(*args, **kwargs))
-
-        return train_step
-
-    def _grad_reduce(self, original: Function) -> Function:
-        def reduce(*args: Any, **kwargs: Any) -> Any:
-            if self._reduces or not self.recorder.enabled:
-                return original(*args, **kwargs)
-            self._reduces = True
-            try:
-                start_ns = now_ns()
-                result = original(*args, **kwargs)
-                self.recorder.emit(GRAD_REDUCE, start_ns, now_ns(), self.messages.default_place[0])
-            finally:
-                self._reduces = False
-            return result
-
-        return reduce
-
-    @never_raises()
-    def _begin_run(self, name: str, call: Call) -> None:
+    def _begin_run(self, call: Call) -> None:
         """Prepare for one call of a schedule: reset the state, find this rank's place, describe it once."""
         self.messages.close()
-        self.messages.is_on = True
-        self._waiting.clear()
-        self._places.clear()
+        self.runs.forget()
         self.optimizers.forget()
+        self._waiting.clear()
+        self.messages.is_on = True
         model = call.get("model")
-        self.chunks = len(model) if isinstance(model, (list, tuple)) else 1
-        self.pp_rank, self.pp_size = pipeline_place(name, call)
-        self.messages.default_place = NO_PLACE if self.chunks > 1 else Place(self._stage(0), NONE, 0)
-        facts = (name, call.get("num_microbatches"), self.chunks, self.pp_rank, self.pp_size)
-        if facts != self._described and self.recorder.enabled and not call.get("forward_only"):
-            self._described = facts
-            describe_run(self.recorder, SCHEDULES[name], facts, model)
+        self._models = list(model) if isinstance(model, (list, tuple)) else [model]
+        self.chunks = len(self._models)
+        self.pp_rank, self.pp_size = pipeline_place(call.name, call)
+        self.messages.default_place = UNKNOWN if self.chunks > 1 else Place(self._stage(0), NONE, 0)
+        if self.recorder.enabled and not call.get("forward_only"):
+            self._describe(call)
 
-    @never_raises(default=Place())
+    @never_raises()
+    def _describe(self, call: Call) -> None:
+        """Describe the run in the header, once."""
+        facts = (call.name, call.get("num_microbatches"), self.chunks, self.pp_rank, self.pp_size)
+        if facts == self._described:
+            return
+        self._described = facts
+        describe_run(self.recorder, NAME_OF_SCHEDULE.get(call.name, call.name), facts, self._models)
+        missing = unrecorded(self._models)
+        if missing:
+            self.recorder.coverage.installed(NAME, None, missing)
+
     def _begin_forward(self, call: Call) -> Place:
         """Return the place of a forward, and assign it to the message that brought its input."""
-        given = call.get("current_microbatch"), call.get("vp_stage", call.get("f_model_chunk_id"))
-        place = self._places.get(given) or self._new_place(*given)
+        chunk = self._chunk_of(call)
+        microbatch = call.get("current_microbatch")
+        if microbatch is None and self.messages.is_on and chunk != NONE:
+            microbatch = self.runs.next_number(FORWARD, chunk)
+        place = Place(self._stage(chunk), NONE if microbatch is None else microbatch, chunk)
         self._waiting.append(place)
         self.messages.used_by(call.get("input_tensor"), place)
         return place
 
-    @never_raises(default=())
     def _begin_parts(self, call: Call) -> list[Part]:
         """Return the actions of a merged call: a forward, a backward, or both."""
         parts = []
         if call.get("f_model") is not None:
             place = self._begin_forward(call)
-            parts.append(Part(FORWARD, place, place.stage != self.chunks * self.pp_size - 1))
+            sends = place.stage != self.chunks * self.pp_size - 1
+            parts.append(Part(FORWARD, place, call.get("pre_forward") is not None, sends))
         if call.get("b_model") is not None:
             place = self._begin_backward(call.get("b_output_tensor"), call.get("b_output_tensor_grad"))
-            parts.append(Part(BACKWARD, place, place.stage != 0))
+            parts.append(Part(BACKWARD, place, call.get("pre_backward") is not None, place.stage != 0))
         return parts
 
-    @never_raises()
-    def _end_combined_backward(self, result: Any, place: Place) -> None:
-        """Tag the gradient that a merged call returns last, if it has not been sent yet."""
-        tag(result[-1], place)
-
-    @never_raises()
-    def _end_forward(self, result: Any, place: Place) -> None:
-        """Tag the output of a forward. Older versions return the tensors without the number of tokens."""
-        tag(result[0] if isinstance(result, tuple) else result, place)
-
-    @never_raises(default=Place())
     def _begin_backward(self, made: Any, grad: Any) -> Place:
         """Return the place of a backward: that of its forward.
 
-        If the tensor is not tagged, the forwards of a single chunk are assumed to be used in order.
+        If the tensor is unknown, the forwards of a single chunk are assumed to be used in order.
         """
-        known = tagged(made)
-        if known is not None:
-            place = Place(*known)
-            if self._waiting and self._waiting[0] == place:
-                self._waiting.popleft()
-            elif place in self._waiting:
-                self._waiting.remove(place)
-        else:
-            place = self._waiting.popleft() if self.chunks == 1 and self._waiting else Place()
+        place = self.messages.place_of(made)
+        if place is None:
+            place = self._waiting.popleft() if self.chunks == 1 and self._waiting else UNKNOWN
+        elif place in self._waiting:
+            self._waiting.remove(place)
         self.messages.used_by(grad, place)
         return place
 
-    @never_raises()
-    def _tag(self, value: Any, place: Place) -> None:
-        tag(value, place)
-
-    def _new_place(self, microbatch: int | None, chunk: int | None) -> Place:
-        """Return the place of a micro-batch on a chunk. With a single chunk Megatron passes None for it."""
-        known = chunk if chunk is not None else 0 if self.chunks == 1 else NONE
-        place = Place(self._stage(known), NONE if microbatch is None else microbatch, known)
-        self._places[microbatch, chunk] = place
-        return place
+    def _chunk_of(self, call: Call) -> int:
+        """Return the local chunk of a forward."""
+        given = call.get("vp_stage", call.get("f_model_chunk_id"))
+        if given is None and self.chunks == 1:
+            return 0
+        if given is None:  # not an argument before 0.13
+            model = call.get("model", call.get("f_model"))
+            given = next((chunk for chunk, each in enumerate(self._models) if each is model), None)
+        if given is None:
+            given = ask("get_virtual_pipeline_model_parallel_rank")
+        return given if isinstance(given, int) else NONE
 
     def _stage(self, chunk: int) -> int:
         """Return the global stage of a local chunk: Megatron assigns stages to ranks round-robin."""
         known = NONE not in (chunk, self.pp_rank, self.pp_size)
         return chunk * self.pp_size + self.pp_rank if known else NONE
+
+
+def _parts_of(name: str) -> list[points.Part]:
+    """Return the parts that the module `name` triggers, by its whole name or else by the last part of it."""
+    exact = [part for part in PARTS if part.trigger == name]
+    return exact or [part for part in PARTS if part.trigger.rpartition(".")[2] == name.rpartition(".")[2]]
+
+
+def _modules_beside(module: ModuleType, part: points.Part) -> dict[str, object]:
+    """Return `module` and those in its package, by the names that `part` has for them."""
+    package = module.__name__.rpartition(".")[0]
+    beside = {
+        name: f"{package}.{name.rpartition('.')[2]}" for name in {point.module for point in part.points}
+    }
+    found = {name: sys.modules[other] for name, other in beside.items() if other in sys.modules}
+    return {**found, part.trigger: module}
 
 
 _of_recorder: WeakKeyDictionary[Recorder, Instrumentation] = WeakKeyDictionary()

@@ -1,48 +1,70 @@
 """Megatron's sends and receives, from their issue through the wait for them to the action that uses the data.
 
-Both functions that issue operations are wrapped (megatron-core 0.16.1, pipeline_parallel/p2p_communication.py:
-``_batched_p2p_ops`` returns a list of handles, ``_p2p_ops`` a dict of them by direction), because all communication
-goes through them and they have the tensors, the peers and the handles. A sent tensor carries its action, which was
-attached when the action ended. A received tensor gets its action from the call that takes it as an argument, so
-nothing is inferred from the order; a tensor that no call takes has no micro-batch.
+Both functions that issue operations are observed, ``_batched_p2p_ops`` and ``_p2p_ops`` of p2p_communication.py,
+because all transfers of a pipeline go through them and they receive the tensors. A sent tensor is known from the
+action that made it; a received one gets its action from the call that takes it as an argument. Both are found by
+identity, so nothing is inferred from the order, and a tensor that no call takes has no micro-batch.
 
-Not recorded are the shapes that ``variable_seq_lengths`` sends in advance, and anything sent outside of Megatron's
-own three schedules: only in those is it certain that a tensor for the next rank is an activation (MindSpeed's V turns
-back).
+Versions differ in what these functions receive and return (megatron-core 0.5.0 to 0.19.2):
+
+* until 0.8 the ranks of the neighbors are not arguments but asked of ``parallel_state``, as is done here;
+* ``_p2p_ops`` returns a dict of handles by direction, until 0.9 a list whose order depends on the parity of the rank;
+* ``_batched_p2p_ops`` returns a list in the order of `DIRECTIONS`; NCCL joins a batch to one handle.
+
+Not recorded are the shapes that ``variable_seq_lengths`` sends in advance, ``use_ring_exchange_p2p``, and anything sent
+outside of Megatron's own three schedules: only in those is it certain that a tensor for the next rank is an activation
+(MindSpeed's V turns back).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stagescope.record.calls import never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.megatron_facts import ask
+from stagescope.record.frameworks.megatron_overlap import Overlap
+from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, IdentityMap, Place
+from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
+    from stagescope.record.calls import Call
+    from stagescope.record.frameworks.runs import Runs
     from stagescope.record.recorder import Recorder
 
-    Function = Callable[..., Any]
-
-PLACE, MESSAGE = "_stagescope_place", "_stagescope_message"
-"""Tensor attributes: the (stage, micro-batch, chunk) that produced it, and the message that brought it."""
-
-NO_PLACE = (NONE, NONE, NONE)
+    Observation = Generator[None, Any, Any]
 
 SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
     BY_NAME[name].code for name in ("send_forward", "recv_forward", "send_backward", "recv_backward")
 )
+ACTION_THAT_SENDS = {SEND_FORWARD: FORWARD, SEND_BACKWARD: BACKWARD}
+
+
+class Direction(NamedTuple):
+    """One of the four transfers of a call: its name, the side of the peer, and what it is in a pipeline."""
+
+    name: str
+    side: str
+    kind: int
+
+
 DIRECTIONS = (
-    ("send_prev", "prev_pipeline_rank", SEND_BACKWARD),
-    ("recv_prev", "prev_pipeline_rank", RECV_FORWARD),
-    ("send_next", "next_pipeline_rank", SEND_FORWARD),
-    ("recv_next", "next_pipeline_rank", RECV_BACKWARD),
+    Direction("send_prev", "prev", SEND_BACKWARD),
+    Direction("recv_prev", "prev", RECV_FORWARD),
+    Direction("send_next", "next", SEND_FORWARD),
+    Direction("recv_next", "next", RECV_BACKWARD),
 )
 """In the order in which ``_batched_p2p_ops`` issues them."""
+
+ORDER_BY_PARITY = (
+    ("send_next", "recv_prev", "send_prev", "recv_next"),
+    ("recv_prev", "send_next", "recv_next", "send_prev"),
+)
+"""The order in which ``_p2p_ops`` of megatron-core 0.5 to 0.9 issues them, on even and on odd ranks of a pipeline."""
 
 
 def tensors_in(value: Any) -> Sequence[Any]:
@@ -54,21 +76,6 @@ def tensors_in(value: Any) -> Sequence[Any]:
     return () if value is None else (value,)
 
 
-def tag(value: Any, place: tuple[int, int, int]) -> None:
-    """Attach the place of an action to the tensors it produced."""
-    for tensor in tensors_in(value):
-        setattr(tensor, PLACE, tuple(place))  # a plain tuple, because a tensor may be pickled
-
-
-def tagged(value: Any) -> tuple[int, int, int] | None:
-    """Return the place attached to the first tensor that has one."""
-    for tensor in tensors_in(value):
-        place = getattr(tensor, PLACE, None)
-        if place is not None:
-            return place  # type: ignore[no-any-return]  # set by `tag`
-    return None
-
-
 class Message:
     """One tensor in transit."""
 
@@ -76,6 +83,7 @@ class Message:
         "action_is_known",
         "chunk",
         "end_ns",
+        "is_recorded",
         "kind",
         "microbatch",
         "peer",
@@ -93,8 +101,9 @@ class Message:
         self.peer = peer
         self.size_bytes = size_bytes
         self.step = step
-        self.stage, self.microbatch, self.chunk = NO_PLACE
+        self.stage, self.microbatch, self.chunk = UNKNOWN
         self.action_is_known = False
+        self.is_recorded = False
         self.waits = False
         self.start_ns = self.end_ns = self.wait_start_ns = self.wait_end_ns = NONE
 
@@ -103,81 +112,117 @@ class Message:
         """Whether this rank receives it."""
         return self.kind in (RECV_FORWARD, RECV_BACKWARD)
 
-    def belongs_to(self, place: tuple[int, int, int]) -> None:
+    def belongs_to(self, place: Place) -> None:
         """Set the action that the message belongs to."""
         self.stage, self.microbatch, self.chunk = place
         self.action_is_known = True
 
 
-class Handle:
-    """Replaces a handle that Megatron waits for, and times that wait."""
-
-    __slots__ = ("_follower", "_messages", "_work")
-
-    def __init__(self, work: Any, messages: list[Message], follower: Messages) -> None:
-        self._work = work
-        self._messages = messages
-        self._follower = follower
-
-    def __getattr__(self, name: str) -> Any:  # all other attributes of a handle
-        return getattr(self._work, name)
-
-    def wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait like the original handle."""
-        messages, self._messages = self._messages, []
-        return self._follower.time_wait(messages, partial(self._work.wait, *args, **kwargs))
-
-
 class Messages:
-    """Follows each message from its issue to the end of the wait for it and to its action."""
+    """Follows each message from its issue to the end of the wait for it and to its action.
 
-    def __init__(self, recorder: Recorder) -> None:
+    `default_place` is what is known of a message without an action. Transfers are recorded while `is_on` is set, and
+    not in the schedule of another framework that uses Megatron's functions (`Runs.observe_alone`).
+    """
+
+    def __init__(self, recorder: Recorder, runs: Runs) -> None:
         self.recorder = recorder
-        self.default_place = NO_PLACE
+        self.runs = runs
+        self.overlap = Overlap(recorder)
+        self.works = works_of(recorder)
+        self.default_place = UNKNOWN
         self.is_on = False
+        self._places = IdentityMap()
+        self._arriving = IdentityMap()
         self._open: set[Message] = set()
 
-    def watch_issue(self, original: Function) -> Function:
-        """Return the wrapper of a function that issues operations and returns their handles."""
+    @property
+    def is_active(self) -> bool:
+        """Whether transfers are recorded here and now."""
+        return self.is_on and self.recorder.enabled and not self.runs.is_muted
 
-        def issue(*args: Any, **kwargs: Any) -> Any:
-            if not self.is_on or not self.recorder.enabled:
-                return original(*args, **kwargs)
-            start_ns = now_ns()
-            handles = original(*args, **kwargs)
-            messages = self._begin(kwargs, start_ns, now_ns())
-            return self._watched(handles, messages) or handles
+    def issue(self, call: Call) -> Observation:
+        """Observe a function that issues operations and returns their handles."""
+        if not self.is_active:
+            return
+        for direction in DIRECTIONS:
+            if direction.kind in ACTION_THAT_SENDS and call.get(f"tensor_{direction.name}") is not None:
+                self.overlap.before_send(ACTION_THAT_SENDS[direction.kind])
+        start_ns = now_ns()
+        handles = yield
+        end_ns = now_ns()
+        messages = {}
+        for direction in DIRECTIONS:
+            tensor = call.get(f"tensor_{direction.name}")
+            if tensor is not None:
+                message = self.begin(direction.kind, _peer(call, direction.side), size_of(tensor), [tensor])
+                message.start_ns, message.end_ns = start_ns, end_ns
+                messages[direction.name] = message
+        self._watch(call.name, handles, messages)
 
-        return issue
-
-    def time_wait(self, messages: list[Message], wait: Callable[[], Any]) -> Any:
-        """Return the result of `wait` and record its time.
-
-        A receive is timed on the device's clock, because NCCL blocks the stream and not the host.
-        """
-        if any(message.is_receive for message in messages):
-            timer = self.recorder.timer
-            start = timer.begin()
-            result = wait()
-            for message in messages:
-                message.waits = True
-            timer.resolve(partial(self._waited, messages), start, timer.begin())
+    def begin(self, kind: int, peer: int, size_bytes: int, tensors: Sequence[Any]) -> Message:
+        """Return a new message that sends `tensors`, or brings them."""
+        message = Message(kind, peer, size_bytes, self.recorder.step)
+        message.stage, _, message.chunk = self.default_place
+        if message.is_receive:
+            self.brings(message, tensors)
         else:
-            start_ns = now_ns()
-            result = wait()
-            self._waited(messages, start_ns, now_ns())
+            message.belongs_to(self.place_of(tensors) or self._place_of_sender(kind) or self.default_place)
+        self._open.add(message)
+        return message
+
+    def brings(self, message: Message, tensors: Iterable[Any]) -> None:
+        """Remember the tensors that a message brings; neither keeps the other alive."""
+        for tensor in tensors:
+            self._arriving.keep(tensor, [*self._arriving.find(tensor, ()), message])
+
+    def observe_wait(self, messages: list[Message]) -> Observation:
+        """Observe a wait for `messages`."""
+        start = self.begin_wait(messages)
+        result = yield
+        self.end_wait(messages, start)
         return result
 
-    def used_by(self, value: Any, place: tuple[int, int, int]) -> None:
+    def begin_wait(self, messages: list[Message]) -> Any:
+        """Return the current moment of the host, or of the device if there is a receive.
+
+        NCCL blocks the stream of the device and not the host.
+        """
+        return self.recorder.timer.begin() if _has_receive(messages) else now_ns()
+
+    def end_wait(self, messages: list[Message], start: Any) -> None:
+        """Note that a wait that began at `start` has ended."""
+        if not _has_receive(messages):
+            self._waited(messages, start, now_ns())
+            return
+        for message in messages:
+            message.waits = True
+        timer = self.recorder.timer
+        timer.resolve(partial(self._waited, messages), start, timer.begin())
+
+    def made(self, value: Any, place: Place) -> None:
+        """Remember the action that made tensors."""
+        for tensor in tensors_in(value):
+            self._places.keep(tensor, place)
+
+    def place_of(self, value: Any) -> Place | None:
+        """Return the action that made the first tensor of which it is known."""
+        for tensor in tensors_in(value):
+            place: Place | None = self._places.find(tensor)
+            if place is not None:
+                return place
+        return None
+
+    def used_by(self, value: Any, place: Place) -> None:
         """Assign the action that takes received tensors."""
         for tensor in tensors_in(value):
-            message = getattr(tensor, MESSAGE, None)
-            if message is not None and not message.action_is_known:
-                message.belongs_to(place)
-                self._settle(message)
+            for message in self._arriving.take(tensor, ()):
+                if not message.action_is_known:
+                    message.belongs_to(place)
+                    self._settle(message)
 
     def close(self) -> None:
-        """Record the messages without a wait or an action, discard them, and stop following."""
+        """Record the messages without a wait or an action, discard everything, and stop following."""
         self.is_on = False
         for message in list(self._open):
             message.action_is_known = True
@@ -187,50 +232,33 @@ class Messages:
             if not is_pending:
                 self._emit(message)
         self._open.clear()
+        self._arriving.clear()
+        self._places.clear()
+        self.works.forget()
 
-    @never_raises(default=())
-    def _begin(self, keywords: Mapping[str, Any], start_ns: int, end_ns: int) -> dict[str, Message]:
-        """Return a message for each tensor that is sent or received, by direction."""
-        messages = {}
-        for direction, peer, kind in DIRECTIONS:
-            tensor = keywords.get(f"tensor_{direction}")
-            if tensor is None:
-                continue
-            rank = keywords.get(peer)
-            size_bytes = tensor.numel() * tensor.element_size()
-            message = Message(kind, rank if isinstance(rank, int) else NONE, size_bytes, self.recorder.step)
-            message.start_ns, message.end_ns = start_ns, end_ns
-            message.stage, _, message.chunk = self.default_place
-            if message.is_receive:
-                self._attach(message, tensor)
-            else:
-                message.belongs_to(tagged(tensor) or self.default_place)
-            messages[direction] = message
-            self._open.add(message)
-        return messages
+    def _place_of_sender(self, kind: int) -> Place | None:
+        """Return the place of the half of a merged call that is sending: its output is not known before it ends."""
+        half = self.overlap.halves.get(ACTION_THAT_SENDS[kind])
+        return half.part.place if half is not None else None
 
-    @never_raises()
-    def _attach(self, message: Message, tensor: Any) -> None:
-        """Attach a message to the tensor that it brings. The message does not reference the tensor."""
-        setattr(tensor, MESSAGE, message)
-
-    @never_raises()
-    def _watched(self, handles: Any, messages: dict[str, Message]) -> Any:
-        """Return handles that report the waits for them, in the container that Megatron expects."""
-        if not messages or not handles:
-            return None
+    def _watch(self, function: str, handles: Any, messages: dict[str, Message]) -> None:
+        """Observe the next wait for each handle. What is neither a list nor a dict is left alone."""
         if isinstance(handles, dict):
-            return {
-                name: Handle(work, [messages[name]] if name in messages else [], self)
-                for name, work in handles.items()
-            }
-        if len(handles) == len(messages):
-            return [
-                Handle(work, [message], self)
-                for work, message in zip(handles, messages.values(), strict=True)
-            ]
-        *others, last = handles  # coalesced by NCCL: one handle for all
-        return [*others, Handle(last, list(messages.values()), self)]
+            for name, work in handles.items():
+                if name in messages:
+                    self._watch_one(work, [messages[name]])
+        elif isinstance(handles, list) and len(handles) == len(messages):
+            ordered = _order_of_handles() if function == "_p2p_ops" else tuple(messages)
+            issued = [messages[name] for name in ordered if name in messages]
+            for work, message in zip(
+                handles, issued, strict=False
+            ):  # of an unknown rank, nothing is in order
+                self._watch_one(work, [message])
+        elif isinstance(handles, list) and len(handles) == 1:
+            self._watch_one(handles[0], list(messages.values()))
+
+    def _watch_one(self, work: Any, messages: list[Message]) -> None:
+        self.works.watch(work, partial(self.observe_wait, messages))
 
     def _waited(self, messages: list[Message], start_ns: int, end_ns: int) -> None:
         for message in messages:
@@ -244,6 +272,9 @@ class Messages:
             self._open.discard(message)
 
     def _emit(self, message: Message) -> None:
+        if message.is_recorded:
+            return
+        message.is_recorded = True
         arrived = message.is_receive and message.wait_end_ns != NONE
         self.recorder.emit(
             message.kind,
@@ -258,3 +289,25 @@ class Messages:
             message.wait_end_ns,
             step=message.step,
         )
+
+
+def size_of(tensor: Any) -> int:
+    """Return the size of a tensor in bytes."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _has_receive(messages: list[Message]) -> bool:
+    return any(message.is_receive for message in messages)
+
+
+def _peer(call: Call, side: str) -> int:
+    rank = call.get(f"{side}_pipeline_rank")
+    if rank is None:
+        rank = ask(f"get_pipeline_model_parallel_{side}_rank")
+    return rank if isinstance(rank, int) else NONE
+
+
+def _order_of_handles() -> tuple[str, ...]:
+    """Return the order of the handles of ``_p2p_ops``, nothing if the rank that determines it is unknown."""
+    rank = ask("get_pipeline_model_parallel_rank")
+    return ORDER_BY_PARITY[rank % 2] if isinstance(rank, int) else ()

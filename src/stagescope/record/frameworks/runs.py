@@ -171,7 +171,8 @@ class Runs:
                 _alone[self.recorder] = before
 
     @property
-    def _is_muted(self) -> bool:
+    def is_muted(self) -> bool:
+        """Whether the schedule of another framework is running alone."""
         return _alone.get(self.recorder, self) is not self
 
     def observe_action(
@@ -182,7 +183,7 @@ class Runs:
         `kind_after` returns the kind if only the action itself determines it, such as whether a backward was split.
         """
         recorder = self.recorder
-        if not recorder.enabled or self._is_muted:
+        if not recorder.enabled or self.is_muted:
             return (yield)
         recorder.actions += kind in ACTIONS
         mirror = recorder.mirror
@@ -200,7 +201,7 @@ class Runs:
     def observe_pair(self, forward: Place, backward: Place, kind_of_backward: int = BACKWARD) -> Observation:
         """Record the observed call as a forward and a backward that overlap."""
         recorder = self.recorder
-        if not recorder.enabled or self._is_muted:
+        if not recorder.enabled or self.is_muted:
             return (yield)
         recorder.actions += 2
         mirror, opened = recorder.mirror, 0
@@ -236,7 +237,7 @@ class Runs:
         `kind_after` returns the kind if only the action itself determines it, such as whether a backward was split.
         """
         recorder = self.recorder
-        if not recorder.enabled or self._is_muted:
+        if not recorder.enabled or self.is_muted:
             return call()
         if recorder.mirror is not None:
             call = recorder.mirror.around(kind, place.stage, place.microbatch, call)
@@ -248,7 +249,7 @@ class Runs:
     def pair(self, forward: Place, backward: Place, call: Callable[[], Any]) -> Any:
         """Return the result of `call`, recorded as a forward and a backward that overlap."""
         recorder = self.recorder
-        if not recorder.enabled or self._is_muted:
+        if not recorder.enabled or self.is_muted:
             return call()
         if recorder.mirror is not None:
             inner = recorder.mirror.around(BACKWARD, backward.stage, backward.microbatch, call)
