@@ -7,13 +7,15 @@ from explained_runs import explained, schedule_run
 from stagescope.analysis import build_explained_report
 from stagescope.model import SPANS, empty_timeline
 from stagescope.model.validate import conform
-from stagescope.vocabulary.causes import CAUSE_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_COLUMNS
 
 
 def test_ideal_run_has_a_schedule_bubble_only():
-    fractions = explained().explanation.idle_fractions()
-    assert fractions["schedule_bubble_ns"] == fractions["idle_ns"] == pytest.approx(3 / 11)
-    assert [fractions[name] for name in CAUSE_COLUMNS[1:]] == [0, 0, 0, 0, 0]
+    lost = explained().explanation.lost_time
+    assert lost.basis == "iteration"
+    assert lost.lost_fraction == pytest.approx(3 / 11, abs=1e-5)
+    assert lost.fraction("schedule_bubble_ns") == pytest.approx(3 / 11, abs=1e-5)
+    assert [lost.causes_ns[name] for name in ITERATION_COLUMNS[1:-1]] == [0] * 9
 
 
 def test_causes_sum_to_the_idle_time_of_every_rank_and_the_run():
@@ -58,5 +60,5 @@ def test_order_of_rows_changes_nothing():
 
 def test_timeline_without_actions_has_an_empty_explanation():
     report = build_explained_report(empty_timeline())
-    assert report.explanation.idle_fractions() == {}
+    assert report.explanation.lost_time is None
     assert report.explanation.improvements.is_empty()

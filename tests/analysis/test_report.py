@@ -71,7 +71,6 @@ def test_slow_step_0_is_listed_reported_and_not_in_totals():
     [
         (steps(12, 10, 10), "it is little longer"),
         (steps(50, 10), "one other step is not enough"),
-        (steps(50, 10, 10, first=1), "the first recorded step is not step 0"),
         (steps(10, 50, 10), "another step is slow"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -80,6 +79,12 @@ def test_other_slow_steps_are_in_totals(timeline, why):
     report = build_report(timeline)
     assert report.steps["in_totals"].all(), why
     assert report.diagnostics == ()
+
+
+def test_slow_first_step_is_found_by_position():
+    report = build_report(steps(50, 10, 10, first=7))
+    assert report.bubble.steps == (8, 9)
+    assert report.diagnostics[0].message.startswith("step 7 took 5.00x ")
 
 
 def test_step_0_exactly_a_quarter_longer_is_in_totals():

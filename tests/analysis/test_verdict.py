@@ -20,13 +20,20 @@ from stagescope.schedules.simulator import Costs
 
 
 def points(sentence):
-    causes = sentence.partition("idle: ")[2]
+    causes = re.sub(r"\([^)]*\)", "", sentence.partition("compute: ")[2])
     return [int(number) for number in re.findall(r"(?:^|, )(-?\d+) ", causes)]
+
+
+def lost_percent(sentence):
+    return int(re.search(r"(\d+) % of the iteration", sentence)[1])
 
 
 def test_textbook_run_has_a_schedule_bubble_only():
     verdict = explained().verdict
-    assert verdict.why == "1f1b, 4 stages x 8 micro-batches, 27 % idle: 27 points schedule bubble."
+    assert verdict.why == (
+        "1f1b, 4 stages x 8 micro-batches: 27 % of the iteration (330.0 ms) is not compute: "
+        "27 points schedule bubble."
+    )
     assert verdict.improvement.startswith("Largest improvement: schedule ")
     assert str(verdict) == f"{verdict.why} {verdict.improvement}"
 
@@ -55,18 +62,18 @@ def test_transfers_and_launch_delays_have_points():
 def test_points_sum_to_the_idle_percentage(seed):
     slower = {seed % 4: 1 + 0.07 * seed}
     why = explained(slower=slower, hop_ns=700_000 * seed, launch_delay_ns=90_000).verdict.why
-    idle = int(re.search(r"(\d+) % idle", why)[1])
-    assert sum(points(why)) == idle
+    assert sum(points(why)) == lost_percent(why)
 
 
 def test_cause_that_saves_idle_time_is_negative():
     report = explained(slower={1: 1.2})
-    shifted = report.explanation.idle.with_columns(
-        jitter_ns=pl.lit(-30_000_000), stage_imbalance_ns=pl.col("stage_imbalance_ns") + 30_000_000
-    )
-    verdict = give_verdict(report, replace(report.explanation, idle=shifted))
+    lost = report.explanation.lost_time
+    imbalance_ns = lost.causes_ns["stage_imbalance_ns"] + lost.causes_ns["jitter_ns"] + 30_000_000
+    causes_ns = lost.causes_ns | {"jitter_ns": -30_000_000, "stage_imbalance_ns": imbalance_ns}
+    shifted = replace(report.explanation, lost_time=lost._replace(causes_ns=causes_ns))
+    verdict = give_verdict(report, shifted)
     assert re.search(r", -[12] jitter\.$", verdict.why)
-    assert sum(points(verdict.why)) == int(re.search(r"(\d+) % idle", verdict.why)[1])
+    assert sum(points(verdict.why)) == lost_percent(verdict.why)
 
 
 def test_declared_name_in_another_spelling_is_kept():

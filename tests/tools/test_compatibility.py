@@ -11,6 +11,7 @@ from tools.compatibility import __main__ as command
 from tools.compatibility import registry
 from tools.compatibility.archives import read_archive, read_folder, write_folder
 from tools.compatibility.catalog import SOURCES, Source
+from tools.compatibility.cells import silent_cells
 from tools.compatibility.declared import parameter_names
 from tools.compatibility.registry import RegistryError, UnreachableError, download, list_releases
 from tools.compatibility.schedules import unknown
@@ -203,6 +204,27 @@ def test_a_part_without_a_range_is_an_error():
     part = Part("Pipe", "pipe", "all", "pipe", "hooks", ())
     with pytest.raises(ValueError, match="'all' is no range of versions"):
         is_supported(part, Source("pipe", ("pipe",), ("pipe/",), oldest="0.1"), "1.0")
+
+
+@pytest.mark.parametrize(
+    ("versions", "schedules", "silent"),
+    [
+        ("2.5-2.15", "ScheduleGPipe, schedules:Schedule1F1B", []),
+        ("2.5", "ScheduleGPipe, Schedule1F1B", ["ScheduleGPipe", "Schedule1F1B"]),
+        ("2.6, 2.9", "torch.distributed.pipelining.schedules:ScheduleGPipe", ["Schedule1F1B"]),
+    ],
+)
+def test_finds_the_schedules_that_no_row_states(versions, schedules, silent):
+    paths = [f"torch.distributed.pipelining.schedules:{name}" for name in ("ScheduleGPipe", "Schedule1F1B")]
+    base = "torch.distributed.pipelining.schedules:PipelineScheduleSingle"
+    table = Table([], {"2.6.0": Snapshot({}, [*paths, base], [], [])})
+    rows = [
+        {"framework": "torch.distributed.pipelining", "versions": versions, "schedule": schedules},
+        {"framework": "DeepSpeed", "versions": "2.6", "schedule": "Schedule1F1B"},
+    ]
+    torch = next(source for source in SOURCES if source.name == "torch")
+    expected = [f"torch 2.6.0: torch.distributed.pipelining.schedules:{name}" for name in silent]
+    assert silent_cells(torch, table, rows) == expected
 
 
 PIPE = """

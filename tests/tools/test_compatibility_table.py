@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tools.compatibility.catalog import SOURCES
+from tools.compatibility.cells import read_rows, rows_of, silent_cells
 from tools.compatibility.declared import applies, reasons_for_refusal
 from tools.compatibility.schedules import ACTIONS, MODULES, NO_SCHEDULES, SCHEDULES, unknown
 from tools.compatibility.supported import is_supported
@@ -61,3 +62,11 @@ def test_the_table_is_as_the_command_writes_it(source, tmp_path):
     write_table(source.name, TABLES[source.name], tmp_path)
     name = f"{source.name}.json"
     assert (tmp_path / name).read_text() == (FOLDER / name).read_text()
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_a_row_states_how_each_schedule_of_each_release_is_recorded(source):
+    """Applies to the frameworks that docs/compatibility.md has."""
+    rows = read_rows()
+    if rows_of(source, rows):
+        assert silent_cells(source, TABLES[source.name], rows) == []

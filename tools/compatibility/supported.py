@@ -23,12 +23,16 @@ def is_supported(part: Part, source: Source, version: str) -> bool:
     """
     if source.commit:
         return True
-    ranges = _RANGE.findall(part.supported)
-    if not ranges:
+    if not _RANGE.search(part.supported):
         raise ValueError(f"{part.framework}: {part.supported!r} is no range of versions")
-    return any(_contains(oldest, newest or oldest, version) for oldest, newest in ranges)
+    return contains(part.supported, version)
 
 
-def _contains(oldest: str, newest: str, version: str) -> bool:
+def contains(ranges: str, version: str) -> bool:
+    """Return whether a version is in one of the ranges of a text."""
+    return any(_is_between(oldest, newest or oldest, version) for oldest, newest in _RANGE.findall(ranges))
+
+
+def _is_between(oldest: str, newest: str, version: str) -> bool:
     end, key = version_key(newest), version_key(version)
     return version_key(oldest) <= key and key[: len(end)] <= end

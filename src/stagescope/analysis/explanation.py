@@ -10,13 +10,13 @@ import polars as pl
 from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
+from stagescope.analysis.lost_time import measure_lost_time
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.statistics.replicas import find_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs, measure_stage_work
 from stagescope.analysis.statistics.step_trend import find_step_trends
 from stagescope.analysis.statistics.stragglers import find_stragglers
 from stagescope.model.messages import match_messages
-from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.idle.ledger import Ledger
     from stagescope.analysis.intermediates import Intermediates
+    from stagescope.analysis.lost_time import LostTime
     from stagescope.analysis.prediction.ideal import Ideal
     from stagescope.analysis.statistics.replicas import Replicas
     from stagescope.analysis.statistics.step_trend import StepTrends
@@ -35,13 +36,16 @@ if TYPE_CHECKING:
 class Explanation:
     """The results that explain the time of some steps; every table is declared in the module that computes it.
 
-    `ledger` (idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `ideal` (the schedule that ran), `phases`
+    `ledger` (idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `lost_time` (what
+    texts show of these two, None if nothing was measured), `ideal` (the schedule that ran), `phases`
     (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`, and
     `improvements` (IMPROVEMENTS, the largest gain first).
     """
 
     ledger: Ledger
     idle: pl.DataFrame
+    iterations: pl.DataFrame
+    lost_time: LostTime | None
     ideal: Ideal
     phases: pl.DataFrame
     stage_costs: pl.DataFrame
@@ -53,14 +57,6 @@ class Explanation:
     replicas: Replicas
     improvements: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
-
-    def idle_fractions(self) -> dict[str, float]:
-        """Return the fractions of the window that are idle, in total (idle_ns) and per cause; {} without a window."""
-        if self.idle.is_empty():
-            return {}
-        total = self.idle.row(-1, named=True)
-        window_ns = total["window_ns"]
-        return {name: total[name] / window_ns for name in ("idle_ns", *CAUSE_COLUMNS)} if window_ns else {}
 
 
 def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation:
@@ -82,9 +78,12 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
     # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, stragglers.table, ideal.schedule, steps, intermediates.basis)
     found = (actions, ledger, ideal, stragglers, trends, replicas)
+    idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
     return Explanation(
         ledger=replace(ledger, steps=ledger.steps.filter(chosen), ranks=ledger.ranks.filter(chosen)),
-        idle=share_idle(windows, ledger.ranks),
+        idle=idle,
+        iterations=iterations,
+        lost_time=measure_lost_time(idle, windows, iterations),
         ideal=ideal,
         phases=cut_phases(counted.spans, windows, busy),
         stage_costs=measure_stage_costs(counted.spans),

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
+from stagescope.vocabulary.causes import ITERATION_COLUMNS
 
 if TYPE_CHECKING:
     from stagescope.analysis.explanation import Explanation
+    from stagescope.analysis.lost_time import LostTime
     from stagescope.analysis.prediction.ideal import Ideal
 
 PHASE_TIMES = ("duration_ns", "busy_ns", "idle_ns")
@@ -28,6 +30,7 @@ def explanation_json(explanation: Explanation, declared: str | None = None) -> d
             "steps": explanation.ledger.steps.to_dicts(),
             "idle": explanation.idle.to_dicts(),
         },
+        "iterations": _iterations(explanation.lost_time, explanation.iterations),
         "phases": _summed(explanation.phases, ["rank", "phase"], PHASE_TIMES),
         "stages": _stages(explanation),
         "overlap": _summed(explanation.overlap, ["rank"], _times(explanation.overlap)),
@@ -40,6 +43,21 @@ def explanation_json(explanation: Explanation, declared: str | None = None) -> d
         "outlier_steps": explanation.trends.outliers.to_dicts(),
         "replicas": explanation.replicas.table.to_dicts(),
         "improvements": explanation.improvements.to_dicts(),
+    }
+
+
+def _iterations(lost: LostTime | None, iterations: pl.DataFrame) -> dict[str, object] | None:
+    """Return the mean iteration and its parts, and the same per step; None if no iteration was recorded as a whole."""
+    if lost is None or lost.basis != "iteration":
+        return None
+    parts = ("iteration_ns", "busy_ns", *ITERATION_COLUMNS)
+    by_step = iterations.group_by("step", maintain_order=True).agg(pl.col(parts).mean())
+    last = iterations.filter("is_last").select("step", last_pipeline="pipeline").unique("step")
+    return {
+        "denominator": lost.denominator,
+        "iterations": lost.iterations,
+        "fractions": {name: lost.fraction(name) for name in ITERATION_COLUMNS},
+        "steps": by_step.join(last, on="step", maintain_order="left").to_dicts(),
     }
 
 

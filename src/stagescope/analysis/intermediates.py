@@ -17,6 +17,8 @@ from stagescope.analysis.graph.replay_basis import ReplayBasis, find_replay_basi
 from stagescope.analysis.graph.slack import measure_slack
 from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
+from stagescope.analysis.iteration.boundaries import find_iteration_steps
+from stagescope.analysis.iteration.ledger import build_iteration_ledger
 from stagescope.analysis.prediction.ideal import Ideal, lay_ideal
 from stagescope.analysis.windows import Windows, measure_windows
 from stagescope.model.coverage import unite
@@ -72,6 +74,12 @@ class Intermediates:
     def ledger(self) -> Ledger:
         """The result of build_ledger, for all steps."""
         return build_ledger(self.actions, self.basis)
+
+    @cached_property
+    def iterations(self) -> pl.DataFrame:
+        """The result of build_iteration_ledger."""
+        steps = find_iteration_steps(self.windows.bubbles)
+        return build_iteration_ledger(self.timeline.spans, self.windows.bubbles, steps, self.ledger.ranks)
 
     @cached_property
     def ideal(self) -> Ideal:

@@ -36,8 +36,9 @@ class Report:
     """Where the time of a run went. Its tables are Polars DataFrames with declared columns (docs/analysis-tables.md).
 
     `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `findings` and `improvements` are
-    about the steps in the totals; `ledger`, `idle`, `critical_path` and `slack` have rows for all steps that could be
-    measured (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
+    about the steps in the totals; `ledger`, `iterations`, `idle`, `critical_path` and `slack` have rows for all steps
+    that could be measured (`steps` has `in_totals`). These are computed on first use, once, and shared with every
+    export.
 
     `timeline` is the run that was analyzed. `bubble` has the fraction of the whole run; `diagnostics` is everything
     needed to judge the numbers, errors first. `schedule` is what the run declared; `microbatches` is how many one
@@ -74,6 +75,11 @@ class Report:
     def ledger(self) -> pl.DataFrame:
         """The table LEDGER: the step of every pipeline, divided among ideal work and causes of lost time."""
         return self.intermediates.ledger.steps
+
+    @property
+    def iterations(self) -> pl.DataFrame:
+        """The table ITERATIONS: the iteration time of every rank, divided among compute and causes of lost time."""
+        return self.intermediates.iterations
 
     @property
     def idle(self) -> pl.DataFrame:

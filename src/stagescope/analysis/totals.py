@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 FIRST_STEP_RATIO = 1.25
-"""Step 0 is left out of the totals if it took longer than this many times the median of the other steps."""
+"""The first step is left out of the totals if it took longer than this many times the median of the others."""
 
 FEWEST_OTHER_STEPS = 2
 
@@ -95,9 +95,9 @@ class Totals(NamedTuple):
 def measure_totals(timeline: Timeline, windows: Windows) -> Totals:
     """Return the metrics of all steps and ranks.
 
-    Step 0 is not in the totals if it is the first of three or more and took more than 1.25 times the median of the
-    others: connections are set up and shapes are inferred in it. Incomplete steps are not, as long as there are
-    complete ones.
+    The first of three or more steps, whatever its number, is not in the totals if it took more than 1.25 times the
+    median of the others: connections are set up and shapes are inferred in it. Incomplete steps are not, as long as
+    there are complete ones.
     """
     per_step = _per_step(windows.bubbles)
     incomplete = find_incomplete_steps(timeline.spans, windows.pipelines) & set(per_step["step"])
@@ -105,8 +105,9 @@ def measure_totals(timeline: Timeline, windows: Windows) -> Totals:
     is_complete = pl.lit(value=True)
     if incomplete and leaves_incomplete:
         is_complete = ~pl.col("step").is_in(list(incomplete))
-    slow_start = _slow_first_step(per_step.filter(is_complete))
-    in_totals = is_complete & (pl.col("step") != 0) if slow_start else is_complete
+    complete = per_step.filter(is_complete)
+    slow_start = _slow_first_step(complete)
+    in_totals = is_complete & (pl.col("step") != complete["step"].min()) if slow_start else is_complete
     return Totals(
         per_step.with_columns(in_totals=in_totals).select(REPORT_STEPS.names),
         _per_rank(timeline, windows.bubbles.filter(in_totals)),
@@ -152,9 +153,9 @@ def _fraction(idle_ns: pl.Expr, window_ns: pl.Expr) -> pl.Expr:
 
 
 def _slow_first_step(per_step: pl.DataFrame) -> list[Diagnostic]:
-    """Return why step 0 is not in the totals; empty if it is, or if it was not recorded."""
-    first, others = per_step.filter(pl.col("step") == 0), per_step.filter(pl.col("step") > 0)
-    if first.is_empty() or others.height < FEWEST_OTHER_STEPS:
+    """Return why the first step is not in the totals; empty if it is."""
+    first, others = per_step.head(1), per_step.slice(1)
+    if others.height < FEWEST_OTHER_STEPS:
         return []
     first_ns, usual_ns = first["window_ns"][0], median(others["window_ns"])
     if first_ns <= FIRST_STEP_RATIO * usual_ns:
@@ -164,5 +165,5 @@ def _slow_first_step(per_step: pl.DataFrame) -> list[Diagnostic]:
     if ratio is not None:
         took = f"{ratio:.0f}x" if ratio > 10 else f"{ratio:.2f}x"  # noqa: PLR2004 - more digits mean nothing
         took += " the median of the other steps"
-    message = f"step 0 took {took}; it is listed and left out of the totals"
+    message = f"step {first['step'][0]} took {took}; it is listed and left out of the totals"
     return [Diagnostic("info", message, code="steps.slow_first")]

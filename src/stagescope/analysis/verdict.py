@@ -13,9 +13,11 @@ from stagescope.analysis.finding_sentences import (
     trend_sentence,
 )
 from stagescope.analysis.idle.shares import whole_percents
+from stagescope.analysis.iteration.last_pipeline import last_pipelines_text, slowest_pipeline_sentence
 from stagescope.model.simulated import simulated_time_text
-from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS
+from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,30 +33,34 @@ MOST_FINDINGS = 5
 
 
 class Verdict(NamedTuple):
-    """`why` states how much is idle and why, `improvement` the largest one; `findings` are further sentences."""
+    """`why` states how much time is lost and why, `improvement` the largest one; `findings` are further sentences.
+
+    `slowest` states what the time of the pipeline that sets the iteration consists of; empty with a single pipeline.
+    """
 
     why: str
     improvement: str
     findings: tuple[str, ...]
+    slowest: str = ""
 
     def __str__(self) -> str:
-        return f"{self.why} {self.improvement}".strip()
+        return " ".join(filter(None, (self.why, self.slowest, self.improvement)))
 
 
 def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     """Return the verdict on a report.
 
-    The points of `why` are percent of the pipeline window. They are rounded together (Hare's method), so that they
-    sum to the idle percentage in the same sentence.
+    The points of `why` are percent of the iteration, or of the pipeline window if no whole iteration was recorded.
+    They are rounded together (Hare's method), so that they sum to the percentage in the same sentence.
     """
     fraction = report.bubble.fraction
     if fraction is None:
         return Verdict(f"{nothing_measured(report)}; there is nothing to explain.", "", ())
-    why = f"{_describe_run(report, explanation)}, {100 * fraction:.0f} % idle{_causes(explanation)}."
     return Verdict(
-        why,
+        f"{_describe_run(report, explanation)}{_lost(explanation)}.",
         _largest_improvement(explanation, in_cost_units=report.in_cost_units),
         tuple(_findings(explanation))[:MOST_FINDINGS],
+        slowest_pipeline_sentence(explanation),
     )
 
 
@@ -76,28 +82,36 @@ def _describe_run(report: Report, explanation: Explanation) -> str:
     return f"{name or 'Pipeline'}, {size}"
 
 
-def _causes(explanation: Explanation) -> str:
-    """Return the points per cause, the largest first, without causes that round to 0.
+def _lost(explanation: Explanation) -> str:
+    """Return how much of the time is lost and the points per cause, the largest first, without those that round to 0.
 
-    A negative number is idle time that its cause saved: with jitter, a lucky order of durations can shorten a step.
+    A negative number is time that its cause saved: with jitter, a lucky order of durations can shorten a step.
     """
-    fractions = explanation.idle_fractions()
-    if not fractions:
-        return ""
-    points = zip(whole_percents([fractions[name] for name in CAUSE_COLUMNS]), CAUSE_COLUMNS, strict=True)
+    lost = explanation.lost_time
+    if lost is None:
+        return ", 0 % idle"
+    head = f", {100 * lost.lost_fraction:.0f} % idle"
+    if lost.basis == "iteration":
+        mean_ns = lost.whole_ns // lost.rows
+        head = (
+            f": {100 * lost.lost_fraction:.0f} % of the iteration ({duration_text(mean_ns)}) is not compute"
+        )
+    columns = list(lost.causes_ns)
+    points = zip(whole_percents([lost.fraction(name) for name in columns]), columns, strict=True)
     named = sorted(((point, name) for point, name in points if point), reverse=True, key=lambda each: each[0])
     if not named:
-        return ""
+        return head
     (most, cause), *others = named
     unit = "point" if abs(most) == 1 else "points"
     parts = [f"{most} {unit} {_cause_text(cause, explanation)}"]
     parts += [f"{point} {_cause_text(name, explanation)}" for point, name in others]
-    return f": {', '.join(parts)}"
+    return f"{head}: {', '.join(parts)}"
 
 
 def _cause_text(cause: str, explanation: Explanation) -> str:
-    slowest = _slowest_stage(explanation) if cause == "stage_imbalance_ns" else None
-    return BY_COLUMN[cause].label + (f" ({slowest})" if slowest else "")
+    details = {"stage_imbalance_ns": _slowest_stage, "data_parallel_wait_ns": last_pipelines_text}
+    detail = details[cause](explanation) if cause in details else None
+    return BY_COLUMN[cause].label + (f" ({detail})" if detail else "")
 
 
 def _slowest_stage(explanation: Explanation) -> str | None:

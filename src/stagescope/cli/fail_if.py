@@ -7,7 +7,7 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.vocabulary.causes import CAUSES
+from stagescope.vocabulary.causes import ITERATION_CAUSES
 from stagescope.vocabulary.durations import UNITS_NS, duration_text
 from stagescope.vocabulary.errors import UsageError
 
@@ -37,7 +37,8 @@ class Quantity(NamedTuple):
 
 def _cause(column: str) -> Callable[[Report], float | None]:
     def fraction(report: Report) -> float | None:
-        return report.explanation.idle_fractions().get(column) if report.explanation else None
+        lost = report.explanation.lost_time if report.explanation else None
+        return None if lost is None or column not in lost.causes_ns else lost.fraction(column)
 
     return fraction
 
@@ -50,6 +51,13 @@ def _step(pick: Callable[[list[int]], float]) -> Callable[[Report], float | None
     return length_ns
 
 
+def _iteration(report: Report) -> float | None:
+    iterations = report.explanation.iterations if report.explanation else None
+    if iterations is None or iterations.is_empty():
+        return None
+    return float(median(iterations.unique("step")["iteration_ns"].to_list()))
+
+
 QUANTITIES: dict[str, Quantity] = {
     "bubble": Quantity(
         "idle fraction of the pipeline windows, 0 to 1", lambda report: report.bubble.fraction
@@ -58,9 +66,13 @@ QUANTITIES: dict[str, Quantity] = {
         "the largest idle fraction of a single rank",
         lambda report: max(report.bubble.per_rank.values(), default=None),
     ),
-    **{cause.name: Quantity(f"fraction lost to: {cause.label}", _cause(cause.column)) for cause in CAUSES},
-    "step": Quantity("median duration of a step, such as 120ms", _step(median), is_time=True),
-    "longest_step": Quantity("duration of the longest step", _step(max), is_time=True),
+    **{
+        cause.name: Quantity(f"fraction lost to: {cause.label}", _cause(cause.column))
+        for cause in ITERATION_CAUSES
+    },
+    "iteration": Quantity("median duration of an iteration, such as 120ms", _iteration, is_time=True),
+    "step": Quantity("median duration of a pipeline window, such as 120ms", _step(median), is_time=True),
+    "longest_step": Quantity("duration of the longest pipeline window", _step(max), is_time=True),
 }
 
 

@@ -6,37 +6,46 @@ from typing import TYPE_CHECKING
 
 from stagescope.reports.aligned import aligned
 from stagescope.reports.tables import percent_text
-from stagescope.vocabulary.causes import CAUSES
+from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
-    from stagescope.analysis.explanation import Explanation
+    from stagescope.analysis.lost_time import LostTime
 
 MOST_CELLS = 40
 FEWEST_CELLS = 8
 EIGHTHS = " ▏▎▍▌▋▊▉█"
+CAUSE_HEADS = {"iteration": "cause of lost time", "window": "cause of idle time"}
+TOTALS = {"iteration": "total lost", "window": "total idle"}
 
 
-def ledger_bars(explanation: Explanation, *, width: int = 80, ascii_only: bool = False) -> list[str]:
-    """Return one line per cause and one for their sum: percent of the window, time per rank and step, and a bar.
+def ledger_bars(lost: LostTime | None, *, width: int = 80, ascii_only: bool = False) -> list[str]:
+    """Return one line per cause and one for their sum: percent of the time, time per rank and step, and a bar.
 
-    The longest bar fills the width, at most 40 cells. A negative cause, which reduces idle time, has no bar.
+    The longest bar fills the width, at most 40 cells. A negative cause, which reduces idle time, has no bar. Causes
+    outside of the windows that are 0 are left out: nothing of the kind was recorded.
     """
-    fractions = explanation.idle_fractions()
-    if not fractions:
+    if lost is None:
         return []
-    total = explanation.idle.row(-1, named=True)
-    steps = explanation.ledger.ranks.select("step", "rank").n_unique() or 1
-    names = {**{cause.column: cause.label for cause in CAUSES}, "idle_ns": "total idle"}
-    rows = [
-        (label, percent_text(fractions[name]), duration_text(total[name] // steps))
-        for name, label in names.items()
-    ]
-    lines = aligned(("cause of idle time", "of window", "per rank and step"), rows, left={0})
+    rows = ledger_rows(lost)
+    fractions = [fraction for _, fraction, _ in rows]
+    texts = [(label, percent_text(fraction), duration_text(time_ns)) for label, fraction, time_ns in rows]
+    head = (CAUSE_HEADS[lost.basis], f"of {lost.basis}", "per rank and step")
+    lines = aligned(head, texts, left={0})
     cells = min(MOST_CELLS, max(FEWEST_CELLS, width - 2 - max(map(len, lines))))
-    longest = max(fractions.values()) or 1.0
-    bars = ["", *(_bar(fractions[name] / longest, cells, ascii_only=ascii_only) for name in names)]
+    longest = max(fractions) or 1.0
+    bars = ["", *(_bar(fraction / longest, cells, ascii_only=ascii_only) for fraction in fractions)]
     return [f"{line:{max(map(len, lines))}}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True)]
+
+
+def ledger_rows(lost: LostTime) -> list[tuple[str, float, int]]:
+    """Return label, fraction, and time per rank and step of every cause to show, and of all together."""
+    rows = [
+        (BY_COLUMN[name].label, lost.fraction(name), time_ns // lost.rows)
+        for name, time_ns in lost.causes_ns.items()
+        if time_ns or name in CAUSE_COLUMNS
+    ]
+    return [*rows, (TOTALS[lost.basis], lost.lost_fraction, lost.lost_ns // lost.rows)]
 
 
 def _bar(share: float, cells: int, *, ascii_only: bool) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stagescope.reports.ledger_bars import CAUSE_HEADS, ledger_rows
 from stagescope.reports.stage_table import versus_mean_text
 from stagescope.reports.tables import percent_text
-from stagescope.reports.text import bubble_sentence
-from stagescope.vocabulary.causes import CAUSES
+from stagescope.reports.text import bubble_sentence, denominator_sentence
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 
@@ -29,7 +29,7 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
     blocks = [
         f"**{_plain(str(verdict).strip())}**",
         *([_plain(clock_line)] if clock_line else []),
-        f"Fractions divide by the {report.bubble.denominator}.",
+        denominator_sentence(report),
         "\n".join(_causes(explanation)),
         "\n".join(_stages(explanation)),
         "\n".join(f"* {_plain(finding)}" for finding in verdict.findings),
@@ -39,18 +39,16 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
 
 
 def _causes(explanation: Explanation) -> Iterator[str]:
-    if explanation.idle.is_empty():
+    lost = explanation.lost_time
+    if lost is None:
         return
-    total = explanation.idle.row(-1, named=True)
-    if not total["window_ns"]:
-        return
-    steps = explanation.ledger.ranks.select("step", "rank").n_unique() or 1
-    names = {**{cause.column: cause.label for cause in CAUSES}, "idle_ns": "**total idle**"}
     rows = [
-        (label, percent_text(total[name] / total["window_ns"]), duration_text(total[name] // steps))
-        for name, label in names.items()
+        (label, percent_text(fraction), duration_text(time_ns))
+        for label, fraction, time_ns in ledger_rows(lost)
     ]
-    yield from _table(("cause of idle time", "of the window", "per rank and step"), rows)
+    (total, *figures) = rows.pop()
+    head = (CAUSE_HEADS[lost.basis], f"of the {lost.basis}", "per rank and step")
+    yield from _table(head, [*rows, (f"**{total}**", *figures)])
 
 
 def _stages(explanation: Explanation) -> Iterator[str]:

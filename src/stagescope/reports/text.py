@@ -11,6 +11,7 @@ from stagescope.analysis.verdict import nothing_measured
 from stagescope.reports.ledger_bars import ledger_bars
 from stagescope.reports.stage_table import stage_lines
 from stagescope.reports.tables import percent_text
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.number_ranges import compact_ranges
 
@@ -38,14 +39,14 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
     if verdict is None or explanation is None or report.ranks.is_empty():
         yield from textwrap.wrap(bubble_sentence(report), width)
         return
-    for sentence in (verdict.why, verdict.improvement):
+    for sentence in filter(None, (verdict.why, verdict.slowest, verdict.improvement)):
         yield from textwrap.wrap(sentence, width)
     yield ""
-    denominator = f"Fractions divide by the {report.bubble.denominator}."
+    denominator = denominator_sentence(report)
     for sentence in (bubble_sentence(report), denominator, clock_line or ""):
         yield from textwrap.wrap(sentence, width)
     for block in (
-        ledger_bars(explanation, width=width, ascii_only=ascii_only),
+        ledger_bars(explanation.lost_time, width=width, ascii_only=ascii_only),
         stage_lines(explanation.stage_work),
     ):
         if block:
@@ -54,6 +55,15 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
         yield ""
     for finding in verdict.findings:
         yield from textwrap.wrap(finding, width, initial_indent="* ", subsequent_indent="  ")
+
+
+def denominator_sentence(report: Report) -> str:
+    """Return what the fractions of a report divide by."""
+    lost = report.explanation.lost_time if report.explanation else None
+    if lost is None or lost.basis == "window":
+        return f"Fractions divide by the {report.bubble.denominator}."
+    bubble = f"The bubble divides by the {report.bubble.denominator}."
+    return f"{bubble} Causes divide by the {lost.denominator}, over {counted(lost.iterations, 'iteration')}."
 
 
 def bubble_sentence(report: Report) -> str:

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 
 class Cause(NamedTuple):
-    """One cause of lost time: its name everywhere, and what it covers."""
+    """One cause of lost time: its name everywhere, what it covers, and how texts spell it if that differs."""
 
     name: str
     meaning: str
+    spelling: str = ""
 
     @property
     def column(self) -> str:
@@ -25,7 +26,7 @@ class Cause(NamedTuple):
     @property
     def label(self) -> str:
         """Its name in text."""
-        return self.name.replace("_", " ")
+        return self.spelling or self.name.replace("_", " ")
 
 
 CAUSES: tuple[Cause, ...] = (
@@ -41,8 +42,27 @@ CAUSES: tuple[Cause, ...] = (
 )
 """The causes in the order in which the ledger removes them, from the last to the first."""
 
-BY_COLUMN: dict[str, Cause] = {cause.column: cause for cause in CAUSES}
-CAUSE_COLUMNS: tuple[str, ...] = tuple(BY_COLUMN)
+OUTSIDE_CAUSES: tuple[Cause, ...] = (
+    Cause(
+        "data_parallel_wait",
+        "After the window of its pipeline, a rank waits until the last data-parallel replica has finished.",
+        "data-parallel wait",
+    ),
+    Cause("gradient_reduction", "Gradients are reduced over the replicas, after the last one has finished."),
+    Cause("optimizer", "The optimizer step, of this rank or of the ranks that it waits for."),
+    Cause(
+        "data_loading", "Data are loaded between two steps, by this rank or by the ranks that it waits for."
+    ),
+    Cause("other_work", "Other recorded work between two steps."),
+)
+"""What an iteration consists of outside the windows of its pipelines (analysis/iteration/ledger.py)."""
+
+ITERATION_CAUSES: tuple[Cause, ...] = (*CAUSES[:-1], *OUTSIDE_CAUSES, CAUSES[-1])
+"""All parts of an iteration besides the compute of its windows, unattributed last."""
+
+BY_COLUMN: dict[str, Cause] = {cause.column: cause for cause in ITERATION_CAUSES}
+CAUSE_COLUMNS: tuple[str, ...] = tuple(cause.column for cause in CAUSES)
+ITERATION_COLUMNS: tuple[str, ...] = tuple(BY_COLUMN)
 
 WAIT_LABELS: dict[str, str] = {
     "compute": "compute of another rank",

@@ -1,0 +1,59 @@
+"""What a rank does outside its pipeline windows, by name: the activities that an iteration is divided among."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.model.coverage import unite
+from stagescope.vocabulary.kinds import COMPUTE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+OPTIMIZER, LOADING, REDUCTION, OTHER = "optimizer", "data_loading", "gradient_reduction", "other_work"
+ACTIVITIES = (OPTIMIZER, LOADING, REDUCTION, OTHER)
+"""In the order of precedence, where spans of one rank overlap: a reduction may run below an optimizer step."""
+
+LOADING_NAMES = r"(?i)data.?(load|iterator)|load.?(micro.?)?batch|batch.?generator|(get|next).?batch"
+"""Names of spans of kind ``other`` that load data: DeepSpeed's LoadMicroBatch, Megatron's timer batch-generator, and
+what people write by hand.
+"""
+
+
+def name_activities(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return rank, start_ns, end_ns, lane and activity of the spans that show one."""
+    named = pl.col("name").fill_null("")
+    activity = (
+        pl.when(pl.col("kind") == "optimizer")
+        .then(pl.lit(OPTIMIZER))
+        .when((pl.col("kind") == "other") & named.str.contains(LOADING_NAMES))
+        .then(pl.lit(LOADING))
+        .when(pl.col("kind") == "grad_reduce")
+        .then(pl.lit(REDUCTION))
+        .otherwise(pl.lit(OTHER))
+    )
+    return spans.select("rank", "start_ns", "end_ns", "lane", activity.cast(pl.String).alias("activity"))
+
+
+def unite_activities(named: pl.DataFrame, wanted: Collection[str]) -> pl.DataFrame:
+    """Return the union of the spans of some activities, per rank."""
+    return unite(named.filter(pl.col("activity").is_in(list(wanted))))
+
+
+def unite_with_others(named: pl.DataFrame, wanted: Collection[str], ranks: pl.Series) -> pl.DataFrame:
+    """Return, for every one of `ranks`, the union of all its own spans and the spans of all ranks with some activities.
+
+    A rank that does nothing outside the windows waits for the ranks that do something.
+    """
+    every = named.filter(pl.col("activity").is_in(list(wanted)))
+    merged = unite(every.with_columns(rank=pl.lit(0, named.schema["rank"]))).select("start_ns", "end_ns")
+    of_all = ranks.unique().to_frame("rank").join(merged, how="cross")
+    return unite(pl.concat([named.select("rank", "start_ns", "end_ns"), of_all]))
+
+
+def without_reductions(named: pl.DataFrame) -> pl.DataFrame:
+    """Return the union of what a rank computes or loads, per rank: what it does although it may be waited for."""
+    computes = (pl.col("lane") == COMPUTE) | (pl.col("activity") == LOADING)
+    return unite(named.filter(computes))

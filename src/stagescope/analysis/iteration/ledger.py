@@ -1,0 +1,139 @@
+"""The iteration ledger: the iteration time of every rank as parts that sum to it to the nanosecond.
+
+    iteration = before its window + window of its pipeline + until the last pipeline has ended + until the next step
+
+The window is divided as in the idle ledger (idle/ledger.py). Outside of it, time in which the rank did something that
+was recorded has the name of that activity. Time in which it did nothing is a wait for others:
+
+* until the last pipeline has ended its window: data-parallel wait. It begins at the end of the window and not at the
+  recorded reduction, because Megatron-LM synchronizes replicas before the reduction that it times. A reduction that
+  runs meanwhile cannot end before the last replica joins it, so it counts as that wait too.
+* before and after that: the activity of the other ranks at that moment; without any, it is unattributed.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stagescope.analysis.iteration.activities import (
+    ACTIVITIES,
+    LOADING,
+    OPTIMIZER,
+    OTHER,
+    REDUCTION,
+    name_activities,
+    unite_activities,
+    unite_with_others,
+    without_reductions,
+)
+from stagescope.model.coverage import covered_ns
+from stagescope.model.tables import Column, Table
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES, ITERATION_COLUMNS
+from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+
+DENOMINATOR = "iteration: first action of a step to the first action of the next step, over all ranks"
+WAIT, UNATTRIBUTED = "data_parallel_wait_ns", "unattributed_ns"
+OUTSIDE = ITERATION_COLUMNS[len(CAUSE_COLUMNS) - 1 :]
+"""The columns with time outside the windows; time inside them may be unattributed as well."""
+WAITED_FOR = (REDUCTION, OPTIMIZER, LOADING)
+"""Activities of other ranks that an idle rank waits for, in the order in which they are looked for."""
+
+ITERATIONS = Table(
+    "iterations",
+    "one rank in one iteration; busy_ns and all causes sum to iteration_ns",
+    ("step", "rank"),
+    (
+        Column("step", pl.Int32, "", "Training step."),
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column("pipeline", pl.Int32, "", "Smallest rank of its pipeline."),
+        Column(
+            "is_last", pl.Boolean, "", "Whether its pipeline ended last: the one that set the iteration time."
+        ),
+        Column("start_ns", pl.Int64, "ns", "First start of an action of the step, over all pipelines."),
+        Column("end_ns", pl.Int64, "ns", "First start of an action of the next step."),
+        Column("iteration_ns", pl.Int64, "ns", "end_ns - start_ns: the denominator of all fractions."),
+        Column("window_ns", pl.Int64, "ns", "Window of its pipeline: busy_ns and the causes inside of it."),
+        Column("busy_ns", pl.Int64, "ns", "Compute inside the window."),
+        *(Column(cause.column, pl.Int64, "ns", cause.meaning) for cause in ITERATION_CAUSES),
+    ),
+)
+
+
+def build_iteration_ledger(
+    spans: pl.DataFrame, bubbles: pl.DataFrame, steps: pl.DataFrame, idle_ledger: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the table ITERATIONS for `steps`, the table ITERATION_STEPS.
+
+    `bubbles` is what step_bubbles returns, `idle_ledger` is the table IDLE_LEDGER. Unattributed time outside of the
+    window is negative if the next step begins before all pipelines have ended this one.
+    """
+    rows = _rows(bubbles, steps, idle_ledger)
+    is_action = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
+    named = name_activities(spans.filter(~is_action & ~pl.col("kind").is_in(TRANSFERS)))
+    outside = [
+        _between(rows, named, "start_ns", "window_start_ns"),
+        _waiting(rows, named),
+        _between(rows, named, "last_end_ns", "end_ns"),
+    ]
+    totals = {column: sum(part[column] for part in outside if column in part) for column in OUTSIDE}
+    inside = rows.select(CAUSE_COLUMNS).with_columns(
+        (pl.col(UNATTRIBUTED) + totals.pop(UNATTRIBUTED)).alias(UNATTRIBUTED)
+    )
+    return (
+        rows.with_columns(inside.get_columns())
+        .with_columns(**totals)
+        .select(pl.col(name).cast(dtype) for name, dtype in ITERATIONS.schema.items())
+    )
+
+
+def _rows(bubbles: pl.DataFrame, steps: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
+    """Return the windows of all ranks in these steps, with the causes of their idle time."""
+    attributed = list(CAUSE_COLUMNS[:-1])
+    rows = (
+        bubbles.join(steps, on="step")
+        .join(idle_ledger.select("step", "rank", *attributed), on=["step", "rank"], how="left")
+        .with_columns(pl.col(attributed).fill_null(0))
+        .sort("step", "rank")
+    )
+    return rows.with_columns(
+        (pl.col("idle_ns") - pl.sum_horizontal(attributed)).alias(UNATTRIBUTED),
+        is_last=pl.col("pipeline") == pl.col("last_pipeline"),
+        iteration_ns=pl.col("end_ns") - pl.col("start_ns"),
+    )
+
+
+def _between(rows: pl.DataFrame, named: pl.DataFrame, start: str, end: str) -> dict[str, pl.Series]:
+    """Return the parts of an interval in which no pipeline of the iteration is expected to run."""
+    interval = _interval(rows, start, end)
+    length_ns = interval["window_end_ns"] - interval["window_start_ns"]
+    unions = [unite_activities(named, ACTIVITIES[: count + 1]) for count in range(len(ACTIVITIES))]
+    own = [covered_ns(interval, united) for united in unions]
+    parts = {
+        f"{name}_ns": each - before for name, each, before in zip(ACTIVITIES, own, [0, *own], strict=False)
+    }
+    known = own[-1]
+    for count, name in enumerate(WAITED_FOR):
+        reached = covered_ns(interval, unite_with_others(named, WAITED_FOR[: count + 1], rows["rank"]))
+        parts[f"{name}_ns"] += reached - known
+        known = reached
+    return {**parts, UNATTRIBUTED: length_ns - known}
+
+
+def _waiting(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
+    """Return the parts of the interval between the end of a window and the end of the last one."""
+    interval = _interval(rows, "window_end_ns", "last_end_ns")
+    length_ns = interval["window_end_ns"] - interval["window_start_ns"]
+    optimizing = covered_ns(interval, unite_activities(named, [OPTIMIZER]))
+    loading = covered_ns(interval, unite_activities(named, [OPTIMIZER, LOADING]))
+    working = covered_ns(interval, without_reductions(named))
+    return {
+        f"{OPTIMIZER}_ns": optimizing,
+        f"{LOADING}_ns": loading - optimizing,
+        f"{OTHER}_ns": working - loading,
+        WAIT: length_ns - working,
+    }
+
+
+def _interval(rows: pl.DataFrame, start: str, end: str) -> pl.DataFrame:
+    """Return an interval per row, as covered_ns expects it. It may end before it starts: then nothing covers it."""
+    return rows.select("rank", window_start_ns=pl.col(start), window_end_ns=pl.col(end))

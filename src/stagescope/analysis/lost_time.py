@@ -1,0 +1,74 @@
+"""The time of a run by cause, as every text and condition shows it: of iterations, or of windows without iterations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
+from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class LostTime(NamedTuple):
+    """Time by cause, summed over ranks and steps: busy_ns + sum(causes_ns) = whole_ns.
+
+    `basis` is ``iteration``, or ``window`` if no iteration was recorded from its begin to the begin of the next one.
+    `denominator` states in words what whole_ns is, `iterations` how many iterations (or steps) there are. `rows`
+    counts the ranks and steps. `causes_ns` has the columns of the causes as keys, in their order.
+    """
+
+    basis: str
+    denominator: str
+    iterations: int
+    rows: int
+    whole_ns: int
+    busy_ns: int
+    causes_ns: dict[str, int]
+
+    @property
+    def lost_ns(self) -> int:
+        """Everything but the compute inside the windows."""
+        return self.whole_ns - self.busy_ns
+
+    def fraction(self, column: str) -> float:
+        """Return the fraction of a cause; 0 if nothing was measured."""
+        return self.causes_ns.get(column, 0) / self.whole_ns if self.whole_ns else 0.0
+
+    @property
+    def lost_fraction(self) -> float:
+        """The fraction of `lost_ns`."""
+        return self.lost_ns / self.whole_ns if self.whole_ns else 0.0
+
+
+def measure_lost_time(
+    idle_shares: pl.DataFrame, windows: pl.DataFrame, iterations: pl.DataFrame
+) -> LostTime | None:
+    """Return the lost time of a run, None if nothing was measured.
+
+    `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, which step_bubbles returns;
+    `iterations` is the table ITERATIONS of the steps in the totals.
+    """
+    if iterations.height:
+        total = iterations.select(pl.col("iteration_ns", "busy_ns", *ITERATION_COLUMNS).sum()).row(
+            0, named=True
+        )
+        causes = _chosen(total, ITERATION_COLUMNS)
+        size = (iterations["step"].n_unique(), iterations.height)
+        return LostTime("iteration", ITERATION, *size, total["iteration_ns"], total["busy_ns"], causes)
+    if idle_shares.is_empty():
+        return None
+    total = idle_shares.row(-1, named=True)
+    if not total["window_ns"]:
+        return None
+    busy_ns = total["window_ns"] - total["idle_ns"]
+    size = (windows["step"].n_unique(), windows.height)
+    return LostTime("window", WINDOW, *size, total["window_ns"], busy_ns, _chosen(total, CAUSE_COLUMNS))
+
+
+def _chosen(total: dict[str, int], names: Sequence[str]) -> dict[str, int]:
+    return {name: total[name] for name in names}

@@ -1,0 +1,129 @@
+"""The iteration ledger recovers what was planted between the windows, and sums to the iteration."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from planted_runs import PAUSE_NS, Shape, random_times, run
+from stagescope.analysis import build_explained_report
+from stagescope.model import SPANS
+from stagescope.model.validate import conform
+from stagescope.vocabulary.causes import ITERATION_COLUMNS
+
+SHAPE = Shape(steps=6)
+MS = 1_000_000
+TOTAL = pl.sum_horizontal("busy_ns", *ITERATION_COLUMNS)
+
+
+def with_spans(timeline, spans):
+    return timeline.with_spans(pl.concat([timeline.spans, conform(pl.DataFrame(spans), SPANS)]))
+
+
+def between(timeline, begin_ns, length_ns, **span):
+    """Return a span of one rank after the last action of every step."""
+    ends = timeline.spans.filter(lane="compute").group_by("step").agg(pl.max("end_ns")).rows()
+    return [
+        {
+            "name": None,
+            **span,
+            "step": step,
+            "start_ns": end_ns + begin_ns,
+            "end_ns": end_ns + begin_ns + length_ns,
+        }
+        for step, end_ns in ends
+    ]
+
+
+def mean(table, column):
+    return table[column].mean()
+
+
+def ledger(timeline):
+    table = build_explained_report(timeline).iterations
+    assert (table.select(TOTAL).to_series() == table["iteration_ns"]).all()
+    return table
+
+
+def test_every_rank_and_step_but_the_last_has_an_iteration():
+    table = ledger(run(random_times(SHAPE)))
+    assert table.select("step", "rank").rows() == [(step, rank) for step in range(5) for rank in range(8)]
+    assert (table["end_ns"] - table["start_ns"] == table["iteration_ns"]).all()
+
+
+def test_pause_between_steps_is_unattributed():
+    table = ledger(run(random_times(SHAPE)))
+    outside = table["iteration_ns"] - table["window_ns"] - table["data_parallel_wait_ns"]
+    assert outside.min() >= PAUSE_NS
+
+
+def test_slow_replica_is_waited_for_from_the_end_of_the_own_window():
+    times = random_times(SHAPE)
+    times.action_ns[:, 1] *= 1.25
+    table = ledger(run(times))
+    windows = table.group_by("pipeline").agg(pl.mean("window_ns"), pl.mean("data_parallel_wait_ns"))
+    (fast_ns, wait_ns), (slow_ns, none_ns) = windows.sort("pipeline").drop("pipeline").rows()
+    assert wait_ns == pytest.approx(slow_ns - fast_ns, rel=0.02)
+    assert none_ns == 0
+    assert table.filter("is_last")["pipeline"].unique().to_list() == [4]
+
+
+def test_recorded_reduction_before_the_last_replica_is_a_wait_and_after_it_a_reduction():
+    times = random_times(SHAPE)
+    times.action_ns[:, 1] *= 1.25
+    timeline = run(times)
+    reduces = between(timeline, -40 * MS, 43 * MS, rank=0, kind="grad_reduce", lane="comm")
+    table = ledger(with_spans(timeline, reduces)).filter(rank=0)
+    assert mean(table, "gradient_reduction_ns") == pytest.approx(3 * MS, rel=0.01)
+    assert mean(table, "data_parallel_wait_ns") > 40 * MS
+
+
+def test_work_of_one_rank_between_steps_is_waited_for_by_all():
+    timeline = run(random_times(SHAPE))
+    optimizes = between(timeline, 1 * MS, 2 * MS, rank=2, kind="optimizer", lane="compute")
+    loads = between(timeline, 3 * MS, 1 * MS, rank=0, kind="other", lane="host", name="LoadMicroBatch")
+    table = ledger(with_spans(timeline, [*optimizes, *loads]))
+    by_rank = table.group_by("rank").agg(pl.mean("optimizer_ns", "data_loading_ns"))
+    assert set(by_rank["optimizer_ns"]) == {2 * MS}
+    assert set(by_rank["data_loading_ns"]) == {1 * MS}
+
+
+def test_other_recorded_work_is_that_of_its_rank_alone():
+    timeline = run(random_times(SHAPE))
+    table = ledger(
+        with_spans(
+            timeline, between(timeline, 0, 2 * MS, rank=3, kind="other", lane="host", name="checkpoint")
+        )
+    )
+    assert set(table.filter(pl.col("rank") == 3)["other_work_ns"]) == {2 * MS}
+    assert set(table.filter(pl.col("rank") != 3)["other_work_ns"]) == {0}
+
+
+def test_steps_that_do_not_follow_each_other_have_no_iteration():
+    timeline = run(random_times(SHAPE))
+    kept = timeline.with_spans(timeline.spans.filter(pl.col("step").is_in([0, 2, 3, 5])))
+    assert ledger(kept)["step"].unique().to_list() == [2]
+
+
+def test_overlapping_steps_have_no_iteration():
+    timeline = run(random_times(Shape(steps=2)))
+    second = pl.col("step") == 1
+    shift_ns = pl.when(second).then(300 * MS).otherwise(0)
+    shifted = timeline.spans.with_columns(pl.col("start_ns") - shift_ns, pl.col("end_ns") - shift_ns)
+    report = build_explained_report(timeline.with_spans(shifted))
+    assert report.iterations.is_empty()
+    assert report.explanation.lost_time.basis == "window"
+
+
+def test_verdict_names_the_replica_that_the_others_wait_for():
+    times = random_times(SHAPE)
+    times.action_ns[:, 1] *= 1.25
+    verdict = build_explained_report(run(times)).verdict
+    assert "data-parallel wait (the pipeline of rank 4 is last in 5 of 5 iterations)" in verdict.why
+    assert verdict.slowest.startswith("The last pipeline sets the iteration; its time is ")
+    assert "straggler" in verdict.slowest
+
+
+def test_verdict_states_that_the_last_replica_changes():
+    times = random_times(Shape(pipelines=6, steps=12, step_noise=0.2))
+    assert "(the last pipeline changes: " in build_explained_report(run(times)).verdict.why
