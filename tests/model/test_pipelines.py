@@ -1,10 +1,11 @@
 """Which ranks form one pipeline."""
 
 import polars as pl
+import pytest
 
 from drawing import timeline_from_text
 from stagescope.model import SPANS, empty_timeline
-from stagescope.model.pipelines import find_pipelines
+from stagescope.model.pipelines import find_pipelines, infer_replicas
 from stagescope.model.validate import conform
 
 FOUR_RANKS = """
@@ -78,3 +79,35 @@ def test_incomplete_coordinates_are_ignored():
         {"rank": range(4), "pp": [0, 0, 1, None], "dp": [0, 1, 0, 1], "tp": [0] * 4, "cp": [0] * 4}
     )
     assert dict(find_pipelines(with_transfers(), ranks).iter_rows()) == dict.fromkeys(range(4), 0)
+
+
+def ranks_running(stages_by_rank, microbatches=2):
+    rows = [
+        {"rank": rank, "lane": "compute", "kind": kind, "step": 0, "stage": stage, "microbatch": microbatch,
+         "start_ns": 10 * microbatch, "end_ns": 10 * microbatch + 5}
+        for rank, stages in stages_by_rank.items()
+        for stage in stages
+        for microbatch in range(microbatches)
+        for kind in ("forward", "backward")
+    ]  # fmt: skip
+    return conform(pl.DataFrame(rows), SPANS)
+
+
+@pytest.mark.parametrize(
+    ("stages", "pipelines"),
+    [
+        ({0: [0], 1: [1], 2: [0], 3: [1]}, [0, 0, 2, 2]),
+        ({0: [0], 1: [0], 2: [1], 3: [1]}, [0, 1, 0, 1]),
+        ({0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}, [0, 0, 2, 2]),
+        ({0: [0], 1: [1], 2: [2]}, [0, 0, 0]),
+    ],
+    ids=["by replica", "by stage", "interleaved", "one pipeline"],
+)
+def test_replicas_without_transfers_are_inferred_from_repeated_actions(stages, pipelines):
+    assert find_pipelines(ranks_running(stages))["pipeline"].to_list() == pipelines
+
+
+def test_replicas_with_a_missing_rank_are_not_guessed():
+    spans = ranks_running({0: [0], 1: [1], 2: [0]})
+    assert infer_replicas(spans) is None
+    assert find_pipelines(spans)["pipeline"].to_list() == [0, 0, 0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.completeness.inferred_pipelines import inferred_pipeline_diagnostics
 from stagescope.analysis.completeness.missing_data import errors_first, find_missing_data
 from stagescope.analysis.completeness.unaligned import unaligned_diagnostics
 from stagescope.analysis.explanation import explain
@@ -134,6 +135,7 @@ def build_report(timeline: Timeline) -> Report:
     pipelines, bubbles, unaligned = intermediates.windows
     totals = measure_totals(timeline, intermediates.windows)
     found = [
+        *inferred_pipeline_diagnostics(timeline),
         *find_missing_data(timeline, bubbles, pipelines),
         *unaligned_diagnostics(unaligned),
         *totals.diagnostics,

@@ -17,15 +17,15 @@ def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl
 
     Ranks that pass activations or gradients to each other, directly or through other ranks (recorded or not), form
     one pipeline; data-parallel replicas exchange neither. If no transfer names its peer, ranks with equal data-,
-    tensor- and context-parallel coordinates in the table `ranks` form one pipeline; without coordinates, all ranks
-    do.
+    tensor- and context-parallel coordinates in the table `ranks` form one pipeline. Without coordinates, replicas are
+    inferred from actions that several ranks ran (`infer_replicas`); without those, all ranks form one pipeline.
     """
     is_edge = pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null()
     ran_action = pl.col("rank").filter(pl.col("kind").is_in(ACTION_KINDS))
     numbers = spans.select(ran_action.unique().sort())["rank"].to_list()
     edges = spans.lazy().filter(is_edge).select("rank", "peer").unique().sort("rank", "peer").collect()
     if edges.is_empty():
-        replica = _replicas(ranks)
+        replica = _replicas(ranks) or infer_replicas(spans) or {}
         keys = [replica.get(rank) for rank in numbers]
     else:
         root = _roots(edges.iter_rows())
@@ -35,6 +35,25 @@ def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl
     return pl.DataFrame(
         {"rank": numbers, "pipeline": pipelines}, schema={"rank": pl.Int32, "pipeline": pl.Int32}
     )
+
+
+def infer_replicas(spans: pl.DataFrame) -> dict[int, Hashable] | None:
+    """Return for each rank the number of its replica, if several ranks ran the same actions; {} if none did.
+
+    A pipeline runs each action once per step. If n ranks ran the same ones, they belong to n replicas. Launchers number
+    ranks by replica or by stage; both ways, the k-th rank of each stage is in the same replica. Returns None if stages
+    were run by different numbers of ranks, as with missing ranks: then it is unknown which ranks belong together.
+    """
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS)).drop_nulls(["step", "stage", "microbatch"])
+    first = actions.filter(pl.col("step") == pl.col("step").min())
+    runs = first.group_by("stage", "microbatch", "kind").agg(pl.col("rank").n_unique())["rank"]
+    if not (runs > 1).any():
+        return {}
+    stages = first.group_by("rank").agg(pl.col("stage").unique().sort()).sort("rank")
+    places = stages.with_columns(place=pl.int_range(pl.len()).over("stage"), count=pl.len().over("stage"))
+    if runs.n_unique() > 1 or places["count"].n_unique() > 1 or places["count"][0] != runs[0]:
+        return None
+    return dict(places.select("rank", "place").iter_rows())
 
 
 def _replicas(ranks: pl.DataFrame | None) -> dict[int, Hashable]:
