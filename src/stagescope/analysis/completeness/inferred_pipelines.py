@@ -31,5 +31,6 @@ def inferred_pipeline_diagnostics(timeline: Timeline) -> list[Diagnostic]:
     if not replicas:
         return []
     count = len(set(replicas.values()))
-    message = f"{count} data-parallel replicas were inferred from actions that several ranks ran; {ADVICE} to state them"
+    inferred = f"{count} data-parallel replicas were inferred from actions that several ranks ran"
+    message = f"{inferred}; to state them, {ADVICE}"
     return [Diagnostic("info", message, count=count, code="pipelines.inferred")]
