@@ -10,7 +10,10 @@ SERIES = {"forward": "fwd", "backward": "bwd", "backward_input": "bwd", "backwar
 
 
 def write_dumps(folder, timeline, *, numbered=False, iterations=1, **config):
-    """Write pp_rank_N.json and config.json; `numbered` adds micro-batches and chunks, as Primus's schedules do."""
+    """Write pp_rank_N.json and config.json; `numbered` adds micro-batches and chunks, as PrimusPipe does.
+
+    ``"passes"`` adds them to forwards and backwards only, as the zero-bubble runtime does.
+    """
     folder.mkdir(exist_ok=True)
     spans = timeline.spans.with_columns(pl.col("kind").cast(pl.String)).filter(
         pl.col("kind").is_in(list(SERIES))
@@ -34,6 +37,7 @@ def iteration(spans, *, numbered):
         own = spans.filter(pl.col("kind").replace_strict(SERIES) == series)
         for side in ("start", "end"):
             found[f"{series}_{side}"] = (own[f"{side}_ns"] / 1e6).to_list()
-        found[f"{series}_minibatch"] = own["microbatch"].to_list() if numbered else []
-        found[f"{series}_chunk"] = own["chunk"].to_list() if numbered else []
+        is_numbered = numbered and (numbered != "passes" or series != "wgrad")
+        found[f"{series}_minibatch"] = own["microbatch"].to_list() if is_numbered else []
+        found[f"{series}_chunk"] = own["chunk"].to_list() if is_numbered else []
     return found

@@ -240,6 +240,7 @@ CODES: tuple[Code, ...] = (
     Code("viewer.times_rounded", "Times far from the start of the run are shown rounded."),
     Code("waits.incomplete", "Waits without a start or an end are not drawn."),
     Code("waits.reversed", "Waits that end before they start were dropped."),
+    Code("weights.unnumbered", "Weight gradients of a dump cannot be assigned to micro-batches."),
 )
 """Every code that stagescope itself uses, sorted by name."""
 

@@ -1,6 +1,7 @@
 """Dumps of Primus: simulated schedules in the format of its pp_visualizer.py, and invalid dumps."""
 
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -66,6 +67,55 @@ def test_recovers_stages_and_microbatches_of_a_schedule(tmp_path, schedule, opti
     wanted = plan.with_spans(plan.spans.filter(~pl.col("kind").cast(pl.String).is_in(["optimizer", "loss"])))
     assert actions(read) == actions(wanted)
     assert read.ranks["pp"].to_list() == [0, 1, 2, 3]
+
+
+def wanted_actions(plan):
+    return actions(
+        plan.with_spans(plan.spans.filter(~pl.col("kind").cast(pl.String).is_in(["optimizer", "loss"])))
+    )
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "v-half", "v-min", "zbv_executed.txt"])
+def test_unnumbered_weight_gradients_of_the_zero_bubble_runtime_follow_from_its_order(tmp_path, schedule):
+    if schedule.endswith(".txt"):
+        path = Path(__file__).parents[2] / "data" / "primus" / schedule
+        plan = simulate(schedules.read_order(path).order, COSTS).timeline
+    else:
+        plan = planned(schedule)
+    folder = write_dumps(tmp_path / "pp_data", plan, numbered="passes", iterations=2)
+    read = stagescope.read(folder)
+    assert actions(read.with_spans(read.spans.filter(pl.col("step") == 1))) == wanted_actions(plan)
+    assert "backward" not in read.spans["kind"].cast(pl.String).to_list()
+    assert "weights.unnumbered" not in read.diagnostics["code"].to_list()
+
+
+def test_weight_gradients_are_numbered_only_where_all_plans_agree_if_sizes_are_unknown(tmp_path):
+    plan = planned("v-half")
+    folder = write_dumps(tmp_path / "pp_data", plan, numbered="passes")
+    (folder / "config.json").unlink()
+    read = stagescope.read(folder)
+    found = [row for row in actions(read) if row[0] == "backward_weight"]
+    numbered = [row for row in found if row[4] is not None]
+    assert set(numbered) < set(wanted_actions(plan))
+    assert 0 < len(numbered) < len(found) == 4 * 2 * 8
+    assert read.spans["kind"].cast(pl.String).is_in(["backward_input"]).sum() == 4 * 2 * 8
+    notes = read.diagnostics.filter(pl.col("code") == "weights.unnumbered")
+    assert notes["count"].sum() == len(found) - len(numbered)
+
+
+def test_no_weight_gradient_is_numbered_if_one_is_missing(tmp_path):
+    folder = write_dumps(tmp_path / "pp_data", planned("v-half"), numbered="passes")
+
+    def remove(content):
+        for side in ("start", "end"):
+            del content["1"][f"wgrad_{side}"][3]
+
+    change(folder, 1, remove)
+    spans = stagescope.read(folder).spans.filter(pl.col("rank") == 1)
+    weights = spans.filter(pl.col("kind") == "backward_weight")
+    assert weights["microbatch"].null_count() == weights.height == 15
+    assert spans.filter(pl.col("kind") == "backward_input").height == 16
+    assert spans.filter(pl.col("kind") == "backward").is_empty()
 
 
 def test_iterations_are_consecutive_steps(tmp_path):

@@ -3,7 +3,8 @@
 Source: AMD-AGI/Primus, primus/backends/megatron/core/pipeline_parallel/pp_visualizer.py and
 tools/visualization/pp_vis/vis.py. Times are in milliseconds, measured with CUDA events from the rank's own start of the
 iteration, so ranks share no clock. Split backwards fill `wgrad_*`, and Primus's own schedules fill `*_minibatch` and
-`*_chunk`; without these fields, actions are in the order of Megatron's interleaved schedule.
+`*_chunk`; without these fields, actions are in the order of Megatron's interleaved schedule. The zero-bubble runtime
+fills them for `fwd_*` and `bwd_*` only; see weights.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 import polars as pl
 
 from stagescope.ingest.primus.errors import no_iteration
+from stagescope.ingest.primus.weights import UNKNOWN, Executed, Shape, number_weights
 from stagescope.ingest.streams import open_stream
 from stagescope.ingest.trace_json.structure import find_elements
 from stagescope.model.diagnostics import Diagnostic
@@ -22,6 +24,8 @@ from stagescope.model.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from stagescope.ingest.primus.weights import Number
 
 SERIES = {"fwd": "forward", "bwd": "backward", "wgrad": "backward_weight"}
 KEY_BEFORE = re.compile(rb'"(\d{1,9})"\s*:\s*$')
@@ -84,12 +88,21 @@ def read_dump(path: Path, pp_rank: int, config: Config) -> Dump:
     if damage or not text.rstrip().endswith(b"}"):
         message = f"the dump is truncated; the iterations before the cut were read: {damage or 'its JSON does not end'}"
         diagnostics.append(Diagnostic("error", message, str(path), pp_rank, code="input.truncated"))
-    tables = [_actions(step, one, config) for step, one in iterations.items()]
+    shape = Shape(pp_rank, config.pp_size, config.num_mbs)
+    tables = [_actions(step, one, shape, config) for step, one in iterations.items()]
     actions, lost = pl.concat([table for table, _ in tables]), sum(count for _, count in tables)
     if lost:
         message = "actions have no valid start or end and were dropped"
         diagnostics.append(
             Diagnostic("error", message, str(path), pp_rank, count=lost, code="actions.dropped")
+        )
+    unnumbered = actions.filter((pl.col("kind") == "backward_weight") & pl.col("microbatch").is_null()).height
+    if unnumbered:
+        message = (
+            "weight gradients have no micro-batch: the dump does not state it, and it follows from no order"
+        )
+        diagnostics.append(
+            Diagnostic("warning", message, str(path), pp_rank, count=unnumbered, code="weights.unnumbered")
         )
     totals = {
         step: total for step, one in iterations.items() if (total := _number(one.get("total"))) is not None
@@ -116,23 +129,24 @@ def _iterations(
             yield int(key[1]), one
 
 
-def _actions(step: int, iteration: dict[str, Any], config: Config) -> tuple[pl.DataFrame, int]:
+def _actions(step: int, iteration: dict[str, Any], shape: Shape, config: Config) -> tuple[pl.DataFrame, int]:
     """Return the actions of one iteration, and the number of actions without a start or end."""
     parts, lost = [], 0
+    numbers = {series: _numbers(iteration, series, config) for series in SERIES}
+    is_stated = _states_numbers(iteration, "wgrad") or not iteration.get("bwd_minibatch")
+    if not is_stated:
+        numbers["wgrad"] = _concluded(iteration, numbers, shape)
     for series, kind in SERIES.items():
-        starts, ends = _list(iteration, f"{series}_start"), _list(iteration, f"{series}_end")
-        count, most = min(len(starts), len(ends)), max(len(starts), len(ends))
-        rows = [
-            (step, kind, *number, _number(start), _number(end))
-            for number, start, end in zip(
-                _numbers(iteration, series, count, config), starts, ends, strict=False
-            )
-        ]
+        times, count = _times(iteration, series)
+        rows = [(step, kind, *number, *time) for number, time in zip(numbers[series], times, strict=True)]
         table = pl.DataFrame(rows, ACTIONS_SCHEMA, orient="row")
         whole = table.drop_nulls(["start_ms", "end_ms"])
-        lost += most - whole.height
+        lost += count - whole.height
         parts.append(whole)
     actions = pl.concat(parts)
+    if not is_stated:  # of the zero-bubble runtime, whose plans either split all backwards or none
+        is_half = pl.lit((actions["kind"] == "backward_weight").any())
+        return actions.with_columns(kind=_halved(is_half)), lost
     # If the weight gradient of a micro-batch is a separate action, its backward is the input-gradient half.
     later = actions.filter(pl.col("kind") == "backward_weight").select(
         "chunk", "microbatch", is_half=pl.lit(value=True)
@@ -140,17 +154,50 @@ def _actions(step: int, iteration: dict[str, Any], config: Config) -> tuple[pl.D
     halved = actions.join(
         later.unique(), on=["chunk", "microbatch"], how="left", nulls_equal=True, maintain_order="left"
     )
-    is_half = (pl.col("kind") == "backward") & pl.col("is_half").fill_null(value=False)
-    named = halved.with_columns(kind=pl.when(is_half).then(pl.lit("backward_input")).otherwise("kind"))
-    return named.drop("is_half"), lost
+    return halved.with_columns(kind=_halved(pl.col("is_half").fill_null(value=False))).drop("is_half"), lost
 
 
-def _numbers(
-    iteration: dict[str, Any], series: str, count: int, config: Config
-) -> Sequence[tuple[int | None, int | None]]:
+def _halved(is_half: pl.Expr) -> pl.Expr:
+    is_backward = pl.col("kind") == "backward"
+    return pl.when(is_half & is_backward).then(pl.lit("backward_input")).otherwise("kind")
+
+
+def _concluded(
+    iteration: dict[str, Any], numbers: dict[str, Sequence[Number]], shape: Shape
+) -> Sequence[Number]:
+    """Return the numbers of weight gradients that the dump does not state, from the order of all actions."""
+    moments = [
+        (start, end, series, place)
+        for series in SERIES
+        for place, (start, end) in enumerate(_times(iteration, series)[0])
+        if start is not None and end is not None
+    ]
+    order = sorted(moments)
+    executed = [Executed(series, *numbers[series][place]) for _, _, series, place in order]
+    places = [place for _, _, series, place in order if series == "wgrad"]
+    found = list(numbers["wgrad"])
+    for place, number in zip(places, number_weights(executed, shape), strict=True):
+        found[place] = number
+    return found
+
+
+def _times(iteration: dict[str, Any], series: str) -> tuple[list[tuple[float | None, float | None]], int]:
+    """Return starts and ends of a series, and how many actions it has, some of which may lack either list."""
+    starts, ends = _list(iteration, f"{series}_start"), _list(iteration, f"{series}_end")
+    pairs = [(_number(start), _number(end)) for start, end in zip(starts, ends, strict=False)]
+    return pairs, max(len(starts), len(ends))
+
+
+def _states_numbers(iteration: dict[str, Any], series: str) -> bool:
+    count = len(_times(iteration, series)[0])
+    return all(len(_list(iteration, f"{series}_{name}")) >= count for name in ("chunk", "minibatch"))
+
+
+def _numbers(iteration: dict[str, Any], series: str, config: Config) -> Sequence[Number]:
     """Return chunk and micro-batch of each action of a series: as stated by the dump, else in Megatron's order."""
-    chunks, microbatches = _list(iteration, f"{series}_chunk"), _list(iteration, f"{series}_minibatch")
-    if len(chunks) >= count and len(microbatches) >= count:
+    count = len(_times(iteration, series)[0])
+    if _states_numbers(iteration, series):
+        chunks, microbatches = _list(iteration, f"{series}_chunk"), _list(iteration, f"{series}_minibatch")
         # Numbered from 1 if 0 never occurs and the number of micro-batches does.
         counts_from_1 = 0 not in microbatches and config.num_mbs in microbatches
         first = 1 if counts_from_1 else 0
@@ -162,9 +209,9 @@ def _numbers(
     if vp_size == 1:
         return [(0, place) for place in range(count)]
     if series == "wgrad" or not config.pp_size or not config.num_mbs:
-        return [(None, None)] * count
+        return [UNKNOWN] * count
     order = _interleaved(config.pp_size, vp_size, config.num_mbs, backward=series == "bwd")
-    return [*order[:count], *[(None, None)] * (count - len(order))]
+    return [*order[:count], *[UNKNOWN] * (count - len(order))]
 
 
 def _interleaved(pp_size: int, vp_size: int, num_mbs: int, *, backward: bool) -> list[tuple[int, int]]:
