@@ -202,9 +202,8 @@ def make(version="3.3.1", *, four_directions=False):
         module.register_global_pipeline_parallel_hook = lambda at, hook: callbacks.hooks[at].append(hook)
     optimizers = module_of(points.OPTIMIZERS)
     optimizers.HybridParallelOptimizer = type("Optimizer", (), dict(vars(HybridParallelOptimizer)))
-    module.PipelineParallel = base = make_base(
-        module, features, callbacks, optimizers.HybridParallelOptimizer
-    )
+    module.HybridParallelOptimizer = optimizers.HybridParallelOptimizer
+    module.PipelineParallel = base = make_base(module, features, callbacks, module.HybridParallelOptimizer)
     module.PipelineParallelWithInterleave = interleaved = make_interleaved(base, features)
     module.PipelineParallelWithInterleaveFthenB = type(
         "PipelineParallelWithInterleaveFthenB",
@@ -257,8 +256,9 @@ def make_base(module, features, callbacks, optimizer):
                 if step == self.fails_at:
                     raise ZeroDivisionError
                 received = self.helper.recv_forward(self.stage_id == 0)
-                output = self._output(self._forward_step(received, None))
-                gradient = self._backward_step(received, output, None)
+                number = {"step_id": step} if features.hooks else {}
+                output = self._output(self._forward_step(received, None, **number))
+                gradient = self._backward_step(received, output, None, **number)
                 self.helper.send_backward(gradient, self.stage_id == 0)
             return "loss"
 
@@ -347,10 +347,11 @@ def make_interleaved(base, features):
             chunk = self._virtual_pp_rank = self._get_virtual_pp_rank(micro_step, forward)
             kind = "forward" if forward else "backward"
             self.step.append((kind, chunk, sum(one[:2] == (kind, chunk) for one in self.step)))
+            names = {"step_id": micro_step} if features.hooks else {}
             if forward:
-                self.outputs[chunk].append(self._output(self._forward_step(None, None, chunk)))
+                self.outputs[chunk].append(self._output(self._forward_step(None, None, chunk, **names)))
                 return
-            names = {"chunk_id": chunk} if features.chunk_of_backward else {}
+            names |= {"chunk_id": chunk} if features.chunk_of_backward else {}
             self._backward_step(None, self.outputs[chunk].pop(0), None, **names)
 
         def forward_backward_pipeline(self, data, scaler=None, forward_only=False, static_scheduler=False):
