@@ -260,6 +260,32 @@ def test_backward_of_an_unknown_tensor_belongs_to_the_oldest_forward(head, recor
     assert [row[1] for row in of_kinds(spans("microbatch"), "backward")] == [3, 4, -1]
 
 
+def test_stages_of_a_schedule_of_another_project_are_unknown_and_reported(head, recorder, spans):
+    def schedule():
+        for number in range(2):
+            made, _ = head.forward_step(
+                lambda _: p2p_communication.Tensor(),
+                None,
+                MODEL,
+                1,
+                None,
+                [],
+                None,
+                1,
+                current_microbatch=number,
+            )
+            head.backward_step(None, made, None, None)
+
+    run(head.forward_backward_pipelining_without_interleaving, forward_only=True)
+    recorder.begin_step()
+    schedule()
+    assert recorder.coverage.frameworks["Megatron-core"]["missing"][-1:] == [megatron.OUTSIDE]
+    outside = spans("step", "stage", "microbatch")
+    assert [row for row in outside if row[1] == 0] == [
+        (kind, 0, -1, number) for number in range(2) for kind in ("forward", "backward")
+    ]
+
+
 def test_unknown_arguments_are_recorded_as_unknown(monkeypatch, recorder, patches, spans):
     monkeypatch.setattr(schedules, "forward_step", lambda *args, **options: ("made", args, options))
     monkeypatch.setattr(schedules, "backward_step", lambda **options: ("grad", options))

@@ -59,6 +59,8 @@ NAME_OF_SCHEDULE = {
 }
 """Megatron's functions, and the schedule that each implements."""
 
+OUTSIDE = "stages and transfers outside of Megatron's own schedules"
+
 
 def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Observe the functions of one of Megatron's modules, right after its import."""
@@ -88,6 +90,7 @@ class Instrumentation:
         self._reduces = False
         self._is_refused = False
         self._described: object = None
+        self._is_outside = False
 
     def install(self, module: ModuleType) -> None:
         """Install the part that `module` triggers; nothing if the schedules do not fit.
@@ -121,6 +124,7 @@ class Instrumentation:
         """Observe a forward."""
         if not self.recorder.enabled or self.runs.is_muted:
             return
+        self._check_schedule()
         place = self._begin_forward(call)
         result = yield from self.runs.observe_action(FORWARD, place)
         # Older versions return the tensors without the number of tokens.
@@ -138,6 +142,7 @@ class Instrumentation:
         """Observe a merged call: a forward, a backward, or both."""
         if not self.recorder.enabled or self.runs.is_muted:
             return
+        self._check_schedule()
         parts = self._begin_parts(call)
         result = yield from self.messages.overlap.observe(parts)
         for part in parts:
@@ -167,6 +172,13 @@ class Instrumentation:
         finally:
             self.messages.close()
             self._models = []
+            self.pp_rank, self.pp_size = NONE, NONE
+
+    def _check_schedule(self) -> None:
+        """State once that a schedule runs whose layout is unknown, such as a copy in another project."""
+        if not self.messages.is_on and not self._is_outside:
+            self._is_outside = True
+            self.recorder.coverage.installed(NAME, None, [OUTSIDE])
 
     def _begin_run(self, call: Call) -> None:
         """Prepare for one call of a schedule: reset the state, find this rank's place, describe it once."""
