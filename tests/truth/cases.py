@@ -21,6 +21,7 @@ from truth.causes import (
     equal_stages,
     global_rank,
     loading,
+    set_up,
     slow_actions,
     slow_link,
     slow_rank,
@@ -30,6 +31,7 @@ from truth.causes import (
     uniform_latency,
 )
 from truth.engine import simulate
+from truth.orders import SCHEDULES, linear
 from truth.plan import DOWN, MS, Costs, Shape, make_plan
 
 if TYPE_CHECKING:
@@ -88,10 +90,12 @@ class Null:
     shape: Shape
     costs: Costs = field(default_factory=Costs)
     unequal: float = 0.0
+    set_up: float = 1.0
 
     def plan(self, seed: int) -> Plan:
-        base = make_plan(self.shape, self.costs, seed)
-        return unequal_microbatches(base, self.unequal, seed) if self.unequal else base
+        plan = make_plan(self.shape, self.costs, seed)
+        plan = unequal_microbatches(plan, self.unequal, seed) if self.unequal else plan
+        return set_up(plan, self.set_up) if self.set_up > 1 else plan
 
 
 NULLS = (
@@ -104,6 +108,7 @@ NULLS = (
     Null("dualpipev, 4 x 2", Shape("dualpipev", replicas=2, microbatches=10, chunks=2)),
     Null("1f1b, 4 x 2, normal noise 3 %", Shape(replicas=2), Costs(noise=0.03, normal=True)),
     Null("1f1b, 4 x 4, micro-batches differ by 2 %", Shape(replicas=4), unequal=0.02),
+    Null("1f1b, 4 x 2, set-up step 3 times as long, counted from 1", Shape(replicas=2), set_up=3.0),
     Null("1f1b, 4 x 4, drift 1 %", Shape(replicas=4), Costs(drift=0.01)),
     Null("1f1b, 4 x 1, drift 1 %", Shape(), Costs(drift=0.01)),
 )
@@ -129,10 +134,12 @@ def _garbage(seed: int) -> Case:
     )
 
 
-def _rank(seed: int, replicas: int, factor: float = 1.2) -> Case:
-    base, place = make_plan(Shape(replicas=replicas), Costs(), seed), Place(1, replicas - 1)
-    name = f"one rank {100 * (factor - 1):.0f} % slower, {replicas} replicas"
-    return _one(name, base, slow_rank(base, place, factor), "straggler", f"rank {global_rank(base, place)}")
+def _rank(seed: int, replicas: int, schedule: str = "1f1b") -> Case:
+    chunks = 1 if SCHEDULES[schedule][1] is linear and schedule != "interleaved" else 2
+    base = make_plan(Shape(schedule, replicas=replicas, chunks=chunks), Costs(), seed)
+    place = Place(1, replicas - 1)
+    name = f"one rank 20 % slower, {replicas} replicas" + f", {schedule}" * (schedule != "1f1b")
+    return _one(name, base, slow_rank(base, place, 1.2), "straggler", f"rank {global_rank(base, place)}")
 
 
 def _replica(seed: int, replicas: int, *, sync_first: bool = False) -> Case:
@@ -235,6 +242,10 @@ PLANTED: tuple[Callable[[int], Case], ...] = (
     _garbage,
     lambda seed: _rank(seed, 2),
     lambda seed: _rank(seed, 4),
+    lambda seed: _rank(seed, 2, "interleaved"),
+    lambda seed: _rank(seed, 2, "zb-h1"),
+    lambda seed: _rank(seed, 2, "zb-v"),
+    lambda seed: _rank(seed, 2, "dualpipev"),
     lambda seed: _replica(seed, 2),
     lambda seed: _replica(seed, 4),
     lambda seed: _replica(seed, 4, sync_first=True),

@@ -87,6 +87,13 @@ class Excess(NamedTuple):
     kind: str = "F"
 
 
+def set_up(plan: Plan, factor: float) -> Plan:
+    """Let the first step take longer, as where a training sets itself up, and number steps from 1."""
+    factors = np.ones((plan.shape.steps, 1, 1, 1))
+    factors[0] = factor
+    return replace(plan.scaled(factors), first_step=1)
+
+
 def slow_actions(plan: Plan, excesses: list[Excess]) -> Plan:
     """Let single actions take longer."""
     action_ns = plan.action_ns.copy()

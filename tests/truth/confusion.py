@@ -1,6 +1,7 @@
 """Print the table of planted and attributed causes: what each run lost to what, beside what stagescope reports.
 
     python tests/truth/confusion.py                planted cases, one seed
+    python tests/truth/confusion.py --seeds 5      also how often each cause is attributed and named in 5 seeds
     python tests/truth/confusion.py --null 20      also 20 seeds of each null run: false claims
     python tests/truth/confusion.py --slight 30    also 30 seeds of the slight straggler: how often it is found
 
@@ -43,12 +44,16 @@ TOLERATED_POINTS, TOLERATED_RATIO = 0.01, 0.10
 
 @dataclass(frozen=True)
 class Reported:
-    """What a report states: `ledger` in ns per step by cause, and the sentences of the verdict."""
+    """What a report states: `ledger` in ns per step by cause, and sentences.
+
+    `changes` are the improvements without more memory, as the verdict counts them, with their gain in ns.
+    """
 
     ledger: dict[str, float]
     first_sentence: str
     improvement: str
     findings: tuple[str, ...]
+    changes: tuple[tuple[str, float], ...]
 
     @property
     def claims(self) -> int:
@@ -67,6 +72,7 @@ def report_on(plan: Plan) -> Reported:
         report.verdict.why,
         report.verdict.improvement,
         tuple(report.findings["evidence"]),
+        tuple(report.improvements.filter(~pl.col("needs_more_memory")).select("change", "gain_ns").rows()),
     )
 
 
@@ -184,6 +190,44 @@ def matrix(rows: list[Row]) -> Iterator[str]:
         yield f"| {row.case.name}: {row.truth.cause} | {row.lost_ns / MS:.1f} | {cells} |"
 
 
+def improvements(rows: list[Row]) -> Iterator[str]:
+    """Yield what is proposed first and what is proposed about the culprit, each with its predicted gain."""
+    yield "| planted | truth ms | largest improvement | gain ms | first about the culprit | gain ms |"
+    yield "| --- | ---: | --- | ---: | --- | ---: |"
+    for row in rows:
+        changes, culprit = row.reported.changes, row.truth.culprit
+        about = [each for each in changes if culprit and mentions(each[0], culprit)]
+        cells = [_change(found) for found in (changes[:1], about[:1])]
+        yield f"| {row.case.name}: {row.truth.cause} | {row.lost_ns / MS:.1f} | {cells[0]} | {cells[1]} |"
+    redesigns = sum(
+        row.reported.changes[:1] != () and "schedule" in row.reported.changes[0][0] for row in rows
+    )
+    yield f"\nThe largest improvement is another schedule in {redesigns} of {len(rows)} rows."
+
+
+def _change(found: tuple | list) -> str:
+    return f"{found[0][0]} | {found[0][1] / MS:.1f}" if found else " | "
+
+
+def repeated(seeds: int) -> Iterator[str]:
+    """Yield per planted cause in how many seeds it is attributed and named, with the range of truth and ledger."""
+    yield "| planted | truth ms | ledger ms | attributed | named | culprit in any sentence |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for build in PLANTED:
+        runs = [rows_of([build(seed)]) for seed in range(seeds)]
+        for rows in zip(*runs, strict=True):
+            found = [row.attributed_ns for row in rows if row.attributed_ns is not None]
+            verdicts = [(row.is_attributed, row.is_named, row.culprit_is_found) for row in rows]
+            counts = [f"{sum(values)} of {seeds}" for values in zip(*verdicts, strict=True)]
+            counts[-1] = counts[-1] if rows[0].truth.culprit else ""
+            truth = _range([row.lost_ns for row in rows])
+            yield f"| {rows[0].case.name}: {rows[0].truth.cause} | {truth} | {_range(found)} | {' | '.join(counts)} |"
+
+
+def _range(values: list[float]) -> str:
+    return f"{min(values) / MS:.1f} to {max(values) / MS:.1f}" if values else "no such cause"
+
+
 def details(rows: list[Row]) -> Iterator[str]:
     """Yield per case the sentences of the verdict, and how much idle time the planted cause adds to each rank."""
     for row in rows:
@@ -237,6 +281,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--null", type=int, default=0, metavar="SEEDS")
     parser.add_argument("--slight", type=int, default=0, metavar="SEEDS")
     options = parser.parse_args()
@@ -245,6 +290,9 @@ def main() -> None:
     print("## Truth and ledger\n", *summary(rows), sep="\n")
     print("\n## Matrix: ledger of the run minus ledger of the same run without the cause, ms per step\n")
     print(*matrix(rows), sep="\n")
+    print("\n## Improvements\n", *improvements(rows), sep="\n")
+    if options.seeds > 1:
+        print(f"\n## {options.seeds} seeds\n", *repeated(options.seeds), sep="\n")
     print("\n## Verdicts", *details(rows), sep="\n")
     if options.null:
         print("\n## Null runs\n", *nulls(options.null), sep="\n")

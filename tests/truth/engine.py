@@ -95,6 +95,25 @@ class Run:
         """Mean length of a step: the whole run over the number of its steps."""
         return float(self.iterations_ns.mean())
 
+    def parts_ns(self) -> dict[str, np.ndarray]:
+        """Return how long every rank spent in each part of a step: step x pipeline rank x replica, by name.
+
+        `loading` is that at the start of the step, `pipeline` the time from then to the end of the rank's last action
+        or blocking send, `data-parallel wait` the time until the last replica of its stage got there. They sum to the
+        time from `began` to `over`.
+        """
+        loading = np.zeros_like(self.began)
+        loading[:, 0] = self.plan.step_load_ns
+        return {
+            "loading": loading,
+            "pipeline": self.entered - self.began - loading,
+            "data-parallel wait": self.synced - self.entered,
+            "gradient reduction": self.reduced - self.synced,
+            "wait for the optimizer": self.optimized - self.plan.end.optimizer_ns - self.reduced,
+            "optimizer": np.full_like(self.began, self.plan.end.optimizer_ns),
+            "between steps": self.over - self.optimized,
+        }
+
     def idle_ns(self) -> np.ndarray:
         """Return by pipeline rank x replica the mean time per step without an action of that rank."""
         busy = np.zeros(self.over.shape[1:])

@@ -107,7 +107,8 @@ class Plan:
 
     `load_ns` (step x replica x micro-batch) is the loading of data before each forward of stage 0, `step_load_ns` (step
     x replica) the same once at the start of a step, and `records_loading` whether it is in the span table. A rank needs
-    `launch_ns` to start an action. An overlapped pair takes `overlap` times the sum of its parts.
+    `launch_ns` to start an action. An overlapped pair takes `overlap` times the sum of its parts. Steps are numbered
+    from `first_step`.
     """
 
     shape: Shape
@@ -120,6 +121,7 @@ class Plan:
     overlap: float = 0.85
     records_loading: bool = False
     records_transfers: bool = True
+    first_step: int = 0
 
     def with_network(self, **changes) -> Plan:
         return replace(self, network=replace(self.network, **changes))

@@ -65,7 +65,7 @@ def _table(run: Run, columns: dict[str, object], size: int) -> pl.DataFrame:
         found[name] = pl.Series(name, values, dtype=dtype, strict=False)
     steps, replicas = (np.indices(full)[axis].ravel() for axis in (0, 2))
     return pl.DataFrame(found).with_columns(
-        step=pl.Series(steps, dtype=pl.Int32),
+        step=pl.Series(steps + run.plan.first_step, dtype=pl.Int32),
         rank=pl.col("rank") + pl.Series(replicas * shape.ranks, dtype=pl.Int32),
         **(
             {"peer": pl.col("peer") + pl.Series(replicas * shape.ranks, dtype=pl.Int32)}

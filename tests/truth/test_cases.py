@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from truth.cases import NULLS, PLANTED, Truth
-from truth.confusion import details, matrix, mentions, rows_of, summary
+from truth.confusion import details, improvements, matrix, mentions, rows_of, summary
+from truth.engine import simulate
 from truth.plan import MS
+from truth.spans import spans_of
 
 CASES = {case.name: case for case in (build(0) for build in PLANTED)}
 
@@ -66,6 +68,13 @@ def test_null_runs_depend_on_the_seed_alone():
         assert (first != other).any()
 
 
+def test_set_up_step_is_the_first_and_has_number_1():
+    null = next(null for null in NULLS if null.set_up > 1)
+    run = simulate(null.plan(0))
+    assert run.iterations_ns[0] > 2.5 * run.iterations_ns[1:].max()
+    assert spans_of(run)["step"].min() == 1
+
+
 def test_culprits_are_matched_as_whole_words():
     assert mentions("Rank 1 is slower.", "rank 1 / stage 1")
     assert not mentions("Rank 13 is slower.", "rank 1")
@@ -80,4 +89,5 @@ def test_confusion_table_has_a_row_per_truth():
     assert len(other) == 2 + 3
     assert len({line.count("|") for line in other}) == 1
     assert "60.0" in table[3]
+    assert len(list(improvements(rows))) == 2 + 3 + 1
     assert sum(line.startswith("\n###") for line in details(rows)) == 3

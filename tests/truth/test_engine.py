@@ -138,3 +138,16 @@ def test_noise_has_the_stated_deviation_and_mean():
         actions = make_plan(Shape(ranks=8, replicas=4, microbatches=16), costs).action_ns[0]
         assert actions.mean() == pytest.approx(10 * MS, rel=0.005)
         assert actions.std() / actions.mean() == pytest.approx(0.05, rel=0.05)
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_parts_of_a_step_sum_to_its_length_on_every_rank(barrier):
+    costs = Costs(reduce=60 * MS, optimizer=20 * MS)
+    plan = slow_rank(make_plan(Shape(replicas=3), costs), Place(1, 2), 1.5).with_end(barrier=barrier)
+    run = simulate(replace(plan, step_load_ns=plan.step_load_ns + 15 * MS))
+    parts = run.parts_ns()
+    assert (sum(parts.values()) == run.over - run.began).all()
+    assert all((part >= 0).all() for part in parts.values())
+    assert not parts["data-parallel wait"][:, 1, 2].any()
+    assert (parts["data-parallel wait"][:, 1, :2] > 50 * MS).all()
+    assert parts["wait for the optimizer"].any() == barrier
