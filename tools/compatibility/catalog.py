@@ -121,7 +121,6 @@ SOURCES = (
             "paddle/distributed/passes/pipeline_scheduler_pass/",
             "paddle/autograd/__init__.py",
             "paddle/base/executor.py",
-            "paddle/autograd/",
         ),
         ("paddle/distributed/fleet/meta_parallel/p", "paddle/distributed/fleet/meta_parallel/dualpipev.py"),
         bases=("MetaParallelBase", "PipelinePassBase"),
