@@ -319,9 +319,16 @@ def test_errors_in_registered_hooks_do_not_reach_the_training(tmp_path, capsys, 
     recorder.stop("test")
 
 
-def test_single_stage_training_is_recorded(tmp_path):
+@pytest.mark.parametrize("redefines", [False, True])
+def test_single_stage_training_is_recorded(tmp_path, redefines):
     pipelines = fake_paddle.make()
-    layers = sys.modules[LAYERS].PipelineLayer()
+    base = sys.modules[LAYERS].PipelineLayer
+
+    class Model(base):
+        def forward(self, data):
+            return super().forward(data)
+
+    layers = Model() if redefines else base()
     model = pipelines.NoPipelineParallel(layers, accumulate_steps=3)
     recorder, patches = Recorder(str(tmp_path)), Patches()
     paddle_fleet.instrument(pipelines, recorder, patches)

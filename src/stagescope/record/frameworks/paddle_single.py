@@ -34,9 +34,10 @@ class Instrumentation:
     """The observers, and the model that is being trained."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
-        del patches
         self.recorder = recorder
         self.runs = Runs(recorder, SINGLE.framework)
+        self._patches = patches
+        self._guard = Installation(recorder, patches).guard(SINGLE.framework)
         self._running: Any = None
         self._in_pass = False
         self._described: object = None
@@ -54,12 +55,19 @@ class Instrumentation:
     def _observe(self, model: Any, run: Observation) -> Observation:
         if model is not self._described:
             self._described = model
+            self._observe_layers(model)
             self._describe(model)
         self._running, self._in_pass = model, False
         try:
             yield from run
         finally:
             self._running = None
+
+    def _observe_layers(self, model: Any) -> None:
+        """Observe the forward of a model that redefines it."""
+        layers = type(model._layers)  # noqa: SLF001  # no public name
+        defining = next((one for one in layers.__mro__ if "forward" in vars(one)), layers)
+        self._patches.observe(defining, "forward", self.forward, self._guard)
 
     @never_raises()
     def _describe(self, model: Any) -> None:
