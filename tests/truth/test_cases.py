@@ -85,7 +85,7 @@ def test_confusion_table_has_a_row_per_truth():
     rows = rows_of([CASES["one rank 20 % slower, 2 replicas"], CASES["all-reduce 60 ms, optimizer 20 ms"]])
     assert [row.truth.cause for row in rows] == ["straggler", "gradient reduction", "optimizer"]
     table, other = list(summary(rows)), list(matrix(rows))
-    assert len(table) == 2 + 3 + 2
+    assert len(table) == 2 + 3 + 3
     assert len(other) == 2 + 3
     assert len({line.count("|") for line in other}) == 1
     assert "60.0" in table[3]
