@@ -21,9 +21,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, is_typeddict
 
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
 import numpy as np
 import polars as pl
-import tomllib
 
 import stagescope.api
 import stagescope.record

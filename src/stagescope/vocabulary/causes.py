@@ -33,7 +33,11 @@ CAUSES: tuple[Cause, ...] = (
     Cause("schedule_bubble", "Idle time of the schedule itself, if all stages cost the same."),
     Cause("stage_imbalance", "Stages differ in cost."),
     Cause("straggler", "A rank is slower than its data-parallel replicas."),
-    Cause("jitter", "Actions of the same stage and kind differ within the step."),
+    Cause("data_imbalance", "Micro-batches differ in length, on all ranks alike."),
+    Cause(
+        "jitter",
+        "Actions of one class differ within the step, beyond the length of their micro-batch.",
+    ),
     Cause("exposed_communication", "Transfers that a rank waited for."),
     Cause(
         "unattributed",

@@ -22,18 +22,18 @@ def ledger(*rows):
 
 def test_rows_are_ranks_then_pipelines_then_the_run():
     windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 20), (0, 2, 2, 50, 5))
-    parts = ledger((0, 0, 8, 0, 0, 0, 2, 0), (0, 1, 20, 0, 0, 0, 0, 0), (0, 2, 0, 5, 0, 0, 0, 0))
+    parts = ledger((0, 0, 8, 0, 0, 0, 0, 2, 0), (0, 1, 20, 0, 0, 0, 0, 0, 0), (0, 2, 0, 5, 0, 0, 0, 0, 0))
     shares = share_idle(windows, parts)
     assert shares.columns == list(IDLE_SHARES.names)
     assert shares.select("pipeline", "rank", "window_ns", "idle_ns").rows() == [
         (0, 0, 100, 10), (0, 1, 100, 20), (2, 2, 50, 5), (0, None, 200, 30), (2, None, 50, 5), (None, None, 250, 35),
     ]  # fmt: skip
-    assert shares.row(-1)[4:] == (28, 5, 0, 0, 2, 0)
+    assert shares.row(-1)[4:] == (28, 5, 0, 0, 0, 2, 0)
 
 
 def test_idle_time_without_ledger_is_unattributed():
     windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 30))
-    shares = share_idle(windows, ledger((0, 0, 4, 0, 0, 0, 0, 0)))
+    shares = share_idle(windows, ledger((0, 0, 4, 0, 0, 0, 0, 0, 0)))
     assert shares["unattributed_ns"].to_list() == [6, 30, 36, 36]
 
 

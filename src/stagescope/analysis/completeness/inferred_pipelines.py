@@ -1,4 +1,4 @@
-"""Pipelines that no transfer and no coordinate shows, so that they are inferred or cannot be told apart."""
+"""Pipelines that no transfer and no coordinate shows, so that they are inferred or cannot be separated."""
 
 from __future__ import annotations
 

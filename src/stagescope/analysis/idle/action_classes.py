@@ -1,8 +1,14 @@
 """Classes of comparable actions: those of one rank and step with the same stage and kind.
 
 A class is (pipeline, step, rank, stage, kind); an overlapped pair has a class of its own, by the stages and kinds of
-both its actions. The ledger compares three costs per class: the mean of its own actions, the median over the pipelines
-that do the same work, and the mean over the stages.
+both its actions. The ledger compares these costs:
+
+* of every action, the mean of its class times the length of its micro-batch (microbatch_lengths.py);
+* of every class, its mean without the length of its step; what the same work costs in the other pipelines; and the mean
+  of that over the stages.
+
+A mean leaves out actions that took far longer than the rest of their class, such as one during a garbage collection:
+one pause of a second would otherwise make its stage 35 % longer. What they took beyond the mean is jitter.
 """
 
 from __future__ import annotations
@@ -14,6 +20,8 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.action_cells import codes_of
+from stagescope.analysis.idle.data_lengths import find_data_lengths
+from stagescope.analysis.idle.usual_costs import find_usual_costs
 from stagescope.model.tables import KindType
 
 if TYPE_CHECKING:
@@ -29,24 +37,38 @@ FEWEST_PEERS = 2
 
 WORK = ["stage", "kind", "partner_stage", "partner_kind"]
 
+SURE_DEVIATIONS = 4.0
+"""Of two pipelines the faster one is the reference of the other if they differ by so many standard errors. Their mean
+is a reference for neither, but the smaller of two equal means is too small by chance.
+"""
+
 
 @dataclass(frozen=True)
 class ActionClasses:
     """The classes in `table`, one row each, and for every action the row of its class in `of_action`.
 
     Columns of `table`: pipeline, step, rank, stage, kind, partner_stage and partner_kind (null unless an overlapped
-    pair), action_count, mean_ns, peers (pipelines with the same work in that step, this one included), peer_ns (median
-    of their means; mean_ns without peers), stage_ns (mean of peer_ns over all stages of the pipeline for that kind,
-    weighted by action_count, so that the total is preserved).
+    pair), action_count, mean_ns (without outliers), error_ns (its standard error), balanced_ns (mean_ns if the step had
+    as much work as those of the other pipelines), peers (pipelines with the same work in that step, this one included),
+    peer_ns (median of their balanced_ns, of two the smaller one if they differ; balanced_ns without peers), stage_ns
+    (mean of peer_ns over all stages of the pipeline for that kind, weighted by action_count, so that the total is
+    preserved).
+
+    `length_of_action` is the factor of the length of its micro-batch for every action, 1 without data imbalance.
     """
 
     table: pl.DataFrame
     of_action: Integers
+    length_of_action: NDArray[np.float64]
 
     def costs_ns(self, name: str) -> NDArray[np.float64]:
         """Return a column of `table` in nanoseconds for every action."""
         costs: NDArray[np.float64] = self.table[name].to_numpy()[self.of_action]
         return costs
+
+    def fitted_ns(self) -> NDArray[np.float64]:
+        """Return the mean of its class times the length of its micro-batch for every action."""
+        return self.costs_ns("mean_ns") * self.length_of_action
 
 
 def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
@@ -63,16 +85,21 @@ def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
     of_action = number[key]
     example = np.zeros(len(present), dtype=np.int64)
     example[of_action] = np.arange(table.height)
-    sums_ns = np.bincount(key, weights=duration_ns)[present]
+    duration_ns = np.asarray(duration_ns, dtype=np.float64)
+    usual = find_usual_costs(duration_ns, of_action, len(present))
     table = pl.concat(
         [
             table.select(*(pl.col(name).gather(example) for name in ("pipeline", "step", "rank"))),
             works.select(pl.all().gather(work[example])),
-            pl.DataFrame({"action_count": counts[present], "mean_ns": sums_ns / counts[present]}),
+            pl.DataFrame(
+                {"action_count": counts[present], "mean_ns": usual.mean_ns, "error_ns": usual.error_ns}
+            ),
         ],
         how="horizontal",
     )
-    return ActionClasses(_with_peers(table), of_action)
+    lengths = find_data_lengths(actions.table, table, of_action, usual, duration_ns)
+    table = table.with_columns(balanced_ns=pl.Series(lengths.balanced_ns, dtype=pl.Float64))
+    return ActionClasses(_with_peers(table), of_action, lengths.of_action)
 
 
 def _find_works(actions: Actions) -> tuple[pl.DataFrame, Integers]:
@@ -118,15 +145,24 @@ def _with_peers(table: pl.DataFrame) -> pl.DataFrame:
     # In a bidirectional schedule two ranks of a pipeline run the same stage: the n-th is compared with the n-th.
     copies = pl.int_range(pl.len()).over("pipeline", "step", *WORK)
     same_work = ["step", *WORK, "copy"]
-    enough = pl.col("peers") >= FEWEST_PEERS
     same_kind = ["pipeline", "step", "kind", "partner_kind"]
+    least, most = (getattr(pl.col("balanced_ns"), name)().over(same_work) for name in ("min", "max"))
+    # The errors of two classes add as squares.
+    doubt = SURE_DEVIATIONS * (pl.col("error_ns") ** 2).sum().over(same_work).sqrt()
+    of_two = pl.when(most - least > doubt).then(least).otherwise((most + least) / 2)
     return (
         table.with_columns(copy=copies)
-        .with_columns(peers=pl.len().over(same_work), median_ns=pl.median("mean_ns").over(same_work))
-        .with_columns(peer_ns=pl.when(enough).then("median_ns").otherwise("mean_ns"))
+        .with_columns(peers=pl.len().over(same_work))
+        .with_columns(
+            peer_ns=pl.when(pl.col("peers") < FEWEST_PEERS)
+            .then("balanced_ns")
+            .when(pl.col("peers") == FEWEST_PEERS)
+            .then(of_two)
+            .otherwise(pl.median("balanced_ns").over(same_work))
+        )
         .with_columns(
             stage_ns=(pl.col("peer_ns") * pl.col("action_count")).sum().over(same_kind)
             / pl.sum("action_count").over(same_kind)
         )
-        .drop("copy", "median_ns")
+        .drop("copy")
     )

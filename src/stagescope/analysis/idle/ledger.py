@@ -3,20 +3,23 @@
 The measured order of every rank is replayed (`replay`) while one cause after the other is removed:
 
     T   the window: first start to last end of the actions of a pipeline in one step
-    T4  measured durations and measured transfers, and nothing else
-    T3  transfers take no time
-    T2  every action takes the mean of its class: rank, stage and kind, in this step
+    T5  measured durations and measured transfers, and nothing else
+    T4  transfers take no time
+    T3  every action takes the mean of its class (rank, stage, kind; in this step) times the length of its micro-batch
+    T2  every micro-batch has the same length, and every pipeline the same amount of data
     T1  every class takes the median over the pipelines that do the same work in this step
     T0  every kind takes the mean over the stages
     W   the mean over the ranks of their work at the costs of T1, which equals that at the costs of T0
 
     T = W  ideal work  +  (T0 - W) schedule bubble  +  (T1 - T0) stage imbalance  +  (T2 - T1) straggler
-        + (T3 - T2) jitter  +  (T4 - T3) exposed communication  +  (T - T4) unattributed
+        + (T3 - T2) data imbalance  +  (T4 - T3) jitter  +  (T5 - T4) exposed communication
+        + (T - T5) unattributed
 
-Without transfers a replay is never longer, so exposed communication is never negative. Jitter, stage imbalance and
-straggler can be: a step whose long actions happened to be where nothing waited is shorter than one of mean durations.
-Their sign is kept. The order of removal matters, and it is fixed. Unattributed is everything that a replay does not
-model: launch delays, other work between two actions, blocking sends, and transfers and actions that were not recorded.
+Without transfers a replay is never longer, so exposed communication is never negative. Jitter, data imbalance, stage
+imbalance and straggler can be: a step whose long actions happened to be where nothing waited is shorter than one of
+mean durations. Their sign is kept. The order of removal matters, and it is fixed. Unattributed is everything that a
+replay does not model: launch delays, other work between two actions, blocking sends, and transfers and actions that
+were not recorded.
 
 The idle time of rank r is divided in the same way, each part minus what that cause changes in the rank's own work: (T0
 - w0) + (T1 - T0 - w1 + w0) + (T2 - T1 - w2 + w1) + ..., where w is its work at the costs of a replay. A slow rank
@@ -107,6 +110,10 @@ IDLE_LEDGER = Table(
 )  # fmt: skip
 
 
+PEERS = 3
+"""The place of the costs of peers among the costs of the replays."""
+
+
 @dataclass(frozen=True)
 class Ledger:
     """The tables LEDGER and IDLE_LEDGER, and diagnostics about what they could not attribute."""
@@ -128,7 +135,8 @@ def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
     groups = group_actions(table)
     basis = basis or find_replay_basis(actions)
     classes = find_action_classes(actions, duration_ns)
-    costs = [duration_ns, *(classes.costs_ns(name) for name in ("mean_ns", "peer_ns", "stage_ns"))]
+    costs = [duration_ns, classes.fitted_ns()]
+    costs += [classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")]
     no_lag = basis.free_ns
     replays = [(duration_ns, basis.lag_ns), *((cost_ns, no_lag) for cost_ns in costs)]
     spans_ns = [
@@ -140,7 +148,7 @@ def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
     steps = groups.steps.with_columns(peers=peers["peers"])
     steps = _with_causes(steps, spans_ns).with_columns(
         window_ns=spans_ns[0],
-        ideal_work_ns=_whole(groups.mean_over_ranks(groups.work_ns(costs[2]))),
+        ideal_work_ns=_whole(groups.mean_over_ranks(groups.work_ns(costs[PEERS]))),
         busy_ns=_whole(groups.mean_over_ranks(works_ns[0])),
     )
     steps = steps.with_columns(schedule_bubble_ns=pl.col("schedule_bubble_ns") - pl.col("ideal_work_ns"))

@@ -1,0 +1,79 @@
+"""The length of the data of every action, and what every class would take if all steps had equally much data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.idle.microbatch_lengths import Sample, fit_lengths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.idle.usual_costs import UsualCosts
+
+    Integers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+ROW = ["rank", "stage", "kind", "partner_stage", "partner_kind"]
+
+
+class DataLengths(NamedTuple):
+    """A factor for every action, 1 without data imbalance, and the balanced cost of every class in nanoseconds."""
+
+    of_action: Floats
+    balanced_ns: Floats
+
+
+def find_data_lengths(
+    actions: pl.DataFrame, classes: pl.DataFrame, of_action: Integers, usual: UsualCosts, duration_ns: Floats
+) -> DataLengths:
+    """Return the lengths of the data; see microbatch_lengths.py.
+
+    `actions` is the table of actions, `classes` has one row per class with pipeline, step, and the columns of ROW.
+    """
+    nothing = DataLengths(np.ones(len(of_action)), usual.mean_ns)
+    counts = (usual.mean_ns[of_action] > 0) & (duration_ns > 0) & ~usual.is_outlier
+    rows = np.flatnonzero(counts)
+    row_of_class, rank_of_row = _numbered(classes.select(ROW))
+    if not len(rows) or classes.is_empty():
+        return nothing
+    value = np.log(duration_ns[rows] / usual.mean_ns[of_action[rows]])
+    cell_of_action, _ = _numbered(actions.select("pipeline", "step", "microbatch"), "pipeline")
+    steps = classes.select("pipeline", "step").n_unique()
+    sample = Sample(value, row_of_class[of_action[rows]], cell_of_action[rows], rank_of_row, steps)
+    fitted = fit_lengths(sample)
+    if fitted is None:
+        return nothing
+    weight, length = fitted
+    factor = np.exp(weight[row_of_class[of_action]] * length[cell_of_action])
+    mean = np.bincount(of_action, weights=factor, minlength=classes.height) / np.bincount(of_action)
+    return DataLengths(factor / mean[of_action], _balanced(classes, usual.mean_ns, row_of_class, rank_of_row))
+
+
+def _balanced(classes: pl.DataFrame, mean_ns: Floats, row: Integers, rank_of_row: Integers) -> Floats:
+    """Return what each class would take if its pipeline had as much data in the step as the others have on average."""
+    usual_ns = classes.select("pipeline", "step").with_columns(row=pl.Series(row), mean=pl.Series(mean_ns))
+    usual_ns = usual_ns.with_columns(usual=pl.col("mean").median().over("row"))
+    value = np.log(np.maximum(mean_ns, 1) / np.maximum(usual_ns["usual"].to_numpy(), 1))
+    cell, _ = _numbered(classes.select("pipeline", "step"), "pipeline")
+    fitted = fit_lengths(Sample(value, row, cell, rank_of_row, classes["pipeline"].n_unique()))
+    if fitted is None:
+        return mean_ns
+    weight, length = fitted
+    of_step = (
+        classes.select("step").with_columns(load=pl.Series(np.exp(length[cell]))).with_row_index("class")
+    )
+    loads = of_step.with_columns(mean=pl.col("load").mean().over("step"))
+    surplus = np.log((loads["load"] / loads["mean"]).to_numpy())
+    balanced: Floats = mean_ns / np.exp(weight[row] * surplus)
+    return balanced
+
+
+def _numbered(keys: pl.DataFrame, kept: str = "rank") -> tuple[Integers, Integers]:
+    """Return the number of each row among the distinct rows, and one column of the distinct rows."""
+    distinct = keys.unique(maintain_order=True).with_row_index("number")
+    joined = keys.join(distinct, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")
+    return joined["number"].to_numpy().astype(np.int64), distinct[kept].to_numpy().astype(np.int64)

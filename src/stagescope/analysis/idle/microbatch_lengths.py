@@ -1,0 +1,88 @@
+"""How much longer each micro-batch is than the others, as far as it shows in all actions of its pipeline alike.
+
+Sequences of different lengths make the actions of one micro-batch longer on every rank. Noise does not: it differs from
+rank to rank. So a factor model is fitted to the logarithms of durations relative to their class (rank, stage, kind):
+
+    log(duration / usual of its class) = weight of the class * length of the micro-batch + noise
+
+The weights differ, because attention grows with the square of a sequence, and a stage with the loss grows less than one
+without. The lengths are used only if an F-test rejects that noise alone explains them. The correlation of forward and
+backward times, which What-if analysis of stragglers (Lin et al., OSDI 2025) tests, is above 0.9 at a spread of 2 % as
+well, where it costs nothing.
+
+If the micro-batches of a run differ, so does the sum of a step from pipeline to pipeline. That is the same fit over
+classes and steps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.special import fdtrc  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+FALSE_RATE = 1e-4
+FEWEST_RANKS = 2
+ROUNDS = 8
+"""Rounds of alternating least squares; weights and lengths of planted runs change by less than 1e-4 after four."""
+
+
+class Sample(NamedTuple):
+    """Logarithms of durations relative to what is usual.
+
+    `row` is the number of what has a weight, `cell` of what has a length, `rank_of_row` the rank of each row; `centers`
+    is how many means the values have been reduced by.
+    """
+
+    value: Floats
+    row: Integers
+    cell: Integers
+    rank_of_row: Integers
+    centers: int
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return int(self.cell.max(initial=-1)) + 1
+
+
+def fit_lengths(sample: Sample) -> tuple[Floats, Floats] | None:
+    """Return the weight of every row and the length of every cell, None if the lengths are not more than noise.
+
+    Weights are 1 on average. Lengths need the rows of at least two ranks, or nothing would be shared by ranks.
+    """
+    if len(np.unique(sample.rank_of_row)) < FEWEST_RANKS or not _is_more_than_noise(sample):
+        return None
+    rows = len(sample.rank_of_row)
+    weight, length = np.ones(rows), np.zeros(sample.cells)
+    for _ in range(ROUNDS):
+        length = _least_squares(sample.value, weight[sample.row], sample.cell, sample.cells)
+        weight = np.clip(_least_squares(sample.value, length[sample.cell], sample.row, rows), 0.0, None)
+        weight /= weight.mean() or 1.0
+    return weight, length
+
+
+def _least_squares(value: Floats, known: Floats, group: Integers, groups: int) -> Floats:
+    """Return the factor of each group that, times `known`, is closest to the values."""
+    above = np.bincount(group, weights=value * known, minlength=groups)
+    below = np.bincount(group, weights=known * known, minlength=groups)
+    found: Floats = above / np.where(below > 0, below, 1.0)
+    return found
+
+
+def _is_more_than_noise(sample: Sample) -> bool:
+    """Return whether cells differ more than noise does, with equal weights: an analysis of variance."""
+    means = _least_squares(sample.value, np.ones(len(sample.value)), sample.cell, sample.cells)
+    explained = float((means[sample.cell] ** 2).sum())
+    rest = float(((sample.value - means[sample.cell]) ** 2).sum())
+    used = sample.cells - sample.centers
+    free = len(sample.value) - sample.cells - len(sample.rank_of_row)
+    if used < 1 or free < 1 or explained <= 0:
+        return False
+    return rest <= 0 or bool(fdtrc(used, free, (explained / used) / (rest / free)) < FALSE_RATE)
