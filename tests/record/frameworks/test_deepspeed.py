@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from pathlib import Path
 
 import polars as pl
 import pytest
+from torch.distributed import distributed_c10d
 
 import fake_deepspeed
 import framework_trainings as trainings
@@ -206,10 +205,9 @@ DUALPIPEV = [
 
 @pytest.fixture
 def torch_works(monkeypatch):
-    module = types.ModuleType("torch.distributed.distributed_c10d")
-    module.Work = type("Work", (), {"wait": fake_deepspeed.Work.wait})
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module.Work
+    work = type("Work", (), {"wait": fake_deepspeed.Work.wait})
+    monkeypatch.setattr(distributed_c10d, "Work", work)
+    return work
 
 
 def instrumented(recorder, patches, **options):

@@ -22,10 +22,30 @@ SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
 _RECEIVES = (RECV_FORWARD, RECV_BACKWARD)
 
 
+class Wait:
+    """The moments, of the recorder's timer, at which the wait for a message began and ended."""
+
+    __slots__ = ("ended", "started")
+
+    def __init__(self) -> None:
+        self.started: Any = None
+        self.ended: Any = None
+
+    def begin(self, moment: Any) -> None:
+        """Note a wait for one of the handles of the message; the first of them counts."""
+        if self.started is None:
+            self.started = moment
+
+    def end(self, moment: Any) -> None:
+        """Note the end of a wait for one of the handles; the last of them counts."""
+        self.ended = moment
+
+
 class Message(NamedTuple):
     """One transfer: kind, rank at the other end, size, and the time that the host spent in the call.
 
-    `is_complete` is False if the call returned without waiting for the message even where calls usually wait.
+    `is_complete` is False if the call returned without waiting for the message even where calls usually wait. `wait`
+    is the wait for its handles, if they are known; it may not have begun when the message is noted.
     """
 
     kind: int
@@ -34,6 +54,7 @@ class Message(NamedTuple):
     start_ns: int
     end_ns: int
     is_complete: bool = True
+    wait: Wait | None = None
 
 
 class Transfers:
@@ -55,9 +76,9 @@ class Transfers:
         if self.recorder.enabled:
             self._made.keep(first_of(tensors), place)
 
-    def sent(self, tensors: Any, message: Message) -> None:
-        """Record a send, with the place of the pass that produced its data."""
-        self._emit(message, self._made.take(first_of(tensors), UNKNOWN))
+    def sent(self, tensors: Any, message: Message, otherwise: Place = UNKNOWN) -> None:
+        """Record a send, with the place of the pass that produced its data, `otherwise` if that is unknown."""
+        self._emit(message, self._made.take(first_of(tensors), otherwise))
 
     def received(self, tensors: Any, message: Message) -> None:
         """Remember a receive until a pass uses its data."""
@@ -84,10 +105,24 @@ class Transfers:
         self._made.clear()
 
     def _emit(self, message: Message, place: Place) -> None:
-        kind, peer, size_bytes, start_ns, end_ns, is_complete = message
+        kind, peer, size_bytes, start_ns, end_ns, is_complete, wait = message
+        if wait is not None and wait.ended is not None:
+            self._emit_waited(message, wait, place)
+            return
         waited = self.blocks and is_complete and kind in _RECEIVES
-        wait = (start_ns, end_ns) if waited else (NONE, NONE)
-        self.recorder.emit(kind, start_ns, end_ns, *place, peer, size_bytes, *wait)
+        times = (start_ns, end_ns) if waited else (NONE, NONE)
+        self.recorder.emit(kind, start_ns, end_ns, *place, peer, size_bytes, *times)
+
+    def _emit_waited(self, message: Message, wait: Wait, place: Place) -> None:
+        """Record a message that had arrived when the wait for it ended."""
+        kind, peer, size_bytes, start_ns, *_ = message
+        step = self.recorder.step  # the times may become known in a later step
+
+        def emit(wait_start_ns: int, wait_end_ns: int) -> None:
+            times = (wait_start_ns, wait_end_ns)
+            self.recorder.emit(kind, start_ns, wait_end_ns, *place, peer, size_bytes, *times, step=step)
+
+        self.recorder.timer.resolve(emit, wait.started, wait.ended)
 
 
 def all_of(tensors: Any) -> tuple[Any, ...]:
