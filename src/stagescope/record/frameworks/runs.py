@@ -66,9 +66,8 @@ class IdentityMap:
 
     def take(self, owner: object, default: Any = None) -> Any:
         """Return the value of an object, and remove both."""
-        value = self.find(owner, default)
-        self._values.pop(id(owner), None)
-        return value
+        refer, value = self._values.pop(id(owner), (None, None))
+        return value if refer is not None and refer() is owner else default
 
     def clear(self) -> None:
         """Remove everything."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.runs import IdentityMap
 from stagescope.record.frameworks.torch_reductions import GRAD_REDUCE
 from stagescope.vocabulary.kinds import BY_NAME
 
@@ -22,9 +21,12 @@ if TYPE_CHECKING:
 
     from stagescope.record.frameworks.torch_pipelining import Instrumentation
 
-    Observation = Generator[None, Any, object]
+    Observation = Generator[None, Any, None]
 
 PREFIX = "PP:"
+OPENED = "_stagescope_opened"
+"""Slot of an open range: its action, the receives before it, and when it began."""
+
 REDUCE_GRAD = "REDUCE_GRAD"
 _ACTION = re.compile(r"(\d+)(REDUCE_GRAD|[FBIW])(\d*)$")
 _HOUSEKEEPING = re.compile(r"(\d+)(UNSHARD|RESHARD)$")
@@ -76,30 +78,29 @@ class ActionRanges:
         self._recorder = instrumentation.recorder
         self._instrumentation = instrumentation
         self._messages = instrumentation.messages
-        self._open = IdentityMap()
         self.customized: frozenset[str] = frozenset()
 
     def observe_enter(self, owner: Any) -> Observation:
         """Observe ``record_function.__enter__``."""
         action = parse_action(owner.name)
         if not action.parts and not action.housekeeping:
-            return (yield)
+            return
         if len(action.parts) > 1:
             self._recorder.pair = self._recorder.new_pair()
-        result = yield
+        yield
         begun = now_ns() if action.housekeeping else self._recorder.timer.begin()
-        self._open.keep(owner, (action, self._messages.receives, begun))
-        return result
+        setattr(owner, OPENED, (action, self._messages.receives, begun))
 
     def observe_exit(self, owner: Any, error: object) -> Observation:
         """Observe ``record_function.__exit__``; `error` is the type of the exception that ends the range."""
-        opened = self._open.take(owner)
+        opened = getattr(owner, OPENED, None)
         if opened is None:
-            return (yield)
+            return
+        setattr(owner, OPENED, None)
         if self._recorder.enabled and error is None:
             self._record(*opened)
         self._recorder.pair = NONE
-        return (yield)
+        yield
 
     def _record(self, action: Action, receives: int, begun: Any) -> None:
         if action.housekeeping:
@@ -130,7 +131,12 @@ def range_class(original: type, module: str) -> type:
     """
     name = original.__name__
     methods = {method: getattr(original, method) for method in ("__enter__", "__exit__")}
-    facts = {"__doc__": original.__doc__, "__module__": module, "__qualname__": "record_function"}
+    facts = {
+        "__doc__": original.__doc__,
+        "__module__": module,
+        "__qualname__": "record_function",
+        "__slots__": (OPENED,),
+    }
     return type(name, (original,), {**facts, **methods})
 
 

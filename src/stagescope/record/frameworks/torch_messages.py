@@ -27,10 +27,9 @@ from stagescope.vocabulary.kinds import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from stagescope.record.calls import Call
     from stagescope.record.recorder import Recorder
 
-    Observation = Generator[None, Any, object]
+    Observation = Generator[None, Any, None]
 
 SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
     BY_NAME[name].code for name in ("send_forward", "recv_forward", "send_backward", "recv_backward")
@@ -48,10 +47,10 @@ class Message(NamedTuple):
     size_bytes: int
 
 
-class Issued(NamedTuple):
-    """A message whose operation has been issued, and the step it belongs to."""
+class Batch(NamedTuple):
+    """Messages that are waited for together, the step they belong to, and when they were issued."""
 
-    message: Message
+    messages: Sequence[Message]
     step: int
     start_ns: int
     end_ns: int
@@ -66,53 +65,49 @@ class Messages:
         self.receives = 0
         self.last_receive: Any = None
         self._created = IdentityMap()
-        self._under_way: dict[int, list[Issued]] = {}
+        self._under_way: dict[int, Batch] = {}
         self._batches = 0
 
-    def observe_creation(self, kind: int, call: Call, microbatch: int) -> Observation:
+    def observe_creation(self, kind: int, stage: Any, microbatch: int) -> Observation:
         """Observe a method of a stage that returns the operations of one micro-batch."""
         operations = yield
         if self.recorder.enabled:
             for operation in as_sequence(operations):
                 tensor = operation.tensor
                 size_bytes = tensor.numel() * tensor.element_size()
-                message = Message(kind, call.owner.stage_index, microbatch, operation.peer, size_bytes)
+                message = Message(kind, stage.stage_index, microbatch, operation.peer, size_bytes)
                 self._created.keep(operation, message)
-        return operations
 
     def observe_issue(self, operations: Any) -> Observation:
         """Observe a call that issues `operations` and returns their handles."""
+        if not self.recorder.enabled:
+            return
         issued = tuple(as_sequence(operations))
         start_ns = now_ns()
         handles = yield
         end_ns = now_ns()
-        found = [
+        messages = [
             self._created.take(operation) for operation in issued
         ]  # those of inner calls have been taken
-        step = self.recorder.step
-        messages = [message and Issued(message, step, start_ns, end_ns) for message in found]
-        if any(messages):
-            for handle, batch in assigned(handles, messages):
-                self._expect(handle, batch)
-        return handles
+        for handle, found in assigned(handles, messages):
+            known = [message for message in found if message is not None]
+            if known:
+                self._expect(handle, Batch(known, self.recorder.step, start_ns, end_ns))
 
     def close(self) -> None:
         """Record the messages without a wait, and discard them."""
         for batch in list(self._under_way.values()):
-            for issued in batch:
-                self._emit(issued, NONE, NONE)
+            self._emit(batch, NONE, NONE)
         self._under_way.clear()
         self._created.clear()
         self.works.forget()
 
-    def _expect(self, handle: object, messages: Sequence[Issued | None]) -> None:
-        """Record `messages` at the end of the wait for `handle`."""
-        batch = [issued for issued in messages if issued is not None]
-        if batch:
-            self._batches += 1
-            self._under_way[self._batches] = batch
-            if handle is not None:
-                self.works.watch(handle, partial(self._observe_wait, self._batches))
+    def _expect(self, handle: object, batch: Batch) -> None:
+        """Record a batch at the end of the wait for `handle`."""
+        self._batches += 1
+        self._under_way[self._batches] = batch
+        if handle is not None:
+            self.works.watch(handle, partial(self._observe_wait, self._batches))
 
     def _observe_wait(self, number: int) -> Observation:
         """Time the wait for a batch.
@@ -122,33 +117,33 @@ class Messages:
         """
         timer = self.recorder.timer
         start = timer.begin()
-        result = yield
+        yield
         end = timer.begin()
-        for issued in self._under_way.pop(number, ()):
-            if issued.message.kind in _RECEIVES:
+        batch = self._under_way.pop(number, None)
+        if batch is None:
+            return
+        for message in batch.messages:
+            if message.kind in _RECEIVES:
                 self.receives += 1
                 self.last_receive = end
-            timer.resolve(partial(self._emit, issued), start, end)
-        return result
+        timer.resolve(partial(self._emit, batch), start, end)
 
-    def _emit(self, issued: Issued, wait_start_ns: int, wait_end_ns: int) -> None:
-        message = issued.message
-        end_ns = issued.end_ns
-        if message.kind in _RECEIVES and wait_end_ns != NONE:
-            end_ns = wait_end_ns
-        self.recorder.emit(
-            message.kind,
-            issued.start_ns,
-            end_ns,
-            message.stage,
-            message.microbatch,
-            NONE,
-            message.peer,
-            message.size_bytes,
-            wait_start_ns,
-            wait_end_ns,
-            step=issued.step,
-        )
+    def _emit(self, batch: Batch, wait_start_ns: int, wait_end_ns: int) -> None:
+        has_wait = wait_end_ns != NONE
+        for message in batch.messages:
+            self.recorder.emit(
+                message.kind,
+                batch.start_ns,
+                wait_end_ns if has_wait and message.kind in _RECEIVES else batch.end_ns,
+                message.stage,
+                message.microbatch,
+                NONE,
+                message.peer,
+                message.size_bytes,
+                wait_start_ns,
+                wait_end_ns,
+                step=batch.step,
+            )
 
 
 def as_sequence(values: Any) -> Sequence[Any]:
@@ -157,8 +152,8 @@ def as_sequence(values: Any) -> Sequence[Any]:
 
 
 def assigned(
-    handles: Any, messages: Sequence[Issued | None]
-) -> Sequence[tuple[object, Sequence[Issued | None]]]:
+    handles: Any, messages: Sequence[Message | None]
+) -> Sequence[tuple[object, Sequence[Message | None]]]:
     """Return the handles with the messages that each is certain to be for; None is the handle of all others.
 
     `messages` has an entry for each operation. Operations of one call belong to one group; torch returns no handle for

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
-    Observation = Generator[None, Any, object]
+    Observation = Generator[None, Any, None]
 
 
 def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> None:
@@ -100,86 +100,75 @@ class Instrumentation:
 
     def forward(self, call: Call) -> Observation:
         """Observe ``forward_one_chunk``."""
-        return (yield from self._action(FORWARD, call.owner, microbatch_of(call, "fwd_chunk_id")))
+        return self._action(FORWARD, call.owner, microbatch_of(call, "fwd_chunk_id"))
 
     def backward(self, call: Call) -> Observation:
         """Observe ``backward_one_chunk``, which torch also calls in an evaluation, where it does nothing."""
-        if not call.owner.has_backward:
-            return (yield)
         kind = BACKWARD if call.get("full_backward", default=True) else BACKWARD_INPUT
-        return (yield from self._action(kind, call.owner, microbatch_of(call, "bwd_chunk_id")))
+        is_done = call.owner.has_backward
+        return self._action(kind, call.owner, microbatch_of(call, "bwd_chunk_id"), is_done=is_done)
 
     def backward_weight(self, call: Call) -> Observation:
         """Observe ``backward_weight_one_chunk``."""
-        return (yield from self._action(BACKWARD_WEIGHT, call.owner, microbatch_of(call, "bwd_chunk_id")))
+        return self._action(BACKWARD_WEIGHT, call.owner, microbatch_of(call, "bwd_chunk_id"))
 
     def loss(self, call: Call) -> Observation:
         """Observe ``_maybe_compute_loss``, which computes a loss on the last stage only."""
         stage = call.get("stage")
-        if not stage.is_last or call.owner._loss_fn is None:  # noqa: SLF001  # no public name
-            return (yield)
-        return (yield from self._action(LOSS, stage, call.get("mb_index")))
+        is_done = stage.is_last and call.owner._loss_fn is not None  # noqa: SLF001  # no public name
+        return self._action(LOSS, stage, call.get("mb_index"), is_done=is_done)
 
     def reduce_grad(self, call: Call) -> Observation:
         """Observe ``perform_reduce_grad``."""
-        if not call.owner.has_backward:
-            return (yield)
-        return (yield from self._action(GRAD_REDUCE, call.owner, NONE))
+        return self._action(GRAD_REDUCE, call.owner, NONE, is_done=call.owner.has_backward)
 
     def start_reduction(self, call: Call) -> Observation:
         """Observe ``start_gradient_reduction``, unless ``perform_reduce_grad`` calls it."""
         stage = call.owner.stage_index
-        if not self.recorder.enabled or (GRAD_REDUCE, stage, NONE) in self._entered:
-            return (yield)
-        return (yield from self.reductions.observe_start(stage))
+        if self.recorder.enabled and (GRAD_REDUCE, stage, NONE) not in self._entered:
+            yield from self.reductions.observe_start(stage)
 
     def end_reduction(self, call: Call) -> Observation:
         """Observe ``wait_for_gradient_reduction``, unless ``perform_reduce_grad`` calls it."""
         stage = call.owner.stage_index
-        if not self.recorder.enabled or (GRAD_REDUCE, stage, NONE) in self._entered:
-            return (yield)
-        return (yield from self.reductions.observe_wait(stage, self.chunk_of_stage.get(stage, NONE)))
+        if self.recorder.enabled and (GRAD_REDUCE, stage, NONE) not in self._entered:
+            yield from self.reductions.observe_wait(stage, self.chunk_of_stage.get(stage, NONE))
 
     def forward_receives(self, call: Call) -> Observation:
         """Observe ``get_fwd_recv_ops``."""
         microbatch = microbatch_of(call, "fwd_chunk_id")
-        return (yield from self.messages.observe_creation(RECV_FORWARD, call, microbatch))
+        return self.messages.observe_creation(RECV_FORWARD, call.owner, microbatch)
 
     def forward_sends(self, call: Call) -> Observation:
         """Observe ``get_fwd_send_ops``."""
         microbatch = microbatch_of(call, "fwd_chunk_id")
-        return (yield from self.messages.observe_creation(SEND_FORWARD, call, microbatch))
+        return self.messages.observe_creation(SEND_FORWARD, call.owner, microbatch)
 
     def backward_receives(self, call: Call) -> Observation:
         """Observe ``get_bwd_recv_ops``."""
         microbatch = microbatch_of(call, "bwd_chunk_id")
-        return (yield from self.messages.observe_creation(RECV_BACKWARD, call, microbatch))
+        return self.messages.observe_creation(RECV_BACKWARD, call.owner, microbatch)
 
     def backward_sends(self, call: Call) -> Observation:
         """Observe ``get_bwd_send_ops``."""
         microbatch = microbatch_of(call, "bwd_chunk_id")
-        return (yield from self.messages.observe_creation(SEND_BACKWARD, call, microbatch))
+        return self.messages.observe_creation(SEND_BACKWARD, call.owner, microbatch)
 
     def issue(self, call: Call) -> Observation:
         """Observe ``_batch_p2p``."""
-        if not self.recorder.enabled:
-            return (yield)
-        return (yield from self.messages.observe_issue(call.get("p2p_ops")))
+        return self.messages.observe_issue(call.get("p2p_ops"))
 
     def issue_batch(self, call: Call) -> Observation:
         """Observe ``dist.batch_isend_irecv``, in which only the operations of stages are of interest."""
-        if not self.recorder.enabled:
-            return (yield)
-        return (yield from self.messages.observe_issue(call.get("p2p_op_list")))
+        return self.messages.observe_issue(call.get("p2p_op_list"))
 
     def enter_range(self, call: Call) -> Observation:
         """Observe the beginning of a range."""
-        return (yield from self.ranges.observe_enter(call.owner))
+        return self.ranges.observe_enter(call.owner)
 
     def exit_range(self, call: Call) -> Observation:
         """Observe the end of a range."""
-        error = call.arguments[1] if len(call.arguments) > 1 else None
-        return (yield from self.ranges.observe_exit(call.owner, error))
+        return self.ranges.observe_exit(call.owner, call.arguments[1])
 
     def step(self, call: Call) -> Observation:
         """Observe ``step``, which ``eval`` calls as well."""
@@ -188,9 +177,7 @@ class Instrumentation:
         has_loss = schedule._loss_fn is not None  # noqa: SLF001  # no public name
         self.evaluates = has_loss and not schedule._has_backward  # noqa: SLF001  # same
         try:
-            if self.evaluates:
-                return (yield from self.runs.observe_evaluation())
-            return (yield from self.runs.observe_step())
+            yield from self.runs.observe_evaluation() if self.evaluates else self.runs.observe_step()
         finally:
             self.evaluates = False
             self.messages.close()
@@ -204,25 +191,24 @@ class Instrumentation:
         recorder.actions += kind in ACTIONS
         self.seen.add((kind, stage, microbatch))
 
-    def _action(self, kind: int, stage: Any, microbatch: int) -> Observation:
+    def _action(self, kind: int, stage: Any, microbatch: int, *, is_done: bool = True) -> Observation:
         """Record a call as one action. If a subclass's method calls its parent's, only the outer one is recorded."""
         recorder = self.recorder
         key = (kind, stage.stage_index, microbatch)
-        if not recorder.enabled or key in self._entered:
-            return (yield)
+        if not (is_done and recorder.enabled) or key in self._entered:
+            return
         self._entered.add(key)
         mirror = recorder.mirror
         if mirror is not None:
             mirror.open(*key)
         try:
             token = recorder.timer.begin()
-            result = yield
+            yield
             self.end_action(token, *key)
         finally:
             self._entered.discard(key)
             if mirror is not None:
                 mirror.close()
-        return result
 
     def _prepare(self, schedule: Any) -> None:
         """Prepare for one run of `schedule`: discard the state of the last one, find its stages, describe it once."""

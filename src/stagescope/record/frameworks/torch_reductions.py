@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stagescope.record.recorder import Recorder
 
-    Observation = Generator[None, Any, object]
+    Observation = Generator[None, Any, None]
 
 GRAD_REDUCE = BY_NAME["grad_reduce"].code
 
@@ -35,17 +35,16 @@ class Reductions:
     def observe_start(self, stage: int) -> Observation:
         """Observe a call that starts the reduction of a stage without waiting for it."""
         self._begun[stage] = self.recorder.timer.begin()
-        return (yield)
+        yield
 
     def observe_wait(self, stage: int, chunk: int) -> Observation:
         """Observe the wait that ends the reduction of a stage."""
         timer, step = self.recorder.timer, self.recorder.step
         wait_start = timer.begin()
-        result = yield
+        yield
 
         def emit(start_ns: int, wait_start_ns: int, end_ns: int) -> None:
             wait = {"wait_start_ns": wait_start_ns, "wait_end_ns": end_ns}
             self.recorder.emit(GRAD_REDUCE, start_ns, end_ns, stage, chunk=chunk, step=step, **wait)
 
         timer.resolve(emit, self._begun.pop(stage, wait_start), wait_start, timer.begin())
-        return result
