@@ -35,7 +35,7 @@ from truth.orders import SCHEDULES, linear
 from truth.plan import DOWN, MS, Costs, Shape, make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from truth.engine import Run
     from truth.plan import Plan
@@ -69,9 +69,10 @@ class Case:
     def run(self) -> Run:
         return simulate(self.plan)
 
-    def lost_ns(self, truth: Truth) -> float:
-        """Return what a cause costs: mean ns per step of the whole run."""
-        return self.run.iteration_ns - truth.run_without.iteration_ns
+    def lost_ns(self, truth: Truth, steps: Sequence[int] | None = None) -> float:
+        """Return what a cause costs: mean ns per step, of the whole run or of some steps (by position, from 0)."""
+        lost = self.run.iterations_ns - truth.run_without.iterations_ns
+        return float((lost if steps is None else lost[list(steps)]).mean())
 
     def caused_idle_ns(self, truth: Truth) -> np.ndarray:
         """Return by pipeline rank x replica how much longer each rank is idle per step because of a cause."""

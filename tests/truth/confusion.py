@@ -5,8 +5,9 @@
     python tests/truth/confusion.py --null 20      also 20 seeds of each null run: false claims
     python tests/truth/confusion.py --slight 30    also 30 seeds of the slight straggler: how often it is found
 
-All times are milliseconds per step. Percentages are of the *iteration*: the length of the simulated run over its number
-of steps, so it includes loading, reduction, optimizer and pauses. The ledger of a report is its table `iterations`, as
+All times are milliseconds per step, over the iterations that the report measures: it cannot measure the last one, which
+no step follows. Percentages are of the *iteration*: from the end of one step on all ranks to the end of the next, so it
+includes loading, reduction, optimizer and pauses. The ledger of a report is its table `iterations`, as
 the mean over all ranks and iterations (`ledger`), and over the ranks of the pipeline that ended last (`of the last`).
 A cause is attributed if the ledger has it within 1 % of the iteration or 10 % of the truth.
 """
@@ -47,7 +48,8 @@ TOLERATED_POINTS, TOLERATED_RATIO = 0.01, 0.10
 class Reported:
     """What a report states: its ledger in ns per step by cause, of all ranks and of the last pipeline, and sentences.
 
-    `changes` are the improvements without more memory, as the verdict counts them, with their gain in ns.
+    `steps` are those whose iterations it measures, by position. `changes` are the improvements without more memory, as
+    the verdict counts them, with their gain in ns.
     """
 
     ledger: dict[str, float]
@@ -56,6 +58,7 @@ class Reported:
     improvement: str
     findings: tuple[str, ...]
     changes: tuple[tuple[str, float], ...]
+    steps: tuple[int, ...]
 
     @property
     def claims(self) -> int:
@@ -72,6 +75,7 @@ def report_on(plan: Plan) -> Reported:
         report.verdict.improvement,
         tuple(report.findings["evidence"]),
         tuple(report.improvements.filter(~pl.col("needs_more_memory")).select("change", "gain_ns").rows()),
+        tuple(report.iterations["step"].unique().sort() - plan.first_step),
     )
 
 
@@ -96,11 +100,17 @@ class Row:
 
     @property
     def lost_ns(self) -> float:
-        return self.case.lost_ns(self.truth)
+        """What the cause costs in the iterations that the report measures."""
+        return self.case.lost_ns(self.truth, self.reported.steps)
+
+    @property
+    def iteration_ns(self) -> float:
+        """Their mean length."""
+        return float(self.case.run.iterations_ns[list(self.reported.steps)].mean())
 
     @property
     def share(self) -> float:
-        return self.lost_ns / self.case.run.iteration_ns
+        return self.lost_ns / self.iteration_ns
 
     @property
     def found_ns(self) -> tuple[float | None, float | None]:
@@ -110,7 +120,7 @@ class Row:
     @property
     def is_attributed(self) -> tuple[bool, bool]:
         """Whether each of the two ledgers has the cause within the tolerance."""
-        tolerated = max(TOLERATED_POINTS * self.case.run.iteration_ns, TOLERATED_RATIO * abs(self.lost_ns))
+        tolerated = max(TOLERATED_POINTS * self.iteration_ns, TOLERATED_RATIO * abs(self.lost_ns))
         first, second = (
             found is not None and abs(found - self.lost_ns) <= tolerated for found in self.found_ns
         )
@@ -167,7 +177,7 @@ def summary(rows: list[Row]) -> Iterator[str]:
         verdicts = [_yes(found=found) for found in (*row.is_attributed, row.is_named)]
         found = _yes(found=row.culprit_is_found) if row.truth.culprit else ""
         yield (
-            f"| {row.case.name} | {row.case.run.iteration_ns / MS:.1f} | {row.truth.cause} | {row.truth.culprit} "
+            f"| {row.case.name} | {row.iteration_ns / MS:.1f} | {row.truth.cause} | {row.truth.culprit} "
             f"| {row.lost_ns / MS:.1f} | {100 * row.share:.1f} | {' | '.join([*ledgers, *verdicts, found])} |"
         )
     counts = [
