@@ -13,6 +13,7 @@ import framework_trainings as trainings
 from stagescope import api as workflow
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.frameworks import deepspeed as instrumentation
+from stagescope.record.hooks import Guard
 from stagescope.record.patching import MARK, Patches
 from stagescope.record.recorder import Recorder
 
@@ -337,3 +338,39 @@ def test_every_send_of_dualpipev_matches_its_receive():
     trainings.assert_every_send_has_its_receive(
         timeline, size_bytes=2 * 16 * 4, stages=7, microbatches=8, runs=(3, 1)
     )
+
+
+class OddEngine:
+    """An engine of an unknown version: no attribute works."""
+
+    def __getattr__(self, name):
+        raise LookupError(name)
+
+
+@pytest.mark.parametrize("name", [*instrumentation.REQUIRED, "CommitP2P", "LoadMicroBatch", "ReduceGrads"])
+@pytest.mark.parametrize("arguments", [(), (OddEngine(),), (OddEngine(), OddEngine(), OddEngine())])
+def test_observed_instruction_does_what_it_did_before(recorder, name, arguments):
+    """The entries of a dict are no declared points, so they have their own test of passing calls through."""
+    failure = OSError("connection lost")
+    calls = []
+
+    def succeed(*args, **kwargs):
+        calls.append((args, kwargs))
+        return calls
+
+    def fail(*_, **__):
+        raise failure
+
+    hooks = instrumentation.Instrumentation(recorder, Patches())
+    guard = Guard(recorder, "DeepSpeed")
+    functions, patches = {"succeed": succeed, "fail": fail}, Patches()
+    for key in functions:
+        patches.observe_entry(functions, key, hooks._observer_of(name), guard)
+    assert functions["succeed"](*arguments, of_a_later_version=3) is calls
+    [(args, kwargs)] = calls
+    assert all(got is given for got, given in zip(args, arguments, strict=True))
+    assert kwargs == {"of_a_later_version": 3}
+    with pytest.raises(OSError, match="connection lost") as caught:
+        functions["fail"](*arguments)
+    assert caught.value is failure
+    assert failure.__context__ is None
