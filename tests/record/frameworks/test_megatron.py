@@ -234,6 +234,20 @@ def test_merged_call_with_one_action_is_no_pair(recorder, spans):
     assert spans("microbatch", "pair") == [("forward", 7, -1)]
 
 
+def test_merged_call_receives_the_callables_of_the_schedule(monkeypatch, recorder, patches):
+    received = {}
+
+    def combined_forward_backward_step(**given):
+        received.update(given)
+
+    monkeypatch.setattr(combined_1f1b, "combined_forward_backward_step", combined_forward_backward_step)
+    megatron.instrument(combined_1f1b, recorder, patches)
+    recorder.begin_step()
+    given = {name: lambda: None for name in ("pre_forward", "pre_backward", "post_forward", "post_backward")}
+    combined_1f1b.combined_forward_backward_step(f_model=MODEL, b_model=MODEL, **given)
+    assert all(received[name] is given[name] for name in given)
+
+
 def test_several_modules_of_a_stage_are_one_backward(head, recorder, spans):
     recorder.begin_step()
     made, _ = head.forward_step(
