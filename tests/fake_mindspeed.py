@@ -59,15 +59,19 @@ def make(
     split_cooldown=True,
     empty_pops=0,
     has_graphs=True,
+    is_old=False,
     name=points.MODULE_OF_MINDSPEED,
 ):
     """Return the module for one rank; `empty_pops` more pops find an empty cache, as they may in the real cool-down.
 
+    With `is_old` the keys of overlapped backwards are those of MindSpeed's core_r0.8.0, which FlagScale has as well.
     Without graphs nothing overlaps (`moe_fb_overlap` is off), and backwards go through Megatron's ``backward_step``.
 
     FlagScale's module, with that `name`, has another entry and no WeightGradStore: nothing is postponed.
     """
     is_split = name == points.MODULE_OF_MINDSPEED
+    is_new = is_split and not is_old
+    keys = ("bwd_block_graphs", "bwd_block_output_grad") if is_new else ("bwd_model_graph", "bwd_model_grad")
     module = types.ModuleType(name)
     module.done = done = []
     module.parallel_state = types.SimpleNamespace(
@@ -146,7 +150,7 @@ def make(
             done.append(f"F{action}")
             return (output, graph), 0
         WeightGradStore.start_decouple()
-        backward = extra_block_kwargs["bwd_model_graph"]
+        backward = extra_block_kwargs[keys[0]]
         WeightGradStore.cache.append(backward.action)
         WeightGradStore.pop()
         WeightGradStore.end_decouple()
@@ -220,7 +224,7 @@ def make(
         return moved[1 - model_chunk_id], []
 
     def run(forward_only):
-        pipeline = _Run(module, (rank, ranks, microbatches), forward_only, has_graphs)
+        pipeline = _Run(module, (rank, ranks, microbatches), forward_only, keys if has_graphs else ())
         pipeline.run(split_cooldown, empty_pops)
 
     def forward_backward_pipelining_with_cutinhalf(
@@ -260,11 +264,11 @@ def make(
 class _Run:
     """One run of a schedule: the queues between its functions."""
 
-    def __init__(self, module, shape, forward_only, has_graphs):
+    def __init__(self, module, shape, forward_only, keys):
         self.module = module
         self.rank, self.ranks, self.microbatches = shape
         self.forward_only = forward_only
-        self.has_graphs = has_graphs
+        self.has_graphs, self.keys = bool(keys), keys
         self.inputs, self.outputs, self.graphs = ([], []), ([], []), ([], [])
         self.store = getattr(module, "WeightGradStore", None)
 
@@ -297,10 +301,8 @@ class _Run:
         input_tensor, _ = self.module.recv_forward(None, None, chunk)
         extra = None
         if backward is not None and self.has_graphs:
-            extra = {
-                "bwd_model_grad": self.logits(1 - chunk),
-                "bwd_model_graph": self.graphs[1 - chunk].pop(0),
-            }
+            gradient = self.logits(1 - chunk)
+            extra = dict(zip(self.keys, (self.graphs[1 - chunk].pop(0), gradient), strict=True))
         number = action.microbatch + chunk * self.microbatches
         arguments = (None, chunk, None, None, self.microbatches, input_tensor, [], None, False, None)
         if self.has_graphs:

@@ -76,10 +76,11 @@ def order_of(timeline, rank, step):
     return order
 
 
+@pytest.mark.parametrize("is_old", [True, False])
 @pytest.mark.parametrize("split_cooldown", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_recorded_order_is_the_executed_order_of_dualpipev(tmp_path, shape, split_cooldown):
-    timeline, done = train(tmp_path, shape, split_cooldown=split_cooldown)
+def test_recorded_order_is_the_executed_order_of_dualpipev(tmp_path, shape, split_cooldown, is_old):
+    timeline, done = train(tmp_path, shape, split_cooldown=split_cooldown, is_old=is_old)
     expected = schedules.order(
         "dualpipev", ranks=shape[0], microbatches=shape[1], split_cooldown=split_cooldown
     )

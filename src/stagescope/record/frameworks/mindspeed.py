@@ -45,7 +45,7 @@ from stagescope.record.installation import Installation
 from stagescope.record.points.mindspeed import MINDSPEED, PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
     from types import ModuleType
 
     from stagescope.record.calls import Call
@@ -58,6 +58,11 @@ if TYPE_CHECKING:
 OVERLAPPED = "forward_backward_overlaping"
 """The name of a pair in Ascend's guide, with its spelling."""
 
+GRAPHS = ("bwd_block_graphs", "bwd_model_graph")
+GRADIENTS = ("bwd_block_output_grad", "bwd_model_grad")
+"""Keys of `extra_block_kwargs`. The latter of each pair are those of FlagScale and of MindSpeed's core_r0.8.0."""
+
+UNKNOWN_BACKWARDS = "stages and micro-batches of overlapped backwards"
 HIDDEN = "sends and receives inside overlapped pairs"
 
 
@@ -237,8 +242,11 @@ class Instrumentation:
     @never_raises(default=UNKNOWN)
     def _begin_overlapped(self, extra: Any) -> Place:
         """Return the place of the backward that runs together with a forward."""
-        made = self._take(extra.get("bwd_model_graph"))
-        self.transfers.arrived(extra.get("bwd_model_grad"), made.place)
+        graph, gradient = (_first_in(extra, names) for names in (GRAPHS, GRADIENTS))
+        if graph is None:
+            self.recorder.coverage.installed(self.part.framework, None, [UNKNOWN_BACKWARDS])
+        made = self._take(graph)
+        self.transfers.arrived(gradient, made.place)
         return made.place
 
     @never_raises()
@@ -282,3 +290,8 @@ class Instrumentation:
             return kind
         self._weights.keep(cache, place)
         return BACKWARD_INPUT if kind == BACKWARD else kind
+
+
+def _first_in(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the value of the first of these keys that is present."""
+    return next((values[name] for name in names if name in values), None)
