@@ -15,7 +15,7 @@ def test_ideal_run_has_a_schedule_bubble_only():
     assert lost.basis == "iteration"
     assert lost.lost_fraction == pytest.approx(3 / 11, abs=1e-5)
     assert lost.fraction("schedule_bubble_ns") == pytest.approx(3 / 11, abs=1e-5)
-    assert [lost.causes_ns[name] for name in ITERATION_COLUMNS[1:-1]] == [0] * 9
+    assert not any(lost.causes_ns[name] for name in ITERATION_COLUMNS[1:-1])
 
 
 def test_causes_sum_to_the_idle_time_of_every_rank_and_the_run():

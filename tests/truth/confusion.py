@@ -8,8 +8,8 @@
 All times are milliseconds per step, over the iterations that the report measures: it cannot measure the last one, which
 no step follows. Percentages are of the *iteration*: from the end of one step on all ranks to the end of the next, so it
 includes loading, reduction, optimizer and pauses. The ledger of a report is its table `iterations`, as
-the mean over all ranks and iterations (`ledger`), and over the ranks of the pipeline that ended last (`of the last`).
-A cause is attributed if the ledger has it within 1 % of the iteration or 10 % of the truth.
+the mean over all ranks and iterations (`ledger`), and its table `losses`, of the pipelines that ended last (`of the
+last`). A cause is attributed if the ledger has it within 1 % of the iteration or 10 % of the truth.
 """
 
 from __future__ import annotations
@@ -70,13 +70,18 @@ def report_on(plan: Plan) -> Reported:
     report = stagescope.analyze(timeline_of(simulate(plan)))
     return Reported(
         ledger_of(report.iterations),
-        ledger_of(report.iterations.filter("is_last")),
+        losses_of(report),
         report.verdict.why,
         report.verdict.improvement,
         tuple(report.findings["evidence"]),
         tuple(report.improvements.filter(~pl.col("needs_more_memory")).select("change", "gain_ns").rows()),
         tuple(report.iterations["step"].unique().sort() - plan.first_step),
     )
+
+
+def losses_of(report: stagescope.Report) -> dict[str, float]:
+    """Return what the iterations of the last pipelines consist of, in ns per step by cause."""
+    return {part.replace("_", " "): lost_ns for part, lost_ns, _ in report.losses.iter_rows()}
 
 
 def ledger_of(rows: pl.DataFrame) -> dict[str, float]:

@@ -10,6 +10,7 @@ import polars as pl
 from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
+from stagescope.analysis.iteration.last_pipeline import measure_losses
 from stagescope.analysis.lost_time import measure_lost_time
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.statistics.replicas import find_replicas
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 class Explanation:
     """The results that explain the time of some steps; every table is declared in the module that computes it.
 
-    `ledger` (idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `lost_time` (what
-    texts show of these two, None if nothing was measured), `ideal` (the schedule that ran), `phases`
+    `ledger` (idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `losses` (LOSSES),
+    `lost_time` (what texts show of these, None if nothing was measured), `ideal` (the schedule that ran), `phases`
     (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`, and
     `improvements` (IMPROVEMENTS, the largest gain first).
     """
@@ -45,6 +46,7 @@ class Explanation:
     ledger: Ledger
     idle: pl.DataFrame
     iterations: pl.DataFrame
+    losses: pl.DataFrame
     lost_time: LostTime | None
     ideal: Ideal
     phases: pl.DataFrame
@@ -83,6 +85,7 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
         ledger=replace(ledger, steps=ledger.steps.filter(chosen), ranks=ledger.ranks.filter(chosen)),
         idle=idle,
         iterations=iterations,
+        losses=measure_losses(iterations, ledger.steps),
         lost_time=measure_lost_time(idle, windows, iterations),
         ideal=ideal,
         phases=cut_phases(counted.spans, windows, busy),

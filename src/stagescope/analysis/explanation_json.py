@@ -11,7 +11,6 @@ from stagescope.vocabulary.causes import ITERATION_COLUMNS
 
 if TYPE_CHECKING:
     from stagescope.analysis.explanation import Explanation
-    from stagescope.analysis.lost_time import LostTime
     from stagescope.analysis.prediction.ideal import Ideal
 
 PHASE_TIMES = ("duration_ns", "busy_ns", "idle_ns")
@@ -30,7 +29,7 @@ def explanation_json(explanation: Explanation, declared: str | None = None) -> d
             "steps": explanation.ledger.steps.to_dicts(),
             "idle": explanation.idle.to_dicts(),
         },
-        "iterations": _iterations(explanation.lost_time, explanation.iterations),
+        "iterations": _iterations(explanation),
         "phases": _summed(explanation.phases, ["rank", "phase"], PHASE_TIMES),
         "stages": _stages(explanation),
         "overlap": _summed(explanation.overlap, ["rank"], _times(explanation.overlap)),
@@ -46,8 +45,9 @@ def explanation_json(explanation: Explanation, declared: str | None = None) -> d
     }
 
 
-def _iterations(lost: LostTime | None, iterations: pl.DataFrame) -> dict[str, object] | None:
+def _iterations(explanation: Explanation) -> dict[str, object] | None:
     """Return the mean iteration and its parts, and the same per step; None if no iteration was recorded as a whole."""
+    lost, iterations = explanation.lost_time, explanation.iterations
     if lost is None or lost.basis != "iteration":
         return None
     parts = ("iteration_ns", "busy_ns", *ITERATION_COLUMNS)
@@ -57,6 +57,7 @@ def _iterations(lost: LostTime | None, iterations: pl.DataFrame) -> dict[str, ob
         "denominator": lost.denominator,
         "iterations": lost.iterations,
         "fractions": {name: lost.fraction(name) for name in ITERATION_COLUMNS},
+        "last_pipeline": explanation.losses.to_dicts(),
         "steps": by_step.join(last, on="step", maintain_order="left").to_dicts(),
     }
 

@@ -73,7 +73,7 @@ class Intermediates:
     @cached_property
     def ledger(self) -> Ledger:
         """The result of build_ledger, for all steps."""
-        return build_ledger(self.actions, self.basis)
+        return build_ledger(self.actions, self.basis, self.timeline.spans)
 
     @cached_property
     def iterations(self) -> pl.DataFrame:

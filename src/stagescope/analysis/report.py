@@ -36,10 +36,10 @@ WIDEST_REPR = 8
 class Report:
     """Where the time of a run went. Its tables are Polars DataFrames with declared columns (docs/analysis-tables.md).
 
-    `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `findings` and `improvements` are
-    about the steps in the totals; `ledger`, `iterations`, `idle`, `critical_path` and `slack` have rows for all steps
-    that could be measured (`steps` has `in_totals`). These are computed on first use, once, and shared with every
-    export.
+    `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `losses`, `findings` and
+    `improvements` are about the steps in the totals; `ledger`, `iterations`, `idle`, `critical_path` and `slack` have
+    rows for all steps that could be measured (`steps` has `in_totals`). These are computed on first use, once, and
+    shared with every export.
 
     `timeline` is the run that was analyzed. `bubble` has the fraction of the whole run; `diagnostics` is everything
     needed to judge the numbers, errors first. `schedule` is what the run declared; `microbatches` is how many one
@@ -81,6 +81,11 @@ class Report:
     def iterations(self) -> pl.DataFrame:
         """The table ITERATIONS: the iteration time of every rank, divided among compute and causes of lost time."""
         return self.intermediates.iterations
+
+    @property
+    def losses(self) -> pl.DataFrame:
+        """The table LOSSES: what the iterations of the last pipelines consist of, over the steps in the totals."""
+        return self._explained.losses
 
     @property
     def idle(self) -> pl.DataFrame:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.reports.aligned import aligned
 from stagescope.reports.tables import percent_text
-from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS
+from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
@@ -16,14 +16,27 @@ MOST_CELLS = 40
 FEWEST_CELLS = 8
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 CAUSE_HEADS = {"iteration": "cause of lost time", "window": "cause of idle time"}
+ALWAYS = frozenset(
+    f"{name}_ns"
+    for name in (
+        "schedule_bubble",
+        "stage_imbalance",
+        "straggler",
+        "jitter",
+        "exposed_communication",
+        "unattributed",
+    )
+)
+"""Causes with a line even if they are 0: they can be measured in every run. The others need something recorded."""
+
 TOTALS = {"iteration": "total lost", "window": "total idle"}
 
 
 def ledger_bars(lost: LostTime | None, *, width: int = 80, ascii_only: bool = False) -> list[str]:
     """Return one line per cause and one for their sum: percent of the time, time per rank and step, and a bar.
 
-    The longest bar fills the width, at most 40 cells. A negative cause, which reduces idle time, has no bar. Causes
-    outside of the windows that are 0 are left out: nothing of the kind was recorded.
+    The longest bar fills the width, at most 40 cells. A negative cause, which reduces idle time, has no bar. Causes for
+    which nothing was recorded have no line.
     """
     if lost is None:
         return []
@@ -43,7 +56,7 @@ def ledger_rows(lost: LostTime) -> list[tuple[str, float, int]]:
     rows = [
         (BY_COLUMN[name].label, lost.fraction(name), time_ns // lost.rows)
         for name, time_ns in lost.causes_ns.items()
-        if time_ns or name in CAUSE_COLUMNS
+        if time_ns or name in ALWAYS
     ]
     return [*rows, (TOTALS[lost.basis], lost.lost_fraction, lost.lost_ns // lost.rows)]
 

@@ -39,12 +39,13 @@ CAUSES: tuple[Cause, ...] = (
         "Actions of one class differ within the step, beyond the length of their micro-batch.",
     ),
     Cause("exposed_communication", "Transfers that a rank waited for."),
-    Cause(
-        "unattributed",
-        "What no other cause covers: launch overhead, other work between actions, blocked sends, missing data.",
-    ),
+    Cause("blocked_on_send", "A send waits for its receiver, which still works: a later stage is slow."),
+    Cause("launch_overhead", "What every action takes to start although its inputs are there."),
+    Cause("data_loading", "Data are loaded, by this rank or by the ranks that it waits for."),
+    Cause("other_work", "Other recorded work between two actions or two steps."),
+    Cause("unattributed", "What no other cause covers: nothing was recorded that explains it."),
 )
-"""The causes in the order in which the ledger removes them, from the last to the first."""
+"""The causes in a pipeline's window, in the order in which the ledger removes them, from the last to the first."""
 
 OUTSIDE_CAUSES: tuple[Cause, ...] = (
     Cause(
@@ -54,12 +55,8 @@ OUTSIDE_CAUSES: tuple[Cause, ...] = (
     ),
     Cause("gradient_reduction", "Gradients are reduced over the replicas, after the last one has finished."),
     Cause("optimizer", "The optimizer step, of this rank or of the ranks that it waits for."),
-    Cause(
-        "data_loading", "Data are loaded between two steps, by this rank or by the ranks that it waits for."
-    ),
-    Cause("other_work", "Other recorded work between two steps."),
 )
-"""What an iteration consists of outside the windows of its pipelines (analysis/iteration/ledger.py)."""
+"""Causes that are only outside the windows of an iteration (analysis/iteration/ledger.py)."""
 
 ITERATION_CAUSES: tuple[Cause, ...] = (*CAUSES[:-1], *OUTSIDE_CAUSES, CAUSES[-1])
 """All parts of an iteration besides the compute of its windows, unattributed last."""

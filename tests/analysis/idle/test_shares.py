@@ -16,24 +16,34 @@ def bubbles(*rows):
 
 
 def ledger(*rows):
-    names = ("step", "rank", *CAUSE_COLUMNS)
-    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int32), orient="row")
+    nothing = dict.fromkeys(CAUSE_COLUMNS, 0)
+    rows = [{"step": step, "rank": rank, **nothing, **causes} for step, rank, causes in rows]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("step", "rank", *CAUSE_COLUMNS), pl.Int32))
 
 
 def test_rows_are_ranks_then_pipelines_then_the_run():
     windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 20), (0, 2, 2, 50, 5))
-    parts = ledger((0, 0, 8, 0, 0, 0, 0, 2, 0), (0, 1, 20, 0, 0, 0, 0, 0, 0), (0, 2, 0, 5, 0, 0, 0, 0, 0))
+    parts = ledger(
+        (0, 0, {"schedule_bubble_ns": 8, "exposed_communication_ns": 2}),
+        (0, 1, {"schedule_bubble_ns": 20}),
+        (0, 2, {"stage_imbalance_ns": 5}),
+    )
     shares = share_idle(windows, parts)
     assert shares.columns == list(IDLE_SHARES.names)
     assert shares.select("pipeline", "rank", "window_ns", "idle_ns").rows() == [
         (0, 0, 100, 10), (0, 1, 100, 20), (2, 2, 50, 5), (0, None, 200, 30), (2, None, 50, 5), (None, None, 250, 35),
     ]  # fmt: skip
-    assert shares.row(-1)[4:] == (28, 5, 0, 0, 0, 2, 0)
+    run = shares.row(-1, named=True)
+    assert {name: run[name] for name in CAUSE_COLUMNS if run[name]} == {
+        "schedule_bubble_ns": 28,
+        "stage_imbalance_ns": 5,
+        "exposed_communication_ns": 2,
+    }
 
 
 def test_idle_time_without_ledger_is_unattributed():
     windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 30))
-    shares = share_idle(windows, ledger((0, 0, 4, 0, 0, 0, 0, 0, 0)))
+    shares = share_idle(windows, ledger((0, 0, {"schedule_bubble_ns": 4})))
     assert shares["unattributed_ns"].to_list() == [6, 30, 36, 36]
 
 

@@ -3,8 +3,12 @@
 The measured order of every rank is replayed (`replay`) while one cause after the other is removed:
 
     T   the window: first start to last end of the actions of a pipeline in one step
-    T5  measured durations and measured transfers, and nothing else
-    T4  transfers take no time
+    T10 measured durations, measured transfers, and the explained delays of actions (delays.py)
+    T9  no other work delays an action
+    T8  no loading of data delays an action
+    T7  no launch takes time
+    T6  no send waits for its receiver: measured durations and measured transfers, and nothing else
+    T4  transfers take no time, and no send blocks
     T3  every action takes the mean of its class (rank, stage, kind; in this step) times the length of its micro-batch
     T2  every micro-batch has the same length, and every pipeline the same amount of data
     T1  every class takes the median over the pipelines that do the same work in this step
@@ -12,14 +16,14 @@ The measured order of every rank is replayed (`replay`) while one cause after th
     W   the mean over the ranks of their work at the costs of T1, which equals that at the costs of T0
 
     T = W  ideal work  +  (T0 - W) schedule bubble  +  (T1 - T0) stage imbalance  +  (T2 - T1) straggler
-        + (T3 - T2) data imbalance  +  (T4 - T3) jitter  +  (T5 - T4) exposed communication
-        + (T - T5) unattributed
+        + (T3 - T2) data imbalance  +  (T4 - T3) jitter  +  (T6 - T4) exposed communication
+        + (T7 - T6) blocked on send  +  (T8 - T7) launch overhead  +  (T9 - T8) data loading  +  (T10 - T9) other work
+        + (T - T10) unattributed
 
 Without transfers a replay is never longer, so exposed communication is never negative. Jitter, data imbalance, stage
 imbalance and straggler can be: a step whose long actions happened to be where nothing waited is shorter than one of
 mean durations. Their sign is kept. The order of removal matters, and it is fixed. Unattributed is everything that a
-replay does not model: launch delays, other work between two actions, blocking sends, and transfers and actions that
-were not recorded.
+replay does not model: delays for which nothing was recorded, and transfers and actions that were not recorded.
 
 The idle time of rank r is divided in the same way, each part minus what that cause changes in the rank's own work: (T0
 - w0) + (T1 - T0 - w1 + w0) + (T2 - T1 - w2 + w1) + ..., where w is its work at the costs of a replay. A slow rank
@@ -40,6 +44,7 @@ from stagescope.analysis.graph.replay import replay
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.action_classes import FEWEST_PEERS, find_action_classes
+from stagescope.analysis.idle.delays import measure_delays
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.graph.step_groups import StepGroups
+    from stagescope.analysis.idle.delays import Delays
 
     Integers = NDArray[np.int64]
 
@@ -123,12 +129,15 @@ class Ledger:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
+def build_ledger(
+    actions: Actions, basis: ReplayBasis | None = None, spans: pl.DataFrame | None = None
+) -> Ledger:
     """Return the ledger of every pipeline and step, and the idle ledger of every rank.
 
-    `basis` is from find_replay_basis for these actions; None: it is computed here. Only other pipelines in the same
-    step can separate a straggler from stage imbalance: with a single pipeline its part is 0, and a diagnostic states
-    it. Transfers that were not recorded count as taking no time.
+    `basis` is from find_replay_basis for these actions; None: it is computed here. `spans` are those of the run, which
+    show why an action was delayed; without them a delay is launch overhead or unattributed. Only other pipelines in
+    the same step can separate a straggler from stage imbalance: with a single pipeline its part is 0, and a diagnostic
+    states it. Transfers that were not recorded count as taking no time.
     """
     table = actions.table
     duration_ns = (table["end_ns"] - table["start_ns"]).to_numpy()
@@ -138,11 +147,9 @@ def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
     costs = [duration_ns, classes.fitted_ns()]
     costs += [classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")]
     no_lag = basis.free_ns
-    replays = [(duration_ns, basis.lag_ns), *((cost_ns, no_lag) for cost_ns in costs)]
-    spans_ns = [
-        groups.window_ns(table),
-        *(_whole(groups.makespan_ns(replay(basis.plan, *replayed))) for replayed in replays),
-    ]
+    delayed = _delayed(duration_ns, measure_delays(actions, basis, groups, spans))
+    replays = [*((cost_ns, basis.lag_ns) for cost_ns in delayed), *((cost_ns, no_lag) for cost_ns in costs)]
+    spans_ns = [groups.window_ns(table), *_replayed(basis, groups, replays)]
     works_ns = [_whole(groups.work_ns(cost_ns)) for cost_ns in costs]
     peers = classes.table.group_by("pipeline", "step", maintain_order=True).agg(pl.min("peers"))
     steps = groups.steps.with_columns(peers=peers["peers"])
@@ -155,6 +162,34 @@ def build_ledger(actions: Actions, basis: ReplayBasis | None = None) -> Ledger:
     diagnostics = (*basis.diagnostics, *_peer_diagnostics(steps))
     ranks = _idle_ledger(groups, spans_ns, works_ns)
     return Ledger(_with_straggler_idle(steps).select(LEDGER.names), ranks, diagnostics)
+
+
+def _delayed(duration_ns: Integers, delays: Delays) -> list[Integers]:
+    """Return the durations with all explained delays, and with fewer and fewer of them, the last cause first."""
+    kept = [duration_ns + delays.sends_ns]
+    for delay_ns in (
+        delays.blocked_on_send_ns,
+        delays.launch_overhead_ns,
+        delays.data_loading_ns,
+        delays.other_work_ns,
+    ):
+        kept.append(kept[-1] + delay_ns)
+    return kept[::-1]
+
+
+def _replayed(
+    basis: ReplayBasis, groups: StepGroups, replays: Sequence[tuple[NDArray[np.float64] | Integers, Integers]]
+) -> list[Integers]:
+    """Return the length of every step in every replay. Equal consecutive replays run once."""
+    found: list[Integers] = []
+    before: tuple[NDArray[np.float64] | Integers, Integers] | None = None
+    for cost_ns, lag_ns in replays:
+        if before is None or before[1] is not lag_ns or not np.array_equal(before[0], cost_ns):
+            found.append(_whole(groups.makespan_ns(replay(basis.plan, cost_ns, lag_ns))))
+        else:
+            found.append(found[-1])
+        before = (cost_ns, lag_ns)
+    return found
 
 
 def _whole(times: NDArray[np.float64] | Integers) -> Integers:
@@ -181,8 +216,8 @@ def _idle_ledger(
     groups: StepGroups, spans_ns: Sequence[Integers], works_ns: Sequence[Integers]
 ) -> pl.DataFrame:
     """Return the idle time of every rank by cause: the time of each replay in which the rank does not work."""
-    # The first three totals share the measured durations, so the work of a rank is the same in them.
-    works_ns = [works_ns[0], works_ns[0], *works_ns]
+    # All totals but the last four share the measured durations, so the work of a rank is the same in them.
+    works_ns = [*([works_ns[0]] * (len(spans_ns) - len(works_ns))), *works_ns]
     step = groups.step_of_rank
     idle_ns = [span_ns[step] - work_ns for span_ns, work_ns in zip(spans_ns, works_ns, strict=True)]
     return (

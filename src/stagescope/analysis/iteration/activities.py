@@ -47,10 +47,15 @@ def unite_with_others(named: pl.DataFrame, wanted: Collection[str], ranks: pl.Se
 
     A rank that does nothing outside the windows waits for the ranks that do something.
     """
+    of_all = unite_of_all(named, wanted, ranks).select("rank", "start_ns", "end_ns")
+    return unite(pl.concat([named.select("rank", "start_ns", "end_ns"), of_all]))
+
+
+def unite_of_all(named: pl.DataFrame, wanted: Collection[str], ranks: pl.Series) -> pl.DataFrame:
+    """Return, for every one of `ranks`, the union of the spans of all ranks with some activities."""
     every = named.filter(pl.col("activity").is_in(list(wanted)))
     merged = unite(every.with_columns(rank=pl.lit(0, named.schema["rank"]))).select("start_ns", "end_ns")
-    of_all = ranks.unique().to_frame("rank").join(merged, how="cross")
-    return unite(pl.concat([named.select("rank", "start_ns", "end_ns"), of_all]))
+    return unite(ranks.unique().to_frame("rank").join(merged, how="cross"))
 
 
 def without_reductions(named: pl.DataFrame) -> pl.DataFrame:

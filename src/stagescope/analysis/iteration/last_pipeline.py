@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.idle.shares import whole_percents
+from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, OUTSIDE_CAUSES
 
 if TYPE_CHECKING:
@@ -21,7 +22,41 @@ USUAL_FRACTION = 0.5
 """A pipeline is named as the last one if it was in at least this many of the iterations."""
 
 MOST_PARTS = 4
+IDEAL = "ideal_work"
 OUTSIDE = tuple(cause.column for cause in OUTSIDE_CAUSES)
+
+
+LOSSES = Table(
+    "losses",
+    "one part of the iteration of the last pipeline; the parts sum to the iteration",
+    (),
+    (
+        Column("part", pl.String, "", "`ideal_work` or the name of a cause."),
+        Column("ns", pl.Float64, "ns", "Mean per iteration."),
+        Column("fraction", pl.Float64, "", "Of the iteration."),
+    ),
+)
+
+
+def measure_losses(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFrame:
+    """Return the table LOSSES: what the iterations of the last pipelines consist of.
+
+    `iterations` is the table ITERATIONS, `ledger` the table LEDGER. Unlike there, a straggler is the work that a rank
+    has more than its replicas, and not the idle time of the others.
+    """
+    if iterations.is_empty():
+        return LOSSES.empty()
+    last = iterations.filter("is_last")
+    # Loading and other work are the same for all ranks in the window; the iteration has them outside of it, too.
+    both = ("data_loading_ns", "other_work_ns")
+    of_ranks = last.group_by("step", "pipeline").agg(pl.col("iteration_ns", *both, *OUTSIDE).mean())
+    rows = of_ranks.join(ledger.drop(both), on=["step", "pipeline"])
+    attributed = ("ideal_work_ns", *CAUSE_COLUMNS[:-1], *OUTSIDE)
+    means = rows.select(pl.col("iteration_ns", *attributed).mean()).row(0, named=True)
+    whole_ns = means.pop("iteration_ns")
+    means[CAUSE_COLUMNS[-1]] = whole_ns - sum(means.values())
+    parts = [(name.removesuffix("_ns"), part_ns, part_ns / whole_ns) for name, part_ns in means.items()]
+    return pl.DataFrame(parts, schema=LOSSES.schema, orient="row")
 
 
 def last_pipelines_text(explanation: Explanation) -> str | None:
@@ -45,23 +80,9 @@ def slowest_pipeline_sentence(explanation: Explanation) -> str:
     """
     if explanation.iterations["pipeline"].n_unique() < FEWEST_PIPELINES:
         return ""
-    parts = last_pipeline_parts(explanation)
-    percents = zip(whole_percents(list(parts.values())), parts, strict=True)
-    named = sorted(
-        ((percent, name) for percent, name in percents if percent and name in BY_COLUMN), reverse=True
-    )
-    listed = ", ".join(f"{percent} % {BY_COLUMN[name].label}" for percent, name in named[:MOST_PARTS])
-    ideal = round(100 * parts["ideal_work_ns"])
+    losses = explanation.losses
+    percents = dict(zip(losses["part"], whole_percents(losses["fraction"].to_list()), strict=True))
+    ideal = percents.pop(IDEAL)
+    named = sorted(((percent, name) for name, percent in percents.items() if percent), reverse=True)
+    listed = ", ".join(f"{percent} % {BY_COLUMN[f'{name}_ns'].label}" for percent, name in named[:MOST_PARTS])
     return f"The last pipeline sets the iteration; its time is {ideal} % ideal work{', ' if listed else ''}{listed}."
-
-
-def last_pipeline_parts(explanation: Explanation) -> dict[str, float]:
-    """Return ideal_work_ns and each cause of the last pipelines, as fractions of their iterations; they sum to 1."""
-    last = explanation.iterations.filter("is_last")
-    of_ranks = last.group_by("step", "pipeline").agg(pl.col("iteration_ns", *OUTSIDE).mean())
-    rows = of_ranks.join(explanation.ledger.steps, on=["step", "pipeline"])
-    attributed = ("ideal_work_ns", *CAUSE_COLUMNS[:-1], *OUTSIDE)
-    total = rows.select(pl.col("iteration_ns", *attributed).sum()).row(0, named=True)
-    whole_ns = total["iteration_ns"] or 1.0
-    parts = {name: total[name] / whole_ns for name in attributed}
-    return {**parts, CAUSE_COLUMNS[-1]: 1 - sum(parts.values())}

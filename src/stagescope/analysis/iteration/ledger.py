@@ -9,6 +9,9 @@ was recorded has the name of that activity. Time in which it did nothing is a wa
   recorded reduction, because Megatron-LM synchronizes replicas before the reduction that it times. A reduction that
   runs meanwhile cannot end before the last replica joins it, so it counts as that wait too.
 * before and after that: the activity of the other ranks at that moment; without any, it is unattributed.
+
+After the last window, the slowest rank is waited for, whatever the others already do: while any rank reduces its
+gradients, the optimizer step of another one does not make the iteration longer.
 """
 
 from __future__ import annotations
@@ -23,18 +26,19 @@ from stagescope.analysis.iteration.activities import (
     REDUCTION,
     name_activities,
     unite_activities,
+    unite_of_all,
     unite_with_others,
     without_reductions,
 )
 from stagescope.model.coverage import covered_ns
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES, ITERATION_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 DENOMINATOR = "iteration: first action of a step to the first action of the next step, over all ranks"
 WAIT, UNATTRIBUTED = "data_parallel_wait_ns", "unattributed_ns"
-OUTSIDE = ITERATION_COLUMNS[len(CAUSE_COLUMNS) - 1 :]
-"""The columns with time outside the windows; time inside them may be unattributed as well."""
+OUTSIDE = (*(f"{name}_ns" for name in ACTIVITIES), WAIT, UNATTRIBUTED)
+"""The columns with time outside the windows; some of them have time inside the windows as well."""
 WAITED_FOR = (REDUCTION, OPTIMIZER, LOADING)
 """Activities of other ranks that an idle rank waits for, in the order in which they are looked for."""
 
@@ -71,14 +75,13 @@ def build_iteration_ledger(
     is_action = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
     named = name_activities(spans.filter(~is_action & ~pl.col("kind").is_in(TRANSFERS)))
     outside = [
-        _between(rows, named, "start_ns", "window_start_ns"),
+        _before(rows, named),
         _waiting(rows, named),
-        _between(rows, named, "last_end_ns", "end_ns"),
+        _after(rows, named),
     ]
     totals = {column: sum(part[column] for part in outside if column in part) for column in OUTSIDE}
-    inside = rows.select(CAUSE_COLUMNS).with_columns(
-        (pl.col(UNATTRIBUTED) + totals.pop(UNATTRIBUTED)).alias(UNATTRIBUTED)
-    )
+    inside = rows.select(CAUSE_COLUMNS)
+    totals |= {name: totals[name] + inside[name] for name in OUTSIDE if name in inside.columns}
     return (
         rows.with_columns(inside.get_columns())
         .with_columns(**totals)
@@ -102,9 +105,22 @@ def _rows(bubbles: pl.DataFrame, steps: pl.DataFrame, idle_ledger: pl.DataFrame)
     )
 
 
-def _between(rows: pl.DataFrame, named: pl.DataFrame, start: str, end: str) -> dict[str, pl.Series]:
-    """Return the parts of an interval in which no pipeline of the iteration is expected to run."""
-    interval = _interval(rows, start, end)
+def _after(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
+    """Return the parts of the interval between the end of the last window and the next step."""
+    interval = _interval(rows, "last_end_ns", "end_ns")
+    length_ns = interval["window_end_ns"] - interval["window_start_ns"]
+    parts, known = {}, pl.Series("covered_ns", [0] * rows.height, dtype=pl.Int64)
+    for count, name in enumerate(WAITED_FOR):
+        reached = covered_ns(interval, unite_of_all(named, WAITED_FOR[: count + 1], rows["rank"]))
+        parts[f"{name}_ns"] = reached - known
+        known = reached
+    every = covered_ns(interval, unite_with_others(named, WAITED_FOR, rows["rank"]))
+    return {**parts, f"{OTHER}_ns": every - known, UNATTRIBUTED: length_ns - every}
+
+
+def _before(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
+    """Return the parts of the interval between the first window and the own one."""
+    interval = _interval(rows, "start_ns", "window_start_ns")
     length_ns = interval["window_end_ns"] - interval["window_start_ns"]
     unions = [unite_activities(named, ACTIVITIES[: count + 1]) for count in range(len(ACTIVITIES))]
     own = [covered_ns(interval, united) for united in unions]

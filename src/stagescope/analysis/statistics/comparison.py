@@ -131,7 +131,7 @@ def compare_runs(
     """
     runs = (before, after)
     actions = (find_action_costs(before), find_action_costs(after))
-    ledgers = [build_ledger(find_actions(run)) for run in runs]
+    ledgers = [build_ledger(find_actions(run), spans=run.spans) for run in runs]
     series = [[step_series(ledger.steps)] for ledger in ledgers]
     diagnostics = [*_unlike(runs, actions), *_of_each(ledgers)]
     if _stage_count(actions[0]) == _stage_count(actions[1]):

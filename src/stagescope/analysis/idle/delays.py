@@ -1,0 +1,95 @@
+"""The delay of every action: from when it could have started to when it did, divided by what its rank did meanwhile.
+
+An action could have started when the action before it on its rank had ended and its last input had arrived. What its
+rank was recorded to do until its start explains the delay: it loaded data, was blocked in a send, or did other work. Of
+the rest, what every action of the run takes to be launched is launch overhead, and only what is beyond that is
+unattributed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.graph.replay import ready_times
+from stagescope.analysis.iteration.activities import LOADING, name_activities
+from stagescope.model.coverage import covered_ns, unite
+from stagescope.vocabulary.kinds import ACTION_KINDS, SENDS, TRANSFERS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.graph.replay_basis import ReplayBasis
+    from stagescope.analysis.graph.step_groups import StepGroups
+
+    Integers = NDArray[np.int64]
+
+LAUNCH_RATIO = 3
+"""A launch may take this many times the median delay of all actions; what is longer has another reason."""
+
+TRANSFER_QUANTILE = 0.1
+"""A blocking send takes as long as the shortest tenth on its link; the rest of a longer one waits for the receiver."""
+
+
+class Delays(NamedTuple):
+    """Parts of the delay of every action in nanoseconds, in the order of their causes.
+
+    `sends_ns` is the transfer time of sends that blocked, which is exposed communication.
+    """
+
+    sends_ns: Integers
+    blocked_on_send_ns: Integers
+    launch_overhead_ns: Integers
+    data_loading_ns: Integers
+    other_work_ns: Integers
+
+
+def measure_delays(
+    actions: Actions, basis: ReplayBasis, groups: StepGroups, spans: pl.DataFrame | None
+) -> Delays:
+    """Return the explained parts of the delay of every action; without `spans` only the launch overhead is known."""
+    table = actions.table
+    start_ns, end_ns = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
+    first_ns = groups.first_start_ns(table)[groups.step_of_action()]
+    ready_ns = np.minimum(np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns), start_ns)
+    delays = table.select("rank", window_start_ns=pl.Series(ready_ns), window_end_ns="start_ns")
+    loads, sends, others = _covered(delays, spans)
+    rest_ns = start_ns - ready_ns - loads - sends - others
+    launch_ns = np.minimum(rest_ns, LAUNCH_RATIO * int(np.median(rest_ns))) if len(rest_ns) else rest_ns
+    transfer_ns = np.minimum(sends, _transfer_time(table, spans))
+    return Delays(transfer_ns, sends - transfer_ns, launch_ns, loads, others)
+
+
+def _covered(delays: pl.DataFrame, spans: pl.DataFrame | None) -> tuple[Integers, Integers, Integers]:
+    """Return how much of each delay its rank spent loading data, blocked in sends, and with other recorded work."""
+    if spans is None:
+        nothing = np.zeros(delays.height, dtype=np.int64)
+        return nothing, nothing, nothing
+    blocked = spans.filter(pl.col("kind").is_in(SENDS)).select(
+        "rank", start_ns="wait_start_ns", end_ns="wait_end_ns"
+    )
+    named = name_activities(spans.filter(~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS])))
+    loading = named.filter(pl.col("activity") == LOADING).select("rank", "start_ns", "end_ns")
+    unions = (
+        loading,
+        pl.concat([loading, blocked]),
+        pl.concat([loading, blocked, named.select(loading.columns)]),
+    )
+    loads, with_sends, every = (covered_ns(delays, unite(each.drop_nulls())).to_numpy() for each in unions)
+    return loads, with_sends - loads, every - with_sends
+
+
+def _transfer_time(table: pl.DataFrame, spans: pl.DataFrame | None) -> Integers:
+    """Return, for every action, how long a blocking send of its rank usually takes at least."""
+    if spans is None:
+        return np.zeros(table.height, dtype=np.int64)
+    waits = spans.filter(pl.col("kind").is_in(SENDS)).select(
+        "rank", wait_ns=pl.col("wait_end_ns") - pl.col("wait_start_ns")
+    )
+    usual = waits.group_by("rank").agg(pl.col("wait_ns").quantile(TRANSFER_QUANTILE))
+    joined = table.select("rank").join(usual, on="rank", how="left", maintain_order="left")
+    times: Integers = joined["wait_ns"].fill_null(0).cast(pl.Int64).to_numpy()
+    return times
