@@ -130,7 +130,7 @@ class Model(torch.nn.Module):
 
 
 def execute_backward(action: str) -> None:
-    """Execute a backward; postpone its weight gradients if the store says so."""
+    """Execute a backward; postpone its weight gradients if the store is set to."""
     store = (
         getattr(sys.modules[MODULES["mindspeed"]], "WeightGradStore", None)
         if is_loaded("mindspeed")
