@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
+import time
 import types
 
 import pytest
@@ -48,6 +49,10 @@ class Recorded:
         columns = (spans[name].tolist() for name in FIELDS)
         rows = [dict(zip(FIELDS, row, strict=True)) for row in zip(*columns, strict=True)]
         return [{**row, "kind": BY_CODE[row["kind"]].name} for row in rows if row["kind"] in BY_CODE]
+
+    def dropped(self):
+        """Return how many spans were counted as dropped."""
+        return only_contents(self.directory).dropped_spans
 
     def step(self, body, **options):
         """Run one step of one stage in which the schedule calls `body`."""
@@ -184,6 +189,22 @@ def test_messages_without_a_handle_are_recorded_without_a_wait(record):
     found = messages_in(recorded.spans())
     assert len(found) == len(MESSAGES)
     assert all((span["wait_end_ns"] == NONE) == span["kind"].endswith("backward") for span in found)
+
+
+def test_receive_without_a_wait_ends_when_its_data_is_used(record):
+    torch, noted_ns = FakeTorch(14), []
+    recorded = record(torch)
+
+    def body(schedule):
+        torch.schedules._batch_p2p(schedule._stage.get_fwd_recv_ops(0) + schedule._stage.get_fwd_recv_ops(1))
+        noted_ns.append(time.monotonic_ns())
+        schedule._stage.forward_one_chunk(0, ())
+
+    recorded.step(body)
+    receive, forward = recorded.spans()  # micro-batch 1 was never used: nobody knows whether it arrived
+    assert (receive["kind"], receive["microbatch"], receive["wait_end_ns"]) == ("recv_forward", 0, NONE)
+    assert noted_ns[0] <= receive["end_ns"] == forward["start_ns"]
+    assert recorded.dropped() == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ order, depends on the version and on the backend:
   sorted by group, so the order of the handles is not that of the operations.
 
 A handle is therefore assigned only in the innermost call, where all operations belong to one group: one handle for
-each operation, in order, or one for all. For any other number of handles the messages are recorded without a wait.
+each operation, in order, or one for all. For any other number of handles the messages are recorded without a wait: a
+receive then ends when the action begins that uses its data.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.runs import IdentityMap
+from stagescope.record.frameworks.runs import BACKWARD, BACKWARD_INPUT, FORWARD, IdentityMap
 from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
@@ -35,6 +36,7 @@ SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
     BY_NAME[name].code for name in ("send_forward", "recv_forward", "send_backward", "recv_backward")
 )
 _RECEIVES = (RECV_FORWARD, RECV_BACKWARD)
+_RECEIVE_OF_ACTION = {FORWARD: RECV_FORWARD, BACKWARD: RECV_BACKWARD, BACKWARD_INPUT: RECV_BACKWARD}
 
 
 class Message(NamedTuple):
@@ -50,7 +52,7 @@ class Message(NamedTuple):
 class Batch(NamedTuple):
     """Messages that are waited for together, the step they belong to, and when they were issued."""
 
-    messages: Sequence[Message]
+    messages: list[Message]
     step: int
     start_ns: int
     end_ns: int
@@ -66,6 +68,7 @@ class Messages:
         self.last_receive: Any = None
         self._created = IdentityMap()
         self._under_way: dict[int, Batch] = {}
+        self.expected: dict[tuple[int, int, int], int] = {}
         self._batches = 0
 
     def observe_creation(self, kind: int, stage: Any, microbatch: int) -> Observation:
@@ -94,11 +97,25 @@ class Messages:
             if known:
                 self._expect(handle, Batch(known, self.recorder.step, start_ns, end_ns))
 
+    def used(self, kind: int, stage: int, microbatch: int, begun: Any) -> None:
+        """Record the receives that an action uses without a wait: their data has arrived when it begins."""
+        receive = (_RECEIVE_OF_ACTION.get(kind, NONE), stage, microbatch)
+        batch = self._under_way.get(self.expected.pop(receive, NONE))
+        if batch is not None:
+            arrived = batch._replace(
+                messages=[message for message in batch.messages if message[:3] == receive]
+            )
+            batch.messages[:] = [message for message in batch.messages if message[:3] != receive]
+            self.recorder.timer.resolve(partial(self._emit, arrived, NONE, NONE), begun)
+
     def close(self) -> None:
-        """Record the messages without a wait, and discard them."""
+        """Record the sends without a wait. Receives whose data was never used are counted as dropped."""
         for batch in list(self._under_way.values()):
-            self._emit(batch, NONE, NONE)
+            sends = [message for message in batch.messages if message.kind not in _RECEIVES]
+            self._emit(batch._replace(messages=sends), NONE, NONE)
+            self.recorder.drop(len(batch.messages) - len(sends))
         self._under_way.clear()
+        self.expected.clear()
         self._created.clear()
         self.works.forget()
 
@@ -106,6 +123,9 @@ class Messages:
         """Record a batch at the end of the wait for `handle`."""
         self._batches += 1
         self._under_way[self._batches] = batch
+        for message in batch.messages:
+            if message.kind in _RECEIVES:
+                self.expected[message[:3]] = self._batches
         if handle is not None:
             self.works.watch(handle, partial(self._observe_wait, self._batches))
 
@@ -126,15 +146,18 @@ class Messages:
             if message.kind in _RECEIVES:
                 self.receives += 1
                 self.last_receive = end
+                self.expected.pop(message[:3], None)
         timer.resolve(partial(self._emit, batch), start, end)
 
-    def _emit(self, batch: Batch, wait_start_ns: int, wait_end_ns: int) -> None:
-        has_wait = wait_end_ns != NONE
+    def _emit(
+        self, batch: Batch, wait_start_ns: int, wait_end_ns: int, arrival_ns: int | None = None
+    ) -> None:
+        received_ns = wait_end_ns if arrival_ns is None else arrival_ns
         for message in batch.messages:
             self.recorder.emit(
                 message.kind,
                 batch.start_ns,
-                wait_end_ns if has_wait and message.kind in _RECEIVES else batch.end_ns,
+                received_ns if message.kind in _RECEIVES else batch.end_ns,
                 message.stage,
                 message.microbatch,
                 NONE,

@@ -203,6 +203,8 @@ class Instrumentation:
             mirror.open(*key)
         try:
             token = recorder.timer.begin()
+            if self.messages.expected:
+                self.messages.used(*key, token)
             yield
             self.end_action(token, *key)
         finally:
