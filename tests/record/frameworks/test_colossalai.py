@@ -225,7 +225,7 @@ def test_version_without_zbv_lacks_nothing(train):
     assert timeline.diagnostics.is_empty()
 
 
-def test_unknown_schedules_and_transfers_are_named(tmp_path, instrument):
+def test_unknown_schedules_and_transfers_are_named(tmp_path, instrument, capsys):
     modules = fake_colossalai.make()
     modules[P2P_MODULE].PipelineP2PCommunication.send_forward_recv_all = lambda self: None
     recorder = Recorder(str(tmp_path))
@@ -240,8 +240,12 @@ def test_unknown_schedules_and_transfers_are_named(tmp_path, instrument):
 
     for schedule in (OwnSchedule, Derived, modules[f"{TRIGGER}.generate"].GenerateSchedule):
         schedule(0, 4, 8)
-    missing = recorder.coverage.frameworks["ColossalAI"]["missing"]
-    assert missing == ["messages of `send_forward_recv_all`", "the schedule `OwnSchedule`"]
+    assert recorder.coverage.frameworks["ColossalAI"]["missing"] == ["messages of `send_forward_recv_all`"]
+    printed = capsys.readouterr().err
+    for name in ("OwnSchedule", "GenerateSchedule"):
+        reason = "this schedule is not known; nothing of it is recorded"
+        assert printed.count(f"ColossalAI {name} (unknown version): {reason}") == 1
+    assert "Derived" not in printed
 
 
 def test_step_without_an_action_is_reported(tmp_path, instrument, capsys):

@@ -31,7 +31,7 @@ from stagescope.record.frameworks.runs import (
 )
 from stagescope.record.frameworks.transfers import SEND_FORWARD
 from stagescope.record.frameworks.works import works_of
-from stagescope.record.installation import Installation
+from stagescope.record.installation import Installation, version_of
 from stagescope.record.patching import MARK
 from stagescope.record.points.colossalai import (
     FRAMEWORK,
@@ -112,10 +112,13 @@ class Instrumentation:
         """Observe the creation of a schedule, to name those that are not recorded."""
         yield
         schedule: Any = type(call.owner)
-        owner = next(one for one in schedule.__mro__ if "forward_backward_step" in vars(one))
-        # GenerateSchedule, for inference, inherits the one of the base class, which raises.
-        if owner.__name__ != "PipelineSchedule" and not hasattr(owner.forward_backward_step, MARK):
-            self.recorder.coverage.installed(FRAMEWORK, None, [f"the schedule `{schedule.__name__}`"])
+        name = f"{FRAMEWORK} {schedule.__name__}"
+        if (
+            not hasattr(schedule.forward_backward_step, MARK)
+            and name not in self.recorder.coverage.frameworks
+        ):
+            version = version_of(PIPELINE.distribution)
+            self.recorder.coverage.refused(name, version, ["this schedule is not known"])
 
     def forward(self, call: Call) -> Observation:
         """Observe the forward of one micro-batch."""
@@ -191,7 +194,7 @@ class Instrumentation:
             schedule, "num_microbatch", None
         )
         self.recorder.describe(
-            framework={"name": "colossalai", "version": _version()},
+            framework={"name": "colossalai", "version": version_of(PIPELINE.distribution)},
             parallel={"pp": int(manager.stage), "pp_size": int(manager.num_stages)},
             schedule={
                 "name": next(filter(None, names), None),
@@ -220,10 +223,6 @@ def unknown_transfers() -> list[str]:
     communication = getattr(sys.modules.get(P2P_MODULE), "PipelineP2PCommunication", object)
     found = (name for name in vars(communication) if name.startswith(("send_", "recv_")))
     return [f"messages of `{name}`" for name in found if name not in declared]
-
-
-def _version() -> str | None:
-    return getattr(sys.modules.get("colossalai"), "__version__", None)
 
 
 def _is_training() -> bool:

@@ -25,7 +25,7 @@ from stagescope.record.frameworks.deepspeed_transfers import TRANSFERS, DeepSpee
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
 from stagescope.record.frameworks.works import works_of
-from stagescope.record.installation import Installation
+from stagescope.record.installation import Installation, version_of
 from stagescope.record.patching import MARK
 from stagescope.record.points.deepspeed import COMM_MODULE, DUALPIPEV, ENGINE, P2P_MODULE
 from stagescope.vocabulary.kinds import BY_NAME
@@ -198,9 +198,10 @@ class Instrumentation:
             for instruction, function in instructions.items()
             if instruction.__name__ in REQUIRED
         )
-        if unknown:
-            schedules = f"the schedules of `{type(engine).__name__}`, which has its own instructions"
-            self.recorder.coverage.installed(ENGINE.framework, None, [schedules])
+        name = f"{ENGINE.framework} {type(engine).__name__}"
+        if unknown and name not in self.recorder.coverage.frameworks:
+            version = version_of(ENGINE.distribution)
+            self.recorder.coverage.refused(name, version, ["this engine has its own instructions"])
         return not unknown
 
     @never_raises()
