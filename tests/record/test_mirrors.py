@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from children import clean_environment, contents_in, run_child
+from observing import during
 from places import TESTS
 from stagescope import record
 from stagescope.cli.run import command
@@ -76,9 +77,9 @@ def test_actions_use_the_usual_notation(recorder, nvtx):
     recorder.mirror = Mirrors(recorder, ("nvtx",))
     recorder.begin_step(2)
     runs = Runs(recorder)
-    assert runs.action(FORWARD, Place(1, 3), lambda: list(nvtx.open)) == ["F1.3 step 2"]
-    runs.action(OPTIMIZER, Place(), lambda: None)
-    runs.pair(Place(0, 5), Place(3, 1), lambda: None)
+    assert during(runs.observe_action(FORWARD, Place(1, 3)), lambda: list(nvtx.open)) == ["F1.3 step 2"]
+    during(runs.observe_action(OPTIMIZER, Place()), lambda: None)
+    during(runs.observe_pair(Place(0, 5), Place(3, 1)), lambda: None)
     assert nvtx.opened == ["F1.3 step 2", "optimizer step 2", "F0.5 step 2", "B3.1 step 2"]
     assert nvtx.open == []
 
@@ -98,7 +99,7 @@ def test_unknown_parts_of_a_name_are_omitted(recorder, kind, stage, microbatch, 
 
 def test_several_profilers_get_the_same_ranges(recorder, nvtx, mstx):
     recorder.mirror = Mirrors(recorder, ("nvtx", "mstx"))
-    Runs(recorder).action(FORWARD, Place(0, 0), lambda: None)
+    during(Runs(recorder).observe_action(FORWARD, Place(0, 0)), lambda: None)
     assert nvtx.opened == mstx.opened == ["F0.0"]
     assert nvtx.open == mstx.open == []
 
@@ -106,7 +107,7 @@ def test_several_profilers_get_the_same_ranges(recorder, nvtx, mstx):
 def test_exception_in_an_action_closes_its_range(recorder, nvtx):
     recorder.mirror = Mirrors(recorder, ("nvtx",))
     with pytest.raises(ZeroDivisionError):
-        Runs(recorder).action(FORWARD, Place(0, 0), lambda: 1 / 0)
+        during(Runs(recorder).observe_action(FORWARD, Place(0, 0)), lambda: 1 / 0)
     assert nvtx.opened == ["F0.0"]
     assert nvtx.open == []
 
@@ -116,7 +117,7 @@ def test_missing_library_is_reported_once_and_others_continue(recorder, nvtx, ca
     recorder.mirror = Mirrors(recorder, ("mstx", "nvtx"))
     runs = Runs(recorder)
     for number in range(3):
-        runs.action(FORWARD, Place(0, number), lambda: None)
+        during(runs.observe_action(FORWARD, Place(0, number)), lambda: None)
     assert (
         capsys.readouterr().err
         == "stagescope: mstx ranges are no longer written: the training has not imported torch_npu\n"
@@ -131,14 +132,17 @@ def test_failing_library_is_not_called_again(recorder, capsys):
 
     sys.modules["torch"].cuda.nvtx.range_push = fail
     recorder.mirror = Mirrors(recorder, ("nvtx",))
-    assert [Runs(recorder).action(FORWARD, Place(0, 0), lambda: 7) for _ in range(2)] == [7, 7]
+    assert [during(Runs(recorder).observe_action(FORWARD, Place(0, 0)), lambda: 7) for _ in range(2)] == [
+        7,
+        7,
+    ]
     assert capsys.readouterr().err.count("NVTX functions not installed") == 1
 
 
 def test_no_ranges_outside_the_selected_steps(recorder, nvtx):
     recorder.mirror = Mirrors(recorder, ("nvtx",))
     recorder.enabled = False
-    Runs(recorder).action(FORWARD, Place(0, 0), lambda: None)
+    during(Runs(recorder).observe_action(FORWARD, Place(0, 0)), lambda: None)
     assert nvtx.opened == []
 
 

@@ -13,6 +13,7 @@ from recorder_threads import recorder_threads
 from stagescope import record
 from stagescope.record import session
 from stagescope.record.imports import ImportWatch
+from stagescope.record.installation import Installation
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.steps import StepRange
 
@@ -202,14 +203,12 @@ def framework(monkeypatch):
     ours = types.ModuleType("toy_instrumentation")
 
     def instrument(module, recorder, patches):
-        def make(original):
-            def step():
-                recorder.emit(1, 1, 2)
-                return original()
+        def step(call):
+            del call
+            recorder.emit(1, 1, 2)
+            yield
 
-            return step
-
-        patches.wrap(module, "step", make)
+        patches.observe(module, "step", step, Installation(recorder, patches).guard("toy"))
 
     ours.instrument = instrument
     monkeypatch.setattr(session, "FRAMEWORKS", {"toy_framework": "toy_instrumentation"})

@@ -158,18 +158,6 @@ class Mirrors:
             except Exception as error:  # noqa: BLE001, PERF203  # as above
                 self._give_up(profiler_name, error)
 
-    def run(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Any:
-        """Return the result of `call`, with its ranges around it."""
-        self.open(kind, stage, microbatch)
-        try:
-            return call()
-        finally:
-            self.close()
-
-    def around(self, kind: int, stage: int, microbatch: int, call: Callable[[], Any]) -> Callable[[], Any]:
-        """Return `call` with the ranges of an action around it."""
-        return lambda: self.run(kind, stage, microbatch, call)
-
     def name_of(self, kind: int, stage: int, microbatch: int, name: str = "") -> str:
         """Return the name of an action in the other profilers, such as ``F1.3 step 2``."""
         text = name or _label(kind, stage, microbatch)

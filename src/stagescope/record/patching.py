@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,22 +72,6 @@ class Patches:
             return False
         functions[key] = observed(original, observer, guard)
         self.replaced.append(Replaced(functions, key, original, functions[key]))
-        return True
-
-    def wrap(
-        self, owner: object, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> bool:
-        """Replace the function `name` that `owner` itself defines with ``make(original)``: being replaced by `observe`.
-
-        Returns whether it was replaced. An attribute is left unchanged if it is missing (another version of the
-        framework), inherited, a static or class method, or already wrapped.
-        """
-        original = vars(owner).get(name)
-        if not callable(original) or isinstance(original, staticmethod) or hasattr(original, MARK):
-            return False
-        wrapper = functools.wraps(original)(make(original))
-        setattr(wrapper, MARK, original)
-        self.replace(owner, name, wrapper)
         return True
 
     def replace(self, owner: object, name: str, replacement: object) -> None:

@@ -3,8 +3,10 @@ from __future__ import annotations
 import gc
 import weakref
 
+import polars as pl
 import pytest
 
+from observing import during
 from stagescope import api as workflow
 from stagescope.record.frameworks.runs import (
     BACKWARD,
@@ -82,27 +84,27 @@ def test_other_objects_are_held_until_taken_or_cleared():
 def test_outermost_call_is_the_step_across_frameworks(recorder, tmp_path):
     outer, inner = Runs(recorder), Runs(recorder)
     for _ in range(2):
-        assert outer.step(lambda: inner.step(lambda: inner.inside)) is True
+        assert during(outer.observe_step(), lambda: during(inner.observe_step(), lambda: inner.inside))
     assert not inner.inside
     assert recorded(recorder, tmp_path).steps["step"].to_list() == [0, 1]
 
 
 def test_evaluation_has_no_step_and_counting_continues(recorder, tmp_path):
     runs = Runs(recorder)
-    for run in (runs.step, runs.evaluation, runs.step):
-        run(lambda: runs.action(FORWARD, Place(0, 0), lambda: None))
+    for run in (runs.observe_step, runs.observe_evaluation, runs.observe_step):
+        during(run(), lambda: during(runs.observe_action(FORWARD, Place(0, 0)), lambda: None))
     timeline = recorded(recorder, tmp_path)
     assert timeline.spans["step"].to_list() == [0, None, 1]
     assert timeline.steps["step"].to_list() == [0, 1]
 
 
-@pytest.mark.parametrize("run", ["step", "evaluation"])
+@pytest.mark.parametrize("run", ["observe_step", "observe_evaluation"])
 def test_failed_run_has_ended(recorder, run):
     runs = Runs(recorder)
     with pytest.raises(ZeroDivisionError):
-        getattr(runs, run)(lambda: 1 / 0)
+        during(getattr(runs, run)(), lambda: 1 / 0)
     assert not runs.inside
-    assert runs.step(lambda: runs.inside)
+    assert during(runs.observe_step(), lambda: runs.inside)
 
 
 def test_numbers_count_per_kind_and_chunk_and_restart_with_each_run(recorder):
@@ -111,14 +113,15 @@ def test_numbers_count_per_kind_and_chunk_and_restart_with_each_run(recorder):
     def numbers():
         return [runs.next_number(FORWARD, chunk) for chunk in (0, 1, 0)] + [runs.next_number(BACKWARD, 0)]
 
-    assert [runs.step(numbers) for _ in range(2)] == [[0, 0, 1, 0]] * 2
+    assert [during(runs.observe_step(), numbers) for _ in range(2)] == [[0, 0, 1, 0]] * 2
 
 
 def test_action_is_recorded_at_its_place_and_returns_its_result(recorder, tmp_path):
     runs = Runs(recorder)
-    assert runs.action(BACKWARD, Place(3, 2, 1), lambda: "gradient", lambda: BACKWARD_INPUT) == "gradient"
+    split = runs.observe_action(BACKWARD, Place(3, 2, 1), lambda: BACKWARD_INPUT)
+    assert during(split, lambda: "gradient") == "gradient"
     with pytest.raises(ZeroDivisionError):
-        runs.action(FORWARD, UNKNOWN, lambda: 1 / 0)
+        during(runs.observe_action(FORWARD, UNKNOWN), lambda: 1 / 0)
     rows = recorded(recorder, tmp_path).spans.select("kind", "stage", "microbatch", "chunk").rows()
     assert rows == [("backward_input", 3, 2, 1)]
 
@@ -126,7 +129,7 @@ def test_action_is_recorded_at_its_place_and_returns_its_result(recorder, tmp_pa
 def test_pair_is_two_actions_with_one_number_and_equal_times(recorder, tmp_path):
     runs = Runs(recorder)
     for number in range(2):
-        assert runs.pair(Place(0, number), Place(1, number), lambda: "both") == "both"
+        assert during(runs.observe_pair(Place(0, number), Place(1, number)), lambda: "both") == "both"
     spans = recorded(recorder, tmp_path).spans.sort("pair", "kind")
     assert spans["kind"].to_list() == ["forward", "backward"] * 2
     assert spans.group_by("pair").len()["len"].to_list() == [2, 2]
@@ -135,7 +138,19 @@ def test_pair_is_two_actions_with_one_number_and_equal_times(recorder, tmp_path)
 
 def test_nothing_is_recorded_while_recording_is_off(recorder, tmp_path):
     runs = Runs(recorder)
-    runs.action(FORWARD, Place(0, 0), lambda: None)
+    during(runs.observe_action(FORWARD, Place(0, 0)), lambda: None)
     recorder.enabled = False
-    assert runs.action(FORWARD, Place(0, 1), lambda: 5) == runs.pair(Place(0, 2), Place(), lambda: 5) == 5
+    assert during(runs.observe_action(FORWARD, Place(0, 1)), lambda: 5) == 5
+    assert during(runs.observe_pair(Place(0, 2), Place()), lambda: 5) == 5
     assert recorded(recorder, tmp_path).spans["microbatch"].to_list() == [0]
+
+
+def test_step_without_an_action_is_reported(recorder, tmp_path, capsys):
+    runs = Runs(recorder, "Fake")
+    during(runs.observe_step(), lambda: during(runs.observe_action(FORWARD, Place(0, 0)), lambda: None))
+    for _ in range(2):
+        during(runs.observe_step(), lambda: None)
+    during(runs.observe_evaluation(), lambda: None)
+    assert capsys.readouterr().err.count("Fake: step 1 ended without a recorded action") == 1
+    notes = recorded(recorder, tmp_path).diagnostics.filter(pl.col("code") == "steps.without_actions")
+    assert notes["count"].to_list() == [2]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from stagescope.record.calls import never_raises
 from stagescope.record.frameworks.runs import OPTIMIZER
 
 if TYPE_CHECKING:
@@ -50,23 +49,6 @@ class OptimizerSteps:
         finally:
             self._inside = False
 
-    def watch(self, original: Function) -> Function:
-        """Return the wrapper of a function or method of a framework that is the complete optimizer step."""
-
-        def step(*args: Any, **kwargs: Any) -> Any:
-            if self._inside or not self.recorder.enabled:
-                return original(*args, **kwargs)
-            self._inside = True
-            try:
-                token = self.recorder.timer.begin()
-                result = original(*args, **kwargs)
-                self._record(token)
-            finally:
-                self._inside = False
-            return result
-
-        return step
-
     def register(self, patches: Patches, guard: Guard) -> None:
         """Time the steps of torch's own optimizers through torch's public hooks. Registers them once."""
         from torch.optim import optimizer as optimizers  # already imported by the training
@@ -81,20 +63,6 @@ class OptimizerSteps:
 
     def _forget_torch(self) -> None:
         self._watches_torch = False
-
-    @never_raises()
-    def watch_torch(self, patches: Patches) -> None:
-        """Time the steps of torch's own optimizers through torch's public hooks. Registers them once."""
-        from torch.optim import optimizer as optimizers  # already imported by the training
-
-        if self._watches_torch:
-            return
-        self._watches_torch = True
-        for handle in (
-            optimizers.register_optimizer_step_pre_hook(self._before),
-            optimizers.register_optimizer_step_post_hook(self._after),
-        ):
-            patches.on_undo(handle.remove)
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs

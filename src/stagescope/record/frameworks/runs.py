@@ -112,25 +112,6 @@ class Runs:
         self._counts.clear()
         self.places.clear()
 
-    def step(self, call: Callable[[], Any]) -> Any:
-        """Return the result of `call`, recorded as one training step."""
-        if self.inside:
-            return call()
-        start_ns = self.recorder.begin_step()
-        result = self._run(call)
-        self.recorder.end_step(start_ns)
-        return result
-
-    def evaluation(self, call: Callable[[], Any]) -> Any:
-        """Return the result of `call`; its actions are recorded without a step."""
-        if self.inside:
-            return call()
-        step, self.recorder.step = self.recorder.step, NONE
-        try:
-            return self._run(call)
-        finally:
-            self.recorder.step = step
-
     def observe_step(self) -> Observation:
         """Record the observed call as one training step. A step without any action is reported."""
         if self.inside:
@@ -224,54 +205,10 @@ class Runs:
         self._counts[kind, chunk] = number + 1
         return number
 
-    def action(
-        self,
-        kind: int,
-        place: Place,
-        call: Callable[[], Any],
-        kind_after: Callable[[], int] | None = None,
-    ) -> Any:
-        """Return the result of `call`, recorded as one action unless it raises.
-
-        `kind_after` returns the kind if only the action itself determines it, such as whether a backward was split.
-        """
-        recorder = self.recorder
-        if not recorder.enabled or self.is_muted:
-            return call()
-        if recorder.mirror is not None:
-            call = recorder.mirror.around(kind, place.stage, place.microbatch, call)
-        token = recorder.timer.begin()
-        result = call()
-        recorder.timer.end(token, kind_after() if kind_after else kind, *place)
-        return result
-
-    def pair(self, forward: Place, backward: Place, call: Callable[[], Any]) -> Any:
-        """Return the result of `call`, recorded as a forward and a backward that overlap."""
-        recorder = self.recorder
-        if not recorder.enabled or self.is_muted:
-            return call()
-        if recorder.mirror is not None:
-            inner = recorder.mirror.around(BACKWARD, backward.stage, backward.microbatch, call)
-            call = recorder.mirror.around(FORWARD, forward.stage, forward.microbatch, inner)
-        number = recorder.new_pair()
-        token = recorder.timer.begin()
-        result = call()
-        recorder.timer.end(token, FORWARD, *forward, 0, number)
-        recorder.timer.end(token, BACKWARD, *backward, 0, number)
-        return result
-
     def _observe_run(self) -> Observation:
         _running.add(self.recorder)
         try:
             return (yield)
-        finally:
-            _running.discard(self.recorder)
-            self.forget()
-
-    def _run(self, call: Callable[[], Any]) -> Any:
-        _running.add(self.recorder)
-        try:
-            return call()
         finally:
             _running.discard(self.recorder)
             self.forget()
