@@ -93,7 +93,7 @@ def install(folder: Path) -> Any:
     stub("megatron.core", parallel_state=sys.modules["megatron.core.parallel_state"])
     stub("megatron.core.enums", ModelType=None)
     stub("megatron.core.num_microbatches_calculator", get_num_microbatches=None)
-    stub("megatron.core.pipeline_parallel.p2p_communication", P2PCommunicator=None)
+    stub("megatron.core.pipeline_parallel.p2p_communication", P2PCommunicator=None, _communicate=None)
     stub("megatron.core.process_groups_config", ProcessGroupCollection=None)
     stub("megatron.core.timers", Timer=object)
     stub("megatron.core.utils", get_model_config=None, get_model_type=None, get_model_xattn=None)
@@ -110,6 +110,10 @@ def install(folder: Path) -> Any:
     stub("primus.backends.megatron.training.utils", is_second_last_pipeline_stage=None)
     store = types.SimpleNamespace(cache=[None], push=silent)
     stub("primus.backends.megatron.data_loader_store", DataLoaderStore=store)
+    # The same until 26.2:
+    stub("primus.modules.module_utils", log_rank_0=silent, log_rank_all=silent)
+    stub("primus.modules.trainer.megatron.pre_trainer", DataLoaderStore=store)
+    stub("primus.modules.trainer.megatron.utils", fwd_bwd_wrapper=None, schedule_wrapper=lambda run: run)
     package = f"{points.PACKAGE}.zerobubble"
     stub(
         f"{package}.offload",
