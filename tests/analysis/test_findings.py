@@ -35,3 +35,21 @@ def test_empty_timeline_has_no_findings():
     findings = build_explained_report(empty_timeline()).findings
     assert findings.is_empty()
     assert dict(findings.schema) == dict(FINDINGS.schema)
+
+
+def test_slow_replica_is_one_finding_and_named_in_the_verdict():
+    times = random_times(Shape(pipelines=2, steps=12))
+    times.action_ns[:, 1] *= 1.2
+    report = build_explained_report(run(times))
+    assert report.findings["code"].to_list() == ["replica.slow", "replica.last"]
+    assert report.findings["evidence"][0].startswith("All 4 ranks of the pipeline of rank 4 are ")
+    assert "straggler (all ranks of the pipeline of rank 4)" in report.verdict.slowest
+    assert report.verdict.findings == tuple(report.findings["evidence"])
+
+
+def test_slow_rank_is_named_in_the_verdict():
+    times = random_times(Shape(pipelines=2, steps=12))
+    times.action_ns[:, 1, :, 2] *= 1.2
+    report = build_explained_report(run(times))
+    assert "replica.slow" not in report.findings["code"]
+    assert "straggler (rank 6 is 20 % slower)" in report.verdict.slowest

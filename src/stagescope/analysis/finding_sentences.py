@@ -9,6 +9,8 @@ from stagescope.vocabulary.durations import duration_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from stagescope.analysis.slow_replicas import SlowReplica
+
 
 def straggler_sentence(row: Mapping[str, object]) -> str:
     """Return a claimed row of STRAGGLERS as a sentence, with its confidence interval."""
@@ -30,6 +32,15 @@ def straggler_sentence(row: Mapping[str, object]) -> str:
         ),
     }[str(row["finding"])]
     return f"{subject} {claim} than {row['compared_with']} (95 % CI, n = {row['samples']}).{reason}"
+
+
+def slow_replica_sentence(replica: SlowReplica) -> str:
+    """Return a replica that is slow as a whole as a sentence."""
+    return (
+        f"All {replica.ranks} ranks of the pipeline of rank {replica.pipeline} are "
+        f"{100 * replica.low_fraction:.1f} to {100 * replica.high_fraction:.1f} % slower than ranks of the same stage "
+        "(95 % CI of each)."
+    )
 
 
 def outlier_sentence(row: Mapping[str, object]) -> str:

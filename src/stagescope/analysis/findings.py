@@ -9,9 +9,11 @@ import polars as pl
 from stagescope.analysis.finding_sentences import (
     outlier_sentence,
     replica_sentence,
+    slow_replica_sentence,
     straggler_sentence,
     trend_sentence,
 )
+from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -30,12 +32,13 @@ CODES = (
     "step.outlier",
     "step.trend",
     "replica.last",
+    "replica.slow",
 )
 CodeType = pl.Enum(list(CODES))
 
 FINDINGS = Table(
     "findings",
-    "one claimed finding; stragglers first, then outlier steps, trends and replicas",
+    "one claimed finding; slow replicas and stragglers first, then outlier steps, trends and replicas",
     (),
     (
         Column("code", CodeType, "", "What was found, as subject and finding."),
@@ -79,7 +82,19 @@ def find_findings(explanation: Explanation, bubbles: pl.DataFrame, steps: Sequen
 
 
 def _findings(explanation: Explanation) -> Iterator[_Finding]:
-    for row in explanation.stragglers.table.filter("is_claimed").iter_rows(named=True):
+    replicas = find_slow_replicas(explanation)
+    for replica in replicas:
+        yield _Finding(
+            "replica.slow",
+            f"pipeline of rank {replica.pipeline}",
+            slow_replica_sentence(replica),
+            replica.extra_ns_per_step,
+            1 - replica.p_value,
+        )
+    grouped = slow_ranks(explanation).filter(pl.col("pipeline").is_in([each.pipeline for each in replicas]))
+    claimed = explanation.stragglers.table.filter("is_claimed")
+    in_replica = (pl.col("subject") == "rank") & pl.col("rank").is_in(grouped["rank"].to_list())
+    for row in claimed.filter(~in_replica).iter_rows(named=True):
         code = f"{row['subject']}.{row['finding'].replace(' ', '_')}"
         yield _Finding(
             code, _straggler(row), straggler_sentence(row), row["extra_ns_per_step"], 1 - row["p_value"]

@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.finding_sentences import (
-    outlier_sentence,
-    replica_sentence,
-    straggler_sentence,
-    trend_sentence,
-)
+from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.shares import whole_percents
 from stagescope.analysis.iteration.last_pipeline import last_pipelines_text, slowest_pipeline_sentence
 from stagescope.model.simulated import simulated_time_text
@@ -20,8 +15,6 @@ from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.report import Report
 
@@ -56,10 +49,11 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     fraction = report.bubble.fraction
     if fraction is None:
         return Verdict(f"{nothing_measured(report)}; there is nothing to explain.", "", ())
+    findings = find_findings(explanation, report.intermediates.windows.bubbles, report.bubble.steps)
     return Verdict(
         f"{_describe_run(report, explanation)}{_lost(explanation)}.",
         _largest_improvement(explanation, in_cost_units=report.in_cost_units),
-        tuple(_findings(explanation))[:MOST_FINDINGS],
+        tuple(findings["evidence"].head(MOST_FINDINGS)),
         slowest_pipeline_sentence(explanation),
     )
 
@@ -148,14 +142,3 @@ def _largest_improvement(explanation: Explanation, *, in_cost_units: bool) -> st
         f"Largest improvement: {best['change']}{condition}, from {before} to about {after}{unit} per step, "
         f"{100 * best['gain_fraction']:.0f} % less."
     )
-
-
-def _findings(explanation: Explanation) -> Iterator[str]:
-    for row in explanation.stragglers.table.filter("is_claimed").iter_rows(named=True):
-        yield straggler_sentence(row)
-    for row in explanation.trends.outliers.iter_rows(named=True):
-        yield outlier_sentence(row)
-    for row in explanation.trends.trends.filter("is_claimed").iter_rows(named=True):
-        yield trend_sentence(row)
-    for row in explanation.replicas.table.filter("is_claimed").iter_rows(named=True):
-        yield replica_sentence(row)

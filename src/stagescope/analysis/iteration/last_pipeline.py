@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.idle.shares import whole_percents
+from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, OUTSIDE_CAUSES
 
@@ -36,6 +37,17 @@ LOSSES = Table(
         Column("fraction", pl.Float64, "", "Of the iteration."),
     ),
 )
+
+
+def _part_text(name: str, explanation: Explanation) -> str:
+    label = BY_COLUMN[f"{name}_ns"].label
+    slow = slow_ranks(explanation) if name == "straggler" else None
+    if slow is None or slow.is_empty():
+        return label
+    pipeline = slow["pipeline"][0]
+    if any(replica.pipeline == pipeline for replica in find_slow_replicas(explanation)):
+        return f"{label} (all ranks of the pipeline of rank {pipeline})"
+    return f"{label} (rank {slow['rank'][0]} is {100 * slow['excess_fraction'][0]:.0f} % slower)"
 
 
 def measure_losses(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFrame:
@@ -84,5 +96,5 @@ def slowest_pipeline_sentence(explanation: Explanation) -> str:
     percents = dict(zip(losses["part"], whole_percents(losses["fraction"].to_list()), strict=True))
     ideal = percents.pop(IDEAL)
     named = sorted(((percent, name) for name, percent in percents.items() if percent), reverse=True)
-    listed = ", ".join(f"{percent} % {BY_COLUMN[f'{name}_ns'].label}" for percent, name in named[:MOST_PARTS])
+    listed = ", ".join(f"{percent} % {_part_text(name, explanation)}" for percent, name in named[:MOST_PARTS])
     return f"The last pipeline sets the iteration; its time is {ideal} % ideal work{', ' if listed else ''}{listed}."
