@@ -48,9 +48,12 @@ SCHEDULES = {
     "PipelineParallel": "1f1b",
     "PipelineParallelWithInterleave": "interleaved",
     "PipelineParallelWithInterleaveFthenB": "looped-bfs",
-    "VPPFhenBInBalancedMemory": "looped-bfs",
 }
-"""Paddle's schedulers, and the usual names of their orders."""
+"""Paddle's schedulers, and the usual names of their orders.
+
+VPPFhenBInBalancedMemory is not listed: it runs all forwards but those of the last chunk, whose forwards alternate with
+the first backwards, and that order has no usual name.
+"""
 
 METHODS = {
     point.name: point.hook
