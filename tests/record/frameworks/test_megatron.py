@@ -274,6 +274,16 @@ def test_backward_of_an_unknown_tensor_belongs_to_the_oldest_forward(head, recor
     assert [row[1] for row in of_kinds(spans("microbatch"), "backward")] == [3, 4, -1]
 
 
+def test_backward_that_another_project_has_replaced_is_reported_as_missing(head, recorder, monkeypatch):
+    run(head.forward_backward_pipelining_without_interleaving)
+    assert megatron.REPLACED not in recorder.coverage.frameworks["Megatron-core"]["missing"]
+    monkeypatch.setattr(head, "backward_step", lambda *_args, **_options: [p2p_communication.Tensor()])
+    run(head.forward_backward_pipelining_without_interleaving, forward_only=True)
+    assert megatron.REPLACED not in recorder.coverage.frameworks["Megatron-core"]["missing"]
+    run(head.forward_backward_pipelining_without_interleaving)
+    assert megatron.REPLACED in recorder.coverage.frameworks["Megatron-core"]["missing"]
+
+
 def test_stages_of_a_schedule_of_another_project_are_unknown_and_reported(head, recorder, spans):
     def schedule():
         for number in range(2):

@@ -59,6 +59,9 @@ NAME_OF_SCHEDULE = {
 }
 """Megatron's functions, and the schedule that each implements."""
 
+REPLACED = "forwards or backwards, whose function another project has replaced"
+"""Such as ``backward_step`` by MindSpeed's multi-parameter pipelines."""
+
 OUTSIDE = "stages and transfers outside of Megatron's own schedules"
 
 
@@ -91,6 +94,7 @@ class Instrumentation:
         self._is_refused = False
         self._described: object = None
         self._is_outside = False
+        self._seen: set[int] = set()  # kinds of the actions of this run
 
     def install(self, module: ModuleType) -> None:
         """Install the part that `module` triggers; nothing if the schedules do not fit.
@@ -125,6 +129,7 @@ class Instrumentation:
         if not self.recorder.enabled or self.runs.is_muted:
             return
         self._check_schedule()
+        self._seen.add(FORWARD)
         place = self._begin_forward(call)
         result = yield from self.runs.observe_action(FORWARD, place)
         # Older versions return the tensors without the number of tokens.
@@ -134,6 +139,7 @@ class Instrumentation:
         """Observe a backward."""
         if not self.recorder.enabled or self.runs.is_muted:
             return
+        self._seen.add(BACKWARD)
         place = self._begin_backward(call.get("output_tensor"), call.get("output_tensor_grad"))
         result = yield from self.runs.observe_action(BACKWARD, place)
         self.messages.made(result, place)
@@ -144,6 +150,7 @@ class Instrumentation:
             return
         self._check_schedule()
         parts = self._begin_parts(call)
+        self._seen.update(part.kind for part in parts)
         result = yield from self.messages.overlap.observe(parts)
         for part in parts:
             self.messages.made(result[0] if part.kind == FORWARD else result[-1], part.place)
@@ -168,7 +175,10 @@ class Instrumentation:
     def _run(self, call: Call) -> Observation:
         self._begin_run(call)
         try:
-            return (yield)
+            result = yield
+            if len(self._seen) == 1 and not call.get("forward_only"):
+                self.recorder.coverage.installed(NAME, None, [REPLACED])
+            return result
         finally:
             self.messages.close()
             self._models = []
@@ -187,6 +197,7 @@ class Instrumentation:
         self.optimizers.forget()
         self._waiting.clear()
         self.messages.is_on = True
+        self._seen.clear()
         model = call.get("model")
         self._models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.chunks = len(self._models)
