@@ -135,7 +135,9 @@ def compatibility() -> str:
 def _compatibility_row(row: dict[str, object]) -> list[str]:
     ran = ", ".join(str(version) for version in row.get("ran", ()))  # type: ignore[attr-defined]  # a list of texts
     evidence = f"{row['evidence']} ({ran})" if ran else str(row["evidence"])
-    schedule = f"`{row['schedule']}`"
+    schedule = ", ".join(f"`{name.strip()}`" for name in str(row["schedule"]).split(","))
+    if row.get("when"):
+        schedule += f": {row['when']}"
     return [str(row["versions"]), schedule, str(row["recorded"]), evidence, str(row.get("missing", ""))]
 
 
