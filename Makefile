@@ -7,10 +7,10 @@ BIN ?= $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive compatibility check format docs bench gpu-check golden web clean
+.PHONY: help demo test test-exhaustive compatibility compatibility-trainings check format docs bench gpu-check golden web clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-23s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 ifeq ($(origin BIN),command line)
 DEMO_READY :=
@@ -42,6 +42,10 @@ test-exhaustive: $(DEV_READY) ## run the exhaustive sweeps that `make test` leav
 
 compatibility: $(DEV_READY) ## compare the table of signatures with the frameworks' releases on the package index
 	@$(BIN)/python -m tools.compatibility check
+
+# Downloads several GB at the first run, and is not part of .ci/run.
+compatibility-trainings: $(DEV_READY) ## train with old and new releases of the frameworks, with and without recording
+	@$(BIN)/python -m tools.compatibility.matrix
 
 check: $(DEV_READY) ## check format, lint, types, vocabulary, architecture and documents: under a minute
 	@$(BIN)/python tools/check_terms.py
