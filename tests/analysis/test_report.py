@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
-from stagescope.analysis import Report, build_report
+from stagescope.analysis import Report, build_explained_report, build_report
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform
@@ -204,3 +204,15 @@ def test_busy_and_idle_sum_to_the_window(timeline):
     assert (ranks["busy_ns"] >= 0).all()
     assert (ranks["idle_ns"] >= 0).all()
     assert (ranks["busy_ns"] + ranks["idle_ns"]).equals(ranks["window_ns"])
+
+
+def test_single_rank_without_a_pipeline_gets_one_sentence_and_an_error():
+    report = build_explained_report(timeline_from_text("F0 B0"))
+    assert str(report.verdict).startswith("No pipeline: ")
+    assert report.verdict.findings == ()
+    assert [each.code for each in report.diagnostics if each.severity == "error"] == ["pipelines.none"]
+
+
+def test_gradient_accumulation_on_one_stage_is_a_schedule():
+    report = build_explained_report(timeline_from_text("F0 B0 F1 B1"))
+    assert "pipelines.none" not in [each.code for each in report.diagnostics]

@@ -119,3 +119,14 @@ def test_prints_us_if_the_output_encoding_has_no_micro_sign(spans):
     call = [sys.executable, "-m", "stagescope", "report", spans]
     done = subprocess.run(call, capture_output=True, env=environment, check=True)
     assert b"idle for 1.000 us" in done.stdout
+
+
+def test_replicas_that_cannot_be_separated_are_an_error(tmp_path, capsys):
+    rows = ["rank,lane,kind,step,stage,microbatch,start_ns,end_ns"]
+    for rank, stage in ((0, 0), (1, 1), (2, 0)):
+        rows += [f"{rank},compute,{kind},0,{stage},{m},{20 * m + 5 * stage},{20 * m + 5 * stage + 4}"
+                 for m in range(2) for kind in ("forward", "backward")]  # fmt: skip
+    path = tmp_path / "spans.csv"
+    path.write_text("\n".join(rows))
+    assert main(["report", str(path)]) == 1
+    assert "pass --pp, --dp and --tp" in capsys.readouterr().out

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.completeness.inferred_pipelines import inferred_pipeline_diagnostics
+from stagescope.analysis.completeness.inferred_pipelines import (
+    NO_PIPELINE,
+    inferred_pipeline_diagnostics,
+    is_no_pipeline,
+    no_pipeline_diagnostics,
+)
 from stagescope.analysis.completeness.missing_data import errors_first, find_missing_data
 from stagescope.analysis.completeness.unaligned import unaligned_diagnostics
 from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.intermediates import intermediates_of, only_value
 from stagescope.analysis.totals import measure_totals
-from stagescope.analysis.verdict import give_verdict
+from stagescope.analysis.verdict import Verdict, give_verdict
 from stagescope.model.diagnostics import diagnostics_table
 from stagescope.model.simulated import is_in_cost_units
 from stagescope.vocabulary.kinds import ACTION_KINDS
@@ -24,7 +29,6 @@ if TYPE_CHECKING:
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.totals import Bubble
-    from stagescope.analysis.verdict import Verdict
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
 
@@ -162,15 +166,18 @@ def build_report(timeline: Timeline) -> Report:
 def build_explained_report(timeline: Timeline) -> Report:
     """Return the report of a timeline with `explanation` and `verdict`; see build_report for its metrics.
 
-    Its diagnostics include what the analyses could not use. Never raises.
+    Its diagnostics include what the analyses could not use, or that the run is no pipeline. Never raises.
     """
     report = build_report(timeline)
     explanation = explain(report.intermediates, report.bubble.steps)
-    diagnostics = diagnostics_table([*report.diagnostics, *explanation.diagnostics])
+    bubbles = report.intermediates.windows.bubbles
+    no_pipeline = is_no_pipeline(bubbles, report.stage_count, report.microbatches)
+    found = no_pipeline_diagnostics() if no_pipeline else []
+    diagnostics = diagnostics_table([*report.diagnostics, *explanation.diagnostics, *found])
     return replace(
         report,
         explanation=explanation,
-        verdict=give_verdict(report, explanation),
+        verdict=Verdict(NO_PIPELINE, "", ()) if no_pipeline else give_verdict(report, explanation),
         diagnostics=errors_first(diagnostics),
     )
 

@@ -13,11 +13,12 @@ import click
 from stagescope.vocabulary.parallel import DEFAULT_ORDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from stagescope.api import RunFacts
     from stagescope.model import Timeline
+    from stagescope.model.diagnostics import Diagnostic
 
 MANY_FILES = 16
 LARGE_BYTES = 64 << 20
@@ -93,9 +94,10 @@ def read_paths(paths: Sequence[Path], facts: RunFacts | None = None, *, align: b
     return timeline
 
 
-def exit_code(timeline: Timeline) -> int:
-    """Return 1 if data are missing from the timeline that a command used, otherwise 0."""
-    return EXIT_PARTIAL if timeline.is_partial else 0
+def exit_code(timeline: Timeline, found: Iterable[Diagnostic] = ()) -> int:
+    """Return 1 if data are missing from the timeline that a command used, or if an analysis found an error in it."""
+    has_error = any(diagnostic.severity == "error" for diagnostic in found)
+    return EXIT_PARTIAL if timeline.is_partial or has_error else 0
 
 
 class FileBar:

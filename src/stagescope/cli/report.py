@@ -89,7 +89,9 @@ def command(paths: tuple[Path, ...], facts: RunFacts, *, align: bool, **wanted: 
     judgments = judge(report, conditions)
     for judgment in judgments:
         click.echo(f"stagescope: {judgment.text}", err=True)
-    return EXIT_CONDITION if any(each.fails for each in judgments) else exit_code(timeline)
+    return (
+        EXIT_CONDITION if any(each.fails for each in judgments) else exit_code(timeline, report.diagnostics)
+    )
 
 
 def _write(report: Report, asked: Wanted) -> None:

@@ -16,6 +16,28 @@ if TYPE_CHECKING:
 ADVICE = "pass --pp, --dp and --tp, or record transfers with their peers"
 
 
+NO_PIPELINE = (
+    "No pipeline: each rank runs the whole model, one micro-batch per step, so there is no schedule and no bubble to "
+    "explain."
+)
+
+
+def is_no_pipeline(bubbles: pl.DataFrame, stages: int, microbatches: int | None) -> bool:
+    """Return whether nothing in a run is a pipeline: one stage, one micro-batch, and pipelines of one rank.
+
+    `bubbles` is what step_bubbles returns. Several micro-batches on one stage are gradient accumulation, which is a
+    schedule, if a trivial one.
+    """
+    if bubbles.is_empty() or stages > 1 or (microbatches or 1) > 1:
+        return False
+    return bool((bubbles.group_by("pipeline").agg(pl.col("rank").n_unique())["rank"] == 1).all())
+
+
+def no_pipeline_diagnostics() -> list[Diagnostic]:
+    """Return that a run is no pipeline."""
+    return [Diagnostic("error", NO_PIPELINE[0].lower() + NO_PIPELINE[1:].rstrip("."), code="pipelines.none")]
+
+
 def inferred_pipeline_diagnostics(timeline: Timeline) -> list[Diagnostic]:
     """Return that replicas were inferred from repeated actions, or that they could not be separated."""
     has_peers = pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null()
