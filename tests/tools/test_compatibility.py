@@ -319,6 +319,14 @@ def test_a_new_release_is_named_with_what_it_changes(fakepipe, index, capsys):
     assert fakepipe("check") == 0
 
 
+def test_a_new_release_that_is_equal_to_the_one_before_is_no_error(fakepipe, index, capsys):
+    fakepipe("update")
+    index.add_wheel("fakepipe", "1.10.1", {"fakepipe/run.py": PIPE})
+    capsys.readouterr()
+    assert fakepipe("check") == 0
+    assert "1.10.1 is not in the table, and equal to the release before it" in capsys.readouterr().out
+
+
 def test_the_newest_release_is_read_again(fakepipe, tmp_path, capsys):
     fakepipe("update")
     path = tmp_path / "table" / "fakepipe.json"

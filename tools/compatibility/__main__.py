@@ -1,11 +1,12 @@
 """Compare the table of signatures with the releases on the package index, or rewrite it.
 
-    python -m tools.compatibility check     each release that the table lacks, or differs from, is an error
+    python -m tools.compatibility check     each release that differs from the table is an error
     python -m tools.compatibility update    read what is missing, and everything if the declared points have changed
 
 Without --all, `check` reads the releases that the table lacks and the newest that it has: files on an index do not
 change. Repositories at a pinned commit are read from --sources, and left as they are without it. With --offline, the
-releases of the table are read from --sources and the index is not asked.
+releases of the table are read from --sources and the index is not asked. A new release is compared with the one before
+it; if they are equal, that is not an error, so a patch release breaks nothing.
 """
 
 from __future__ import annotations
@@ -90,10 +91,14 @@ def check(source: Source, options: Options) -> list[str]:
         if known is not None and not options.reads_all and version not in newest:
             continue
         found = _read(source, release, options)
-        if known is None:
+        before = known or _before(table, [each.version for each in available], version)
+        lines = difference(before, found) + unknown(source.name, found)
+        if known is None and lines:
             faults.append(f"{source.name} {version} is not in the table")
-            known = _before(table, [each.version for each in available], version)
-        lines = difference(known, found) + unknown(source.name, found)
+        elif known is None:
+            report(
+                f"{source.name} {version} is not in the table, and equal to the release before it: run update"
+            )
         faults += [f"{source.name} {version}: {line}" for line in lines]
     if available:
         report(f"{source.name}: {len(available)} releases, {len(table.releases)} in the table")
