@@ -15,7 +15,7 @@ from stagescope.vocabulary.steps import parse_step_range
 if TYPE_CHECKING:
     from stagescope.record.launch import Ended
 
-SUPPORTED = "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed and ColossalAI"
+SUPPORTED = "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed, FlagScale, Primus and ColossalAI"
 
 
 @click.command(
@@ -67,9 +67,9 @@ def command(
 ) -> int:
     """Run a training command and record it, without changes to its code.
 
-    Every Python process of COMMAND that runs a pipeline schedule of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed
-    or ColossalAI records itself into DIR. Output, exit code and signals are those of the command; stagescope adds two
-    lines on standard error.
+    Every Python process of COMMAND that runs a pipeline schedule of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed,
+    FlagScale, Primus or ColossalAI records itself into DIR. Output, exit code and signals are those of the command;
+    stagescope adds two lines on standard error, and one for each framework whose version does not fit.
     """
     from stagescope.record import launch
     from stagescope.record.mirrors import parse_profilers

@@ -201,7 +201,7 @@ def test_receive_without_a_wait_ends_when_its_data_is_used(record):
         schedule._stage.forward_one_chunk(0, ())
 
     recorded.step(body)
-    receive, forward = recorded.spans()  # micro-batch 1 was never used: nobody knows whether it arrived
+    receive, forward = recorded.spans()  # micro-batch 1 was never used: no one knows whether it arrived
     assert (receive["kind"], receive["microbatch"], receive["wait_end_ns"]) == ("recv_forward", 0, NONE)
     assert noted_ns[0] <= receive["end_ns"] == forward["start_ns"]
     assert recorded.dropped() == 1
