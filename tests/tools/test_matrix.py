@@ -10,6 +10,8 @@ import polars as pl
 import pytest
 from tools.compatibility import environments, matrix
 from tools.compatibility.catalog import SOURCES
+from tools.compatibility.cells import read_rows
+from tools.compatibility.cells import rows_of as rows_of_coverage
 from tools.compatibility.comparison import (
     Outcome,
     Plan,
@@ -74,6 +76,20 @@ def test_every_row_has_a_script_and_a_framework_of_the_catalog(row):
     assert environment.framework in {source.name for source in SOURCES}
     version = environment.name.rpartition("-")[2]
     assert f"{environment.framework}=={version}" in (*environment.packages, *environment.alone)
+
+
+def test_every_release_that_the_table_of_coverage_calls_trained_is_in_the_matrix():
+    """Rows with a condition (`when`) have trainings of their own, among the tests."""
+    names = {environment.name for environment in read_environments()}
+    missing = {
+        f"{source.name}-{version}"
+        for source in SOURCES
+        if source.oldest  # on a package index
+        for row in rows_of_coverage(source, read_rows())
+        if row["evidence"] == "training" and "when" not in row
+        for version in row["ran"]
+    } - names
+    assert missing == set()
 
 
 def test_names_of_rows_and_folders_are_unique():

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,14 +55,18 @@ class Row(NamedTuple):
 
 def read_environments(path: Path = MATRIX) -> list[Environment]:
     """Return the environments of the matrix."""
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))["environment"]
-    return [
-        Environment(
-            table["name"], table["framework"], table["script"], tuple(table.get("packages", ())),
-            tuple(table.get("alone", ())), tuple(table.get("flags", ())), table.get("variables", {}), table["runs"],
-        )
-        for table in tables
-    ]  # fmt: skip
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))["environments"]
+    return [_environment(table, version) for table in tables for version in table["versions"]]
+
+
+def _environment(table: dict[str, Any], version: str) -> Environment:
+    packages, alone = (
+        tuple(package.format(version=version) for package in table.get(key, ()))
+        for key in ("packages", "alone")
+    )
+    name, flags = f"{table['framework']}-{version}", tuple(table.get("flags", ()))
+    variables, runs = table.get("variables", {}), table["runs"]
+    return Environment(name, table["framework"], table["script"], packages, alone, flags, variables, runs)
 
 
 def rows_of(environments: list[Environment]) -> list[Row]:

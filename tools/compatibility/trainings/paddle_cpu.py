@@ -253,5 +253,5 @@ def _replace_streams():
         get_event_from_custom_stream = staticmethod(lambda _: None)
 
     paddle.device.current_stream = lambda *_: Stream
-    if dualpipev.deep_ep is None:
+    if getattr(dualpipev, "deep_ep", Events) is None:  # 3.2 and newer
         dualpipev.deep_ep = Events
