@@ -78,7 +78,7 @@ class Intermediates:
     @cached_property
     def iterations(self) -> pl.DataFrame:
         """The result of build_iteration_ledger."""
-        steps = find_iteration_steps(self.windows.bubbles)
+        steps = find_iteration_steps(self.windows.bubbles, self.timeline.spans)
         return build_iteration_ledger(self.timeline.spans, self.windows.bubbles, steps, self.ledger.ranks)
 
     @cached_property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class LostTime(NamedTuple):
     """Time by cause, summed over ranks and steps: busy_ns + sum(causes_ns) = whole_ns.
 
-    `basis` is ``iteration``, or ``window`` if no iteration was recorded from its begin to the begin of the next one.
+    `basis` is ``iteration``, or ``window`` if nothing but one window was recorded of each iteration.
     `denominator` states in words what whole_ns is, `iterations` how many iterations (or steps) there are. `rows`
     counts the ranks and steps. `causes_ns` has the columns of the causes as keys, in their order.
     """
@@ -53,7 +53,7 @@ def measure_lost_time(
     `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, which step_bubbles returns;
     `iterations` is the table ITERATIONS of the steps in the totals.
     """
-    if iterations.height:
+    if _reach_beyond_windows(iterations):
         total = iterations.select(pl.col("iteration_ns", "busy_ns", *ITERATION_COLUMNS).sum()).row(
             0, named=True
         )
@@ -68,6 +68,11 @@ def measure_lost_time(
     busy_ns = total["window_ns"] - total["idle_ns"]
     size = (windows["step"].n_unique(), windows.height)
     return LostTime("window", WINDOW, *size, total["window_ns"], busy_ns, _chosen(total, CAUSE_COLUMNS))
+
+
+def _reach_beyond_windows(iterations: pl.DataFrame) -> bool:
+    """Return whether iterations are more than windows: the next step, another pipeline or other work was recorded."""
+    return bool((iterations["is_whole"] | (iterations["iteration_ns"] != iterations["window_ns"])).any())
 
 
 def _chosen(total: dict[str, int], names: Sequence[str]) -> dict[str, int]:

@@ -15,7 +15,9 @@ from stagescope.vocabulary.steps import parse_step_range
 if TYPE_CHECKING:
     from stagescope.record.launch import Ended
 
-SUPPORTED = "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed, FlagScale, Primus and ColossalAI"
+SUPPORTED = (
+    "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed, FlagScale, Primus and ColossalAI"
+)
 
 
 @click.command(

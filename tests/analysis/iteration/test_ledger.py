@@ -45,16 +45,17 @@ def ledger(timeline):
     return table
 
 
-def test_every_rank_and_step_but_the_last_has_an_iteration():
+def test_every_rank_and_step_has_an_iteration_and_the_last_one_is_not_whole():
     table = ledger(run(random_times(SHAPE)))
-    assert table.select("step", "rank").rows() == [(step, rank) for step in range(5) for rank in range(8)]
+    assert table.select("step", "rank").rows() == [(step, rank) for step in range(6) for rank in range(8)]
+    assert table.filter(~pl.col("is_whole"))["step"].unique().to_list() == [5]
     assert (table["end_ns"] - table["start_ns"] == table["iteration_ns"]).all()
 
 
 def test_pause_between_steps_is_unattributed():
     table = ledger(run(random_times(SHAPE)))
     outside = table["iteration_ns"] - table["window_ns"] - table["data_parallel_wait_ns"]
-    assert outside.min() >= PAUSE_NS
+    assert outside.filter(table["is_whole"]).min() >= PAUSE_NS
 
 
 def test_slow_replica_is_waited_for_from_the_end_of_the_own_window():
@@ -99,27 +100,37 @@ def test_other_recorded_work_is_that_of_its_rank_alone():
     assert set(table.filter(pl.col("rank") != 3)["other_work_ns"]) == {0}
 
 
-def test_steps_that_do_not_follow_each_other_have_no_iteration():
+def test_iteration_of_sampled_steps_ends_with_the_last_recorded_span():
     timeline = run(random_times(SHAPE))
-    kept = timeline.with_spans(timeline.spans.filter(pl.col("step").is_in([0, 2, 3, 5])))
-    assert ledger(kept)["step"].unique().to_list() == [2]
+    sampled = timeline.with_spans(timeline.spans.filter(pl.col("step").is_in([0, 2, 3, 5])))
+    optimizes = between(sampled, 1 * MS, 2 * MS, rank=2, kind="optimizer", lane="compute")
+    table = ledger(with_spans(sampled, optimizes))
+    assert table.filter("is_whole")["step"].unique().to_list() == [2]
+    assert set(table.filter(~pl.col("is_whole"))["optimizer_ns"]) == {2 * MS}
 
 
-def test_overlapping_steps_have_no_iteration():
+def test_replicas_of_a_single_step_wait_for_the_last_one():
+    times = random_times(Shape(steps=1))
+    times.action_ns[:, 1] *= 1.25
+    report = build_explained_report(run(times))
+    assert report.explanation.lost_time.basis == "iteration"
+    assert report.iterations.filter(pipeline=0)["data_parallel_wait_ns"].min() > 50 * MS
+
+
+def test_overlapping_steps_do_not_follow_each_other():
     timeline = run(random_times(Shape(steps=2)))
     second = pl.col("step") == 1
     shift_ns = pl.when(second).then(300 * MS).otherwise(0)
     shifted = timeline.spans.with_columns(pl.col("start_ns") - shift_ns, pl.col("end_ns") - shift_ns)
     report = build_explained_report(timeline.with_spans(shifted))
-    assert report.iterations.is_empty()
-    assert report.explanation.lost_time.basis == "window"
+    assert not report.iterations["is_whole"].any()
 
 
 def test_verdict_names_the_replica_that_the_others_wait_for():
     times = random_times(SHAPE)
     times.action_ns[:, 1] *= 1.25
     verdict = build_explained_report(run(times)).verdict
-    assert "data-parallel wait (the pipeline of rank 4 is last in 5 of 5 iterations)" in verdict.why
+    assert "data-parallel wait (the pipeline of rank 4 is last in 6 of 6 iterations)" in verdict.why
     assert verdict.slowest.startswith("The last pipeline sets the iteration; its time is ")
     assert "straggler" in verdict.slowest
 

@@ -2,7 +2,8 @@
 
 All ranks share these boundaries, because data-parallel replicas and pipeline stages wait for each other in every
 iteration. What happens between two steps (data loading, gradient reduction, optimizer, logging) therefore belongs to
-the iteration before. The end of an iteration is unknown if the next step was not recorded.
+the iteration before. If the next step was not recorded, an iteration ends with the last span that was recorded of it,
+and what follows is unknown; if the previous step was not recorded, it begins with the first span that was.
 """
 
 from __future__ import annotations
@@ -16,12 +17,23 @@ MOST_OVERLAP_FRACTION = 0.1
 
 ITERATION_STEPS = Table(
     "iteration_steps",
-    "one step whose successor was recorded",
+    "one step",
     ("step",),
     (
         Column("step", pl.Int32, "", "Training step."),
-        Column("start_ns", pl.Int64, "ns", "First start of an action of the step, over all pipelines."),
-        Column("end_ns", pl.Int64, "ns", "First start of an action of the next step."),
+        Column(
+            "start_ns",
+            pl.Int64,
+            "ns",
+            "First start of an action of the step, over all pipelines; of any span if the step before is not recorded.",
+        ),
+        Column(
+            "end_ns",
+            pl.Int64,
+            "ns",
+            "First start of an action of the next step; if that is not recorded, the last end of a span of this one.",
+        ),
+        Column("is_whole", pl.Boolean, "", "Whether the next step was recorded."),
         Column("last_end_ns", pl.Int64, "ns", "Last end of an action of the step, over all pipelines."),
         Column(
             "last_pipeline", pl.Int32, "", "The pipeline that ended then; the smallest one if several did."
@@ -31,15 +43,36 @@ ITERATION_STEPS = Table(
 )
 
 
-def find_iteration_steps(bubbles: pl.DataFrame) -> pl.DataFrame:
-    """Return the table ITERATION_STEPS; `bubbles` is what step_bubbles returns.
+def find_iteration_steps(bubbles: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the table ITERATION_STEPS; `bubbles` is what step_bubbles returns for these spans.
 
-    Steps that do not follow each other in time have no iteration: those of several runs in one timeline, or of ranks
-    whose clocks are so far apart that their steps overlap. A short overlap is left: a schedule may begin the next step
-    on one rank while another finishes this one.
+    Two steps are taken for consecutive by their numbers, unless they overlap by more than a tenth: those are steps of
+    several runs in one timeline, or of ranks whose clocks are far apart. A short overlap is left: a schedule may begin
+    the next step on one rank while another finishes this one.
     """
+    steps = _windows(bubbles).join(_recorded(spans), on="step", how="left").sort("step")
+    length_ns = pl.col("next_ns") - pl.col("start_ns")
+    fits = pl.col("last_end_ns") - pl.col("next_ns") <= MOST_OVERLAP_FRACTION * length_ns
+    is_whole = ((pl.col("following") == pl.col("step") + 1) & (length_ns > 0) & fits).fill_null(value=False)
+    return (
+        steps.with_columns(following=pl.col("step").shift(-1), next_ns=pl.col("start_ns").shift(-1))
+        .with_columns(is_whole=is_whole)
+        .with_columns(
+            start_ns=pl.when(pl.col("is_whole").shift(1, fill_value=False))
+            .then("start_ns")
+            .otherwise(pl.min_horizontal("start_ns", "recorded_start_ns")),
+            end_ns=pl.when("is_whole")
+            .then("next_ns")
+            .otherwise(pl.max_horizontal("last_end_ns", "recorded_end_ns")),
+        )
+        .select(pl.col(name).cast(dtype) for name, dtype in ITERATION_STEPS.schema.items())
+    )
+
+
+def _windows(bubbles: pl.DataFrame) -> pl.DataFrame:
+    """Return the first start and the last end of the windows of each step, and the pipeline that ended last."""
     windows = bubbles.group_by("step", "pipeline").agg(pl.first("window_start_ns", "window_end_ns"))
-    steps = (
+    return (
         windows.sort("window_end_ns", "pipeline", descending=[True, False])
         .group_by("step", maintain_order=True)
         .agg(
@@ -48,12 +81,15 @@ def find_iteration_steps(bubbles: pl.DataFrame) -> pl.DataFrame:
             pl.first("pipeline").alias("last_pipeline"),
             pl.len().alias("pipelines"),
         )
-        .sort("step")
-        .with_columns(following=pl.col("step").shift(-1), end_ns=pl.col("start_ns").shift(-1))
     )
-    length_ns = pl.col("end_ns") - pl.col("start_ns")
-    overlap_ns = pl.col("last_end_ns") - pl.col("end_ns")
-    follows = (pl.col("following") == pl.col("step") + 1) & (length_ns > 0)
-    return steps.filter(follows & (overlap_ns <= MOST_OVERLAP_FRACTION * length_ns)).select(
-        pl.col(name).cast(dtype) for name, dtype in ITERATION_STEPS.schema.items()
+
+
+def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the first start and the last end of any span of each step."""
+    return (
+        spans.lazy()
+        .filter(pl.col("step").is_not_null())
+        .group_by("step")
+        .agg(recorded_start_ns=pl.min("start_ns"), recorded_end_ns=pl.max("end_ns"))
+        .collect()
     )

@@ -35,7 +35,10 @@ from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
-DENOMINATOR = "iteration: first action of a step to the first action of the next step, over all ranks"
+DENOMINATOR = (
+    "iteration: first action of a step to the first action of the next step over all ranks, or to the last recorded "
+    "span where the next step was not recorded"
+)
 WAIT, UNATTRIBUTED = "data_parallel_wait_ns", "unattributed_ns"
 OUTSIDE = (*(f"{name}_ns" for name in ACTIVITIES), WAIT, UNATTRIBUTED)
 """The columns with time outside the windows; some of them have time inside the windows as well."""
@@ -53,8 +56,11 @@ ITERATIONS = Table(
         Column(
             "is_last", pl.Boolean, "", "Whether its pipeline ended last: the one that set the iteration time."
         ),
-        Column("start_ns", pl.Int64, "ns", "First start of an action of the step, over all pipelines."),
-        Column("end_ns", pl.Int64, "ns", "First start of an action of the next step."),
+        Column(
+            "is_whole", pl.Boolean, "", "Whether the next step was recorded; otherwise the end is unknown."
+        ),
+        Column("start_ns", pl.Int64, "ns", "Start of the iteration; see ITERATION_STEPS."),
+        Column("end_ns", pl.Int64, "ns", "End of the iteration."),
         Column("iteration_ns", pl.Int64, "ns", "end_ns - start_ns: the denominator of all fractions."),
         Column("window_ns", pl.Int64, "ns", "Window of its pipeline: busy_ns and the causes inside of it."),
         Column("busy_ns", pl.Int64, "ns", "Compute inside the window."),
