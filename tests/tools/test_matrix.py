@@ -233,7 +233,7 @@ def calls(monkeypatch):
         if "venv" in command:
             (environments.Path(command[-1]) / "bin").mkdir(parents=True)
         failed = "none" in command
-        return SimpleNamespace(returncode=int(failed), stderr="ERROR: No matching distribution\n\n")
+        return SimpleNamespace(returncode=int(failed), stderr="ERROR: No matching distribution\nhelp\n")
 
     monkeypatch.setattr(subprocess, "run", run)
     return found

@@ -81,7 +81,7 @@ def rows_of(environments: list[Environment]) -> list[Row]:
 def find_python(environment: Environment, folder: Path, reused: Path | None, python: str) -> Path:
     """Return the Python of an environment, which is made in `folder` if neither folder has it.
 
-    An environment in `reused` is taken as it is. Raises InstallationError with the last line of pip.
+    An environment in `reused` is taken as it is. Raises InstallationError with the first error of pip.
     """
     for own in ([reused / environment.name] if reused else []) + [folder / environment.name]:
         marker = own / INSTALLED
@@ -105,7 +105,10 @@ def _install(environment: Environment, folder: Path, python: str) -> Path:
             command, env=os.environ | environment.variables, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-            raise InstallationError(f"{environment.name} cannot be installed: {lines[-1]}")
+            lines = done.stderr.splitlines()
+            error = next(
+                (line for line in lines if line.startswith("ERROR:")), lines[-1] if lines else "no message"
+            )
+            raise InstallationError(f"{environment.name} cannot be installed: {error}")
     (folder / INSTALLED).write_text(_contents(environment))
     return own
