@@ -4,8 +4,8 @@ from drawing import timeline_from_text
 from explained_runs import explained
 from stagescope.analysis import build_explained_report
 from stagescope.model import empty_timeline
-from stagescope.reports.ledger_bars import ALWAYS, ledger_bars
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
+from stagescope.reports.ledger_bars import ledger_bars
+from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS, CAUSES
 
 CELLS = {" ": 0, "▏": 1, "▎": 2, "▍": 3, "▌": 4, "▋": 5, "▊": 6, "▉": 7, "█": 8}
 
@@ -21,7 +21,7 @@ def eighths(line):
 def test_has_a_line_per_cause_and_one_for_their_sum():
     lines = ledger_bars(lost_time(hop_ns=500_000))
     assert [line.split("  ")[0] for line in lines[1:]] == [
-        *(cause.label for cause in CAUSES if cause.column in ALWAYS),
+        *(cause.label for cause in CAUSES if cause.column in ALWAYS_SHOWN),
         "total lost",
     ]
     assert "27.3 %" in ledger_bars(lost_time())[1]
@@ -46,7 +46,7 @@ def test_a_single_step_is_divided_by_its_window():
 
 def test_the_length_of_a_bar_is_proportional_to_its_fraction():
     lost = lost_time(slower={1: 1.5}, hop_ns=2_000_000)
-    fractions = [lost.fraction(name) for name in CAUSE_COLUMNS if name in ALWAYS]
+    fractions = [lost.fraction(name) for name in CAUSE_COLUMNS if name in ALWAYS_SHOWN]
     lines = ledger_bars(lost, width=100)[1:]
     whole = eighths(lines[-1])
     for line, fraction in zip(lines[:-1], fractions, strict=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.reports.aligned import aligned
 from stagescope.reports.tables import percent_text
-from stagescope.vocabulary.causes import BY_COLUMN
+from stagescope.vocabulary.causes import ALWAYS_SHOWN, BY_COLUMN
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
@@ -16,19 +16,6 @@ MOST_CELLS = 40
 FEWEST_CELLS = 8
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 CAUSE_HEADS = {"iteration": "cause of lost time", "window": "cause of idle time"}
-ALWAYS = frozenset(
-    f"{name}_ns"
-    for name in (
-        "schedule_bubble",
-        "stage_imbalance",
-        "straggler",
-        "jitter",
-        "exposed_communication",
-        "unattributed",
-    )
-)
-"""Causes with a line even if they are 0: they can be measured in every run. The others need something recorded."""
-
 TOTALS = {"iteration": "total lost", "window": "total idle"}
 
 
@@ -56,7 +43,7 @@ def ledger_rows(lost: LostTime) -> list[tuple[str, float, int]]:
     rows = [
         (BY_COLUMN[name].label, lost.fraction(name), time_ns // lost.rows)
         for name, time_ns in lost.causes_ns.items()
-        if time_ns or name in ALWAYS
+        if time_ns or name in ALWAYS_SHOWN
     ]
     return [*rows, (TOTALS[lost.basis], lost.lost_fraction, lost.lost_ns // lost.rows)]
 

@@ -16,7 +16,7 @@ from stagescope.model.simulated import is_simulated
 from stagescope.model.tables import SPANS
 from stagescope.model.validate import conform
 from stagescope.reports.comparison_table import comparison_sentences
-from stagescope.vocabulary.causes import CAUSE_COLUMNS
+from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS
 from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 LEDGER_PARTS = ("ideal_work_ns", *CAUSE_COLUMNS)
 WAITS_OF_CAUSE: dict[str, tuple[str, ...]] = {
     "exposed_communication_ns": ("transfer",),
+    "launch_overhead_ns": ("launch",),
+    "data_loading_ns": ("other_work",),
+    "other_work_ns": ("other_work",),
     "unattributed_ns": ("launch", "other_work", "unknown"),
 }
 """Parts of the ledger that consist of idle intervals with these waits, so that the picture can show them alone."""
@@ -155,5 +158,6 @@ def _ledger(steps: pl.DataFrame) -> dict[str, Any]:
             "waits": list(WAITS_OF_CAUSE.get(name, ())),
         }
         for name in LEDGER_PARTS
+        if totals[name] or name in ALWAYS_SHOWN or name not in CAUSE_COLUMNS
     ]
     return {"denominator": DENOMINATOR, "total_ns": totals["window_ns"], "parts": parts}

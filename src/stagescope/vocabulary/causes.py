@@ -65,6 +65,19 @@ BY_COLUMN: dict[str, Cause] = {cause.column: cause for cause in ITERATION_CAUSES
 CAUSE_COLUMNS: tuple[str, ...] = tuple(cause.column for cause in CAUSES)
 ITERATION_COLUMNS: tuple[str, ...] = tuple(BY_COLUMN)
 
+ALWAYS_SHOWN = frozenset(
+    f"{name}_ns"
+    for name in (
+        "schedule_bubble",
+        "stage_imbalance",
+        "straggler",
+        "jitter",
+        "exposed_communication",
+        "unattributed",
+    )
+)
+"""Columns of causes that are shown even if they are 0. The others need something recorded, and have no line without."""
+
 WAIT_LABELS: dict[str, str] = {
     "compute": "compute of another rank",
     "transfer": "a transfer",

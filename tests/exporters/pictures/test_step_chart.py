@@ -137,7 +137,7 @@ def test_the_bubble_of_a_textbook_schedule_is_exact() -> None:
 
 
 def test_the_bubble_of_replicas_is_the_one_of_the_report() -> None:
-    timeline = timeline_from_text("F0.0 B0.0 . .\n. . F0.0 B0.0")
+    timeline = timeline_from_text("F0.0 . . B0.0 . .\n. . F0.0 . . B0.0")
     assert chart_step(timeline).bubble_fraction == build_report(timeline).bubble.fraction == 0.5
 
 

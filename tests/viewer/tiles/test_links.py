@@ -102,7 +102,8 @@ def test_too_large_step_is_refused(run, monkeypatch):
 
 
 def test_links_are_refused_where_the_layout_does_not_distinguish_ranks(tmp_path, monkeypatch):
-    replicas = timeline_from_text("\n".join(["F0.0 . . B0.0"] * 4 + [". F1.0 B1.0 ."] * 4))
+    # One rank of the second stage is missing, so that replicas cannot be inferred.
+    replicas = timeline_from_text("\n".join(["F0.0 . . B0.0"] * 5 + [". F1.0 B1.0 ."] * 4))
     run = run_of(replicas, tmp_path / "run")
     assert len(find_links(run.levels, run.meta, 0, whole=True)["links"]) > 4 * 3
     monkeypatch.setattr(links_module, "MOST_SURPLUS_PAIRS", 4)

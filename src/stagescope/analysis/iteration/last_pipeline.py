@@ -54,15 +54,15 @@ def measure_losses(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFra
     """Return the table LOSSES: what the iterations of the last pipelines consist of.
 
     `iterations` is the table ITERATIONS, `ledger` the table LEDGER. Unlike there, a straggler is the work that a rank
-    has more than its replicas, and not the idle time of the others.
+    has more than its replicas, and not the idle time of the others. Empty for actions without a ledger.
     """
-    if iterations.is_empty():
-        return LOSSES.empty()
     last = iterations.filter("is_last")
     # Loading and other work are the same for all ranks in the window; the iteration has them outside of it, too.
     both = ("data_loading_ns", "other_work_ns")
     of_ranks = last.group_by("step", "pipeline").agg(pl.col("iteration_ns", *both, *OUTSIDE).mean())
     rows = of_ranks.join(ledger.drop(both), on=["step", "pipeline"])
+    if rows.is_empty():
+        return LOSSES.empty()
     attributed = ("ideal_work_ns", *CAUSE_COLUMNS[:-1], *OUTSIDE)
     means = rows.select(pl.col("iteration_ns", *attributed).mean()).row(0, named=True)
     whole_ns = means.pop("iteration_ns")
@@ -90,9 +90,9 @@ def slowest_pipeline_sentence(explanation: Explanation) -> str:
 
     In its ledger a straggler is the work that it has more than its replicas, and not the idle time of the others.
     """
-    if explanation.iterations["pipeline"].n_unique() < FEWEST_PIPELINES:
-        return ""
     losses = explanation.losses
+    if losses.is_empty() or explanation.iterations["pipeline"].n_unique() < FEWEST_PIPELINES:
+        return ""
     percents = dict(zip(losses["part"], whole_percents(losses["fraction"].to_list()), strict=True))
     ideal = percents.pop(IDEAL)
     named = sorted(((percent, name) for name, percent in percents.items() if percent), reverse=True)
