@@ -104,7 +104,8 @@ def _verdict(report: Report) -> dict[str, Any]:
     verdict = report.verdict
     if verdict is None:
         return {}
-    return {"why": verdict.why, "improvement": verdict.improvement, "findings": list(verdict.findings)}
+    why = " ".join(filter(None, (verdict.why, verdict.slowest)))
+    return {"why": why, "improvement": verdict.improvement, "findings": list(verdict.findings)}
 
 
 def _row(row: pl.Expr, rows: pl.Series | None) -> pl.Expr:
