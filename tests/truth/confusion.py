@@ -5,11 +5,11 @@
     python tests/truth/confusion.py --null 20      also 20 seeds of each null run: false claims
     python tests/truth/confusion.py --slight 30    also 30 seeds of the slight straggler: how often it is found
 
-All times are milliseconds per step, over the iterations that the report measures: it cannot measure the last one, which
-no step follows. Percentages are of the *iteration*: from the end of one step on all ranks to the end of the next, so it
-includes loading, reduction, optimizer and pauses. The ledger of a report is its table `iterations`, as
-the mean over all ranks and iterations (`ledger`), and its table `losses`, of the pipelines that ended last (`of the
-last`). A cause is attributed if the ledger has it within 1 % of the iteration or 10 % of the truth.
+All times are milliseconds per step, over the iterations that the report measures. Percentages are of the *iteration*:
+from the end of one step on all ranks to the end of the next, so it includes loading, reduction, optimizer and pauses.
+The ledger of a report is its table `iterations`, as the mean over all ranks and iterations (`ledger`), and its table
+`losses`, of the pipelines that ended last (`of the last`). A cause is attributed if the ledger has it within 1 % of the
+iteration or 10 % of the truth.
 """
 
 from __future__ import annotations
