@@ -10,6 +10,7 @@ from stagescope.api import simulate
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.pipelines import find_pipelines
+from stagescope.reports.ledger_bars import ledger_rows
 from stagescope.schedules import Costs, order
 from stagescope.viewer.analysis_data import gather_extras, gather_layers
 from stagescope.vocabulary.causes import WAIT_LABELS
@@ -87,6 +88,17 @@ def test_the_ledger_adds_up_to_the_time_of_the_steps():
     ledger = gather_extras(RUN).objects["ledger"]
     assert sum(part["ns"] for part in ledger["parts"]) == ledger["total_ns"]
     assert all(part["meaning"] for part in ledger["parts"])
+
+
+def test_the_ledger_has_the_values_of_the_printed_report():
+    lost = build_explained_report(RUN).explanation.lost_time
+    ledger = gather_extras(RUN).objects["ledger"]
+    shown = {part["label"]: part["ns"] for part in ledger["parts"]}
+    assert ledger["denominator"] == lost.denominator
+    *causes, _ = ledger_rows(lost)
+    compute_ns = shown.pop("compute")
+    assert shown == {label: time_ns for label, _, time_ns in causes}
+    assert abs(compute_ns - lost.busy_ns // lost.rows) <= len(causes)
 
 
 def test_the_ideal_is_the_same_actions_and_ends_no_later():

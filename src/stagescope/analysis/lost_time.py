@@ -8,7 +8,7 @@ import polars as pl
 
 from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
 from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_COLUMNS
+from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS, ITERATION_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,14 @@ class LostTime(NamedTuple):
     def lost_ns(self) -> int:
         """Everything but the compute inside the windows."""
         return self.whole_ns - self.busy_ns
+
+    def shown_ns(self) -> dict[str, int]:
+        """Return the causes to show, per rank and step: those that every run has, and others that are not 0."""
+        return {
+            name: time_ns // self.rows
+            for name, time_ns in self.causes_ns.items()
+            if time_ns or name in ALWAYS_SHOWN
+        }
 
     def fraction(self, column: str) -> float:
         """Return the fraction of a cause; 0 if nothing was measured."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.reports.aligned import aligned
 from stagescope.reports.tables import percent_text
-from stagescope.vocabulary.causes import ALWAYS_SHOWN, BY_COLUMN
+from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def ledger_bars(lost: LostTime | None, *, width: int = 80, ascii_only: bool = Fa
 def ledger_rows(lost: LostTime) -> list[tuple[str, float, int]]:
     """Return label, fraction, and time per rank and step of every cause to show, and of all together."""
     rows = [
-        (BY_COLUMN[name].label, lost.fraction(name), time_ns // lost.rows)
-        for name, time_ns in lost.causes_ns.items()
-        if time_ns or name in ALWAYS_SHOWN
+        (BY_COLUMN[name].label, lost.fraction(name), time_ns) for name, time_ns in lost.shown_ns().items()
     ]
     return [*rows, (TOTALS[lost.basis], lost.lost_fraction, lost.lost_ns // lost.rows)]
 

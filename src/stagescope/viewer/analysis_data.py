@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stagescope.analysis.idle.ledger import DENOMINATOR, LEDGER
 from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.report import build_explained_report
 from stagescope.exporters.layers import AnalysisLayers
@@ -16,17 +15,22 @@ from stagescope.model.simulated import is_simulated
 from stagescope.model.tables import SPANS
 from stagescope.model.validate import conform
 from stagescope.reports.comparison_table import comparison_sentences
-from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS
+from stagescope.vocabulary.causes import BY_COLUMN, Cause
 from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stagescope.analysis import Report
     from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.lost_time import LostTime
     from stagescope.analysis.prediction.ideal import Ideal
     from stagescope.analysis.statistics.comparison import Comparison
     from stagescope.model import Timeline
 
-LEDGER_PARTS = ("ideal_work_ns", *CAUSE_COLUMNS)
+COMPUTED = Cause("compute", "Compute inside the windows of the pipelines.")
+"""The part of the time that is not lost, as a line among the causes."""
+
 WAITS_OF_CAUSE: dict[str, tuple[str, ...]] = {
     "exposed_communication_ns": ("transfer",),
     "launch_overhead_ns": ("launch",),
@@ -51,8 +55,7 @@ def report_extras(report: Report) -> AnalysisLayers:
     """Return the layers of a report for the viewer; the report computes each of its results once.
 
     Pipelines whose machines are not on one clock have neither idle intervals nor a critical path; the verdict states
-    it. A simulated step is its own ideal and gets no other. The ledger is summed over all pipelines and over the
-    steps in the report's totals.
+    it. A simulated step is its own ideal and gets no other. The ledger has the lost time of the report.
     """
     verdict = {"verdict": _verdict(report)}
     bubbles = report.intermediates.windows.bubbles
@@ -60,13 +63,14 @@ def report_extras(report: Report) -> AnalysisLayers:
     if report.explanation is None or actions.table.is_empty():
         return AnalysisLayers(bubbles=bubbles, objects=verdict)
     is_theory = is_simulated(report.intermediates.timeline)
+    ledger = _ledger(report.explanation.lost_time)
     return AnalysisLayers(
         idle=_idle(report.idle),
         critical_path=_path(report.critical_path),
         slack=report.slack.select("row", "slack_ns"),
         bubbles=bubbles,
         ideal=None if is_theory else _ideal_spans(actions, report.explanation.ideal),
-        objects={**verdict, "ledger": _ledger(report.explanation.ledger.steps)},
+        objects={**verdict, **({"ledger": ledger} if ledger else {})},
     )
 
 
@@ -148,17 +152,18 @@ def _ideal_spans(actions: Actions, ideal: Ideal) -> pl.DataFrame | None:
     return conform(spans, SPANS)
 
 
-def _ledger(steps: pl.DataFrame) -> dict[str, Any]:
-    totals = steps.select(pl.sum("window_ns", *LEDGER_PARTS)).row(0, named=True)
-    meanings = {column.name: column.meaning for column in LEDGER.columns}
-    parts = [
-        {
-            "name": name.removesuffix("_ns"),
-            "ns": totals[name],
-            "meaning": meanings[name],
-            "waits": list(WAITS_OF_CAUSE.get(name, ())),
-        }
-        for name in LEDGER_PARTS
-        if totals[name] or name in ALWAYS_SHOWN or name not in CAUSE_COLUMNS
-    ]
-    return {"denominator": DENOMINATOR, "total_ns": totals["window_ns"], "parts": parts}
+def _ledger(lost: LostTime | None) -> dict[str, Any] | None:
+    """Return the lost time by cause with the values that texts show: per rank and step."""
+    if lost is None:
+        return None
+    shown = lost.shown_ns()
+    total_ns = lost.whole_ns // lost.rows
+    # The rest, and not busy_ns // rows: the parts are rounded, and have to sum to the total.
+    compute = _part(COMPUTED, total_ns - sum(shown.values()))
+    causes = [_part(BY_COLUMN[name], ns, WAITS_OF_CAUSE.get(name, ())) for name, ns in shown.items()]
+    return {"denominator": lost.denominator, "total_ns": total_ns, "parts": [compute, *causes]}
+
+
+def _part(cause: Cause, ns: int, waits: Sequence[str] = ()) -> dict[str, Any]:
+    meaning = cause.meaning
+    return {"name": cause.name, "label": cause.label, "ns": ns, "meaning": meaning, "waits": list(waits)}

@@ -61,6 +61,7 @@ export interface Diagnostic {
 
 export interface LedgerPart {
   name: string;
+  label: string;
   ns: number;
   meaning: string;
   /** Names of the waits whose idle time this part is made of. */

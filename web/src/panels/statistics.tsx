@@ -108,7 +108,7 @@ export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger 
   return (
     <div>
       <p class="quiet">
-        Of {durationText(ledger.total_ns, viewer.meta.time_unit)}: {ledger.denominator}
+        Of {durationText(ledger.total_ns, viewer.meta.time_unit)} per rank and step; {ledger.denominator}
       </p>
       <ul class="ledger">
         {ledger.parts.map((part) => (
@@ -120,7 +120,7 @@ export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger 
               aria-pressed={isChosen(part)}
               onClick={() => (viewer.display.waitFilter.value = isChosen(part) ? null : new Set(part.waits))}
             >
-              <span class="ledger-name">{part.name.replaceAll("_", " ")}</span>
+              <span class="ledger-name">{part.label}</span>
               <span class="ledger-value">
                 {durationText(part.ns, viewer.meta.time_unit)} ·{" "}
                 {percentText(ledger.total_ns ? part.ns / ledger.total_ns : 0)}
