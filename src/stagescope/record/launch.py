@@ -8,7 +8,7 @@ import signal
 import subprocess
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.format import HEADER, SUFFIX, Frame, scan_frames
 from stagescope.record.session import MAX_BYTES_VARIABLE, OUT_VARIABLE, RUN_VARIABLE, STEPS_VARIABLE
@@ -104,11 +104,23 @@ def refusals_in(recordings: Iterable[Path]) -> list[str]:
 
 
 def _refusals(data: bytes) -> Iterator[str]:
+    """Yield the reasons in one file; a header in another form, such as one of a later version, has none."""
     for frame in scan_frames(data):
-        facts = json.loads(bytes(frame.payload)) if isinstance(frame, Frame) and frame.type == HEADER else {}
-        for name, known in facts.get("frameworks", {}).items():
-            if not known["recorded"]:
-                yield f"{name} {known['version'] or '(unknown version)'}: {', '.join(known['missing'][:3])}"
+        facts = _object(bytes(frame.payload)) if isinstance(frame, Frame) and frame.type == HEADER else {}
+        frameworks = facts.get("frameworks")
+        for name, known in frameworks.items() if isinstance(frameworks, dict) else ():
+            if isinstance(known, dict) and known.get("recorded") is False:
+                missing = known.get("missing")
+                reasons = ", ".join(map(str, missing[:3])) if isinstance(missing, list) else "reason unknown"
+                yield f"{name} {known.get('version') or '(unknown version)'}: {reasons}"
+
+
+def _object(payload: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(payload)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def run_command(
