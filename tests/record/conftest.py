@@ -1,10 +1,13 @@
-"""A file system that runs full."""
+"""What the tests of the recorder share: a recorder, patches that are undone, and a file system that runs full."""
 
 from __future__ import annotations
 
 import subprocess
 
 import pytest
+
+from stagescope.record.patching import Patches
+from stagescope.record.recorder import Recorder
 
 
 @pytest.fixture
@@ -21,3 +24,19 @@ def small_disk(tmp_path):
         pytest.skip("needs the right to mount a file system")
     yield directory
     subprocess.run(["umount", str(directory)], check=True, timeout=30)
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    """A recorder into `tmp_path`, stopped at the end of the test."""
+    recorder = Recorder(str(tmp_path))
+    yield recorder
+    recorder.stop("test")
+
+
+@pytest.fixture
+def patches():
+    """Patches that are undone at the end of the test."""
+    patches = Patches()
+    yield patches
+    patches.undo()

@@ -15,7 +15,6 @@ from stagescope.record import mirrors, session, spans
 from stagescope.record.frameworks.runs import FORWARD, OPTIMIZER, Place, Runs
 from stagescope.record.mirrors import Mirrors, install, parse_profilers
 from stagescope.record.patching import Patches
-from stagescope.record.recorder import Recorder
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.kinds import BY_NAME
 
@@ -33,13 +32,6 @@ class Ranges:
 
     def pop(self, *_number):
         self.open.pop()
-
-
-@pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder.stop("test")
 
 
 @pytest.fixture

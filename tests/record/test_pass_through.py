@@ -10,7 +10,6 @@ import pytest
 from stagescope.record.hooks import Guard, observed
 from stagescope.record.patching import Patches
 from stagescope.record.points import all_parts
-from stagescope.record.recorder import Recorder
 
 HOOKED = [(part, point) for part in all_parts() for point in part.points if point.hook]
 
@@ -72,13 +71,6 @@ class BrokenRecorder:
 
     def __getattr__(self, name):
         raise RuntimeError(name)
-
-
-@pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder.stop("test")
 
 
 def hook_of(part, point, recorder):

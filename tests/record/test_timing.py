@@ -15,18 +15,10 @@ from stagescope import api as workflow
 from stagescope import record
 from stagescope.record import devices
 from stagescope.record.clock import now_ns
-from stagescope.record.recorder import Recorder
 from stagescope.vocabulary.kinds import BY_NAME
 from trainings import TESTS
 
 FORWARD = BY_NAME["forward"].code
-
-
-@pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder.stop("test")
 
 
 @pytest.fixture

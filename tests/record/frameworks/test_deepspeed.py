@@ -15,7 +15,6 @@ from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.frameworks import deepspeed as instrumentation
 from stagescope.record.hooks import Guard
 from stagescope.record.patching import MARK, Patches
-from stagescope.record.recorder import Recorder
 
 slow = pytest.mark.slow
 
@@ -99,13 +98,6 @@ def test_only_the_selected_step_is_recorded():
 
 def commands(*names):
     return [(name, 0) for name in names]
-
-
-@pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder.stop("test")
 
 
 def recorded(recorder, tmp_path):

@@ -126,20 +126,6 @@ MODEL = Model()
 
 
 @pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder.stop("test")
-
-
-@pytest.fixture
-def patches():
-    patches = Patches()
-    yield patches
-    patches.undo()
-
-
-@pytest.fixture
 def head(recorder, patches):
     """The instrumented replacements; their handles are not torch's."""
     p2p_communication.WAITED.clear()

@@ -17,8 +17,6 @@ from megatron_head.p2p_communication import Tensor, Work
 from megatron_releases import RELEASES, Models
 from stagescope.record.frameworks import megatron
 from stagescope.record.frameworks.works import works_of
-from stagescope.record.patching import Patches
-from stagescope.record.recorder import Recorder
 
 NAME = "Megatron-core"
 PREFIX = "megatron.core.pipeline_parallel"
@@ -28,20 +26,6 @@ releases = pytest.mark.parametrize("release", RELEASES, ids=lambda release: rele
 class Chunk:
     def parameters(self):
         return iter([types.SimpleNamespace(device="cpu")])
-
-
-@pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder.stop("test")
-
-
-@pytest.fixture
-def patches():
-    patches = Patches()
-    yield patches
-    patches.undo()
 
 
 @pytest.fixture

@@ -22,13 +22,6 @@ def recorder(tmp_path):
 
 
 @pytest.fixture
-def patches():
-    patches = Patches()
-    yield patches
-    patches.undo()
-
-
-@pytest.fixture
 def steps(recorder, patches):
     steps = optimizer_steps(recorder)
     steps.register(patches, Guard(recorder, "a framework"))

@@ -17,14 +17,6 @@ from stagescope.record.frameworks.runs import (
     Place,
     Runs,
 )
-from stagescope.record.recorder import Recorder
-
-
-@pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder.stop("test")
 
 
 def recorded(recorder, tmp_path):

@@ -14,7 +14,6 @@ from stagescope.record.frameworks.transfers import (
     bytes_in,
     first_of,
 )
-from stagescope.record.recorder import Recorder
 
 
 class Tensor:
@@ -23,13 +22,6 @@ class Tensor:
 
     def element_size(self):
         return 2
-
-
-@pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder.stop("test")
 
 
 def rows(recorder, tmp_path, *columns):

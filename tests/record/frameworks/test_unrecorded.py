@@ -10,27 +10,11 @@ from stagescope import api as workflow
 from stagescope.record.frameworks import unrecorded
 from stagescope.record.frameworks.runs import FORWARD, Place, Runs
 from stagescope.record.hooks import Guard
-from stagescope.record.patching import Patches
 from stagescope.record.points import all_parts
 from stagescope.record.points.unrecorded import PARTS
-from stagescope.record.recorder import Recorder
 from stagescope.record.session import FRAMEWORKS
 
 ENTRIES = [(part, point.name) for part in PARTS for point in part.points]
-
-
-@pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder(str(tmp_path))
-    yield recorder
-    recorder.stop("test")
-
-
-@pytest.fixture
-def patches():
-    patches = Patches()
-    yield patches
-    patches.undo()
 
 
 def make(name, entry):
