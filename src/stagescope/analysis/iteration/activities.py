@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 OPTIMIZER, LOADING, REDUCTION, OTHER = "optimizer", "data_loading", "gradient_reduction", "other_work"
 ACTIVITIES = (OPTIMIZER, LOADING, REDUCTION, OTHER)
-"""In the order of precedence, where spans of one rank overlap: a reduction may run below an optimizer step."""
+"""In the order of precedence, where spans of one rank overlap: a reduction may run during an optimizer step."""
 
 LOADING_NAMES = r"(?i)data.?(load|iterator)|load.?(micro.?)?batch|batch.?generator|(get|next).?batch"
 """Names of spans of kind ``other`` that load data: DeepSpeed's LoadMicroBatch, Megatron's timer batch-generator, and

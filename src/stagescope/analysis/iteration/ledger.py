@@ -125,7 +125,7 @@ def _after(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
 
 
 def _before(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
-    """Return the parts of the interval between the first window and the own one."""
+    """Return the parts of the interval between the first window and that of the rank."""
     interval = _interval(rows, "start_ns", "window_start_ns")
     length_ns = interval["window_end_ns"] - interval["window_start_ns"]
     unions = [unite_activities(named, ACTIVITIES[: count + 1]) for count in range(len(ACTIVITIES))]

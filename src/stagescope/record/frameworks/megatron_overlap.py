@@ -60,7 +60,7 @@ class Half:
         self._ended_ns = 0
 
     def begin(self) -> None:
-        """Move the begin of the action to now, once, unless it begins with the call."""
+        """Move the start of the action to now, once, unless it begins with the call."""
         if self._waits:
             self._waits = False
             self._token = self.recorder.timer.begin()

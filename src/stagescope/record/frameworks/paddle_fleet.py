@@ -3,7 +3,7 @@
 Observed functions (points/paddle.py) and what they show, Paddle 2.6.2 to 3.3.1,
 paddle/distributed/fleet/meta_parallel/pipeline_parallel.py:
 
-* ``register_global_pipeline_parallel_hook``, public, from 3.0: hooks at the begin and end of each pass, around the
+* ``register_global_pipeline_parallel_hook``, public, from 3.0: hooks at the start and end of each pass, around the
   layers only. In versions without hooks, ``_forward_step`` and ``_backward_step`` are timed themselves.
 * ``_forward_step`` and ``_backward_step`` know the chunk, which the hooks do not receive. The passes of a chunk run in
   micro-batch order (Paddle keeps their tensors in queues); `step_id` equals the micro-batch only with a single chunk.
@@ -111,7 +111,7 @@ class Instrumentation:
         installation.install(FLEET, self, modules_by_name(pipelines), more)
 
     def _register_hooks(self, pipelines: Any) -> None:
-        """Register hooks at the begin and end of passes, if this version of Paddle has them."""
+        """Register hooks at the start and end of passes, if this version of Paddle has them."""
         register = getattr(pipelines, "register_global_pipeline_parallel_hook", None)
         if register is None:
             return

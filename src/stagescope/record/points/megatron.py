@@ -60,8 +60,8 @@ PARTS = (
             COMBINED, "combined_forward_backward_step", "combined", OF_A_MERGED_CALL,
             required=False, shows="merged forwards and backwards",
         ),
-        _optional(f"{PIPELINE}.utils:ScheduleNode", "forward", "node", "the begin of merged forwards"),
-        _optional(f"{PIPELINE}.utils:ScheduleNode", "backward", "node", "the begin of merged backwards"),
+        _optional(f"{PIPELINE}.utils:ScheduleNode", "forward", "node", "the start of merged forwards"),
+        _optional(f"{PIPELINE}.utils:ScheduleNode", "backward", "node", "the start of merged backwards"),
     ),
     _part(
         BRIDGE,
