@@ -13,7 +13,7 @@ MAX_NAMED = 3
 """Missing functions named in a message. The header has more of them."""
 
 MAX_COUNT = 2**63 - 1
-"""A larger number is damage, and has no room in the table of diagnostics."""
+"""A larger number is damage, and does not fit the table of diagnostics."""
 
 
 def coverage_of(header: Mapping[str, Any], source: str, rank: int) -> Iterator[Diagnostic]:
