@@ -48,8 +48,8 @@ TOLERATED_POINTS, TOLERATED_RATIO = 0.01, 0.10
 class Reported:
     """What a report states: its ledger in ns per step by cause, of all ranks and of the last pipeline, and sentences.
 
-    `steps` are those whose iterations it measures, by position. `changes` are the improvements without more memory, as
-    the verdict counts them, with their gain in ns.
+    `steps` are those whose iterations it measures, by position. `changes` are the improvements without more memory, in
+    the order of the verdict (fixes first), with their gain in ns.
     """
 
     ledger: dict[str, float]
@@ -209,7 +209,7 @@ def matrix(rows: list[Row]) -> Iterator[str]:
 
 def improvements(rows: list[Row]) -> Iterator[str]:
     """Yield what is proposed first and what is proposed about the culprit, each with its predicted gain."""
-    yield "| planted | truth ms | largest improvement | gain ms | first about the culprit | gain ms |"
+    yield "| planted | truth ms | first improvement | gain ms | first about the culprit | gain ms |"
     yield "| --- | ---: | --- | ---: | --- | ---: |"
     for row in rows:
         changes, culprit = row.reported.changes, row.truth.culprit
@@ -219,7 +219,7 @@ def improvements(rows: list[Row]) -> Iterator[str]:
     redesigns = sum(
         row.reported.changes[:1] != () and "schedule" in row.reported.changes[0][0] for row in rows
     )
-    yield f"\nThe largest improvement is another schedule in {redesigns} of {len(rows)} rows."
+    yield f"\nThe first improvement is another schedule in {redesigns} of {len(rows)} rows."
 
 
 def _change(found: tuple | list) -> str:

@@ -40,7 +40,7 @@ class Explanation:
     `ledger` (idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `losses` (LOSSES),
     `lost_time` (what texts show of these, None if nothing was measured), `ideal` (the schedule that ran), `phases`
     (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`, and
-    `improvements` (IMPROVEMENTS, the largest gain first).
+    `improvements` (IMPROVEMENTS, fixes first).
     """
 
     ledger: Ledger

@@ -113,7 +113,7 @@ class Report:
 
     @property
     def improvements(self) -> pl.DataFrame:
-        """The table IMPROVEMENTS: changes that would shorten a step, the largest gain first."""
+        """The table IMPROVEMENTS: changes that would shorten a step, fixes first, the largest gain first."""
         return self._explained.improvements
 
     @cached_property

@@ -1,20 +1,23 @@
-"""The verdict: one sentence about idle time by cause, one about the largest improvement, and further findings."""
+"""The verdict: one sentence about idle time by cause, the largest fix and redesign, and further findings."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.shares import whole_percents
 from stagescope.analysis.iteration.last_pipeline import last_pipelines_text, slowest_pipeline_sentence
+from stagescope.analysis.prediction.improvements import FIX, KINDS, REDESIGN
 from stagescope.model.simulated import simulated_time_text
 from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.report import Report
 
@@ -23,10 +26,13 @@ IMBALANCE_FRACTION = 0.02
 
 LARGEST_PERCENT_RATIO = 10
 MOST_FINDINGS = 5
+HEADS = {FIX: "Largest fix", REDESIGN: "Largest redesign"}
 
 
 class Verdict(NamedTuple):
-    """`why` states how much time is lost and why, `improvement` the largest one; `findings` are further sentences.
+    """`why` states how much time is lost and why, `findings` are further sentences.
+
+    `improvement` states the largest fix, and the largest redesign that needs no more memory, one sentence each.
 
     `slowest` states what the time of the pipeline that sets the iteration consists of; empty with a single pipeline.
     """
@@ -52,7 +58,7 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     findings = find_findings(explanation, report.intermediates.windows.bubbles, report.bubble.steps)
     return Verdict(
         f"{_describe_run(report, explanation)}{_lost(explanation)}.",
-        _largest_improvement(explanation, in_cost_units=report.in_cost_units),
+        _largest_improvements(explanation, in_cost_units=report.in_cost_units),
         tuple(findings["evidence"].head(MOST_FINDINGS)),
         slowest_pipeline_sentence(explanation),
     )
@@ -126,19 +132,27 @@ def _slowest_stage(explanation: Explanation) -> str | None:
     )
 
 
-def _largest_improvement(explanation: Explanation, *, in_cost_units: bool) -> str:
-    """Return the largest improvement that needs no more memory, with both step times."""
+def _largest_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
+    """Return the largest fix, and the largest redesign that needs no more memory, each with both step times."""
     free = explanation.improvements.filter(~pl.col("needs_more_memory"))
-    if free.is_empty():
+    best = [free.filter(pl.col("kind") == kind).head(1).to_dicts() for kind in KINDS]
+    if not any(best):
         return "No tested change would shorten the step by 0.5 % or more."
-    best = free.row(0, named=True)
+    return " ".join(
+        f"{HEADS[kind]}: {_prediction_text(row, in_cost_units=in_cost_units)}."
+        for kind, rows in zip(KINDS, best, strict=True)
+        for row in rows
+    )
+
+
+def _prediction_text(row: Mapping[str, Any], *, in_cost_units: bool) -> str:
     before, after = (
-        simulated_time_text(round(best[f"{name}_step_ns"]), in_cost_units=in_cost_units)
+        simulated_time_text(round(row[f"{name}_step_ns"]), in_cost_units=in_cost_units)
         for name in ("measured", "predicted")
     )
     unit = " cost units" if in_cost_units else ""
-    condition = f" ({best['condition']})" if best["condition"] else ""
+    condition = f" ({row['condition']})" if row["condition"] else ""
     return (
-        f"Largest improvement: {best['change']}{condition}, from {before} to about {after}{unit} per step, "
-        f"{100 * best['gain_fraction']:.0f} % less."
+        f"{row['change']}{condition}, from {before} to about {after}{unit} per step, "
+        f"{100 * row['gain_fraction']:.0f} % less"
     )

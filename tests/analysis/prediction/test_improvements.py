@@ -74,10 +74,18 @@ def test_straggler_at_the_speed_of_its_peers_is_tested():
     assert not any(text.startswith("rank 1 ") for text in named)
 
 
-def test_largest_gain_is_first():
-    gains = explained(slower={1: 1.5}).explanation.improvements["gain_ns"]
-    assert gains.to_list() == sorted(gains, reverse=True)
-    assert len(gains) > 1
+def test_fixes_come_first_and_of_each_kind_the_largest_gain():
+    table = explained(slower={1: 1.5}).explanation.improvements
+    assert table["kind"].to_list() == sorted(table["kind"])
+    for _, of_kind in table.group_by("kind"):
+        assert of_kind["gain_ns"].to_list() == sorted(of_kind["gain_ns"], reverse=True)
+    assert table.height > 1
+
+
+def test_slow_stage_is_no_fix_but_another_division_of_the_model():
+    table = explained(slower={1: 1.5}).explanation.improvements
+    assert not any(text.startswith("stage ") for text in assumptions(table))
+    assert "all stages equal" in assumptions(table.filter(kind="redesign"))
 
 
 def test_timeline_without_actions_has_no_improvements():

@@ -1,50 +1,43 @@
-"""Possible improvements: changes that would shorten a step, the largest gain first."""
+"""Possible improvements: fixes of what is broken or slow, and redesigns, each with the predicted step time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.graph.measured_order import measured_order
-from stagescope.analysis.prediction.changes import (
-    EqualStages,
-    FreeTransfers,
-    OtherSchedule,
-    Slower,
-)
-from stagescope.analysis.prediction.other_schedule import other_order
-from stagescope.analysis.prediction.what_if import WHAT_IF, predict_steps
+from stagescope.analysis.prediction.fixes import find_fixes
+from stagescope.analysis.prediction.redesigns import find_redesigns
+from stagescope.analysis.prediction.what_if import WHAT_IF
 from stagescope.model.tables import Column, Table
-from stagescope.schedules.action_index import actions_of, index_actions
-from stagescope.schedules.catalog import NAMES
-from stagescope.schedules.memory import peak_in_flight
-from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
-    from stagescope.analysis.prediction.changes import Combination
-    from stagescope.schedules.action import Order
 
-MOST_ACTIONS = 20_000
-"""Other schedules are simulated up to this many actions per step; beyond, that takes longer than the rest of a report.
-"""
+FIX, REDESIGN = KINDS = ("fix", "redesign")
+KindOfChange = pl.Enum(list(KINDS))
 
-MOST_STRAGGLERS = 3
 LEAST_GAIN_FRACTION = 0.005
 """Gains below this fraction of the step are not listed."""
 
-LEAST_MORE_MEMORY = 1.001
-
 IMPROVEMENTS = Table(
     "improvements",
-    "one change that would shorten the step by 0.5 % or more",
+    "one change that would shorten the step by 0.5 % or more; fixes first, the largest gain of each kind first",
     (),
     (
+        Column(
+            "kind",
+            KindOfChange,
+            "",
+            "`fix`: something broken or slow works like its peers; `redesign`: another schedule or layer layout.",
+        ),
         *WHAT_IF.columns,
+        Column("low_step_ns", pl.Float64, "ns", "Shortest step under the assumptions."),
+        Column("high_step_ns", pl.Float64, "ns", "Longest step under the assumptions."),
+        Column("assumptions", pl.String, "", "What the range covers; empty: the prediction has no range."),
         Column(
             "activations_to_measured",
             pl.Float64,
@@ -60,6 +53,15 @@ IMPROVEMENTS = Table(
     ),
 )
 
+UNCHANGED = {
+    "low_step_ns": pl.col("predicted_step_ns"),
+    "high_step_ns": pl.col("predicted_step_ns"),
+    "assumptions": pl.lit(""),
+    "activations_to_measured": pl.lit(1.0),
+    "needs_more_memory": pl.lit(value=False),
+}
+"""The columns that fixes and redesigns may omit."""
+
 
 def find_improvements(
     actions: Actions,
@@ -68,86 +70,22 @@ def find_improvements(
     steps: Collection[int],
     basis: ReplayBasis | None = None,
 ) -> pl.DataFrame:
-    """Return the table IMPROVEMENTS, the largest gain first.
+    """Return the table IMPROVEMENTS: what find_fixes and find_redesigns predict.
 
-    Tested are equal stages, free transfers, each claimed straggler at the speed of its peers, and the other schedules
-    of the catalog that support these sizes. `schedule` is the one that ran. Costs of a change, such as the memory of
-    another schedule, are not part of the gain. `basis` is from find_replay_basis for these actions; None: it is
-    computed here.
+    `schedule` is the one that ran. `basis` is from find_replay_basis for these actions; None: it is computed here.
     """
-    counted = actions.table.filter(pl.col("step").is_in(list(steps)))
-    if counted.is_empty():
+    if not actions.table["step"].is_in(list(steps)).any():
         return IMPROVEMENTS.empty()
-    changes: list[Combination] = [(EqualStages(),), (FreeTransfers(),)]
-    changes += [(each,) for each in _as_fast_as_peers(stragglers)]
-    memory = [1.0] * len(changes)
-    more = [False] * len(changes)
-    for name, needs in _other_schedules(actions, counted, schedule):
-        changes.append((OtherSchedule(name),))
-        memory.append(needs.activations)
-        more.append(needs.is_more)
-    every = predict_steps(actions, changes, steps, basis).table.with_columns(
-        pl.Series("activations_to_measured", memory, pl.Float64),
-        pl.Series("needs_more_memory", more, pl.Boolean),
-    )
+    fixes = find_fixes(actions, stragglers, steps, basis)
+    redesigns = find_redesigns(actions, schedule, steps, basis)
+    every = pl.concat([_complete(fixes, FIX), _complete(redesigns, REDESIGN)])
     worth = every.filter(pl.col("gain_fraction") >= LEAST_GAIN_FRACTION)
-    return worth.select(IMPROVEMENTS.names).sort("gain_ns", descending=True, maintain_order=True)
+    return worth.sort("kind", "gain_ns", descending=[False, True], maintain_order=True)
 
 
-def _as_fast_as_peers(stragglers: pl.DataFrame) -> Iterator[Slower]:
-    slow = stragglers.filter(
-        pl.col("is_claimed") & (pl.col("finding") != "noisy") & pl.col("subject").is_in(["rank", "stage"])
+def _complete(predicted: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """Return predictions with all columns of IMPROVEMENTS."""
+    omitted = {name: value for name, value in UNCHANGED.items() if name not in predicted.columns}
+    return predicted.with_columns(kind=pl.lit(kind), **omitted).select(
+        pl.col(name).cast(dtype) for name, dtype in IMPROVEMENTS.schema.items()
     )
-    for row in slow.head(MOST_STRAGGLERS).iter_rows(named=True):
-        factor = 1 / (1 + row["excess_fraction"])
-        where = {"rank": row["rank"]} if row["subject"] == "rank" else {"stage": row["stage"]}
-        yield Slower(factor=factor, **where)
-
-
-class _Memory(NamedTuple):
-    """The memory of an order: activations of its fullest rank relative to another order, and whether it needs more."""
-
-    activations: float
-    is_more: bool
-
-
-def _other_schedules(
-    actions: Actions, counted: pl.DataFrame, schedule: str | None
-) -> Iterator[tuple[str, _Memory]]:
-    """Yield the schedules that support these ranks and micro-batches, except the one that ran.
-
-    Sizes are those of the first counted step. Yields nothing if that step has duplicate actions or too many actions.
-    """
-    first = counted.row(0, named=True)
-    measured = measured_order(actions, first["pipeline"], first["step"])
-    if sum(map(len, measured.values())) > MOST_ACTIONS:
-        return
-    try:
-        size = index_actions(measured)
-    except ScheduleError:
-        return
-    for name in NAMES:
-        if name == schedule:
-            continue
-        try:
-            order = other_order(name, ranks=len(measured), microbatches=size.microbatches, stages=size.stages)
-        except ScheduleError:  # does not support these numbers of ranks, chunks and micro-batches
-            continue
-        yield name, _compare_memory(order, measured)
-
-
-def _compare_memory(order: Order, measured: Order) -> _Memory:
-    ratio = _activations(order) / _activations(measured)
-    doubled = _holds_stages_twice(order) and not _holds_stages_twice(measured)
-    return _Memory(ratio, doubled or ratio > LEAST_MORE_MEMORY)
-
-
-def _activations(order: Order) -> float:
-    """Return the peak activations of the fullest rank, in micro-batches of a whole rank's share of the model."""
-    return max(peak_in_flight(order).values()) * len(order) / index_actions(order).stages
-
-
-def _holds_stages_twice(order: Order) -> bool:
-    """Return whether a stage runs on two ranks: a bidirectional schedule, which holds every parameter twice."""
-    places = {(stage, rank) for rank, _, stage, _ in actions_of(order)}
-    return len(places) > index_actions(order).stages
