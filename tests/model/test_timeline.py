@@ -45,6 +45,22 @@ def test_spans_that_name_some_steps_keep_the_others_outside_of_steps():
     assert timeline.steps.rows() == [(3, 0, 10, 20)]
 
 
+def test_given_ranks_are_completed_with_what_the_spans_imply():
+    spans = SPANS_OF_TWO_RANKS.with_columns(pp=pl.col("rank"), dp=pl.lit(0))
+    ranks = pl.DataFrame({"rank": [0, 5], "machine": ["a", "b"], "pp": [None, 7]})
+    timeline = Timeline.from_spans(spans, ranks=ranks)
+    assert timeline.ranks.select("rank", "machine", "pp", "dp").rows() == [
+        (0, "a", 0, 0), (1, None, 1, 0), (5, "b", 7, None),
+    ]  # fmt: skip
+    with pytest.raises(TableError, match="rank 1 has several values of pp: 3, 1"):
+        Timeline.from_spans(spans, ranks=pl.DataFrame({"rank": [1], "pp": [3]}))
+
+
+def test_given_steps_are_kept():
+    steps = pl.DataFrame({"step": [0], "rank": [0], "start_ns": [1], "end_ns": [99]})
+    assert Timeline.from_spans(SPANS_OF_TWO_RANKS, steps=steps).steps.rows() == [(0, 0, 1, 99)]
+
+
 @pytest.mark.parametrize(
     ("spans", "message"),
     [

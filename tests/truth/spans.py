@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,11 +38,7 @@ def spans_of(run: Run) -> pl.DataFrame:
 
 def timeline_of(run: Run) -> stagescope.Timeline:
     """Return the Timeline of a run, whose ranks table has their coordinates."""
-    spans = spans_of(run)
-    timeline = stagescope.Timeline.from_spans(spans)
-    places = spans.select("rank", "dp", "pp").unique()
-    ranks = timeline.ranks.drop("dp", "pp").join(places, on="rank").select(timeline.ranks.columns)
-    return replace(timeline, ranks=ranks.sort("rank"))
+    return stagescope.Timeline.from_spans(spans_of(run))
 
 
 def _table(run: Run, columns: dict[str, object], size: int) -> pl.DataFrame:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
-from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.diagnostics import diagnostics_table
+from stagescope.model.implied import implied_ranks, implied_steps, joined_ranks, with_assumed_step
 from stagescope.model.tables import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import TableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from stagescope.model.diagnostics import Diagnostic
 
 
 class Alignment(Protocol):
@@ -43,13 +46,21 @@ class Timeline:
     alignment: Alignment | None = None
 
     @classmethod
-    def from_spans(cls, spans: pl.DataFrame) -> Timeline:
+    def from_spans(
+        cls, spans: pl.DataFrame, *, ranks: pl.DataFrame | None = None, steps: pl.DataFrame | None = None
+    ) -> Timeline:
         """Return the Timeline of a spans table, with the ranks and steps that its rows imply.
 
-        The columns are those of SPANS in model/tables.py, in any order. Nullable columns may be absent and other
-        columns are ignored. Where no row has a step, all spans belong to step 0, and a diagnostic records that.
-        A step of a rank reaches from its first start to its last end. Raises TableError, naming the column and the
-        first wrong value, where a required column or value is missing or has the wrong type, or there are no rows.
+        The columns are those of SPANS in model/tables.py, in any order; times are nanoseconds on one clock. Nullable
+        columns may be absent, and columns that are not declared are ignored, except the coordinates ``pp``, ``dp``,
+        ``tp``, ``cp`` and ``ep`` of the rank. Where no row has a step, all spans belong to step 0, and a diagnostic
+        records that.
+
+        `ranks` has columns of RANKS and only needs ``rank``; it is completed with the ranks and coordinates in `spans`.
+        `steps` has the columns of STEPS; without it, a step of a rank reaches from its first start to its last end.
+
+        Raises TableError, naming the column and the first wrong value, where a required column or value is missing or
+        has the wrong type, if a rank has two values of a coordinate, or if there are no spans.
 
         >>> rows = {"rank": [0], "lane": ["compute"], "kind": ["forward"], "start_ns": [5], "end_ns": [9]}
         >>> Timeline.from_spans(pl.DataFrame(rows)).steps.row(0)
@@ -59,8 +70,10 @@ class Timeline:
         if valid.is_empty():
             raise TableError.no_rows(SPANS.name)
         valid, found = with_assumed_step(valid)
-        ranks = conform(valid.select("rank").unique(), RANKS)
-        bare = cls(valid, ranks, implied_steps(valid), CLOCKS.empty(), DIAGNOSTICS.empty())
+        implied = implied_ranks(spans)
+        known_ranks = implied if ranks is None else joined_ranks(ranks, implied)
+        known_steps = implied_steps(valid) if steps is None else conform(steps, STEPS)
+        bare = cls(valid, known_ranks, known_steps, CLOCKS.empty(), DIAGNOSTICS.empty())
         return bare.with_diagnostics(found)
 
     def __repr__(self) -> str:
@@ -94,23 +107,6 @@ def empty_timeline() -> Timeline:
     """Return a Timeline without rows."""
     spans, ranks, steps, clocks, diagnostics = (table.empty() for table in TABLES)
     return Timeline(spans, ranks, steps, clocks, diagnostics)
-
-
-def with_assumed_step(
-    spans: pl.DataFrame, source: str | None = None
-) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return spans that belong to step 0 where no row has a step, and the diagnostic that records it."""
-    if spans["step"].null_count() < spans.height:
-        return spans, []
-    message = "no span has a step; all are taken as step 0"
-    found = Diagnostic("info", message, source, code="steps.assumed")
-    return spans.with_columns(step=pl.lit(0, pl.Int32)), [found]
-
-
-def implied_steps(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps table that spans imply: from the first start to the last end of each step and rank."""
-    steps = spans.drop_nulls("step").group_by("step", "rank").agg(pl.min("start_ns"), pl.max("end_ns"))
-    return conform(steps, STEPS)
 
 
 __all__ = ["CLOCKS", "DIAGNOSTICS", "RANKS", "SPANS", "STEPS", "Timeline", "empty_timeline"]

@@ -7,6 +7,7 @@ from polars.testing import assert_frame_equal
 from drawing import timeline_from_text
 from stagescope.ingest.table.reader import CSV, PARQUET
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.errors import InputError, TableError
 
 MINIMAL = "rank,lane,kind,start_ns,end_ns\n1,compute,forward,0,5\n0,compute,backward,5,15\n"
@@ -181,3 +182,34 @@ def test_a_byte_order_mark_does_not_hide_the_first_column(write):
 def test_invalid_utf8_is_damaged(write):
     with pytest.raises(InputError, match="not a readable table"):
         CSV.read([write("a.csv", MINIMAL.encode() + b"0,compute,\xff\xfe,1,2\n")])
+
+
+PLACED = """rank,pp,dp,lane,kind,stage,microbatch,start_ns,end_ns
+0,0,0,compute,forward,0,0,0,5
+1,0,1,compute,forward,0,0,0,5
+1,,1,host,other,,,0,5
+2,1,0,compute,forward,1,0,5,9
+3,1,1,compute,forward,1,0,5,9
+"""
+
+
+def test_coordinates_in_columns_are_those_of_the_ranks(write):
+    timeline = CSV.read([write("a.csv", PLACED)])
+    assert timeline.ranks.select("rank", "pp", "dp", "tp").rows() == [
+        (0, 0, 0, None), (1, 0, 1, None), (2, 1, 0, None), (3, 1, 1, None),
+    ]  # fmt: skip
+    assert find_pipelines(timeline.spans, timeline.ranks).rows() == [(0, 0), (1, 1), (2, 0), (3, 1)]
+
+
+def test_several_values_of_a_coordinate_within_a_rank_are_refused(write):
+    path = write("a.csv", PLACED.replace("1,,1,host", "1,0,7,host"))
+    with pytest.raises(TableError) as refused:
+        CSV.read([path])
+    assert str(refused.value) == f"{path}: rank 1 has several values of dp: 1, 7"
+
+
+def test_coordinate_that_is_no_number_is_refused(write):
+    path = write("a.csv", PLACED.replace("0,0,0,compute", "0,zero,0,compute"))
+    with pytest.raises(TableError) as refused:
+        CSV.read([path])
+    assert str(refused.value) == f"{path}: table ranks, column pp: expected Int32, found 'zero'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 from polars.exceptions import PolarsError
@@ -12,7 +12,7 @@ from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.streams import open_stream
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.timeline import implied_steps, with_assumed_step
+from stagescope.model.implied import implied_ranks, implied_steps, with_assumed_step
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError, StagescopeError
 
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 PARQUET_MAGIC = b"PAR1"
 HEADER_BEGINS = re.compile(rb'(\xef\xbb\xbf)?("?)[A-Za-z_]\w*\2\r?(,|\n|$)')
 REQUIRED = tuple(column.name for column in SPANS.columns if not column.nullable)
+
+
+class Loaded(NamedTuple):
+    """The tables that one file contains."""
+
+    spans: pl.DataFrame
+    ranks: pl.DataFrame
 
 
 def read_csv(files: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
@@ -43,32 +50,33 @@ def read_tables(
 ) -> Timeline:
     """Return one Timeline of all files: their spans, and the ranks and steps that the spans imply.
 
-    Undeclared columns are ignored, nullable columns may be missing. A table without any step is taken as step 0. Rows
-    without a required value are omitted and counted. A file that is unreadable, not a spans table, or empty becomes an
-    error in diagnostics as long as another file is usable; otherwise TableError or InputError is raised for the first.
-    Raises InputError if two files contain the same rank.
+    Nullable columns may be missing, and undeclared columns are ignored, except the coordinates of the rank in each row
+    (pp, dp, tp, cp, ep). A table without any step is taken as step 0. Rows without a required value are omitted and
+    counted. A file that is unreadable, not a spans table, or empty, or in which a rank has two values of a coordinate,
+    becomes an error in diagnostics as long as another file is usable; otherwise TableError or InputError is raised for
+    the first. Raises InputError if two files contain the same rank.
     """
-    spans: dict[str, pl.DataFrame] = {}
+    tables: dict[str, Loaded] = {}
     diagnostics: list[Diagnostic] = []
     refused: list[StagescopeError] = []
     options = options or ReadOptions()
     for path in files:
         options.done(path)
         try:
-            frame, found = _spans_of(path, load)
+            table, found = _table_of(path, load)
         except StagescopeError as error:
             refused.append(error)
             diagnostics.append(Diagnostic("error", f"not read: {error}", str(path), code="file.unreadable"))
             continue
-        spans[str(path)] = frame
+        tables[str(path)] = table
         diagnostics += found
-    if not spans:
+    if not tables:
         raise refused[0]
-    return _timeline(spans).with_diagnostics(diagnostics)
+    return _timeline(tables).with_diagnostics(diagnostics)
 
 
-def _spans_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the spans of one file and the diagnostics."""
+def _table_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> tuple[Loaded, list[Diagnostic]]:
+    """Return the spans and ranks of one file and the diagnostics."""
     frame, diagnostics = _load(path, load), []
     known = [name for name in REQUIRED if name in frame.columns]
     # Only the existing ones of the required columns: conform reports missing columns.
@@ -80,7 +88,8 @@ def _spans_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> tuple[pl.Data
     if spans.is_empty():
         raise InputError.damaged(path, "the spans table has no usable row")
     spans, assumed = with_assumed_step(spans, str(path))
-    return spans, [*diagnostics, *assumed]
+    ranks = implied_ranks(whole, str(path)).with_columns(source=pl.lit(str(path)))
+    return Loaded(spans, ranks), [*diagnostics, *assumed]
 
 
 def _load(path: Path, load: Callable[[Path], pl.DataFrame]) -> pl.DataFrame:
@@ -100,19 +109,19 @@ def _load_csv(path: Path) -> pl.DataFrame:
         return table
 
 
-def _timeline(spans: dict[str, pl.DataFrame]) -> Timeline:
-    """Return the Timeline of spans by file, with the ranks and steps that they imply."""
-    ranks: dict[int, str] = {}
-    for source, frame in spans.items():
-        for rank in frame["rank"].unique().sort():
-            if rank in ranks:
-                raise InputError.duplicate_rank(rank, (ranks[rank], source))
-            ranks[rank] = source
-    every = pl.concat(spans.values())
+def _timeline(tables: dict[str, Loaded]) -> Timeline:
+    """Return the Timeline of tables by file, with the steps that their spans imply."""
+    sources: dict[int, str] = {}
+    for source, table in tables.items():
+        for rank in table.ranks["rank"]:
+            if rank in sources:
+                raise InputError.duplicate_rank(rank, (sources[rank], source))
+            sources[rank] = source
+    every = pl.concat(table.spans for table in tables.values())
     bare = empty_timeline()
     return Timeline(
         spans=every.sort(SPANS.order, maintain_order=True),
-        ranks=conform(pl.DataFrame({"rank": ranks.keys(), "source": ranks.values()}), RANKS),
+        ranks=conform(pl.concat(table.ranks for table in tables.values()), RANKS),
         steps=implied_steps(every),
         clocks=bare.clocks,
         diagnostics=bare.diagnostics,

@@ -111,6 +111,12 @@ class TableError(StagescopeError):
         return cls(f"{at}table {table}, column {column}: expected {expected}, found {found!r}")
 
     @classmethod
+    def contradictory(cls, column: str, rank: int, values: Iterable[object], where: str = "") -> Self:
+        """Return the error for a rank with two values of something that it can only have one of."""
+        at = where + ": " if where else ""
+        return cls(f"{at}rank {rank} has several values of {column}: {', '.join(map(str, values))}")
+
+    @classmethod
     def no_rows(cls, table: str, where: str = "") -> Self:
         """Return the error for a table without rows."""
         return cls(f"{where + ': ' if where else ''}table {table} has no rows")
