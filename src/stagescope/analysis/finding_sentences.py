@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.ratios import comparative_text, conjunction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,31 +15,33 @@ if TYPE_CHECKING:
 
 def straggler_sentence(row: Mapping[str, object]) -> str:
     """Return a claimed row of STRAGGLERS as a sentence, with its confidence interval."""
-    low, high = (100 * float(str(row[f"{end}_fraction"])) for end in ("low", "high"))
+    ratios = [1 + float(str(row[f"{end}_fraction"])) for end in ("low", "high")]
     subject = {
         "rank": f"Rank {row['rank']}",
         "machine": f"Machine {row['machine']}",
         "stage": f"Stage {row['stage']}",
         "link": f"The link from rank {row['rank']} to rank {row['peer']}",
     }[str(row["subject"])]
-    size = f"{low:.1f} to {high:.1f} %"
-    claim, reason = {
-        "noisy": (f"has action durations spread {size} wider", ""),
-        "slow": (f"is {size} slower", ""),
-        "imbalance": (f"takes {size} longer", ""),
+    verb, comparative, reason = {
+        "noisy": ("has action durations spread", "wider", ""),
+        "slow": ("is", "slower", ""),
+        "imbalance": ("takes", "longer", ""),
         "imbalance or slow device": (
-            f"takes {size} longer",
+            "takes",
+            "longer",
             " It has more work or a slower device: no replica runs the same stage.",
         ),
     }[str(row["finding"])]
-    return f"{subject} {claim} than {row['compared_with']} (95 % CI, n = {row['samples']}).{reason}"
+    claim = f"{verb} {comparative_text(comparative, *ratios, decimals=1)} {conjunction(*ratios)}"
+    return f"{subject} {claim} {row['compared_with']} (95 % CI, n = {row['samples']}).{reason}"
 
 
 def slow_replica_sentence(replica: SlowReplica) -> str:
     """Return a replica that is slow as a whole as a sentence."""
+    ratios = (1 + replica.low_fraction, 1 + replica.high_fraction)
+    slower = f"{comparative_text('slower', *ratios, decimals=1)} {conjunction(*ratios)}"
     return (
-        f"All {replica.ranks} ranks of the pipeline of rank {replica.pipeline} are "
-        f"{100 * replica.low_fraction:.1f} to {100 * replica.high_fraction:.1f} % slower than ranks of the same stage "
+        f"All {replica.ranks} ranks of the pipeline of rank {replica.pipeline} are {slower} ranks of the same stage "
         "(95 % CI of each)."
     )
 
@@ -51,8 +54,11 @@ def outlier_sentence(row: Mapping[str, object]) -> str:
 
 def trend_sentence(row: Mapping[str, object]) -> str:
     """Return a claimed row of STEP_TRENDS as a sentence."""
-    way = "longer" if float(str(row["slope_ns_per_step"])) > 0 else "shorter"
-    return f"Steps became {100 * abs(float(str(row['change_fraction']))):.1f} % {way} from the first to the last."
+    change = float(str(row["change_fraction"]))
+    amount = (
+        comparative_text("longer", 1 + change, decimals=1) if change > 0 else f"{-100 * change:.1f} % shorter"
+    )
+    return f"Steps became {amount} from the first to the last."
 
 
 def replica_sentence(row: Mapping[str, object]) -> str:

@@ -16,6 +16,7 @@ from stagescope.model.bubbles import DENOMINATOR
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS
+from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
 
 if TYPE_CHECKING:
     from stagescope.analysis.windows import Windows
@@ -163,7 +164,8 @@ def _slow_first_step(per_step: pl.DataFrame) -> list[Diagnostic]:
     ratio = first_ns / usual_ns if usual_ns else None
     took = "longer than all others"
     if ratio is not None:
-        took = f"{ratio:.0f}x" if ratio > 10 else f"{ratio:.2f}x"  # noqa: PLR2004 - more digits mean nothing
-        took += " the median of the other steps"
+        # Up to ten times, two decimals show how far it is from the limit.
+        times = multiple_text(ratio) if ratio > LARGEST_PERCENT_RATIO else f"{ratio:.2f}x"
+        took = f"{times} the median of the other steps"
     message = f"step {first['step'][0]} took {took}; it is listed and left out of the totals"
     return [Diagnostic("info", message, code="steps.slow_first")]

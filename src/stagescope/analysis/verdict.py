@@ -14,6 +14,7 @@ from stagescope.model.simulated import simulated_time_text
 from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.ratios import comparative_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 IMBALANCE_FRACTION = 0.02
 """A stage is named as the slowest if it costs at least this much more than the mean of the others."""
 
-LARGEST_PERCENT_RATIO = 10
 MOST_FINDINGS = 5
 HEADS = {FIX: "Largest fix", REDESIGN: "Largest redesign"}
 
@@ -124,12 +124,7 @@ def _slowest_stage(explanation: Explanation) -> str | None:
     ratio = slowest["work_ns"] / others_ns if others_ns else 1.0
     if ratio - 1 < IMBALANCE_FRACTION:
         return None
-    stage = f"stage {slowest['stage']}"
-    return (
-        f"{stage} takes {ratio:.0f}x as long"
-        if ratio > LARGEST_PERCENT_RATIO
-        else f"{stage} takes {100 * (ratio - 1):.0f} % longer"
-    )
+    return f"stage {slowest['stage']} takes {comparative_text('longer', ratio)}"
 
 
 def _largest_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stagescope.reports.aligned import aligned
 from stagescope.reports.terminal import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.ratios import change_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -44,4 +45,4 @@ def versus_mean_text(work_to_mean: float | None) -> str:
     >>> versus_mean_text(1.12)
     '+12.0 %'
     """
-    return "" if work_to_mean is None else f"{round(100 * (work_to_mean - 1), 1) + 0.0:+.1f} %"
+    return "" if work_to_mean is None else change_text(work_to_mean)

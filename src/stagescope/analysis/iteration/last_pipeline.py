@@ -14,6 +14,7 @@ from stagescope.analysis.idle.shares import whole_percents
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, OUTSIDE_CAUSES
+from stagescope.vocabulary.ratios import comparative_text
 
 if TYPE_CHECKING:
     from stagescope.analysis.explanation import Explanation
@@ -47,7 +48,7 @@ def _part_text(name: str, explanation: Explanation) -> str:
     pipeline = slow["pipeline"][0]
     if any(replica.pipeline == pipeline for replica in find_slow_replicas(explanation)):
         return f"{label} (all ranks of the pipeline of rank {pipeline})"
-    return f"{label} (rank {slow['rank'][0]} is {100 * slow['excess_fraction'][0]:.0f} % slower)"
+    return f"{label} (rank {slow['rank'][0]} is {comparative_text('slower', 1 + slow['excess_fraction'][0])})"
 
 
 def measure_losses(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFrame:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.kinds import ACTION_KINDS
-
-LARGEST_PERCENT_RATIO = 10.0
+from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, comparative_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class Slower:
     def __str__(self) -> str:
         where = " ".join(f"{name} {value}" for name, value in self.selectors.items()) or "everything"
         if self.factor > LARGEST_PERCENT_RATIO:
-            return f"{where} takes {self.factor:.0f}x as long"
+            return f"{where} takes {comparative_text('longer', self.factor)}"
         percent = 100 * (self.factor - 1)
         return f"{where} {abs(percent):.3g} % {'slower' if percent > 0 else 'faster'}"
 
