@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def straggler_sentence(row: Mapping[str, object]) -> str:
     """Return a claimed row of STRAGGLERS as a sentence, with its confidence interval."""
-    ratios = [1 + float(str(row[f"{end}_fraction"])) for end in ("low", "high")]
+    low, high = (1 + float(str(row[f"{end}_fraction"])) for end in ("low", "high"))
     subject = {
         "rank": f"Rank {row['rank']}",
         "machine": f"Machine {row['machine']}",
@@ -32,14 +32,14 @@ def straggler_sentence(row: Mapping[str, object]) -> str:
             " It has more work or a slower device: no replica runs the same stage.",
         ),
     }[str(row["finding"])]
-    claim = f"{verb} {comparative_text(comparative, *ratios, decimals=1)} {conjunction(*ratios)}"
+    claim = f"{verb} {comparative_text(comparative, low, high, decimals=1)} {conjunction(low, high)}"
     return f"{subject} {claim} {row['compared_with']} (95 % CI, n = {row['samples']}).{reason}"
 
 
 def slow_replica_sentence(replica: SlowReplica) -> str:
     """Return a replica that is slow as a whole as a sentence."""
-    ratios = (1 + replica.low_fraction, 1 + replica.high_fraction)
-    slower = f"{comparative_text('slower', *ratios, decimals=1)} {conjunction(*ratios)}"
+    low, high = 1 + replica.low_fraction, 1 + replica.high_fraction
+    slower = f"{comparative_text('slower', low, high, decimals=1)} {conjunction(low, high)}"
     return (
         f"All {replica.ranks} ranks of the pipeline of rank {replica.pipeline} are {slower} ranks of the same stage "
         "(95 % CI of each)."
