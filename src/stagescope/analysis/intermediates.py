@@ -72,8 +72,8 @@ class Intermediates:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The result of build_ledger, for all steps."""
-        return build_ledger(self.actions, self.basis, self.timeline.spans)
+        """The result of build_ledger with origins, for all steps."""
+        return build_ledger(self.actions, self.basis, self.timeline.spans, with_origins=True)
 
     @cached_property
     def iterations(self) -> pl.DataFrame:

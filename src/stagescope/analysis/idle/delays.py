@@ -37,7 +37,8 @@ TRANSFER_QUANTILE = 0.1
 class Delays(NamedTuple):
     """Parts of the delay of every action in nanoseconds, in the order of their causes.
 
-    `sends_ns` is the transfer time of sends that blocked, which is exposed communication.
+    `sends_ns` is the transfer time of sends that blocked, which is exposed communication; `unexplained_ns` is what is
+    left.
     """
 
     sends_ns: Integers
@@ -45,6 +46,7 @@ class Delays(NamedTuple):
     launch_overhead_ns: Integers
     data_loading_ns: Integers
     other_work_ns: Integers
+    unexplained_ns: Integers
 
 
 def measure_delays(
@@ -60,7 +62,7 @@ def measure_delays(
     rest_ns = start_ns - ready_ns - loads - sends - others
     launch_ns = np.minimum(rest_ns, LAUNCH_RATIO * int(np.median(rest_ns))) if len(rest_ns) else rest_ns
     transfer_ns = np.minimum(sends, _transfer_time(table, spans))
-    return Delays(transfer_ns, sends - transfer_ns, launch_ns, loads, others)
+    return Delays(transfer_ns, sends - transfer_ns, launch_ns, loads, others, rest_ns - launch_ns)
 
 
 def _covered(delays: pl.DataFrame, spans: pl.DataFrame | None) -> tuple[Integers, Integers, Integers]:

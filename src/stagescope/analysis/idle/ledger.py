@@ -40,11 +40,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.graph.makespan_shares import ReplayCosts
 from stagescope.analysis.graph.replay import replay
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.action_classes import FEWEST_PEERS, find_action_classes
 from stagescope.analysis.idle.delays import measure_delays
+from stagescope.analysis.idle.origins import ORIGINS, find_origins, list_removals
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
@@ -122,22 +124,27 @@ PEERS = 3
 
 @dataclass(frozen=True)
 class Ledger:
-    """The tables LEDGER and IDLE_LEDGER, and diagnostics about what they could not attribute."""
+    """The tables LEDGER, IDLE_LEDGER and ORIGINS, and diagnostics about what they could not attribute."""
 
     steps: pl.DataFrame
     ranks: pl.DataFrame
+    origins: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
 
 
 def build_ledger(
-    actions: Actions, basis: ReplayBasis | None = None, spans: pl.DataFrame | None = None
+    actions: Actions,
+    basis: ReplayBasis | None = None,
+    spans: pl.DataFrame | None = None,
+    *,
+    with_origins: bool = False,
 ) -> Ledger:
     """Return the ledger of every pipeline and step, and the idle ledger of every rank.
 
     `basis` is from find_replay_basis for these actions; None: it is computed here. `spans` are those of the run, which
     show why an action was delayed; without them a delay is launch overhead or unattributed. Only other pipelines in
     the same step can separate a straggler from stage imbalance: with a single pipeline its part is 0, and a diagnostic
-    states it. Transfers that were not recorded count as taking no time.
+    states it. Transfers that were not recorded count as taking no time. The table of origins is empty unless asked for.
     """
     table = actions.table
     duration_ns = (table["end_ns"] - table["start_ns"]).to_numpy()
@@ -147,8 +154,10 @@ def build_ledger(
     costs = [duration_ns, classes.fitted_ns()]
     costs += [classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")]
     no_lag = basis.free_ns
-    delayed = _delayed(duration_ns, measure_delays(actions, basis, groups, spans))
-    replays = [*((cost_ns, basis.lag_ns) for cost_ns in delayed), *((cost_ns, no_lag) for cost_ns in costs)]
+    delays = measure_delays(actions, basis, groups, spans)
+    delayed = _delayed(duration_ns, delays)
+    replays = [ReplayCosts(cost_ns, basis.lag_ns) for cost_ns in delayed]
+    replays += [ReplayCosts(cost_ns, no_lag) for cost_ns in costs]
     spans_ns = [groups.window_ns(table), *_replayed(basis, groups, replays)]
     works_ns = [_whole(groups.work_ns(cost_ns)) for cost_ns in costs]
     peers = classes.table.group_by("pipeline", "step", maintain_order=True).agg(pl.min("peers"))
@@ -161,7 +170,11 @@ def build_ledger(
     steps = steps.with_columns(schedule_bubble_ns=pl.col("schedule_bubble_ns") - pl.col("ideal_work_ns"))
     diagnostics = (*basis.diagnostics, *_peer_diagnostics(steps))
     ranks = _idle_ledger(groups, spans_ns, works_ns)
-    return Ledger(_with_straggler_idle(steps).select(LEDGER.names), ranks, diagnostics)
+    origins = ORIGINS.empty()
+    if with_origins:
+        removals = list_removals(replays, delays.unexplained_ns, spans_ns)
+        origins = find_origins(actions, basis.plan, groups, removals, spans)
+    return Ledger(_with_straggler_idle(steps).select(LEDGER.names), ranks, origins, diagnostics)
 
 
 def _delayed(duration_ns: Integers, delays: Delays) -> list[Integers]:
@@ -177,18 +190,16 @@ def _delayed(duration_ns: Integers, delays: Delays) -> list[Integers]:
     return kept[::-1]
 
 
-def _replayed(
-    basis: ReplayBasis, groups: StepGroups, replays: Sequence[tuple[NDArray[np.float64] | Integers, Integers]]
-) -> list[Integers]:
+def _replayed(basis: ReplayBasis, groups: StepGroups, replays: Sequence[ReplayCosts]) -> list[Integers]:
     """Return the length of every step in every replay. Equal consecutive replays run once."""
     found: list[Integers] = []
-    before: tuple[NDArray[np.float64] | Integers, Integers] | None = None
-    for cost_ns, lag_ns in replays:
-        if before is None or before[1] is not lag_ns or not np.array_equal(before[0], cost_ns):
-            found.append(_whole(groups.makespan_ns(replay(basis.plan, cost_ns, lag_ns))))
+    before: ReplayCosts | None = None
+    for costs in replays:
+        if before is None or before.lag_ns is not costs.lag_ns or not np.array_equal(before[0], costs[0]):
+            found.append(_whole(groups.makespan_ns(replay(basis.plan, *costs))))
         else:
             found.append(found[-1])
-        before = (cost_ns, lag_ns)
+        before = costs
     return found
 
 

@@ -1,0 +1,165 @@
+"""Where lost time comes from: every cause of the ledger, divided among the ranks, links and actions that it is on.
+
+The ledger removes one cause after the other and replays the step each time; what the step becomes shorter by is divided
+among the actions and transfers of its critical path (graph/makespan_shares.py). An action counts for its rank, a
+transfer for its link. Two parts have no origin and no row: the schedule bubble, which is nobody's, and what precedes an
+action whose transfers were not recorded. A rank that is faster than others has negative parts.
+
+A rank that is blocked in a send waits for its receiver, which may itself be blocked in a send. The origin is the rank
+at the end of that chain, which computes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.graph.makespan_shares import MakespanShares, ReplayCosts, share_makespan
+from stagescope.analysis.graph.replay import NONE
+from stagescope.model.tables import Column, KindType, Table
+from stagescope.vocabulary.causes import CAUSES
+from stagescope.vocabulary.kinds import SENDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.graph.replay import ReplayPlan
+    from stagescope.analysis.graph.step_groups import StepGroups
+
+    Integers = NDArray[np.int64]
+
+CauseType = pl.Enum([cause.name for cause in CAUSES])
+BLOCKED, UNATTRIBUTED = "blocked_on_send", "unattributed"
+
+ORIGINS = Table(
+    "origins",
+    "what one rank or link adds to one step of its pipeline by one cause",
+    ("pipeline", "step", "cause", "rank"),
+    (
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
+        Column("step", pl.Int32, "", "Training step."),
+        Column("cause", CauseType, "", "Name of the cause."),
+        Column("rank", pl.Int32, "", "Rank that it comes from; of a link, the sender."),
+        Column("peer", pl.Int32, "", "Receiver of the link; null: the rank itself.", nullable=True),
+        Column("stage", pl.Int32, "", "Stage of the actions, or of those that the transfers were for."),
+        Column("kind", KindType, "", "Kind of these actions."),
+        Column("added_ns", pl.Float64, "ns", "Time added to the step."),
+    ),
+)
+
+LEAST_FRACTION = 1e-4
+"""Causes below this fraction of the run are not divided: no one would see them."""
+
+CHAINED_FRACTION = 0.5
+"""A receiver that is itself blocked for at least this fraction of the time that its sender is passes the time on."""
+
+
+class Removal(NamedTuple):
+    """A cause, the costs with and without it, and what it adds to every step."""
+
+    cause: str
+    more: ReplayCosts
+    less: ReplayCosts
+    added_ns: Integers
+
+
+def list_removals(
+    replays: Sequence[ReplayCosts], unexplained_ns: Integers, spans_ns: Sequence[Integers]
+) -> list[Removal]:
+    """Return the causes that can be divided; `replays` and `spans_ns` are those of the ledger, the window first.
+
+    `unexplained_ns` are the parts of the delays that no cause explains.
+    """
+    names = [cause.name for cause in reversed(CAUSES)]
+    most = replays[0]
+    every = [ReplayCosts(most.duration_ns + unexplained_ns, most.lag_ns), *replays]
+    whole_ns = int(spans_ns[0].sum())
+    return [
+        Removal(name, more, less, before - after)
+        for name, (more, less), (before, after) in zip(
+            names, pairwise(every), pairwise(spans_ns), strict=False
+        )
+        if abs(int((before - after).sum())) > LEAST_FRACTION * whole_ns
+    ]
+
+
+def find_origins(
+    actions: Actions,
+    plan: ReplayPlan,
+    groups: StepGroups,
+    removals: Sequence[Removal],
+    spans: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """Return the table ORIGINS of the given causes; `spans` are those of the run, for who receives what was sent."""
+    parts = []
+    for cause, more, less, added_ns in removals:
+        shares = share_makespan(plan, groups, more, less, added_ns)
+        parts.append(_part(actions, groups, cause, shares))
+    if not parts:
+        return ORIGINS.empty()
+    origins = pl.concat(parts)
+    if spans is not None and (origins["cause"] == BLOCKED).any():
+        origins = _at_the_receiver(origins, spans)
+    keys = ORIGINS.names[:-1]
+    return origins.group_by(keys).agg(pl.sum("added_ns")).sort(keys)
+
+
+def _part(actions: Actions, groups: StepGroups, cause: str, shares: MakespanShares) -> pl.DataFrame:
+    """Return the shares of one cause with their ranks, in the columns of ORIGINS."""
+    table, needs = actions.table, actions.needs
+    is_link = shares.need != NONE
+    action, ranks = shares.action, table["rank"].to_numpy()
+    rank, peer = ranks[action], np.full(len(action), NONE, dtype=np.int32)
+    peer[is_link] = rank[is_link]
+    rank[is_link] = ranks[needs["needs"].to_numpy()[shares.need[is_link]]]
+    frame = pl.DataFrame(
+        {
+            **groups.steps.select("pipeline", "step")[shares.step].to_dict(),
+            "cause": pl.repeat(cause, len(action), dtype=CauseType, eager=True),
+            "rank": pl.Series(rank, dtype=pl.Int32),
+            "peer": pl.Series(peer, dtype=pl.Int32),
+            "stage": table["stage"].gather(action),
+            "kind": table["kind"].gather(action),
+            "added_ns": pl.Series(shares.share_ns, dtype=pl.Float64),
+        }
+    ).with_columns(peer=pl.when(pl.col("peer") != NONE).then("peer"))
+    if cause != UNATTRIBUTED:
+        return frame
+    untimed = actions.needs.filter(pl.col("is_remote") & pl.col("arrived_ns").is_null())["action"]
+    is_open = np.zeros(table.height, dtype=np.bool_)
+    is_open[untimed.to_numpy()] = True
+    return frame.filter(~pl.Series(is_open[action]))
+
+
+def _at_the_receiver(origins: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the origins with those of blocked sends at the ranks that they wait for; unknown ones are left out."""
+    waits = spans.filter(pl.col("kind").is_in(SENDS) & pl.col("peer").is_not_null()).select(
+        "rank", "peer", waited_ns=pl.col("wait_end_ns") - pl.col("wait_start_ns")
+    )
+    blocked = waits.group_by("rank", "peer").agg(pl.sum("waited_ns")).filter(pl.col("waited_ns") > 0)
+    most = blocked.sort("waited_ns", "peer", descending=[True, False]).unique("rank", keep="first")
+    receiver = {rank: (peer, waited_ns) for rank, peer, waited_ns in most.iter_rows()}
+    ends = {rank: _end_of_chain(rank, receiver) for rank in receiver}
+    is_blocked = pl.col("cause") == BLOCKED
+    moved = (
+        origins.filter(is_blocked)
+        .with_columns(rank=pl.col("rank").replace_strict(ends, default=None, return_dtype=pl.Int32))
+        .filter(pl.col("rank").is_not_null())
+    )
+    return pl.concat([origins.filter(~is_blocked), moved])
+
+
+def _end_of_chain(rank: int, receiver: dict[int, tuple[int, int]]) -> int:
+    """Return the rank that the others wait for, from a blocked rank over its blocked receivers."""
+    seen = {rank}
+    at, waited_ns = receiver[rank]
+    while at in receiver and at not in seen and receiver[at][1] >= CHAINED_FRACTION * waited_ns:
+        seen.add(at)
+        at, waited_ns = receiver[at]
+    return at
