@@ -59,8 +59,8 @@ def test_a_condition_that_holds_exits_with_3(spans, capsys):
         main(["report", str(spans), "--fail-if", "bubble>0.1", "--fail-if", "bubble>0.9"]) == EXIT_CONDITION
     )
     assert capsys.readouterr().err.splitlines() == [
-        "stagescope: bubble>0.1 holds: bubble is 0.1429",
-        "stagescope: bubble>0.9 does not hold: bubble is 0.1429",
+        "stagescope: bubble>0.1 holds: bubble is 0.1429 of the pipeline window",
+        "stagescope: bubble>0.9 does not hold: bubble is 0.1429 of the pipeline window",
     ]
     assert main(["report", str(spans), "--fail-if", "bubble>0.9"]) == 0
 
@@ -130,3 +130,15 @@ def test_replicas_that_cannot_be_separated_are_an_error(tmp_path, capsys):
     path.write_text("\n".join(rows))
     assert main(["report", str(path)]) == 1
     assert "pass --pp, --dp and --tp" in capsys.readouterr().out
+
+
+def test_bubble_of_another_definition_is_printed_and_judged(spans, capsys):
+    arguments = ["report", str(spans), "--bubble", "ideal-ratio", "--fail-if", "bubble>0.15"]
+    assert main(arguments) == EXIT_CONDITION
+    printed = capsys.readouterr()
+    assert "The bubble is 16.7 % of the compute time" in printed.out
+    assert printed.err == "stagescope: bubble>0.15 holds: bubble is 0.1667 of the compute time\n"
+    assert main(["show", str(spans), "--bubble", "ideal-ratio"]) == 0
+    shown = capsys.readouterr().out
+    assert "16.7 %" in shown
+    assert "bubble: idle time over compute time: time in which" in shown

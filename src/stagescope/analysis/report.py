@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.bubble import measure_bubble
 from stagescope.analysis.completeness.inferred_pipelines import (
     NO_PIPELINE,
     inferred_pipeline_diagnostics,
@@ -26,9 +27,9 @@ from stagescope.model.simulated import is_in_cost_units
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
+    from stagescope.analysis.bubble import Bubble
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.intermediates import Intermediates
-    from stagescope.analysis.totals import Bubble
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
 
@@ -45,12 +46,12 @@ class Report:
     rows for all steps that could be measured (`steps` has `in_totals`). These are computed on first use, once, and
     shared with every export.
 
-    `timeline` is the run that was analyzed. `bubble` has the fraction of the whole run; `diagnostics` is everything
-    needed to judge the numbers, errors first. `schedule` is what the run declared; `microbatches` is how many one
-    pipeline ran per step, None if steps or pipelines differ. `unaligned` are ranks without metrics, because the
-    machines of their pipeline are not on one clock. `in_cost_units` marks a simulation with relative costs
-    (model/simulated.py). `explanation` and `verdict` are None in a report without explanation (`analyze(run,
-    explain=False)`).
+    `timeline` is the run that was analyzed. `bubble` is the idle fraction of the windows; `bubble.definitions` has
+    other definitions of it. `diagnostics` is everything needed to judge the numbers, errors first. `schedule` is what
+    the run declared; `microbatches` is how many one pipeline ran per step, None if steps or pipelines differ.
+    `unaligned` are ranks without metrics, because the machines of their pipeline are not on one clock. `in_cost_units`
+    marks a simulation with relative costs (model/simulated.py). `explanation` and `verdict` are None in a report
+    without explanation (`analyze(run, explain=False)`).
     """
 
     steps: pl.DataFrame
@@ -152,7 +153,7 @@ def build_report(timeline: Timeline) -> Report:
     return Report(
         steps=totals.steps,
         ranks=totals.ranks,
-        bubble=totals.bubble,
+        bubble=measure_bubble(intermediates, totals.counted),
         diagnostics=errors_first(timeline.with_diagnostics(found).diagnostics),
         timeline=timeline,
         intermediates=intermediates,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stagescope.analysis.explanation_json import explanation_json
 
 if TYPE_CHECKING:
+    from stagescope.analysis.bubble import Bubble
     from stagescope.analysis.report import Report
 
 SCHEMA = 2
@@ -28,9 +29,10 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
     ``ranks``: the rows of REPORT_RANKS: {rank, machine, stages, busy_ns, idle_ns, receive_wait_ns, send_wait_ns,
     window_ns, bubble_fraction}, summed over the steps in the totals.
 
-    ``bubble``: {fraction, per_rank, denominator, steps}: idle time over window of all ranks in `steps` (null without a
-    step), the same for each rank (keys are ranks as text), what the fractions divide by in words, and the steps in the
-    totals.
+    ``bubble``: {fraction, per_rank, denominator, steps, definitions}: idle time over window of all ranks in `steps`
+    (null without a step), the same for each rank (keys are ranks as text), what the fractions divide by in words, and
+    the steps in the totals. ``definitions`` has fraction, per_rank and denominator for each definition of the bubble:
+    window, iteration, ideal-ratio and own-span.
 
     ``diagnostics``: a list of {severity, code, message, source, rank, location, count}, errors first. An "error" means
     that data are missing.
@@ -49,13 +51,21 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
         "ranks": report.ranks.to_dicts(),
         "bubble": {
             "fraction": bubble.fraction,
-            "per_rank": {str(rank): fraction for rank, fraction in bubble.per_rank.items()},
+            "per_rank": _by_rank(bubble),
             "denominator": bubble.denominator,
             "steps": list(bubble.steps),
+            "definitions": {
+                name: {"fraction": each.fraction, "per_rank": _by_rank(each), "denominator": each.denominator}
+                for name, each in bubble.definitions.items()
+            },
         },
         "clocks": clocks,
         "diagnostics": [asdict(diagnostic) for diagnostic in report.diagnostics],
     }
+
+
+def _by_rank(bubble: Bubble) -> dict[str, float]:
+    return {str(rank): fraction for rank, fraction in bubble.per_rank.items()}
 
 
 def _explained(report: Report) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +11,6 @@ from stagescope.analysis.completeness.incomplete_steps import (
     find_incomplete_steps,
     incomplete_step_diagnostics,
 )
-from stagescope.model.bubbles import DENOMINATOR
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS
@@ -59,20 +57,6 @@ REPORT_RANKS = Table(
 )
 
 
-@dataclass(frozen=True)
-class Bubble:
-    """The bubble of a run: idle time over window, summed over all ranks and the steps in the totals, and per rank.
-
-    `denominator` states in words what the fractions divide by, `steps` lists the steps in the totals. `fraction` is
-    None if no step was recorded.
-    """
-
-    fraction: float | None
-    per_rank: dict[int, float]
-    denominator: str
-    steps: tuple[int, ...]
-
-
 class Totals(NamedTuple):
     """The tables REPORT_STEPS and REPORT_RANKS, and diagnostics for steps that are not in the totals."""
 
@@ -81,16 +65,9 @@ class Totals(NamedTuple):
     diagnostics: tuple[Diagnostic, ...]
 
     @property
-    def bubble(self) -> Bubble:
-        """The bubble of the whole run."""
-        window_ns, idle_ns = (int(self.ranks[name].sum()) for name in ("window_ns", "idle_ns"))
-        steps = tuple(self.steps.filter("in_totals")["step"])
-        return Bubble(
-            fraction=(idle_ns / window_ns if window_ns else 0.0) if steps else None,
-            per_rank=dict(self.ranks.select("rank", "bubble_fraction").iter_rows()),
-            denominator=DENOMINATOR,
-            steps=steps,
-        )
+    def counted(self) -> tuple[int, ...]:
+        """The steps in the totals."""
+        return tuple(self.steps.filter("in_totals")["step"])
 
 
 def measure_totals(timeline: Timeline, windows: Windows) -> Totals:

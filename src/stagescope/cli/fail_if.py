@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 EXIT_CONDITION = 3
 """The exit code of a command if a condition holds."""
 
+BUBBLES = ("bubble", "rank_bubble")
+"""Quantities with the definition of --bubble."""
+
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -60,10 +63,10 @@ def _iteration(report: Report) -> float | None:
 
 QUANTITIES: dict[str, Quantity] = {
     "bubble": Quantity(
-        "idle fraction of the pipeline windows, 0 to 1", lambda report: report.bubble.fraction
+        "idle fraction of the pipeline windows, or as --bubble chooses", lambda report: report.bubble.fraction
     ),
     "rank_bubble": Quantity(
-        "the largest idle fraction of a single rank",
+        "the largest bubble of a single rank",
         lambda report: max(report.bubble.per_rank.values(), default=None),
     ),
     **{
@@ -138,4 +141,5 @@ def _judge(report: Report, condition: Condition) -> Judgment:
     fails = COMPARISONS[condition.comparison](value, condition.limit)
     shown = duration_text(round(value)) if quantity.is_time else f"{value:.4f}"
     verb = "holds" if fails else "does not hold"
-    return Judgment(fails, f"{condition.text} {verb}: {condition.quantity} is {shown}")
+    of = f" of the {report.bubble.whole}" if condition.quantity in BUBBLES else ""
+    return Judgment(fails, f"{condition.text} {verb}: {condition.quantity} is {shown}{of}")

@@ -86,4 +86,4 @@ def _summary(timeline: Timeline) -> str:
 
     report: Report = api.analyze(timeline)
     steps = compact_ranges(report.steps["step"])
-    return f"steps {steps}, {timeline.ranks.height} ranks, bubble {percent_text(report.bubble.fraction)}"
+    return f"steps {steps}, {timeline.ranks.height} ranks, bubble {percent_text(report.bubble.fraction)} of the window"

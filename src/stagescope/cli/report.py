@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.cli.bubble_option import bubble_option, with_bubble
 from stagescope.cli.clock_lines import aligned_line, print_unaligned, without_clock_line
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
@@ -31,6 +32,7 @@ class Wanted:
     markdown: bool
     full: bool
     force: bool
+    bubble: str
     fail_if: tuple[str, ...]
 
 
@@ -47,7 +49,7 @@ class Wanted:
       stagescope report recordings --fail-if 'bubble>0.3' --fail-if 'step>120ms'
 
     \b
-    Quantities for --fail-if, fractions of the pipeline windows unless they are times:
+    Quantities for --fail-if; times are durations, everything else is a fraction:
     {quantities_text(indent=4)}
     """,
 )
@@ -68,14 +70,15 @@ class Wanted:
     multiple=True,
     help=f"Exit with {EXIT_CONDITION} if this holds, such as 'bubble>0.3' or 'step>120ms'; can be repeated.",
 )
+@bubble_option
 @align_option
 @reading_options
 def command(paths: tuple[Path, ...], facts: RunFacts, *, align: bool, **wanted: Any) -> int:
     """Report where the time went and how to reduce step time.
 
-    Prints the verdict, the idle time by cause, the cost of every stage, and further findings. Idle time is the part of
-    a step's window without an action; the window extends from the first start to the last end of all forward and
-    backward actions of the pipeline.
+    Prints the verdict, the lost time by cause, the cost of every stage, and further findings. Causes divide by the
+    whole iteration where it was recorded. The bubble divides by the pipeline's window, which extends from the first
+    start to the last end of all its forward and backward actions; --bubble chooses another definition.
     """
     from stagescope import api
 
@@ -86,7 +89,7 @@ def command(paths: tuple[Path, ...], facts: RunFacts, *, align: bool, **wanted: 
     timeline = read_paths(paths, facts, align=align)
     report = api.analyze(timeline)
     _write(report, asked)
-    judgments = judge(report, conditions)
+    judgments = judge(with_bubble(report, asked.bubble), conditions)
     for judgment in judgments:
         click.echo(f"stagescope: {judgment.text}", err=True)
     return (
@@ -106,10 +109,11 @@ def _write(report: Report, asked: Wanted) -> None:
         return
     if asked.json_path is not None:
         write_json(api.report_json(report), asked.json_path, force=asked.force)
+    shown = with_bubble(report, asked.bubble)
     if asked.markdown:
-        click.echo(_markdown(report, clocks), nl=False)
+        click.echo(_markdown(shown, clocks), nl=False)
         return
-    print_report(report, clocks, full=asked.full)
+    print_report(shown, clocks, full=asked.full)
     written = [path for path in (asked.json_path, asked.html_path) if path is not None]
     if written:
         click.echo(f"\nwrote {' and '.join(map(str, written))}")

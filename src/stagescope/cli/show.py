@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.cli.bubble_option import bubble_option, with_bubble
 from stagescope.cli.clock_lines import print_aligned, print_unaligned, without_clock_line
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
@@ -46,10 +48,11 @@ LEAST_WIDTH = 40
     help="Width in characters; omit to use the terminal's.",
 )
 @click.option("--no-color", is_flag=True, help="Use no color, as with NO_COLOR in the environment.")
+@bubble_option
 @align_option
 @reading_options
 def command(
-    paths: tuple[Path, ...], facts: RunFacts, step: int | None, *, align: bool, **drawing: Any
+    paths: tuple[Path, ...], facts: RunFacts, step: int | None, *, bubble: str, align: bool, **drawing: Any
 ) -> int:
     """Show a chart of one step, and the times of all steps and ranks, in the terminal.
 
@@ -64,7 +67,7 @@ def command(
     print_chart(timeline, step, **drawing)
     print_aligned(clocks, ascii_only=ascii_only)
     click.echo()
-    report = api.analyze(timeline, explain=False)
+    report = with_bubble(api.analyze(timeline, explain=False), bubble)
     remaining = without_clock_line(report.diagnostics)
     print_tables(replace(report, diagnostics=remaining), width=drawing["width"], ascii_only=ascii_only)
     return exit_code(timeline)
@@ -99,6 +102,9 @@ def print_tables(report: Report, *, width: int | None = None, ascii_only: bool =
 
     ascii_only = ascii_only or not supports_unicode()
     click.echo(step_and_rank_tables(report, width=width or terminal_width(), ascii_only=ascii_only))
+    if report.bubble.fraction is not None:
+        text = f"bubble: idle time over {report.bubble.denominator}"
+        click.echo("\n".join(textwrap.wrap(text, width or terminal_width())))
     print_diagnostics(report.diagnostics)
 
 

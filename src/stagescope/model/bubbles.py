@@ -2,9 +2,8 @@
 
 Per pipeline and step, the window extends from the first start to the last end of any forward or backward action on
 any of its ranks. A rank is busy while a compute span runs (the union, so an overlapped pair counts once) and idle in
-the rest of the window; bubble fraction = idle / window. Other definitions divide by the ideal or the busy time
-(Megatron-LM, arXiv 2104.04473, section 2.2: (p-1)/m) or by a rank's own span (Zero Bubble, arXiv 2401.10241, section
-5.3). They give other values, so every output names its denominator.
+the rest of the window; bubble fraction = idle / window. Other definitions
+(analysis/bubble.py) give other values, so every output names its denominator.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
     blocks = [
         f"**{_plain(str(verdict).strip())}**",
         *([_plain(clock_line)] if clock_line else []),
-        denominator_sentence(report),
+        f"{bubble_sentence(report)} {denominator_sentence(report)}",
         "\n".join(_causes(explanation)),
         "\n".join(_stages(explanation)),
         "\n".join(f"* {_plain(finding)}" for finding in verdict.findings),

@@ -49,7 +49,7 @@ def report_html(report: Report) -> str:
         )
         for rank in report.ranks.head(MOST_ROWS).iter_rows(named=True)
     ]
-    title = f"Report: bubble {percent_text(report.bubble.fraction)}"
+    title = f"Report: bubble {percent_text(report.bubble.fraction)} of the {report.bubble.whole}"
     return verdict + _table(title, ("rank", "stages", "busy", "idle", "bubble"), rows, report.ranks.height)
 
 

@@ -9,11 +9,10 @@ from rich.cells import cell_len, set_cell_size
 from stagescope.reports.aligned import aligned
 from stagescope.reports.terminal import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import polars as pl
 
     from stagescope.analysis import Report
 
@@ -25,23 +24,25 @@ WIDEST_STAGES = 15
 def step_and_rank_tables(report: Report, *, width: int = 80, ascii_only: bool = False) -> str:
     """Return the times per step and per rank as two tables, no line wider than `width`.
 
+    Busy and idle times are those of the windows; bubbles have the definition of `report.bubble`.
     Steps that are not in the totals are marked. Of more than 20 steps the first and last ten are shown, of more than
     40 ranks 40 evenly spaced ones; a line counts the others.
     """
-    lines = [*_step_lines(report.steps), "", *_rank_lines(report)]
+    lines = [*_step_lines(report), "", *_rank_lines(report)]
     text = "\n".join(
         set_cell_size(line, width).rstrip() if cell_len(line) > width else line for line in lines
     )
     return text.replace("µ", "u").encode("ascii", "replace").decode() if ascii_only else text
 
 
-def _step_lines(steps: pl.DataFrame) -> list[str]:
+def _step_lines(report: Report) -> list[str]:
+    steps = report.steps
     if steps.is_empty():
         return ["no steps to measure"]
     half = MOST_STEPS // 2
     shown = steps if len(steps) <= MOST_STEPS else steps.head(half).vstack(steps.tail(half))
     rows = [
-        (str(step["step"]), duration_text(step["window_ns"]), percent_text(step["bubble_fraction"]),
+        (str(step["step"]), duration_text(step["window_ns"]), percent_text(report.bubble.per_step.get(step["step"])),
          "" if step["in_totals"] else "not in totals")
         for step in shown.iter_rows(named=True)
     ]  # fmt: skip
@@ -56,7 +57,8 @@ def _rank_lines(report: Report) -> list[str]:
     if ranks.is_empty():
         return ["no ranks to measure"]
     shown = ranks[list(evenly_chosen(len(ranks), MOST_RANKS))]
-    rows = [_rank_row(rank) for rank in shown.iter_rows(named=True)]
+    per_rank = report.bubble.per_rank
+    rows = [_rank_row(rank, per_rank.get(rank["rank"])) for rank in shown.iter_rows(named=True)]
     if len(ranks) > 1:
         busy, idle, *waits = (
             duration_text(int(ranks[name].sum()))
@@ -70,14 +72,14 @@ def _rank_lines(report: Report) -> list[str]:
     return lines
 
 
-def _rank_row(rank: Mapping[str, Any]) -> tuple[str, ...]:
+def _rank_row(rank: Mapping[str, Any], bubble: float | None) -> tuple[str, ...]:
     stages = ", ".join(map(str, rank["stages"]))
     return (
         str(rank["rank"]),
         stages if len(stages) <= WIDEST_STAGES else stages[: WIDEST_STAGES - 3] + "...",
         duration_text(rank["busy_ns"]),
         duration_text(rank["idle_ns"]),
-        percent_text(rank["bubble_fraction"]),
+        percent_text(bubble),
         duration_text(rank["receive_wait_ns"]),
         duration_text(rank["send_wait_ns"]),
         "".join(character if character.isprintable() else "?" for character in rank["machine"] or ""),
@@ -85,9 +87,11 @@ def _rank_row(rank: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def percent_text(fraction: float | None) -> str:
-    """Return a fraction as percent with one decimal, or a dash for None.
+    """Return a fraction as percent with one decimal, above ten as a multiple, or a dash for None.
 
     >>> percent_text(3 / 11), percent_text(None)
     ('27.3 %', '-')
     """
-    return "-" if fraction is None else f"{100 * fraction:.1f} %"
+    if fraction is None:
+        return "-"
+    return multiple_text(fraction) if fraction > LARGEST_PERCENT_RATIO else f"{100 * fraction:.1f} %"

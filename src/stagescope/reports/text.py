@@ -60,10 +60,14 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
 def denominator_sentence(report: Report) -> str:
     """Return what the fractions of a report divide by."""
     lost = report.explanation.lost_time if report.explanation else None
-    if lost is None or lost.basis == "window":
+    if lost is None or lost.basis == report.bubble.name == "window":
         return f"Fractions divide by the {report.bubble.denominator}."
+    if lost.basis == report.bubble.name:
+        over = counted(lost.iterations, "iteration")
+        return f"The bubble and all causes divide by the {lost.denominator}, over {over}."
     bubble = f"The bubble divides by the {report.bubble.denominator}."
-    return f"{bubble} Causes divide by the {lost.denominator}, over {counted(lost.iterations, 'iteration')}."
+    over = f", over {counted(lost.iterations, 'iteration')}" if lost.basis == "iteration" else ""
+    return f"{bubble} Causes divide by the {lost.denominator}{over}."
 
 
 def bubble_sentence(report: Report) -> str:
@@ -73,16 +77,15 @@ def bubble_sentence(report: Report) -> str:
         return f"{nothing_measured(report)}, so there is no bubble to measure."
     steps = len(bubble.steps)
     over = f"step {bubble.steps[0]}" if steps == 1 else f"{steps} steps ({compact_ranges(bubble.steps)})"
-    idle_ns = int(report.ranks["idle_ns"].sum()) // (len(report.ranks) * steps)
     most, fraction = max(bubble.per_rank.items(), key=lambda each: each[1])
     percent = percent_text(fraction)
     is_uniform = all(percent_text(each) == percent for each in bubble.per_rank.values())
     return (
-        f"The bubble is {percent_text(bubble.fraction)} of the pipeline window over {over}: "
-        f"on average a rank was idle for {duration_text(idle_ns)} per step; "
+        f"The bubble is {percent_text(bubble.fraction)} of the {bubble.whole} over {over}: "
+        f"on average a rank was idle for {duration_text(bubble.idle_ns)} per step; "
         + (
             "all ranks have the same."
             if is_uniform
-            else f"rank {most} has the largest bubble, {percent} of its window."
+            else f"rank {most} has the largest bubble, {percent} of its {bubble.of_rank}."
         )
     )

@@ -1,0 +1,164 @@
+"""The bubble of a run under each definition in use: idle time over window, iteration, compute time or own span.
+
+window        idle time / window. The fraction of the pipeline's window in which a rank does not compute.
+iteration     idle time / iteration. The same for whole iterations, with all that happens between two windows.
+ideal-ratio   (T - W) / W, the window T over the compute W in it. With equal stages 1F1B has (p-1)/m (Megatron-LM,
+              arXiv 2104.04473, section 2.2), where the window has (p-1)/(m+p-1).
+own-span      (T - W) / T with the longest own span T of a rank, first start to last end of its actions (Zero Bubble,
+              arXiv 2401.10241, section 5.3). Simulation.own_span_bubble_fraction is the same of a simulated step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.analysis.iteration.boundaries import find_iteration_steps
+from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION_DENOMINATOR
+from stagescope.model.bubbles import DENOMINATOR as WINDOW_DENOMINATOR
+from stagescope.model.coverage import covered_ns
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stagescope.analysis.intermediates import Intermediates
+
+WINDOW, ITERATION, IDEAL_RATIO, OWN_SPAN = "window", "iteration", "ideal-ratio", "own-span"
+
+
+class Definition(NamedTuple):
+    """What a bubble divides by: for the run and for one rank in one to three words, and as a description."""
+
+    whole: str
+    of_rank: str
+    denominator: str
+
+
+DEFINITIONS: dict[str, Definition] = {
+    WINDOW: Definition("pipeline window", "window", WINDOW_DENOMINATOR),
+    ITERATION: Definition("iteration", "iteration", ITERATION_DENOMINATOR),
+    IDEAL_RATIO: Definition(
+        "compute time",
+        "compute time",
+        "compute time: time in which the ranks compute inside their windows, per step",
+    ),
+    OWN_SPAN: Definition(
+        "longest own span",
+        "pipeline's longest own span",
+        "own span: first start to last end of the actions of one rank, the longest of each pipeline, per step",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """The bubble of a run: idle time over a denominator, both summed over all ranks and the steps in the totals.
+
+    `name` is its definition, by default that of the window, and `denominator` states in words what the fractions
+    divide by. `steps` lists the steps in the totals. `fraction` is None if no step was recorded; `per_rank` has that of
+    every rank, `per_step` that of every step, in the totals or not. `idle_ns` is the mean idle time of a rank per step.
+    """
+
+    fraction: float | None
+    per_rank: dict[int, float]
+    denominator: str
+    steps: tuple[int, ...]
+    name: str = WINDOW
+    per_step: dict[int, float] = field(default_factory=dict)
+    idle_ns: int = 0
+    measure: Callable[[str], Bubble] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def whole(self) -> str:
+        """What the fraction divides by, in one to three words."""
+        return DEFINITIONS[self.name].whole
+
+    @property
+    def of_rank(self) -> str:
+        """The same for a single rank."""
+        return DEFINITIONS[self.name].of_rank
+
+    @property
+    def definitions(self) -> dict[str, Bubble]:
+        """The bubble under every definition, by name: window, iteration, ideal-ratio and own-span."""
+        return {name: self.of(name) for name in DEFINITIONS}
+
+    def of(self, name: str) -> Bubble:
+        """Return the bubble under another definition; KeyError for an unknown name."""
+        if name == self.name or self.measure is None:
+            return self if name == self.name else {self.name: self}[name]
+        return self.measure(name)
+
+
+def measure_bubble(intermediates: Intermediates, steps: Sequence[int], name: str = WINDOW) -> Bubble:
+    """Return the bubble of a run under a definition; `steps` are those in the totals."""
+    times = MEASURES[name](intermediates)
+    totals = times.filter(pl.col("step").is_in(list(steps)))
+    idle_ns, whole_ns = (int(totals[column].sum()) for column in ("idle_ns", "whole_ns"))
+    return Bubble(
+        fraction=(idle_ns / whole_ns if whole_ns else 0.0) if steps else None,
+        per_rank=_fractions(totals, "rank"),
+        denominator=DEFINITIONS[name].denominator,
+        steps=tuple(steps),
+        name=name,
+        per_step=_fractions(times, "step"),
+        idle_ns=idle_ns // max(totals.height, 1),
+        measure=lambda other: measure_bubble(intermediates, steps, other),
+    )
+
+
+def _fractions(times: pl.DataFrame, key: str) -> dict[int, float]:
+    """Return idle time over the whole, 0 without a length, by rank or step."""
+    sums = times.group_by(key).agg(pl.col("idle_ns", "whole_ns").sum()).sort(key)
+    fraction = pl.when(pl.col("whole_ns") > 0).then(pl.col("idle_ns") / pl.col("whole_ns")).otherwise(0.0)
+    return dict(sums.select(key, fraction.alias("fraction")).iter_rows())
+
+
+def _of_windows(intermediates: Intermediates) -> pl.DataFrame:
+    return intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="window_ns")
+
+
+def _of_compute(intermediates: Intermediates) -> pl.DataFrame:
+    return intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="busy_ns")
+
+
+def _of_iterations(intermediates: Intermediates) -> pl.DataFrame:
+    bubbles = intermediates.windows.bubbles
+    steps = find_iteration_steps(bubbles, intermediates.timeline.spans)
+    bounds = steps.select("step", window_start_ns="start_ns", window_end_ns="end_ns")
+    return _idle_within(bubbles.select("step", "rank").join(bounds, on="step"), intermediates)
+
+
+def _of_own_spans(intermediates: Intermediates) -> pl.DataFrame:
+    is_action = pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE)
+    own = (
+        intermediates.timeline.spans.lazy()
+        .filter(is_action & pl.col("step").is_not_null())
+        .group_by("step", "rank")
+        .agg(window_start_ns=pl.min("start_ns"), window_end_ns=pl.max("end_ns"))
+        .collect()
+        .join(intermediates.windows.pipelines, on="rank")
+    )
+    times = _idle_within(own, intermediates)
+    longest_ns = pl.max("whole_ns").over("step", "pipeline")
+    return times.with_columns(
+        whole_ns=longest_ns, idle_ns=longest_ns - (pl.col("whole_ns") - pl.col("idle_ns"))
+    )
+
+
+def _idle_within(bounds: pl.DataFrame, intermediates: Intermediates) -> pl.DataFrame:
+    """Return bounds from window_start_ns to window_end_ns with their length and the idle time of the rank."""
+    whole_ns = bounds["window_end_ns"] - bounds["window_start_ns"]
+    return bounds.with_columns(whole_ns=whole_ns, idle_ns=whole_ns - covered_ns(bounds, intermediates.busy))
+
+
+MEASURES: dict[str, Callable[[Intermediates], pl.DataFrame]] = {
+    WINDOW: _of_windows,
+    ITERATION: _of_iterations,
+    IDEAL_RATIO: _of_compute,
+    OWN_SPAN: _of_own_spans,
+}
+"""Return step, rank, idle_ns and whole_ns, for every step and rank with a window."""
