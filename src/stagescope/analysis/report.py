@@ -20,6 +20,7 @@ from stagescope.analysis.completeness.unaligned import unaligned_diagnostics
 from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.intermediates import intermediates_of, only_value
+from stagescope.analysis.iteration.culprits import find_culprits
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.verdict import Verdict, give_verdict
 from stagescope.model.diagnostics import diagnostics_table
@@ -41,10 +42,10 @@ WIDEST_REPR = 8
 class Report:
     """Where the time of a run went. Its tables are Polars DataFrames with declared columns (docs/analysis-tables.md).
 
-    `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `losses`, `findings` and
-    `improvements` are about the steps in the totals; `ledger`, `iterations`, `idle`, `critical_path` and `slack` have
-    rows for all steps that could be measured (`steps` has `in_totals`). These are computed on first use, once, and
-    shared with every export.
+    `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `losses`, `culprits`, `findings`
+    and `improvements` are about the steps in the totals; `ledger`, `iterations`, `idle`, `critical_path` and `slack`
+    have rows for all steps that could be measured (`steps` has `in_totals`). These are computed on first use, once,
+    and shared with every export.
 
     `timeline` is the run that was analyzed. `bubble` is the idle fraction of the windows; `bubble.definitions` has
     other definitions of it. `diagnostics` is everything needed to judge the numbers, errors first. `schedule` is what
@@ -91,6 +92,13 @@ class Report:
     def losses(self) -> pl.DataFrame:
         """The table LOSSES: what the iterations of the last pipelines consist of, over the steps in the totals."""
         return self._explained.losses
+
+    @cached_property
+    def culprits(self) -> pl.DataFrame:
+        """The table CULPRITS: which rank or link makes which rank idle, by cause, over the steps in the totals."""
+        return find_culprits(
+            self._explained.iterations, self.intermediates.ledger, self.intermediates.timeline.spans
+        )
 
     @property
     def idle(self) -> pl.DataFrame:

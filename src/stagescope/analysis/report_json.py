@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from stagescope.analysis.explanation_json import explanation_json
 
 if TYPE_CHECKING:
     from stagescope.analysis.bubble import Bubble
+    from stagescope.analysis.lost_time import LostTime
     from stagescope.analysis.report import Report
 
 SCHEMA = 2
+
+LEAST_SHOWN = 1e-3
+"""Culprits of less than this fraction of the iteration are left out: there is a row for every pair of ranks."""
 
 
 def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str, object]:
@@ -74,4 +80,13 @@ def _explained(report: Report) -> dict[str, object]:
     return {
         "verdict": report.verdict._asdict(),
         **explanation_json(report.explanation, report.schedule),
+        "culprits": _culprits(report.culprits, report.explanation.lost_time),
     }
+
+
+def _culprits(culprits: pl.DataFrame, lost: LostTime | None) -> list[dict[str, object]]:
+    """Return the rows of CULPRITS that are large enough to be shown."""
+    if lost is None:
+        return []
+    least_ns = LEAST_SHOWN * lost.whole_ns / lost.rows
+    return culprits.filter(pl.col("idle_ns").abs() >= least_ns).to_dicts()

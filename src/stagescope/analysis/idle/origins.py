@@ -2,7 +2,7 @@
 
 The ledger removes one cause after the other and replays the step each time; what the step becomes shorter by is divided
 among the actions and transfers of its critical path (graph/makespan_shares.py). An action counts for its rank, a
-transfer for its link. Two parts have no origin and no row: the schedule bubble, which is nobody's, and what precedes an
+transfer for its link. Two parts have no origin and no row: the schedule bubble, which is inherent, and what precedes an
 action whose transfers were not recorded. A rank that is faster than others has negative parts.
 
 A rank that is blocked in a send waits for its receiver, which may itself be blocked in a send. The origin is the rank

@@ -1,0 +1,105 @@
+"""Who makes whom idle, by cause: the parts sum to the idle time, and match what was planted."""
+
+import polars as pl
+import pytest
+
+import stagescope
+from stagescope.analysis.iteration.culprits import CULPRITS
+from stagescope.model import empty_timeline
+from stagescope.vocabulary.causes import ITERATION_COLUMNS
+from truth.cases import PLANTED
+from truth.plan import MS
+from truth.spans import timeline_of
+
+CASES = {case.name: case for case in (build(1) for build in PLANTED)}
+TOLERANCE = 0.01
+
+
+def report_of(name):
+    return stagescope.analyze(timeline_of(CASES[name].run))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "micro-batches of unequal length, 4 replicas",
+        "one rank 20 % slower, 2 replicas, dualpipev",
+        "rank 2 50 % slower, blocking sends, one buffer",
+        "15 ms of data loading before each step",
+        "all-reduce 60 ms, optimizer 20 ms",
+    ],
+)
+def test_parts_sum_to_the_idle_time_of_every_victim_and_cause(name):
+    report = report_of(name)
+    found = report.culprits.group_by("victim_rank", "cause").agg(pl.sum("idle_ns"))
+    found = {(rank, f"{cause}_ns"): value for rank, cause, value in found.iter_rows()}
+    means = report.iterations.group_by("rank").agg(pl.col(ITERATION_COLUMNS).mean())
+    for row in means.iter_rows(named=True):
+        for column in ITERATION_COLUMNS:
+            assert found.get((row["rank"], column), 0) == pytest.approx(row[column], abs=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("one action 1 s longer", 2),
+        ("one rank 20 % slower, 2 replicas", 5),
+        ("one rank 20 % slower, 4 replicas", 13),
+        ("one rank 20 % slower, 2 replicas, interleaved", 5),
+        ("one rank 20 % slower in 3 of 10 steps", 6),
+        ("15 ms of data loading before each forward of stage 0", 0),
+        ("15 ms of data loading before each forward of stage 0, not recorded", 0),
+        ("15 ms of data loading before each step", 0),
+        ("15 ms of data loading before each step, not recorded", 0),
+        ("one link 4 ms slower", 1),
+        ("the last stage 30 % longer, 1 replica", 3),
+    ],
+)
+def test_idle_time_that_a_rank_causes_is_that_of_the_run_without_the_cause(name, rank):
+    case, report = CASES[name], report_of(name)
+    caused = report.culprits.filter(culprit_rank=rank).group_by("victim_rank").agg(pl.sum("idle_ns"))
+    found = dict(caused.iter_rows())
+    truth = case.caused_idle_ns(case.truths[0]).T.ravel()
+    iteration_ns = report.iterations["iteration_ns"].mean()
+    for victim, planted_ns in enumerate(truth):
+        assert found.get(victim, 0) == pytest.approx(
+            planted_ns, abs=max(TOLERANCE * iteration_ns, 0.1 * abs(planted_ns))
+        )
+
+
+@pytest.mark.parametrize(("recorded", "cause"), [("", "data_loading"), (", not recorded", "unattributed")])
+def test_loading_at_the_first_stage_is_not_spread_over_all_ranks(recorded, cause):
+    culprits = report_of(f"15 ms of data loading before each forward of stage 0{recorded}").culprits
+    by_rank = dict(
+        culprits.filter(cause=cause).group_by("culprit_rank").agg(pl.sum("idle_ns") / 4).iter_rows()
+    )
+    assert by_rank.pop(0) > 70 * MS
+    assert not any(rank is not None and abs(idle_ns) > MS for rank, idle_ns in by_rank.items())
+
+
+def test_victims_of_a_slow_link_wait_for_the_link():
+    exposed = report_of("one link 4 ms slower").culprits.filter(cause="exposed_communication")
+    largest = exposed.group_by("culprit_rank", "culprit_peer").agg(pl.sum("idle_ns")).sort("idle_ns").row(-1)
+    assert largest[:2] == (1, 2)
+
+
+def test_data_parallel_wait_is_for_the_slow_replica_as_a_whole_if_all_its_ranks_are_slow():
+    waits = report_of("a replica 20 % slower, 4 replicas").culprits.filter(cause="data_parallel_wait")
+    assert set(waits["culprit_pipeline"]) == {4}
+    assert set(waits["culprit_rank"]) == {None}
+    assert set(waits["victim_rank"]) == {*range(4), *range(8, 16)}
+
+
+def test_no_rank_is_named_for_time_between_steps_of_which_nothing_was_recorded():
+    timeline = timeline_of(CASES["15 ms of data loading before each step, not recorded"].run)
+    spans = timeline.spans.filter(~pl.col("kind").is_in(["optimizer", "grad_reduce"]))
+    culprits = stagescope.analyze(timeline.with_spans(spans)).culprits
+    unknown = culprits.filter(cause="unattributed").sort("idle_ns")
+    assert unknown["culprit_rank"][-1] is None
+    assert unknown["idle_ns"][-1] > 15 * MS
+
+
+def test_a_run_without_actions_has_no_culprits():
+    report = stagescope.analyze(empty_timeline())
+    assert dict(report.culprits.schema) == dict(CULPRITS.schema)
+    assert report.culprits.is_empty()
