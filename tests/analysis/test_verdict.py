@@ -34,7 +34,7 @@ def test_textbook_run_has_a_schedule_bubble_only():
         "1f1b, 4 stages x 8 micro-batches: 27 % of the iteration (330.0 ms) is not compute: "
         "27 points schedule bubble."
     )
-    assert verdict.improvement.startswith("Largest redesign: schedule ")
+    assert verdict.improvement.startswith("Redesign: schedule ")
     assert str(verdict) == f"{verdict.why} {verdict.improvement}"
 
 

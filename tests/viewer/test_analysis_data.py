@@ -54,7 +54,9 @@ def test_the_verdict_is_that_of_the_report():
 def test_shared_intermediates_are_computed_once(name, monkeypatch):
     asked = []
     found = getattr(intermediates, name)
-    monkeypatch.setattr(intermediates, name, lambda *given: asked.append(name) or found(*given))
+    monkeypatch.setattr(
+        intermediates, name, lambda *given, **options: asked.append(name) or found(*given, **options)
+    )
     gather_extras(RUN)
     assert asked == [name]
 

@@ -12,6 +12,7 @@ from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.iteration.last_pipeline import measure_losses
 from stagescope.analysis.lost_time import measure_lost_time
+from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.statistics.replicas import find_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs, measure_stage_work
@@ -77,10 +78,11 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
     stragglers = find_stragglers(counted, messages)
     trends = find_step_trends(counted, pipelines, messages)
     replicas = find_replicas(counted, pipelines)
-    # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
-    improvements = find_improvements(actions, stragglers.table, ideal.schedule, steps, intermediates.basis)
-    found = (actions, ledger, ideal, stragglers, trends, replicas)
     idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
+    evidence = Evidence(stragglers.table, ledger, iterations, counted.spans)
+    # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
+    improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
+    found = (actions, ledger, ideal, stragglers, trends, replicas)
     return Explanation(
         ledger=replace(ledger, steps=ledger.steps.filter(chosen), ranks=ledger.ranks.filter(chosen)),
         idle=idle,

@@ -61,7 +61,7 @@ def measure_lost_time(
     `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, which step_bubbles returns;
     `iterations` is the table ITERATIONS of the steps in the totals.
     """
-    if _reach_beyond_windows(iterations):
+    if reach_beyond_windows(iterations):
         total = iterations.select(pl.col("iteration_ns", "busy_ns", *ITERATION_COLUMNS).sum()).row(
             0, named=True
         )
@@ -78,7 +78,7 @@ def measure_lost_time(
     return LostTime("window", WINDOW, *size, total["window_ns"], busy_ns, _chosen(total, CAUSE_COLUMNS))
 
 
-def _reach_beyond_windows(iterations: pl.DataFrame) -> bool:
+def reach_beyond_windows(iterations: pl.DataFrame) -> bool:
     """Return whether iterations are more than windows: the next step, another pipeline or other work was recorded."""
     return bool((iterations["is_whole"] | (iterations["iteration_ns"] != iterations["window_ns"])).any())
 

@@ -122,7 +122,7 @@ class Report:
 
     @property
     def improvements(self) -> pl.DataFrame:
-        """The table IMPROVEMENTS: changes that would shorten a step, fixes first, the largest gain first."""
+        """The table IMPROVEMENTS: changes that would shorten an iteration, fixes first."""
         return self._explained.improvements
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The verdict: one sentence about idle time by cause, the largest fix and redesign, and further findings."""
+"""The verdict: one sentence about idle time by cause, the best fix and redesign, and further findings."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ IMBALANCE_FRACTION = 0.02
 """A stage is named as the slowest if it costs at least this much more than the mean of the others."""
 
 MOST_FINDINGS = 5
-HEADS = {FIX: "Largest fix", REDESIGN: "Largest redesign"}
+HEADS = {FIX: "Fix first", REDESIGN: "Redesign"}
 
 
 class Verdict(NamedTuple):
     """`why` states how much time is lost and why, `findings` are further sentences.
 
-    `improvement` states the largest fix, and the largest redesign that needs no more memory, one sentence each.
+    `improvement` states the best fix, and the largest redesign that needs no more memory, one sentence each.
 
     `slowest` states what the time of the pipeline that sets the iteration consists of; empty with a single pipeline.
     """
@@ -58,7 +58,7 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     findings = find_findings(explanation, report.intermediates.windows.bubbles, report.bubble.steps)
     return Verdict(
         f"{_describe_run(report, explanation)}{_lost(explanation)}.",
-        _largest_improvements(explanation, in_cost_units=report.in_cost_units),
+        _best_improvements(explanation, in_cost_units=report.in_cost_units),
         tuple(findings["evidence"].head(MOST_FINDINGS)),
         slowest_pipeline_sentence(explanation),
     )
@@ -127,27 +127,35 @@ def _slowest_stage(explanation: Explanation) -> str | None:
     return f"stage {slowest['stage']} takes {comparative_text('longer', ratio)}"
 
 
-def _largest_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
-    """Return the largest fix, and the largest redesign that needs no more memory, each with both step times."""
-    free = explanation.improvements.filter(~pl.col("needs_more_memory"))
-    best = [free.filter(pl.col("kind") == kind).head(1).to_dicts() for kind in KINDS]
+def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
+    """Return the best fix, and the largest redesign that needs no more memory, each with both step times."""
+    lost = explanation.lost_time
+    step = "iteration" if lost and lost.basis == "iteration" else "step"
+    named = explanation.improvements.filter(~pl.col("needs_more_memory"))
+    best = [named.filter(pl.col("kind") == kind).head(1).to_dicts() for kind in KINDS]
     if not any(best):
-        return "No tested change would shorten the step by 0.5 % or more."
+        return f"No tested change would shorten the {step} by 0.5 % or more."
     return " ".join(
-        f"{HEADS[kind]}: {_prediction_text(row, in_cost_units=in_cost_units)}."
+        f"{HEADS[kind]}: {_prediction_text(row, step, in_cost_units=in_cost_units)}."
         for kind, rows in zip(KINDS, best, strict=True)
         for row in rows
     )
 
 
-def _prediction_text(row: Mapping[str, Any], *, in_cost_units: bool) -> str:
-    before, after = (
-        simulated_time_text(round(row[f"{name}_step_ns"]), in_cost_units=in_cost_units)
-        for name in ("measured", "predicted")
-    )
+def _prediction_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) -> str:
+    """Return a change with both step times: of a bound at best, of a range both ends."""
+    measured_ns, gain_ns = row["measured_step_ns"], row["gain_ns"]
     unit = " cost units" if in_cost_units else ""
-    condition = f" ({row['condition']})" if row["condition"] else ""
-    return (
-        f"{row['change']}{condition}, from {before} to about {after}{unit} per step, "
-        f"{100 * row['gain_fraction']:.0f} % less"
+    before, after, low, high = (
+        simulated_time_text(round(row[f"{name}_step_ns"]), in_cost_units=in_cost_units)
+        for name in ("measured", "predicted", "low", "high")
     )
+    change = row["change"] + (f" ({row['condition']})" if row["condition"] else "")
+    if row["high_step_ns"] >= measured_ns:
+        less = f"{100 * gain_ns / measured_ns:.0f} % less"
+        return f"{change}, from {before} to {after}{unit} per {step} at best, {less}"
+    least, most = (f"{100 * (1 - row[f'{end}_step_ns'] / measured_ns):.0f}" for end in ("high", "low"))
+    if low == high:
+        return f"{change}, from {before} to about {after}{unit} per {step}, {most} % less"
+    less = f"{most} % less" if least == most else f"{least} to {most} % less"
+    return f"{change}, from {before} to between {low} and {high}{unit} per {step}, {less}"

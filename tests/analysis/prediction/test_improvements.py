@@ -5,15 +5,20 @@ import pytest
 
 from explained_runs import explained, schedule_run
 from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.idle.ledger import build_ledger
+from stagescope.analysis.intermediates import intermediates_of
+from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import IMPROVEMENTS, find_improvements
+from stagescope.analysis.statistics.stragglers import STRAGGLERS
 from stagescope.schedules import Costs, order, simulate
 
 
-def improvements(timeline, schedule="1f1b", stragglers=None):
-    nothing = pl.DataFrame(schema={"is_claimed": pl.Boolean, "finding": pl.String, "subject": pl.String})
-    return find_improvements(
-        find_actions(timeline), nothing if stragglers is None else stragglers, schedule, (0, 1, 2)
+def improvements(timeline, schedule="1f1b"):
+    actions = find_actions(timeline)
+    evidence = Evidence(
+        STRAGGLERS.empty(), build_ledger(actions), intermediates_of(timeline).iterations, timeline.spans
     )
+    return find_improvements(actions, evidence, schedule, (0, 1, 2))
 
 
 def assumptions(table):
@@ -28,7 +33,7 @@ def test_equal_stages_save_the_excess_of_the_slow_one():
     table = improvements(schedule_run(slower={2: 1.4}))
     balanced = table.row(by_predicate=pl.col("change") == "all stages equal", named=True)
     # 11 slots of 30 ms at the mean of 1, 1, 1.4, 1
-    assert balanced["predicted_step_ns"] == pytest.approx(11 * 33_000_000)
+    assert balanced["predicted_step_ns"] == pytest.approx(11 * 33_000_000, rel=1e-5)
     assert not balanced["needs_more_memory"]
 
 
@@ -36,7 +41,7 @@ def test_executed_schedule_and_changes_without_gain_are_not_listed():
     named = assumptions(improvements(schedule_run()))
     assert "schedule 1f1b" not in named
     assert "all stages equal" not in named
-    assert "transfers take no time" not in named
+    assert "all transfers hidden behind compute" not in named
 
 
 def test_other_schedule_saves_what_its_simulation_predicts():
@@ -44,7 +49,7 @@ def test_other_schedule_saves_what_its_simulation_predicts():
     costs = Costs(forward=10_000_000, backward_input=10_000_000, backward_weight=10_000_000)
     split = simulate(order("zb-h1", ranks=4, microbatches=8), costs).makespan_ns
     row = table.row(by_predicate=pl.col("change") == "schedule zb-h1", named=True)
-    assert row["predicted_step_ns"] == pytest.approx(split)
+    assert row["predicted_step_ns"] == pytest.approx(split, rel=1e-5)
     assert row["condition"].startswith("if ")
 
 
@@ -64,22 +69,12 @@ def test_bidirectional_schedule_holds_every_stage_twice():
     assert held["schedule dualpipe"] is held["schedule chimera"] is True
 
 
-def test_straggler_at_the_speed_of_its_peers_is_tested():
-    found = pl.DataFrame(
-        {"is_claimed": [True, False], "finding": ["slow", "slow"], "subject": ["rank", "rank"], "rank": [2, 1],
-         "stage": [2, 1], "excess_fraction": [0.5, 0.5]}
-    )  # fmt: skip
-    named = assumptions(improvements(schedule_run(slower={2: 1.5}), stragglers=found))
-    assert "rank 2 33.3 % faster" in named
-    assert not any(text.startswith("rank 1 ") for text in named)
-
-
-def test_fixes_come_first_and_of_each_kind_the_largest_gain():
+def test_fixes_come_first_and_of_the_redesigns_the_largest_gain():
     table = explained(slower={1: 1.5}).explanation.improvements
     assert table["kind"].to_list() == sorted(table["kind"])
-    for _, of_kind in table.group_by("kind"):
-        assert of_kind["gain_ns"].to_list() == sorted(of_kind["gain_ns"], reverse=True)
-    assert table.height > 1
+    redesigns = table.filter(kind="redesign")["gain_ns"]
+    assert redesigns.to_list() == sorted(redesigns, reverse=True)
+    assert len(redesigns) > 1
 
 
 def test_slow_stage_is_no_fix_but_another_division_of_the_model():

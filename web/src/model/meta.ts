@@ -74,7 +74,7 @@ export interface Ledger {
   parts: LedgerPart[];
 }
 
-/** The bubble and its causes, the largest fix and redesign, and further findings: a sentence each. */
+/** The bubble and its causes, the best fix and redesign, and further findings: a sentence each. */
 export interface Verdict {
   why: string;
   improvement: string;

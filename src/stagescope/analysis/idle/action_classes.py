@@ -54,12 +54,14 @@ class ActionClasses:
     (mean of peer_ns over all stages of the pipeline for that kind, weighted by action_count, so that the total is
     preserved).
 
-    `length_of_action` is the factor of the length of its micro-batch for every action, 1 without data imbalance.
+    `length_of_action` is the factor of the length of its micro-batch for every action, 1 without data imbalance;
+    `is_outlier` marks the actions that took far longer than the rest of their class.
     """
 
     table: pl.DataFrame
     of_action: Integers
     length_of_action: NDArray[np.float64]
+    is_outlier: NDArray[np.bool_]
 
     def costs_ns(self, name: str) -> NDArray[np.float64]:
         """Return a column of `table` in nanoseconds for every action."""
@@ -99,7 +101,7 @@ def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
     )
     lengths = find_data_lengths(actions.table, table, of_action, usual, duration_ns)
     table = table.with_columns(balanced_ns=pl.Series(lengths.balanced_ns, dtype=pl.Float64))
-    return ActionClasses(_with_peers(table), of_action, lengths.of_action)
+    return ActionClasses(_with_peers(table), of_action, lengths.of_action, usual.is_outlier)
 
 
 def _find_works(actions: Actions) -> tuple[pl.DataFrame, Integers]:

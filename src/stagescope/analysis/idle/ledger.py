@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.graph.step_groups import StepGroups
+    from stagescope.analysis.idle.action_classes import ActionClasses
     from stagescope.analysis.idle.delays import Delays
 
     Integers = NDArray[np.int64]
@@ -124,12 +125,17 @@ PEERS = 3
 
 @dataclass(frozen=True)
 class Ledger:
-    """The tables LEDGER, IDLE_LEDGER and ORIGINS, and diagnostics about what they could not attribute."""
+    """The tables LEDGER, IDLE_LEDGER and ORIGINS, and diagnostics about what they could not attribute.
+
+    `classes` and `delays` are what the costs of the replays were made of, for all actions.
+    """
 
     steps: pl.DataFrame
     ranks: pl.DataFrame
     origins: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
+    classes: ActionClasses
+    delays: Delays
 
 
 def build_ledger(
@@ -174,7 +180,8 @@ def build_ledger(
     if with_origins:
         removals = list_removals(replays, delays.unexplained_ns, spans_ns)
         origins = find_origins(actions, basis.plan, groups, removals, spans)
-    return Ledger(_with_straggler_idle(steps).select(LEDGER.names), ranks, origins, diagnostics)
+    steps = _with_straggler_idle(steps).select(LEDGER.names)
+    return Ledger(steps, ranks, origins, diagnostics, classes, delays)
 
 
 def _delayed(duration_ns: Integers, delays: Delays) -> list[Integers]:

@@ -1,4 +1,8 @@
-"""Fixes: what is broken or slow works as well as its peers, and nothing else changes."""
+"""Fixes: what is broken, slow or unbalanced works as well as its peers, and nothing else changes.
+
+Each candidate (fix_candidates.py) is replayed alone, with everything else as measured, and the gain is what the
+iteration loses: a slow rank of a pipeline that the others do not wait for gains nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +10,71 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.prediction.changes import FreeTransfers, Slower
-from stagescope.analysis.prediction.what_if import predict_steps
+from stagescope.analysis.prediction.fix_candidates import Candidates
+from stagescope.analysis.prediction.iteration_replay import prepare_iteration_replay
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
-    from stagescope.analysis.prediction.changes import Combination
+    from stagescope.analysis.prediction.fix_candidates import Candidate, Evidence
+    from stagescope.analysis.prediction.iteration_replay import IterationReplay
 
-MOST_STRAGGLERS = 3
+BOUND = "from nothing to all of this time can be saved"
+"""What the range of a bound covers."""
 
 
 def find_fixes(
-    actions: Actions, stragglers: pl.DataFrame, steps: Collection[int], basis: ReplayBasis | None = None
+    actions: Actions, evidence: Evidence, steps: Collection[int], basis: ReplayBasis
 ) -> pl.DataFrame:
-    """Return columns of IMPROVEMENTS for free transfers and for each claimed slow rank at the speed of its peers.
+    """Return columns of IMPROVEMENTS for every fix, best first.
 
-    A stage that takes longer than the others has more work; making it faster is no fix but another division of the
-    model.
+    A bound, which takes a cause away completely, ranges from no gain to that. It is placed by what it gains beyond the
+    fixes of the same cause that can be attained.
     """
-    changes: list[Combination] = [(FreeTransfers(),)]
-    changes += [(each,) for each in _as_fast_as_peers(stragglers)]
-    return predict_steps(actions, changes, steps, basis).table
+    replay = prepare_iteration_replay(actions, basis, steps)
+    measured_ns = replay.mean_end_ns(replay.duration_ns, replay.delay_ns, replay.lag_ns)
+    found = [
+        (each, measured_ns - _replayed_ns(replay, each, measured_ns) + each.outside_ns)
+        for each in Candidates(actions, replay, evidence).find()
+    ]
+    attained: dict[str, float] = {}
+    for each, gain_ns in found:
+        if not each.is_bound:
+            attained[each.cause] = max(attained.get(each.cause, 0.0), gain_ns)
+
+    def beyond_ns(one: tuple[Candidate, float]) -> float:
+        return one[1] - (attained.get(one[0].cause, 0.0) if one[0].is_bound else 0.0)
+
+    found.sort(key=beyond_ns, reverse=True)
+    step_ns = evidence.iteration_ns or measured_ns
+    return pl.DataFrame([_row(each, gain_ns, step_ns) for each, gain_ns in found])
 
 
-def _as_fast_as_peers(stragglers: pl.DataFrame) -> Iterator[Slower]:
-    is_slow = pl.col("is_claimed") & (pl.col("finding") == "slow") & (pl.col("subject") == "rank")
-    for row in stragglers.filter(is_slow).head(MOST_STRAGGLERS).iter_rows(named=True):
-        yield Slower(factor=1 / (1 + row["excess_fraction"]), rank=row["rank"])
+def _row(candidate: Candidate, gain_ns: float, step_ns: float) -> dict[str, object]:
+    return {
+        "change": candidate.change,
+        "measured_step_ns": step_ns,
+        "predicted_step_ns": step_ns - gain_ns,
+        "gain_ns": gain_ns,
+        "gain_fraction": gain_ns / step_ns if step_ns else None,
+        "method": "replay",
+        "condition": candidate.condition,
+        "note": None,
+        "low_step_ns": step_ns - gain_ns,
+        "high_step_ns": step_ns if candidate.is_bound else step_ns - gain_ns,
+        "assumptions": BOUND if candidate.is_bound else "",
+    }
+
+
+def _replayed_ns(replay: IterationReplay, candidate: Candidate, measured_ns: float) -> float:
+    """Return when the last pipeline ends with a candidate, as the mean over the iterations."""
+    changed = (candidate.duration_ns, candidate.delay_ns, candidate.lag_ns)
+    if all(each is None for each in changed):
+        return measured_ns
+    as_measured = (replay.duration_ns, replay.delay_ns, replay.lag_ns)
+    duration_ns, delay_ns, lag_ns = (
+        one if one is not None else other for one, other in zip(changed, as_measured, strict=True)
+    )
+    return replay.mean_end_ns(duration_ns, delay_ns, lag_ns)

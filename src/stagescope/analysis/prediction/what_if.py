@@ -99,7 +99,7 @@ def predict_steps(
     support the measured numbers of ranks and micro-batches.
     """
     basis = basis or find_replay_basis(actions)
-    measured = _measure(actions, basis, steps)
+    measured = measure_replays(actions, basis, steps)
     step_ns = measured.step_ns(measured.groups.window_ns(actions.table))
     base_ns = measured.replayed_ns(measured.duration_ns, measured.lag_ns)
     rows = []
@@ -128,8 +128,11 @@ def predict_steps(
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """The measurement in the form in which it is replayed; `counted` marks the steps that count."""
+class Measured:
+    """The measurement in the form in which it is replayed; `counted` marks the steps that count.
+
+    `launch_delay_ns` is how long after it could have started each action did, for whatever reason.
+    """
 
     actions: Actions
     plan: ReplayPlan
@@ -199,7 +202,8 @@ class _Measured:
         return find_mean_costs(self.actions, pl.DataFrame(columns), pl.Series(lag_ns))
 
 
-def _measure(actions: Actions, basis: ReplayBasis, steps: Collection[int] | None) -> _Measured:
+def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int] | None) -> Measured:
+    """Return the measurement as replays need it, to count `steps`, or all steps."""
     table = actions.table
     groups = group_actions(table)
     start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
@@ -207,7 +211,7 @@ def _measure(actions: Actions, basis: ReplayBasis, steps: Collection[int] | None
     # An action without a predecessor could have started when the step began.
     ready_ns = np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns)
     every = pl.Series([True]).new_from_index(0, groups.steps.height)
-    return _Measured(
+    return Measured(
         actions,
         basis.plan,
         groups,

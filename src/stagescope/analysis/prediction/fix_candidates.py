@@ -1,0 +1,298 @@
+"""What could be fixed: one candidate per cause, and one per claimed rank, replica, machine and link.
+
+A candidate is made of evidence: a rank or link is normalized only if it is claimed to be slower than its peers, an
+action only if it is an outlier of its class, micro-batches only if their lengths differ beyond noise, and delays only
+if something was recorded that explains them. A stage that takes longer than the others has more work, which no fix
+takes away. The data-parallel wait is a consequence of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.idle.action_classes import WORK
+from stagescope.analysis.iteration.activities import LOADING, name_activities
+from stagescope.analysis.lost_time import reach_beyond_windows
+from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.idle.ledger import Ledger
+    from stagescope.analysis.prediction.iteration_replay import IterationReplay
+
+    Floats = NDArray[np.float64]
+
+MOST_SUBJECTS = 3
+"""So many slow ranks, and slow links, are normalized one at a time; all are normalized together as well."""
+
+PEERS = {"rank": "rank {} as fast as its replicas", "machine": "machine {} as fast as the others"}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What candidates are made of.
+
+    `stragglers` is the table STRAGGLERS, `iterations` the table ITERATIONS of the steps in the totals, `spans` are the
+    spans of these steps.
+    """
+
+    stragglers: pl.DataFrame
+    ledger: Ledger
+    iterations: pl.DataFrame
+    spans: pl.DataFrame
+
+    @property
+    def iteration_ns(self) -> float | None:
+        """Mean iteration; None if nothing but the windows was recorded."""
+        if not reach_beyond_windows(self.iterations):
+            return None
+        return float(self.iterations["iteration_ns"].mean())  # type: ignore[arg-type]  # a column of numbers
+
+
+class Candidate(NamedTuple):
+    """A change of the durations, delays and transfers of the actions; None: as measured.
+
+    `outside_ns` is what it saves outside the windows. A bound takes a cause away completely, which can be approached at
+    most; the others reach what their peers show to be possible. `cause` is the column without its unit.
+    """
+
+    cause: str
+    change: str
+    duration_ns: Floats | None = None
+    delay_ns: Floats | None = None
+    lag_ns: Floats | None = None
+    outside_ns: float = 0.0
+    is_bound: bool = False
+    condition: str = ""
+
+
+class Candidates:
+    """The candidates of one run."""
+
+    def __init__(self, actions: Actions, replay: IterationReplay, evidence: Evidence) -> None:
+        """Keep what all candidates are made of."""
+        self.actions, self.replay, self.evidence = actions, replay, evidence
+        self.classes, self.delays = evidence.ledger.classes, evidence.ledger.delays
+
+    def find(self) -> list[Candidate]:
+        """Return all candidates."""
+        return [
+            *self._slow_ranks(),
+            *self._slow_links(),
+            *self._noisy_ranks(),
+            *self._outliers(),
+            *self._lengths(),
+            *self._transfers(),
+            *self._delays(),
+            *self._outside(),
+        ]
+
+    def _slow_ranks(self) -> Iterator[Candidate]:
+        """Yield claimed ranks, pipelines and machines at the costs of their replicas."""
+        claimed = self._claimed("rank", pl.col("finding") != "noisy")
+        excess = dict(claimed.select("rank", "excess_fraction").iter_rows())
+        if not excess:
+            return
+        ranks_of = self.evidence.ledger.ranks.select("rank", "pipeline").unique().group_by("pipeline")
+        members = {pipeline: frozenset(ranks["rank"]) for (pipeline,), ranks in ranks_of}
+        groups = {frozenset([rank]): PEERS["rank"].format(rank) for rank in list(excess)[:MOST_SUBJECTS]}
+        machines = self._claimed("machine")["machine"].to_list()
+        of_machine = dict(claimed.select("rank", "machine").iter_rows()) if machines else {}
+        for machine in machines[:MOST_SUBJECTS]:
+            ranks = frozenset(rank for rank, own in of_machine.items() if own == machine)
+            groups[ranks] = PEERS["machine"].format(machine)
+        for pipeline, ranks in members.items():
+            if len(ranks) > 1 and ranks <= excess.keys():
+                groups[ranks] = f"all ranks of the pipeline of rank {pipeline} as fast as their replicas"
+        groups.setdefault(frozenset(excess), f"{_listed('rank', list(excess))} as fast as their replicas")
+        for ranks, change in groups.items():
+            yield Candidate("straggler", change, duration_ns=self._at_costs_of_peers(ranks, excess))
+
+    def _at_costs_of_peers(self, ranks: frozenset[int], excess: dict[int, float]) -> Floats:
+        """Return durations in which these ranks cost what their replicas do in the same step.
+
+        Replicas that are slow as well are no reference. Without others, the claimed excess is taken away.
+        """
+        table, work = self.classes.table, ["step", *WORK]
+        is_slow = pl.col("rank").is_in(list(excess))
+        usual = table.filter(~is_slow).group_by(work).agg(usual_ns=pl.median("balanced_ns"))
+        known = table.join(usual, on=work, how="left", nulls_equal=True, maintain_order="left")
+        by_claim = 1 / (1 + pl.col("rank").replace_strict(excess, default=0.0, return_dtype=pl.Float64))
+        by_peers = pl.col("usual_ns") / pl.max_horizontal("balanced_ns", 1)
+        chosen = pl.when(pl.col("rank").is_in(list(ranks))).then(by_peers.fill_null(by_claim)).otherwise(1.0)
+        factor = known.select(chosen).to_series().to_numpy()
+        faster: Floats = self.replay.duration_ns * factor[self.classes.of_action]
+        return faster
+
+    def _slow_links(self) -> Iterator[Candidate]:
+        """Yield claimed links as fast as links of the same direction and size."""
+        claimed = self._claimed("link", pl.col("excess_fraction") > 0)
+        links = list(claimed.select("rank", "peer", "kind", "excess_fraction").iter_rows())
+        for rank, peer, kind, excess in links[:MOST_SUBJECTS]:
+            change = f"the link from rank {rank} to rank {peer} as fast as other links"
+            faster = self._faster_links([(rank, peer, kind, excess)])
+            yield Candidate("exposed_communication", change, lag_ns=faster)
+        if len(links) > 1:
+            change = f"all {len(links)} slow links as fast as other links"
+            yield Candidate("exposed_communication", change, lag_ns=self._faster_links(links))
+
+    def _faster_links(self, links: Sequence[tuple[int, int, str, float]]) -> Floats:
+        needs, rank = self.actions.needs, self.actions.table["rank"].to_numpy()
+        sender, receiver = rank[needs["needs"].to_numpy()], rank[needs["action"].to_numpy()]
+        direction = needs["direction"].cast(pl.String)
+        faster = self.replay.lag_ns.astype(np.float64)
+        for source, target, kind, excess in links:
+            on_link = (sender == source) & (receiver == target) & (direction == kind).to_numpy()
+            faster[on_link & (faster > 0)] /= 1 + excess
+        return faster
+
+    def _noisy_ranks(self) -> Iterator[Candidate]:
+        """Yield claimed noisy ranks with the spread of their peers."""
+        usual_ns = self.classes.fitted_ns()
+        rank = self.actions.table["rank"].to_numpy()
+        noisy = self._claimed("rank", pl.col("finding") == "noisy").head(MOST_SUBJECTS)
+        for one, excess in noisy.select("rank", "excess_fraction").iter_rows():
+            steadier = usual_ns + (self.replay.duration_ns - usual_ns) / (1 + excess)
+            duration_ns = np.where(rank == one, steadier, self.replay.duration_ns)
+            yield Candidate("jitter", f"rank {one} as steady as its peers", duration_ns=duration_ns)
+
+    def _outliers(self) -> Iterator[Candidate]:
+        """Yield all actions that took far longer than the rest of their class, as long as these."""
+        counted = self.replay.measured.counted.to_numpy()[self.replay.measured.groups.step_of_action()]
+        found = self.classes.is_outlier & counted
+        rows = np.flatnonzero(found)
+        if not len(rows):
+            return
+        duration_ns = np.where(found, self.classes.fitted_ns(), self.replay.duration_ns)
+        change = f"{len(rows)} outlier actions as long as usual"
+        if len(rows) == 1:
+            one = self.actions.table.row(int(rows[0]), named=True)
+            action = f"{BY_NAME[one['kind']].letter}{one['stage']}.{one['microbatch']}"
+            change = f"{action} of rank {one['rank']} in step {one['step']} as long as usual"
+        yield Candidate("jitter", change, duration_ns=duration_ns)
+
+    def _lengths(self) -> Iterator[Candidate]:
+        """Yield micro-batches of equal length, and pipelines with the same amount of data."""
+        table = self.classes.table
+        same_data = table["balanced_ns"].to_numpy() / np.maximum(table["mean_ns"].to_numpy(), 1)
+        factor = same_data[self.classes.of_action] / self.classes.length_of_action
+        if np.any(np.abs(factor - 1) > np.finfo(np.float64).eps):
+            yield Candidate(
+                "data_imbalance",
+                "micro-batches of equal length",
+                duration_ns=self.replay.duration_ns * factor,
+            )
+
+    def _transfers(self) -> Iterator[Candidate]:
+        """Yield sends that do not block their rank, and transfers without waiting."""
+        free_ns = np.minimum(self.replay.lag_ns, 0).astype(np.float64)
+        delay_ns = None
+        if self.delays.sends_ns.any():
+            delay_ns = self._without(self.delays.sends_ns)
+            yield Candidate("exposed_communication", "sends that do not block", delay_ns=delay_ns)
+        if self.delays.blocked_on_send_ns.any():
+            without = self._without(self.delays.blocked_on_send_ns)
+            yield Candidate("blocked_on_send", "sends that do not wait for their receiver", delay_ns=without)
+        yield Candidate(
+            "exposed_communication",
+            "all transfers hidden behind compute",
+            delay_ns=delay_ns,
+            lag_ns=free_ns,
+            is_bound=True,
+        )
+
+    def _delays(self) -> Iterator[Candidate]:
+        """Yield actions that are not delayed by launches, loading of data or other work."""
+        launch, loading, other = (
+            getattr(self.delays, f"{name}_ns") for name in ("launch_overhead", "data_loading", "other_work")
+        )
+        if launch.any():
+            yield Candidate(
+                "launch_overhead",
+                "no launch overhead",
+                delay_ns=self._without(launch),
+                is_bound=True,
+                condition="if all launches are hidden, as with CUDA graphs",
+            )
+        outside_ns = self._outside_ns("data_loading")
+        if loading.any() or outside_ns:
+            yield Candidate(
+                "data_loading",
+                f"{self._loaded_data()} loaded ahead of time",
+                delay_ns=self._without(loading),
+                outside_ns=outside_ns,
+                condition="if loading can run while the ranks compute",
+            )
+        outside_ns = self._outside_ns("other_work")
+        if other.any() or outside_ns:
+            yield Candidate(
+                "other_work",
+                "no other work between actions and steps",
+                delay_ns=self._without(other),
+                outside_ns=outside_ns,
+                is_bound=True,
+            )
+
+    def _outside(self) -> Iterator[Candidate]:
+        """Yield what only takes time outside the windows: the gradient reduction and the optimizer."""
+        pipelines = self.evidence.ledger.ranks["pipeline"].n_unique()
+        yield Candidate(
+            "gradient_reduction",
+            "gradient reduction hidden behind backward passes",
+            outside_ns=self._outside_ns("gradient_reduction"),
+            is_bound=True,
+        )
+        if pipelines > 1:
+            yield Candidate(
+                "optimizer",
+                f"optimizer divided among {pipelines} replicas",
+                outside_ns=self._outside_ns("optimizer") * (1 - 1 / pipelines),
+                is_bound=True,
+                condition="if every replica updates all parameters now",
+            )
+
+    def _claimed(self, subject: str, *conditions: pl.Expr) -> pl.DataFrame:
+        """Return the claims about a kind of subject that meet the conditions, the costliest first."""
+        return self.evidence.stragglers.filter("is_claimed", pl.col("subject") == subject, *conditions)
+
+    def _without(self, part_ns: NDArray[np.int64]) -> Floats:
+        without: Floats = np.maximum(self.replay.delay_ns - part_ns, 0)
+        return without
+
+    def _loaded_data(self) -> str:
+        """Return the ranks that load data, if there are few."""
+        spans = self.evidence.spans.filter(~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS]))
+        named = name_activities(spans).filter(pl.col("activity") == LOADING)
+        ranks = named["rank"].unique().sort().to_list()
+        return f"data of {_listed('rank', ranks)}" if 0 < len(ranks) <= MOST_SUBJECTS else "data"
+
+    def _outside_ns(self, cause: str) -> float:
+        """Return how long a cause lasts outside the windows, as the mean over the iterations of the last pipeline."""
+        column, keys = f"{cause}_ns", ["step", "rank"]
+        last = self.evidence.iterations.filter("is_last").select(*keys, outside_ns=column)
+        inside = self.evidence.ledger.ranks
+        if column in inside.columns:
+            joined = last.join(inside.select(*keys, inside_ns=column), on=keys, how="left")
+            last = joined.with_columns(pl.col("outside_ns") - pl.col("inside_ns").fill_null(0))
+        means = last.group_by("step").agg(pl.mean("outside_ns"))["outside_ns"]
+        return max(float(means.mean() or 0.0), 0.0)  # type: ignore[arg-type]  # a column of numbers
+
+
+def _listed(noun: str, numbers: Sequence[int]) -> str:
+    """Return a noun with its numbers, or how many there are if there are many.
+
+    >>> _listed("rank", [3]), _listed("rank", [5, 1]), _listed("rank", [1, 2, 3, 4])
+    ('rank 3', 'ranks 1 and 5', '4 ranks')
+    """
+    if len(numbers) > MOST_SUBJECTS:
+        return f"{len(numbers)} {noun}s"
+    *first, last = map(str, sorted(numbers))
+    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"

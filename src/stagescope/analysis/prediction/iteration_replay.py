@@ -1,0 +1,73 @@
+"""How long iterations would take with other durations, delays or transfers of the actions.
+
+    iteration = start of a pipeline + its window, of the pipeline that ends last, + until the next iteration
+
+Every pipeline is replayed from its own start. What a slow pipeline gains therefore counts only until another one is
+the last. The rest of the iteration stays as measured, apart from what a change removes there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.graph.replay import replay
+from stagescope.analysis.prediction.what_if import measure_replays
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.graph.replay_basis import ReplayBasis
+    from stagescope.analysis.prediction.what_if import Measured
+
+    Floats = NDArray[np.float64]
+    Times = NDArray[np.float64] | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class IterationReplay:
+    """The measured actions as they are replayed, and when each pipeline starts after the first one of its step."""
+
+    measured: Measured
+    offset_ns: NDArray[np.int64]
+
+    @property
+    def duration_ns(self) -> Floats:
+        """Duration of every action."""
+        return self.measured.duration_ns
+
+    @property
+    def delay_ns(self) -> Floats:
+        """How long after it could have started every action did."""
+        return self.measured.launch_delay_ns
+
+    @property
+    def lag_ns(self) -> Times:
+        """Transfer time of every need."""
+        return self.measured.lag_ns
+
+    def ends_ns(self, duration_ns: Times, delay_ns: Times, lag_ns: Times) -> pl.DataFrame:
+        """Return for each counted step when its last pipeline ends (`end_ns`), from the start of the first one."""
+        ends_ns = replay(self.measured.plan, np.asarray(duration_ns + delay_ns, dtype=np.float64), lag_ns)
+        last_ns = self.measured.groups.makespan_ns(ends_ns) + self.offset_ns
+        steps = self.measured.groups.steps.with_columns(end_ns=last_ns).filter(self.measured.counted)
+        return steps.group_by("step").agg(pl.max("end_ns")).sort("step")
+
+    def mean_end_ns(self, duration_ns: Times, delay_ns: Times, lag_ns: Times) -> float:
+        """Return the mean of `ends_ns` over the steps."""
+        ends = self.ends_ns(duration_ns, delay_ns, lag_ns)["end_ns"]
+        return float(ends.sum()) / max(len(ends), 1)
+
+
+def prepare_iteration_replay(actions: Actions, basis: ReplayBasis, steps: Collection[int]) -> IterationReplay:
+    """Return what replays of the iterations of `steps` need."""
+    measured = measure_replays(actions, basis, steps)
+    first = measured.groups.steps.select("step", first_ns=measured.groups.first_start_ns(actions.table))
+    offset = first.select(pl.col("first_ns") - pl.col("first_ns").min().over("step"))
+    return IterationReplay(measured, offset.to_series().to_numpy())

@@ -1,0 +1,107 @@
+"""Fixes: each cause and each claimed subject is normalized in turn, and the gain is that of the iteration."""
+
+import polars as pl
+import pytest
+
+import stagescope
+from truth.cases import PLANTED, Case, Truth
+from truth.causes import Place, global_rank, slow_rank
+from truth.confusion import timeline_of
+from truth.engine import simulate
+from truth.plan import MS, Costs, Shape, make_plan
+
+CASES = {case.name: case for case in (build(1) for build in PLANTED)}
+
+FIRST = {
+    "micro-batches of unequal length, 1 replica": "micro-batches of equal length",
+    "micro-batches of unequal length, 4 replicas": "micro-batches of equal length",
+    "one action 1 s longer": "F2.4 of rank 2 in step 3 as long as usual",
+    "garbage collection once per rank": "8 outlier actions as long as usual",
+    "one rank 20 % slower, 2 replicas": "rank 5 as fast as its replicas",
+    "one rank 20 % slower, 4 replicas": "rank 13 as fast as its replicas",
+    "a replica 20 % slower, 2 replicas": "all ranks of the pipeline of rank 4 as fast as their replicas",
+    "one rank drifts from 0 to 9 %": "rank 6 as fast as its replicas",
+    "15 ms of data loading before each forward of stage 0": "data of rank 0 loaded ahead of time",
+    "15 ms of data loading before each step": "data of rank 0 loaded ahead of time",
+    "all-reduce 60 ms, optimizer 20 ms": "gradient reduction hidden behind backward passes",
+    "one link 4 ms slower": "the link from rank 1 to rank 2 as fast as other links",
+    "1 ms to launch every action": "no launch overhead",
+}
+
+
+def report_on(plan):
+    return stagescope.analyze(timeline_of(simulate(plan)))
+
+
+def fixes_of(report):
+    return report.improvements.filter(kind="fix")
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_first_fix_takes_away_what_is_planted_and_gains_what_it_costs(name):
+    case = CASES[name]
+    report = report_on(case.plan)
+    first = fixes_of(report).row(0, named=True)
+    assert first["change"] == FIRST[name]
+    # Micro-batches of the simulated run have the mean length of all steps, those of a fix that of their step.
+    error = 0.15 if "length" in name else 0.1
+    assert first["gain_ns"] == pytest.approx(
+        case.lost_ns(case.truths[0]), rel=error, abs=0.005 * case.run.iteration_ns
+    )
+    assert report.verdict.improvement.startswith(f"Fix first: {FIRST[name]}")
+
+
+def test_predicted_time_is_that_of_the_iteration():
+    case = CASES["all-reduce 60 ms, optimizer 20 ms"]
+    report = report_on(case.plan)
+    iteration_ns = report.iterations["iteration_ns"].mean()
+    assert report.improvements["measured_step_ns"].to_list() == pytest.approx(
+        [iteration_ns] * report.improvements.height
+    )
+    assert (report.improvements["gain_fraction"] * iteration_ns).to_list() == pytest.approx(
+        report.improvements["gain_ns"].to_list()
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["the last stage 30 % longer, 1 replica", "the last stage 30 % longer, 2 replicas"]
+)
+def test_longer_stage_is_no_fix(name):
+    assert not any("stage" in change for change in fixes_of(report_on(CASES[name].plan))["change"])
+
+
+def test_slow_rank_that_no_pipeline_waits_for_gains_nothing():
+    base = make_plan(Shape(replicas=4), Costs(), 0)
+    slower = slow_rank(base, Place(1, 2), 1.3)
+    both = slow_rank(slower, Place(1, 1), 1.1)
+    gains = dict(fixes_of(report_on(both)).select("change", "gain_ns").iter_rows())
+    worst, other = (f"rank {global_rank(base, Place(1, each))} as fast as its replicas" for each in (2, 1))
+    assert other not in gains
+    together = gains["ranks 5 and 9 as fast as their replicas"]
+    case = Case("two slow ranks", both, (Truth("straggler", "", base),))
+    assert together == pytest.approx(case.lost_ns(case.truths[0]), rel=0.1)
+    assert gains[worst] < 0.9 * together
+
+
+def test_fixed_iteration_is_never_shorter_than_the_work_of_a_rank():
+    for case in CASES.values():
+        report = report_on(case.plan)
+        busy_ns = report.iterations.group_by("rank").agg(pl.mean("busy_ns"))["busy_ns"].max()
+        unequal = ("slow", "longer", "garbage", "length", "drifts")
+        if not any(word in case.name for word in unequal):
+            assert (fixes_of(report)["predicted_step_ns"] > busy_ns).all()
+
+
+def test_bounds_range_from_no_gain_to_all_of_it():
+    report = report_on(CASES["all-reduce 60 ms, optimizer 20 ms"].plan)
+    bound = fixes_of(report).row(0, named=True)
+    assert bound["high_step_ns"] == bound["measured_step_ns"]
+    assert bound["low_step_ns"] == bound["predicted_step_ns"]
+    assert bound["gain_ns"] == pytest.approx(60 * MS, abs=MS)
+    assert "at best" in report.verdict.improvement
+
+
+def test_run_without_a_fault_has_nothing_to_fix():
+    report = report_on(make_plan(Shape(replicas=2), Costs(), 5))
+    assert fixes_of(report).is_empty()
+    assert report.verdict.improvement.startswith("Redesign: ")
