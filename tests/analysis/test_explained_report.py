@@ -15,6 +15,7 @@ from stagescope.analysis.idle.intervals import IDLE_INTERVALS
 from stagescope.analysis.idle.ledger import LEDGER
 from stagescope.analysis.iteration.culprits import CULPRITS
 from stagescope.analysis.prediction.improvements import IMPROVEMENTS
+from stagescope.analysis.statistics.outlier_actions import OUTLIER_ACTIONS
 from stagescope.analysis.statistics.stage_costs import STAGE_WORK
 from stagescope.analysis.totals import REPORT_RANKS, REPORT_STEPS
 from stagescope.model import empty_timeline
@@ -45,7 +46,7 @@ def test_every_table_has_its_declared_columns():
     declared = {
         "steps": REPORT_STEPS, "ranks": REPORT_RANKS, "stages": STAGE_WORK, "ledger": LEDGER,
         "idle": IDLE_INTERVALS, "critical_path": CRITICAL_PATH, "slack": SLACK, "findings": FINDINGS,
-        "improvements": IMPROVEMENTS, "culprits": CULPRITS,
+        "improvements": IMPROVEMENTS, "culprits": CULPRITS, "outliers": OUTLIER_ACTIONS,
     }  # fmt: skip
     for name, table in declared.items():
         frame = getattr(report, name)

@@ -14,6 +14,8 @@ from stagescope.analysis.iteration.last_pipeline import measure_losses
 from stagescope.analysis.lost_time import measure_lost_time
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
+from stagescope.analysis.statistics.outlier_actions import find_outlier_actions
+from stagescope.analysis.statistics.outlier_patterns import find_outlier_pattern
 from stagescope.analysis.statistics.replicas import find_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs, measure_stage_work
 from stagescope.analysis.statistics.step_trend import find_step_trends
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.lost_time import LostTime
     from stagescope.analysis.prediction.ideal import Ideal
+    from stagescope.analysis.statistics.outlier_patterns import OutlierPattern
     from stagescope.analysis.statistics.replicas import Replicas
     from stagescope.analysis.statistics.step_trend import StepTrends
     from stagescope.analysis.statistics.stragglers import Stragglers
@@ -38,13 +41,16 @@ if TYPE_CHECKING:
 class Explanation:
     """The results that explain the time of some steps; every table is declared in the module that computes it.
 
-    `ledger` (idle/ledger.py), `idle` (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `losses` (LOSSES),
+    `ledger` (idle/ledger.py), `outliers` (OUTLIER_ACTIONS) and `outlier_pattern`, which they share, `idle`
+    (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `losses` (LOSSES),
     `lost_time` (what texts show of these, None if nothing was measured), `ideal` (the schedule that ran), `phases`
     (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`, and
     `improvements` (IMPROVEMENTS, fixes first).
     """
 
     ledger: Ledger
+    outliers: pl.DataFrame
+    outlier_pattern: OutlierPattern
     idle: pl.DataFrame
     iterations: pl.DataFrame
     losses: pl.DataFrame
@@ -82,9 +88,17 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
     evidence = Evidence(stragglers.table, ledger, iterations, counted.spans)
     # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
+    outliers = find_outlier_actions(actions, intermediates.basis, ledger.classes.length_of_action, steps)
     found = (actions, ledger, ideal, stragglers, trends, replicas)
     return Explanation(
-        ledger=replace(ledger, steps=ledger.steps.filter(chosen), ranks=ledger.ranks.filter(chosen)),
+        ledger=replace(
+            ledger,
+            steps=ledger.steps.filter(chosen),
+            ranks=ledger.ranks.filter(chosen),
+            origins=ledger.origins.filter(chosen),
+        ),
+        outliers=outliers,
+        outlier_pattern=_pattern(outliers, actions.table, steps),
         idle=idle,
         iterations=iterations,
         losses=measure_losses(iterations, ledger.steps),
@@ -101,3 +115,7 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
         improvements=improvements,
         diagnostics=tuple(dict.fromkeys(each for one in found for each in one.diagnostics)),
     )
+
+
+def _pattern(outliers: pl.DataFrame, actions: pl.DataFrame, steps: Collection[int]) -> OutlierPattern:
+    return find_outlier_pattern(outliers, actions["rank"].n_unique(), actions["microbatch"].n_unique(), steps)

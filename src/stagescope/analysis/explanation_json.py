@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.prediction.ideal import Ideal
 
+MOST_OUTLIERS = 100
+"""Outlier actions in the JSON; the table has all of them."""
+
 PHASE_TIMES = ("duration_ns", "busy_ns", "idle_ns")
 
 
@@ -40,6 +43,10 @@ def explanation_json(explanation: Explanation, declared: str | None = None) -> d
         },
         "trends": explanation.trends.trends.to_dicts(),
         "outlier_steps": explanation.trends.outliers.to_dicts(),
+        "outlier_actions": {
+            "pattern": explanation.outlier_pattern.text or None,
+            "actions": explanation.outliers.head(MOST_OUTLIERS).to_dicts(),
+        },
         "replicas": explanation.replicas.table.to_dicts(),
         "improvements": explanation.improvements.to_dicts(),
     }

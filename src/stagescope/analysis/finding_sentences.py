@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.kinds import label
 from stagescope.vocabulary.ratios import comparative_text, conjunction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stagescope.analysis.slow_replicas import SlowReplica
+    from stagescope.analysis.statistics.outlier_patterns import OutlierPattern
 
 
 def straggler_sentence(row: Mapping[str, object]) -> str:
@@ -43,6 +48,54 @@ def slow_replica_sentence(replica: SlowReplica) -> str:
     return (
         f"All {replica.ranks} ranks of the pipeline of rank {replica.pipeline} are {slower} ranks of the same stage "
         "(95 % CI of each)."
+    )
+
+
+def action_text(row: Mapping[str, object]) -> str:
+    """Return a row of OUTLIER_ACTIONS as the action and where it ran, such as F2.4 on rank 2 in step 3."""
+    action = label(str(row["kind"]), int(str(row["stage"])), int(str(row["microbatch"])))
+    return f"{action} on rank {row['rank']} in step {row['step']}"
+
+
+def outlier_actions_sentence(outliers: pl.DataFrame, pattern: OutlierPattern) -> str:
+    """Return the table OUTLIER_ACTIONS, which has a row, as a sentence: the pattern, or else the longest action."""
+    longest = outliers.row(0, named=True)
+    if pattern.text:
+        return f"{several_actions_text(pattern.rows)}, {pattern.text}{_cost(pattern.rows)}."
+    head = f"{action_text(longest)} took {_instead(longest)}{_cost(outliers.head(1))}."
+    others = outliers.height - 1
+    return head + (
+        f" {counted(others, 'other action')} took more than 1.5x as long as usual." if others else ""
+    )
+
+
+def several_actions_text(rows: pl.DataFrame) -> str:
+    """Return how many outlier actions there are and how long they took: 8 forwards took 235 to 363 ms instead of 29."""
+    kinds = rows["kind"].unique().cast(pl.String).to_list()
+    noun = kinds[0].replace("_", " ") if len(kinds) == 1 else "action"
+    sizes = rows.select(
+        low=pl.min("duration_ns"), high=pl.max("duration_ns"), usual=pl.median("usual_ns").round()
+    )
+    low, high, usual = (duration_text(int(value)) for value in sizes.row(0))
+    return f"{counted(rows.height, noun)} took {low} to {high} instead of about {usual}"
+
+
+def _instead(row: Mapping[str, object]) -> str:
+    took, usual = (duration_text(round(float(str(row[name])))) for name in ("duration_ns", "usual_ns"))
+    return f"{took} instead of {usual}"
+
+
+def _cost(rows: pl.DataFrame) -> str:
+    """Return what outliers cost their steps; empty if that is unknown."""
+    costs = rows["cost_ns"].drop_nulls()
+    if costs.is_empty():
+        return ""
+    steps = rows["step"].n_unique()
+    total = duration_text(int(costs.sum()))
+    return (
+        f"; its step was {total} longer"
+        if steps == 1
+        else f"; their {steps} steps were {total} longer in total"
     )
 
 

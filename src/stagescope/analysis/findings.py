@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.finding_sentences import (
+    action_text,
+    outlier_actions_sentence,
     outlier_sentence,
     replica_sentence,
     slow_replica_sentence,
@@ -14,6 +16,7 @@ from stagescope.analysis.finding_sentences import (
     trend_sentence,
 )
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
+from stagescope.analysis.statistics.outlier_actions import LEAST_STEP_FRACTION
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ CODES = (
     "stage.imbalance",
     "stage.imbalance_or_slow_device",
     "link.slow",
+    "action.outlier",
     "step.outlier",
     "step.trend",
     "replica.last",
@@ -38,7 +42,7 @@ CodeType = pl.Enum(list(CODES))
 
 FINDINGS = Table(
     "findings",
-    "one claimed finding; slow replicas and stragglers first, then outlier steps, trends and replicas",
+    "one claimed finding; slow replicas, outlier actions and stragglers first, then outlier steps, trends and replicas",
     (),
     (
         Column("code", CodeType, "", "What was found, as subject and finding."),
@@ -48,8 +52,9 @@ FINDINGS = Table(
             "cost_ns",
             pl.Float64,
             "ns",
-            "Time that it adds: of a straggler per step to its own actions or messages, of an outlier to that step, "
-            "of a trend from the first to the last step, of a replica the waits that it caused per step.",
+            "Time that it adds: of a straggler per step to its own actions or messages, of outlier actions per step, "
+            "of an outlier step to that step, of a trend from the first to the last step, of a replica the waits that "
+            "it caused per step.",
             nullable=True,
         ),
         Column("share", pl.Float64, "", "cost_ns over the mean step window in the totals.", nullable=True),
@@ -91,6 +96,7 @@ def _findings(explanation: Explanation) -> Iterator[_Finding]:
             replica.extra_ns_per_step,
             1 - replica.p_value,
         )
+    yield from _outlier_actions(explanation)
     grouped = slow_ranks(explanation).filter(pl.col("pipeline").is_in([each.pipeline for each in replicas]))
     claimed = explanation.stragglers.table.filter("is_claimed")
     in_replica = (pl.col("subject") == "rank") & pl.col("rank").is_in(grouped["rank"].to_list())
@@ -109,6 +115,25 @@ def _findings(explanation: Explanation) -> Iterator[_Finding]:
         cost_ns = row["caused_wait_ns"] / row["steps"]
         subject = f"pipeline of rank {row['pipeline']}"
         yield _Finding("replica.last", subject, replica_sentence(row), cost_ns, 1 - row["p_value"])
+
+
+def _outlier_actions(explanation: Explanation) -> Iterator[_Finding]:
+    """Yield one finding about all outlier actions, if one of them made its step noticeably longer."""
+    outliers, pattern = explanation.outliers, explanation.outlier_pattern
+    longest = outliers.filter(pl.col("cost_ns") >= LEAST_STEP_FRACTION * _mean_window_ns(explanation))
+    if longest.is_empty():
+        return
+    steps = max(explanation.ledger.steps["step"].n_unique(), 1)
+    subject = (
+        f"{outliers.height} actions" if outliers.height > 1 else action_text(outliers.row(0, named=True))
+    )
+    sentence = outlier_actions_sentence(outliers, pattern)
+    yield _Finding("action.outlier", subject, sentence, float(outliers["cost_ns"].sum()) / steps, None)
+
+
+def _mean_window_ns(explanation: Explanation) -> float:
+    steps = explanation.ledger.steps
+    return float(steps["window_ns"].sum()) / max(steps.height, 1)
 
 
 def _straggler(row: Mapping[str, object]) -> str:

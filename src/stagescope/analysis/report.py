@@ -42,10 +42,10 @@ WIDEST_REPR = 8
 class Report:
     """Where the time of a run went. Its tables are Polars DataFrames with declared columns (docs/analysis-tables.md).
 
-    `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `losses`, `culprits`, `findings`
-    and `improvements` are about the steps in the totals; `ledger`, `iterations`, `idle`, `critical_path` and `slack`
-    have rows for all steps that could be measured (`steps` has `in_totals`). These are computed on first use, once,
-    and shared with every export.
+    `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `losses`, `culprits`, `outliers`,
+    `findings` and `improvements` are about the steps in the totals; `ledger`, `iterations`, `idle`, `critical_path` and
+    `slack` have rows for all steps that could be measured (`steps` has `in_totals`). These are computed on first use,
+    once, and shared with every export.
 
     `timeline` is the run that was analyzed. `bubble` is the idle fraction of the windows; `bubble.definitions` has
     other definitions of it. `diagnostics` is everything needed to judge the numbers, errors first. `schedule` is what
@@ -101,6 +101,11 @@ class Report:
         )
 
     @property
+    def outliers(self) -> pl.DataFrame:
+        """The table OUTLIER_ACTIONS: actions that took far longer than usual, and what they cost."""
+        return self._explained.outliers
+
+    @property
     def idle(self) -> pl.DataFrame:
         """The table IDLE_INTERVALS: every idle interval of every rank, and what the rank waited for."""
         return self.intermediates.idle_intervals
@@ -117,7 +122,7 @@ class Report:
 
     @cached_property
     def findings(self) -> pl.DataFrame:
-        """The table FINDINGS: stragglers, slow links, outlier steps, trends and slow replicas."""
+        """The table FINDINGS: stragglers, slow links, outlier actions and steps, trends and slow replicas."""
         return find_findings(self._explained, self.intermediates.windows.bubbles, self.bubble.steps)
 
     @property

@@ -1,0 +1,183 @@
+"""Outlier actions: those that took far longer than the same work of the same rank usually does, and what they cost.
+
+Durations are divided by the length of their micro-batch and compared with the median of their class: rank, stage and
+kind, over all steps. The logarithm of an outlier is more than z deviations above that median, where the deviation is
+1.4826 times the median absolute one, and z leaves one false outlier in 1000 runs of log-normal noise, however many
+actions they have. It also takes at least 1.5 times as long as usual, and half a percent of its step longer. If a rank
+is slow in a whole step, its actions in that step are compared with each other: a slow step is no outlier action. A
+micro-batch that takes long on all ranks is data imbalance and no outlier either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from scipy.special import ndtri  # type: ignore[import-untyped]
+
+from stagescope.analysis.graph.replay import ready_times, replay
+from stagescope.analysis.graph.step_groups import group_actions
+from stagescope.analysis.idle.usual_costs import FEWEST_ACTIONS, OUTLIER_RATIO
+from stagescope.model.tables import Column, KindType, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.graph.replay_basis import ReplayBasis
+    from stagescope.analysis.graph.step_groups import StepGroups
+
+OUTLIER_ACTIONS = Table(
+    "outlier_actions",
+    "one action that took far longer than usual, the largest excess first",
+    (),
+    (
+        Column("step", pl.Int32, "", "Training step."),
+        Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column("stage", pl.Int32, "", "Global stage."),
+        Column("kind", KindType, "", "Kind; of a pair, of its first action."),
+        Column("microbatch", pl.Int32, "", "Micro-batch."),
+        Column("row", pl.UInt32, "", "Row in the spans of the run."),
+        Column("start_ns", pl.Int64, "ns", "Start."),
+        Column("duration_ns", pl.Int64, "ns", "Duration."),
+        Column("usual_ns", pl.Float64, "ns", "What it usually takes, for the length of its micro-batch."),
+        Column("excess_ns", pl.Float64, "ns", "duration_ns - usual_ns."),
+        Column("deviations", pl.Float64, "", "Robust deviations of its logarithm above the median of its class."),
+        Column(
+            "cost_ns",
+            pl.Int64,
+            "ns",
+            "How much longer it made the window of its step, without the larger ones of the step; null: it has eight.",
+            nullable=True,
+        ),
+    ),
+)  # fmt: skip
+
+FALSE_RUNS = 1e-3
+"""Share of runs of nothing but noise in which an outlier is found."""
+
+LEAST_STEP_FRACTION = 0.005
+FEWEST_OF_CLASS = 8
+LEAST_DEVIATION = 0.01
+"""Durations that hardly vary still have a resolution: the deviation of their logarithm counts as at least this."""
+
+DEVIATION_OF_NORMAL = 1.4826
+MOST_PER_STEP = 8
+SHARED_FRACTION = 0.5
+"""If the other ranks exceed what is usual by this fraction of the excess, the micro-batch is long and no outlier."""
+
+CLASS = ["rank", "stage", "kind", "is_pair"]
+CELL = ["pipeline", "step", "microbatch"]
+
+
+def find_outlier_actions(
+    actions: Actions, basis: ReplayBasis, lengths: NDArray[np.float64], steps: Collection[int]
+) -> pl.DataFrame:
+    """Return the table OUTLIER_ACTIONS of `steps`.
+
+    `lengths` has the length of the micro-batch of every action, relative to the mean. Classes of fewer than eight
+    actions have no outliers: it is unknown what is usual.
+    """
+    outliers = _unusual(actions.table, lengths, steps)
+    if outliers.is_empty():
+        return OUTLIER_ACTIONS.empty()
+    groups = group_actions(actions.table)
+    window_ns = pl.Series(groups.window_ns(actions.table))[
+        groups.step_of_action()[outliers["action"].to_numpy()]
+    ]
+    outliers = outliers.filter(outliers["excess_ns"] >= LEAST_STEP_FRACTION * window_ns)
+    costs = _costs(actions, basis, groups, outliers)
+    return outliers.with_columns(costs).select(OUTLIER_ACTIONS.names)
+
+
+def _unusual(table: pl.DataFrame, lengths: NDArray[np.float64], steps: Collection[int]) -> pl.DataFrame:
+    """Return the rows of actions that took unusually long, with what is usual, the largest excess first."""
+    every = (
+        table.lazy()
+        .with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"), length=pl.Series(lengths))
+        .filter((pl.col("duration_ns") > 0) & pl.col("step").is_in(list(steps)))
+        .with_columns(value=(pl.col("duration_ns") / pl.col("length")).log())
+    )
+    # Only the few classes whose longest action is far from their mean can have an outlier: medians take long.
+    far = pl.max("duration_ns") > (1 + (OUTLIER_RATIO - 1) / 2) * pl.mean("duration_ns")
+    spread = every.group_by(CLASS).agg(count=pl.len(), far=far)
+    suspects = spread.filter("far", pl.col("count") >= FEWEST_OF_CLASS).select(CLASS)
+    limit = float(-ndtri(FALSE_RUNS / max(table.height, 1)))
+    rows = _compared(every.join(suspects, on=CLASS, how="semi"))
+    is_far = pl.col("duration_ns") > OUTLIER_RATIO * pl.col("usual_ns")
+    found = rows.filter(is_far, pl.col("deviations") > limit).collect()
+    if found.is_empty():
+        return found
+    return _of_one_rank(found, every).sort("excess_ns", "action", descending=[True, False])
+
+
+def _compared(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Return whole classes with what is usual in them and how far each action is above it."""
+    of_step = [*CLASS, "step"]
+    in_step = pl.when(pl.len().over(of_step) >= FEWEST_ACTIONS).then(pl.col("value").median().over(of_step))
+    apart = (pl.col("value") - pl.col("value").median().over(CLASS)).abs().median().over(CLASS)
+    return (
+        rows.with_columns(
+            usual=pl.max_horizontal(pl.col("value").median().over(CLASS), in_step),
+            deviation=pl.max_horizontal(DEVIATION_OF_NORMAL * apart, LEAST_DEVIATION),
+        )
+        .with_columns(
+            usual_ns=pl.col("usual").exp() * pl.col("length"),
+            deviations=(pl.col("value") - pl.col("usual")) / pl.col("deviation"),
+        )
+        .with_columns(excess_ns=pl.col("duration_ns") - pl.col("usual_ns"))
+    )
+
+
+def _of_one_rank(found: pl.DataFrame, every: pl.LazyFrame) -> pl.DataFrame:
+    """Return the outliers without those of micro-batches that take long on other ranks as well: those are long data."""
+    touched = found.select(CELL).unique()
+    in_cells = every.join(touched.lazy(), on=CELL, how="semi")
+    classes = every.join(in_cells.select(CLASS).unique(), on=CLASS, how="semi")
+    excess = (pl.col("value") - pl.col("value").median().over(CLASS)).alias("excess")
+    others = (
+        classes.with_columns(excess)
+        .join(touched.lazy(), on=CELL, how="semi")
+        .group_by(*CELL, "rank")
+        .agg(pl.median("excess"))
+        .join(found.lazy().select(*CELL, "action", finder="rank"), on=CELL)
+        .filter(pl.col("rank") != pl.col("finder"))
+        .group_by("action")
+        .agg(others=pl.median("excess"))
+        .collect()
+    )
+    own = pl.col("value") - pl.col("usual")
+    joined = found.join(others, on="action", how="left")
+    return joined.filter((pl.col("others") < SHARED_FRACTION * own).fill_null(value=True))
+
+
+def _costs(actions: Actions, basis: ReplayBasis, groups: StepGroups, outliers: pl.DataFrame) -> pl.Series:
+    """Return how much shorter the step of each outlier were without its excess, everything else as measured.
+
+    Each replay removes one more outlier of every step, the largest first, so that the costs of a step sum to what all
+    of them cost together.
+    """
+    table = actions.table
+    start_ns, end_ns = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
+    step = groups.step_of_action()
+    first_ns = groups.first_start_ns(table)[step]
+    ready_ns = np.clip(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns, start_ns)
+    lasting_ns = end_ns - ready_ns
+    before_ns = groups.makespan_ns(replay(basis.plan, lasting_ns, basis.lag_ns))
+    action = outliers["action"].to_numpy()
+    excess_ns = np.rint(outliers["excess_ns"].to_numpy()).astype(np.int64)
+    number = outliers.select(pl.int_range(pl.len()).over("pipeline", "step")).to_series().to_numpy()
+    cost_ns = np.full(len(action), -1, dtype=np.int64)
+    without_ns = lasting_ns.copy()
+    for turn in range(min(int(number.max(initial=-1)) + 1, MOST_PER_STEP)):
+        chosen = number == turn
+        without_ns[action[chosen]] -= excess_ns[chosen]
+        after_ns = groups.makespan_ns(replay(basis.plan, without_ns, basis.lag_ns))
+        cost_ns[chosen] = (before_ns - after_ns)[step[action[chosen]]]
+        before_ns = after_ns
+    costs = pl.Series("cost_ns", cost_ns)
+    return costs.set(costs < 0, None)
