@@ -6,11 +6,12 @@ import pytest
 
 from stagescope import record
 from stagescope.record import session
+from stagescope.record.run_identity import RUN_VARIABLE
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_recording(tmp_path, monkeypatch):
-    for variable in (session.STEPS_VARIABLE, session.RUN_VARIABLE, "RANK"):
+    for variable in (session.STEPS_VARIABLE, RUN_VARIABLE, "RANK"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(session.OUT_VARIABLE, str(tmp_path))
     yield

@@ -86,7 +86,7 @@ def test_header_identifies_the_process(recorder, tmp_path, monkeypatch):
     recorder.emit(FORWARD, 1, 2)
     recorder.stop("test")
     header = only_contents(tmp_path).header
-    expected = {"rank": 3, "world_size": 8, "run": "r1", "pid": os.getpid(), "version": 1, "device": "cpu"}
+    expected = {"rank": 3, "world_size": 8, "run": "r1", "pid": os.getpid(), "version": 2, "device": "cpu"}
     assert {name: header[name] for name in expected} == expected
 
 

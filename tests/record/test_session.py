@@ -14,13 +14,14 @@ from stagescope import record
 from stagescope.record import session
 from stagescope.record.imports import ImportWatch
 from stagescope.record.installation import Installation
+from stagescope.record.run_identity import RUN_VARIABLE
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.steps import StepRange
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_recording(monkeypatch):
-    for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, session.RUN_VARIABLE, "RANK"):
+    for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, RUN_VARIABLE, "RANK"):
         monkeypatch.delenv(variable, raising=False)
     yield
     record.stop()

@@ -16,6 +16,7 @@ from children import clean_environment, only_contents, run_child
 from stagescope import record
 from stagescope.record import session, spans
 from stagescope.record.format import NONE
+from stagescope.record.run_identity import RUN_VARIABLE
 from stagescope.vocabulary.kinds import BY_NAME, KIND_NAMES
 
 FORWARD = BY_NAME["forward"].code
@@ -23,7 +24,7 @@ FORWARD = BY_NAME["forward"].code
 
 @pytest.fixture(autouse=True)
 def recording(tmp_path, monkeypatch):
-    for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, session.RUN_VARIABLE, "RANK"):
+    for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, RUN_VARIABLE, "RANK"):
         monkeypatch.delenv(variable, raising=False)
     record.start(tmp_path)
     yield

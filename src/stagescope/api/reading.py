@@ -17,6 +17,7 @@ from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.registry import load_registry
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
+from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.parallel import DEFAULT_ORDER, DIMENSIONS
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class RunFacts(TypedDict, total=False):
     schedule: str | None
     microbatches: int | None
     pattern: str | None
+    attempt: int | None
 
 
 def read(
@@ -63,6 +65,7 @@ def read(
     schedule: str | None = None,
     microbatches: int | None = None,
     pattern: str | None = None,
+    attempt: int | None = None,
     align: bool = True,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> Timeline:
@@ -79,6 +82,8 @@ def read(
         Name of the pipeline schedule that ran, and micro-batches per step and pipeline.
     pattern
         How a Chrome trace names its actions, such as ``"{kind}_{microbatch}"`` (docs/reading.md).
+    attempt
+        Number of the attempt to read, from 0, if a recorded run was restarted; by default the last complete one.
     align
         Align the clocks of all machines to the clock of the first one. `timeline.alignment` describes the result and
         `timeline.clocks` has the guaranteed bound of each clock. With False, timestamps stay as recorded, on the
@@ -102,7 +107,7 @@ def read(
     """
     options = read_options(
         pp=pp, tp=tp, dp=dp, cp=cp, order=order,
-        schedule=schedule, microbatches=microbatches, pattern=pattern,
+        schedule=schedule, microbatches=microbatches, pattern=pattern, attempt=attempt,
     )  # fmt: skip
     inputs = inputs_of(paths)
     if on_progress is not None:
@@ -123,18 +128,20 @@ def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
     for name in (*DIMENSIONS, "microbatches"):
         _check_count(name, facts.get(name))
     layout: dict[str, Any] = {name: facts[name] for name in LAYOUT_KEYWORDS if name in facts}  # type: ignore[literal-required]  # the names are keys of RunFacts
+    attempt = facts.get("attempt")
+    _check_count("attempt", attempt, least=0)
     return ReadOptions(
-        Layout(**layout), facts.get("schedule"), facts.get("microbatches"), facts.get("pattern")
+        Layout(**layout), facts.get("schedule"), facts.get("microbatches"), facts.get("pattern"), attempt
     )
 
 
-def _check_count(name: str, value: object) -> None:
+def _check_count(name: str, value: object, least: int = 1) -> None:
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
 def _counter(file_count: int, on_progress: Callable[[int, int], object]) -> Callable[[Path], object]:
@@ -181,5 +188,7 @@ def read_paddle_logs(
     """
     logs = find_worker_logs(Path(log_dir), devices, multi_machine=multi_machine)
     options = read_options(**facts)
+    if options.attempt:
+        raise InputError.no_attempt(options.attempt, 1)
     timeline = merge_timelines([read_worker_logs(logs, options)], options.layout.rank_count)
     return place_stages(with_schedule(timeline, options.schedule), options.layout)

@@ -55,7 +55,8 @@ def view_run(
     options = read_options(**facts)
     files_by_reader = inputs_of(paths).files
     files = [file for group in files_by_reader.values() for file in group]
-    key = repr((__version__, options.layout, options.schedule, options.microbatches, options.pattern, align))
+    facts_of_run = options.layout, options.schedule, options.microbatches, options.pattern, options.attempt
+    key = repr((__version__, *facts_of_run, align))
     is_one_plain_table = (
         len(files) == 1
         and options == ReadOptions()

@@ -43,7 +43,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def with_facts(**arguments: Any) -> Any:
-        names = (*SIZES, "order", "schedule", "microbatches", "pattern")
+        names = (*SIZES, "order", "schedule", "microbatches", "pattern", "attempt")
         return function(facts={name: arguments.pop(name) for name in names}, **arguments)
 
     sizes = [_number(f"--{name}", f"{meaning}, {IF_UNKNOWN}") for name, meaning in SIZES.items()]
@@ -63,7 +63,13 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="TEXT",
         help="Names of actions in a Chrome trace, such as '{kind}_{microbatch}', if they are not recognized.",
     )
-    added: list[Callable[..., Any]] = [*sizes, order, schedule, microbatches, pattern]
+    attempt = click.option(
+        "--attempt",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Attempt to read of a run that was restarted, from 0; omit for the last complete one.",
+    )
+    added: list[Callable[..., Any]] = [*sizes, order, schedule, microbatches, pattern, attempt]
     for option in reversed(added):
         with_facts = option(with_facts)
     return with_facts

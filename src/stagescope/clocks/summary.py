@@ -21,6 +21,7 @@ from stagescope.clocks.report import (
     Observation,
     Outlier,
 )
+from stagescope.model.clock_groups import machines_of_clocks
 
 if TYPE_CHECKING:
     from stagescope.clocks.correction import Correction
@@ -99,7 +100,7 @@ def _machines(found: AlignmentResult, timeline: Timeline) -> tuple[MachineClock,
     both = np.concatenate([evidence.source[rejected], evidence.target[rejected]])
     outliers = np.bincount(both, minlength=count)
     linked = _linked(evidence, found.solution.reference)
-    machines = dict(timeline.ranks.drop_nulls("clock").select("clock", "machine").iter_rows())
+    machines = machines_of_clocks(timeline.ranks)
     ranks = dict(found.names.group_by("clock").agg(pl.col("rank").sort()).iter_rows())
     entries = []
     for clock, name in enumerate(found.clocks):

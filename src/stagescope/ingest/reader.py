@@ -22,7 +22,8 @@ class ReadOptions:
     """Facts about a run that the caller knows and the files may lack.
 
     `layout` describes how the ranks form pipelines, `schedule` and `microbatches` (per step and pipeline) what they
-    ran, `pattern` how a trace names its actions (ingest/annotations/name_pattern.py). `on_read` is called with each
+    ran, `pattern` how a trace names its actions (ingest/annotations/name_pattern.py). `attempt` is the number of the
+    attempt to read of a run that was restarted, None for the last complete one. `on_read` is called with each
     file after it has been read, to report progress.
     """
 
@@ -30,6 +31,7 @@ class ReadOptions:
     schedule: str | None = None
     microbatches: int | None = None
     pattern: str | None = None
+    attempt: int | None = None
     on_read: Callable[[Path], object] | None = None
 
     def done(self, path: Path) -> None:
@@ -45,7 +47,8 @@ class Reader:
     `patterns` are lower-case shell patterns that only narrow a directory search by file name. Whether a file belongs
     to the format is decided by `recognizes(path, head)` from the first `HEAD_BYTES` decompressed bytes. `read` gets
     all recognized files of one call at once, because a run may be spread over several files. It leaves unknown values
-    null; ingest/stages.py then fills in stages and coordinates for every reader.
+    null; ingest/stages.py then fills in stages and coordinates for every reader. `has_attempts` states whether its
+    files may contain several attempts of a run.
     """
 
     name: str
@@ -53,3 +56,4 @@ class Reader:
     description: str
     recognizes: Callable[[Path, bytes], bool]
     read: Callable[[Sequence[Path], ReadOptions], Timeline]
+    has_attempts: bool = False

@@ -41,6 +41,16 @@ def clock_groups(timeline: Timeline) -> tuple[ClockGroup, ...]:
     return tuple(ClockGroup(_listed(machines), tuple(members)) for machines, members in rows)
 
 
+def machines_of_clocks(ranks: pl.DataFrame) -> dict[str, str | None]:
+    """Return the names of the machines that carry each clock: several for containers that share one boot."""
+    names = (
+        ranks.drop_nulls("clock")
+        .group_by("clock", maintain_order=True)
+        .agg(pl.col("machine").drop_nulls().unique(maintain_order=True))
+    )
+    return {clock: _listed(machines) or None for clock, machines in names.iter_rows()}
+
+
 def clock_notes(timeline: Timeline) -> dict[int, str]:
     """Return in words how well each rank's clock is known; empty where all ranks share one clock."""
     if timeline.clocks["clock"].n_unique() <= 1:

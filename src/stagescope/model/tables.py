@@ -120,7 +120,7 @@ CLOCKS = Table(
     "one clock domain and time segment",
     ("clock", "start_ns"),
     (
-        Column("clock", pl.String, "", "Clock domain: boot id and clock name."),
+        Column("clock", pl.String, "", "Clock domain: boot id, clock name and time namespace."),
         Column("machine", pl.String, "", "Machine that carries the clock.", nullable=True),
         Column("start_ns", pl.Int64, "ns", "First time that the correction applies to.", nullable=True),
         Column("offset_ns", pl.Int64, "ns", "Added to raw timestamps to give the common clock."),

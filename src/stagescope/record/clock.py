@@ -1,11 +1,14 @@
 """The host clock: CLOCK_MONOTONIC for spans, anchored to the wall clock at regular intervals.
 
-All processes of one boot share CLOCK_MONOTONIC, and it is never set. The wall clock may be set at any time. An anchor
+All processes of one boot and one time namespace share CLOCK_MONOTONIC, and it is never set. A time namespace has an
+offset of its own (time_namespaces(7)); containers restored from a checkpoint run in one. The wall clock may be set at
+any time. An anchor
 is one reading of the wall clock between two readings of the monotonic clock, so its error is at most `width_ns` / 2.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import NamedTuple
 
@@ -40,5 +43,13 @@ def boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def time_namespace() -> str:
+    """Return the identifier of this process's time namespace, such as ``time:[4026531834]``; empty if unknown."""
+    try:
+        return os.readlink("/proc/self/ns/time")  # Linux 5.6 and later
     except OSError:
         return ""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SUFFIX = ".sscope"
 MAGIC = b"\xabSSC"
 MAX_PAYLOAD_BYTES = 4 * 2**20
@@ -78,12 +78,13 @@ DEVICE_ANCHOR_FIELDS: tuple[tuple[str, str], ...] = (
 
 
 class Frame(NamedTuple):
-    """One intact frame: its sequence number, type, payload and file offset."""
+    """One intact frame: its sequence number, type, payload, file offset and checksum."""
 
     sequence: int
     type: int
     payload: memoryview
     offset: int
+    crc: int
 
 
 class Gap(NamedTuple):
@@ -138,7 +139,7 @@ def _frame_at(view: memoryview, position: int) -> Frame | None:
         return None
     if zlib.crc32(payload, zlib.crc32(head[_GUARDED])) != crc:
         return None
-    return Frame(sequence, frame_type, payload, position)
+    return Frame(sequence, frame_type, payload, position, crc)
 
 
 def _next_frame(data: bytes, view: memoryview, position: int) -> int:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.format import HEADER, SUFFIX, Frame, scan_frames
-from stagescope.record.session import MAX_BYTES_VARIABLE, OUT_VARIABLE, RUN_VARIABLE, STEPS_VARIABLE
+from stagescope.record.run_identity import RUN_VARIABLE
+from stagescope.record.session import MAX_BYTES_VARIABLE, OUT_VARIABLE, STEPS_VARIABLE
 from stagescope.vocabulary.errors import CommandError, OutputError
 
 if TYPE_CHECKING:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from stagescope.record.clock import CLOCK_NAME, boot_id
+from stagescope.record.clock import CLOCK_NAME, boot_id, time_namespace
 from stagescope.record.format import FORMAT_VERSION
+from stagescope.record.run_identity import LAUNCH_VARIABLE, RUN_VARIABLE, launcher_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _RANK = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PADDLE_TRAINER_ID", "SLURM_PROCID")
 _WORLD_SIZE = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PADDLE_TRAINERS_NUM", "SLURM_NTASKS")
@@ -17,6 +22,7 @@ _HERE_AND_EVERYWHERE = (
     ("PADDLE_LOCAL_SIZE", "PADDLE_GLOBAL_SIZE"),
     ("MPI_LOCALNRANKS", "PMI_SIZE"),
 )
+_RESTARTS = {"torchelastic": "TORCHELASTIC_RESTART_COUNT", "slurm": "SLURM_RESTART_COUNT"}
 """Variables of torchrun (torch/distributed/elastic/agent/server/local_elastic_agent.py of torch 2.9), Open MPI, Paddle
 (python/paddle/distributed/launch of 3.x), MPICH and Slurm. CROSS_SIZE is DeepSpeed's (launcher/launch.py of 0.18).
 """
@@ -27,17 +33,32 @@ def process_facts(began_ns: int) -> dict[str, object]:
     return {
         "format": "stagescope recording",
         "version": FORMAT_VERSION,
-        "run": os.environ.get("STAGESCOPE_RUN") or os.environ.get("TORCHELASTIC_RUN_ID", ""),
+        "run": os.environ.get(RUN_VARIABLE) or next(iter(launcher_runs(os.environ)), ""),
+        "launch": os.environ.get(LAUNCH_VARIABLE),
+        "restarts": restarts(),
         "rank": _number(*_RANK) or 0,
         "world_size": _number(*_WORLD_SIZE),
         "local_rank": _number("LOCAL_RANK"),
         "host": os.uname().nodename,
         "boot": boot_id(),
         "pid": os.getpid(),
+        "parent_pid": os.getppid(),
         "process_start_ns": began_ns,
         "clock": CLOCK_NAME,
+        "time_namespace": time_namespace(),
         "python": sys.version.split()[0],
     }
+
+
+def restarts() -> dict[str, int]:
+    """Return how often each launcher has restarted the run, as far as the environment states it."""
+    counts = {launcher: _number(variable) for launcher, variable in _RESTARTS.items()}
+    return {launcher: count for launcher, count in counts.items() if count is not None}
+
+
+def launcher_rank(environment: Mapping[str, str]) -> int | None:
+    """Return the rank that a launcher has given to a process with this environment."""
+    return _number(*_RANK, environment=environment)
 
 
 def machine_directory(directory: str) -> str:
@@ -62,9 +83,9 @@ def _several_machines() -> bool:
     return (_number(*_NODES) or 1) > 1
 
 
-def _number(*variables: str) -> int | None:
+def _number(*variables: str, environment: Mapping[str, str] = os.environ) -> int | None:
     for variable in variables:
-        value = os.environ.get(variable, "")
+        value = environment.get(variable, "")
         if value.isdecimal():
             return int(value)
     return None

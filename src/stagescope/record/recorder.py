@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -73,12 +74,18 @@ class Recorder:
         self._coverage: Coverage | None = None
         self._stopped = False
         self._facts: dict[str, object] = {}
+        self._identity = ""
+        self._forked_from: list[str] = []
         self._begin_empty()
         self.timer = Timer(self)
         self._lifecycle = Lifecycle(self)
 
     def _begin_empty(self) -> None:
         """Create the state that belongs to this process alone. A forked child calls this again."""
+        if self._identity:
+            self._forked_from = [*self._forked_from, self._identity]
+            self._facts["forked_from"] = self._forked_from
+        self._identity = os.urandom(8).hex()
         self._pool = ChunkPool(self.capacity_bytes)
         self.local = threading.local()
         self._lock = (
@@ -333,7 +340,9 @@ class Recorder:
         self._writer_is_starting = True  # checked by a signal handler that records a span meanwhile
         try:
             self._recording.write_into(machine_directory(self.directory))
-            self._recording.describe({**process_facts(self._began_ns), **self._facts})
+            self._recording.describe(
+                {"recording": self._identity, **process_facts(self._began_ns), **self._facts}
+            )
             on_signal = self._lifecycle.on_signal_byte
             self._writer = Writer(self._recording, self._pool, self._buffers, on_signal)
         except Exception as error:  # noqa: BLE001  # for example no file or thread available, or interpreter shutdown

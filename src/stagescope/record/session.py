@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 OUT_VARIABLE = "STAGESCOPE_OUT"
 STEPS_VARIABLE = "STAGESCOPE_STEPS"
-RUN_VARIABLE = "STAGESCOPE_RUN"
 MAX_BYTES_VARIABLE = "STAGESCOPE_MAX_BYTES"
 ALSO_VARIABLE = "STAGESCOPE_ALSO"
 DEFAULT_DIRECTORY = "stagescope-recording"
@@ -103,6 +103,7 @@ class Session:
 
 
 _session: Session | None = None
+_numbers = itertools.count()
 
 recorder: Recorder | None = None
 """The recorder of this process, None while it is not recording."""
@@ -147,6 +148,7 @@ def start(
     directory = os.fspath(out) if out is not None else os.environ.get(OUT_VARIABLE) or DEFAULT_DIRECTORY
     recorder = Recorder(_absolute(directory), steps=wanted, max_bytes=bound)
     given_ranks = {"rank": rank, "world_size": world_size}
+    recorder.describe(session=next(_numbers))
     recorder.describe(**{name: value for name, value in given_ranks.items() if value is not None})
     if wanted is not None:
         recorder.describe(steps=str(wanted))

@@ -46,6 +46,7 @@ CODES: tuple[Code, ...] = (
     Code("actions.with_loss", "Forwards include their loss, because no operator marks where it begins."),
     Code("actions.zero_length", "Actions have no duration and are not compared with others."),
     Code("ascend.older_profile", "An older profile of the same rank was ignored."),
+    Code("attempts.several", "A run was restarted or recorded several times; one attempt is shown."),
     Code("backwards.unmatched", "Backwards without a forward in the source were dropped."),
     Code("chart.rank_not_written", "The pipeline chart of a rank could not be written."),
     Code(
@@ -62,6 +63,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "clock.inconsistent",
         "The observations of two clocks contradict each other, so the two were not compared.",
+    ),
+    Code(
+        "clock.namespaces",
+        "Processes of one boot have different monotonic clocks, as in containers with their own time namespace.",
     ),
     Code(
         "clock.no_epoch",
@@ -190,6 +195,8 @@ CODES: tuple[Code, ...] = (
     Code("reader.unusable", "A reader that another package registered cannot be used."),
     Code("recording.no_end", "A recording has no end frame: its process was killed or is still running."),
     Code("replicas.none", "No data-parallel replicas run the same stages, so stragglers cannot be measured."),
+    Code("recording.beside", "A process recorded beside another one with the same rank and is not shown."),
+    Code("recording.copy", "A file is a copy of another recording and was ignored."),
     Code("rows.incomplete", "Rows without a required value were omitted."),
     Code("runs.several", "The recordings have different run ids."),
     Code("samples.too_few", "There are too few steps and micro-batches for statistics."),

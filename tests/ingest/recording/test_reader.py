@@ -125,14 +125,15 @@ def test_two_boots_with_one_host_name_are_two_machines(tmp_path):
 
 
 def test_two_recordings_of_one_rank_are_refused(tmp_path):
-    a, b = (write_recording(tmp_path / name, FIVE) for name in ("a.sscope", "b.sscope"))
+    a = write_recording(tmp_path / "a.sscope", FIVE)
+    b = write_recording(tmp_path / "b.sscope", FIVE[1:])
     with pytest.raises(InputError, match=r"two recordings of rank 0: .*a\.sscope and .*b\.sscope"):
         read_recordings([a, b])
 
 
 def test_a_newer_format_is_refused(tmp_path):
     path = write_recording(tmp_path / "a.sscope", FIVE, version=fmt.FORMAT_VERSION + 1)
-    with pytest.raises(InputError, match="format version 2; this stagescope reads up to 1"):
+    with pytest.raises(InputError, match="format version 3; this stagescope reads up to 2"):
         read_recordings([path])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ class Columns:
 
 @dataclass
 class Contents:
-    """Content of the valid frames of one file, and the byte ranges without one."""
+    """Content of the valid frames of one file, the byte ranges without one, and a checksum of the frames."""
 
     header: dict[str, Any] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
@@ -64,6 +65,7 @@ class Contents:
     lost_frames: int = 0
     gaps: list[fmt.Gap] = field(default_factory=list)
     unknown_frames: Counter[int] = field(default_factory=Counter)
+    checksum: bytes = b""
 
 
 def read_contents(data: bytes) -> Contents:
@@ -74,17 +76,20 @@ def read_contents(data: bytes) -> Contents:
     contents = Contents()
     payloads: dict[int, list[memoryview]] = {frame_type: [] for frame_type in RECORD_BYTES}
     expected = 0
+    checksum = hashlib.sha256()
     for item in fmt.scan_frames(data):
         if isinstance(item, fmt.Gap):
             contents.gaps.append(item)
             continue
         contents.frames += 1
+        checksum.update(item.crc.to_bytes(4, "little"))
         contents.lost_frames += max(0, item.sequence - expected)
         expected = item.sequence + 1
         if item.type in payloads and len(item.payload) % RECORD_BYTES[item.type] == 0:
             payloads[item.type].append(item.payload)
         elif not _take_facts(contents, item):
             contents.unknown_frames[item.type] += 1
+    contents.checksum = checksum.digest()
     contents.spans = split_columns(payloads[fmt.SPANS])
     contents.anchors = np.frombuffer(b"".join(payloads[fmt.CLOCK]), dtype=ANCHOR_DTYPE)
     contents.device_anchors = np.frombuffer(b"".join(payloads[fmt.DEVICE_CLOCK]), dtype=DEVICE_ANCHOR_DTYPE)

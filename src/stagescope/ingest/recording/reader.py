@@ -9,8 +9,6 @@ stored.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +16,16 @@ import polars as pl
 
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.recording import errors
+from stagescope.ingest.recording.attempts import choose_attempt
+from stagescope.ingest.recording.clock_domains import assign_clocks, machine_names, rows_of_clocks
+from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.diagnostics import damage_of, device_notes, run_notes
-from stagescope.ingest.recording.frames import Columns, Contents, read_contents
+from stagescope.ingest.recording.frames import Columns, read_contents
+from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.segments import Part, join_segments
 from stagescope.ingest.streams import open_stream
 from stagescope.model import CLOCKS, RANKS, SPANS, STEPS, Timeline
+from stagescope.model.clock_groups import machines_of_clocks
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.tables import KindType, LaneType
 from stagescope.model.validate import conform, in_order
@@ -41,27 +44,6 @@ RANK_IN_NAME = re.compile(r"rank-?(\d+)")
 """
 
 
-@dataclass(frozen=True)
-class Process:
-    """One recording: its rank and content."""
-
-    rank: int
-    source: str
-    contents: Contents
-
-    @property
-    def host(self) -> str | None:
-        """Host name as seen by the process."""
-        host = self.contents.header.get("host")
-        return str(host) if host else None
-
-    @property
-    def clock(self) -> str:
-        """Clock domain: one per boot of a machine, because all its processes share the monotonic clock."""
-        header = self.contents.header
-        return f"{header.get('boot') or self.host or self.source}/{header.get('clock', 'unknown')}"
-
-
 def recognize_recording(path: Path, head: bytes) -> bool:
     """Return whether a file is a recording: it begins with a frame, or has the suffix and contains a frame."""
     if head.startswith(fmt.MAGIC):
@@ -74,12 +56,21 @@ def recognize_recording(path: Path, head: bytes) -> bool:
 def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
     """Return the Timeline of all given recordings, which belong to one run.
 
-    Damage is counted in diagnostics, and every valid frame is used. Raises InputError for two recordings of one rank,
-    for a file of a newer format, and if the rank of no file is known.
+    Damage is counted in diagnostics, and every valid frame is used. Of several attempts of the run, the one that
+    `options` name is read. Raises InputError for recordings of two trainings with the same rank, for a file of a newer
+    format, if there is no such attempt, and if the rank of no file is known.
     """
-    processes, lost = _read_processes(paths, options or ReadOptions())
-    _check_ranks_once(processes)
-    clocks = _clocks(processes)
+    options = options or ReadOptions()
+    every, lost = _read_processes(paths, options)
+    every, contradictions = assign_clocks(every)
+    processes, left_out = choose_attempt(every, options.attempt)
+    ranks = _ranks(processes)
+    clocks = conform(
+        pl.DataFrame(rows_of_clocks(processes, machines_of_clocks(ranks)), infer_schema_length=None),
+        CLOCKS,
+    )
+    used = {process.source for process in processes}
+    lost += [*(note for note in contradictions if note.source in used), *left_out]
     offsets = dict(zip(clocks["clock"], clocks["offset_ns"], strict=True))
     runs = {process.contents.header.get("run") for process in processes} - {None, ""}
     markers, spans = [], []
@@ -90,10 +81,11 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
         offset_ns = offsets[process.clock]
         markers.append(_steps(records.where(is_marker), process.rank, offset_ns))
         spans.append(_spans(records.where(~is_marker), process, offset_ns))
+        notes += process.notes
         notes += damage_of(process.contents, process.source, process.rank)
     return Timeline(
         spans=in_order(pl.concat(spans), SPANS),
-        ranks=_ranks(processes),
+        ranks=ranks,
         steps=pl.concat(markers).sort(STEPS.order),
         clocks=clocks,
         diagnostics=diagnostics_table(
@@ -108,24 +100,25 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _read_processes(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Process], list[Diagnostic]]:
-    processes, lost = [], []
-    parts = []
+    processes: list[Process] = []
+    parts: list[Part] = []
     for path in paths:
         parts.append(Part(path, read_contents(_bytes_of(path))))
         options.done(path)
+    parts, lost = without_copies(parts)
     for (path, contents), notes in join_segments(parts):
-        lost += notes
         version = contents.header.get("version", fmt.FORMAT_VERSION)
         if version > fmt.FORMAT_VERSION:
             raise errors.newer_version(path, version, fmt.FORMAT_VERSION)
         rank = contents.header.get("rank", _rank_in_name(path))
         if rank is None:
+            lost += notes
             spans = len(contents.spans)
             text = f"the header is missing: {spans} spans of an unknown rank were omitted"
             omitted = Diagnostic("error", text, str(path), count=max(1, spans), code="header.missing")
             lost.append(omitted)
         else:
-            processes.append(Process(rank, str(path), contents))
+            processes.append(Process(rank, str(path), contents, notes=tuple(notes)))
     if not processes:
         raise InputError.damaged(paths[0], "the header is missing, and so is the rank")
     return sorted(processes, key=lambda process: process.rank), lost
@@ -136,60 +129,19 @@ def _rank_in_name(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _check_ranks_once(processes: Sequence[Process]) -> None:
-    for one, other in pairwise(processes):
-        if one.rank == other.rank:
-            raise InputError.duplicate_rank(one.rank, (one.source, other.source))
-
-
-def _clocks(processes: Sequence[Process]) -> pl.DataFrame:
-    """Return one row per machine's clock, with its offset to the wall clock from the tightest anchor.
-
-    Within one machine the error is that of the devices' clocks, 0 if all times are host times.
-    """
-    rows = []
-    machines = _machine_names(processes)
-    for clock in machines:
-        anchors = np.concatenate([p.contents.anchors for p in processes if p.clock == clock])
-        error_ns = max(int(p.contents.device_anchors["error_ns"].max(initial=0)) for p in processes)
-        # The reading between the closest two readings has the smallest error.
-        best = anchors[anchors["width_ns"].argmin()] if len(anchors) else None
-        rows.append(
-            {
-                "clock": clock,
-                "machine": machines[clock],
-                "offset_ns": int(best["realtime_ns"] - best["monotonic_ns"]) if best is not None else 0,
-                "error_lo_ns": -error_ns if len(machines) == 1 else None,
-                "error_hi_ns": error_ns if len(machines) == 1 else None,
-                "observation_count": len(anchors),
-                "method": "one clock" if len(machines) == 1 else "wall clock",
-            }
-        )
-    return conform(pl.DataFrame(rows, infer_schema_length=None), CLOCKS)
-
-
-def _machine_names(processes: Sequence[Process]) -> dict[str, str]:
-    """Return a readable, distinct name for each clock domain."""
-    hosts = {process.clock: process.host or process.clock for process in processes}
-    names = list(hosts.values())
-    return {
-        clock: host if names.count(host) == 1 else f"{host} ({clock[:8]})" for clock, host in hosts.items()
-    }
-
-
 def _ranks(processes: Sequence[Process]) -> pl.DataFrame:
-    machines = _machine_names(processes)
+    machines = machine_names(processes)
     return conform(
         pl.DataFrame([_rank_row(process, machines) for process in processes], infer_schema_length=None), RANKS
     )
 
 
-def _rank_row(process: Process, machines: dict[str, str]) -> dict[str, Any]:
+def _rank_row(process: Process, machines: dict[tuple[str, str | None], str]) -> dict[str, Any]:
     header = process.contents.header
     coordinates = {name: header.get("parallel", {}).get(name) for name in ("pp", "dp", "tp", "cp", "ep")}
     return {
         "rank": process.rank,
-        "machine": machines[process.clock],
+        "machine": machines[process.clock, process.host],
         "device": header.get("device"),
         **coordinates,
         "host": process.host,
@@ -271,4 +223,5 @@ READER = Reader(
     "stagescope's own recordings, one file per process",
     recognize_recording,
     read_recordings,
+    has_attempts=True,
 )

@@ -61,9 +61,20 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
+def identity_of(part: Part) -> tuple[str, ...] | None:
+    """Return what all files of one recording share and no other recording has; None if the header has nothing."""
+    header = part.contents.header
+    if header.get("recording"):  # since version 2
+        return (str(header["recording"]),)
+    if header.get("pid") is None and header.get("process_start_ns") is None:
+        return None
+    return _key(part)
+
+
 def _key(part: Part) -> tuple[str, ...]:
     header = part.contents.header
-    return tuple(str(header.get(name)) for name in ("boot", "host", "pid", "process_start_ns"))
+    names = ("recording", "rank", "boot", "host", "pid", "process_start_ns")
+    return tuple(str(header.get(name)) for name in names)
 
 
 def _stem(part: Part) -> tuple[Path, str]:

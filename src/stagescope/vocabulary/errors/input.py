@@ -86,6 +86,14 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def no_attempt(cls, wanted: int, count: int) -> Self:
+        """Return the error for an attempt that was not recorded."""
+        present = "attempt 0" if count == 1 else f"attempts 0-{count - 1}"
+        return cls(
+            f"there is no attempt {wanted}: the run has {present}", "omit --attempt for the last complete one"
+        )
+
+    @classmethod
     def no_step(cls, step: int, present: Iterable[int]) -> Self:
         """Return the error for a requested step that was not recorded."""
         return cls(f"step {step} was not recorded; recorded: {compact_ranges(present)}")
