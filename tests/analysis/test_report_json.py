@@ -22,8 +22,8 @@ def test_json_matches_the_schema():
         "machine": None,
         "busy_ns": 20,
         "idle_ns": 10,
-        "receive_wait_ns": 0,
-        "send_wait_ns": 0,
+        "receive_wait_ns": None,
+        "send_wait_ns": None,
         "window_ns": 30,
     }
     found = json.loads(json.dumps(to_json(report), allow_nan=False))

@@ -17,7 +17,7 @@ def test_the_verdict_is_bold_and_tables_are_tables():
     assert lines[0].endswith("**")
     for line in lines:
         if line.startswith("|"):
-            assert line.count("|") in (4, 6)
+            assert line.count("|") in (4, 5)
 
 
 def test_the_clock_line_follows_the_verdict():

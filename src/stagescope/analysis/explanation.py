@@ -44,8 +44,9 @@ class Explanation:
     `ledger` (idle/ledger.py), `outliers` (OUTLIER_ACTIONS) and `outlier_pattern`, which they share, `idle`
     (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `losses` (LOSSES),
     `lost_time` (what texts show of these, None if nothing was measured), `ideal` (the schedule that ran), `phases`
-    (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`, and
-    `improvements` (IMPROVEMENTS, fixes first).
+    (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`,
+    `improvements` (IMPROVEMENTS, fixes first), and `unrecorded`, the columns of causes of which nothing was recorded
+    (analysis/unrecorded.py); they are 0 in these tables, and null in those of the report.
     """
 
     ledger: Ledger
@@ -65,6 +66,7 @@ class Explanation:
     trends: StepTrends
     replicas: Replicas
     improvements: pl.DataFrame
+    unrecorded: frozenset[str]
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -102,7 +104,8 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
         idle=idle,
         iterations=iterations,
         losses=measure_losses(iterations, ledger.steps),
-        lost_time=measure_lost_time(idle, windows, iterations),
+        unrecorded=intermediates.unrecorded,
+        lost_time=measure_lost_time(idle, windows, iterations, intermediates.unrecorded),
         ideal=ideal,
         phases=cut_phases(counted.spans, windows, busy),
         stage_costs=measure_stage_costs(counted.spans),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
+from stagescope.analysis.unrecorded import losses_without_unrecorded, without_unrecorded
 from stagescope.vocabulary.causes import ITERATION_COLUMNS
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def explanation_json(explanation: Explanation, declared: str | None = None) -> d
         "schedule": _schedule(explanation.ideal, declared),
         "ledger": {
             "denominator": WINDOW,
-            "steps": explanation.ledger.steps.to_dicts(),
-            "idle": explanation.idle.to_dicts(),
+            "steps": without_unrecorded(explanation.ledger.steps, explanation.unrecorded).to_dicts(),
+            "idle": without_unrecorded(explanation.idle, explanation.unrecorded).to_dicts(),
         },
         "iterations": _iterations(explanation),
         "phases": _summed(explanation.phases, ["rank", "phase"], PHASE_TIMES),
@@ -59,12 +60,15 @@ def _iterations(explanation: Explanation) -> dict[str, object] | None:
         return None
     parts = ("iteration_ns", "busy_ns", *ITERATION_COLUMNS)
     by_step = iterations.group_by("step", maintain_order=True).agg(pl.col(parts).mean())
+    by_step = without_unrecorded(by_step, lost.unrecorded)
     last = iterations.filter("is_last").select("step", last_pipeline="pipeline").unique("step")
     return {
         "denominator": lost.denominator,
         "iterations": lost.iterations,
-        "fractions": {name: lost.fraction(name) for name in ITERATION_COLUMNS},
-        "last_pipeline": explanation.losses.to_dicts(),
+        "fractions": {
+            name: None if name in lost.unrecorded else lost.fraction(name) for name in ITERATION_COLUMNS
+        },
+        "last_pipeline": losses_without_unrecorded(explanation.losses, explanation.unrecorded).to_dicts(),
         "steps": by_step.join(last, on="step", maintain_order="left").to_dicts(),
     }
 
@@ -115,4 +119,5 @@ def _times(table: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _summed(table: pl.DataFrame, keys: list[str], times: tuple[str, ...]) -> list[dict[str, Any]]:
-    return table.group_by(keys).agg(pl.col(times).sum()).sort(keys).to_dicts()
+    sums = [pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name) for name in times]
+    return table.group_by(keys).agg(sums).sort(keys).to_dicts()

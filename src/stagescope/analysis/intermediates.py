@@ -20,6 +20,7 @@ from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.iteration.boundaries import find_iteration_steps
 from stagescope.analysis.iteration.ledger import build_iteration_ledger
 from stagescope.analysis.prediction.ideal import Ideal, lay_ideal
+from stagescope.analysis.unrecorded import find_unrecorded
 from stagescope.analysis.windows import Windows, measure_windows
 from stagescope.model.coverage import unite
 from stagescope.vocabulary.kinds import COMPUTE
@@ -74,6 +75,11 @@ class Intermediates:
     def ledger(self) -> Ledger:
         """The result of build_ledger with origins, for all steps."""
         return build_ledger(self.actions, self.basis, self.timeline.spans, with_origins=True)
+
+    @cached_property
+    def unrecorded(self) -> frozenset[str]:
+        """The result of find_unrecorded."""
+        return find_unrecorded(self.timeline, self.actions)
 
     @cached_property
     def iterations(self) -> pl.DataFrame:

@@ -19,7 +19,8 @@ class LostTime(NamedTuple):
 
     `basis` is ``iteration``, or ``window`` if nothing but one window was recorded of each iteration.
     `denominator` states in words what whole_ns is, `iterations` how many iterations (or steps) there are. `rows`
-    counts the ranks and steps. `causes_ns` has the columns of the causes as keys, in their order.
+    counts the ranks and steps. `causes_ns` has the columns of the causes as keys, in their order; those of
+    `unrecorded` are 0 because nothing of them was recorded (analysis/unrecorded.py).
     """
 
     basis: str
@@ -29,16 +30,20 @@ class LostTime(NamedTuple):
     whole_ns: int
     busy_ns: int
     causes_ns: dict[str, int]
+    unrecorded: frozenset[str] = frozenset()
 
     @property
     def lost_ns(self) -> int:
         """Everything but the compute inside the windows."""
         return self.whole_ns - self.busy_ns
 
-    def shown_ns(self) -> dict[str, int]:
-        """Return the causes to show, per rank and step: those that every run has, and others that are not 0."""
+    def shown_ns(self) -> dict[str, int | None]:
+        """Return the causes to show, per rank and step: those that every run has, and others that are not 0.
+
+        None: not recorded.
+        """
         return {
-            name: time_ns // self.rows
+            name: None if name in self.unrecorded else time_ns // self.rows
             for name, time_ns in self.causes_ns.items()
             if time_ns or name in ALWAYS_SHOWN
         }
@@ -54,12 +59,15 @@ class LostTime(NamedTuple):
 
 
 def measure_lost_time(
-    idle_shares: pl.DataFrame, windows: pl.DataFrame, iterations: pl.DataFrame
+    idle_shares: pl.DataFrame,
+    windows: pl.DataFrame,
+    iterations: pl.DataFrame,
+    unrecorded: frozenset[str] = frozenset(),
 ) -> LostTime | None:
     """Return the lost time of a run, None if nothing was measured.
 
     `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, which step_bubbles returns;
-    `iterations` is the table ITERATIONS of the steps in the totals.
+    `iterations` is the table ITERATIONS of the steps in the totals. `unrecorded` is from find_unrecorded.
     """
     if reach_beyond_windows(iterations):
         total = iterations.select(pl.col("iteration_ns", "busy_ns", *ITERATION_COLUMNS).sum()).row(
@@ -67,7 +75,8 @@ def measure_lost_time(
         )
         causes = _chosen(total, ITERATION_COLUMNS)
         size = (iterations["step"].n_unique(), iterations.height)
-        return LostTime("iteration", ITERATION, *size, total["iteration_ns"], total["busy_ns"], causes)
+        whole = (total["iteration_ns"], total["busy_ns"])
+        return LostTime("iteration", ITERATION, *size, *whole, causes, _unknown(causes, unrecorded))
     if idle_shares.is_empty():
         return None
     total = idle_shares.row(-1, named=True)
@@ -75,12 +84,18 @@ def measure_lost_time(
         return None
     busy_ns = total["window_ns"] - total["idle_ns"]
     size = (windows["step"].n_unique(), windows.height)
-    return LostTime("window", WINDOW, *size, total["window_ns"], busy_ns, _chosen(total, CAUSE_COLUMNS))
+    causes = _chosen(total, CAUSE_COLUMNS)
+    whole = (total["window_ns"], busy_ns)
+    return LostTime("window", WINDOW, *size, *whole, causes, _unknown(causes, unrecorded))
 
 
 def reach_beyond_windows(iterations: pl.DataFrame) -> bool:
     """Return whether iterations are more than windows: the next step, another pipeline or other work was recorded."""
     return bool((iterations["is_whole"] | (iterations["iteration_ns"] != iterations["window_ns"])).any())
+
+
+def _unknown(causes_ns: dict[str, int], unrecorded: frozenset[str]) -> frozenset[str]:
+    return frozenset(name for name, time_ns in causes_ns.items() if name in unrecorded and not time_ns)
 
 
 def _chosen(total: dict[str, int], names: Sequence[str]) -> dict[str, int]:

@@ -22,6 +22,7 @@ from stagescope.analysis.findings import find_findings
 from stagescope.analysis.intermediates import intermediates_of, only_value
 from stagescope.analysis.iteration.culprits import find_culprits
 from stagescope.analysis.totals import measure_totals
+from stagescope.analysis.unrecorded import losses_without_unrecorded, without_unrecorded
 from stagescope.analysis.verdict import Verdict, give_verdict
 from stagescope.model.diagnostics import diagnostics_table
 from stagescope.model.simulated import is_in_cost_units
@@ -78,20 +79,20 @@ class Report:
         """The table STAGE_WORK: what one micro-batch costs on every stage."""
         return self._explained.stage_work
 
-    @property
+    @cached_property
     def ledger(self) -> pl.DataFrame:
         """The table LEDGER: the step of every pipeline, divided among ideal work and causes of lost time."""
-        return self.intermediates.ledger.steps
+        return without_unrecorded(self.intermediates.ledger.steps, self.intermediates.unrecorded)
 
-    @property
+    @cached_property
     def iterations(self) -> pl.DataFrame:
         """The table ITERATIONS: the iteration time of every rank, divided among compute and causes of lost time."""
-        return self.intermediates.iterations
+        return without_unrecorded(self.intermediates.iterations, self.intermediates.unrecorded)
 
-    @property
+    @cached_property
     def losses(self) -> pl.DataFrame:
         """The table LOSSES: what the iterations of the last pipelines consist of, over the steps in the totals."""
-        return self._explained.losses
+        return losses_without_unrecorded(self._explained.losses, self.intermediates.unrecorded)
 
     @cached_property
     def culprits(self) -> pl.DataFrame:

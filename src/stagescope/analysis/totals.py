@@ -11,6 +11,7 @@ from stagescope.analysis.completeness.incomplete_steps import (
     find_incomplete_steps,
     incomplete_step_diagnostics,
 )
+from stagescope.model.bubbles import unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS
@@ -49,8 +50,20 @@ REPORT_RANKS = Table(
         Column("stages", pl.List(pl.Int32), "", "Global stages that it runs, sorted."),
         Column("busy_ns", pl.Int64, "ns", "Union of its compute spans inside the windows."),
         Column("idle_ns", pl.Int64, "ns", "The rest: busy_ns + idle_ns = window_ns."),
-        Column("receive_wait_ns", pl.Int64, "ns", "Blocked on receives inside the windows."),
-        Column("send_wait_ns", pl.Int64, "ns", "Blocked on sends inside the windows."),
+        Column(
+            "receive_wait_ns",
+            pl.Int64,
+            "ns",
+            "Blocked on receives inside the windows; null: the run recorded no such wait.",
+            nullable=True,
+        ),
+        Column(
+            "send_wait_ns",
+            pl.Int64,
+            "ns",
+            "Blocked on sends inside the windows; null likewise.",
+            nullable=True,
+        ),
         Column("window_ns", pl.Int64, "ns", "Windows of its pipeline."),
         Column("bubble_fraction", pl.Float64, "", "idle_ns / window_ns; 0 for windows without length."),
     ),
@@ -118,7 +131,9 @@ def _per_rank(timeline: Timeline, counted: pl.DataFrame) -> pl.DataFrame:
         .sort("rank")
     )
     return (
-        sums.with_columns(_fraction(pl.col("idle_ns"), pl.col("window_ns")))
+        sums.with_columns(
+            _fraction(pl.col("idle_ns"), pl.col("window_ns")), **unrecorded_waits(timeline.spans)
+        )
         .join(timeline.ranks.select("rank", "machine"), on="rank", how="left", maintain_order="left")
         .join(stages, on="rank", how="left", maintain_order="left")
         .select(pl.col(name).cast(dtype) for name, dtype in REPORT_RANKS.schema.items())

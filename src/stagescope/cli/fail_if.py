@@ -41,7 +41,9 @@ class Quantity(NamedTuple):
 def _cause(column: str) -> Callable[[Report], float | None]:
     def fraction(report: Report) -> float | None:
         lost = report.explanation.lost_time if report.explanation else None
-        return None if lost is None or column not in lost.causes_ns else lost.fraction(column)
+        if lost is None or column not in lost.causes_ns or column in lost.unrecorded:
+            return None
+        return lost.fraction(column)
 
     return fraction
 
@@ -133,11 +135,18 @@ def judge(report: Report, conditions: Sequence[Condition]) -> list[Judgment]:
     return [_judge(report, condition) for condition in conditions]
 
 
+def _why_unknown(report: Report, quantity: str) -> str:
+    lost = report.explanation.lost_time if report.explanation else None
+    if lost is not None and f"{quantity}_ns" in lost.unrecorded:
+        return f"{quantity} was not recorded, so the condition cannot be judged"
+    return f"{quantity} is unknown"
+
+
 def _judge(report: Report, condition: Condition) -> Judgment:
     quantity = QUANTITIES[condition.quantity]
     value = quantity.of(report)
     if value is None:
-        return Judgment(fails=True, text=f"{condition.text}: {condition.quantity} is unknown")
+        return Judgment(fails=True, text=f"{condition.text}: {_why_unknown(report, condition.quantity)}")
     fails = COMPARISONS[condition.comparison](value, condition.limit)
     shown = duration_text(round(value)) if quantity.is_time else f"{value:.4f}"
     verb = "holds" if fails else "does not hold"

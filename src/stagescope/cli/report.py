@@ -121,6 +121,7 @@ def _write(report: Report, asked: Wanted) -> None:
 
 def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> None:
     """Print a report as one screen, with `full` also the times of every step and rank."""
+    from stagescope.reports.ledger_bars import unrecorded_text
     from stagescope.reports.text import report_text
 
     ascii_only = not supports_unicode()
@@ -129,7 +130,8 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
     click.echo(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))
     remaining = without_clock_line(report.diagnostics)
     if full:
-        click.echo()
+        unrecorded = unrecorded_text(report.explanation.lost_time if report.explanation else None)
+        click.echo(f"\n{unrecorded}\n" if unrecorded else "")
         print_tables(replace(report, diagnostics=remaining))
     else:
         print_diagnostics(remaining)

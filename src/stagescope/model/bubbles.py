@@ -49,6 +49,16 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def unrecorded_waits(spans: pl.DataFrame) -> dict[str, pl.Expr]:
+    """Return, by column of step_bubbles, null for the waits of sends or receives of which no span has a wait."""
+    waits = {"receive_wait_ns": RECEIVES, "send_wait_ns": SENDS}
+    has_wait = pl.col("wait_end_ns").is_not_null()
+    recorded = spans.select(
+        (pl.col("kind").is_in(kinds) & has_wait).any().alias(name) for name, kinds in waits.items()
+    ).row(0, named=True)
+    return {name: pl.lit(None, pl.Int64) for name, is_recorded in recorded.items() if not is_recorded}
+
+
 def _waits(spans: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:
     """Return when each rank's host was blocked on transfers of some kinds."""
     waits = spans.lazy().filter(pl.col("kind").is_in(kinds))

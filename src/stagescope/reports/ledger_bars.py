@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.reports.aligned import aligned
 from stagescope.reports.tables import percent_text
-from stagescope.vocabulary.causes import BY_COLUMN
+from stagescope.vocabulary.causes import BY_COLUMN, NOT_RECORDED
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def ledger_bars(lost: LostTime | None, *, width: int = 80, ascii_only: bool = Fa
     if lost is None:
         return []
     rows = ledger_rows(lost)
-    fractions = [fraction for _, fraction, _ in rows]
-    texts = [(label, percent_text(fraction), duration_text(time_ns)) for label, fraction, time_ns in rows]
+    fractions = [fraction or 0.0 for _, fraction, _ in rows]
+    texts = [ledger_cells(*row) for row in rows]
     head = (CAUSE_HEADS[lost.basis], f"of {lost.basis}", "per rank and step")
     lines = aligned(head, texts, left={0})
     cells = min(MOST_CELLS, max(FEWEST_CELLS, width - 2 - max(map(len, lines))))
@@ -38,10 +38,27 @@ def ledger_bars(lost: LostTime | None, *, width: int = 80, ascii_only: bool = Fa
     return [f"{line:{max(map(len, lines))}}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True)]
 
 
-def ledger_rows(lost: LostTime) -> list[tuple[str, float, int]]:
-    """Return label, fraction, and time per rank and step of every cause to show, and of all together."""
-    rows = [
-        (BY_COLUMN[name].label, lost.fraction(name), time_ns) for name, time_ns in lost.shown_ns().items()
+def unrecorded_text(lost: LostTime | None) -> str:
+    """Return a line that names the causes of which nothing was recorded, an empty text if there is none."""
+    names = [BY_COLUMN[name].label for name in lost.causes_ns if name in lost.unrecorded] if lost else []
+    return f"{NOT_RECORDED}: {', '.join(names)}" if names else ""
+
+
+def ledger_cells(label: str, fraction: float | None, time_ns: int | None) -> tuple[str, str, str]:
+    """Return one of `ledger_rows` as text."""
+    if fraction is None or time_ns is None:
+        return label, "-", NOT_RECORDED
+    return label, percent_text(fraction), duration_text(time_ns)
+
+
+def ledger_rows(lost: LostTime) -> list[tuple[str, float | None, int | None]]:
+    """Return label, fraction, and time per rank and step of every cause to show, and of all together.
+
+    None: not recorded.
+    """
+    rows: list[tuple[str, float | None, int | None]] = [
+        (BY_COLUMN[name].label, None if time_ns is None else lost.fraction(name), time_ns)
+        for name, time_ns in lost.shown_ns().items()
     ]
     return [*rows, (TOTALS[lost.basis], lost.lost_fraction, lost.lost_ns // lost.rows)]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stagescope.reports.ledger_bars import CAUSE_HEADS, ledger_rows
+from stagescope.reports.ledger_bars import CAUSE_HEADS, ledger_cells, ledger_rows, unrecorded_text
 from stagescope.reports.stage_table import versus_mean_text
-from stagescope.reports.tables import percent_text
 from stagescope.reports.text import bubble_sentence, denominator_sentence
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
@@ -31,6 +30,7 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
         *([_plain(clock_line)] if clock_line else []),
         f"{bubble_sentence(report)} {denominator_sentence(report)}",
         "\n".join(_causes(explanation)),
+        unrecorded_text(explanation.lost_time),
         "\n".join(_stages(explanation)),
         "\n".join(f"* {_plain(finding)}" for finding in verdict.findings),
         "\n".join(_diagnostics(report)),
@@ -42,10 +42,7 @@ def _causes(explanation: Explanation) -> Iterator[str]:
     lost = explanation.lost_time
     if lost is None:
         return
-    rows = [
-        (label, percent_text(fraction), duration_text(time_ns))
-        for label, fraction, time_ns in ledger_rows(lost)
-    ]
+    rows = [ledger_cells(*row) for row in ledger_rows(lost)]
     (total, *figures) = rows.pop()
     head = (CAUSE_HEADS[lost.basis], f"of the {lost.basis}", "per rank and step")
     yield from _table(head, [*rows, (f"**{total}**", *figures)])
@@ -55,7 +52,8 @@ def _stages(explanation: Explanation) -> Iterator[str]:
     work = explanation.stage_work
     if work.is_empty():
         return
-    times = ("forward_ns", "backward_ns", "weight_ns")
+    has_weight = bool((work["weight_ns"] != 0).any())
+    times = ("forward_ns", "backward_ns", "weight_ns")[: 3 if has_weight else 2]
     rows = [
         (
             str(row["stage"]),
@@ -64,9 +62,8 @@ def _stages(explanation: Explanation) -> Iterator[str]:
         )
         for row in work.head(MOST_STAGES).to_dicts()
     ]
-    yield from _table(
-        ("stage, per micro-batch", "forward", "backward", "weight gradient", "work vs. mean"), rows
-    )
+    names = ("forward", "backward", "weight gradient")[: len(times)]
+    yield from _table(("stage, per micro-batch", *names, "work vs. mean"), rows)
     if work.height > MOST_STAGES:
         hidden = work.height - MOST_STAGES
         yield f"\n{counted(hidden, 'stage')} {'is' if hidden == 1 else 'are'} not shown."

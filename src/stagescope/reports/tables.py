@@ -61,7 +61,7 @@ def _rank_lines(report: Report) -> list[str]:
     rows = [_rank_row(rank, per_rank.get(rank["rank"])) for rank in shown.iter_rows(named=True)]
     if len(ranks) > 1:
         busy, idle, *waits = (
-            duration_text(int(ranks[name].sum()))
+            _time_text(int(ranks[name].sum()) if ranks[name].count() else None)
             for name in ("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns")
         )
         rows.append(("all", "", busy, idle, percent_text(report.bubble.fraction), *waits, ""))
@@ -80,10 +80,15 @@ def _rank_row(rank: Mapping[str, Any], bubble: float | None) -> tuple[str, ...]:
         duration_text(rank["busy_ns"]),
         duration_text(rank["idle_ns"]),
         percent_text(bubble),
-        duration_text(rank["receive_wait_ns"]),
-        duration_text(rank["send_wait_ns"]),
+        _time_text(rank["receive_wait_ns"]),
+        _time_text(rank["send_wait_ns"]),
         "".join(character if character.isprintable() else "?" for character in rank["machine"] or ""),
     )
+
+
+def _time_text(time_ns: int | None) -> str:
+    """Return a duration, or a dash for one that was not recorded."""
+    return "-" if time_ns is None else duration_text(time_ns)
 
 
 def percent_text(fraction: float | None) -> str:

@@ -159,11 +159,11 @@ def _ledger(lost: LostTime | None) -> dict[str, Any] | None:
     shown = lost.shown_ns()
     total_ns = lost.whole_ns // lost.rows
     # The rest, and not busy_ns // rows: the parts are rounded, and have to sum to the total.
-    compute = _part(COMPUTED, total_ns - sum(shown.values()))
+    compute = _part(COMPUTED, total_ns - sum(ns or 0 for ns in shown.values()))
     causes = [_part(BY_COLUMN[name], ns, WAITS_OF_CAUSE.get(name, ())) for name, ns in shown.items()]
     return {"denominator": lost.denominator, "total_ns": total_ns, "parts": [compute, *causes]}
 
 
-def _part(cause: Cause, ns: int, waits: Sequence[str] = ()) -> dict[str, Any]:
+def _part(cause: Cause, ns: int | None, waits: Sequence[str] = ()) -> dict[str, Any]:
     meaning = cause.meaning
     return {"name": cause.name, "label": cause.label, "ns": ns, "meaning": meaning, "waits": list(waits)}

@@ -78,6 +78,21 @@ ALWAYS_SHOWN = frozenset(
 )
 """Columns of causes that are shown even if they are 0. The others need something recorded, and have no line without."""
 
+NOT_RECORDED = "not recorded"
+"""What texts print instead of the time of a cause of which nothing was recorded."""
+
+MAY_BE_UNRECORDED = frozenset(
+    f"{name}_ns"
+    for name in (
+        "exposed_communication",
+        "blocked_on_send",
+        "data_loading",
+        "gradient_reduction",
+        "optimizer",
+    )
+)
+"""Columns of causes that only a recording of transfers, reductions, optimizer steps or loading shows; null without."""
+
 WAIT_LABELS: dict[str, str] = {
     "compute": "compute of another rank",
     "transfer": "a transfer",

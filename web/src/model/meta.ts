@@ -62,7 +62,8 @@ export interface Diagnostic {
 export interface LedgerPart {
   name: string;
   label: string;
-  ns: number;
+  /** Null: nothing of this cause was recorded. */
+  ns: number | null;
   meaning: string;
   /** Names of the waits whose idle time this part is made of. */
   waits: string[];

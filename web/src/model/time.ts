@@ -34,6 +34,12 @@ export function percentText(fraction: number): string {
   return `${(100 * fraction).toFixed(1).replace("-", "−")} %`;
 }
 
+/** A relative change: in percent, or above ten times as a multiple, as vocabulary/ratios.py writes it. */
+export function changeText(change: number): string {
+  if (change + 1 > 10) return change + 1 > 1000 ? "over 1000x" : `${Math.round(change + 1)}x`;
+  return `${change > 0 ? "+" : ""}${percentText(change)}`;
+}
+
 export function countText(count: number): string {
   return count.toLocaleString("en-US");
 }

@@ -8,7 +8,7 @@ import type { Viewer } from "../layout/viewer";
 import type { Table } from "../model/columns";
 import type { WaitSum } from "../model/idle";
 import type { Ledger, LedgerPart } from "../model/meta";
-import { countText, durationText, percentText } from "../model/time";
+import { changeText, countText, durationText, percentText } from "../model/time";
 
 export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
   const selection = viewer.selection.statistics.value;
@@ -101,7 +101,7 @@ export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
 
 /** The ledger; a click on a part shows only its idle intervals in the picture. */
 export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger }) {
-  const most = Math.max(...ledger.parts.map((part) => Math.abs(part.ns)), 1);
+  const most = Math.max(...ledger.parts.map((part) => Math.abs(part.ns ?? 0)), 1);
   const chosen = viewer.display.waitFilter.value;
   const isChosen = (part: LedgerPart): boolean =>
     chosen !== null && part.waits.length > 0 && part.waits.every((name) => chosen.has(name));
@@ -115,19 +115,23 @@ export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger 
           <li key={part.name}>
             <button
               type="button"
-              title={part.meaning}
+              title={part.ns === null ? `${part.meaning} Not recorded.` : part.meaning}
               disabled={part.waits.length === 0}
               aria-pressed={isChosen(part)}
               onClick={() => (viewer.display.waitFilter.value = isChosen(part) ? null : new Set(part.waits))}
             >
               <span class="ledger-name">{part.label}</span>
               <span class="ledger-value">
-                {durationText(part.ns, viewer.meta.time_unit)} ·{" "}
-                {percentText(ledger.total_ns ? part.ns / ledger.total_ns : 0)}
+                {part.ns === null
+                  ? "–"
+                  : `${durationText(part.ns, viewer.meta.time_unit)} · ${percentText(ledger.total_ns ? part.ns / ledger.total_ns : 0)}`}
               </span>
               <span
                 class="bar"
-                style={{ width: `${(100 * Math.abs(part.ns)) / most}%`, background: barColor(viewer, part) }}
+                style={{
+                  width: `${(100 * Math.abs(part.ns ?? 0)) / most}%`,
+                  background: barColor(viewer, part),
+                }}
               />
             </button>
           </li>
@@ -319,7 +323,7 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
           <dt>work of the matched</dt>
           <dd>
             {durationText(comparison.own_ns)} here, {durationText(comparison.other_ns)} there
-            {comparison.other_ns ? ` (${change > 0 ? "+" : ""}${percentText(change)})` : ""}
+            {comparison.other_ns ? ` (${changeText(change)})` : ""}
           </dd>
         </div>
       </dl>

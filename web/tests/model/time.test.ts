@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 
-import { durationText, momentText, parseDuration, percentText } from "../../src/model/time";
+import { changeText, durationText, momentText, parseDuration, percentText } from "../../src/model/time";
 
 it.each([
   [12_345_678, "12.35 ms"],
@@ -26,3 +26,10 @@ it("keeps moments exact beyond what a double holds", () => {
 });
 
 it("writes fractions as percent", () => expect(percentText(0.3118)).toBe("31.2 %"));
+
+it.each([
+  [0.12, "+12.0 %"],
+  [-0.5, "−50.0 %"],
+  [11.3, "12x"],
+  [5000, "over 1000x"],
+])("writes the change %d", (change, text) => expect(changeText(change)).toBe(text));

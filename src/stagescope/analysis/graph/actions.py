@@ -17,6 +17,7 @@ from stagescope.analysis.graph.action_cells import codes_of
 from stagescope.analysis.graph.dependencies import DirectionType, find_dependencies
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
+from stagescope.model.simulated import is_simulated
 from stagescope.model.tables import Column, KindType, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, TRANSFERS
 
@@ -92,12 +93,16 @@ PARTNERS = Table(
 
 @dataclass(frozen=True)
 class Actions:
-    """The tables ACTIONS, NEEDS and PARTNERS of a timeline, and diagnostics for what they leave out."""
+    """The tables ACTIONS, NEEDS and PARTNERS of a timeline, and diagnostics for what they leave out.
+
+    `has_transfers` is False if messages between ranks are needed, but the arrival of none was recorded.
+    """
 
     table: pl.DataFrame
     needs: pl.DataFrame
     partners: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
+    has_transfers: bool = True
 
 
 def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Actions:
@@ -121,7 +126,10 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     table, partners, united = _unite_pairs(actions)
     needs = _needs_of_actions(found.rows, united)
     early = _early_diagnostics(table, needs, _clock_errors(timeline))
-    return Actions(table, needs, partners, (*excluded, *found.diagnostics, *early))
+    arrived_ns = needs.filter("is_remote")["arrived_ns"]
+    # A simulation without transfers has ones that take no time.
+    has_transfers = is_simulated(timeline) or arrived_ns.is_empty() or arrived_ns.is_not_null().any()
+    return Actions(table, needs, partners, (*excluded, *found.diagnostics, *early), has_transfers)
 
 
 def _is_placed() -> pl.Expr:

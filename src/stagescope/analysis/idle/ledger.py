@@ -49,7 +49,7 @@ from stagescope.analysis.idle.delays import measure_delays
 from stagescope.analysis.idle.origins import ORIGINS, find_origins, list_removals
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES, MAY_BE_UNRECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +87,10 @@ LEDGER = Table(
             "First start to last end of the actions: the denominator of all fractions.",
         ),
         Column("ideal_work_ns", pl.Int64, "ns", "Mean work of a rank at the costs of its peers."),
-        *(Column(cause.column, pl.Int64, "ns", cause.meaning) for cause in CAUSES),
+        *(
+            Column(cause.column, pl.Int64, "ns", cause.meaning, nullable=cause.column in MAY_BE_UNRECORDED)
+            for cause in CAUSES
+        ),
         Column(
             "busy_ns",
             pl.Int64,

@@ -3,7 +3,8 @@
 A message is in transit from when its sender issued it (the end of its action, if the send was not recorded) to when its
 receiver knew of its arrival. It counts for the receiver: hidden while the receiver computes, exposed while it does not.
 The time that a receive waits before its sender has anything to send is not communication and counts nowhere. A gradient
-reduction is in transit for the whole of its span, which includes waiting for the slowest replica.
+reduction is in transit for the whole of its span, which includes waiting for the slowest replica. Where no arrival of a
+message, no wait, or no reduction was recorded at all, its times are null.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.model.bubbles import unrecorded_waits
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.tables import Column, Table
 
@@ -39,9 +41,15 @@ OVERLAP = Table(
             "",
             "Messages with a recorded arrival; the others count nowhere.",
         ),
-        Column("transfer_ns", pl.Int64, "ns", "Time in the window with a message in transit (union)."),
-        Column("transfer_hidden_ns", pl.Int64, "ns", "Part of it in which the rank computed."),
-        Column("transfer_exposed_ns", pl.Int64, "ns", "The rest."),
+        Column(
+            "transfer_ns",
+            pl.Int64,
+            "ns",
+            "Time in the window with a message in transit (union).",
+            nullable=True,
+        ),
+        Column("transfer_hidden_ns", pl.Int64, "ns", "Part of it in which the rank computed.", nullable=True),
+        Column("transfer_exposed_ns", pl.Int64, "ns", "The rest.", nullable=True),
         Column(
             "transfer_hidden_fraction",
             pl.Float64,
@@ -50,14 +58,28 @@ OVERLAP = Table(
             nullable=True,
         ),
         Column(
-            "receive_wait_ns", pl.Int64, "ns", "Time in the window in which the host was blocked on receives."
+            "receive_wait_ns",
+            pl.Int64,
+            "ns",
+            "Time in the window in which the host was blocked on receives.",
+            nullable=True,
         ),
-        Column("send_wait_ns", pl.Int64, "ns", "Time in the window in which the host was blocked on sends."),
         Column(
-            "reduce_ns", pl.Int64, "ns", "Time in gradient reductions, until the next step's window begins."
+            "send_wait_ns",
+            pl.Int64,
+            "ns",
+            "Time in the window in which the host was blocked on sends.",
+            nullable=True,
         ),
-        Column("reduce_hidden_ns", pl.Int64, "ns", "Part of it in which the rank computed."),
-        Column("reduce_exposed_ns", pl.Int64, "ns", "The rest."),
+        Column(
+            "reduce_ns",
+            pl.Int64,
+            "ns",
+            "Time in gradient reductions, until the next step's window begins.",
+            nullable=True,
+        ),
+        Column("reduce_hidden_ns", pl.Int64, "ns", "Part of it in which the rank computed.", nullable=True),
+        Column("reduce_exposed_ns", pl.Int64, "ns", "The rest.", nullable=True),
         Column(
             "reduce_hidden_fraction",
             pl.Float64,
@@ -93,6 +115,8 @@ def measure_overlap(
         .join(counts, on=["step", "rank"], how="left", maintain_order="left")
         .with_columns(pl.col("messages", "timed_messages").fill_null(0))
         .with_columns(_hidden_fraction("transfer"), _hidden_fraction("reduce"))
+        .with_columns(**unrecorded_waits(spans))
+        .with_columns(_unrecorded(actions, has_reductions=not reductions.is_empty()))
         .select(OVERLAP.names)
         .cast({"messages": pl.UInt32, "timed_messages": pl.UInt32})
         .sort(OVERLAP.order)
@@ -133,6 +157,18 @@ def _communication(
         f"{name}_hidden_ns": hidden_ns,
         f"{name}_exposed_ns": whole_ns - hidden_ns,
     }
+
+
+def _unrecorded(actions: Actions, *, has_reductions: bool) -> list[pl.Expr]:
+    """Return null for the times of messages and reductions that were not recorded."""
+    known = {"transfer": actions.has_transfers, "reduce": has_reductions}
+    times = ("ns", "hidden_ns", "exposed_ns")
+    return [
+        pl.lit(None, pl.Int64).alias(f"{name}_{time}")
+        for name, is_known in known.items()
+        if not is_known
+        for time in times
+    ]
 
 
 def _hidden_fraction(name: str) -> pl.Expr:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import CAUSE_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, MAY_BE_UNRECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,13 @@ IDLE_SHARES = Table(
         ),
         Column("idle_ns", pl.Int64, "ns", "Part of it without a span on the compute lane."),
         *(
-            Column(name, pl.Int64, "ns", f"Part of idle_ns: {name[:-3].replace('_', ' ')}.")
+            Column(
+                name,
+                pl.Int64,
+                "ns",
+                f"Part of idle_ns: {name[:-3].replace('_', ' ')}.",
+                nullable=name in MAY_BE_UNRECORDED,
+            )
             for name in CAUSE_COLUMNS
         ),
     ),

@@ -34,8 +34,8 @@ LOSSES = Table(
     (),
     (
         Column("part", pl.String, "", "`ideal_work` or the name of a cause."),
-        Column("ns", pl.Float64, "ns", "Mean per iteration."),
-        Column("fraction", pl.Float64, "", "Of the iteration."),
+        Column("ns", pl.Float64, "ns", "Mean per iteration; null: not recorded.", nullable=True),
+        Column("fraction", pl.Float64, "", "Of the iteration; null: not recorded.", nullable=True),
     ),
 )
 

@@ -32,7 +32,7 @@ from stagescope.analysis.iteration.activities import (
 )
 from stagescope.model.coverage import covered_ns
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES, MAY_BE_UNRECORDED
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 DENOMINATOR = (
@@ -64,7 +64,10 @@ ITERATIONS = Table(
         Column("iteration_ns", pl.Int64, "ns", "end_ns - start_ns: the denominator of all fractions."),
         Column("window_ns", pl.Int64, "ns", "Window of its pipeline: busy_ns and the causes inside of it."),
         Column("busy_ns", pl.Int64, "ns", "Compute inside the window."),
-        *(Column(cause.column, pl.Int64, "ns", cause.meaning) for cause in ITERATION_CAUSES),
+        *(
+            Column(cause.column, pl.Int64, "ns", cause.meaning, nullable=cause.column in MAY_BE_UNRECORDED)
+            for cause in ITERATION_CAUSES
+        ),
     ),
 )
 

@@ -106,9 +106,9 @@ def predict_steps(
     for combination in combinations:
         duration_ns, lag_ns = measured.changed(combination)
         schedules = [change.name for change in combination if isinstance(change, OtherSchedule)]
-        unmatched = [change for change in combination if not measured.has(change)]
-        if unmatched:
-            saving = Saving(None, "no counted action has that stage, rank or kind")
+        unknown = next(filter(None, map(measured.why_unknown, combination)), None)
+        if unknown:
+            saving = Saving(None, unknown)
         elif schedules:
             saving = measured.simulated_saving(schedules[-1], duration_ns, lag_ns)
         else:
@@ -154,12 +154,15 @@ class Measured:
             self.groups.makespan_ns(replay(self.plan, duration_ns + self.launch_delay_ns, lag_ns))
         )
 
-    def has(self, change: Change) -> bool:
-        """Return whether a change concerns any action in the counted steps."""
+    def why_unknown(self, change: Change) -> str | None:
+        """Return why a change cannot be predicted; None if it can."""
+        if isinstance(change, FreeTransfers) and not self.actions.has_transfers:
+            return "transfers were not recorded, so their time is unknown"
         if not isinstance(change, Slower) or not change.selectors:
-            return True
+            return None
         counted = self.counted.to_numpy()[self.groups.step_of_action()]
-        return bool(_share(self.actions, change)[counted].any())
+        has_any = _share(self.actions, change)[counted].any()
+        return None if has_any else "no counted action has that stage, rank or kind"
 
     def changed(self, combination: Combination) -> tuple[Floats, Floats | Integers]:
         """Return the durations of actions and transfers after applying the changes in order."""

@@ -1,0 +1,50 @@
+"""Causes of which nothing was recorded: their time is unknown, and not zero.
+
+Transfers are recorded if the arrival of any message between two ranks is known; gradient reductions, optimizer steps
+and data loading if there is any such span. A simulated step is complete as it is. In the tables of a report the columns
+of unrecorded causes are null; whatever time they took is in other parts, so the parts still sum to the whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, REDUCTION, name_activities
+from stagescope.model.simulated import is_simulated
+from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from stagescope.analysis.graph.actions import Actions
+    from stagescope.model import Timeline
+
+TRANSFER_COLUMNS = ("exposed_communication_ns", "blocked_on_send_ns")
+ACTIVITY_COLUMNS = {f"{name}_ns": name for name in (REDUCTION, OPTIMIZER, LOADING)}
+
+
+def find_unrecorded(timeline: Timeline, actions: Actions) -> frozenset[str]:
+    """Return the columns of causes of which the run recorded nothing; `actions` is from find_actions."""
+    if is_simulated(timeline) or actions.table.is_empty():
+        return frozenset()
+    other = ~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS])
+    recorded = set(name_activities(timeline.spans.filter(other))["activity"].unique())
+    missing = {column for column, name in ACTIVITY_COLUMNS.items() if name not in recorded}
+    return frozenset(missing | (set() if actions.has_transfers else set(TRANSFER_COLUMNS)))
+
+
+def without_unrecorded(table: pl.DataFrame, unrecorded: Collection[str]) -> pl.DataFrame:
+    """Return a table with null in the columns of unrecorded causes, where they are 0 throughout."""
+    empty = [name for name in table.columns if name in unrecorded and not (table[name] != 0).any()]
+    return table.with_columns(pl.lit(None, table.schema[name]).alias(name) for name in empty)
+
+
+def losses_without_unrecorded(losses: pl.DataFrame, unrecorded: Collection[str]) -> pl.DataFrame:
+    """Return the table LOSSES with null for unrecorded causes that are 0."""
+    names = [name.removesuffix("_ns") for name in unrecorded]
+    is_empty = pl.col("part").is_in(names) & (pl.col("ns") == 0)
+    return losses.with_columns(
+        pl.when(~is_empty).then(pl.col(name)).alias(name) for name in ("ns", "fraction")
+    )
