@@ -94,7 +94,8 @@ def find_culprits(iterations: pl.DataFrame, ledger: Ledger, spans: pl.DataFrame)
         [part.select(pl.col(name).cast(CULPRITS.schema[name]) for name in CULPRITS.names) for part in parts]
     )
     every = pl.concat([found, _without_culprit(iterations, found)])
-    summed = every.group_by(KEYS).agg(pl.sum("idle_ns") / len(steps))
+    # Rounded, because parallel sums of floating-point numbers depend on their order.
+    summed = every.group_by(KEYS).agg((pl.sum("idle_ns") / len(steps)).round(3))
     return summed.filter(pl.col("idle_ns").abs() >= SHORTEST_NS).sort(KEYS, nulls_last=True)
 
 
