@@ -91,7 +91,7 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
     # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
     outliers = find_outlier_actions(actions, intermediates.basis, ledger.classes.length_of_action, steps)
-    found = (actions, ledger, ideal, stragglers, trends, replicas)
+    found = (actions, ledger, ideal, stragglers, trends, replicas, improvements)
     return Explanation(
         ledger=replace(
             ledger,
@@ -115,7 +115,7 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
         stragglers=stragglers,
         trends=trends,
         replicas=replicas,
-        improvements=improvements,
+        improvements=improvements.table,
         diagnostics=tuple(dict.fromkeys(each for one in found for each in one.diagnostics)),
     )
 

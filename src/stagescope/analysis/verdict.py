@@ -9,7 +9,7 @@ import polars as pl
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.shares import whole_percents
 from stagescope.analysis.iteration.last_pipeline import last_pipelines_text, slowest_pipeline_sentence
-from stagescope.analysis.prediction.improvements import FIX, KINDS, REDESIGN
+from stagescope.analysis.prediction.improvements import FIX, REDESIGN
 from stagescope.model.simulated import simulated_time_text
 from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
@@ -26,7 +26,6 @@ IMBALANCE_FRACTION = 0.02
 """A stage is named as the slowest if it costs at least this much more than the mean of the others."""
 
 MOST_FINDINGS = 5
-HEADS = {FIX: "Fix first", REDESIGN: "Redesign"}
 
 
 class Verdict(NamedTuple):
@@ -128,22 +127,34 @@ def _slowest_stage(explanation: Explanation) -> str | None:
 
 
 def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
-    """Return the best fix, and the largest redesign that needs no more memory, each with both step times."""
+    """Return the best fix and the largest redesign, each with both step times.
+
+    A redesign that needs more memory is a sentence of its own, if it gains more than those that do not.
+    """
     lost = explanation.lost_time
     step = "iteration" if lost and lost.basis == "iteration" else "step"
-    named = explanation.improvements.filter(~pl.col("needs_more_memory"))
-    best = [named.filter(pl.col("kind") == kind).head(1).to_dicts() for kind in KINDS]
-    if not any(best):
-        return f"No tested change would shorten the {step} by 0.5 % or more."
-    return " ".join(
-        f"{HEADS[kind]}: {_prediction_text(row, step, in_cost_units=in_cost_units)}."
-        for kind, rows in zip(KINDS, best, strict=True)
-        for row in rows
+    kind, more = pl.col("kind"), pl.col("needs_more_memory")
+    fix, free, larger = (
+        explanation.improvements.filter(each).head(1).to_dicts()
+        for each in (kind == FIX, (kind == REDESIGN) & ~more, (kind == REDESIGN) & more)
     )
+    if free and larger and larger[0]["gain_ns"] <= free[0]["gain_ns"]:
+        larger = []
+    sentences = [
+        f"{head}: {_prediction_text(row, step, in_cost_units=in_cost_units)}."
+        for head, rows in (("Fix first", fix), ("Redesign", free), ("With more memory", larger))
+        for row in rows
+    ]
+    return " ".join(sentences) or f"No tested change would shorten the {step} by 0.5 % or more."
 
 
 def _prediction_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) -> str:
-    """Return a change with both step times: of a bound at best, of a range both ends."""
+    """Return a change with both step times (of a bound at best, of a range both ends) and the memory that it needs."""
+    memory = f"; {row['memory']}" if row["memory"] else ""
+    return f"{_step_times_text(row, step, in_cost_units=in_cost_units)}{memory}"
+
+
+def _step_times_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) -> str:
     measured_ns, gain_ns = row["measured_step_ns"], row["gain_ns"]
     unit = " cost units" if in_cost_units else ""
     before, after, low, high = (

@@ -202,6 +202,7 @@ CODES: tuple[Code, ...] = (
     Code("samples.too_few", "There are too few steps and micro-batches for statistics."),
     Code("schedule.mismatch", "Steps differ too much from the schedule to number their actions."),
     Code("schedule.unknown", "The caller named a schedule that stagescope does not know."),
+    Code("schedules.untested", "Other schedules were not tested as improvements."),
     Code("schedule.unrecorded", "A schedule of a framework ran that the recorder cannot record."),
     Code("slices.trimmed", "Slices that overlap the next one within rounding are drawn up to its start."),
     Code("spans.discarded", "The oldest spans were discarded to keep a recording within its size."),

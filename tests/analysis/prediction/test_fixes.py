@@ -104,4 +104,4 @@ def test_bounds_range_from_no_gain_to_all_of_it():
 def test_run_without_a_fault_has_nothing_to_fix():
     report = report_on(make_plan(Shape(replicas=2), Costs(), 5))
     assert fixes_of(report).is_empty()
-    assert report.verdict.improvement.startswith("Redesign: ")
+    assert report.verdict.improvement.startswith("With more memory: ")

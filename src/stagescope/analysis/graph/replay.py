@@ -84,14 +84,15 @@ def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
     """Return when every action ends, from the start of its step, in the unit and type of `duration_ns`.
 
     `duration_ns` has a value per action, `lag_ns` one per row of `needs`: the time from the end of the producer to the
-    arrival of its result.
+    arrival of its result. With a second axis in both, every column is a replay of its own.
     """
     count = len(plan.order)
     lasting = duration_ns[plan.order]
     # A place without a need has row -1 and reads the appended 0, so the loop below needs no mask.
-    lags = [np.append(lag_ns, 0)[needs.row].astype(lasting.dtype) for needs in plan.needs]
+    padded = np.concatenate([lag_ns, np.zeros_like(lag_ns, shape=(1, *lag_ns.shape[1:]))])
+    lags = [padded[needs.row].astype(lasting.dtype) for needs in plan.needs]
     # The last entry is the end of "no action": always 0, the start of the step.
-    ends = np.zeros(count + 1, dtype=lasting.dtype)
+    ends = np.zeros((count + 1, *lasting.shape[1:]), dtype=lasting.dtype)
     for first, last in zip(plan.levels[:-1].tolist(), plan.levels[1:].tolist(), strict=True):
         level = slice(first, last)
         ready = ends[plan.before[level]]

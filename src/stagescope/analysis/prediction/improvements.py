@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 import polars.selectors as cs
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.prediction.fix_candidates import Evidence
+    from stagescope.model.diagnostics import Diagnostic
 
 FIX, REDESIGN = KINDS = ("fix", "redesign")
 KindOfChange = pl.Enum(list(KINDS))
@@ -62,8 +63,9 @@ IMPROVEMENTS = Table(
             "needs_more_memory",
             pl.Boolean,
             "",
-            "Whether it holds more activations than the measured order, or every stage on two ranks.",
+            "Whether any rank holds more activations than in the measured order, or more parameters.",
         ),
+        Column("memory", pl.String, "", "Which ranks need more memory, and how much; empty: none."),
     ),
 )
 
@@ -73,8 +75,16 @@ UNCHANGED = {
     "assumptions": pl.lit(""),
     "activations_to_measured": pl.lit(1.0),
     "needs_more_memory": pl.lit(value=False),
+    "memory": pl.lit(""),
 }
-"""The columns that fixes and redesigns may omit."""
+"""The values of columns that fixes and redesigns may omit or leave null."""
+
+
+class Improvements(NamedTuple):
+    """The table IMPROVEMENTS, and diagnostics about what was not tested."""
+
+    table: pl.DataFrame
+    diagnostics: tuple[Diagnostic, ...]
 
 
 def find_improvements(
@@ -83,23 +93,22 @@ def find_improvements(
     schedule: str | None,
     steps: Collection[int],
     basis: ReplayBasis | None = None,
-) -> pl.DataFrame:
-    """Return the table IMPROVEMENTS: what find_fixes and find_redesigns predict.
+) -> Improvements:
+    """Return the improvements: what find_fixes and find_redesigns predict.
 
     `schedule` is the one that ran. `basis` is from find_replay_basis for these actions; None: it is computed here.
     """
     if not actions.table["step"].is_in(list(steps)).any():
-        return IMPROVEMENTS.empty()
+        return Improvements(IMPROVEMENTS.empty(), ())
     basis = basis or find_replay_basis(actions)
     fixes = find_fixes(actions, evidence, steps, basis)
-    redesigns = find_redesigns(actions, schedule, steps, basis).sort(
-        "gain_ns", descending=True, nulls_last=True, maintain_order=True
-    )
-    of_iterations = _of_iterations(redesigns, evidence.iteration_ns)
+    redesigns = find_redesigns(actions, schedule, steps, basis)
+    best_first = redesigns.table.sort("gain_ns", descending=True, nulls_last=True, maintain_order=True)
+    of_iterations = _of_iterations(best_first, evidence.iteration_ns)
     every = pl.concat([_complete(fixes, FIX), _complete(of_iterations, REDESIGN)])
     is_bound = pl.col("high_step_ns") >= pl.col("measured_step_ns")
     least = pl.when(is_bound).then(LEAST_BOUND_FRACTION).otherwise(LEAST_GAIN_FRACTION)
-    return every.filter(pl.col("gain_fraction") >= least)
+    return Improvements(every.filter(pl.col("gain_fraction") >= least), redesigns.diagnostics)
 
 
 def _of_iterations(predicted: pl.DataFrame, iteration_ns: float | None) -> pl.DataFrame:
@@ -114,7 +123,10 @@ def _of_iterations(predicted: pl.DataFrame, iteration_ns: float | None) -> pl.Da
 
 def _complete(predicted: pl.DataFrame, kind: str) -> pl.DataFrame:
     """Return predictions with all columns of IMPROVEMENTS."""
-    omitted = {name: value for name, value in UNCHANGED.items() if name not in predicted.columns}
-    return predicted.with_columns(kind=pl.lit(kind), **omitted).select(
+    values = {
+        name: pl.col(name).fill_null(value) if name in predicted.columns else value
+        for name, value in UNCHANGED.items()
+    }
+    return predicted.with_columns(kind=pl.lit(kind), **values).select(
         pl.col(name).cast(dtype) for name, dtype in IMPROVEMENTS.schema.items()
     )
