@@ -21,6 +21,7 @@ from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.intermediates import intermediates_of, only_value
 from stagescope.analysis.iteration.culprits import find_culprits
+from stagescope.analysis.slowdown.slowdowns import measure_slowdowns
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.unrecorded import losses_without_unrecorded, without_unrecorded
 from stagescope.analysis.verdict import Verdict, give_verdict
@@ -130,6 +131,12 @@ class Report:
     def improvements(self) -> pl.DataFrame:
         """The table IMPROVEMENTS: changes that would shorten an iteration, fixes first."""
         return self._explained.improvements
+
+    @cached_property
+    def slowdowns(self) -> pl.DataFrame:
+        """The table SLOWDOWNS: S, S_t, S_w, M_S and M_W of ByteDance's what-if analysis."""
+        pipelines = self.intermediates.windows.pipelines
+        return measure_slowdowns(self.intermediates.timeline, pipelines, self.bubble.steps)
 
     @cached_property
     def _explained(self) -> Explanation:

@@ -81,6 +81,7 @@ def _explained(report: Report) -> dict[str, object]:
         "verdict": report.verdict._asdict(),
         **explanation_json(report.explanation, report.schedule),
         "culprits": _culprits(report.culprits, report.explanation.lost_time),
+        "slowdowns": report.slowdowns.to_dicts(),
     }
 
 

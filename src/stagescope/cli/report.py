@@ -54,7 +54,7 @@ class Wanted:
     """,
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--full", is_flag=True, help="Also print the times of every step and rank.")
+@click.option("--full", is_flag=True, help="Also print the slowdowns of the what-if analysis, and the times of every step and rank.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for an issue or a pull request.")
 @json_options("the report")
 @click.option(
@@ -120,8 +120,9 @@ def _write(report: Report, asked: Wanted) -> None:
 
 
 def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> None:
-    """Print a report as one screen, with `full` also the times of every step and rank."""
+    """Print a report as one screen, with `full` also the slowdowns and the times of every step and rank."""
     from stagescope.reports.ledger_bars import unrecorded_text
+    from stagescope.reports.slowdown_text import slowdown_lines
     from stagescope.reports.text import report_text
 
     ascii_only = not supports_unicode()
@@ -132,6 +133,8 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
     if full:
         unrecorded = unrecorded_text(report.explanation.lost_time if report.explanation else None)
         click.echo(f"\n{unrecorded}\n" if unrecorded else "")
+        for sentence in slowdown_lines(report.slowdowns, width=terminal_width()):
+            click.echo(sentence)
         print_tables(replace(report, diagnostics=remaining))
     else:
         print_diagnostics(remaining)

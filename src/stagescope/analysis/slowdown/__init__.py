@@ -1,0 +1,1 @@
+"""How much stragglers slow a run down, in the metrics of ByteDance's what-if analysis."""
