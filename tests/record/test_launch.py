@@ -16,14 +16,13 @@ from stagescope.record.launch import (
     HOOK_DIRECTORY,
     Ended,
     count_processes,
-    prepare_directory,
     recording_environment,
-    recordings_in,
     refusals_in,
     run_command,
 )
+from stagescope.record.run_directory import recordings_in
 from stagescope.record.session import MAX_BYTES_VARIABLE
-from stagescope.vocabulary.errors import CommandError, OutputError
+from stagescope.vocabulary.errors import CommandError
 
 PARENT = """
 import os, signal, sys
@@ -253,65 +252,6 @@ def test_finds_recordings_of_all_machines_and_counts_processes(tmp_path):
 def test_hook_directory_contains_the_hook():
     assert (HOOK_DIRECTORY / "sitecustomize.py").is_file()
     assert HOOK_DIRECTORY.is_absolute()
-
-
-def names_in(directory):
-    return sorted(path.name for path in directory.iterdir())
-
-
-def test_missing_directory_is_created(tmp_path):
-    prepare_directory(tmp_path / "a" / "b")
-    assert names_in(tmp_path / "a" / "b") == []
-
-
-def test_empty_directory_is_accepted(tmp_path):
-    prepare_directory(tmp_path)
-    assert names_in(tmp_path) == []
-
-
-@pytest.fixture
-def used(tmp_path):
-    for name in ("rank00000-1.sscope", "notes.txt"):
-        (tmp_path / name).write_text("", encoding="utf-8")
-    return tmp_path
-
-
-def test_non_empty_directory_is_refused_and_unchanged(used):
-    with pytest.raises(OutputError, match="already exists") as caught:
-        prepare_directory(used)
-    assert "--force" in caught.value.hint
-    assert names_in(used) == ["notes.txt", "rank00000-1.sscope"]
-
-
-def test_force_removes_only_recordings(used):
-    prepare_directory(used, force=True)
-    assert names_in(used) == ["notes.txt"]
-
-
-def test_join_keeps_existing_files(used):
-    prepare_directory(used, join=True)
-    assert names_in(used) == ["notes.txt", "rank00000-1.sscope"]
-
-
-@pytest.mark.parametrize("options", [{}, {"force": True}, {"join": True}])
-def test_file_is_refused_as_directory(tmp_path, options):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    for path in (tmp_path / "file", tmp_path / "file" / "runs"):
-        with pytest.raises(OutputError, match=f"cannot write {path}: (File exists|Not a directory)"):
-            prepare_directory(path, **options)
-
-
-def test_unwritable_directory_is_refused():
-    if not Path("/proc/self").is_dir():
-        pytest.skip("needs a directory that refuses files even to root")
-    with pytest.raises(OutputError, match="cannot write /proc/self"):
-        prepare_directory(Path("/proc/self"), join=True)
-
-
-def test_undeletable_recording_is_an_error(used):
-    (used / "odd.sscope").mkdir()
-    with pytest.raises(OutputError, match="cannot write"):
-        prepare_directory(used, force=True)
 
 
 def test_no_child_process_remains(tmp_path):

@@ -77,9 +77,10 @@ def _prepare(output: Path, *, force: bool) -> None:
 def _record(output: Path, options: list[str]) -> Path:
     """Run the training with recording; return the directory of the recordings."""
     from stagescope.record import launch
+    from stagescope.record.run_directory import Launch, enter
 
     recordings, log = output / "recording", output / "training.log"
-    launch.prepare_directory(recordings, force=True)
+    place = enter(recordings, Launch([], force=True))
     environment = launch.recording_environment(
         recordings,
         steps=RECORDED,
@@ -90,6 +91,7 @@ def _record(output: Path, options: list[str]) -> Path:
     command = launch_command(training, [f"--steps={STEPS}", *options])
     with log.open("wb") as file:
         ended = launch.run_command(command, environment, file)
+    place.leave(recordings)
     if ended.exit_code:
         click.echo(log.read_text(encoding="utf-8", errors="replace")[-2000:], err=True)
         raise CommandError.failed("the training", ended.exit_code, log)

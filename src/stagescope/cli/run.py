@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from stagescope.vocabulary.errors import OutputError
 from stagescope.vocabulary.steps import parse_step_range
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ SUPPORTED = (
       stagescope run -- torchrun --nproc-per-node 4 train.py
       stagescope run --steps 10:13 -o recordings -- torchrun --nproc-per-node 8 train.py --lr 1e-4
       stagescope run --also nvtx -- nsys profile -o report torchrun --nproc-per-node 8 train.py
-      stagescope run --join -o /shared/recordings -- torchrun --nnodes 2 ... train.py    (on each node)
+      stagescope run -o /shared/recordings -- torchrun --nnodes 2 ... train.py    (on each node)
+      srun stagescope run -o /shared/recordings -- python train.py
 
     Then: stagescope show DIR
     """,
@@ -55,7 +56,11 @@ SUPPORTED = (
     help="Also annotate the actions for profilers that run at the same time: nvtx, mstx, kineto.",
 )
 @click.option("--force", is_flag=True, help="Replace the recordings in DIR.")
-@click.option("--join", is_flag=True, help="Record into DIR together with the other nodes of the run.")
+@click.option(
+    "--join",
+    is_flag=True,
+    help="Record into DIR beside what is there; the commands of one launch find each other without it.",
+)
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     command: tuple[str, ...],
@@ -72,9 +77,15 @@ def command(
     Every Python process of COMMAND that runs a pipeline schedule of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed,
     FlagScale, Primus or ColossalAI records itself into DIR. Output, exit code and signals are those of the command;
     stagescope adds two lines on standard error, and one for each framework whose version does not fit.
+
+    With srun or mpirun, each rank may be a command of its own: commands of one launch record into one DIR. If DIR has
+    another run, or cannot be written, COMMAND runs unrecorded, with one line on standard error.
     """
     from stagescope.record import launch
     from stagescope.record.mirrors import parse_profilers
+    from stagescope.record.process_facts import launcher_rank
+    from stagescope.record.run_directory import Launch, enter, recordings_in
+    from stagescope.record.run_identity import LAUNCH_VARIABLE, runs_of_launcher
     from stagescope.record.segments import parse_bound
     from stagescope.record.session import ALSO_VARIABLE
 
@@ -83,28 +94,27 @@ def command(
     bound = parse_bound(max_bytes) if max_bytes is not None else None
     mirrors = parse_profilers(also) if also is not None else ()
     directory = output or Path(time.strftime("stagescope-%Y%m%d-%H%M%S"))
-    launch.prepare_directory(directory, force=force, join=join)
-    run = directory.resolve().name if join else uuid.uuid4().hex
+    own = Launch(runs_of_launcher(os.environ), launcher_rank(os.environ), force=force, join=join)
+    try:
+        place = enter(directory, own)
+    except OutputError as error:  # the training must start in any case
+        click.echo(f"stagescope: not recorded: {error}", err=True)
+        ended = launch.run_command(command, os.environ)
+        launch.end_by_same_signal(ended)
+        return ended.exit_code
     environment = launch.recording_environment(
-        directory, steps=steps, run=run, inherited=os.environ, max_bytes=bound
+        directory, steps=steps, run=place.run, inherited=os.environ, max_bytes=bound
     )
+    environment[LAUNCH_VARIABLE] = own.number
     environment[ALSO_VARIABLE] = ",".join(mirrors)
-    before = launch.recordings_in(directory)
+    before = recordings_in(directory)
     try:
         ended = launch.run_command(command, environment)
     finally:
-        _remove_if_empty(directory)
-    _print_summary(directory, launch.recordings_in(directory) - before, ended)
+        place.leave(directory)
+    _print_summary(directory, launch.recordings_of(own.number, recordings_in(directory) - before), ended)
     launch.end_by_same_signal(ended)
     return ended.exit_code
-
-
-def _remove_if_empty(directory: Path) -> None:
-    """Remove the directory if the command recorded nothing."""
-    try:
-        directory.rmdir()
-    except OSError:
-        return
 
 
 def _print_summary(directory: Path, recordings: set[Path], ended: Ended) -> None:

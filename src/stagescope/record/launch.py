@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stagescope.record.format import HEADER, SUFFIX, Frame, scan_frames
-from stagescope.record.run_identity import RUN_VARIABLE
+from stagescope.record.format import HEADER, Frame, scan_frames
+from stagescope.record.run_identity import LAUNCH_VARIABLE, RUN_VARIABLE
 from stagescope.record.session import MAX_BYTES_VARIABLE, OUT_VARIABLE, STEPS_VARIABLE
-from stagescope.vocabulary.errors import CommandError, OutputError
+from stagescope.vocabulary.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,12 @@ if TYPE_CHECKING:
 HOOK_DIRECTORY = Path(__file__).absolute().parent / "hook"
 SENT_BY_TERMINAL = 0x80
 """si_code of a signal sent by the kernel, such as for Ctrl-C: the whole foreground process group has received it."""
+
+MAX_READ_RECORDINGS = 64
+"""Recordings that are opened at the end of a command; in a directory with more of them, all count as its own."""
+
+HEADER_BYTES = 16 << 10
+"""The first header of a recording is smaller."""
 
 MAX_HEADER_ONLY_BYTES = 64 << 10
 """Size up to which a recording is read for the reasons why a framework was not recorded."""
@@ -36,26 +41,6 @@ class Ended(NamedTuple):
 
     exit_code: int
     signal_number: int | None
-
-
-def prepare_directory(directory: Path, *, force: bool = False, join: bool = False) -> None:
-    """Prepare `directory` for the recordings of one run.
-
-    Raises OutputError if it is not empty, unless `force` (its recordings are deleted, nothing else) or `join` (the
-    recordings of other nodes of the same run are kept).
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if not join and any(directory.iterdir()):
-            if not force:
-                raise OutputError.exists(directory)
-            for recording in recordings_in(directory):
-                recording.unlink()
-        probe = directory / f".stagescope-{uuid.uuid4().hex}"
-        probe.touch()
-        probe.unlink()
-    except OSError as reason:
-        raise OutputError.cannot_write(directory, reason) from None
 
 
 def recording_environment(
@@ -74,7 +59,8 @@ def recording_environment(
         OUT_VARIABLE: str(directory.resolve()),
         RUN_VARIABLE: run,
     }
-    own = {STEPS_VARIABLE: steps, MAX_BYTES_VARIABLE: None if max_bytes is None else str(max_bytes)}
+    bound = None if max_bytes is None else str(max_bytes)
+    own = {STEPS_VARIABLE: steps, MAX_BYTES_VARIABLE: bound, LAUNCH_VARIABLE: None}
     for variable, value in own.items():
         environment.pop(variable, None)
         if value:
@@ -82,14 +68,31 @@ def recording_environment(
     return environment
 
 
-def recordings_in(directory: Path) -> set[Path]:
-    """Return the recordings in a directory and in its subdirectories, one per machine."""
-    return {*directory.glob(f"*{SUFFIX}"), *directory.glob(f"*/*{SUFFIX}")}
-
-
 def count_processes(recordings: Iterable[Path]) -> int:
     """Return how many processes wrote these files. The segments of a process differ in the part after the first dot."""
     return len({(path.parent, path.name.partition(".")[0]) for path in recordings})
+
+
+def recordings_of(launch: str, recordings: set[Path]) -> set[Path]:
+    """Return the recordings of the processes that one `stagescope run` started.
+
+    With more than `MAX_READ_RECORDINGS`, returns all: a thousand commands in one directory must not read a million
+    files.
+    """
+    if len(recordings) > MAX_READ_RECORDINGS:
+        return recordings
+    return {path for path in recordings if _launch_of(path) in (launch, None)}
+
+
+def _launch_of(path: Path) -> object:
+    """Return the launch in the first header of a recording, None if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            frames = scan_frames(file.read(HEADER_BYTES))
+    except OSError:
+        return None
+    first = next(frames, None)
+    return _object(bytes(first.payload)).get("launch") if isinstance(first, Frame) else None
 
 
 def refusals_in(recordings: Iterable[Path]) -> list[str]:

@@ -39,6 +39,11 @@ def launcher_runs(environment: Mapping[str, str]) -> list[str]:
     return known + _of_pytorch_job(environment)
 
 
+def runs_of_launcher(environment: Mapping[str, str]) -> list[str]:
+    """Return every identifier by which two commands of one launch may recognize each other."""
+    return launcher_runs(environment) + torchrun_agents(environment)
+
+
 def _of_pytorch_job(environment: Mapping[str, str]) -> list[str]:
     """Return the name of the service of rank 0, which a Kubernetes operator derives from the name of the job."""
     master = environment.get("MASTER_ADDR", "")

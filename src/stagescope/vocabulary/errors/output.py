@@ -22,6 +22,14 @@ class OutputError(StagescopeError):
         return cls(f"{path} already exists", "use --force to replace it, or choose another path")
 
     @classmethod
+    def other_run(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a directory with files of another run."""
+        return cls(
+            f"{path} already has files of another run; --force replaces them, --join records beside them",
+            "choose another directory",
+        )
+
+    @classmethod
     def cannot_write(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
         """Return the error for a file that the operating system refuses to write."""
         return cls(f"cannot write {path}: {reason.strerror or reason}")
