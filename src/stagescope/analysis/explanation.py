@@ -10,6 +10,7 @@ import polars as pl
 from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
+from stagescope.analysis.iteration.culprits import find_outside_culprits
 from stagescope.analysis.iteration.last_pipeline import measure_losses
 from stagescope.analysis.lost_time import measure_lost_time
 from stagescope.analysis.prediction.fix_candidates import Evidence
@@ -41,15 +42,16 @@ if TYPE_CHECKING:
 class Explanation:
     """The results that explain the time of some steps; every table is declared in the module that computes it.
 
-    `ledger` (idle/ledger.py), `outliers` (OUTLIER_ACTIONS) and `outlier_pattern`, which they share, `idle`
-    (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `losses` (LOSSES),
-    `lost_time` (what texts show of these, None if nothing was measured), `ideal` (the schedule that ran), `phases`
-    (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`,
+    `ledger` (idle/ledger.py), `outside_culprits` (rows of CULPRITS), `outliers` (OUTLIER_ACTIONS) and
+    `outlier_pattern`, which they share, `idle` (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `losses`
+    (LOSSES), `lost_time` (what texts show of these, None if nothing was measured), `ideal` (the schedule that ran),
+    `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`,
     `improvements` (IMPROVEMENTS, fixes first), and `unrecorded`, the columns of causes of which nothing was recorded
     (analysis/unrecorded.py); they are 0 in these tables, and null in those of the report.
     """
 
     ledger: Ledger
+    outside_culprits: pl.DataFrame
     outliers: pl.DataFrame
     outlier_pattern: OutlierPattern
     idle: pl.DataFrame
@@ -99,6 +101,7 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
             ranks=ledger.ranks.filter(chosen),
             origins=ledger.origins.filter(chosen),
         ),
+        outside_culprits=find_outside_culprits(iterations, ledger.ranks.filter(chosen), timeline.spans),
         outliers=outliers,
         outlier_pattern=_pattern(outliers, actions.table, steps),
         idle=idle,

@@ -62,7 +62,7 @@ def outlier_actions_sentence(outliers: pl.DataFrame, pattern: OutlierPattern) ->
     longest = outliers.row(0, named=True)
     if pattern.text:
         return f"{several_actions_text(pattern.rows)}, {pattern.text}{_cost(pattern.rows)}."
-    head = f"{action_text(longest)} took {_instead(longest)}{_cost(outliers.head(1))}."
+    head = f"{action_text(longest)} took {instead_text(longest)}{_cost(outliers.head(1))}."
     others = outliers.height - 1
     return head + (
         f" {counted(others, 'other action')} took more than 1.5x as long as usual." if others else ""
@@ -80,7 +80,8 @@ def several_actions_text(rows: pl.DataFrame) -> str:
     return f"{counted(rows.height, noun)} took {low} to {high} instead of about {usual}"
 
 
-def _instead(row: Mapping[str, object]) -> str:
+def instead_text(row: Mapping[str, object]) -> str:
+    """Return how long an outlier action took, and how long it usually does."""
     took, usual = (duration_text(round(float(str(row[name])))) for name in ("duration_ns", "usual_ns"))
     return f"{took} instead of {usual}"
 

@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
+from stagescope.analysis.cause_details import QUIET, cause_detail
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.shares import whole_percents
-from stagescope.analysis.iteration.last_pipeline import last_pipelines_text, slowest_pipeline_sentence
+from stagescope.analysis.iteration.last_pipeline import (
+    last_pipelines,
+    last_pipelines_text,
+    slowest_pipeline_sentence,
+)
 from stagescope.analysis.prediction.improvements import FIX, REDESIGN
 from stagescope.model.simulated import simulated_time_text
 from stagescope.vocabulary.causes import BY_COLUMN
@@ -17,13 +22,16 @@ from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.ratios import comparative_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.report import Report
 
 IMBALANCE_FRACTION = 0.02
 """A stage is named as the slowest if it costs at least this much more than the mean of the others."""
+
+MOST_DETAILS = 4
+"""Causes of a sentence that have details in parentheses; more are hard to read."""
 
 MOST_FINDINGS = 5
 
@@ -59,7 +67,7 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
         f"{_describe_run(report, explanation)}{_lost(explanation)}.",
         _best_improvements(explanation, in_cost_units=report.in_cost_units),
         tuple(findings["evidence"].head(MOST_FINDINGS)),
-        slowest_pipeline_sentence(explanation),
+        slowest_pipeline_sentence(explanation, _cause_texts(explanation, last_pipelines(explanation))),
     )
 
 
@@ -97,20 +105,37 @@ def _lost(explanation: Explanation) -> str:
         )
     columns = list(lost.causes_ns)
     points = zip(whole_percents([lost.fraction(name) for name in columns]), columns, strict=True)
-    named = sorted(((point, name) for point, name in points if point), reverse=True, key=lambda each: each[0])
+    named = [(point, lost.fraction(name), name) for point, name in points if point]
     if not named:
         return head
-    (most, cause), *others = named
-    unit = "point" if abs(most) == 1 else "points"
-    parts = [f"{most} {unit} {_cause_text(cause, explanation)}"]
-    parts += [f"{point} {_cause_text(name, explanation)}" for point, name in others]
+    named.sort(reverse=True)
+    cause_text = _cause_texts(explanation, explanation.ledger.steps["pipeline"].unique().to_list())
+    parts = [f"{point} {cause_text(name.removesuffix('_ns'), point)}" for point, _, name in named]
+    unit = "point" if abs(named[0][0]) == 1 else "points"
+    parts[0] = parts[0].replace(" ", f" {unit} ", 1)
     return f"{head}: {', '.join(parts)}"
 
 
-def _cause_text(cause: str, explanation: Explanation) -> str:
-    details = {"stage_imbalance_ns": _slowest_stage, "data_parallel_wait_ns": last_pipelines_text}
-    detail = details[cause](explanation) if cause in details else None
-    return BY_COLUMN[cause].label + (f" ({detail})" if detail else "")
+def _cause_texts(explanation: Explanation, pipelines: Collection[int]) -> Callable[[str, int], str]:
+    """Return a function that, given a cause and its points, returns its label and, for the first few, its details."""
+    details = 0
+
+    def cause_text(name: str, points: int) -> str:
+        nonlocal details
+        detail = None
+        if name in QUIET and abs(points) <= 1:
+            pass
+        elif name == "stage_imbalance":
+            detail = _slowest_stage(explanation)
+        elif name == "data_parallel_wait":
+            detail = last_pipelines_text(explanation)
+        else:
+            detail = cause_detail(name, explanation, pipelines)
+        details += detail is not None
+        label = BY_COLUMN[f"{name}_ns"].label
+        return f"{label} ({detail})" if detail and details <= MOST_DETAILS else label
+
+    return cause_text
 
 
 def _slowest_stage(explanation: Explanation) -> str | None:

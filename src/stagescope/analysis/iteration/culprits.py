@@ -80,23 +80,39 @@ def find_culprits(iterations: pl.DataFrame, ledger: Ledger, spans: pl.DataFrame)
     steps = iterations["step"].unique()
     chosen = pl.col("step").is_in(steps.implode())
     origins, ranks = ledger.origins.filter(chosen), ledger.ranks.filter(chosen)
-    outside, own = _outside(iterations, ranks), _own_work(ledger.steps.filter(chosen), ranks)
+    own = _own_work(ledger.steps.filter(chosen), ranks)
     parts = [
         _inside(origins, ranks),
         _by_themselves(own),
         _unequal_stages(origins, own),
         _waits(iterations, last_ranks(iterations, origins)),
-        _loading(outside, iterations, spans),
-        _to_itself(outside, "other_work"),
-        _before_first_action(outside, iterations, spans),
     ]
-    found = pl.concat(
-        [part.select(pl.col(name).cast(CULPRITS.schema[name]) for name in CULPRITS.names) for part in parts]
-    )
+    found = pl.concat([*map(_declared, parts), find_outside_culprits(iterations, ranks, spans)])
     every = pl.concat([found, _without_culprit(iterations, found)])
     # Rounded, because parallel sums of floating-point numbers depend on their order.
     summed = every.group_by(KEYS).agg((pl.sum("idle_ns") / len(steps)).round(3))
     return summed.filter(pl.col("idle_ns").abs() >= SHORTEST_NS).sort(KEYS, nulls_last=True)
+
+
+def find_outside_culprits(iterations: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of CULPRITS for loading, other work and unattributed time outside of the windows, summed over steps.
+
+    `iterations` and `ranks`, the table IDLE_LEDGER, are of the same steps.
+    """
+    if iterations.is_empty():
+        return CULPRITS.empty()
+    outside = _outside(iterations, ranks)
+    itself = outside.select(victim_rank="rank", culprit_rank="rank")
+    parts = [
+        _by(outside, "data_loading", _loaders(iterations, spans)),
+        _by(outside, "other_work", itself),
+        _by(outside, "unattributed", _first_ranks(iterations, spans)),
+    ]
+    return pl.concat(map(_declared, parts)).filter(pl.col("idle_ns") != 0)
+
+
+def _declared(part: pl.DataFrame) -> pl.DataFrame:
+    return part.select(pl.col(name).cast(CULPRITS.schema[name]) for name in CULPRITS.names)
 
 
 def last_ranks(iterations: pl.DataFrame, origins: pl.DataFrame) -> pl.DataFrame:
@@ -212,11 +228,6 @@ def _waits(iterations: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _loading(outside: pl.DataFrame, iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the loading outside of windows by the rank that loads."""
-    return _by(outside, "data_loading", _loaders(iterations, spans))
-
-
 def _loaders(iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Return per rank (victim_rank) the rank whose loading it waits for."""
     named = name_activities(spans.filter(pl.col("kind") == "other"))
@@ -247,18 +258,7 @@ def _loaders(iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _to_itself(outside: pl.DataFrame, cause: str) -> pl.DataFrame:
-    return _by(outside, cause, outside.select(victim_rank="rank", culprit_rank="rank"))
-
-
-def _before_first_action(
-    outside: pl.DataFrame, iterations: pl.DataFrame, spans: pl.DataFrame
-) -> pl.DataFrame:
-    """Return the unattributed time outside of windows by the rank that begins the steps of the pipeline."""
-    return _by(outside, "unattributed", first_ranks(iterations, spans))
-
-
-def first_ranks(iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def _first_ranks(iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Return per rank (victim_rank) the one that begins the steps of its pipeline (culprit_rank).
 
     Empty if nothing was recorded between the steps: then it is unknown who was waited for.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.idle.shares import whole_percents
-from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, OUTSIDE_CAUSES
-from stagescope.vocabulary.ratios import comparative_text
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, OUTSIDE_CAUSES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stagescope.analysis.explanation import Explanation
 
 FEWEST_PIPELINES = 2
@@ -40,17 +40,6 @@ LOSSES = Table(
 )
 
 
-def _part_text(name: str, explanation: Explanation) -> str:
-    label = BY_COLUMN[f"{name}_ns"].label
-    slow = slow_ranks(explanation) if name == "straggler" else None
-    if slow is None or slow.is_empty():
-        return label
-    pipeline = slow["pipeline"][0]
-    if any(replica.pipeline == pipeline for replica in find_slow_replicas(explanation)):
-        return f"{label} (all ranks of the pipeline of rank {pipeline})"
-    return f"{label} (rank {slow['rank'][0]} is {comparative_text('slower', 1 + slow['excess_fraction'][0])})"
-
-
 def measure_losses(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFrame:
     """Return the table LOSSES: what the iterations of the last pipelines consist of.
 
@@ -72,6 +61,11 @@ def measure_losses(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFra
     return pl.DataFrame(parts, schema=LOSSES.schema, orient="row")
 
 
+def last_pipelines(explanation: Explanation) -> list[int]:
+    """Return the pipelines that were last in at least one iteration."""
+    return explanation.iterations.filter("is_last")["pipeline"].unique().to_list()
+
+
 def last_pipelines_text(explanation: Explanation) -> str | None:
     """Return which pipeline the others waited for, or that it changes; None with a single pipeline."""
     iterations = explanation.iterations
@@ -86,10 +80,11 @@ def last_pipelines_text(explanation: Explanation) -> str | None:
     return f"the last pipeline changes: {counts.height} of {pipelines} pipelines were last at least once"
 
 
-def slowest_pipeline_sentence(explanation: Explanation) -> str:
+def slowest_pipeline_sentence(explanation: Explanation, cause_text: Callable[[str, int], str]) -> str:
     """Return what the iterations of the last pipeline consist of; empty with a single pipeline.
 
     In its ledger a straggler is the work that it has more than its replicas, and not the idle time of the others.
+    `cause_text` returns the label and the details of a cause, given its name and its percent.
     """
     losses = explanation.losses
     if losses.is_empty() or explanation.iterations["pipeline"].n_unique() < FEWEST_PIPELINES:
@@ -97,5 +92,5 @@ def slowest_pipeline_sentence(explanation: Explanation) -> str:
     percents = dict(zip(losses["part"], whole_percents(losses["fraction"].to_list()), strict=True))
     ideal = percents.pop(IDEAL)
     named = sorted(((percent, name) for name, percent in percents.items() if percent), reverse=True)
-    listed = ", ".join(f"{percent} % {_part_text(name, explanation)}" for percent, name in named[:MOST_PARTS])
+    listed = ", ".join(f"{percent} % {cause_text(name, percent)}" for percent, name in named[:MOST_PARTS])
     return f"The last pipeline sets the iteration; its time is {ideal} % ideal work{', ' if listed else ''}{listed}."

@@ -1,0 +1,216 @@
+"""What a cause of lost time comes from, in a few words: the details in parentheses in the verdict's sentences.
+
+A rank or a link is named if most of the cause comes from it; otherwise the cause has no detail, or is on all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.finding_sentences import action_text, instead_text, several_actions_text
+from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
+from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.ratios import comparative_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from stagescope.analysis.explanation import Explanation
+
+    Detail = Callable[[Explanation, "Collection[int]"], "str | None"]
+
+DOMINANT = 0.5
+"""What at least this part of a cause comes from is named, if it is also twice as large as the next one."""
+
+DOMINANT_RATIO = 2.0
+LEAST_SPREAD = 0.01
+EVEN_RATIO = 3.0
+"""If no link has this many times the mean of all links, the cause is on all of them."""
+
+
+def cause_detail(name: str, explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    """Return what a cause of some pipelines comes from, None if nothing is known.
+
+    `name` is a cause other than stage_imbalance and data_parallel_wait, which are about the run as a whole.
+    """
+    detail = DETAILS.get(name)
+    return detail(explanation, pipelines) if detail else None
+
+
+def _origins(explanation: Explanation, pipelines: Collection[int], cause: str) -> pl.DataFrame:
+    origins = explanation.ledger.origins
+    return origins.filter(pl.col("cause").cast(pl.String) == cause, pl.col("pipeline").is_in(list(pipelines)))
+
+
+def _largest(origins: pl.DataFrame, keys: list[str]) -> dict[str, int] | None:
+    """Return the keys of what most of the time comes from, None if nothing dominates."""
+    added = origins.group_by(keys).agg(pl.sum("added_ns")).filter(pl.col("added_ns") > 0)
+    if added.is_empty():
+        return None
+    first, *others = added.sort("added_ns", *keys, descending=[True, *[False] * len(keys)]).to_dicts()
+    rest = [each["added_ns"] for each in others]
+    is_most = first["added_ns"] >= DOMINANT * (first["added_ns"] + sum(rest))
+    return first if is_most and first["added_ns"] >= DOMINANT_RATIO * max(rest, default=0.0) else None
+
+
+def _straggler(explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    origins = _origins(explanation, pipelines, "straggler")
+    by_pipeline = _largest(origins, ["pipeline"])
+    if by_pipeline and any(
+        each.pipeline == by_pipeline["pipeline"] for each in find_slow_replicas(explanation)
+    ):
+        return f"all ranks of the pipeline of rank {by_pipeline['pipeline']}"
+    slowest = _largest(origins, ["rank"])
+    if slowest is None:
+        return None
+    claimed = slow_ranks(explanation).filter(rank=slowest["rank"])["excess_fraction"]
+    if claimed.is_empty():
+        return f"mostly rank {slowest['rank']}"
+    return f"rank {slowest['rank']} is {comparative_text('slower', 1 + claimed[0])}"
+
+
+def _links(explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    origins = _origins(explanation, pipelines, "exposed_communication")
+    largest = _largest(origins, ["rank", "peer"])
+    if largest is not None:
+        peer = largest["peer"]
+        link = f"link from rank {largest['rank']} to rank {peer}"
+        return link if peer is not None else f"sends of rank {largest['rank']}"
+    added = origins.group_by("rank", "peer").agg(pl.sum("added_ns"))["added_ns"].to_list()
+    if not added:
+        return None
+    return "all links" if max(added) < EVEN_RATIO * sum(added) / len(added) else "several links"
+
+
+def _sender(explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    largest = _largest(_origins(explanation, pipelines, "blocked_on_send"), ["rank"])
+    if largest is None:
+        return None
+    stages = _stages(explanation, [largest["rank"]])
+    of_stages = " and ".join(map(str, stages))
+    return f"until rank {largest['rank']} with stage{'s' * (len(stages) > 1)} {of_stages} receives"
+
+
+def _other_work(explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    return _rank_text(explanation, _with_outside(explanation, pipelines, "other_work"))
+
+
+def _loading(explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    return _rank_text(explanation, _with_outside(explanation, pipelines, "data_loading"))
+
+
+def _rank_text(explanation: Explanation, added: pl.DataFrame) -> str | None:
+    """Return the rank or stage that most of the time comes from, or all ranks."""
+    largest = _largest(added, ["rank"])
+    if largest is not None:
+        return f"rank {largest['rank']}"
+    ranks = added.filter(pl.col("added_ns") > 0)["rank"].unique().to_list()
+    stages = _stages(explanation, ranks)
+    if len(stages) == 1:
+        return f"ranks of stage {stages[0]}"
+    return "all ranks" if len(ranks) == explanation.ledger.ranks["rank"].n_unique() else None
+
+
+def _nothing_recorded(explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    """Return what the time precedes of which nothing was recorded: actions of a rank, or the next step."""
+    added = _with_outside(explanation, pipelines, "unattributed")
+    iterations = explanation.iterations.filter(pl.col("pipeline").is_in(list(pipelines)))
+    by_place = added.group_by("kind").agg(pl.sum("added_ns")).sort("added_ns", "kind", descending=True)
+    # Most of the whole, not of what has an origin: the rest may have any reason.
+    if by_place["added_ns"].sum() <= 0 or by_place["added_ns"][0] < DOMINANT * int(
+        iterations["unattributed_ns"].sum()
+    ):
+        return None
+    kind = by_place["kind"][0]
+    place = added.filter(pl.col("kind").eq_missing(kind))
+    largest = _largest(place, ["rank"])
+    ranks = [largest["rank"]] if largest else place.filter(pl.col("added_ns") > 0)["rank"].unique().to_list()
+    stages = _stages(explanation, ranks)
+    if largest is None and len(stages) != 1:
+        return None
+    who = f"rank {largest['rank']}" if largest else f"stage {stages[0]}"
+    where = (
+        f"before {kind.replace('_', ' ')}s of {who}"
+        if kind
+        else f"before the first forward of {who} in each step"
+    )
+    # Only a first stage reads data. Where others load labels, their forwards wait for activations anyway.
+    is_loading = 0 in stages and kind in (None, "forward")
+    return f"nothing recorded {where}" + (": often data loading" if is_loading else "")
+
+
+def _with_outside(explanation: Explanation, pipelines: Collection[int], cause: str) -> pl.DataFrame:
+    """Return where a cause comes from (rank, kind, added_ns), summed over victims; outside of windows kind is null."""
+    origins, outside = _origins(explanation, pipelines, cause), explanation.outside_culprits
+    sizes = explanation.ledger.ranks.group_by("pipeline").agg(victims=pl.col("rank").n_unique())
+    inside = origins.join(sizes, on="pipeline").select(
+        "rank", "kind", added_ns=pl.col("added_ns") * pl.col("victims")
+    )
+    beyond = outside.filter(
+        pl.col("cause").cast(pl.String) == cause, pl.col("culprit_pipeline").is_in(list(pipelines))
+    )
+    kind = pl.lit(None, inside.schema["kind"])
+    return pl.concat([inside, beyond.select(rank="culprit_rank", kind=kind, added_ns="idle_ns")])
+
+
+def _stages(explanation: Explanation, ranks: Collection[int]) -> list[int]:
+    costs = explanation.stage_costs.filter(pl.col("rank").is_in(list(ranks)))
+    stages: list[int] = costs["stage"].unique().sort().to_list()
+    return stages
+
+
+def _outliers(explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    """Return the outlier actions if they are most of the jitter."""
+    is_chosen, pattern = pl.col("pipeline").is_in(list(pipelines)), explanation.outlier_pattern
+    outliers = explanation.outliers.filter(is_chosen)
+    least_ns = DOMINANT * int(explanation.ledger.steps.filter(is_chosen)["jitter_ns"].sum())
+    if outliers.is_empty() or int(outliers["cost_ns"].sum()) < least_ns:
+        return None
+    longest = outliers.row(0, named=True)
+    if (longest["cost_ns"] or 0) >= least_ns:
+        return f"{action_text(longest)} took {instead_text(longest)}"
+    if pattern.text:
+        return f"{several_actions_text(pattern.rows)}, {pattern.text}"
+    return several_actions_text(outliers)
+
+
+def _launch(explanation: Explanation, _: Collection[int]) -> str | None:
+    launch_ns = explanation.ledger.delays.launch_overhead_ns
+    return f"{duration_text(round(float(np.mean(launch_ns))))} per action" if len(launch_ns) else None
+
+
+def _lengths(explanation: Explanation, _: Collection[int]) -> str | None:
+    lengths = explanation.ledger.classes.length_of_action
+    spread = float(np.std(lengths)) if len(lengths) else 0.0
+    return f"lengths of micro-batches vary by {100 * spread:.0f} %" if spread >= LEAST_SPREAD else None
+
+
+def _duration(cause: str) -> Detail:
+    def detail(explanation: Explanation, _: Collection[int]) -> str | None:
+        lost = explanation.lost_time
+        return duration_text(lost.causes_ns[f"{cause}_ns"] // lost.rows) if lost else None
+
+    return detail
+
+
+QUIET = frozenset(
+    {"exposed_communication", "launch_overhead", "gradient_reduction", "optimizer", "unattributed"}
+)
+"""Causes that every run has: a sentence gives their details only where they are more than a point."""
+
+DETAILS: dict[str, Detail] = {
+    "straggler": _straggler,
+    "data_imbalance": _lengths,
+    "jitter": _outliers,
+    "exposed_communication": _links,
+    "blocked_on_send": _sender,
+    "launch_overhead": _launch,
+    "data_loading": _loading,
+    "other_work": _other_work,
+    "gradient_reduction": _duration("gradient_reduction"),
+    "optimizer": _duration("optimizer"),
+    "unattributed": _nothing_recorded,
+}
