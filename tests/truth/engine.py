@@ -14,7 +14,7 @@ import numpy as np
 from truth.plan import DOWN, KINDS, UP
 
 if TYPE_CHECKING:
-    from truth.plan import Plan, Shape
+    from truth.plan import Network, Plan, Shape
 
 
 class Part(NamedTuple):
@@ -131,7 +131,7 @@ class Run:
 
 def simulate(plan: Plan) -> Run:
     """Return the run of a plan. Raises DeadlockError where blocking sends wait for each other."""
-    program = build_program(plan.shape, blocking=plan.network.blocking, buffers=plan.network.buffers)
+    program = build_program(plan.shape, plan.network)
     state = _Steps(plan, program)
     now = np.zeros((plan.shape.ranks, plan.shape.replicas), np.int64)
     for step in range(plan.shape.steps):
@@ -139,7 +139,7 @@ def simulate(plan: Plan) -> Run:
     return Run(plan, program, **state.times)
 
 
-def build_program(shape: Shape, *, blocking: bool, buffers: int | None) -> Program:
+def build_program(shape: Shape, network: Network) -> Program:
     """Return the events of one step in an order in which everything that an event needs is before it."""
     rank_of = {stage: rank for rank, stages in enumerate(shape.placement) for stage in stages}
     rows = [[_entry(rank, word) for word in row] for rank, row in enumerate(shape.order)]
@@ -154,9 +154,9 @@ def build_program(shape: Shape, *, blocking: bool, buffers: int | None) -> Progr
             inputs[place[part]].append(len(messages))
             outputs[place[source]].append(len(messages))
             messages.append(_message(source, part, rank_of))
-    frees = _frees(messages, inputs, buffers)
+    frees = _frees(messages, inputs, network.buffers)
     found = Program((), tuple(entries), tuple(messages), _tuples(inputs), _tuples(outputs), frees)
-    return found._replace(events=_sequence(rows, found, shape.stages, blocking=blocking))
+    return found._replace(events=_sequence(rows, found, shape.stages, network))
 
 
 def _tuples(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
@@ -212,7 +212,7 @@ def _frees(messages: list[Message], inputs: list[list[int]], buffers: int | None
 
 
 def _sequence(
-    rows: list[list[Entry]], program: Program, stages: int, *, blocking: bool
+    rows: list[list[Entry]], program: Program, stages: int, network: Network
 ) -> tuple[Entry | Message, ...]:
     """Return all events so that each follows what it needs; raises DeadlockError if none can go on."""
     number_of = {part: n for n, entry in enumerate(program.entries) for part in entry.parts}
@@ -221,16 +221,20 @@ def _sequence(
         queue: list[Entry | Message] = []
         for entry in row:
             queue.append(entry)
-            sends = program.outputs[number_of[entry.parts[0]]] if blocking else ()
+            sends = program.outputs[number_of[entry.parts[0]]] if network.blocking else ()
             queue += [program.messages[number] for number in sends]
         queues.append(queue)
     index = {message: n for n, message in enumerate(program.messages)}
     made, done, sent = [], set(), set()
 
+    def messages_of(entry: Entry) -> list[Message]:
+        return [program.messages[number] for number in program.inputs[number_of[entry.parts[0]]]]
+
     def is_ready(event: Entry | Message) -> bool:
         if isinstance(event, Message):
-            free = program.frees.get(index[event])
-            return free is None or free in done
+            free, waiting = program.frees.get(index[event]), queues[event.receiver][:1]
+            is_awaited = any(isinstance(each, Entry) and event in messages_of(each) for each in waiting)
+            return (free is None or free in done) and (is_awaited or not network.rendezvous)
         number = number_of[event.parts[0]]
         own = [number_of[p] for part in event.parts for p in _own_sources(part, stages) if p in number_of]
         local = [n for n in own if program.entries[n].rank == event.rank and n != number]
@@ -247,7 +251,7 @@ def _sequence(
                     continue
                 number = number_of[event.parts[0]]
                 done.add(number)
-                if not blocking:
+                if not network.blocking:
                     sent.update(program.outputs[number])
         if len(made) == before:
             raise DeadlockError(f"waiting: {[queue[0] for queue in queues if queue]}")
@@ -317,6 +321,8 @@ class _Steps:
         consumer = self.program.frees.get(number)
         if consumer is not None:
             leaves = np.maximum(leaves, times["start"][consumer])
+        if network.rendezvous:
+            leaves = np.maximum(leaves, free[message.receiver])
         which = (message.direction, step, slice(None), message.source, message.microbatch)
         gone = leaves + network.occupancy_ns[which]
         links[message.sender, message.receiver] = gone

@@ -75,13 +75,15 @@ class Network:
 
     A message occupies its link for `occupancy_ns`, in the order of sending, and arrives `latency_ns` later. With
     `blocking`, its sender does nothing else until it has arrived. With `buffers`, it leaves only when fewer than that
-    many earlier messages of the same stage wait for the action that consumes them.
+    many earlier messages of the same stage wait for the action that consumes them. With `rendezvous`, it leaves only
+    when its receiver has nothing else to do than to wait for it; only for blocking sends.
     """
 
     latency_ns: np.ndarray
     occupancy_ns: np.ndarray
     blocking: bool = False
     buffers: int | None = None
+    rendezvous: bool = False
 
 
 @dataclass(frozen=True)

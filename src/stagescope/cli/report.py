@@ -54,7 +54,11 @@ class Wanted:
     """,
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--full", is_flag=True, help="Also print the slowdowns of the what-if analysis, and the times of every step and rank.")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Also print the slowdowns of the what-if analysis, and the times of every step and rank.",
+)
 @click.option("--markdown", is_flag=True, help="Print Markdown, for an issue or a pull request.")
 @json_options("the report")
 @click.option(

@@ -10,7 +10,7 @@ COLUMNS = ["pipeline", "step", "rank", "kind", "stage", "microbatch"]
 
 def actions_of(text, **columns):
     actions = timeline_from_text(text).spans.with_columns(pipeline=pl.lit(0, pl.Int32), **columns)
-    return actions.select(*COLUMNS, "start_ns", "end_ns")
+    return actions.select(*COLUMNS, "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 
 def found(actions, transfers=None):
@@ -66,7 +66,7 @@ def test_missing_producer_is_counted_per_action_that_needs_it():
 def transfer(kind, rank, start_ns, end_ns, stage=None):
     return {
         "pipeline": 0, "step": 0, "rank": rank, "kind": kind, "stage": rank if stage is None else stage,
-        "microbatch": 0, "start_ns": start_ns, "end_ns": end_ns,
+        "microbatch": 0, "start_ns": start_ns, "end_ns": end_ns, "wait_start_ns": None, "wait_end_ns": None,
     }  # fmt: skip
 
 
@@ -84,6 +84,14 @@ def test_first_send_and_last_arrival_of_several_tensors_count():
         transfer("recv_forward", 1, 901, 1400),
     ]
     assert times("F0\n. F0", rows) == [(1000, 1500)]
+
+
+def test_wait_of_a_sender_and_posting_of_the_receive_are_kept():
+    sent = {**transfer("send_forward", 0, 1000, 1700), "wait_start_ns": 1000, "wait_end_ns": 1600}
+    actions = actions_of("F0\n. F0")
+    transfers = pl.DataFrame([sent, transfer("recv_forward", 1, 900, 1500)], schema=actions.schema)
+    row = find_dependencies(actions, transfers).rows.row(0, named=True)
+    assert (row["posted_ns"], row["awaited_ns"], row["released_ns"]) == (900, 1000, 1600)
 
 
 def test_unrecorded_end_of_a_message_is_null():

@@ -52,6 +52,6 @@ def test_no_other_input_arrived_later(timeline):
     actions = find_actions(timeline)
     latest = find_latest_inputs(actions)
     ends_ns = actions.table["end_ns"].to_list()
-    for action, needs, _, _, _, arrived_ns in actions.needs.rows():
+    for action, needs, arrived_ns in actions.needs.select("action", "needs", "arrived_ns").rows():
         assert max(ends_ns[needs], arrived_ns or ends_ns[needs]) <= latest.there_ns[action]
         assert latest.producer[action] != NO_ACTION

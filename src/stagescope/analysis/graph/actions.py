@@ -73,6 +73,23 @@ NEEDS = Table(
             "When the receiver knew of its arrival; null: not recorded.",
             nullable=True,
         ),
+        Column(
+            "posted_ns", pl.Int64, "ns", "When its receive was posted; null: not recorded.", nullable=True
+        ),
+        Column(
+            "awaited_ns",
+            pl.Int64,
+            "ns",
+            "When its sender began to wait for the send; null: it did not wait, or that was not recorded.",
+            nullable=True,
+        ),
+        Column(
+            "released_ns",
+            pl.Int64,
+            "ns",
+            "When its sender went on after that wait.",
+            nullable=True,
+        ),
     ),
 )
 
@@ -118,7 +135,17 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     spans = timeline.spans
     actions, excluded = _find_parts(spans, pipelines)
     actions = _in_order(actions)
-    names = ("rank", "kind", "step", "stage", "microbatch", "start_ns", "end_ns")
+    names = (
+        "rank",
+        "kind",
+        "step",
+        "stage",
+        "microbatch",
+        "start_ns",
+        "end_ns",
+        "wait_start_ns",
+        "wait_end_ns",
+    )
     is_transfer = pl.col("kind").is_in(TRANSFERS) & _is_placed()
     transfers = _with_pipeline(spans.lazy().filter(is_transfer).select(names).collect(), pipelines)
     found = find_dependencies(actions, transfers)

@@ -21,10 +21,11 @@ from stagescope.model.tables import Column, KindType, Table
 if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.binding_constraints import BindingConstraints
+    from stagescope.analysis.graph.blocking_sends import BlockingSends
     from stagescope.analysis.graph.latest_inputs import LatestInputs
 
-PARTS = ("compute", "other_work", "transfer", "launch", "transfer_or_launch", "unknown")
-COMPUTE, OTHER_WORK, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, UNKNOWN = range(len(PARTS))
+PARTS = ("compute", "other_work", "transfer", "launch", "transfer_or_launch", "unknown", "send")
+COMPUTE, OTHER_WORK, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, UNKNOWN, SEND = range(len(PARTS))
 PartType = pl.Enum(list(PARTS))
 PART_NAMES = pl.Series(PARTS, dtype=PartType)
 
@@ -42,7 +43,7 @@ CRITICAL_PATH = Table(
             "",
             "compute: the action itself; before it transfer: its input was in transit, launch: all inputs had arrived, "
             "transfer_or_launch: the arrival was not recorded, other_work: the rank computed something else, "
-            "unknown: an input was not recorded.",
+            "unknown: an input was not recorded, send: the rank was blocked in a send.",
         ),
         Column("rank", pl.Int32, "", "Rank of the action; of a transfer, the receiver."),
         Column("from_rank", pl.Int32, "", "Sender of a transfer.", nullable=True),
@@ -68,43 +69,55 @@ def find_critical_path(
     """
     if actions.table.is_empty():
         return CRITICAL_PATH.empty()
-    parts = _parts_of(_walk(actions.table, binding_constraints), actions.table, inputs, busy)
+    walked, sends = _walk(actions.table, binding_constraints), binding_constraints.plan.sends
+    parts = _parts_of(walked, actions.table, inputs, busy, sends)
     return _table(parts, actions.table)
 
 
 def _walk(table: pl.DataFrame, binding_constraints: BindingConstraints) -> pl.DataFrame:
-    """Return the actions of all paths, walking back from the last end of every pipeline and step at once.
+    """Return the events of all paths, walking back from the last end of every pipeline and step at once.
 
-    Columns: back (how many actions follow), action, wait_start_ns (when its binding constraint ended), start_ns,
-    end_ns. Each wait starts where the previous action ends; the first one starts with the step.
+    Columns: back (how many events follow), event, action (the event, or the action that follows a send),
+    wait_start_ns (when its binding constraint was met), start_ns, end_ns. Each wait starts where the previous event
+    ends; the first one starts with the step.
     """
-    order = binding_constraints.plan.order
-    count = len(order)
+    plan = binding_constraints.plan
+    order, count = plan.order, len(plan.order)
     place = np.empty(count, dtype=np.int64)
     place[order] = np.arange(count)
     last = table.group_by("pipeline", "step", maintain_order=True).agg(
         pl.col("action").get(pl.col("end_ns").arg_max()), pl.min("start_ns"), pl.max("end_ns")
     )
     at, until_ns = place[last["action"].to_numpy()], last["end_ns"].to_numpy()
-    begin_ns = last["start_ns"].to_numpy()
+    action, begin_ns = order[at].astype(np.int64), last["start_ns"].to_numpy()
     walked: list[pl.DataFrame] = []
-    # One iteration per action on the longest path, for all pipelines and steps together.
+    # One iteration per event on the longest path, for all pipelines and steps together.
     while len(at):
+        event = order[at].astype(np.int64)
+        action = np.where(event < plan.actions, event, action)
         end_ns = np.minimum(binding_constraints.end_ns[at], until_ns)
         start_ns = np.minimum(binding_constraints.start_ns[at], until_ns)
         bound = binding_constraints.bound[at]
         follows = bound < count
-        wait_start_ns = np.where(follows, np.minimum(binding_constraints.end_ns[bound], start_ns), begin_ns)
-        here = {"action": order[at].astype(np.int64), "wait_start_ns": wait_start_ns, "start_ns": start_ns}
+        met_ns = binding_constraints.end_ns[bound]
+        by_start = binding_constraints.bound_by_start[at]
+        met_ns[by_start] = binding_constraints.start_ns[bound[by_start]]
+        wait_start_ns = np.where(follows, np.minimum(met_ns, start_ns), begin_ns)
+        here = {"event": event, "action": action, "wait_start_ns": wait_start_ns, "start_ns": start_ns}
         walked.append(pl.DataFrame({"back": np.full(len(at), len(walked)), **here, "end_ns": end_ns}))
-        at, until_ns, begin_ns = bound[follows], start_ns[follows], begin_ns[follows]
+        # What only had to start is not executed on the path.
+        until_ns = np.where(by_start, wait_start_ns, start_ns)[follows]
+        at, action, begin_ns = bound[follows], action[follows], begin_ns[follows]
     return pl.concat(walked)
 
 
 def _parts_of(
-    walked: pl.DataFrame, table: pl.DataFrame, inputs: LatestInputs, busy: pl.DataFrame
+    walked: pl.DataFrame, table: pl.DataFrame, inputs: LatestInputs, busy: pl.DataFrame, sends: BlockingSends
 ) -> pl.DataFrame:
     """Return the parts of all paths: back, action, from_action (of transfers), part, start_ns, end_ns."""
+    is_send = pl.col("event") >= table.height
+    sent = _parts_of_sends(walked.filter(is_send), table, sends)
+    walked = walked.filter(~is_send)
     action = walked["action"].to_numpy()
     wait_start_ns, start_ns = (walked[name].to_numpy() for name in ("wait_start_ns", "start_ns"))
     there_ns = np.clip(inputs.there_ns[action], wait_start_ns, start_ns)
@@ -113,10 +126,23 @@ def _parts_of(
     waits_of = walked.with_columns(there_ns=there_ns, rest=rest, producer=inputs.producer[action])
     no_sender = pl.lit(NO_ACTION, pl.Int64)
     computes = _parts(waits_of, "start_ns", "end_ns", pl.lit(COMPUTE), no_sender)
+    # An action without a length is on the path, but not one that only had to start.
+    lasts = (table["end_ns"] > table["start_ns"]).gather(computes["action"])
+    computes = computes.filter((pl.col("end_ns") > pl.col("start_ns")) | ~lasts)
     transfers = _parts(waits_of, "wait_start_ns", "there_ns", pl.lit(TRANSFER), pl.col("producer"))
     rests = _parts(waits_of, "there_ns", "start_ns", pl.col("rest"), no_sender)
-    waits = pl.concat([transfers, *_split_rests(rests, table, busy)])
+    waits = pl.concat([transfers, *_split_rests(rests, table, busy), sent])
     return pl.concat([computes, waits.filter(pl.col("end_ns") > pl.col("start_ns"))])
+
+
+def _parts_of_sends(walked: pl.DataFrame, table: pl.DataFrame, sends: BlockingSends) -> pl.DataFrame:
+    """Return the parts of sends: for the receiver a transfer, for the sender itself a send."""
+    sender = sends.after[(walked["event"] - table.height).to_numpy()]
+    is_own = table["rank"].gather(sender) == table["rank"].gather(walked["action"])
+    walked = walked.with_columns(sender=pl.Series(sender, dtype=pl.Int64), is_own=is_own)
+    part = pl.when("is_own").then(pl.lit(SEND)).otherwise(pl.lit(TRANSFER))
+    from_action = pl.when("is_own").then(pl.lit(NO_ACTION, pl.Int64)).otherwise("sender")
+    return _parts(walked, "wait_start_ns", "end_ns", part, from_action)
 
 
 def _parts(

@@ -31,8 +31,29 @@ NEVER = np.iinfo(np.int64).min
 """Marks a transfer that was not recorded; no real time is that small."""
 
 
+class Moment(NamedTuple):
+    """One moment of a message: its column, the column of a recorded end, and which of several ends counts."""
+
+    column: str
+    source: str
+    of_send: bool
+    choose: np.ufunc
+
+
+MOMENTS = (
+    Moment("sent_ns", "start_ns", of_send=True, choose=np.minimum),
+    Moment("arrived_ns", "end_ns", of_send=False, choose=np.maximum),
+    Moment("posted_ns", "start_ns", of_send=False, choose=np.minimum),
+    Moment("awaited_ns", "wait_start_ns", of_send=True, choose=np.minimum),
+    Moment("released_ns", "wait_end_ns", of_send=True, choose=np.maximum),
+)
+
+
 class Dependencies(NamedTuple):
-    """One row per action and need (action, needs, direction, is_remote, sent_ns, arrived_ns), and diagnostics."""
+    """One row per action and need, and diagnostics.
+
+    Columns: action, needs, direction, is_remote, sent_ns, arrived_ns, and the rest of MOMENTS.
+    """
 
     rows: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
@@ -56,11 +77,12 @@ class _Actions(NamedTuple):
 def find_dependencies(actions: pl.DataFrame, transfers: pl.DataFrame) -> Dependencies:
     """Return what every action of `actions` needs, sorted by action; an action is its row number.
 
-    `actions` has pipeline, step, rank, kind, stage and microbatch. `transfers` has the same columns, start_ns and
-    end_ns, one row per recorded end of a message. `sent_ns` is when the first send of the message was issued,
-    `arrived_ns` when its last receive ended; both are null if not recorded, and between actions of one rank. An action
-    that ran twice in one step is ambiguous: it needs nothing, is needed by nothing, and a diagnostic counts it. Another
-    diagnostic counts needs without a recorded producer.
+    `actions` has pipeline, step, rank, kind, stage and microbatch. `transfers` has the same columns, start_ns, end_ns,
+    wait_start_ns and wait_end_ns, one row per recorded end of a message. `sent_ns` is when the first send of the
+    message was issued, `arrived_ns` when its last receive ended, `posted_ns` when its first receive was posted,
+    `awaited_ns` and `released_ns` when the sender began to wait for the send and when it went on; all are null if not
+    recorded, and between actions of one rank. An action that ran twice in one step is ambiguous: it needs nothing, is
+    needed by nothing, and a diagnostic counts it. Another diagnostic counts needs without a recorded producer.
     """
     indexed = _index(actions)
     doubled = _doubled(indexed)
@@ -77,7 +99,7 @@ def find_dependencies(actions: pl.DataFrame, transfers: pl.DataFrame) -> Depende
     consumer, producer = slots // 2, flat[slots]
     is_forward = actions["kind"].is_in(FORWARDS).to_numpy()
     direction = np.where(slots % 2 == 1, OWN, np.where(is_forward[consumer], FORWARD, BACKWARD))
-    sent, arrived = _transfer_times(indexed, transfers)
+    times = _transfer_times(indexed, transfers)
     rank = actions["rank"].to_numpy()
     is_remote = rank[consumer] != rank[producer]
     rows = pl.DataFrame(
@@ -86,13 +108,17 @@ def find_dependencies(actions: pl.DataFrame, transfers: pl.DataFrame) -> Depende
             "needs": producer.astype(np.uint32),
             "direction": pl.Series(DIRECTIONS, dtype=DirectionType).gather(direction),
             "is_remote": is_remote,
-            "sent_ns": np.where(is_remote & (direction != OWN), sent[producer], NEVER),
-            "arrived_ns": np.where(is_remote & (direction != OWN), arrived[consumer], NEVER),
+            **{
+                moment.column: np.where(
+                    is_remote & (direction != OWN), known_ns[producer if moment.of_send else consumer], NEVER
+                )
+                for moment, known_ns in zip(MOMENTS, times, strict=True)
+            },
         }
     )
-    times = pl.col("sent_ns", "arrived_ns")
+    moments = pl.col([moment.column for moment in MOMENTS])
     return Dependencies(
-        rows.with_columns(pl.when(times != NEVER).then(times).name.keep()), tuple(diagnostics)
+        rows.with_columns(pl.when(moments != NEVER).then(moments).name.keep()), tuple(diagnostics)
     )
 
 
@@ -140,25 +166,36 @@ def _producers(actions: _Actions) -> tuple[Integers, NDArray[np.bool_]]:
     return producers, expected
 
 
-def _transfer_times(actions: _Actions, transfers: pl.DataFrame) -> tuple[Integers, Integers]:
-    """Return when the result of every action was sent, and when its input had been received; NEVER: unknown."""
+def _transfer_times(actions: _Actions, transfers: pl.DataFrame) -> list[Integers]:
+    """Return the MOMENTS of every action: of the message with its result, or with its input; NEVER: unknown."""
+    # Each is reduced from the neutral element of its reduction.
+    never = [np.iinfo(np.int64).max if moment.choose is np.minimum else NEVER for moment in MOMENTS]
+    found = [np.full(actions.frame.height, value) for value in never]
+    for index, send, receive in zip((actions.forwards, actions.backwards), SENDS, RECEIVES, strict=True):
+        ends = {
+            True: _ends(actions, index, transfers, send),
+            False: _ends(actions, index, transfers, receive),
+        }
+        for moment, times in zip(MOMENTS, found, strict=True):
+            action, rows = ends[moment.of_send]
+            recorded = rows[moment.source].is_not_null().to_numpy()
+            values = rows[moment.source].fill_null(NEVER).to_numpy()
+            moment.choose.at(times, action[recorded], values[recorded])
+    for value, times in zip(never, found, strict=True):
+        times[times == value] = NEVER
+    return found
+
+
+def _ends(
+    actions: _Actions, index: ActionIndex, transfers: pl.DataFrame, kind: str
+) -> tuple[Integers, pl.DataFrame]:
+    """Return the recorded ends of one kind that belong to an action of their rank, and the number of that action."""
+    rows = transfers.filter(pl.col("kind") == kind)
+    action = index.find(actions.cells.numbers(rows))
+    known = action >= 0
     rank = actions.frame["rank"].to_numpy()
-    # Sends reduce with minimum and receives with maximum, so both start from the neutral element.
-    sent = np.full(actions.frame.height, np.iinfo(np.int64).max)
-    arrived = np.full(actions.frame.height, NEVER)
-    for kinds, index in zip(
-        zip(SENDS, RECEIVES, strict=True), (actions.forwards, actions.backwards), strict=True
-    ):
-        ends = zip(kinds, ("start_ns", "end_ns"), (sent, arrived), (np.minimum, np.maximum), strict=True)
-        for kind, moment, times, choose in ends:
-            needed = ("pipeline", "step", "stage", "microbatch", "rank", moment)
-            ours = transfers.lazy().filter(pl.col("kind") == kind).select(needed).collect()
-            action = index.find(actions.cells.numbers(ours))
-            known = action >= 0
-            known[known] = rank[action[known]] == ours["rank"].to_numpy()[known]
-            choose.at(times, action[known], ours[moment].to_numpy()[known])
-    sent[sent == np.iinfo(np.int64).max] = NEVER
-    return sent, arrived
+    known[known] = rank[action[known]] == rows["rank"].to_numpy()[known]
+    return action[known], rows.filter(pl.Series(known))
 
 
 def _duplicate_diagnostics(actions: pl.DataFrame, doubled: NDArray[np.bool_]) -> list[Diagnostic]:

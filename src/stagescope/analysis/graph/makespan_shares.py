@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stagescope.analysis.graph.replay import NONE, replay
+from stagescope.analysis.graph.replay import NONE, OPEN_NS, replay_events
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.replay import ReplayPlan
@@ -32,18 +34,24 @@ MOST_SCALED = 2.0
 
 
 class ReplayCosts(NamedTuple):
-    """What a replay runs with: a duration per action, and a lag per need."""
+    """What a replay runs with: a duration per action, and the lags of ReplayPlan."""
 
     duration_ns: Times
     lag_ns: Integers
 
 
 class Path(NamedTuple):
-    """The critical paths: step (its row in StepGroups), action, and the need that it waited for, NONE if none."""
+    """The critical paths: step (its row in StepGroups), event, and the row of the lag that it waited for, or NONE.
+
+    `wait_ns` is how long it waited for that beyond the event before it on its rank. An event is not executed on the
+    path if only its start was waited for.
+    """
 
     step: Integers
-    action: Integers
-    need: Integers
+    event: Integers
+    row: Integers
+    wait_ns: Floats
+    is_executed: NDArray[np.bool_]
 
 
 class MakespanShares(NamedTuple):
@@ -64,64 +72,93 @@ def share_makespan(
     """Return what each action and need contributes to the difference of the replays of `more` and `less`.
 
     `change_ns` is the difference per step. The shares of a step sum to it, unless what was found on the paths is of the
-    other sign or far from it.
+    other sign or far from it. A gate of a blocking send that is open in `less` contributes what the send waits for it,
+    to the action that it waits for.
     """
     extra_ns = np.asarray(more.duration_ns, dtype=np.float64) - less.duration_ns
-    extra_lag_ns = np.asarray(more.lag_ns, dtype=np.float64) - less.lag_ns
-    parts = []
+    opens = less.lag_ns <= OPEN_NS
+    extra_lag_ns = np.where(opens, 0.0, np.asarray(more.lag_ns, dtype=np.float64) - less.lag_ns)
+    parts: list[MakespanShares] = []
     for sample in range(SAMPLES):
         place = (sample + 0.5) / SAMPLES
-        between = ReplayCosts(
-            less.duration_ns + place * extra_ns, np.rint(less.lag_ns + place * extra_lag_ns).astype(np.int64)
-        )
-        path = _walk(plan, groups, between)
-        none = np.full(len(path.action), NONE, dtype=np.int64)
-        parts.append(MakespanShares(path.step, path.action, none, extra_ns[path.action]))
-        step, action, need = (column[path.need != NONE] for column in path)
-        parts.append(MakespanShares(step, action, need, extra_lag_ns[need]))
+        lag_ns = np.where(opens, more.lag_ns, less.lag_ns + np.rint(place * extra_lag_ns).astype(np.int64))
+        path = _walk(plan, groups, ReplayCosts(less.duration_ns + place * extra_ns, lag_ns))
+        parts += _parts(plan, path, extra_ns, extra_lag_ns, opens & (more.lag_ns > OPEN_NS))
     step, action, need, share_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     counts = share_ns != 0
     shares = MakespanShares(step[counts], action[counts], need[counts], share_ns[counts] / SAMPLES)
     return _scaled(shares, np.asarray(change_ns, dtype=np.float64))
 
 
+def _parts(
+    plan: ReplayPlan, path: Path, extra_ns: Floats, extra_lag_ns: Floats, opens: NDArray[np.bool_]
+) -> Iterator[MakespanShares]:
+    """Yield what the actions, needs, sends and gates on the paths contribute."""
+    sends, actions = plan.sends, len(extra_ns)
+    needs = len(extra_lag_ns) - 2 * len(sends.need)
+    acts = path.is_executed & (path.event < actions)
+    action = path.event[acts]
+    yield MakespanShares(
+        path.step[acts], action, np.full(len(action), NONE, dtype=np.int64), extra_ns[action]
+    )
+    needed = (path.row != NONE) & (path.row < needs)
+    row = path.row[needed]
+    yield MakespanShares(path.step[needed], path.event[needed], row, extra_lag_ns[row])
+    sent = path.is_executed & (path.event >= actions)
+    number = path.event[sent] - actions
+    yield MakespanShares(
+        path.step[sent], sends.consumer[number], sends.need[number], extra_lag_ns[needs + number]
+    )
+    gated = path.row >= needs
+    gated[gated] = opens[path.row[gated]]
+    gate = sends.gate[path.event[gated] - actions]
+    after_send = gate >= actions
+    gate[after_send] = sends.after[gate[after_send] - actions]
+    yield MakespanShares(
+        path.step[gated], gate, np.full(len(gate), NONE, dtype=np.int64), path.wait_ns[gated]
+    )
+
+
 def _walk(plan: ReplayPlan, groups: StepGroups, costs: ReplayCosts) -> Path:
     """Return the critical paths of a replay."""
-    by_action = replay(plan, costs.duration_ns, costs.lag_ns)
+    times = replay_events(plan, costs.duration_ns, costs.lag_ns)
     count = len(plan.order)
-    ends = np.append(by_action[plan.order], 0)
     place_of = np.empty(count, dtype=np.int64)
     place_of[plan.order] = np.arange(count)
+    by_action = times[place_of[: plan.actions]]
     step_of_action = groups.step_of_action()
     last = np.flatnonzero(by_action == groups.makespan_ns(by_action)[step_of_action])
     step, first = np.unique(step_of_action[last], return_index=True)
     place, lags = place_of[last[first]], np.append(costs.lag_ns, 0)
-    steps, places, needed = [], [], []
+    executed = np.ones(len(place), dtype=np.bool_)
+    found: list[Path] = []
     while len(place):
-        before, need = _binding(plan, ends, lags, place)
-        steps.append(step)
-        places.append(place)
-        needed.append(need)
-        goes_on = before < count
-        step, place = step[goes_on], before[goes_on]
-    if not steps:
-        return Path(*(np.empty(0, dtype=np.int64) for _ in range(3)))
-    actions = plan.order[np.concatenate(places)].astype(np.int64)
-    return Path(np.concatenate(steps), actions, np.concatenate(needed))
+        before, row, wait_ns = _binding(plan, times, lags, place)
+        found.append(Path(step, plan.order[place].astype(np.int64), row, wait_ns, executed))
+        goes_on = before != count
+        step, before = step[goes_on], before[goes_on]
+        executed = before < count
+        place = np.where(executed, before, before - count - 1)
+    if not found:
+        none = np.empty(0, dtype=np.int64)
+        return Path(none, none, none, none.astype(np.float64), none.astype(np.bool_))
+    return Path(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
-def _binding(plan: ReplayPlan, ends: Times, lags: Integers, place: Integers) -> tuple[Integers, Integers]:
-    """Return what each action waited for last: its place, and its need or NONE if it is the order of its rank."""
+def _binding(
+    plan: ReplayPlan, times: Times, lags: Integers, place: Integers
+) -> tuple[Integers, Integers, Floats]:
+    """Return what each event waited for last: its place (or that of its start), the row of its lag, and how long."""
     before = plan.before[place].astype(np.int64)
-    need = np.full(len(place), NONE, dtype=np.int64)
-    ready = ends[before]
+    row = np.full(len(place), NONE, dtype=np.int64)
+    own = ready = times[before]
     for needs in plan.needs:
-        row, producer = needs.row[place], needs.producer[place]
-        arrived = ends[producer] + lags[row]
-        is_later = (row != NONE) & (arrived > ready)
-        before[is_later], need[is_later] = producer[is_later], row[is_later]
-        ready[is_later] = arrived[is_later]
-    return before, need
+        rows, producer = needs.row[place], needs.producer[place]
+        arrived = times[producer] + lags[rows]
+        is_later = (rows != NONE) & (arrived > ready)
+        before[is_later], row[is_later] = producer[is_later], rows[is_later]
+        ready = np.where(is_later, arrived, ready)
+    return before, row, np.asarray(ready - own, dtype=np.float64)
 
 
 def _scaled(shares: MakespanShares, change_ns: Floats) -> MakespanShares:

@@ -39,19 +39,26 @@ SLACK = Table(
 def measure_slack(actions: Actions, binding_constraints: BindingConstraints) -> pl.DataFrame:
     """Return the table SLACK: one row per action, 0 on every critical path ("total float" of that method)."""
     plan = binding_constraints.plan
-    count = len(plan.order)
-    latest_end_ns = np.append(_last_end_ns(actions.table)[plan.order], 0)
+    count, sends = len(plan.order), plan.sends
+    last_end_ns = _last_end_ns(actions.table)
+    latest_end_ns = np.append(np.append(last_end_ns, last_end_ns[sends.after])[plan.order], 0)
+    # The starts follow after the ends: only gates of blocking sends constrain a start.
+    latest_ns = np.concatenate([latest_end_ns, np.full(count + 1, np.iinfo(np.int64).max)])
     # From the time at which its constraints are met to its end: a late launch is part of it.
     lasting_ns = binding_constraints.end_ns[:count] - binding_constraints.ready_ns
+    launch_ns = binding_constraints.start_ns[:count] - binding_constraints.ready_ns
     # Backward pass of the critical path method, from the last level to the first.
     for first, stop in zip(plan.levels[-2::-1].tolist(), plan.levels[:0:-1].tolist(), strict=True):
         level = slice(first, stop)
-        ready_ns = latest_end_ns[level] - lasting_ns[level]
+        ready_ns = latest_ns[level] - lasting_ns[level]
+        if len(sends.need):
+            starts = slice(count + 1 + first, count + 1 + stop)
+            ready_ns = np.minimum(ready_ns, latest_ns[starts] - launch_ns[level])
         for source, lag_ns in binding_constraints.constraints:
-            np.minimum.at(latest_end_ns, source[level], ready_ns - lag_ns[level])
+            np.minimum.at(latest_ns, source[level], ready_ns - lag_ns[level])
     slack_ns = np.empty(count, dtype=np.int64)
-    slack_ns[plan.order] = latest_end_ns[:count] - binding_constraints.end_ns[:count]
-    return actions.table.select("action", "row", slack_ns=pl.Series(slack_ns, dtype=pl.Int64))
+    slack_ns[plan.order] = latest_ns[:count] - binding_constraints.end_ns[:count]
+    return actions.table.select("action", "row", slack_ns=pl.Series(slack_ns[: plan.actions], dtype=pl.Int64))
 
 
 def _last_end_ns(table: pl.DataFrame) -> NDArray[np.int64]:

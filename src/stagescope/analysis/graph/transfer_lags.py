@@ -4,7 +4,8 @@ A receiver notices an arrival only when it looks. If it was already idle when th
 is the real one, and lag = arrival - end of the producer is exact. If it was still busy, the result may have arrived
 long before: that lag is only an upper bound, and the median of the exact lags of the same link is used instead if it is
 smaller. A link is (sender, receiver, direction); without any exact lag, its smallest bound is used. A transfer that was
-late only while its receiver was busy therefore counts with the median.
+late only while its receiver was busy therefore counts with the median. A result that came by a blocking send
+(blocking_sends.py) took the time from the end of that send, which is an event of its own; usually none.
 
 The first action of an overlapped pair may pass its result on before the pair ends, and the second may take its input
 after the pair has started. Such a need has a negative lag: at most from the end of one pair to the start of the other.
@@ -17,30 +18,46 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.graph.blocking_sends import find_blocking_sends
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.graph.blocking_sends import BlockingSends
 
     Integers = NDArray[np.int64]
 
 
 class TransferLags(NamedTuple):
-    """One lag per row of `needs`, and diagnostics.
+    """The lags of ReplayPlan, and diagnostics.
 
-    It is 0 if nothing was transferred or no arrival was recorded, and negative if an overlapped pair passed on a result
-    before it ended.
+    The lag of a row of `needs` is 0 if nothing was transferred or no arrival was recorded, and negative if an
+    overlapped pair passed on a result before it ended.
     """
 
     lag_ns: Integers
     diagnostics: tuple[Diagnostic, ...]
 
 
-def find_transfer_lags(actions: Actions) -> TransferLags:
-    """Return the lag of every need, and a diagnostic that counts unrecorded arrivals."""
+def find_transfer_lags(actions: Actions, sends: BlockingSends | None = None) -> TransferLags:
+    """Return the lag of every need, how long each of `sends` lasts, and the lag of its gate.
+
+    `sends` is from find_blocking_sends; None: it is computed here. A diagnostic counts unrecorded arrivals.
+    """
+    sends = find_blocking_sends(actions) if sends is None else sends
+    lags = _lags_of_needs(actions, sends)
+    both = np.concatenate([lags.lag_ns, sends.lasting_ns, sends.gate_lag_ns])
+    return TransferLags(both, lags.diagnostics)
+
+
+def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
     table, needs = actions.table, actions.needs
+    made_ns = table["end_ns"].to_numpy()[needs["needs"].to_numpy()]
+    is_sent = np.zeros(needs.height, dtype=np.bool_)
+    is_sent[sends.need[sends.is_only_path]] = True
+    made_ns[is_sent] = sends.end_ns[sends.is_only_path][np.argsort(sends.need[sends.is_only_path])]
     lag_ns = np.zeros(needs.height, dtype=np.int64)
     arrived = needs["arrived_ns"]
     known = np.flatnonzero(arrived.is_not_null().to_numpy())
@@ -50,12 +67,18 @@ def find_transfer_lags(actions: Actions) -> TransferLags:
         (Diagnostic("warning", message, count=unknown, code="transfers.not_recorded"),) if unknown else ()
     )
     if not len(known):
-        return TransferLags(_within_pairs(table, needs, lag_ns), diagnostics)
+        return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics)
     consumer, producer = (needs[name].to_numpy()[known] for name in ("action", "needs"))
-    end_ns, rank = table["end_ns"].to_numpy(), table["rank"].to_numpy()
-    limit_ns = np.maximum(arrived.to_numpy()[known].astype(np.int64) - end_ns[producer], 0)
+    rank = table["rank"].to_numpy()
+    # A receiver is busy until its blocking sends have ended, too.
+    free_ns = table["end_ns"].to_numpy().copy()
+    np.maximum.at(free_ns, sends.after, sends.end_ns)
+    limit_ns = np.maximum(arrived.fill_null(0).to_numpy()[known] - made_ns[known], 0)
     is_first = table["place"].to_numpy()[consumer] == 0
-    was_idle = is_first | (end_ns[np.maximum(consumer, 1) - 1] <= end_ns[producer])
+    # Before its first action a rank may be busy with the step before: then it posts the receive late.
+    posted_ns = needs["posted_ns"].fill_null(np.iinfo(np.int64).min).to_numpy()[known]
+    ready_ns = np.where(is_first, posted_ns, free_ns[np.maximum(consumer, 1) - 1])
+    was_idle = ready_ns <= made_ns[known]
     seen = pl.DataFrame(
         {
             "sender": rank[producer],
@@ -63,23 +86,23 @@ def find_transfer_lags(actions: Actions) -> TransferLags:
             "direction": needs["direction"].gather(known),
             "limit_ns": limit_ns,
             "was_idle": was_idle,
+            # A blocking send ends when its message has arrived.
+            "least_ns": np.where(is_sent[known], 0, limit_ns),
         }
     )
     # The median, not the mean: one message that was delayed on a shared link must not lengthen all others.
     exact = pl.col("limit_ns").filter("was_idle")
-    usual = exact.median().fill_null(pl.col("limit_ns").min()).round().cast(pl.Int64)
+    usual = exact.median().fill_null(pl.col("least_ns").min()).round().cast(pl.Int64)
     usual_ns = seen.select(usual.over("sender", "receiver", "direction")).to_series().to_numpy()
     lag_ns[known] = np.where(was_idle, limit_ns, np.minimum(limit_ns, usual_ns))
-    return TransferLags(_within_pairs(table, needs, lag_ns), diagnostics)
+    return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics)
 
 
-def _within_pairs(table: pl.DataFrame, needs: pl.DataFrame, lag_ns: Integers) -> Integers:
+def _within_pairs(table: pl.DataFrame, needs: pl.DataFrame, lag_ns: Integers, made_ns: Integers) -> Integers:
     """Return lags; those of overlapped pairs are at most from the end of the producer to the start of the consumer."""
     is_pair = table["is_pair"].to_numpy()
     consumer, producer = (needs[name].to_numpy() for name in ("action", "needs"))
     of_pairs = np.flatnonzero(is_pair[consumer] | is_pair[producer])
-    distance_ns = (
-        table["start_ns"].to_numpy()[consumer[of_pairs]] - table["end_ns"].to_numpy()[producer[of_pairs]]
-    )
+    distance_ns = table["start_ns"].to_numpy()[consumer[of_pairs]] - made_ns[of_pairs]
     lag_ns[of_pairs] = np.minimum(lag_ns[of_pairs], distance_ns)
     return lag_ns

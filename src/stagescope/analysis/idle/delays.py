@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.replay import ready_times
+from stagescope.analysis.graph.replay_basis import TRANSFER_QUANTILE
 from stagescope.analysis.iteration.activities import LOADING, name_activities
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.vocabulary.kinds import ACTION_KINDS, SENDS, TRANSFERS
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 LAUNCH_RATIO = 3
 """A launch may take this many times the median delay of all actions; what is longer has another reason."""
-
-TRANSFER_QUANTILE = 0.1
-"""A blocking send takes as long as the shortest tenth on its link; the rest of a longer one waits for the receiver."""
 
 
 class Delays(NamedTuple):

@@ -7,7 +7,8 @@ The measured order of every rank is replayed (`replay`) while one cause after th
     T9  no other work delays an action
     T8  no loading of data delays an action
     T7  no launch takes time
-    T6  no send waits for its receiver: measured durations and measured transfers, and nothing else
+    T6  no send waits for its receiver: measured durations and measured transfers, and nothing else. If the sends of
+        the run mostly waited for receivers, no send blocks its rank: with enough buffers, it would not
     T4  transfers take no time, and no send blocks
     T3  every action takes the mean of its class (rank, stage, kind; in this step) times the length of its micro-batch
     T2  every micro-batch has the same length, and every pipeline the same amount of data
@@ -164,8 +165,9 @@ def build_ledger(
     costs += [classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")]
     no_lag = basis.free_ns
     delays = measure_delays(actions, basis, groups, spans)
-    delayed = _delayed(duration_ns, delays)
+    *delayed, prompt = _delayed(duration_ns, delays)
     replays = [ReplayCosts(cost_ns, basis.lag_ns) for cost_ns in delayed]
+    replays += [ReplayCosts(prompt, basis.prompt_ns)]
     replays += [ReplayCosts(cost_ns, no_lag) for cost_ns in costs]
     spans_ns = [groups.window_ns(table), *_replayed(basis, groups, replays)]
     works_ns = [_whole(groups.work_ns(cost_ns)) for cost_ns in costs]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.graph.blocking_sends import NO_GATE
 from stagescope.analysis.graph.makespan_shares import MakespanShares, ReplayCosts, share_makespan
 from stagescope.analysis.graph.replay import NONE
 from stagescope.model.tables import Column, KindType, Table
@@ -105,7 +106,7 @@ def find_origins(
         return ORIGINS.empty()
     origins = pl.concat(parts)
     if spans is not None and (origins["cause"] == BLOCKED).any():
-        origins = _at_the_receiver(origins, spans)
+        origins = _at_the_receiver(origins, spans, is_gated=bool((plan.sends.gate != NO_GATE).any()))
     keys = ORIGINS.names[:-1]
     return origins.group_by(keys).agg(pl.sum("added_ns")).sort(keys)
 
@@ -137,8 +138,11 @@ def _part(actions: Actions, groups: StepGroups, cause: str, shares: MakespanShar
     return frame.filter(~pl.Series(is_open[action]))
 
 
-def _at_the_receiver(origins: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the origins with those of blocked sends at the ranks that they wait for; unknown ones are left out."""
+def _at_the_receiver(origins: pl.DataFrame, spans: pl.DataFrame, *, is_gated: bool) -> pl.DataFrame:
+    """Return the origins with those of blocked sends at the ranks that they wait for; unknown ones are left out.
+
+    With gates they are at receivers already, which may themselves be blocked.
+    """
     waits = spans.filter(pl.col("kind").is_in(SENDS) & pl.col("peer").is_not_null()).select(
         "rank", "peer", waited_ns=pl.col("wait_end_ns") - pl.col("wait_start_ns")
     )
@@ -149,7 +153,12 @@ def _at_the_receiver(origins: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame
     is_blocked = pl.col("cause") == BLOCKED
     moved = (
         origins.filter(is_blocked)
-        .with_columns(rank=pl.col("rank").replace_strict(ends, default=None, return_dtype=pl.Int32))
+        .with_columns(
+            rank=pl.col("rank").replace_strict(
+                ends, default=pl.col("rank") if is_gated else None, return_dtype=pl.Int32
+            ),
+            peer=pl.lit(None, pl.Int32),
+        )
         .filter(pl.col("rank").is_not_null())
     )
     return pl.concat([origins.filter(~is_blocked), moved])

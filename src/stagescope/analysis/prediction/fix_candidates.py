@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.graph.blocking_sends import NO_GATE
 from stagescope.analysis.idle.action_classes import WORK
 from stagescope.analysis.iteration.activities import LOADING, name_activities
 from stagescope.analysis.lost_time import reach_beyond_windows
@@ -68,7 +69,7 @@ class Candidate(NamedTuple):
     change: str
     duration_ns: Floats | None = None
     delay_ns: Floats | None = None
-    lag_ns: Floats | None = None
+    lag_ns: Floats | NDArray[np.int64] | None = None
     outside_ns: float = 0.0
     is_bound: bool = False
     condition: str = ""
@@ -148,11 +149,15 @@ class Candidates:
         needs, rank = self.actions.needs, self.actions.table["rank"].to_numpy()
         sender, receiver = rank[needs["needs"].to_numpy()], rank[needs["action"].to_numpy()]
         direction = needs["direction"].cast(pl.String)
-        faster = self.replay.lag_ns.astype(np.float64)
+        lag_ns = self.replay.lag_ns.astype(np.float64)
+        faster, sends = lag_ns[: needs.height].copy(), self.replay.measured.basis.plan.sends
+        lasting = np.zeros(needs.height)
+        lasting[sends.need] = sends.lasting_ns
         for source, target, kind, excess in links:
             on_link = (sender == source) & (receiver == target) & (direction == kind).to_numpy()
             faster[on_link & (faster > 0)] /= 1 + excess
-        return faster
+            lasting[on_link] /= 1 + excess
+        return np.concatenate([faster, lasting[sends.need], lag_ns[needs.height + len(sends.need) :]])
 
     def _noisy_ranks(self) -> Iterator[Candidate]:
         """Yield claimed noisy ranks with the spread of their peers."""
@@ -193,19 +198,21 @@ class Candidates:
 
     def _transfers(self) -> Iterator[Candidate]:
         """Yield sends that do not block their rank, and transfers without waiting."""
-        free_ns = np.minimum(self.replay.lag_ns, 0).astype(np.float64)
-        delay_ns = None
-        if self.delays.sends_ns.any():
+        basis = self.replay.measured.basis
+        sends, delay_ns = basis.plan.sends, None
+        if self.delays.sends_ns.any() or len(sends.need):
             delay_ns = self._without(self.delays.sends_ns)
-            yield Candidate("exposed_communication", "sends that do not block", delay_ns=delay_ns)
-        if self.delays.blocked_on_send_ns.any():
+            change = "sends that do not block"
+            yield Candidate("exposed_communication", change, delay_ns=delay_ns, lag_ns=basis.async_ns)
+        if self.delays.blocked_on_send_ns.any() or (sends.gate != NO_GATE).any():
             without = self._without(self.delays.blocked_on_send_ns)
-            yield Candidate("blocked_on_send", "sends that do not wait for their receiver", delay_ns=without)
+            change = "sends that do not wait for their receiver"
+            yield Candidate("blocked_on_send", change, delay_ns=without, lag_ns=basis.prompt_ns)
         yield Candidate(
             "exposed_communication",
             "all transfers hidden behind compute",
             delay_ns=delay_ns,
-            lag_ns=free_ns,
+            lag_ns=basis.free_ns,
             is_bound=True,
         )
 

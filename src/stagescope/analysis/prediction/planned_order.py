@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.actions import PARTNERS, Actions
+from stagescope.analysis.graph.blocking_sends import no_blocking_sends
 from stagescope.analysis.graph.replay import plan_replay, replay
 from stagescope.schedules.dependencies import RULES
 
@@ -165,7 +166,7 @@ def _with_plan(
     place = np.arange(len(rank)) - np.repeat(begins, np.diff([*begins, len(rank)]))
     needed = pl.DataFrame({"action": consumer, "needs": producer, "is_remote": is_remote})
     table = pl.DataFrame({"place": place, "start_ns": np.zeros(len(rank), dtype=np.int64)})
-    plan = plan_replay(Actions(table, needed, PARTNERS.empty(), ()))
+    plan = plan_replay(Actions(table, needed, PARTNERS.empty(), ()), no_blocking_sends())
     return PlannedOrder(
         rank, action, letter, stage, microbatch, np.concatenate(links)[sequence], is_remote, plan
     )

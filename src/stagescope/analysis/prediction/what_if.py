@@ -140,7 +140,12 @@ class Measured:
     counted: pl.Series
     duration_ns: Floats
     launch_delay_ns: Floats
-    lag_ns: Integers
+    basis: ReplayBasis
+
+    @property
+    def lag_ns(self) -> Integers:
+        """The lags of replays, as measured."""
+        return self.basis.lag_ns
 
     def step_ns(self, makespan_ns: Floats | Integers) -> float:
         """Return the mean makespan of the longest pipeline over the counted steps; 0 without steps."""
@@ -173,7 +178,7 @@ class Measured:
             elif isinstance(change, EqualStages):
                 duration_ns = duration_ns * _balance(self.actions, duration_ns)
             elif isinstance(change, FreeTransfers):
-                lag_ns = np.minimum(lag_ns, 0)
+                lag_ns = self.basis.free_ns
         return duration_ns, lag_ns
 
     def simulated_saving(self, name: str, duration_ns: Floats, lag_ns: Floats | Integers) -> Saving:
@@ -202,7 +207,8 @@ class Measured:
             "launch_delay_ns": self.launch_delay_ns,
             "is_counted": is_counted,
         }
-        return find_mean_costs(self.actions, pl.DataFrame(columns), pl.Series(lag_ns))
+        travel_ns = self.basis.travel_ns if lag_ns is self.lag_ns else lag_ns[: self.actions.needs.height]
+        return find_mean_costs(self.actions, pl.DataFrame(columns), pl.Series(travel_ns))
 
 
 def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int] | None) -> Measured:
@@ -221,7 +227,7 @@ def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int]
         every if steps is None else groups.steps["step"].is_in(list(steps)),
         (end_ns - start_ns).astype(np.float64),
         np.maximum(start_ns - ready_ns, 0).astype(np.float64),
-        basis.lag_ns,
+        basis,
     )
 
 

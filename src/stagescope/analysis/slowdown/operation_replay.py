@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.graph.blocking_sends import no_blocking_sends
 from stagescope.analysis.graph.replay import NONE, Needs, plan_replay
 from stagescope.analysis.graph.replay import replay as replay_actions
 from stagescope.analysis.graph.step_groups import group_actions
@@ -93,7 +94,7 @@ def prepare_operation_replay(timeline: Timeline, pipelines: pl.DataFrame) -> Ope
     transfers = _measure_transfers(actions, match_messages(timeline.spans))
     duration_ns = (actions.table["end_ns"] - actions.table["start_ns"]).to_numpy().astype(np.float64)
     costs = Costs(duration_ns, transfers.duration_ns, [slot.cost_ns for slot in operations.slots])
-    plan = _with_posts_and_begins(plan_replay(actions), transfers, groups)
+    plan = _with_posts_and_begins(plan_replay(actions, no_blocking_sends()), transfers, groups)
     return OperationReplay(actions, groups, plan, operations, ranks, costs, transfers.is_recorded)
 
 

@@ -1,0 +1,197 @@
+"""Blocking sends: sends that kept their rank waiting, and what each of them waited for on the receiver's side.
+
+The next action of a rank cannot start before a blocking send has ended. The message leaves when its rank has got to the
+send and the receiver lets it: that moment is the gate. Which moment it is depends on the library: the receive was
+posted (rendezvous), or the receiver began to consume an earlier message and so freed its buffer. It is inferred from
+the run: a send that ended before a moment cannot have waited for it, so the latest moment that no send contradicts is
+taken, if it explains why some sends took longer than others. Otherwise sends wait for nothing but their transfer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stagescope.model.segments import search_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.actions import Actions
+
+    Integers = NDArray[np.int64]
+    Booleans = NDArray[np.bool_]
+
+NO_GATE = -1
+MOST_BUFFERS = 3
+"""A link is tried with buffers for up to this many messages."""
+
+CONTRADICTED_FRACTION = 0.05
+"""So many of the sends that had to wait for a gate may have ended before it: clocks of two ranks differ a little."""
+
+
+class BlockingSends(NamedTuple):
+    """One entry per blocking send, sorted by rank and time; numbers of actions are rows of their table.
+
+    `need` is the row in `needs` of its message, `consumer` the action that needed it, `after` the action after which
+    its rank waited, `free_ns` when the rank had got to the send, `left_ns` when the message left, and `end_ns` when the
+    rank went on. `gate` is the action that let it leave, or the number of actions plus that of a send, NO_GATE without
+    one; it left `gate_lag_ns` after the end of the gate, or after its start if `gate_is_start`. `is_only_path`: the
+    message cannot have arrived before `end_ns`.
+    """
+
+    need: Integers
+    consumer: Integers
+    after: Integers
+    free_ns: Integers
+    left_ns: Integers
+    end_ns: Integers
+    gate: Integers
+    gate_lag_ns: Integers
+    gate_is_start: Booleans
+    is_only_path: Booleans
+
+    @property
+    def lasting_ns(self) -> Integers:
+        """How long each message took after it had left."""
+        lasting: Integers = self.end_ns - self.left_ns
+        return lasting
+
+
+def no_blocking_sends() -> BlockingSends:
+    """Return no sends, for replays in which none blocks its rank."""
+    none = np.empty(0, dtype=np.int64)
+    return BlockingSends(none, none, none, none, none, none, none, none, none > 0, none > 0)
+
+
+class _Gates(NamedTuple):
+    """One possible gate per send: its number (NO_GATE: none), whether its start counts, and when it let the send go."""
+
+    source: Integers
+    is_start: Booleans
+    time_ns: Integers
+    lag_ns: Integers
+
+
+def find_blocking_sends(actions: Actions) -> BlockingSends:
+    """Return the sends that blocked their ranks; empty if no waits for sends were recorded."""
+    needs = actions.needs
+    waited = needs["released_ns"].is_not_null() & needs["awaited_ns"].is_not_null()
+    need = waited.arg_true().to_numpy().astype(np.int64)
+    sends = _place(actions, need)
+    if not len(sends.need):
+        return sends
+    chosen = _choose_gates(sends, _possible_gates(actions, sends))
+    if chosen is None:
+        return sends
+    holds = (chosen.source != NO_GATE) & (chosen.time_ns <= sends.end_ns)
+    binds = holds & (chosen.time_ns > sends.free_ns)
+    return sends._replace(
+        left_ns=np.where(binds, chosen.time_ns, sends.free_ns),
+        gate=np.where(holds, chosen.source, NO_GATE),
+        gate_lag_ns=np.where(holds, chosen.lag_ns, 0),
+        gate_is_start=holds & chosen.is_start,
+        is_only_path=sends.is_only_path | (binds & (sends.after == _producers(actions, sends.need))),
+    )
+
+
+def _producers(actions: Actions, need: Integers) -> Integers:
+    return actions.needs["needs"].to_numpy()[need].astype(np.int64)
+
+
+def _place(actions: Actions, need: Integers) -> BlockingSends:
+    """Return the sends among `need` that kept their rank from its next action, without gates."""
+    table, rows = actions.table, actions.needs[need]
+    start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+    released_ns, awaited_ns = rows["released_ns"].to_numpy(), rows["awaited_ns"].to_numpy()
+    producer = _producers(actions, need)
+    first, stop = _turns(table["place"].to_numpy())
+    after = search_segments(start_ns, first[producer], stop[producer], released_ns) - 1
+    blocks = (after >= producer) & (end_ns[after] < released_ns)
+    order = np.lexsort((need, released_ns, after))
+    order = order[blocks[order]]
+    after, released_ns, awaited_ns = after[order], released_ns[order], awaited_ns[order]
+    # Several sends after one action block the rank one after the other.
+    free_ns = end_ns[after]
+    follows = np.flatnonzero(after[1:] == after[:-1]) + 1
+    free_ns[follows] = np.maximum(free_ns[follows], released_ns[follows - 1])
+    # A wait that began late was not what the rank waited for until then.
+    kept = (released_ns > free_ns) & (awaited_ns - free_ns <= released_ns - awaited_ns)
+    order, after, free_ns, released_ns = order[kept], after[kept], free_ns[kept], released_ns[kept]
+    arrived_ns = rows["arrived_ns"].fill_null(np.iinfo(np.int64).max).to_numpy()[order]
+    is_only_path = (after == producer[order]) & (arrived_ns >= released_ns)
+    none = np.zeros(len(order), dtype=np.int64)
+    no_gate = none + NO_GATE
+    consumer = rows["action"].to_numpy().astype(np.int64)[order]
+    return BlockingSends(
+        need[order], consumer, after, free_ns, free_ns, released_ns, no_gate, none, none > 0, is_only_path
+    )
+
+
+def _turns(place: NDArray[np.uint32]) -> tuple[Integers, Integers]:
+    """Return the first action of every action's rank and step, and the first of the following one."""
+    firsts = np.flatnonzero(place == 0)
+    turn = np.cumsum(place == 0) - 1
+    return firsts[turn], np.append(firsts[1:], len(place))[turn]
+
+
+def _possible_gates(actions: Actions, sends: BlockingSends) -> Iterator[_Gates]:
+    """Yield possible gates, the latest moments first."""
+    yield _posted(actions, sends)
+    needs, table = actions.needs, actions.table
+    remote = (needs["is_remote"] & (needs["direction"] != "own")).arg_true().to_numpy()
+    producer, consumer = (needs[name].to_numpy()[remote].astype(np.int64) for name in ("needs", "action"))
+    first, _ = _turns(table["place"].to_numpy())
+    direction = needs["direction"].to_physical().to_numpy()[remote]
+    link = (direction, first[consumer], table["stage"].to_numpy()[producer], first[producer])
+    order = np.lexsort((producer, *link))
+    start_ns = table["start_ns"].to_numpy()
+    for buffers in range(1, MOST_BUFFERS + 1):
+        same = np.ones(max(len(order) - buffers, 0), dtype=np.bool_)
+        for key in link:
+            same &= key[order[buffers:]] == key[order[:-buffers]]
+        earlier = np.full(needs.height, NO_GATE, dtype=np.int64)
+        earlier[remote[order[buffers:][same]]] = consumer[order[:-buffers][same]]
+        source = earlier[sends.need]
+        is_start = np.ones(len(source), dtype=np.bool_)
+        yield _Gates(source, is_start, start_ns[source], np.zeros(len(source), dtype=np.int64))
+
+
+def _posted(actions: Actions, sends: BlockingSends) -> _Gates:
+    """Return the posting of the receives: it follows the last end or start of an action or send of its rank."""
+    table, rows = actions.table, actions.needs[sends.need]
+    start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+    is_known = rows["posted_ns"].is_not_null().to_numpy()
+    posted_ns = rows["posted_ns"].fill_null(0).to_numpy()
+    consumer = rows["action"].to_numpy().astype(np.int64)
+    first, _ = _turns(table["place"].to_numpy())
+    before = search_segments(start_ns, first[consumer], consumer, posted_ns + 1) - 1
+    is_known &= before >= first[consumer]
+    is_start = is_known & (posted_ns < end_ns[before])
+    time_ns = np.where(is_start, start_ns[before], end_ns[before])
+    # The receiver may have been blocked in sends of its own, after its last action.
+    low, high = (np.searchsorted(sends.after, before, side=side) for side in ("left", "right"))
+    blocked = search_segments(sends.end_ns, low, high, posted_ns + 1) - 1
+    is_send = is_known & ~is_start & (blocked >= low)
+    source = np.where(is_send, table.height + blocked, np.where(is_known, before, NO_GATE))
+    time_ns[is_send] = sends.end_ns[blocked[is_send]]
+    return _Gates(source, is_start, posted_ns, posted_ns - time_ns)
+
+
+def _choose_gates(sends: BlockingSends, possible: Iterator[_Gates]) -> _Gates | None:
+    """Return the first gates that the sends do not contradict and that explain why some took longer than others."""
+    took_ns = sends.end_ns - sends.free_ns
+    for gates in possible:
+        waits = (gates.source != NO_GATE) & (gates.time_ns > sends.free_ns)
+        if not waits.any():
+            continue
+        rest_ns = (sends.end_ns - gates.time_ns)[waits]
+        if (rest_ns < 0).mean() > CONTRADICTED_FRACTION:
+            continue
+        usual_ns = np.median(took_ns[~waits]) if not waits.all() else 0.0
+        if np.median(np.abs(rest_ns - usual_ns)) < np.median(np.abs(took_ns[waits] - usual_ns)):
+            return gates
+    return None
