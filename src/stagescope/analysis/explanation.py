@@ -72,7 +72,9 @@ class Explanation:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation:
+def explain(
+    intermediates: Intermediates, steps: Collection[int], layers: tuple[int, ...] = ()
+) -> Explanation:
     """Return the explanation of `steps`, those in the totals.
 
     Never raises: for a timeline without actions all tables are empty.
@@ -89,7 +91,7 @@ def explain(intermediates: Intermediates, steps: Collection[int]) -> Explanation
     trends = find_step_trends(counted, pipelines, messages)
     replicas = find_replicas(counted, pipelines)
     idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
-    evidence = Evidence(stragglers.table, ledger, iterations, counted.spans)
+    evidence = Evidence(stragglers.table, ledger, iterations, counted.spans, layers)
     # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
     outliers = find_outlier_actions(actions, intermediates.basis, ledger.classes.length_of_action, steps)

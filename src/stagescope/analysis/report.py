@@ -185,13 +185,14 @@ def build_report(timeline: Timeline) -> Report:
     )
 
 
-def build_explained_report(timeline: Timeline) -> Report:
+def build_explained_report(timeline: Timeline, layers: tuple[int, ...] = ()) -> Report:
     """Return the report of a timeline with `explanation` and `verdict`; see build_report for its metrics.
 
-    Its diagnostics include what the analyses could not use, or that the run is no pipeline. Never raises.
+    `layers` are the layers of every stage or their total. Its diagnostics include what the analyses could not use, or
+    that the run is no pipeline. Never raises.
     """
     report = build_report(timeline)
-    explanation = explain(report.intermediates, report.bubble.steps)
+    explanation = explain(report.intermediates, report.bubble.steps, layers)
     bubbles = report.intermediates.windows.bubbles
     no_pipeline = is_no_pipeline(bubbles, report.stage_count, report.microbatches)
     found = no_pipeline_diagnostics() if no_pipeline else []

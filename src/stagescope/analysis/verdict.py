@@ -174,9 +174,11 @@ def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
 
 
 def _prediction_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) -> str:
-    """Return a change with both step times (of a bound at best, of a range both ends) and the memory that it needs."""
-    memory = f"; {row['memory']}" if row["memory"] else ""
-    return f"{_step_times_text(row, step, in_cost_units=in_cost_units)}{memory}"
+    """Return a change with both step times (of a bound at best, of a range both ends), its memory and layout."""
+    # The first clause of a layout's note is the line for Megatron; further ones are only in the table.
+    layout = (row["note"] or "").split("; ")[0] if row["kind"] == REDESIGN else ""
+    further = [row["memory"], layout]
+    return "; ".join(filter(None, [_step_times_text(row, step, in_cost_units=in_cost_units), *further]))
 
 
 def _step_times_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) -> str:

@@ -45,18 +45,20 @@ __all__ = [
 ]
 
 
-def analyze(timeline: Timeline, *, explain: bool = True) -> Report:
+def analyze(timeline: Timeline, *, explain: bool = True, layers: int | Sequence[int] = ()) -> Report:
     """Return the Report of a timeline: where the time went, why, and what would reduce the step time.
 
     With `explain=False` the report has only the times per step and rank, without causes, verdict and improvements,
-    and takes less time to compute.
+    and takes less time to compute. `layers` are the transformer layers of every stage in the order of the model, or
+    their total if all stages have the same number: with them, the proposed division of the layers is a layout.
 
     >>> from stagescope.model import empty_timeline
     >>> report = analyze(empty_timeline())
     >>> report.steps.height, report.bubble.fraction, report.verdict.findings
     (0, None, ())
     """
-    return build_explained_report(timeline) if explain else build_report(timeline)
+    counts = (layers,) if isinstance(layers, int) else tuple(layers)
+    return build_explained_report(timeline, counts) if explain else build_report(timeline)
 
 
 def compare(before: Timeline, after: Timeline) -> Comparison:

@@ -13,6 +13,7 @@ from stagescope.cli.clock_lines import aligned_line, print_unaligned, without_cl
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
+from stagescope.cli.layers_option import layers_option
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 from stagescope.cli.show import print_tables, supports_unicode, terminal_width
 from stagescope.vocabulary.errors import UsageError
@@ -34,6 +35,7 @@ class Wanted:
     force: bool
     bubble: str
     fail_if: tuple[str, ...]
+    layers: tuple[int, ...]
 
 
 @click.command(
@@ -75,6 +77,7 @@ class Wanted:
     help=f"Exit with {EXIT_CONDITION} if this holds, such as 'bubble>0.3' or 'step>120ms'; can be repeated.",
 )
 @bubble_option
+@layers_option
 @align_option
 @reading_options
 def command(paths: tuple[Path, ...], facts: RunFacts, *, align: bool, **wanted: Any) -> int:
@@ -91,7 +94,7 @@ def command(paths: tuple[Path, ...], facts: RunFacts, *, align: bool, **wanted: 
     if asked.markdown and asked.json_path == STANDARD_OUTPUT:
         raise UsageError.one_of(("--markdown", "--json -"), ("both",))
     timeline = read_paths(paths, facts, align=align)
-    report = api.analyze(timeline)
+    report = api.analyze(timeline, layers=asked.layers)
     _write(report, asked)
     judgments = judge(with_bubble(report, asked.bubble), conditions)
     for judgment in judgments:

@@ -152,6 +152,7 @@ CODES: tuple[Code, ...] = (
         "links.early_send",
         "Messages were sent before the receive was posted and are excluded from link statistics.",
     ),
+    Code("layers.mismatch", "The given numbers of layers do not fit the stages of the run."),
     Code("marks.nested", "Marks of actions inside the mark of another action were omitted."),
     Code("marks.none", "A profile has no mark of a forward or backward with a task on the device."),
     Code("marks.surplus", "Marks that the schedule does not have."),

@@ -42,13 +42,14 @@ class Evidence:
     """What candidates are made of.
 
     `stragglers` is the table STRAGGLERS, `iterations` the table ITERATIONS of the steps in the totals, `spans` are the
-    spans of these steps.
+    spans of these steps. `layers` are the layers of every stage or their total, empty if not known.
     """
 
     stragglers: pl.DataFrame
     ledger: Ledger
     iterations: pl.DataFrame
     spans: pl.DataFrame
+    layers: tuple[int, ...] = ()
 
     @property
     def iteration_ns(self) -> float | None:

@@ -102,7 +102,7 @@ def find_improvements(
         return Improvements(IMPROVEMENTS.empty(), ())
     basis = basis or find_replay_basis(actions)
     fixes = find_fixes(actions, evidence, steps, basis)
-    redesigns = find_redesigns(actions, schedule, steps, basis)
+    redesigns = find_redesigns(actions, schedule, steps, basis, evidence.layers)
     best_first = redesigns.table.sort("gain_ns", descending=True, nulls_last=True, maintain_order=True)
     of_iterations = _of_iterations(best_first, evidence.iteration_ns)
     every = pl.concat([_complete(fixes, FIX), _complete(of_iterations, REDESIGN)])

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.prediction.changes import EqualStages, OtherSchedule
+from stagescope.analysis.prediction.changes import OtherSchedule
+from stagescope.analysis.prediction.layer_layout import layers_per_stage, predict_layout
 from stagescope.analysis.prediction.schedule_ranges import predict_schedules
-from stagescope.analysis.prediction.what_if import measure_replays, predict_steps
+from stagescope.analysis.prediction.what_if import measure_replays
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Sequence
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
+    from stagescope.analysis.prediction.layer_layout import LayoutPrediction
     from stagescope.analysis.prediction.schedule_ranges import SchedulePrediction
 
 
@@ -27,18 +29,26 @@ class Redesigns(NamedTuple):
 
 
 def find_redesigns(
-    actions: Actions, schedule: str | None, steps: Collection[int], basis: ReplayBasis
+    actions: Actions,
+    schedule: str | None,
+    steps: Collection[int],
+    basis: ReplayBasis,
+    layers: Sequence[int] = (),
 ) -> Redesigns:
-    """Return columns of IMPROVEMENTS for equal stages and the other schedules that support these sizes.
+    """Return columns of IMPROVEMENTS for another layout of the layers and for the other schedules of the catalog.
 
-    `schedule` is the one that ran, `basis` is from find_replay_basis. Costs of a change, such as the memory of another
-    schedule, are not part of the gain.
+    `schedule` is the one that ran, `basis` is from find_replay_basis, `layers` are those of every stage or their total,
+    empty if not known. Costs of a change, such as the memory of another schedule, are not part of the gain.
     """
     measured = measure_replays(actions, basis, steps)
-    equal = predict_steps(actions, [(EqualStages(),)], steps, basis).table
+    step_ns = measured.step_ns(measured.groups.window_ns(actions.table))
     predictions = predict_schedules(measured, schedule)
-    step_ns = equal["measured_step_ns"][0]
-    table = pl.concat([equal, _rows(predictions.found, step_ns)], how="diagonal_relaxed")
+    layout = predict_layout(measured, layers)
+    rows = [_row(step_ns, each) for each in predictions.found]
+    if layout is not None:
+        changed = {"change": layout.change, "method": "replay", "note": layout.note}
+        rows.insert(0, {**_times(step_ns, layout), **changed})
+    table = pl.DataFrame(rows, schema_overrides={"note": pl.String, "memory": pl.String})
     diagnostics = tuple(
         Diagnostic(
             "info",
@@ -48,27 +58,40 @@ def find_redesigns(
         )
         for reason, names in predictions.untested.items()
     )
-    return Redesigns(table, diagnostics)
+    return Redesigns(table, (*diagnostics, *_layer_diagnostics(layers, measured.mean_costs.stages)))
 
 
-def _rows(predictions: Iterable[SchedulePrediction], step_ns: float) -> pl.DataFrame:
-    """Return a row per prediction; the predicted step is the middle of its range."""
-    rows = []
-    for each in predictions:
-        middle_ns = (each.low_ns + each.high_ns) / 2
-        rows.append({
-            "change": str(OtherSchedule(each.name)),
-            "measured_step_ns": step_ns,
-            "predicted_step_ns": middle_ns,
-            "gain_ns": step_ns - middle_ns,
-            "gain_fraction": (step_ns - middle_ns) / step_ns if step_ns else None,
-            "method": "simulation",
-            "condition": "",
-            "low_step_ns": each.low_ns,
-            "high_step_ns": each.high_ns,
-            "assumptions": each.assumptions,
-            "activations_to_measured": each.memory.activations,
-            "needs_more_memory": each.memory.is_more,
-            "memory": each.memory.text,
-        })  # fmt: skip
-    return pl.DataFrame(rows)
+def _layer_diagnostics(layers: Sequence[int], stages: int) -> list[Diagnostic]:
+    if not layers or layers_per_stage(layers, stages) is not None:
+        return []
+    message = (
+        f"the layers ({', '.join(map(str, layers))}) do not fit {stages} stages; give one number per stage"
+    )
+    return [Diagnostic("warning", message, code="layers.mismatch")]
+
+
+def _times(step_ns: float, prediction: SchedulePrediction | LayoutPrediction) -> dict[str, object]:
+    """Return the columns with times and assumptions; the predicted step is the middle of its range."""
+    middle_ns = (prediction.low_ns + prediction.high_ns) / 2
+    return {
+        "measured_step_ns": step_ns,
+        "predicted_step_ns": middle_ns,
+        "gain_ns": step_ns - middle_ns,
+        "gain_fraction": (step_ns - middle_ns) / step_ns if step_ns else None,
+        "condition": "",
+        "low_step_ns": prediction.low_ns,
+        "high_step_ns": prediction.high_ns,
+        "assumptions": prediction.assumptions,
+    }
+
+
+def _row(step_ns: float, prediction: SchedulePrediction) -> dict[str, object]:
+    return {
+        **_times(step_ns, prediction),
+        "change": str(OtherSchedule(prediction.name)),
+        "method": "simulation",
+        "note": None,
+        "activations_to_measured": prediction.memory.activations,
+        "needs_more_memory": prediction.memory.is_more,
+        "memory": prediction.memory.text,
+    }

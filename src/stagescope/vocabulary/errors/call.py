@@ -119,6 +119,13 @@ class UsageError(StagescopeError):
         return cls(f"{text!r}: expected numbers and ranges with commas between them, such as 0,1,8-15")
 
     @classmethod
+    def layers_malformed(cls, text: str) -> Self:
+        """Return the error for malformed numbers of layers."""
+        return cls(
+            f"--layers {text!r}: expected one number, or one per stage with commas between them, such as 8,8,7"
+        )
+
+    @classmethod
     def rank_order(cls, order: str, example: str) -> Self:
         """Return the error for a malformed order of parallel dimensions."""
         return cls(
