@@ -31,6 +31,7 @@ from stagescope.record.frameworks.runs import (
     Runs,
 )
 from stagescope.record.frameworks.torch_actions import ActionRanges, customized_actions, range_class
+from stagescope.record.frameworks.torch_coordinates import find_coordinates
 from stagescope.record.frameworks.torch_messages import (
     RECV_BACKWARD,
     RECV_FORWARD,
@@ -235,7 +236,15 @@ class Instrumentation:
         }
         for stage in stages:
             self._observe_class(type(stage))
-        self.recorder.describe(**schedule_facts(schedule, stages))
+        facts = schedule_facts(schedule, stages)
+        parallel: dict[str, Any] = facts["parallel"]  # type: ignore[assignment]  # a dict of schedule_facts
+        facts["parallel"] = {**parallel, **self._coordinates(stages, parallel.get("pp_ranks"))}
+        self.recorder.describe(**facts)
+
+    @never_raises(default={})
+    def _coordinates(self, stages: list[Any], pipeline: list[int] | None) -> dict[str, int]:
+        """Return the coordinates of this rank beside `pp`; without process groups there are none."""
+        return find_coordinates(stages, pipeline) if pipeline else {}
 
     def _observe_overrides(self, guard: Guard, stage_class: type) -> None:
         """Observe the methods that subclasses of a stage override."""
