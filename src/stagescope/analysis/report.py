@@ -19,6 +19,7 @@ from stagescope.analysis.completeness.missing_data import errors_first, find_mis
 from stagescope.analysis.completeness.unaligned import unaligned_diagnostics
 from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
+from stagescope.analysis.idle.interval_culprits import name_interval_culprits
 from stagescope.analysis.intermediates import intermediates_of, only_value
 from stagescope.analysis.iteration.culprits import find_culprits
 from stagescope.analysis.slowdown.slowdowns import measure_slowdowns
@@ -107,10 +108,11 @@ class Report:
         """The table OUTLIER_ACTIONS: actions that took far longer than usual, and what they cost."""
         return self._explained.outliers
 
-    @property
+    @cached_property
     def idle(self) -> pl.DataFrame:
-        """The table IDLE_INTERVALS: every idle interval of every rank, and what the rank waited for."""
-        return self.intermediates.idle_intervals
+        """The table IDLE_INTERVALS: every idle interval of every rank, with cause, culprit and what it waited for."""
+        known = self.intermediates
+        return name_interval_culprits(known.idle_intervals, known.actions, known.inputs, known.ledger)
 
     @property
     def critical_path(self) -> pl.DataFrame:

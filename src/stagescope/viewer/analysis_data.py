@@ -65,7 +65,7 @@ def report_extras(report: Report) -> AnalysisLayers:
     is_theory = is_simulated(report.intermediates.timeline)
     ledger = _ledger(report.explanation.lost_time)
     return AnalysisLayers(
-        idle=_idle(report.idle),
+        idle=_idle(report.intermediates.idle_intervals),
         critical_path=_path(report.critical_path),
         slack=report.slack.select("row", "slack_ns"),
         bubbles=bubbles,

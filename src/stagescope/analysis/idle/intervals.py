@@ -27,6 +27,7 @@ from stagescope.analysis.graph.latest_inputs import NO_ACTION
 from stagescope.analysis.idle.window_intervals import find_idle_in_windows
 from stagescope.model.segments import search_segments
 from stagescope.model.tables import Column, Table
+from stagescope.vocabulary.causes import CAUSES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,6 +48,7 @@ WAITS = (
 )
 COMPUTE, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, UNKNOWN, OTHER_WORK, NOTHING = range(len(WAITS))
 WaitType = pl.Enum(list(WAITS))
+CauseType = pl.Enum([cause.name for cause in CAUSES])
 POSITIONS = ("leading", "inner", "trailing")
 LEADING, INNER, TRAILING, NOWHERE = range(len(POSITIONS) + 1)
 PositionType = pl.Enum(list(POSITIONS))
@@ -81,8 +83,31 @@ IDLE_INTERVALS = Table(
         Column("waits_for_row", pl.UInt32, "", "Its row in the spans of the run.", nullable=True),
         Column("before_action", pl.UInt32, "", "Action that ended the interval.", nullable=True),
         Column("before_row", pl.UInt32, "", "Its row in the spans of the run.", nullable=True),
+        Column(
+            "cause",
+            CauseType,
+            "",
+            "Cause of the largest part of the piece, as defined in analysis/idle/interval_culprits.py.",
+            nullable=True,
+        ),
+        Column(
+            "culprit_rank",
+            pl.Int32,
+            "",
+            "Rank that causes it, of a transfer the sender; null: none.",
+            nullable=True,
+        ),
+        Column(
+            "culprit_action",
+            pl.UInt32,
+            "",
+            "Action that takes or starts late by that cause; of a transfer the one that needed it.",
+            nullable=True,
+        ),
+        Column("culprit_row", pl.UInt32, "", "Its row in the spans of the run.", nullable=True),
     ),
 )
+"""The last four columns are null until name_interval_culprits fills them in, which takes a multiple of the time."""
 
 LINKED_WAITS = (COMPUTE, TRANSFER, TRANSFER_OR_LAUNCH)
 PIECES = 3
@@ -190,7 +215,11 @@ def _table(
         "before_action": before_action,
         "before_row": table["row"].gather(before_action),
     }
-    return pl.DataFrame(columns, schema=dict(IDLE_INTERVALS.schema))
+    named = {name: dtype for name, dtype in IDLE_INTERVALS.schema.items() if name in columns}
+    unnamed = {
+        name: pl.lit(None, dtype) for name, dtype in IDLE_INTERVALS.schema.items() if name not in columns
+    }
+    return pl.DataFrame(columns, schema=named).with_columns(**unnamed)
 
 
 def _numbers(actions: Integers) -> pl.Series:

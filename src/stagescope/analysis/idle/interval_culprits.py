@@ -1,0 +1,236 @@
+"""Why a rank was idle in one interval: the cause that delayed most what it waited for, and the action that did.
+
+Every action ends some time after what it waited for: the end of the action before it on its rank, or of the action that
+computed its last input. That time is divided as in the ledger (ledger.py): transfer, delays by their recorded reason,
+and duration, of which the mean over the stages is the schedule's. Summed along what each action waited for, back to the
+start of the step, these parts show why the action that an idle rank waited for ended later than the one that the rank
+had ended before: the difference of both sums is the length of the interval, part by part. What both have in common
+cancels out. The largest part is the cause of the interval; what no cause makes longer is the schedule bubble.
+
+The culprit is the action with the largest part by that cause on the way back from the action waited for to where both
+ways meet. A rank that is done waits for the last action of its pipeline.
+
+This is one cause per interval, not the ledger: what several causes contribute to one interval goes to the largest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.graph.latest_inputs import NO_ACTION
+from stagescope.analysis.idle.intervals import CauseType
+from stagescope.vocabulary.causes import CAUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.graph.latest_inputs import LatestInputs
+    from stagescope.analysis.idle.ledger import Ledger
+
+    Integers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+NAMES = [cause.name for cause in CAUSES]
+SCHEDULE, EXPOSED, OTHER_WORK, UNATTRIBUTED = (
+    NAMES.index(name) for name in ("schedule_bubble", "exposed_communication", "other_work", "unattributed")
+)
+CHAINED = ("compute", "nothing")
+"""Waits for an action of another rank, which have a way back."""
+
+DELAYS = ("blocked_on_send", "launch_overhead", "data_loading", "other_work", "unattributed")
+UNTIMED = ("transfer_or_launch", "unknown")
+MOST_MOVES = 1_000
+"""Actions on the way back from an interval, at most. Most ways meet within one round trip."""
+
+
+class _Parts(NamedTuple):
+    """What every action waited for (NO_ACTION: the start), and its own time by cause, by the place of the cause."""
+
+    source: Integers
+    is_input: NDArray[np.bool_]
+    own_ns: dict[int, Floats]
+
+
+class _Ways(NamedTuple):
+    """The action that each idle interval waited for, and the one that its rank had ended before; NO_ACTION: none."""
+
+    waited: Integers
+    had: Integers
+
+
+def name_interval_culprits(
+    idle: pl.DataFrame, actions: Actions, inputs: LatestInputs, ledger: Ledger
+) -> pl.DataFrame:
+    """Return idle intervals (IDLE_INTERVALS) with their cause and culprit.
+
+    `inputs` is from find_latest_inputs, `ledger` from build_ledger, both for these actions.
+    """
+    if idle.is_empty() or actions.table.is_empty():
+        return idle
+    parts = _parts(actions, inputs, ledger)
+    ways = _ways(idle, actions)
+    cause = _largest_causes(idle, parts, ways)
+    culprit = _on_the_way(actions, parts, cause, ways)
+    _of_local_waits(idle, parts, cause, culprit)
+    return _named(idle, actions, parts, cause, culprit)
+
+
+def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger) -> _Parts:
+    table, classes, delays = actions.table, ledger.classes, ledger.delays
+    start_ns, end_ns = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
+    previous = np.arange(-1, table.height - 1)
+    previous[table["place"].to_numpy() == 0] = NO_ACTION
+    free_ns = np.where(previous == NO_ACTION, np.iinfo(np.int64).min, end_ns[previous])
+    is_input = (inputs.producer != NO_ACTION) & (inputs.there_ns > free_ns)
+    source = np.where(is_input, inputs.producer, previous)
+    ready_ns = np.minimum(np.where(is_input, inputs.there_ns, free_ns), start_ns)
+    ready_ns = np.where(source == NO_ACTION, start_ns, ready_ns)
+    fitted_ns, duration_ns = classes.fitted_ns(), (end_ns - start_ns).astype(np.float64)
+    balanced_ns, peer_ns, stage_ns = (
+        classes.costs_ns(f"{name}_ns") for name in ("balanced", "peer", "stage")
+    )
+    lag_ns = np.where(is_input, ready_ns - end_ns[source], 0)
+    named = {
+        "stage_imbalance": peer_ns - stage_ns,
+        "straggler": balanced_ns - peer_ns,
+        "data_imbalance": fitted_ns - balanced_ns,
+        "jitter": duration_ns - fitted_ns,
+        "exposed_communication": lag_ns + delays.sends_ns,
+        "blocked_on_send": delays.blocked_on_send_ns,
+        "launch_overhead": delays.launch_overhead_ns,
+        "data_loading": delays.data_loading_ns,
+        "other_work": delays.other_work_ns,
+    }
+    explained_ns = delays.sends_ns + sum(
+        named[name] for name in ("blocked_on_send", "launch_overhead", "data_loading", "other_work")
+    )
+    named["unattributed"] = np.maximum(start_ns - ready_ns - explained_ns, 0)
+    own_ns = {NAMES.index(name): part_ns.astype(np.float64) for name, part_ns in named.items()}
+    return _Parts(source, is_input, own_ns)
+
+
+def _ways(idle: pl.DataFrame, actions: Actions) -> _Ways:
+    """Return both ends of the ways of intervals that waited for other ranks; the others have none."""
+    table = actions.table
+    last = table.group_by("step", "rank").agg(last=pl.max("action"))
+    pick = pl.col("action").sort_by("end_ns").last()
+    end = table.group_by("step", "pipeline").agg(final=pick)
+    place = pl.Series(table["place"])
+    waiting = pl.col("waiting_for").cast(pl.String)
+    ends = (
+        idle.select("step", "rank", "pipeline", waiting, "waits_for_action", "before_action")
+        .join(last, on=["step", "rank"], how="left", maintain_order="left")
+        .join(end, on=["step", "pipeline"], how="left", maintain_order="left")
+        .with_columns(is_done=pl.col("waiting_for") == "nothing")
+    )
+    before = ends["before_action"]
+    follows = (place.gather(before) > 0).fill_null(value=False)
+    ends = ends.with_columns(previous=pl.when(follows).then(pl.col("before_action").cast(pl.Int64) - 1))
+    chosen = pl.col("waiting_for").is_in(CHAINED)
+    found = ends.select(
+        waited=pl.when(chosen).then(pl.when("is_done").then("final").otherwise("waits_for_action")),
+        had=pl.when("is_done").then("last").otherwise("previous"),
+    ).cast(pl.Int64)
+    waited, had = (found[name].fill_null(NO_ACTION).to_numpy() for name in ("waited", "had"))
+    return _Ways(waited, np.where(waited == NO_ACTION, NO_ACTION, had))
+
+
+def _largest_causes(idle: pl.DataFrame, parts: _Parts, ways: _Ways) -> Integers:
+    """Return the cause with the largest part of every interval that waited for another rank."""
+    cause = np.full(idle.height, SCHEDULE, dtype=np.int64)
+    rest_ns = (idle["end_ns"] - idle["start_ns"]).to_numpy().astype(np.float64)
+    most_ns = np.zeros(idle.height)
+    for number, total_ns in _totals(parts):
+        padded = np.append(total_ns, 0.0)  # NO_ACTION is the last entry
+        part_ns = padded[ways.waited] - padded[ways.had]
+        rest_ns -= part_ns
+        is_more = part_ns > most_ns
+        cause[is_more], most_ns[is_more] = number, part_ns[is_more]
+    cause[rest_ns >= most_ns] = SCHEDULE
+    return cause
+
+
+def _totals(parts: _Parts) -> Iterator[tuple[int, Floats]]:
+    """Yield every cause with its sums from the start of the step, along what each action waited for."""
+    # Pointer doubling: after n rounds a sum reaches 2**n actions back.
+    jumps = [parts.source]
+    while (jumps[-1] != NO_ACTION).any():
+        jumps.append(np.append(jumps[-1], NO_ACTION)[jumps[-1]])
+    for number, own_ns in parts.own_ns.items():
+        if not own_ns.any():
+            continue
+        total_ns = own_ns.copy()
+        for jump in jumps:
+            total_ns += np.append(total_ns, 0.0)[jump]
+        yield number, total_ns
+
+
+def _on_the_way(actions: Actions, parts: _Parts, cause: Integers, ways: _Ways) -> Integers:
+    """Return the action with the largest part by the cause of each interval, before both ways meet."""
+    causes = [SCHEDULE, *parts.own_ns]
+    nothing = np.zeros(actions.table.height)
+    own_ns = np.stack([parts.own_ns.get(number, nothing) for number in causes])
+    row = np.searchsorted(np.array(causes), cause)
+    end_ns = np.append(actions.table["end_ns"].to_numpy(), np.iinfo(np.int64).min)
+    source = np.append(parts.source, NO_ACTION)
+    culprit = np.full(len(cause), NO_ACTION, dtype=np.int64)
+    most_ns = np.zeros(len(cause))
+    at = np.flatnonzero((ways.waited != NO_ACTION) & (cause != SCHEDULE))
+    left, right = ways.waited[at], ways.had[at]
+    for _ in range(MOST_MOVES):
+        if not len(at):
+            break
+        moves = end_ns[left] >= end_ns[right]
+        part_ns = own_ns[row[at], left]
+        is_more = moves & (part_ns > most_ns[at])
+        culprit[at[is_more]], most_ns[at[is_more]] = left[is_more], part_ns[is_more]
+        left, right = np.where(moves, source[left], left), np.where(moves, right, source[right])
+        goes_on = (left != right) & (left != NO_ACTION)
+        at, left, right = at[goes_on], left[goes_on], right[goes_on]
+    return culprit
+
+
+def _of_local_waits(idle: pl.DataFrame, parts: _Parts, cause: Integers, culprit: Integers) -> None:
+    """Fill in the intervals that waited for a transfer, for a launch or for other work of the rank."""
+    waiting = idle["waiting_for"].cast(pl.String)
+    before = idle["before_action"].cast(pl.Int64).fill_null(NO_ACTION).to_numpy()
+    is_transfer = (waiting == "transfer").to_numpy()
+    cause[is_transfer], culprit[is_transfer] = EXPOSED, before[is_transfer]
+    cause[(waiting == "other_work").to_numpy()] = OTHER_WORK
+    is_late = (~waiting.is_in([*CHAINED, "transfer", "other_work"])).to_numpy()
+    cause[is_late] = UNATTRIBUTED
+    late = np.flatnonzero(is_late & (before != NO_ACTION))
+    numbers = np.array([NAMES.index(name) for name in DELAYS])
+    delays_ns = np.stack([parts.own_ns[number][before[late]] for number in numbers])
+    cause[late] = numbers[delays_ns.argmax(axis=0)]
+    # After a transfer of unknown length, what nothing explains may have been the transfer.
+    known = ~(waiting.is_in(UNTIMED).to_numpy()[late] & (cause[late] == UNATTRIBUTED))
+    culprit[late[known]] = before[late[known]]
+
+
+def _named(
+    idle: pl.DataFrame, actions: Actions, parts: _Parts, cause: Integers, culprit: Integers
+) -> pl.DataFrame:
+    table = actions.table
+    has = culprit != NO_ACTION
+    # A transfer is caused by its link: its sender is named.
+    sends = has & (cause == EXPOSED) & np.append(parts.is_input, False)[culprit]
+    by = np.where(sends, np.append(parts.source, NO_ACTION)[culprit], culprit)
+    numbers = pl.DataFrame({"of": culprit, "by": by}).select(
+        pl.when(pl.col(name) != NO_ACTION).then(name).cast(pl.UInt32) for name in ("of", "by")
+    )
+    own_rank = pl.Series((cause == OTHER_WORK) & ~has)
+    ranks = table["rank"].gather(numbers["by"])
+    causes = pl.Series(NAMES, dtype=CauseType).gather(cause)
+    return idle.with_columns(
+        cause=causes,
+        culprit_rank=pl.when(own_rank).then("rank").otherwise(ranks),
+        culprit_action=numbers["of"],
+        culprit_row=table["row"].gather(numbers["of"]),
+    )
