@@ -7,7 +7,7 @@ import pytest
 
 from stagescope.api import compare, export_comparison
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
-from stagescope.reports.comparison_table import comparison_sentences
+from stagescope.reports.comparison_sentences import comparison_sentences
 
 pytestmark = pytest.mark.slow
 

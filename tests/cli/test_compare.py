@@ -24,8 +24,8 @@ def runs(tmp_path):
 def test_prints_what_got_slower_and_where(runs, capsys):
     assert main(["compare", *runs]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("The step got 3.")
-    assert lines[1].startswith("Most of it: backward of stage 2")
+    assert lines[0].startswith("The iteration got 3.")
+    assert "backward of stage 2 changed most" in lines[2]
     assert any(line.startswith("info: first run: ") for line in lines)
 
 
@@ -40,7 +40,7 @@ def test_writes_json_in_addition_to_markdown(runs, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "| backward of stage 2 |" in printed
     assert printed.endswith(f"\nwrote {out}\n")
-    assert json.loads(out.read_text())["schema"] == 1
+    assert json.loads(out.read_text())["schema"] == 2
     assert main(["compare", *runs, "--json", str(out)]) == 1
 
 
@@ -60,7 +60,7 @@ def test_writes_both_runs_as_one_page(runs, tmp_path, capsys):
         spans = pl.read_parquet(path)
         assert sorted(columns["duration"]) == sorted(spans["end_ns"] - spans["start_ns"]), block
     compared = json.loads(blocks["comparison"])
-    assert compared["sentences"] == printed.splitlines()[:2]
+    assert compared["sentences"] == printed.splitlines()[:3]
     assert compared["diagnostics"]
     for one in compared["diagnostics"]:
         assert any(line.startswith(f"{one['severity']}: {one['message']}") for line in printed.splitlines())
@@ -76,7 +76,7 @@ def test_replaces_an_existing_page_only_with_force(runs, tmp_path, capsys):
     failed = capsys.readouterr()
     assert (failed.out, str(out) in failed.err, out.read_text(encoding="utf-8")) == ("", True, "mine")
     assert main(["compare", *runs, "--html", str(out), "--force", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    assert json.loads(capsys.readouterr().out)["schema"] == 2
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 

@@ -1,9 +1,12 @@
 """A comparison in words and tables."""
 
+import re
+
 from planted_runs import Shape, random_times, run
 from stagescope.analysis.statistics.comparison import compare_runs
 from stagescope.model import empty_timeline
-from stagescope.reports.comparison_table import comparison_sentences, comparison_tables
+from stagescope.reports.comparison_sentences import comparison_sentences
+from stagescope.reports.comparison_table import comparison_tables
 
 SHAPE = Shape(pipelines=1)
 
@@ -15,16 +18,35 @@ def slower():
 
 
 def test_the_sentences_state_how_much_and_where():
-    step, where = comparison_sentences(slower())
-    assert step.startswith("The step got 3.")
-    assert "% longer: 334.4 ms before, 345.3 ms after (95 % CI +" in step
-    assert step.endswith(", n = 20 and 20 steps).")
-    assert where.startswith("Most of it: backward of stage 2, +15.")
+    iteration, window, where = comparison_sentences(slower())
+    assert iteration.startswith("The iteration got 3.")
+    assert "% longer: 339.2 ms before, 350.0 ms after (95 % CI +" in iteration
+    assert iteration.endswith(", n = 20 and 20 steps).")
+    assert window.startswith("The pipeline window got 3.")
+    assert window.endswith("% longer: 334.4 ms before, 345.3 ms after.")
+    assert where.startswith("Most of it: stage imbalance, +7.")
+    assert "; of all places, backward of stage 2 changed most, +15." in where
 
 
 def test_noise_is_not_claimed():
-    (sentence,) = comparison_sentences(compare_runs(run(random_times(SHAPE, 1)), run(random_times(SHAPE, 2))))
-    assert sentence.startswith("The step did not change beyond noise")
+    quiet = Shape(pipelines=1, noise=0.005)
+    found = compare_runs(run(random_times(quiet, 1)), run(random_times(quiet, 2)))
+    iteration, window = comparison_sentences(found)
+    assert iteration.startswith("The iteration did not change: a difference of 0.5 % is excluded; ")
+    assert window.startswith("The pipeline window did not change beyond noise")
+
+
+def test_what_could_have_been_missed_is_stated():
+    shape = Shape(pipelines=1, steps=6, step_noise=0.05)
+    first, *_ = comparison_sentences(compare_runs(run(random_times(shape, 1)), run(random_times(shape, 2))))
+    assert re.match(r"No difference of the iteration was found, but one of up to \d+\.\d % could", first)
+
+
+def test_changes_of_the_run_come_first():
+    other = random_times(Shape(pipelines=1, microbatches=12), 2)
+    first, second, *_ = comparison_sentences(compare_runs(run(random_times(SHAPE, 1)), run(other)))
+    assert first == "The number of micro-batches per step changed from 8 to 12."
+    assert second.startswith("The time per micro-batch got ")
 
 
 def test_states_too_few_steps_and_nothing_in_common():
@@ -37,8 +59,9 @@ def test_states_too_few_steps_and_nothing_in_common():
 
 def test_the_tables_have_all_parts_and_the_claimed_subjects():
     lines = comparison_tables(slower()).splitlines()
-    assert lines[0].split()[:3] == ["mean", "step", "before"]
-    assert lines[1].startswith("whole step")
+    assert lines[0].split()[:4] == ["mean", "per", "iteration", "before"]
+    assert lines[1].startswith("iteration")
+    assert lines[2].startswith("pipeline window")
     assert sum("(noise)" in line or "(uncertain)" in line for line in lines[1:9]) >= 4
     blank = lines.index("")
     assert [line[:19].strip() for line in lines[blank + 2 : blank + 4]] == [

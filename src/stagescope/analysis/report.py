@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
+    from stagescope.vocabulary.steps import Skipped
 
 WIDEST_REPR = 8
 """Ranks that repr shows; the rest is counted."""
@@ -158,15 +159,16 @@ class Report:
         return "\n".join([f"Report: {head}", *lines, *([f"... {hidden} more ranks"] if hidden else [])])
 
 
-def build_report(timeline: Timeline) -> Report:
+def build_report(timeline: Timeline, skipped: Skipped | None = None) -> Report:
     """Return the metrics of a timeline, without explanation and verdict.
 
-    Every step is listed; the totals leave out a slow first step and incomplete steps (measure_totals), and a
-    diagnostic lists them. Never raises: a timeline without forward or backward actions gives a report without steps.
+    Every step is listed; the totals leave out a slow first step, incomplete steps (measure_totals) and `skipped` ones,
+    and a diagnostic lists them. Never raises: a timeline without forward or backward actions gives a report without
+    steps.
     """
     intermediates = intermediates_of(timeline)
     pipelines, bubbles, unaligned = intermediates.windows
-    totals = measure_totals(timeline, intermediates.windows)
+    totals = measure_totals(timeline, intermediates.windows, skipped)
     found = [
         *inferred_pipeline_diagnostics(timeline),
         *find_missing_data(timeline, bubbles, pipelines),
@@ -187,13 +189,15 @@ def build_report(timeline: Timeline) -> Report:
     )
 
 
-def build_explained_report(timeline: Timeline, layers: tuple[int, ...] = ()) -> Report:
+def build_explained_report(
+    timeline: Timeline, layers: tuple[int, ...] = (), skipped: Skipped | None = None
+) -> Report:
     """Return the report of a timeline with `explanation` and `verdict`; see build_report for its metrics.
 
     `layers` are the layers of every stage or their total. Its diagnostics include what the analyses could not use, or
     that the run is no pipeline. Never raises.
     """
-    report = build_report(timeline)
+    report = build_report(timeline, skipped)
     explanation = explain(report.intermediates, report.bubble.steps, layers)
     bubbles = report.intermediates.windows.bubbles
     no_pipeline = is_no_pipeline(bubbles, report.stage_count, report.microbatches)

@@ -15,11 +15,14 @@ from stagescope.model.bubbles import unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS
+from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
+from stagescope.vocabulary.steps import skipped_steps
 
 if TYPE_CHECKING:
     from stagescope.analysis.windows import Windows
     from stagescope.model import Timeline
+    from stagescope.vocabulary.steps import Skipped
 
 FIRST_STEP_RATIO = 1.25
 """The first step is left out of the totals if it took longer than this many times the median of the others."""
@@ -83,8 +86,8 @@ class Totals(NamedTuple):
         return tuple(self.steps.filter("in_totals")["step"])
 
 
-def measure_totals(timeline: Timeline, windows: Windows) -> Totals:
-    """Return the metrics of all steps and ranks.
+def measure_totals(timeline: Timeline, windows: Windows, skipped: Skipped | None = None) -> Totals:
+    """Return the metrics of all steps and ranks; `skipped` steps are not in the totals.
 
     The first of three or more steps, whatever its number, is not in the totals if it took more than 1.25 times the
     median of the others: connections are set up and shapes are inferred in it. Incomplete steps are not, as long as
@@ -93,17 +96,29 @@ def measure_totals(timeline: Timeline, windows: Windows) -> Totals:
     per_step = _per_step(windows.bubbles)
     incomplete = find_incomplete_steps(timeline.spans, windows.pipelines) & set(per_step["step"])
     leaves_incomplete = len(incomplete) < per_step.height
-    is_complete = pl.lit(value=True)
+    left_out = [] if skipped is None else skipped_steps(skipped, per_step["step"])
+    is_complete = ~pl.col("step").is_in(left_out)
     if incomplete and leaves_incomplete:
-        is_complete = ~pl.col("step").is_in(list(incomplete))
+        is_complete &= ~pl.col("step").is_in(list(incomplete))
     complete = per_step.filter(is_complete)
     slow_start = _slow_first_step(complete)
     in_totals = is_complete & (pl.col("step") != complete["step"].min()) if slow_start else is_complete
     return Totals(
         per_step.with_columns(in_totals=in_totals).select(REPORT_STEPS.names),
         _per_rank(timeline, windows.bubbles.filter(in_totals)),
-        (*incomplete_step_diagnostics(incomplete, left_out=leaves_incomplete), *slow_start),
+        (
+            *incomplete_step_diagnostics(incomplete, left_out=leaves_incomplete),
+            *slow_start,
+            *_skipped(left_out),
+        ),
     )
+
+
+def _skipped(steps: list[int]) -> list[Diagnostic]:
+    if not steps:
+        return []
+    message = f"step {compact_ranges(steps)} is listed and left out of the totals, as requested"
+    return [Diagnostic("info", message, count=len(steps), code="steps.skipped")]
 
 
 def _per_step(bubbles: pl.DataFrame) -> pl.DataFrame:

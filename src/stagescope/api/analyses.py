@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.statistics.comparison import Comparison
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
+    from stagescope.vocabulary.steps import Skipped
 
 __all__ = [
     "EqualStages",
@@ -45,32 +46,43 @@ __all__ = [
 ]
 
 
-def analyze(timeline: Timeline, *, explain: bool = True, layers: int | Sequence[int] = ()) -> Report:
+def analyze(
+    timeline: Timeline,
+    *,
+    explain: bool = True,
+    layers: int | Sequence[int] = (),
+    skip_steps: Skipped | None = None,
+) -> Report:
     """Return the Report of a timeline: where the time went, why, and what would reduce the step time.
 
     With `explain=False` the report has only the times per step and rank, without causes, verdict and improvements,
     and takes less time to compute. `layers` are the transformer layers of every stage in the order of the model, or
     their total if all stages have the same number: with them, the proposed division of the layers is a layout.
+    `skip_steps` are left out of the totals: a number N is the first N steps of the run, and a range or collection has
+    the numbers of steps.
 
     >>> from stagescope.model import empty_timeline
     >>> report = analyze(empty_timeline())
     >>> report.steps.height, report.bubble.fraction, report.verdict.findings
     (0, None, ())
     """
+    if not explain:
+        return build_report(timeline, skip_steps)
     counts = (layers,) if isinstance(layers, int) else tuple(layers)
-    return build_explained_report(timeline, counts) if explain else build_report(timeline)
+    return build_explained_report(timeline, counts, skip_steps)
 
 
-def compare(before: Timeline, after: Timeline) -> Comparison:
+def compare(before: Timeline, after: Timeline, *, skip_steps: Skipped | None = None) -> Comparison:
     """Return how run `after` differs from run `before`, and which differences exceed the noise of the steps.
 
-    Only steps in the totals of the two reports are compared; diagnostics name the others.
+    Only steps in the totals of the two reports are compared; diagnostics name the others. `skip_steps` are left out of
+    both runs, as in `analyze`.
 
     >>> from stagescope.model import empty_timeline
     >>> compare(empty_timeline(), empty_timeline()).table.height
     0
     """
-    return compare_totals(keep_aligned_pipelines(before), keep_aligned_pipelines(after))
+    return compare_totals(keep_aligned_pipelines(before), keep_aligned_pipelines(after), skip_steps)
 
 
 def what_if(timeline: Timeline, changes: Change | Sequence[Change | Combination]) -> WhatIf:

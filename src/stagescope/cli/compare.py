@@ -9,8 +9,15 @@ import click
 
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
-from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.reading import (
+    align_option,
+    exit_code,
+    read_paths,
+    reading_options,
+    skip_steps_option,
+)
 from stagescope.cli.show import print_text
+from stagescope.vocabulary.steps import parse_skipped
 
 if TYPE_CHECKING:
     from stagescope.analysis.statistics.comparison import Comparison
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
     help="Write both runs as one page that opens offline: B colored by its changes, with A below it.",
 )
 @click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
+@skip_steps_option
 @align_option
 @reading_options
 def command(
@@ -50,17 +58,20 @@ def command(
     *,
     force: bool,
     markdown: bool,
+    skip_steps: str | None,
     align: bool,
 ) -> int:
     """Report what got slower or faster from run A to run B, beyond noise.
 
     A and B are each a recording, a trace, or a directory of them. The variation between the steps of each run is the
-    measure of noise; only differences beyond it are claimed.
+    measure of noise; only differences beyond it are claimed. What else changed, such as the schedule or the number of
+    micro-batches, comes first.
     """
     from stagescope import api
 
+    skipped = parse_skipped(skip_steps) if skip_steps else None
     timelines = [read_paths([path], facts, align=align) for path in (before, after)]
-    comparison = api.compare(timelines[0], timelines[1])
+    comparison = api.compare(timelines[0], timelines[1], skip_steps=skipped)
     code = max(map(exit_code, timelines))
     if html_path is not None:
         api.export_comparison(comparison, timelines[0], timelines[1], html_path, force=force)
@@ -77,7 +88,8 @@ def command(
 
 
 def _print(comparison: Comparison, *, markdown: bool) -> None:
-    from stagescope.reports.comparison_table import comparison_sentences, comparison_tables
+    from stagescope.reports.comparison_sentences import comparison_sentences
+    from stagescope.reports.comparison_table import comparison_tables
 
     tables = comparison_tables(comparison, markdown=markdown)
     print_text("\n".join([*comparison_sentences(comparison), "", tables]))

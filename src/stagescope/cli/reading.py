@@ -87,6 +87,12 @@ def align_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def skip_steps_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to a command `--skip-steps STEPS`; the command gets it as text, for `parse_skipped`."""
+    text = "Leave steps out of the totals: N for the first N of a run, A:B for a range of numbers."
+    return click.option("--skip-steps", metavar="N|A:B", help=text)(function)
+
+
 def read_paths(paths: Sequence[Path], facts: RunFacts | None = None, *, align: bool = True) -> Timeline:
     """Return the Timeline of `paths`, with a warning on standard error if data are missing.
 

@@ -14,9 +14,16 @@ from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.layers_option import layers_option
-from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.reading import (
+    align_option,
+    exit_code,
+    read_paths,
+    reading_options,
+    skip_steps_option,
+)
 from stagescope.cli.show import print_tables, supports_unicode, terminal_width
 from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.steps import parse_skipped
 
 if TYPE_CHECKING:
     from stagescope.analysis import Report
@@ -78,9 +85,12 @@ class Wanted:
 )
 @bubble_option
 @layers_option
+@skip_steps_option
 @align_option
 @reading_options
-def command(paths: tuple[Path, ...], facts: RunFacts, *, align: bool, **wanted: Any) -> int:
+def command(
+    paths: tuple[Path, ...], facts: RunFacts, *, align: bool, skip_steps: str | None, **wanted: Any
+) -> int:
     """Report where the time went and how to reduce step time.
 
     Prints the verdict, the lost time by cause, the cost of every stage, and further findings. Causes divide by the
@@ -91,10 +101,11 @@ def command(paths: tuple[Path, ...], facts: RunFacts, *, align: bool, **wanted: 
 
     asked = Wanted(**wanted)
     conditions = [parse_condition(text) for text in asked.fail_if]
+    skipped = parse_skipped(skip_steps) if skip_steps else None
     if asked.markdown and asked.json_path == STANDARD_OUTPUT:
         raise UsageError.one_of(("--markdown", "--json -"), ("both",))
     timeline = read_paths(paths, facts, align=align)
-    report = api.analyze(timeline, layers=asked.layers)
+    report = api.analyze(timeline, layers=asked.layers, skip_steps=skipped)
     _write(report, asked)
     judgments = judge(with_bubble(report, asked.bubble), conditions)
     for judgment in judgments:

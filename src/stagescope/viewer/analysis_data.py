@@ -14,7 +14,7 @@ from stagescope.exporters.pictures.step_chart import typical_step
 from stagescope.model.simulated import is_simulated
 from stagescope.model.tables import SPANS
 from stagescope.model.validate import conform
-from stagescope.reports.comparison_table import comparison_sentences
+from stagescope.reports.comparison_sentences import comparison_sentences
 from stagescope.vocabulary.causes import BY_COLUMN, Cause
 from stagescope.vocabulary.kinds import COMPUTE
 

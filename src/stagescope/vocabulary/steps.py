@@ -1,10 +1,14 @@
-"""A range of training steps, written ``A:B`` as in a Python slice."""
+"""Ranges of training steps, written ``A:B`` as in a Python slice, and steps to skip: a range, or the first few."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Container
+from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.vocabulary.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 EVERY_STEP_STOP = 2**31
 
@@ -38,3 +42,24 @@ def parse_step_range(text: str) -> StepRange:
     if start >= stop:
         raise UsageError.step_range_empty(text, start, stop)
     return StepRange(start, stop)
+
+
+Skipped = int | Container[int]
+"""Steps to leave out: that many at the beginning of a run, or the steps with these numbers."""
+
+
+def parse_skipped(text: str) -> int | StepRange:
+    """Return the steps to skip: ``N`` for the first N of a run, or ``A:B`` for a range of numbers.
+
+    Raises UsageError for anything else.
+
+    >>> parse_skipped("2"), parse_skipped("10:12")
+    (2, StepRange(start=10, stop=12))
+    """
+    return int(text) if text.strip().isdecimal() else parse_step_range(text)
+
+
+def skipped_steps(skipped: Skipped, steps: Iterable[int]) -> list[int]:
+    """Return which of the steps of a run are skipped."""
+    every = sorted(steps)
+    return every[:skipped] if isinstance(skipped, int) else [step for step in every if step in skipped]

@@ -9,6 +9,10 @@ import pytest
 from planted_runs import Shape, random_times, run
 from stagescope.analysis.statistics.comparison import DIFFERENCES, Least, compare_runs, compare_totals
 from stagescope.model import empty_timeline
+from truth.engine import simulate
+from truth.plan import Costs, make_plan
+from truth.plan import Shape as TruthShape
+from truth.spans import timeline_of
 
 SHAPE = Shape(pipelines=1)
 
@@ -29,7 +33,7 @@ def test_slower_stage_is_recovered_in_step_part_and_place():
     assert actions["low_ns"] < actions["difference_ns"] < actions["high_ns"]
     (rank,) = found.filter(pl.col("subject") == "rank").to_dicts()
     assert (rank["rank"], rank["difference_ns"]) == (2, pytest.approx(8 * 2e6, rel=0.1))
-    assert found["subject"][0] == "step"
+    assert found["subject"][0] == "iteration"
 
 
 def test_slower_link_is_recovered():
@@ -66,8 +70,8 @@ def test_run_does_not_differ_from_itself():
 
 def test_parts_sum_to_the_difference_of_the_step():
     table = compare_runs(run(random_times(SHAPE, 1)), run(random_times(SHAPE, 2))).table
-    step = table.filter(pl.col("subject") == "step")["difference_ns"][0]
-    assert table.filter(pl.col("subject") == "part")["difference_ns"].sum() == pytest.approx(step)
+    iteration = table.filter(pl.col("subject") == "iteration")["difference_ns"][0]
+    assert table.filter(pl.col("subject") == "part")["difference_ns"].sum() == pytest.approx(iteration)
 
 
 def test_one_step_each_gives_no_interval_and_no_claim():
@@ -79,27 +83,50 @@ def test_one_step_each_gives_no_interval_and_no_claim():
     assert not found["is_claimed"].any()
 
 
-def test_only_shared_micro_batches_are_compared_with_a_diagnostic():
+def test_another_number_of_micro_batches_gives_times_per_micro_batch():
     found = compare_runs(run(random_times(SHAPE)), run(random_times(replace(SHAPE, microbatches=4))))
     actions = found.table.filter(pl.col("subject") == "actions")
     assert actions["before_ns"].to_list() == pytest.approx(actions["after_ns"].to_list(), rel=0.02)
-    assert any("micro-batches 0-7 and 0-3" in one.message for one in found.diagnostics)
+    assert actions.filter(stage=0, kind="forward")["before_ns"][0] == pytest.approx(10e6, rel=0.02)
+    assert not actions["is_claimed"].any()
+    assert (found.per, found.changes) == (
+        "micro-batch",
+        ("the number of micro-batches per step from 8 to 4",),
+    )
+    assert any("8 and 4 micro-batches per step" in one.message for one in found.diagnostics)
 
 
-def test_different_stages_compare_the_step_only_with_a_diagnostic():
+def test_different_stages_compare_the_whole_only_with_a_diagnostic():
     found = compare_runs(run(random_times(SHAPE)), run(random_times(replace(SHAPE, stages=2))))
-    assert set(found.table["subject"]) == {"step", "part"}
+    assert set(found.table["subject"]) == {"iteration", "step", "part"}
     assert any("4 and 2 stages" in one.message for one in found.diagnostics)
+    assert found.changes[:2] == ("the number of stages from 4 to 2", "the number of ranks from 4 to 2")
 
 
-def test_different_schedules_and_kinds_are_reported():
-    one, other = run(random_times(SHAPE)), run(random_times(SHAPE))
-    split = other.spans.with_columns(pl.col("kind").cast(pl.String).replace("backward", "backward_input"))
-    other = other.with_spans(split.cast(other.spans.schema))
-    other = replace(other, ranks=other.ranks.with_columns(schedule=pl.lit("zb-h1")))
-    messages = [one.message for one in compare_runs(one, other).diagnostics]
-    assert any("schedules differ: unknown and zb-h1" in one for one in messages)
-    assert sum("only one of the runs has" in one for one in messages) == 2
+def halved_backwards(timeline):
+    """Return a run in which every backward is recorded as its two halves, in the same time."""
+    spans = timeline.spans.with_columns(pl.col("kind").cast(pl.String))
+    middle_ns = (pl.col("start_ns") + pl.col("end_ns")) // 2
+    is_full = pl.col("kind") == "backward"
+    halves = [
+        spans.filter(is_full).with_columns(kind=pl.lit("backward_input"), end_ns=middle_ns),
+        spans.filter(is_full).with_columns(kind=pl.lit("backward_weight"), start_ns=middle_ns),
+    ]
+    every = pl.concat([spans.filter(~is_full), *halves]).cast(timeline.spans.schema)
+    return timeline.with_spans(every.sort("rank", "start_ns"))
+
+
+def test_full_backwards_are_compared_with_both_halves():
+    found = compare_runs(run(random_times(SHAPE)), halved_backwards(run(random_times(SHAPE))))
+    actions = found.table.filter(pl.col("subject") == "actions")
+    assert set(actions["kind"]) == {"forward", "backward"}
+    assert actions["difference_ns"].abs().max() == 0
+    assert any("split backwards differently" in one.message for one in found.diagnostics)
+
+
+def test_changed_schedule_is_a_change():
+    one, other = run(random_times(SHAPE)), timeline_of(simulate(make_plan(TruthShape("gpipe"), Costs())))
+    assert compare_runs(one, other).changes == ("the schedule from 1f1b to gpipe",)
 
 
 def test_set_up_step_is_left_out_and_reported():

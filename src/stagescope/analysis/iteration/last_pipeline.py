@@ -46,19 +46,32 @@ def measure_losses(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFra
     `iterations` is the table ITERATIONS, `ledger` the table LEDGER. Unlike there, a straggler is the work that a rank
     has more than its replicas, and not the idle time of the others. Empty for actions without a ledger.
     """
+    rows = losses_by_step(iterations, ledger)
+    if rows.is_empty():
+        return LOSSES.empty()
+    means = rows.drop("step").mean().row(0, named=True)
+    whole_ns = means.pop("iteration_ns")
+    parts = [(name.removesuffix("_ns"), part_ns, part_ns / whole_ns) for name, part_ns in means.items()]
+    return pl.DataFrame(parts, schema=LOSSES.schema, orient="row")
+
+
+def losses_by_step(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFrame:
+    """Return what the iteration of the last pipeline consists of in every step: step, iteration_ns and its parts in ns.
+
+    The columns of the parts are ideal_work_ns and those of the causes; they sum to iteration_ns. `iterations` is the
+    table ITERATIONS, `ledger` the table LEDGER; steps without a ledger have no row.
+    """
     last = iterations.filter("is_last")
     # Loading and other work are the same for all ranks in the window; the iteration has them outside of it, too.
     both = ("data_loading_ns", "other_work_ns")
     of_ranks = last.group_by("step", "pipeline").agg(pl.col("iteration_ns", *both, *OUTSIDE).mean())
-    rows = of_ranks.join(ledger.drop(both), on=["step", "pipeline"])
-    if rows.is_empty():
-        return LOSSES.empty()
     attributed = ("ideal_work_ns", *CAUSE_COLUMNS[:-1], *OUTSIDE)
-    means = rows.select(pl.col("iteration_ns", *attributed).mean()).row(0, named=True)
-    whole_ns = means.pop("iteration_ns")
-    means[CAUSE_COLUMNS[-1]] = whole_ns - sum(means.values())
-    parts = [(name.removesuffix("_ns"), part_ns, part_ns / whole_ns) for name, part_ns in means.items()]
-    return pl.DataFrame(parts, schema=LOSSES.schema, orient="row")
+    rest_ns = pl.col("iteration_ns") - pl.sum_horizontal(attributed)
+    return (
+        of_ranks.join(ledger.drop(both), on=["step", "pipeline"])
+        .sort("step")
+        .select("step", "iteration_ns", *attributed, rest_ns.alias(CAUSE_COLUMNS[-1]))
+    )
 
 
 def last_pipelines(explanation: Explanation) -> list[int]:

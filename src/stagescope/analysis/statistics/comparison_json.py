@@ -5,23 +5,30 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from stagescope.analysis.statistics.comparison import RATE
+from stagescope.analysis.statistics.differences import RATE
 from stagescope.analysis.statistics.estimates import CONFIDENCE
 
 if TYPE_CHECKING:
     from stagescope.analysis.statistics.comparison import Comparison
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def comparison_json(comparison: Comparison) -> dict[str, object]:
     """Return the comparison as dicts, lists, numbers and strings, ready for json.dumps.
 
-    ``schema``: 1; removing a key or changing its meaning makes it 2, adding one does not.
+    ``schema``: 2; removing a key or changing its meaning makes it 3, adding one does not.
+
+    ``changes``: clauses about what the runs are, such as another schedule; empty if they are alike.
+
+    ``per``: what the times are per, iteration or micro-batch; those of links are per message.
 
     ``confidence``: of the intervals. ``false_discovery_rate``: the largest expected share of false claims.
 
-    ``differences``: the rows of the table DIFFERENCES, in its order; times are ns per step.
+    ``differences``: the rows of the table DIFFERENCES, in its order; times are in ns.
+
+    ``outliers``: {steps, left_out, other}: the rows of the table LONG_STEPS, whether ``differences`` is without these
+    steps, and the row of the iteration in the other way (null without outliers).
 
     ``diagnostics``: a list of {severity, code, message, source, rank, location, count}: what could not be compared.
     """
@@ -29,6 +36,13 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
         "schema": SCHEMA,
         "confidence": CONFIDENCE,
         "false_discovery_rate": RATE,
+        "changes": list(comparison.changes),
+        "per": comparison.per,
+        "outliers": {
+            "steps": [] if comparison.long_steps is None else comparison.long_steps.to_dicts(),
+            "left_out": comparison.leaves_out,
+            "other": comparison.other,
+        },
         "differences": comparison.table.to_dicts(),
         "diagnostics": [asdict(diagnostic) for diagnostic in comparison.diagnostics],
     }

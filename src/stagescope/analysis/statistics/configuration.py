@@ -1,0 +1,80 @@
+"""What a run is: its schedule and sizes, and how those of another run differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.kinds import ACTION_KINDS
+
+if TYPE_CHECKING:
+    from stagescope.analysis.report import Report
+
+UNKNOWN = "an unrecognized schedule"
+
+
+class Configuration(NamedTuple):
+    """The schedule of a run (None: not recognized) and its sizes.
+
+    `chunks` is the largest number of stages of a rank, `microbatches` the mean number per step of a pipeline, and
+    `replicas` the number of pipelines.
+    """
+
+    schedule: str | None
+    ranks: int
+    replicas: int
+    stages: int
+    chunks: int
+    microbatches: float
+
+    @property
+    def schedule_text(self) -> str:
+        """The schedule, with the number of chunks if a rank has several."""
+        chunks = f" with {counted(self.chunks, 'chunk')} per rank" if self.chunks > 1 else ""
+        return f"{self.schedule or UNKNOWN}{chunks}"
+
+
+def find_configuration(report: Report) -> Configuration:
+    """Return the configuration of the run of a report."""
+    intermediates = report.intermediates
+    pipelines = intermediates.windows.pipelines
+    actions = intermediates.timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS)).drop_nulls("step")
+    counts = (
+        actions.join(pipelines, on="rank")
+        .group_by("step", "pipeline")
+        .agg(pl.col("microbatch").drop_nulls().n_unique())
+    )
+    stages_of_ranks = report.ranks["stages"].to_list()
+    return Configuration(
+        schedule=intermediates.ideal.schedule,
+        ranks=report.ranks.height,
+        replicas=pipelines["pipeline"].n_unique(),
+        stages=report.ranks["stages"].explode().drop_nulls().n_unique(),
+        chunks=max(map(len, stages_of_ranks), default=0),
+        microbatches=float(counts["microbatch"].mean() or 0.0),  # type: ignore[arg-type]  # a number
+    )
+
+
+def changes_between(before: Configuration, after: Configuration) -> list[str]:
+    """Return what changed from one configuration to another, the schedule first, each as a clause with from and to.
+
+    >>> one = Configuration("1f1b", 8, 1, 8, 1, 16.0)
+    >>> changes_between(one, one._replace(schedule="interleaved", stages=16, chunks=2))
+    ['the schedule from 1f1b to interleaved with 2 chunks per rank', 'the number of stages from 8 to 16']
+    """
+    found = []
+    if before.schedule_text != after.schedule_text:
+        found.append(f"the schedule from {before.schedule_text} to {after.schedule_text}")
+    sizes = {
+        "stages": "stages",
+        "microbatches": "micro-batches per step",
+        "ranks": "ranks",
+        "replicas": "data-parallel replicas",
+    }
+    for name, words in sizes.items():
+        one, other = getattr(before, name), getattr(after, name)
+        if one != other:
+            found.append(f"the number of {words} from {one:g} to {other:g}")
+    return found
