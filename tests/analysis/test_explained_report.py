@@ -16,7 +16,7 @@ from stagescope.analysis.idle.ledger import LEDGER
 from stagescope.analysis.iteration.culprits import CULPRITS
 from stagescope.analysis.prediction.improvements import IMPROVEMENTS
 from stagescope.analysis.statistics.outlier_actions import OUTLIER_ACTIONS
-from stagescope.analysis.statistics.stage_costs import STAGE_WORK
+from stagescope.analysis.statistics.stage_work import STAGE_WORK
 from stagescope.analysis.totals import REPORT_RANKS, REPORT_STEPS
 from stagescope.model import empty_timeline
 from stagescope.model.diagnostics import Diagnostic

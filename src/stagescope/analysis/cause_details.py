@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.finding_sentences import action_text, instead_text, several_actions_text
+from stagescope.analysis.finding_sentences import (
+    action_text,
+    changing_rank_text,
+    instead_text,
+    several_actions_text,
+)
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.ratios import comparative_text
@@ -66,10 +71,13 @@ def _straggler(explanation: Explanation, pipelines: Collection[int]) -> str | No
     slowest = _largest(origins, ["rank"])
     if slowest is None:
         return None
+    changing = explanation.stragglers.changing.filter("has_peers", rank=slowest["rank"])
+    if changing.height:
+        return changing_rank_text(changing.row(0, named=True))
     claimed = slow_ranks(explanation).filter(rank=slowest["rank"])["excess_fraction"]
     if claimed.is_empty():
         return f"mostly rank {slowest['rank']}"
-    return f"rank {slowest['rank']} is {comparative_text('slower', 1 + claimed[0])}"
+    return f"rank {slowest['rank']} is {comparative_text('slower', 1 + claimed[0], decimals=1)}"
 
 
 def _links(explanation: Explanation, pipelines: Collection[int]) -> str | None:

@@ -15,12 +15,14 @@ from stagescope.analysis.iteration.last_pipeline import measure_losses
 from stagescope.analysis.lost_time import measure_lost_time
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
+from stagescope.analysis.statistics.action_samples import sample_actions
 from stagescope.analysis.statistics.outlier_actions import find_outlier_actions
 from stagescope.analysis.statistics.outlier_patterns import find_outlier_pattern
+from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
 from stagescope.analysis.statistics.replicas import find_replicas
-from stagescope.analysis.statistics.stage_costs import measure_stage_costs, measure_stage_work
+from stagescope.analysis.statistics.stage_costs import measure_stage_costs
 from stagescope.analysis.statistics.step_trend import find_step_trends
-from stagescope.analysis.statistics.stragglers import find_stragglers
+from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, find_stragglers
 from stagescope.model.messages import match_messages
 from stagescope.vocabulary.kinds import TRANSFERS
 
@@ -87,10 +89,14 @@ def explain(
     ledger, ideal = intermediates.ledger, intermediates.ideal
     messages = match_messages(timeline.spans).filter(chosen)
     windows = bubbles.filter(chosen)
-    stragglers = find_stragglers(counted, messages)
-    trends = find_step_trends(counted, pipelines, messages)
-    replicas = find_replicas(counted, pipelines)
     idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
+    lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded)
+    least_cost_ns = LEAST_COST_FRACTION * (lost_time.mean_ns if lost_time else 0.0)
+    samples = sample_actions(counted.spans)
+    limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)
+    stragglers = find_stragglers(counted, messages, limits, samples=samples)
+    trends = find_step_trends(counted, pipelines, messages, samples)
+    replicas = find_replicas(counted, pipelines, stragglers.rank_error, least_cost_ns)
     evidence = Evidence(stragglers.table, ledger, iterations, counted.spans, layers)
     # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
@@ -110,11 +116,11 @@ def explain(
         iterations=iterations,
         losses=measure_losses(iterations, ledger.steps),
         unrecorded=intermediates.unrecorded,
-        lost_time=measure_lost_time(idle, windows, iterations, intermediates.unrecorded),
+        lost_time=lost_time,
         ideal=ideal,
         phases=cut_phases(counted.spans, windows, busy),
         stage_costs=measure_stage_costs(counted.spans),
-        stage_work=measure_stage_work(counted.spans),
+        stage_work=stragglers.stage_work,
         overlap=measure_overlap(timeline.spans, windows, busy, actions),
         critical_path=intermediates.critical_path.filter(chosen),
         stragglers=stragglers,

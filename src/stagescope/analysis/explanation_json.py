@@ -42,6 +42,7 @@ def explanation_json(explanation: Explanation, declared: str | None = None) -> d
             "compared": stragglers.height,
             "claimed": stragglers.filter("is_claimed").to_dicts(),
         },
+        "changing_ranks": explanation.stragglers.changing.to_dicts(),
         "trends": explanation.trends.trends.to_dicts(),
         "outlier_steps": explanation.trends.outliers.to_dicts(),
         "outlier_actions": {

@@ -9,46 +9,113 @@ import polars as pl
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.kinds import label
-from stagescope.vocabulary.ratios import comparative_text, conjunction
+from stagescope.vocabulary.ratios import change_text, comparative_text, conjunction, interval_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from stagescope.analysis.slow_replicas import SlowReplica
     from stagescope.analysis.statistics.outlier_patterns import OutlierPattern
 
 
+SUBJECTS = {
+    "rank": "Rank {rank}",
+    "machine": "Machine {machine}",
+    "stage": "Stage {stage}",
+    "link": "The link from rank {rank} to rank {peer}",
+}
+CLAIMS = {
+    "noisy": ("has action durations spread", "have action durations spread", "wider"),
+    "slow": ("is", "are", "slower"),
+    "imbalance": ("takes", "take", "longer"),
+    "imbalance or slow device": ("takes", "take", "longer"),
+}
+UNKNOWN = "imbalance or slow device"
+
+
 def straggler_sentence(row: Mapping[str, object]) -> str:
-    """Return a claimed row of STRAGGLERS as a sentence, with its confidence interval."""
-    low, high = (1 + float(str(row[f"{end}_fraction"])) for end in ("low", "high"))
-    subject = {
-        "rank": f"Rank {row['rank']}",
-        "machine": f"Machine {row['machine']}",
-        "stage": f"Stage {row['stage']}",
-        "link": f"The link from rank {row['rank']} to rank {row['peer']}",
-    }[str(row["subject"])]
-    verb, comparative, reason = {
-        "noisy": ("has action durations spread", "wider", ""),
-        "slow": ("is", "slower", ""),
-        "imbalance": ("takes", "longer", ""),
-        "imbalance or slow device": (
-            "takes",
-            "longer",
-            " It has more work or a slower device: no replica runs the same stage.",
-        ),
-    }[str(row["finding"])]
-    claim = f"{verb} {comparative_text(comparative, low, high, decimals=1)} {conjunction(low, high)}"
-    return f"{subject} {claim} {row['compared_with']} (95 % CI, n = {row['samples']}).{reason}"
+    """Return a claimed row of STRAGGLERS as a sentence: the size, and its confidence interval."""
+    ratio, low, high = (1 + float(str(row[f"{name}_fraction"])) for name in ("excess", "low", "high"))
+    verb, _, word = CLAIMS[str(row["finding"])]
+    size = comparative_text(word, ratio, decimals=1)
+    interval = interval_text(low, high)
+    reason = " It has more work or a slower device: no replica runs the same stage."
+    return (
+        f"{SUBJECTS[str(row['subject'])].format(**row)} {verb} {size} {conjunction(ratio)} {row['compared_with']} "
+        f"(95 % CI {interval}, n = {row['samples']}).{reason if row['finding'] == UNKNOWN else ''}"
+    )
+
+
+def stragglers_sentence(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return several claimed rows of STRAGGLERS with one kind of subject and finding as one sentence."""
+    first = rows[0]
+    ratios = [1 + float(str(row["excess_fraction"])) for row in rows]
+    _, verb, word = CLAIMS[str(first["finding"])]
+    size = comparative_text(word, min(ratios), max(ratios), decimals=1)
+    end = " They have more work or slower devices: no replica runs the same stages."
+    return (
+        f"{_subjects(rows)} {verb} {size} {conjunction(max(ratios))} {first['compared_with']} "
+        f"(n = {first['samples']}).{end if first['finding'] == UNKNOWN else ''}"
+    )
+
+
+def _subjects(rows: Sequence[Mapping[str, object]]) -> str:
+    text = subjects_text(rows)
+    return f"The {text}" if rows[0]["subject"] == "link" else text.capitalize()
+
+
+def subjects_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return several rows of STRAGGLERS with one kind of subject as a name, such as stages 8, 7 and 0."""
+    subject = str(rows[0]["subject"])
+    if subject == "link":
+        names = [f"rank {row['rank']} to rank {row['peer']}" for row in rows]
+        return f"links from {joined_names(names)}"
+    return f"{subject}s {joined_names([str(row[subject]) for row in rows])}"
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Return names with commas and "and".
+
+    >>> joined_names(["8", "7", "0"])
+    '8, 7 and 0'
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def changing_rank_sentence(row: Mapping[str, object]) -> str:
+    """Return a row of CHANGING_RANKS as a sentence."""
+    rank, steps = row["rank"], row["steps"]
+    last, first = (1 + float(str(row[f"{name}_fraction"])) for name in ("excess", "first"))
+    slower = f"{comparative_text('slower', last, decimals=1)} {conjunction(last)}"
+    peers = "ranks of the same stage"
+    if row["finding"] == "intermittent":
+        some = f"Rank {rank} is {slower}"
+        when = f"in {row['slow_count']} of {steps} steps ({row['slow_steps']})"
+        return (
+            f"{some} {peers} {when}."
+            if row["has_peers"]
+            else f"{some} in its other steps {when}; other ranks are not."
+        )
+    if row["has_peers"]:
+        ends = f"{change_text(first)} in the first step to {change_text(last)} in the last"
+        return f"Rank {rank} drifts relative to {peers}: from {ends} (n = {steps})."
+    return f"Rank {rank} became {slower} at first over {steps} steps; other ranks did not."
+
+
+def changing_rank_text(row: Mapping[str, object]) -> str:
+    """Return a row of CHANGING_RANKS in a few words."""
+    last, first = (1 + float(str(row[f"{name}_fraction"])) for name in ("excess", "first"))
+    if row["finding"] == "intermittent":
+        slower = comparative_text("slower", last, decimals=1)
+        return f"rank {row['rank']} is {slower} in {row['slow_count']} of {row['steps']} steps"
+    return f"rank {row['rank']} drifts from {change_text(first)} to {change_text(last)}"
 
 
 def slow_replica_sentence(replica: SlowReplica) -> str:
     """Return a replica that is slow as a whole as a sentence."""
     low, high = 1 + replica.low_fraction, 1 + replica.high_fraction
     slower = f"{comparative_text('slower', low, high, decimals=1)} {conjunction(low, high)}"
-    return (
-        f"All {replica.ranks} ranks of the pipeline of rank {replica.pipeline} are {slower} ranks of the same stage "
-        "(95 % CI of each)."
-    )
+    return f"All {replica.ranks} ranks of the pipeline of rank {replica.pipeline} are {slower} ranks of the same stage."
 
 
 def action_text(row: Mapping[str, object]) -> str:
@@ -106,21 +173,25 @@ def outlier_sentence(row: Mapping[str, object]) -> str:
     return f"Step {row['step']} took {longer} longer than usual{_where(row)}."
 
 
-def trend_sentence(row: Mapping[str, object]) -> str:
-    """Return a claimed row of STEP_TRENDS as a sentence."""
-    change = float(str(row["change_fraction"]))
-    amount = (
-        comparative_text("longer", 1 + change, decimals=1) if change > 0 else f"{-100 * change:.1f} % shorter"
-    )
-    return f"Steps became {amount} from the first to the last."
+def trend_sentence(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return claimed rows of STEP_TRENDS with one direction as a sentence."""
+    changes = sorted((abs(float(str(row["change_fraction"]))), row["change_fraction"]) for row in rows)
+    (low, change), (high, _) = changes[0], changes[-1]
+    if float(str(change)) > 0:
+        amount = comparative_text("longer", 1 + low, 1 + high if len(rows) > 1 else None, decimals=1)
+    else:
+        ends = dict.fromkeys(f"{100 * each:.1f}" for each in (low, high))
+        amount = f"{' to '.join(ends)} % shorter"
+    where = "" if len(rows) == 1 else f" of {len(rows)} pipelines"
+    return f"Steps{where} became {amount} from the first to the last."
 
 
 def replica_sentence(row: Mapping[str, object]) -> str:
     """Return a claimed row of REPLICAS as a sentence."""
-    waited = duration_text(int(str(row["caused_wait_ns"])))
+    later = duration_text(round(float(str(row["extra_ns_per_step"]))))
     return (
-        f"The pipeline of rank {row['pipeline']} finished last in {row['last_count']} of {row['steps']} steps; "
-        f"the ranks of the other replicas waited {waited} for it in total."
+        f"The pipeline of rank {row['pipeline']} finished last in {row['last_count']} of {row['steps']} steps, "
+        f"on average {later} per step after the last of the others."
     )
 
 

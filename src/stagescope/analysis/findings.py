@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from stagescope.analysis.finding_sentences import (
     action_text,
+    changing_rank_sentence,
+    joined_names,
     outlier_actions_sentence,
     outlier_sentence,
     replica_sentence,
     slow_replica_sentence,
     straggler_sentence,
+    stragglers_sentence,
+    subjects_text,
     trend_sentence,
 )
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
@@ -20,12 +24,14 @@ from stagescope.analysis.statistics.outlier_actions import LEAST_STEP_FRACTION
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from stagescope.analysis.explanation import Explanation
 
 CODES = (
     "rank.slow",
+    "rank.intermittent",
+    "rank.drifting",
     "rank.noisy",
     "machine.slow",
     "stage.slow",
@@ -38,11 +44,19 @@ CODES = (
     "replica.last",
     "replica.slow",
 )
+LEAST_SINGLE_FRACTION = 0.1
+"""Stragglers with a smaller excess than this are listed together."""
+
+FEWEST_GROUPED = {"stage": 2, "rank": 3, "machine": 3, "link": 3}
+
+EXPLAINED_RATIO = 1.5
+"""A rank that is slow on average because it is slow in some steps costs up to so many times as much."""
+
 CodeType = pl.Enum(list(CODES))
 
 FINDINGS = Table(
     "findings",
-    "one claimed finding; slow replicas, outlier actions and stragglers first, then outlier steps, trends and replicas",
+    "one claimed finding; slow replicas, outlier actions, changing ranks and stragglers first, then steps and replicas",
     (),
     (
         Column("code", CodeType, "", "What was found, as subject and finding."),
@@ -52,12 +66,18 @@ FINDINGS = Table(
             "cost_ns",
             pl.Float64,
             "ns",
-            "Time that it adds: of a straggler per step to its own actions or messages, of outlier actions per step, "
-            "of an outlier step to that step, of a trend from the first to the last step, of a replica the waits that "
-            "it caused per step.",
+            "Time that it adds: of a straggler per step to its own actions or messages (of several, the largest), "
+            "which is the most that it can cost the iteration; of outlier actions per step; of an outlier step to that "
+            "step; of a trend from the first to the last step; of a last replica to the mean iteration.",
             nullable=True,
         ),
-        Column("share", pl.Float64, "", "cost_ns over the mean step window in the totals.", nullable=True),
+        Column(
+            "share",
+            pl.Float64,
+            "",
+            "cost_ns over the mean iteration, or window without one.",
+            nullable=True,
+        ),
         Column("confidence", pl.Float64, "", "1 - p of the test behind it.", nullable=True),
     ),
 )
@@ -71,24 +91,48 @@ class _Finding(NamedTuple):
     confidence: float | None
 
 
-def find_findings(explanation: Explanation, bubbles: pl.DataFrame, steps: Sequence[int]) -> pl.DataFrame:
-    """Return the table FINDINGS of an explanation.
-
-    `bubbles` is what step_bubbles returns, `steps` are those in the totals: their mean window is what `share`
-    divides by.
-    """
-    longest = bubbles.filter(pl.col("step").is_in(list(steps))).group_by("step").agg(pl.max("window_ns"))
-    step_ns = float(longest["window_ns"].sum()) / max(longest.height, 1)
+def find_findings(explanation: Explanation) -> pl.DataFrame:
+    """Return the table FINDINGS of an explanation; `share` divides by the mean iteration, or window without one."""
+    lost = explanation.lost_time
     rows = [each._asdict() for each in _findings(explanation)]
     cost_ns = pl.col("cost_ns")
-    share = cost_ns / step_ns if step_ns else pl.lit(None, pl.Float64)
+    share = cost_ns / lost.mean_ns if lost is not None and lost.mean_ns else pl.lit(None, pl.Float64)
     schema = {name: dtype for name, dtype in FINDINGS.schema.items() if name != "share"}
     return pl.DataFrame(rows, schema=schema).with_columns(share=share).select(FINDINGS.names)
 
 
 def _findings(explanation: Explanation) -> Iterator[_Finding]:
-    replicas = find_slow_replicas(explanation)
-    for replica in replicas:
+    yield from _slow_replicas(explanation)
+    yield from _outlier_actions(explanation)
+    for row in explanation.stragglers.changing.iter_rows(named=True):
+        yield _Finding(
+            f"rank.{row['finding']}",
+            f"rank {row['rank']}",
+            changing_rank_sentence(row),
+            row["extra_ns_per_step"],
+            1 - row["p_value"],
+        )
+    for group in _grouped(_other_stragglers(explanation)):
+        first = group[0]
+        yield _Finding(
+            f"{first['subject']}.{first['finding'].replace(' ', '_')}",
+            _straggler(first) if len(group) == 1 else subjects_text(group),
+            straggler_sentence(first) if len(group) == 1 else stragglers_sentence(group),
+            first["extra_ns_per_step"],
+            1 - max(row["p_value"] for row in group),
+        )
+    for row in explanation.trends.outliers.iter_rows(named=True):
+        yield _Finding("step.outlier", f"step {row['step']}", outlier_sentence(row), row["excess_ns"], None)
+    yield from _trends(explanation)
+    for row in explanation.replicas.table.filter("is_claimed").iter_rows(named=True):
+        subject = f"pipeline of rank {row['pipeline']}"
+        yield _Finding(
+            "replica.last", subject, replica_sentence(row), row["extra_ns_per_step"], 1 - row["p_value"]
+        )
+
+
+def _slow_replicas(explanation: Explanation) -> Iterator[_Finding]:
+    for replica in find_slow_replicas(explanation):
         yield _Finding(
             "replica.slow",
             f"pipeline of rank {replica.pipeline}",
@@ -96,25 +140,53 @@ def _findings(explanation: Explanation) -> Iterator[_Finding]:
             replica.extra_ns_per_step,
             1 - replica.p_value,
         )
-    yield from _outlier_actions(explanation)
-    grouped = slow_ranks(explanation).filter(pl.col("pipeline").is_in([each.pipeline for each in replicas]))
+
+
+def _other_stragglers(explanation: Explanation) -> list[dict[str, Any]]:
+    """Return the claimed stragglers without ranks of slow replicas and what a changing rank explains."""
+    replicas = [each.pipeline for each in find_slow_replicas(explanation)]
+    grouped = slow_ranks(explanation).filter(pl.col("pipeline").is_in(replicas))["rank"].to_list()
+    changing = explanation.stragglers.changing.select("rank", changing_ns="extra_ns_per_step")
     claimed = explanation.stragglers.table.filter("is_claimed")
-    in_replica = (pl.col("subject") == "rank") & pl.col("rank").is_in(grouped["rank"].to_list())
-    for row in claimed.filter(~in_replica).iter_rows(named=True):
-        code = f"{row['subject']}.{row['finding'].replace(' ', '_')}"
-        yield _Finding(
-            code, _straggler(row), straggler_sentence(row), row["extra_ns_per_step"], 1 - row["p_value"]
-        )
-    for row in explanation.trends.outliers.iter_rows(named=True):
-        yield _Finding("step.outlier", f"step {row['step']}", outlier_sentence(row), row["excess_ns"], None)
-    for row in explanation.trends.trends.filter("is_claimed").iter_rows(named=True):
-        change_ns = row["change_fraction"] * row["median_ns"]
-        subject = f"pipeline of rank {row['pipeline']}"
-        yield _Finding("step.trend", subject, trend_sentence(row), change_ns, 1 - row["p_value"])
-    for row in explanation.replicas.table.filter("is_claimed").iter_rows(named=True):
-        cost_ns = row["caused_wait_ns"] / row["steps"]
-        subject = f"pipeline of rank {row['pipeline']}"
-        yield _Finding("replica.last", subject, replica_sentence(row), cost_ns, 1 - row["p_value"])
+    explained = pl.col("extra_ns_per_step") <= EXPLAINED_RATIO * pl.col("changing_ns")
+    of_one = pl.col("subject").is_in(["rank", "stage"]) & (pl.col("finding") != "noisy")
+    kept = claimed.join(changing, on="rank", how="left", maintain_order="left").filter(
+        ~((pl.col("subject") == "rank") & pl.col("rank").is_in(grouped)),
+        ~(of_one & explained).fill_null(value=False),
+    )
+    return kept.to_dicts()
+
+
+def _grouped(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the stragglers, one group for those of one kind of which none is large, the costliest first."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for number, row in enumerate(rows):
+        is_small = row["excess_fraction"] < LEAST_SINGLE_FRACTION
+        key = (row["subject"], row["finding"], row["compared_with"] if is_small else str(number))
+        groups.setdefault(key, []).append(row)
+    for (subject, *_), group in groups.items():
+        if len(group) < FEWEST_GROUPED[subject]:
+            yield from ([row] for row in group)
+        else:
+            yield sorted(group, key=lambda row: -row["excess_fraction"])
+
+
+def _trends(explanation: Explanation) -> Iterator[_Finding]:
+    """Yield one finding per direction, without pipelines in which a rank drifts."""
+    drifting = explanation.stragglers.changing.filter(pl.col("finding") == "drifting")["rank"]
+    ranks = explanation.ledger.ranks.select("rank", "pipeline").unique()
+    explained = ranks.filter(pl.col("rank").is_in(drifting.implode()))["pipeline"]
+    claimed = explanation.trends.trends.filter(
+        "is_claimed", ~pl.col("pipeline").is_in(explained.implode())
+    ).with_columns(change_ns=pl.col("change_fraction") * pl.col("median_ns"))
+    for sign in (1, -1):
+        rows = claimed.filter(pl.col("change_ns") * sign > 0).to_dicts()
+        if rows:
+            largest = max(rows, key=lambda row: abs(row["change_ns"]))
+            names = joined_names([str(row["pipeline"]) for row in rows])
+            subject = f"pipeline{'s' if len(rows) > 1 else ''} of rank{'s' if len(rows) > 1 else ''} {names}"
+            confidence = 1 - max(row["p_value"] for row in rows)
+            yield _Finding("step.trend", subject, trend_sentence(rows), largest["change_ns"], confidence)
 
 
 def _outlier_actions(explanation: Explanation) -> Iterator[_Finding]:

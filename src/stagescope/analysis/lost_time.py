@@ -37,6 +37,11 @@ class LostTime(NamedTuple):
         """Everything but the compute inside the windows."""
         return self.whole_ns - self.busy_ns
 
+    @property
+    def mean_ns(self) -> float:
+        """The mean iteration, or window."""
+        return self.whole_ns / self.rows if self.rows else 0.0
+
     def shown_ns(self) -> dict[str, int | None]:
         """Return the causes to show, per rank and step: those that every run has, and others that are not 0.
 

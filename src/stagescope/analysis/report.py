@@ -128,7 +128,7 @@ class Report:
     @cached_property
     def findings(self) -> pl.DataFrame:
         """The table FINDINGS: stragglers, slow links, outlier actions and steps, trends and slow replicas."""
-        return find_findings(self._explained, self.intermediates.windows.bubbles, self.bubble.steps)
+        return find_findings(self._explained)
 
     @property
     def improvements(self) -> pl.DataFrame:

@@ -62,7 +62,7 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     fraction = report.bubble.fraction
     if fraction is None:
         return Verdict(f"{nothing_measured(report)}; there is nothing to explain.", "", ())
-    findings = find_findings(explanation, report.intermediates.windows.bubbles, report.bubble.steps)
+    findings = find_findings(explanation)
     return Verdict(
         f"{_describe_run(report, explanation)}{_lost(explanation)}.",
         _best_improvements(explanation, in_cost_units=report.in_cost_units),
@@ -140,15 +140,15 @@ def _cause_texts(explanation: Explanation, pipelines: Collection[int]) -> Callab
 
 def _slowest_stage(explanation: Explanation) -> str | None:
     """Return which stage costs most and how much more than the mean of the others; None below 2 %."""
-    work = explanation.stage_work.drop_nulls("work_to_mean")
-    if work.height <= 1:
+    work = explanation.stage_work.drop_nulls("work_to_others")
+    if work.is_empty():
         return None
-    slowest = work.row(work["work_ns"].arg_max() or 0, named=True)
-    others_ns = (work["work_ns"].sum() - slowest["work_ns"]) / (work.height - 1)
-    ratio = slowest["work_ns"] / others_ns if others_ns else 1.0
-    if ratio - 1 < IMBALANCE_FRACTION:
+    slowest = work.row(work["work_to_others"].arg_max() or 0, named=True)
+    if slowest["work_to_others"] - 1 < IMBALANCE_FRACTION:
         return None
-    return f"stage {slowest['stage']} takes {comparative_text('longer', ratio)}"
+    return (
+        f"stage {slowest['stage']} takes {comparative_text('longer', slowest['work_to_others'], decimals=1)}"
+    )
 
 
 def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:

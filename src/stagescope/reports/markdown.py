@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.reports.ledger_bars import CAUSE_HEADS, ledger_cells, ledger_rows, unrecorded_text
-from stagescope.reports.stage_table import versus_mean_text
+from stagescope.reports.stage_table import versus_others_text
 from stagescope.reports.text import bubble_sentence, denominator_sentence
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
@@ -58,12 +58,12 @@ def _stages(explanation: Explanation) -> Iterator[str]:
         (
             str(row["stage"]),
             *(duration_text(row[name]) for name in times),
-            versus_mean_text(row["work_to_mean"]),
+            versus_others_text(row["work_to_others"]),
         )
         for row in work.head(MOST_STAGES).to_dicts()
     ]
     names = ("forward", "backward", "weight gradient")[: len(times)]
-    yield from _table(("stage, per micro-batch", *names, "work vs. mean"), rows)
+    yield from _table(("stage, per micro-batch", *names, "work vs. others"), rows)
     if work.height > MOST_STAGES:
         hidden = work.height - MOST_STAGES
         yield f"\n{counted(hidden, 'stage')} {'is' if hidden == 1 else 'are'} not shown."

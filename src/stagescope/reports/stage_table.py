@@ -28,21 +28,21 @@ def stage_lines(stage_work: pl.DataFrame) -> list[str]:
         (
             str(row["stage"]),
             *(duration_text(row[name]) for name in times),
-            versus_mean_text(row["work_to_mean"]),
+            versus_others_text(row["work_to_others"]),
         )
         for row in shown
     ]
-    head = ("stage", *(name.removesuffix("_ns") for name in times), "vs. mean")
+    head = ("stage", *(name.removesuffix("_ns") for name in times), "vs. others")
     lines = aligned(head, rows)
     if len(shown) < len(every):
         lines.append(f"{len(every) - len(shown)} stages not shown")
     return ["per micro-batch", *lines]
 
 
-def versus_mean_text(work_to_mean: float | None) -> str:
-    """Return the difference of a stage's work from the mean of all stages, an empty text if it is unknown.
+def versus_others_text(work_to_others: float | None) -> str:
+    """Return the difference of a stage's work from the mean of the other stages, an empty text if it is unknown.
 
-    >>> versus_mean_text(1.12)
+    >>> versus_others_text(1.12)
     '+12.0 %'
     """
-    return "" if work_to_mean is None else change_text(work_to_mean)
+    return "" if work_to_others is None else change_text(work_to_others)

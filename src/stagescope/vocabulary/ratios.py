@@ -46,6 +46,17 @@ def comparative_text(word: str, low: float, high: float | None = None, decimals:
     return f"{' to '.join(ends)} % {word}"
 
 
+def interval_text(low: float, high: float) -> str:
+    """Return a range of ratios without a comparative.
+
+    >>> interval_text(1.09, 1.102), interval_text(9.5, 12.3)
+    ('9.0 to 10.2 %', '10x to 12x')
+    """
+    word = "longer"
+    text = comparative_text(word, low, high, decimals=1)
+    return text.removesuffix(f" {EQUATIVES[word]}").removesuffix(f" {word}")
+
+
 def conjunction(low: float, high: float | None = None) -> str:
     """Return the word that joins a comparative_text with what it is compared to: than, or as for a multiple."""
     return "as" if max(low, high or low) > LARGEST_PERCENT_RATIO else "than"

@@ -10,13 +10,22 @@ from stagescope.model import empty_timeline
 TEXT = "F0 F1 - - B0 - B1 -"
 
 
-def test_sample_is_the_median_over_micro_batches():
+def test_sample_is_the_mean_over_micro_batches():
     table = sample_actions(timeline_from_text(TEXT).spans).table
     rows = {row["kind"]: row for row in table.iter_rows(named=True)}
-    assert rows["forward"]["median_ns"] == 2_000  # of 1 and 3 cells
+    assert rows["forward"]["usual_ns"] == 2_000  # of 1 and 3 cells
     assert rows["forward"]["spread_ns"] == 1_000
     assert rows["forward"]["total_ns"] == 4_000
-    assert (rows["backward"]["median_ns"], rows["backward"]["action_count"]) == (2_000, 2)
+    assert (rows["backward"]["usual_ns"], rows["backward"]["action_count"]) == (2_000, 2)
+
+
+def test_disturbed_action_does_not_count_in_the_mean():
+    times = random_times(Shape(1, 2, 8, 4, noise=0.0))
+    times.action_ns[0, 0, 2, 1, 3] *= 50
+    table = sample_actions(run(times).spans).table
+    forward = table.filter(kind="forward", rank=1)
+    assert forward["usual_ns"].to_list() == [10_000_000] * 4
+    assert forward["total_ns"].to_list() == [80_000_000, 80_000_000, 570_000_000, 80_000_000]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ranks, machines and stages compared with their peers, sample by sample."""
+"""Ranks and machines compared with their peers, sample by sample."""
 
 import numpy as np
 import polars as pl
@@ -8,12 +8,11 @@ from stagescope.analysis.statistics.peer_excess import (
     compare_all_ranks,
     compare_machines,
     compare_ranks,
-    compare_stages,
 )
 
 
-def samples(medians, *, spread_ns=1.0):
-    """One class of actions; `medians` maps (rank, stage) to the median of each sample."""
+def samples(usual, *, spread_ns=1.0):
+    """One class of actions; `usual` maps (rank, stage) to the usual time of each sample."""
     rows = [
         {
             "rank": rank,
@@ -21,13 +20,13 @@ def samples(medians, *, spread_ns=1.0):
             "kind": "forward",
             "is_pair": False,
             "sample": number,
-            "median_ns": float(value),
+            "usual_ns": float(value),
             "fast_ns": float(value),
             "spread_ns": spread_ns,
             "action_count": 4,
             "total_ns": 4 * value,
         }
-        for (rank, stage), values in medians.items()
+        for (rank, stage), values in usual.items()
         for number, value in enumerate(values)
     ]
     return pl.DataFrame(rows)
@@ -41,14 +40,6 @@ def test_rank_is_compared_with_the_median_of_its_stage():
     assert np.isnan(found.shift[3]).all()
     assert found.facts["peers"].to_list() == [2, 2, 2, 0]
     assert found.facts["span_count"].to_list() == [8, 8, 8, 0]
-
-
-def test_stage_is_as_fast_as_the_lower_median_of_its_ranks():
-    found = compare_stages(samples({(0, 0): [100], (1, 1): [100], (2, 1): [180], (3, 2): [120]}), 1)
-    assert np.exp(found.shift[:, 0]) == pytest.approx(
-        [100 / (100 * 120) ** 0.5, 100 / (100 * 120) ** 0.5, 1.2]
-    )
-    assert found.facts["stage"].to_list() == [0, 1, 2]
 
 
 def test_machine_is_compared_with_other_machines_only():
@@ -67,3 +58,16 @@ def test_missing_subject_is_not_compared_in_that_sample():
     found = compare_ranks(table, 2)
     assert np.isnan(found.shift).tolist() == [[False, True], [False, True]]
     assert found.facts["span_count"].to_list() == [4, 4]
+
+
+def test_clearly_slow_rank_is_no_reference_for_the_others():
+    usual = {(rank, rank % 2): [100 + rank, 100 - rank, 100] for rank in range(6)}
+    usual[4, 0] = [200, 200, 200]
+    found = compare_ranks(samples(usual), 3)
+    assert np.exp(found.shift[0]) == pytest.approx([100 / 102, 100 / 98, 1])
+    assert np.exp(found.shift[4, 2]) == pytest.approx(2)
+
+
+def test_one_of_two_ranks_is_compared_with_the_other_however_slow():
+    usual = {(0, 0): [100], (1, 0): [200], (2, 1): [100], (3, 1): [101], (4, 2): [100], (5, 2): [99]}
+    assert np.exp(compare_ranks(samples(usual), 1).shift[1, 0]) == pytest.approx(2)

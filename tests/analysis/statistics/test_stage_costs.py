@@ -3,13 +3,10 @@
 import polars as pl
 from hypothesis import given, settings
 
-from drawing import timeline_from_text
 from random_pipelines import arbitrary_timelines, timeline_of
 from stagescope.analysis.statistics.stage_costs import (
     STAGE_COSTS,
-    STAGE_WORK,
     measure_stage_costs,
-    measure_stage_work,
 )
 from stagescope.model import empty_timeline
 
@@ -67,41 +64,11 @@ def test_halves_of_pairs_are_listed_separately_with_the_whole_time():
     ]
 
 
-def test_each_half_of_a_pair_is_charged_half_of_it():
-    pair = [*actions([30], pair=7), *actions([50], kind="backward", stage=1, pair=7)]
-    timeline = timeline_of(pair, 1)
-    assert measure_stage_work(timeline.spans)["work_ns"].to_list() == [25, 25]
-
-
 def test_pair_id_of_a_single_action_makes_no_pair():
     assert measure_stage_costs(timeline_of(actions([10], pair=3), 1).spans)["is_pair"].to_list() == [
         False,
         False,
     ]
-
-
-def test_work_of_a_micro_batch_is_split_by_kind():
-    rows = [
-        *actions([10, 20]),
-        *actions([40, 40], kind="backward_input"),
-        *actions([6, 8], kind="backward_weight"),
-        *actions([30, 34], stage=1, rank=1, kind="backward"),
-    ]
-    work = measure_stage_work(timeline_of(rows, 2).spans)
-    assert work.rows() == [(0, 2, 15, 40, 7, 62, 62 / 47), (1, 2, 0, 32, 0, 32, 32 / 47)]
-
-
-def test_planted_stage_imbalance_is_found():
-    work = measure_stage_work(timeline_from_text("F0 B0 - .  . .\n. F0 - B0 - -").spans)
-    assert work["work_to_mean"].to_list() == [0.75, 1.25]
-
-
-def test_weight_gradients_alone_give_no_work_per_micro_batch():
-    assert measure_stage_work(timeline_of(actions([5], kind="backward_weight"), 1).spans).is_empty()
-
-
-def test_work_without_length_has_no_ratio():
-    assert measure_stage_work(timeline_of(actions([0]), 1).spans)["work_to_mean"].to_list() == [None]
 
 
 def test_actions_on_the_host_lane_or_without_stage_do_not_count():
@@ -111,12 +78,9 @@ def test_actions_on_the_host_lane_or_without_stage_do_not_count():
 
 def test_timeline_without_actions_has_no_costs():
     bare = empty_timeline()
-    for found, table in (
-        (measure_stage_costs(bare.spans), STAGE_COSTS),
-        (measure_stage_work(bare.spans), STAGE_WORK),
-    ):
-        assert found.is_empty()
-        assert dict(found.schema) == dict(table.schema)
+    found = measure_stage_costs(bare.spans)
+    assert found.is_empty()
+    assert dict(found.schema) == dict(STAGE_COSTS.schema)
 
 
 @settings(max_examples=20, deadline=None)
@@ -130,12 +94,3 @@ def test_counts_and_sums_of_ranks_equal_those_of_the_stage(timeline):
     assert joined.height == whole.height
     for name in ("count", "total_ns", "min_ns", "max_ns"):
         assert joined[name].to_list() == joined[f"{name}_of_ranks"].to_list()
-
-
-@settings(max_examples=20, deadline=None)
-@given(arbitrary_timelines())
-def test_scaling_time_scales_costs_and_preserves_ratios(timeline):
-    slower = timeline.spans.with_columns(pl.col("start_ns", "end_ns") * 1_000)
-    before, after = measure_stage_work(timeline.spans), measure_stage_work(slower)
-    drift = (after["work_to_mean"] - before["work_to_mean"]).abs().drop_nulls()
-    assert (drift < 1e-9).all()

@@ -1,8 +1,8 @@
 """Samples of action durations, one per training step: the basis for comparing ranks and stages.
 
 A class of actions has one stage, kind and pairing: a forward that shares its time with a backward is not comparable
-with one that has the rank to itself. Each sample is the median over the micro-batches of one class in one step, so that
-one disturbed action changes nothing, with the spread of its actions.
+with one that has the rank to itself. Each sample is the mean over the micro-batches of one class in one step, without
+actions that took far longer than the rest (usual_costs.py): a mean of all that count is more certain than their median.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.idle.usual_costs import find_usual_costs
+from stagescope.analysis.statistics.timed_actions import time_actions
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,8 +73,9 @@ def choose_sampling(steps: pl.Series, microbatches: int) -> Sampling:
 class ActionSamples:
     """Samples of action durations, and diagnostics for what they leave out.
 
-    `table` has a row per class of actions and sample: rank, stage, kind, is_pair, sample, median_ns, fast_ns (the 20th
-    percentile), spread_ns (mean absolute deviation from the median), action_count, total_ns.
+    `table` has a row per class of actions and sample: rank, stage, kind, is_pair, sample, usual_ns (the mean without
+    outliers), fast_ns (the 20th percentile), spread_ns (mean absolute deviation from the median), action_count,
+    total_ns.
     """
 
     table: pl.DataFrame
@@ -86,44 +88,41 @@ def sample_actions(spans: pl.DataFrame) -> ActionSamples:
 
     Only actions on the compute lane with a step, a stage and a positive duration count.
     """
-    actions = spans.lazy().filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE))
-    actions = actions.select(
-        "rank",
-        "stage",
-        "kind",
-        "step",
-        "microbatch",
-        pl.col("pair").is_not_null().alias("is_pair"),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
-    )
+    actions = time_actions(spans)
     placed = pl.col("step").is_not_null() & pl.col("stage").is_not_null()
     positive = pl.col("duration_ns") > 0
     facts = actions.select(
         unplaced=(~placed).sum(),
         lengthless=(placed & ~positive).sum(),
         microbatches=(pl.col("microbatch").max() + 1).fill_null(1),
-    ).collect()
+    )
     actions = actions.filter(placed & positive)
-    sampling = choose_sampling(actions.select("step").unique().collect()["step"], facts["microbatches"][0])
-    duration = pl.col("duration_ns")
-    table = (
-        actions.with_columns(sample=sampling.expression())
-        .group_by(*CLASS, "sample")
+    sampling = choose_sampling(actions["step"], facts["microbatches"][0])
+    diagnostics = (
+        *_excluded(facts["unplaced"][0], "have no step or stage", "actions.unplaced"),
+        *_excluded(facts["lengthless"][0], "have no duration", "actions.zero_length"),
+    )
+    return ActionSamples(_samples(actions, sampling), sampling, diagnostics)
+
+
+def _samples(actions: pl.DataFrame, sampling: Sampling) -> pl.DataFrame:
+    key, duration = [*CLASS, "sample"], pl.col("duration_ns")
+    actions = actions.with_columns(sample=sampling.expression()).sort(key)
+    # Rows of one class and sample are neighbors now, which numbers them without a join.
+    is_new = pl.any_horizontal(pl.col(name) != pl.col(name).shift(1) for name in key).fill_null(value=False)
+    number = actions.select(is_new.cum_sum().cast(pl.Int64)).to_series().to_numpy()
+    classes = int(number[-1]) + 1 if len(number) else 0
+    usual = find_usual_costs(actions["duration_ns"].to_numpy().astype(np.float64), number, classes)
+    return (
+        actions.group_by(key, maintain_order=True)
         .agg(
-            median_ns=duration.median(),
             fast_ns=duration.quantile(FAST_QUANTILE, "linear"),
             spread_ns=(duration - duration.median()).abs().mean(),
             action_count=pl.len(),
             total_ns=duration.sum(),
         )
-        .sort(*CLASS, "sample")
-        .collect()
+        .with_columns(usual_ns=pl.Series(usual.mean_ns, dtype=pl.Float64))
     )
-    diagnostics = (
-        *_excluded(facts["unplaced"][0], "have no step or stage", "actions.unplaced"),
-        *_excluded(facts["lengthless"][0], "have no duration", "actions.zero_length"),
-    )
-    return ActionSamples(table, sampling, diagnostics)
 
 
 def _excluded(count: int, why: str, code: str) -> list[Diagnostic]:

@@ -4,8 +4,8 @@ A sample is measured in one training step or a part of one. Steps repeat the sam
 the actions of one step are not, because they share whatever disturbed that step.
 
 Sources: trimmed mean with winsorized variance, Tukey and McLaughlin 1963 and Yuen 1974; degrees of freedom of a
-difference, Welch 1947; false discovery rate, Benjamini and Hochberg 1995. Quantiles are those of Student's t, which
-stays valid for few samples; one sample has no interval.
+difference, Welch 1947; false discovery rate, Benjamini and Hochberg 1995; family-wise rate, Holm 1979. Quantiles are
+those of Student's t, which stays valid for few samples; one sample has no interval.
 """
 
 from __future__ import annotations
@@ -125,6 +125,16 @@ def discoveries(p_values: Floats, rate: float) -> NDArray[np.bool_]:
     if not len(p_values):
         return np.zeros(0, dtype=np.bool_)
     rejected: NDArray[np.bool_] = false_discovery_control(p_values, method="bh") <= rate
+    return rejected
+
+
+def rejections(p_values: Floats, rate: float) -> NDArray[np.bool_]:
+    """Return which hypotheses to reject so that, in all but `rate` of all runs, none of them is true (Holm 1979)."""
+    order = np.argsort(p_values, kind="stable")
+    left = np.arange(len(p_values), 0, -1)
+    holds = np.logical_and.accumulate(p_values[order] * left <= rate)
+    rejected = np.zeros(len(p_values), dtype=np.bool_)
+    rejected[order] = holds
     return rejected
 
 

@@ -1,20 +1,23 @@
-"""How much longer each rank, stage or machine takes than its peers, sample by sample.
+"""How much longer each rank takes than its peers, sample by sample.
 
-Per class of actions and sample, a subject is compared with the median of the others that ran the same class in the same
-sample; the classes of a subject are averaged, weighted by the time that they usually take. What slows all peers in a
+Per class of actions and sample, a rank is compared with the median of the others that ran the same class in the same
+sample; the classes of a rank are averaged, weighted by the time that they usually take. What slows all peers in a
 step equally (a longer sequence, a slow file system) cancels.
+
+The samples of all classes are one array, slots x classes x samples, where the slot of a rank is its place among those
+that run the class. Runs have hundreds of classes, so a loop over them would take longer than the rest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.statistics.action_samples import as_matrix
-from stagescope.analysis.statistics.estimates import medians_of_others
+from stagescope.analysis.statistics.estimates import estimate_means, medians_of_others
+from stagescope.analysis.statistics.noise import find_odd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,19 +25,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-    Reference = Callable[[Floats, pl.Series], Floats]
+    Integers = NDArray[np.int64]
+    Reference = Callable[[Floats, Integers], Floats]
 
 LEAST_SPREAD_FRACTION = 0.01
 """Spreads below this fraction of the duration count as equal: ratios of such small numbers mean nothing."""
 
+VALUES = ("usual_ns", "fast_ns", "spread_ns", "action_count", "total_ns")
+
 
 @dataclass(frozen=True)
 class PeerExcess:
-    """The comparison of subjects with their peers. Matrices are subjects x samples, NaN without a peer.
+    """The comparison of ranks with their peers. Matrices are ranks x samples, NaN without a peer.
 
-    `shift`, `fast` and `spread` are logarithms of ratios to the peers: of the median duration, of the 20th percentile,
-    and of the spread relative to the median. `facts` has a row per subject: subject (its number or name), peers,
-    span_count (actions with a peer), busy_ns (their time), stage and kind (of the class that adds most).
+    `shift`, `fast` and `spread` are logarithms of ratios to the peers: of the usual duration, of the 20th percentile,
+    and of the spread relative to the usual duration. `facts` has a row per rank: rank, peers, span_count (actions with
+    a peer), busy_ns (their time), deviation_ns (what they deviate from their median in total), stage and kind (of the
+    class that adds most).
     """
 
     facts: pl.DataFrame
@@ -43,133 +50,186 @@ class PeerExcess:
     spread: Floats
 
 
+class _Layout(NamedTuple):
+    """Where the samples are: the classes, the number of each rank by slot and class (-1: none), and the ranks."""
+
+    classes: pl.DataFrame
+    ranks: pl.Series
+    rank_of_slot: Integers
+    place: tuple[Integers, Integers, Integers]
+    samples: int
+
+
 def compare_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
-    """Return ranks compared with the other ranks of their stage, usually data-parallel replicas."""
-    return _compare(samples, count, ("rank", ["stage", "kind", "is_pair"]), _of_others)
+    """Return ranks compared with the other ranks of their stage, usually data-parallel replicas.
+
+    Ranks that differ clearly are left out of the reference of the others: among three, one slow rank is half of it.
+    """
+    classes = ["stage", "kind", "is_pair"]
+    is_odd = find_odd(estimate_means(_compare(samples, count, classes, _of_all).shift).value)
+    if not is_odd.any():
+        return _compare(samples, count, classes, _of_others)
+
+    def of_usual_others(values: Floats, rank_of_slot: Integers) -> Floats:
+        odd_slots = (rank_of_slot >= 0) & is_odd[rank_of_slot]
+        reference = _of_others(np.where(odd_slots[:, :, None], np.nan, values), rank_of_slot)
+        return np.where(np.isfinite(reference), reference, _of_others(values, rank_of_slot))
+
+    return _compare(samples, count, classes, of_usual_others)
 
 
 def compare_machines(samples: pl.DataFrame, count: int, machine_of: dict[int, str]) -> PeerExcess:
     """Return ranks compared with the ranks of *other* machines that run the same stage."""
+    known = samples.filter(pl.col("rank").is_in(list(machine_of)))
+    ranks = known["rank"].unique().sort()
+    machine = np.unique([machine_of[rank] for rank in ranks], return_inverse=True)[1].astype(np.int64)
 
-    def of_other_machines(values: Floats, ranks: pl.Series) -> Floats:
-        machines = np.array([machine_of[rank] for rank in ranks])
+    def of_other_machines(values: Floats, rank_of_slot: Integers) -> Floats:
+        machine_of_slot = np.where(rank_of_slot >= 0, machine[rank_of_slot], -1)
         found = np.full_like(values, np.nan)
-        for machine in np.unique(machines):
-            others = values[machines != machine]
-            found[machines == machine] = _column_medians(others)
+        for each in np.unique(machine_of_slot[machine_of_slot >= 0]):
+            own = machine_of_slot == each
+            columns = own.any(axis=0)
+            medians = _medians(np.where(own[:, columns, None], np.nan, values[:, columns]))
+            found[:, columns] = np.where(own[:, columns, None], medians[None], found[:, columns])
         return found
 
-    known = samples.filter(pl.col("rank").is_in(list(machine_of)))
-    return _compare(known, count, ("rank", ["stage", "kind", "is_pair"]), of_other_machines)
-
-
-def compare_stages(samples: pl.DataFrame, count: int) -> PeerExcess:
-    """Return stages compared with the other stages, each as the lower median of its ranks.
-
-    The lower one, so that one slow rank of two replicas does not make a slow stage.
-    """
-    values = pl.col("median_ns", "fast_ns", "spread_ns", "total_ns").quantile(0.5, "lower")
-    stages = samples.group_by("stage", "kind", "is_pair", "sample").agg(values, pl.col("action_count").sum())
-    return _compare(stages, count, ("stage", ["kind", "is_pair"]), _of_others)
+    return _compare(known, count, ["stage", "kind", "is_pair"], of_other_machines)
 
 
 def compare_all_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
-    """Return ranks compared with all other ranks, whatever stage they run; only their spread is comparable."""
-    values = pl.col("median_ns", "fast_ns", "spread_ns").mean()
+    """Return ranks compared with all other ranks, whatever stage they run.
+
+    Only their spread is comparable, and how their time changes.
+    """
+    total = pl.col("action_count").sum()
+    weighted = (pl.col("usual_ns", "fast_ns", "spread_ns") * pl.col("action_count")).sum() / total
     ranks = samples.group_by("rank", "kind", "is_pair", "sample").agg(
-        values, pl.col("action_count", "total_ns").sum()
+        weighted, total, pl.col("total_ns").sum()
     )
-    return _compare(ranks, count, ("rank", ["kind", "is_pair"]), _of_others)
+    return _compare(ranks, count, ["kind", "is_pair"], _of_others)
 
 
-def _of_others(values: Floats, _subjects: pl.Series) -> Floats:
-    return medians_of_others(values)
+def _of_others(values: Floats, _ranks: Integers) -> Floats:
+    flat = values.reshape(len(values), values.shape[1] * values.shape[2])
+    return medians_of_others(flat).reshape(values.shape)
 
 
-def _column_medians(values: Floats) -> Floats:
-    """Return the median of every column, NaN for a column without numbers."""
-    found = np.full(values.shape[1], np.nan)
-    known = np.isfinite(values).any(axis=0)
-    if known.any():
-        found[known] = np.nanmedian(values[:, known], axis=0)
+def _of_all(values: Floats, _ranks: Integers) -> Floats:
+    return np.broadcast_to(_medians(values)[None], values.shape)
+
+
+def _medians(values: Floats) -> Floats:
+    """Return the medians along the first axis; NaN is missing."""
+    ordered = np.sort(values, axis=0)
+    count = np.isfinite(ordered).sum(axis=0)
+    last = max(len(values) - 1, 0)
+    ends = [np.clip(each, 0, last)[None] for each in ((count - 1) // 2, count // 2)]
+    low, high = (np.take_along_axis(ordered, each, axis=0)[0] for each in ends)
+    found: Floats = np.where(count > 0, (low + high) / 2, np.nan)
     return found
 
 
-def _compare(
-    samples: pl.DataFrame, count: int, split: tuple[str, list[str]], reference: Reference
-) -> PeerExcess:
-    """Return the subjects (a column) of each class (some columns) compared with what `reference` returns for peers."""
-    subject, classes = split
-    subjects = samples[subject].unique().sort()
-    shape = (len(subjects), count)
-    sums, weights = np.zeros((3, *shape)), np.zeros(shape)
-    facts = []
-    for one in samples.partition_by(classes, maintain_order=True):
-        own = one[subject].unique().sort()
-        rows = subjects.search_sorted(own).to_numpy()
-        matrices = {
-            name: as_matrix(one, name, own, subject, count)
-            for name in ("median_ns", "fast_ns", "spread_ns", "action_count", "total_ns")
-        }
-        # Logarithms: "twice as long" and "half as long" are equally far from equal, and classes can be averaged.
-        logs = _logarithms(matrices)
-        ratios = logs - np.stack([reference(each, own) for each in logs])
-        known = np.isfinite(ratios[0])
-        if not known.any():
-            continue
-        weight_ns = float(np.nanmedian(matrices["total_ns"]))
-        sums[:, rows] += np.where(known, ratios, 0.0) * weight_ns
-        weights[rows] += known * weight_ns
-        facts.append(_class_facts(one, own, matrices, np.where(known, ratios[0], 0.0) * weight_ns))
+def _compare(samples: pl.DataFrame, count: int, classes: list[str], reference: Reference) -> PeerExcess:
+    """Return the ranks compared with what `reference` returns for the peers in each class (some columns)."""
+    layout = _lay_out(samples, count, classes)
+    slots, number = layout.rank_of_slot.shape
+    cubes = {}
+    for name in VALUES:
+        cubes[name] = np.full((slots, number, count), np.nan)
+        cubes[name][layout.place] = samples[name].to_numpy()
+    # Logarithms: "twice as long" and "half as long" are equally far from equal, and classes can be averaged.
+    logs = _logarithms(cubes)
+    ratios = [each - reference(each, layout.rank_of_slot) for each in logs]
+    known = np.isfinite(ratios[0])
+    total = np.sort(cubes["total_ns"].transpose(1, 0, 2).reshape(number, slots * count), axis=1)
+    weight_ns = np.nan_to_num(_medians(total.T))
+    row = np.where(layout.rank_of_slot >= 0, layout.rank_of_slot, len(layout.ranks)).ravel()
+    size = (len(layout.ranks), count)
+    weights = _summed(known * weight_ns[None, :, None], row, size)
     with np.errstate(invalid="ignore"):
-        means = np.where(weights > 0, sums / weights, np.nan)
-    return PeerExcess(_facts(facts, subjects, split), *means)
+        means = [
+            np.where(
+                weights > 0,
+                _summed(np.where(known, each, 0.0) * weight_ns[None, :, None], row, size) / weights,
+                np.nan,
+            )
+            for each in ratios
+        ]
+    return PeerExcess(
+        _facts(layout, cubes, np.where(known, ratios[0], 0.0) * weight_ns[None, :, None]), *means
+    )
 
 
-def _logarithms(matrices: dict[str, Floats]) -> Floats:
-    """Return the logarithms of median, fast end and relative spread."""
-    relative = np.maximum(matrices["spread_ns"] / matrices["median_ns"], LEAST_SPREAD_FRACTION)
-    logs: Floats = np.log(np.stack([matrices["median_ns"], matrices["fast_ns"], relative]))
-    return logs
+def _summed(values: Floats, row: Integers, size: tuple[int, int]) -> Floats:
+    """Return slots x classes x samples summed to ranks x samples."""
+    order = np.argsort(row, kind="stable")
+    flat, ordered = values.reshape(len(row), size[1])[order], row[order]
+    found = np.zeros(size)
+    inside = ordered < size[0]
+    if inside.any():
+        first = np.flatnonzero(np.diff(ordered[inside], prepend=-1))
+        found[ordered[inside][first]] = np.add.reduceat(flat[inside], first, axis=0)
+    return found
 
 
-def _class_facts(
-    samples: pl.DataFrame, own: pl.Series, matrices: dict[str, Floats], excess: Floats
-) -> pl.DataFrame:
-    """Return the facts of one class about each of its subjects."""
-    compared = np.isfinite(matrices["median_ns"]) & (np.isfinite(matrices["median_ns"]).sum(axis=0) > 1)
-    first = samples.row(0, named=True)
-    return pl.DataFrame(
+def _lay_out(samples: pl.DataFrame, count: int, classes: list[str]) -> _Layout:
+    ranks = samples["rank"].unique().sort()
+    known = samples.select(classes).unique(maintain_order=True).sort(classes).with_row_index("class")
+    members = (
+        samples.select("rank", *classes)
+        .unique(maintain_order=True)
+        .join(known, on=classes, maintain_order="left")
+        .sort("class", "rank")
+        .with_columns(slot=pl.int_range(pl.len()).over("class"))
+    )
+    placed = samples.select("rank", *classes).join(members, on=["rank", *classes], maintain_order="left")
+    slots = int(members["slot"].to_numpy().max(initial=-1)) + 1
+    rank_of_slot = np.full((slots, known.height), -1, dtype=np.int64)
+    rank_of_slot[members["slot"], members["class"]] = ranks.search_sorted(members["rank"]).to_numpy()
+    place = (placed["slot"].to_numpy(), placed["class"].to_numpy(), samples["sample"].to_numpy())
+    return _Layout(known, ranks, rank_of_slot, place, count)
+
+
+def _logarithms(cubes: dict[str, Floats]) -> list[Floats]:
+    """Return the logarithms of the usual duration, the fast end, and the relative spread."""
+    relative = np.maximum(cubes["spread_ns"] / cubes["usual_ns"], LEAST_SPREAD_FRACTION)
+    return [np.log(cubes["usual_ns"]), np.log(cubes["fast_ns"]), np.log(relative)]
+
+
+def _facts(layout: _Layout, cubes: dict[str, Floats], excess: Floats) -> pl.DataFrame:
+    """Return one row per rank, in order; ranks without a peer have 0 peers."""
+    present = np.isfinite(cubes["usual_ns"])
+    compared = present & (present.sum(axis=0) > 1)[None]
+    peers = np.broadcast_to((layout.rank_of_slot >= 0).sum(axis=0) - 1, layout.rank_of_slot.shape)
+    slot, number = np.nonzero(layout.rank_of_slot >= 0)
+
+    def sums(values: Floats) -> Floats:
+        found: Floats = np.where(compared, values, 0.0).sum(axis=2)[slot, number]
+        return found
+
+    names = layout.classes.columns
+    rows = pl.DataFrame(
         {
-            "subject": own,
-            "peers": len(own) - 1,
-            "span_count": np.where(compared, matrices["action_count"], 0).sum(axis=1).astype(np.int64),
-            "busy_ns": np.where(compared, matrices["total_ns"], 0).sum(axis=1),
-            "excess": excess.sum(axis=1),
-            "stage": pl.Series([first.get("stage")], dtype=pl.Int32).new_from_index(0, len(own)),
-            "kind": samples["kind"].new_from_index(0, len(own)),
+            "rank": layout.ranks.gather(layout.rank_of_slot[slot, number]),
+            "peers": peers[slot, number],
+            "span_count": sums(cubes["action_count"]).astype(np.int64),
+            "busy_ns": sums(cubes["total_ns"]),
+            "deviation_ns": sums(cubes["spread_ns"] * cubes["action_count"]),
+            "excess": excess.sum(axis=2)[slot, number],
+            "stage": layout.classes["stage"].gather(number)
+            if "stage" in names
+            else pl.Series([None] * len(slot), dtype=pl.Int32),
+            "kind": layout.classes["kind"].gather(number).cast(pl.String),
         }
     )
-
-
-def _facts(facts: list[pl.DataFrame], subjects: pl.Series, split: tuple[str, list[str]]) -> pl.DataFrame:
-    """Return one row per subject, in order; subjects without a peer have 0 peers."""
-    if not facts:
-        numbers = pl.lit(0, pl.Int64)
-        return pl.DataFrame({"subject": subjects}).with_columns(
-            peers=numbers,
-            span_count=numbers,
-            busy_ns=pl.lit(0.0),
-            stage=pl.lit(None, pl.Int32),
-            kind=pl.lit(None, pl.String),
+    return (
+        rows.sort("excess", descending=True, maintain_order=True)
+        .group_by("rank", maintain_order=True)
+        .agg(
+            pl.col("peers").max(),
+            pl.col("span_count", "busy_ns", "deviation_ns").sum(),
+            pl.first("stage", "kind"),
         )
-    united = (
-        pl.concat(facts)
-        .sort("excess", descending=True, maintain_order=True)
-        .group_by("subject", maintain_order=True)
-        .agg(pl.col("peers").max(), pl.col("span_count", "busy_ns").sum(), pl.first("stage", "kind"))
-        .with_columns(pl.col("kind").cast(pl.String))
+        .sort("rank")
     )
-    named = pl.DataFrame({"subject": subjects}).join(united, on="subject", how="left", maintain_order="left")
-    named = named.with_columns(pl.col("peers", "span_count", "busy_ns").fill_null(0))
-    return named.with_columns(stage=pl.col("subject")) if split[0] == "stage" else named

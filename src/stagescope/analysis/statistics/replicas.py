@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from scipy.special import betainc  # type: ignore[import-untyped]
 
 from stagescope.analysis.idle.step_windows import find_step_windows
-from stagescope.analysis.statistics.estimates import discoveries
+from stagescope.analysis.statistics.estimates import Estimates, estimate_means, medians_of_others, rejections
+from stagescope.analysis.statistics.rates import FAMILY_RATE
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
@@ -25,7 +25,6 @@ from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 if TYPE_CHECKING:
     from stagescope.model import Timeline
 
-RATE = 0.05
 FEWEST_REPLICAS = 2
 EVIDENCE = ("reduction", "window end")
 EvidenceType = pl.Enum(list(EVIDENCE))
@@ -79,7 +78,13 @@ REPLICAS = Table(
             "p_value",
             pl.Float64,
             "",
-            "Probability of being last as often if the last one were random in each step.",
+            "Probability of ending so much later than the others if it were as fast.",
+        ),
+        Column(
+            "extra_ns_per_step",
+            pl.Float64,
+            "ns",
+            "How much later it ended than the last of the others, where it was last, as the mean over all steps.",
         ),
         Column("is_claimed", pl.Boolean, "", "Whether it is claimed as the slow replica."),
     ),
@@ -95,12 +100,19 @@ class Replicas:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def find_replicas(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Replicas:
-    """Return which pipeline finished last in every step, how long the others waited, and which one is last too often.
+def find_replicas(
+    timeline: Timeline,
+    pipelines: pl.DataFrame | None = None,
+    rank_error: tuple[float, float] = (0.0, 0.0),
+    least_cost_ns: float = 0.0,
+) -> Replicas:
+    """Return which pipeline finished last in every step, how long the others waited, and which one is later than them.
 
-    `pipelines` is from find_pipelines; None: it is computed here. Pipelines are replicas if their tensor- and
+    `pipelines` is from find_pipelines; None: it is computed here. `rank_error` is the standard error of how much slower
+    a rank is than its peers, and its degrees of freedom: a pipeline is at least as certain (stragglers.py). What costs
+    less than `least_cost_ns` per iteration is not claimed. Pipelines are replicas if their tensor- and
     context-parallel coordinates are equal; without coordinates, all are. Both tables are empty for a run without
-    replicas. At most 5 % of the claims are expected to be false. Never raises.
+    replicas. Never raises.
     """
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
@@ -111,7 +123,11 @@ def find_replicas(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> 
     if shared.is_empty():
         return Replicas(REPLICAS.empty(), REPLICA_STEPS.empty(), ())
     steps = _steps(shared, _reduction_waits(timeline.spans, shared, pipelines))
-    return Replicas(_totals(steps), steps, tuple(_clock_doubt(timeline)))
+    return Replicas(
+        _totals(steps, _estimate_delays(shared, rank_error), least_cost_ns),
+        steps,
+        tuple(_clock_doubt(timeline)),
+    )
 
 
 def _groups(pipelines: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
@@ -184,12 +200,36 @@ def _first_stages(spans: pl.DataFrame) -> pl.DataFrame:
     return actions.group_by("rank").agg(pl.min("stage")).collect()
 
 
-def _totals(steps: pl.DataFrame) -> pl.DataFrame:
+def _estimate_delays(windows: pl.DataFrame, rank_error: tuple[float, float]) -> pl.DataFrame:
+    """Return pipeline and p_value: how likely it ends as much later than its replicas if it were as fast."""
+    found = []
+    for group in windows.partition_by("group", maintain_order=True):
+        pipelines, steps = group["pipeline"].unique().sort(), group["step"].unique().sort()
+        ends, lengths = (np.full((len(pipelines), len(steps)), np.nan) for _ in range(2))
+        place = pipelines.search_sorted(group["pipeline"]), steps.search_sorted(group["step"])
+        first_ns = group["start_ns"].min()
+        ends[place] = (group["end_ns"] - first_ns).to_numpy()
+        lengths[place] = (group["end_ns"] - group["start_ns"]).to_numpy()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            late = (ends - medians_of_others(ends)) / lengths
+        plain = estimate_means(late)
+        # The noise of windows, and that of the devices, which a few steps do not show.
+        both = Estimates(plain.value, np.hypot(plain.error, rank_error[0]), plain.degrees, plain.count)
+        found.append(pl.DataFrame({"pipeline": pipelines, "p_value": both.p_above(0.0)}))
+    return pl.concat(found)
+
+
+def _totals(steps: pl.DataFrame, delays: pl.DataFrame, least_cost_ns: float) -> pl.DataFrame:
     """Return the table REPLICAS."""
     same = ["group", "step"]
     of_others = pl.col("wait_ns").sum().over(same) - pl.col("wait_ns")
+    behind = pl.col("lead_ns").filter(~pl.col("is_last")).min().over(same).fill_null(0)
     table = (
-        steps.with_columns(replicas=pl.len().over(same), caused=of_others * pl.col("is_last"))
+        steps.with_columns(
+            replicas=pl.len().over(same),
+            caused=of_others * pl.col("is_last"),
+            extra=behind * pl.col("is_last"),
+        )
         .group_by("pipeline", "group")
         .agg(
             pl.col("replicas").max(),
@@ -198,15 +238,15 @@ def _totals(steps: pl.DataFrame) -> pl.DataFrame:
             last_fraction=pl.col("is_last").mean(),
             wait_ns=pl.col("wait_ns").sum(),
             caused_wait_ns=pl.col("caused").sum(),
+            extra_ns_per_step=pl.col("extra").mean(),
         )
         .sort("pipeline")
+        .join(delays, on="pipeline", how="left", maintain_order="left")
     )
-    count, all_steps = table["last_count"].to_numpy().astype(float), table["steps"].to_numpy().astype(float)
-    by_chance = 1 / table["replicas"].to_numpy().astype(float)
-    # The binomial tail as an incomplete beta function: P(X >= k) = I_p(k, n - k + 1).
-    p_values = np.where(count > 0, betainc(np.maximum(count, 1), all_steps - count + 1, by_chance), 1.0)
-    claimed = discoveries(p_values, RATE)
-    table = table.with_columns(p_value=pl.Series(p_values), is_claimed=pl.Series(claimed))
+    claimed = pl.Series(rejections(table["p_value"].to_numpy(), FAMILY_RATE), dtype=pl.Boolean)
+    table = table.with_columns(
+        is_claimed=claimed & (pl.col("extra_ns_per_step") >= least_cost_ns) & (pl.col("last_count") > 0)
+    )
     return table.select(pl.col(name).cast(dtype) for name, dtype in REPLICAS.schema.items())
 
 

@@ -15,8 +15,9 @@ import polars as pl
 
 from stagescope.analysis.idle.step_windows import find_step_windows
 from stagescope.analysis.statistics.action_samples import sample_actions
-from stagescope.analysis.statistics.estimates import discoveries
+from stagescope.analysis.statistics.estimates import rejections
 from stagescope.analysis.statistics.link_samples import LINK, sample_links
+from stagescope.analysis.statistics.rates import FAMILY_RATE
 from stagescope.analysis.statistics.series import find_outliers, find_trend
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from stagescope.analysis.statistics.action_samples import ActionSamples
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
-
-RATE = 0.05
-"""Share of claimed trends that may be false, and of runs without an outlier in which one is claimed."""
 
 LEAST_TREND_FRACTION = 0.01
 LEAST_OUTLIER_FRACTION = 0.05
@@ -67,7 +65,7 @@ TRENDS = Table(
             "Slope times the steps from first to last.",
             nullable=True,
         ),
-        Column("p_value", pl.Float64, "", "Probability of such a trend if there were none."),
+        Column("p_value", pl.Float64, "", "Probability of such a trend if steps drifted at random."),
         Column("is_claimed", pl.Boolean, "", "Whether it is claimed."),
     ),
 )
@@ -129,12 +127,12 @@ def find_step_trends(
     trends = pl.DataFrame([one.row for one in series], schema=dict(TRENDS.schema), orient="row").fill_nan(
         None
     )
-    claimed = discoveries(trends["p_value"].to_numpy(), RATE)
+    claimed = rejections(trends["p_value"].to_numpy(), FAMILY_RATE)
     claims = pl.Series(claimed, dtype=pl.Boolean) & (pl.col("change_fraction").abs() >= LEAST_TREND_FRACTION)
     claims = claims.fill_null(value=False)
     trends = trends.with_columns(is_claimed=claims)
     outliers = [
-        _outliers(one.windows, _expected(one, has_trend=has_trend), RATE / len(series))
+        _outliers(one.windows, _expected(one, has_trend=has_trend), FAMILY_RATE / len(series))
         for one, has_trend in zip(series, trends["is_claimed"], strict=True)
     ]
     found = pl.concat(outliers) if outliers else pl.DataFrame()

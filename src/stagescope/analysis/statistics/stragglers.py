@@ -6,32 +6,46 @@ stage that takes longer is an imbalance; and if only one rank runs it, the devic
 if each of its ranks is slower than the ranks of other machines. A link is compared with links of the same direction and
 message size that cross machines, or do not, as it does.
 
-Every comparison is a row, with the p-value of "slower by no more than the minimum that is worth naming". Claims are
-chosen so that at most 5 % of them are expected to be false (Benjamini and Hochberg, over the whole table); the rate is
-an upper bound, because most comparisons without a finding are below the minimum and not at it.
+Every comparison is a row, with a p-value. The noise behind it is that of all
+ranks together (noise.py). A claim needs two things:
+
+* to be certain: one false claim in 5,000 runs, over all rows together (Holm). Five kinds of findings have that rate
+  each (here, changing ranks, trends, outlier steps, last replicas), so one report in 1,000 has a false claim;
+* to matter: what it adds to its own actions or messages, which is the most that it can cost the iteration, is at least
+  half a percent of the iteration.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES, sample_actions
-from stagescope.analysis.statistics.estimates import discoveries, estimate_means
+from stagescope.analysis.statistics.changing_ranks import Criteria, find_changing_ranks
+from stagescope.analysis.statistics.estimates import Estimates, estimate_means, rejections
 from stagescope.analysis.statistics.link_excess import compare_links
 from stagescope.analysis.statistics.link_samples import sample_links
+from stagescope.analysis.statistics.noise import (
+    Noise,
+    count_independent,
+    estimate_levels,
+    fit_noise,
+    share_noise,
+)
 from stagescope.analysis.statistics.peer_excess import (
     PeerExcess,
     compare_all_ranks,
     compare_machines,
     compare_ranks,
-    compare_stages,
 )
+from stagescope.analysis.statistics.rates import FAMILY_RATE
+from stagescope.analysis.statistics.stage_work import StageExcess, measure_stage_excess
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.messages import match_messages
+from stagescope.model.pipelines import find_pipelines
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -47,7 +61,7 @@ FINDINGS = ("slow", "imbalance", "imbalance or slow device", "noisy")
 PEERS = (
     "ranks of the same stage",
     "ranks of other machines",
-    "other stages",
+    "the mean of the other stages",
     "all other ranks",
     "other links",
 )
@@ -70,7 +84,12 @@ STRAGGLERS = Table(
             "kind", pl.String, "", "Kind of action that adds most; of a link, its direction.", nullable=True
         ),
         Column("peer", pl.Int32, "", "The receiver of a link.", nullable=True),
-        Column("compared_with", PeersType, "", "The peers, whose median is the denominator."),
+        Column(
+            "compared_with",
+            PeersType,
+            "",
+            "The peers: their median is the denominator, for stages their mean.",
+        ),
         Column("peers", pl.Int64, "", "Number of peers."),
         Column(
             "samples",
@@ -93,28 +112,34 @@ STRAGGLERS = Table(
             "extra_ns_per_step",
             pl.Float64,
             "ns",
-            "Time that it adds per step to its actions or messages; of a stage or machine, to those of one rank.",
+            "Time that it adds per step to its actions or messages; of a stage or machine, to those of one rank. The "
+            "iteration cannot be longer by more than this.",
             nullable=True,
         ),
         Column(
-            "p_value", pl.Float64, "", "Probability of such an excess if the true one were not worth naming."
+            "p_value",
+            pl.Float64,
+            "",
+            "Probability of such an excess if there were none, or, of noisy ranks and links, none worth naming.",
         ),
         Column("is_claimed", pl.Boolean, "", "Whether it is claimed."),
     ),
 )
-"""For a noisy rank the fractions state how much wider its actions are spread, and extra_ns_per_step is null."""
+"""For a noisy rank the fractions state how much wider its actions are spread."""
 
 
 class Limits(NamedTuple):
-    """The smallest effects worth naming, and the share of claims that may be false.
+    """The smallest effects worth naming, the rate of false claims, and the smallest cost worth naming.
 
-    Actions 1 % longer, actions spread 50 % wider, and messages 25 % slower.
+    Actions 1 % longer, actions spread 50 % wider, and messages 25 % slower; nanoseconds per iteration. That actions
+    are longer at all is certain, that they are 1 % longer is the estimate.
     """
 
     slow_fraction: float = 0.01
     noisy_fraction: float = 0.5
     link_fraction: float = 0.25
-    false_discovery_rate: float = 0.05
+    rate: float = FAMILY_RATE
+    least_cost_ns: float = 0.0
 
 
 DEFAULT_LIMITS = Limits()
@@ -122,10 +147,26 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Stragglers:
-    """The table STRAGGLERS, claims first and the costliest first, and diagnostics about what could not be compared."""
+    """The table STRAGGLERS, claims first and the costliest first, and diagnostics about what could not be compared.
+
+    `changing` is the table CHANGING_RANKS, `stage_work` the table STAGE_WORK. `rank_error` is the standard error of how
+    much slower a rank is than its peers, and its degrees of freedom; NaN without peers.
+    """
 
     table: pl.DataFrame
+    changing: pl.DataFrame
+    stage_work: pl.DataFrame
+    rank_error: tuple[float, float]
     diagnostics: tuple[Diagnostic, ...]
+
+
+class _Compared(NamedTuple):
+    """Ranks compared with each other: the excess, how it varies by chance, and what it is compared with."""
+
+    excess: PeerExcess
+    noise: Noise
+    levels: Estimates
+    peers: str
 
 
 def find_stragglers(
@@ -133,37 +174,92 @@ def find_stragglers(
     messages: pl.DataFrame | None = None,
     limits: Limits = DEFAULT_LIMITS,
     *,
+    samples: ActionSamples | None = None,
     equal_stages: bool = False,
 ) -> Stragglers:
     """Return every comparison of ranks, machines, stages and links with their peers, and which of them are claimed.
 
-    Pass only the steps to judge: a set-up step is not a sample of the training. `messages` is from match_messages;
-    None: it is computed here. `equal_stages` states that all stages do equal work, so that a stage that takes longer is
-    slow. With fewer than four samples nothing is decided, and a diagnostic states it. Never raises.
+    Pass only the steps to judge: a set-up step is not a sample of the training. `messages` is from match_messages,
+    `samples` from sample_actions; None: computed here. `equal_stages` states that all stages do equal work, so that a
+    stage that takes longer is slow. With fewer than four samples nothing is decided, and a diagnostic states it. Never
+    raises.
     """
-    samples = sample_actions(timeline.spans)
+    samples = samples or sample_actions(timeline.spans)
     if messages is None:
         messages = match_messages(timeline.spans)
     links = sample_links(timeline, messages, samples.sampling)
     machines = timeline.ranks.select("rank", "machine")
+    pipelines = find_pipelines(timeline.spans, timeline.ranks)
+    ranks = _compare(compare_ranks(samples.table, samples.sampling.count), pipelines, PEERS[0])
+    every = ranks
+    if not np.isfinite(ranks.excess.shift).any():
+        every = _compare(compare_all_ranks(samples.table, samples.sampling.count), pipelines, PEERS[3])
+    stages = measure_stage_excess(samples)
     families = [
-        _ranks(samples, limits),
-        _machines(samples, limits, machines),
-        _stages(samples, limits, equal_stages=equal_stages),
-        _noisy(samples, limits),
+        _ranks(ranks, samples),
+        _machines(ranks, samples, machines),
+        _stages(stages, ranks, equal_stages=equal_stages),
+        _noisy(every, samples, limits),
         compare_links(links, samples.sampling, limits.link_fraction),
     ]
     rows = pl.concat([_declared(family, machines) for family in families])
     if samples.sampling.count < FEWEST_SAMPLES:
         rows = rows.clear()
-    # One test over all families: per family, a table with many rows would hold more false claims than stated.
-    claimed = discoveries(rows["p_value"].to_numpy(), limits.false_discovery_rate)
-    rows = _without_disturbed(rows.with_columns(is_claimed=pl.Series(claimed, dtype=pl.Boolean)))
+    rows = _without_disturbed(rows.with_columns(is_claimed=_certain(rows, limits)))
+    changing = _changing(every, samples, limits)
+    rows = _with_changing(rows, changing.filter("has_peers")["rank"], limits)
+    rows = rows.with_columns(pl.col("is_claimed") & (pl.col("extra_ns_per_step") >= limits.least_cost_ns))
     table = rows.sort(
         "is_claimed", "extra_ns_per_step", descending=True, nulls_last=True, maintain_order=True
     )
-    diagnostics = (*samples.diagnostics, *links.diagnostics, *_too_few(samples))
-    return Stragglers(table.select(STRAGGLERS.names), diagnostics)
+    return Stragglers(
+        table.select(STRAGGLERS.names),
+        changing,
+        stages.table,
+        _usual_error(ranks.levels),
+        (*samples.diagnostics, *links.diagnostics, *_too_few(samples)),
+    )
+
+
+def _with_changing(rows: pl.DataFrame, changing: pl.Series, limits: Limits) -> pl.DataFrame:
+    """Return the rows, with ranks that are slow on average because they are slow in some steps as claimed."""
+    is_rank = (pl.col("subject") == SUBJECTS[0]) & (pl.col("finding") == FINDINGS[0])
+    is_slow = is_rank & (pl.col("excess_fraction") >= limits.slow_fraction)
+    return rows.with_columns(pl.col("is_claimed") | (is_slow & pl.col("rank").is_in(changing.implode())))
+
+
+def _certain(rows: pl.DataFrame, limits: Limits) -> pl.Series:
+    """Return which rows are certain. Slow ranks and machines share half of the rate, and all other rows the rest."""
+    is_slow = rows["subject"].is_in(SUBJECTS[:2]) & (rows["finding"] == FINDINGS[0])
+    is_large = (rows["finding"] == FINDINGS[3]) | (rows["excess_fraction"] >= limits.slow_fraction)
+    p_values, certain = rows["p_value"].to_numpy(), np.zeros(rows.height, dtype=np.bool_)
+    for part in (is_slow.to_numpy(), ~is_slow.to_numpy()):
+        certain[part] = rejections(p_values[part], limits.rate / 2)
+    return pl.Series(certain, dtype=pl.Boolean) & is_large
+
+
+def _compare(excess: PeerExcess, pipelines: pl.DataFrame, peers: str) -> _Compared:
+    pipeline = excess.facts.select("rank").join(pipelines, on="rank", how="left", maintain_order="left")
+    independent = count_independent(excess.shift, pipeline["pipeline"], excess.facts["peers"].to_numpy())
+    noise = fit_noise(excess.shift, independent)
+    return _Compared(excess, noise, estimate_levels(excess.shift, noise), peers)
+
+
+def _usual_error(levels: Estimates) -> tuple[float, float]:
+    known = levels.degrees > 0
+    if not known.any():
+        return np.nan, 0.0
+    return float(np.median(levels.error[known])), float(np.median(levels.degrees[known]))
+
+
+def _changing(compared: _Compared, samples: ActionSamples, limits: Limits) -> pl.DataFrame:
+    return find_changing_ranks(
+        compared.excess,
+        compared.noise,
+        samples.sampling,
+        Criteria(limits.rate, limits.least_cost_ns),
+        has_peers=compared.peers == PEERS[0],
+    )
 
 
 def _declared(rows: pl.DataFrame, machines: pl.DataFrame) -> pl.DataFrame:
@@ -185,20 +281,20 @@ def _too_few(samples: ActionSamples) -> list[Diagnostic]:
     return [Diagnostic("info", message, code="samples.too_few")]
 
 
-def _ranks(samples: ActionSamples, limits: Limits) -> pl.DataFrame:
+def _ranks(ranks: _Compared, samples: ActionSamples) -> pl.DataFrame:
     """Return ranks compared with the others of their stage."""
-    excess = compare_ranks(samples.table, samples.sampling.count)
-    rows = _slow_rows(excess, samples, limits).rename({"subject": "rank"})
+    rows = _slow_rows(ranks.excess, ranks.levels, samples)
     return _labelled(rows, SUBJECTS[0], FINDINGS[0], PEERS[0])
 
 
-def _machines(samples: ActionSamples, limits: Limits, machines: pl.DataFrame) -> pl.DataFrame:
+def _machines(ranks: _Compared, samples: ActionSamples, machines: pl.DataFrame) -> pl.DataFrame:
     """Return machines of several ranks; the p-value is the largest of its ranks', since each rank has to be slow."""
     named = machines.drop_nulls()
     excess = compare_machines(samples.table, samples.sampling.count, dict(named.iter_rows()))
-    ranks = _slow_rows(excess, samples, limits).join(named, left_on="subject", right_on="rank")
+    noise = ranks.noise if ranks.noise.series else fit_noise(excess.shift, 1.0)
+    rows = _slow_rows(excess, estimate_levels(excess.shift, noise), samples).join(named, on="rank")
     rows = (
-        ranks.sort("machine", "subject")
+        rows.sort("machine", "rank")
         .group_by("machine", maintain_order=True)
         .agg(
             pl.col(*FRACTIONS, "extra_ns_per_step").median(),
@@ -212,64 +308,75 @@ def _machines(samples: ActionSamples, limits: Limits, machines: pl.DataFrame) ->
     return _labelled(rows, SUBJECTS[1], FINDINGS[0], PEERS[1])
 
 
-def _stages(samples: ActionSamples, limits: Limits, *, equal_stages: bool) -> pl.DataFrame:
-    """Return stages compared with the other stages."""
-    excess = compare_stages(samples.table, samples.sampling.count)
-    holders = samples.table.group_by("stage").agg(pl.min("rank"), ranks=pl.col("rank").n_unique())
-    alone = pl.col("ranks") == 1
-    rows = (
-        _slow_rows(excess, samples, limits)
-        .join(holders, on="stage", how="left", maintain_order="left")
-        .with_columns(
-            pl.when(alone).then("rank"),
-            finding=pl.when(equal_stages)
-            .then(pl.lit(FINDINGS[0]))
-            .when(alone)
-            .then(pl.lit(FINDINGS[2]))
-            .otherwise(pl.lit(FINDINGS[1])),
-        )
+def _stages(stages: StageExcess, ranks: _Compared, *, equal_stages: bool) -> pl.DataFrame:
+    """Return stages compared with the other stages; the excess is that of STAGE_WORK."""
+    noise = fit_noise(stages.shift, max(len(stages.shift) - 1.0, 1.0))
+    over_time = estimate_levels(stages.shift, noise, over_subjects=False)
+    estimates = share_noise(over_time, _usual_error(ranks.levels), stages.ranks)
+    ratio = stages.table["work_to_others"].fill_null(np.nan).to_numpy()
+    with np.errstate(divide="ignore"):
+        estimates = replace(estimates, value=np.log(ratio))
+    facts = pl.DataFrame(
+        {
+            "stage": stages.table["stage"],
+            "rank": pl.Series(stages.only_rank, dtype=pl.Int32),
+            "kind": pl.Series(stages.kind, dtype=pl.String),
+            "peers": pl.Series([len(ratio) - 1] * len(ratio), dtype=pl.Int64),
+            "span_count": stages.span_count,
+        }
+    ).with_columns(
+        finding=pl.when(equal_stages)
+        .then(pl.lit(FINDINGS[0]))
+        .when(pl.col("rank").is_not_null())
+        .then(pl.lit(FINDINGS[2]))
+        .otherwise(pl.lit(FINDINGS[1])),
+        extra_ns_per_step=pl.Series(stages.busy_ns * (1 - 1 / ratio)),
     )
+    rows = _rows(facts, estimates, stages.fast, 0.0)
     return rows.with_columns(subject=pl.lit(SUBJECTS[2]), compared_with=pl.lit(PEERS[2]))
 
 
-def _noisy(samples: ActionSamples, limits: Limits) -> pl.DataFrame:
-    """Return ranks by the spread of their actions, compared with those of their stage, or with all ranks."""
-    count = samples.sampling.count
-    excess, peers = compare_ranks(samples.table, count), PEERS[0]
-    if not np.isfinite(excess.spread).any():
-        excess, peers = compare_all_ranks(samples.table, count), PEERS[3]
-    rows = (
-        _rows(excess, excess.spread, limits.noisy_fraction).rename({"subject": "rank"}).drop("stage", "kind")
+def _noisy(every: _Compared, samples: ActionSamples, limits: Limits) -> pl.DataFrame:
+    """Return ranks by the spread of their actions, compared with those of their stage, or with all ranks.
+
+    If its actions deviate by d in total and those of its peers by less, half of the difference is added to them, and
+    half is saved.
+    """
+    excess, steps = every.excess, max(len(samples.sampling.steps), 1)
+    estimates = estimate_levels(excess.spread, fit_noise(excess.spread, every.noise.series))
+    rows = _rows(excess.facts, estimates, excess.fast, limits.noisy_fraction)
+    own_ns = pl.col("deviation_ns") / 2 / steps
+    rows = rows.with_columns(extra_ns_per_step=own_ns * (1 - 1 / (1 + pl.col("excess_fraction")))).drop(
+        "stage", "kind"
     )
     if samples.sampling.parts > 1:  # parts of a step hold too few actions to measure their spread
         rows = rows.clear()
-    return _labelled(rows, SUBJECTS[0], FINDINGS[3], peers)
+    return _labelled(rows, SUBJECTS[0], FINDINGS[3], every.peers)
 
 
 def _labelled(rows: pl.DataFrame, subject: str, finding: str, peers: str) -> pl.DataFrame:
     return rows.with_columns(subject=pl.lit(subject), finding=pl.lit(finding), compared_with=pl.lit(peers))
 
 
-def _slow_rows(excess: PeerExcess, samples: ActionSamples, limits: Limits) -> pl.DataFrame:
-    """Return one row per subject: how much longer its actions take, and how much that adds to a step."""
+def _slow_rows(excess: PeerExcess, levels: Estimates, samples: ActionSamples) -> pl.DataFrame:
+    """Return one row per rank: how much longer its actions take, and how much that adds to a step."""
     own_ns = pl.col("busy_ns") / max(len(samples.sampling.steps), 1)
-    rows = _rows(excess, excess.shift, limits.slow_fraction)
+    rows = _rows(excess.facts, levels, excess.fast, 0.0)
     return rows.with_columns(extra_ns_per_step=own_ns * (1 - 1 / (1 + pl.col("excess_fraction"))))
 
 
-def _rows(excess: PeerExcess, logarithms: Floats, least_fraction: float) -> pl.DataFrame:
+def _rows(facts: pl.DataFrame, estimates: Estimates, fast: Floats, least_fraction: float) -> pl.DataFrame:
     """Return one row per subject with at least two samples: its fractions, its n, and p_value."""
-    estimates = estimate_means(logarithms)
     low, high = estimates.intervals()
-    rows = excess.facts.with_columns(
+    rows = facts.with_columns(
         samples=pl.Series(estimates.count),
         excess_fraction=pl.Series(np.expm1(estimates.value)),
         low_fraction=pl.Series(np.expm1(low)),
         high_fraction=pl.Series(np.expm1(high)),
-        fast_fraction=pl.Series(np.expm1(estimate_means(excess.fast).value)),
+        fast_fraction=pl.Series(np.expm1(estimate_means(fast).value)),
         p_value=pl.Series(estimates.p_above(np.log1p(least_fraction))),
     )
-    return rows.filter(pl.Series(estimates.degrees > 0))
+    return rows.filter(pl.Series((estimates.degrees > 0) & np.isfinite(estimates.value), dtype=pl.Boolean))
 
 
 def _without_disturbed(rows: pl.DataFrame) -> pl.DataFrame:
