@@ -97,10 +97,10 @@ def explain(
     stragglers = find_stragglers(counted, messages, limits, samples=samples)
     trends = find_step_trends(counted, pipelines, messages, samples)
     replicas = find_replicas(counted, pipelines, stragglers.rank_error, least_cost_ns)
-    evidence = Evidence(stragglers.table, ledger, iterations, counted.spans, layers)
+    outliers = find_outlier_actions(actions, intermediates.basis, ledger.classes.length_of_action, steps)
+    evidence = Evidence(stragglers.table, outliers, ledger, iterations, counted.spans, layers)
     # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
-    outliers = find_outlier_actions(actions, intermediates.basis, ledger.classes.length_of_action, steps)
     found = (actions, ledger, ideal, stragglers, trends, replicas, improvements)
     return Explanation(
         ledger=replace(

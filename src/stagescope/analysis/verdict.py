@@ -34,6 +34,8 @@ MOST_DETAILS = 4
 """Causes of a sentence that have details in parentheses; more are hard to read."""
 
 MOST_FINDINGS = 5
+SECONDARY_RATIO = 4.0
+"""A fix is named after a division of the model that gains so many times more."""
 
 
 class Verdict(NamedTuple):
@@ -152,7 +154,7 @@ def _slowest_stage(explanation: Explanation) -> str | None:
 
 
 def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
-    """Return the best fix and the largest redesign, each with both step times.
+    """Return the best fix and the largest redesign, each with both step times; the fix first, unless it gains little.
 
     A redesign that needs more memory is a sentence of its own, if it gains more than those that do not.
     """
@@ -165,12 +167,24 @@ def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
     )
     if free and larger and larger[0]["gain_ns"] <= free[0]["gain_ns"]:
         larger = []
+    named = [("Fix first", fix), ("Redesign", free), ("With more memory", larger)]
+    if fix and free and _is_secondary(fix[0], free[0]):
+        named = [("Redesign", free), ("Fix", fix), ("With more memory", larger)]
     sentences = [
         f"{head}: {_prediction_text(row, step, in_cost_units=in_cost_units)}."
-        for head, rows in (("Fix first", fix), ("Redesign", free), ("With more memory", larger))
+        for head, rows in named
         for row in rows
     ]
     return " ".join(sentences) or f"No tested change would shorten the {step} by 0.5 % or more."
+
+
+def _is_secondary(fix: Mapping[str, Any], redesign: Mapping[str, Any]) -> bool:
+    """Return whether a fix gains little compared with stages of equal cost, which take away a cause as well."""
+    if redesign["method"] != "replay":
+        return False
+    is_bound = fix["high_step_ns"] >= fix["measured_step_ns"]
+    ratio = 1.0 if is_bound else SECONDARY_RATIO
+    return bool(redesign["gain_ns"] > ratio * fix["gain_ns"])
 
 
 def _prediction_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) -> str:

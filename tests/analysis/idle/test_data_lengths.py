@@ -97,3 +97,14 @@ def test_of_two_replicas_the_faster_one_is_the_reference():
 def test_of_two_equal_replicas_neither_is_slow():
     report = build_explained_report(run(random_times(Shape(pipelines=2, steps=10, noise=0.03))))
     assert abs(report.ledger["straggler_ns"].mean()) < 0.002 * report.ledger["window_ns"].mean()
+
+
+def test_long_micro_batch_is_no_outlier_but_a_pause_of_one_rank_is():
+    usual = np.full((4, 8), 100.0)
+    usual[:, 3] = [300.0, 280.0, 260.0, 310.0]
+    usual[1, 6] = 400.0
+    of_action, cell = (each.ravel() for each in np.indices(usual.shape))
+    found = find_usual_costs(usual.ravel(), of_action, 4, cell).is_outlier
+    assert np.flatnonzero(found).tolist() == [8 + 6]
+    alone = find_usual_costs(usual.ravel(), of_action, 4).is_outlier
+    assert alone.sum() == 5

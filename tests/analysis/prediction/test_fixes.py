@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 import stagescope
+from places import DATA
 from truth.cases import PLANTED, Case, Truth
 from truth.causes import Place, global_rank, slow_rank
 from truth.confusion import timeline_of
@@ -105,3 +106,20 @@ def test_run_without_a_fault_has_nothing_to_fix():
     report = report_on(make_plan(Shape(replicas=2), Costs(), 5))
     assert fixes_of(report).is_empty()
     assert report.verdict.improvement.startswith("With more memory: ")
+
+
+@pytest.mark.parametrize(
+    ("trace", "change", "step_s", "error"),
+    [
+        # Published: the step without the slowest 3 % of the ranks, and without delays between operations.
+        ("AR", "rank 0 as fast as its replicas", 23.42, 0.02),
+        # 8 mean micro-batches on the last stage (760 ms each), 1 on the first (506 ms), and 0.15 s outside the window.
+        ("SE", "micro-batches of equal length", 6.74, 0.07),
+    ],
+)
+def test_first_fix_of_a_public_run_is_the_published_cause(trace, change, step_s, error):
+    report = stagescope.analyze(stagescope.read(DATA / "public_runs" / f"bytedance-{trace}.parquet"))
+    first = fixes_of(report).row(0, named=True)
+    assert first["change"] == change
+    assert first["predicted_step_ns"] / 1e9 == pytest.approx(step_s, rel=error)
+    assert report.verdict.improvement.startswith(f"Fix first: {change}")

@@ -9,6 +9,7 @@ from stagescope.analysis.idle.ledger import build_ledger
 from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import IMPROVEMENTS, find_improvements
+from stagescope.analysis.statistics.outlier_actions import OUTLIER_ACTIONS
 from stagescope.analysis.statistics.stragglers import STRAGGLERS
 from stagescope.schedules import Costs, order, simulate
 
@@ -16,7 +17,11 @@ from stagescope.schedules import Costs, order, simulate
 def improvements(timeline, schedule="1f1b"):
     actions = find_actions(timeline)
     evidence = Evidence(
-        STRAGGLERS.empty(), build_ledger(actions), intermediates_of(timeline).iterations, timeline.spans
+        STRAGGLERS.empty(),
+        OUTLIER_ACTIONS.empty(),
+        build_ledger(actions),
+        intermediates_of(timeline).iterations,
+        timeline.spans,
     )
     return find_improvements(actions, evidence, schedule, (0, 1, 2)).table
 

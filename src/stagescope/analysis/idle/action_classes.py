@@ -54,14 +54,12 @@ class ActionClasses:
     (mean of peer_ns over all stages of the pipeline for that kind, weighted by action_count, so that the total is
     preserved).
 
-    `length_of_action` is the factor of the length of its micro-batch for every action, 1 without data imbalance;
-    `is_outlier` marks the actions that took far longer than the rest of their class.
+    `length_of_action` is the factor of the length of its micro-batch for every action, 1 without data imbalance.
     """
 
     table: pl.DataFrame
     of_action: Integers
     length_of_action: NDArray[np.float64]
-    is_outlier: NDArray[np.bool_]
 
     def costs_ns(self, name: str) -> NDArray[np.float64]:
         """Return a column of `table` in nanoseconds for every action."""
@@ -88,7 +86,7 @@ def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
     example = np.zeros(len(present), dtype=np.int64)
     example[of_action] = np.arange(table.height)
     duration_ns = np.asarray(duration_ns, dtype=np.float64)
-    usual = find_usual_costs(duration_ns, of_action, len(present))
+    usual = find_usual_costs(duration_ns, of_action, len(present), _number_microbatches(table))
     table = pl.concat(
         [
             table.select(*(pl.col(name).gather(example) for name in ("pipeline", "step", "rank"))),
@@ -101,7 +99,15 @@ def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
     )
     lengths = find_data_lengths(actions.table, table, of_action, usual, duration_ns)
     table = table.with_columns(balanced_ns=pl.Series(lengths.balanced_ns, dtype=pl.Float64))
-    return ActionClasses(_with_peers(table), of_action, lengths.of_action, usual.is_outlier)
+    return ActionClasses(_with_peers(table), of_action, lengths.of_action)
+
+
+def _number_microbatches(table: pl.DataFrame) -> Integers:
+    """Return a number per pipeline, step and micro-batch for every action; `table` is sorted by pipeline and step."""
+    microbatch = pl.col("microbatch").cast(pl.Int64)
+    step = pl.struct("pipeline", "step").rle_id().cast(pl.Int64)
+    numbers: Integers = table.select(step * (microbatch.max() + 1) + microbatch).to_series().to_numpy()
+    return numbers
 
 
 def _find_works(actions: Actions) -> tuple[pl.DataFrame, Integers]:

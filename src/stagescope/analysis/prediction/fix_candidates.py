@@ -1,7 +1,7 @@
 """What could be fixed: one candidate per cause, and one per claimed rank, replica, machine and link.
 
 A candidate is made of evidence: a rank or link is normalized only if it is claimed to be slower than its peers, an
-action only if it is an outlier of its class, micro-batches only if their lengths differ beyond noise, and delays only
+action only if it is a claimed outlier, micro-batches only if their lengths differ beyond noise, and delays only
 if something was recorded that explains them. A stage that takes longer than the others has more work, which no fix
 takes away. The data-parallel wait is a consequence of the others.
 """
@@ -18,7 +18,7 @@ from stagescope.analysis.graph.blocking_sends import NO_GATE
 from stagescope.analysis.idle.action_classes import WORK
 from stagescope.analysis.iteration.activities import LOADING, name_activities
 from stagescope.analysis.lost_time import reach_beyond_windows
-from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS, label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,11 +41,13 @@ PEERS = {"rank": "rank {} as fast as its replicas", "machine": "machine {} as fa
 class Evidence:
     """What candidates are made of.
 
-    `stragglers` is the table STRAGGLERS, `iterations` the table ITERATIONS of the steps in the totals, `spans` are the
-    spans of these steps. `layers` are the layers of every stage or their total, empty if not known.
+    `stragglers` is the table STRAGGLERS, `outliers` the table OUTLIER_ACTIONS, `iterations` the table ITERATIONS of the
+    steps in the totals; `spans` are the spans of these steps. `layers` are the layers of every stage or their total,
+    empty if not known.
     """
 
     stragglers: pl.DataFrame
+    outliers: pl.DataFrame
     ledger: Ledger
     iterations: pl.DataFrame
     spans: pl.DataFrame
@@ -171,17 +173,18 @@ class Candidates:
             yield Candidate("jitter", f"rank {one} as steady as its peers", duration_ns=duration_ns)
 
     def _outliers(self) -> Iterator[Candidate]:
-        """Yield all actions that took far longer than the rest of their class, as long as these."""
-        counted = self.replay.measured.counted.to_numpy()[self.replay.measured.groups.step_of_action()]
-        found = self.classes.is_outlier & counted
-        rows = np.flatnonzero(found)
-        if not len(rows):
+        """Yield all outlier actions as long as such actions usually are."""
+        table, outliers = self.actions.table, self.evidence.outliers
+        usual_ns = table.select("row").join(
+            outliers.select("row", "usual_ns"), on="row", how="left", maintain_order="left"
+        )["usual_ns"]
+        if outliers.is_empty():
             return
-        duration_ns = np.where(found, self.classes.fitted_ns(), self.replay.duration_ns)
-        change = f"{len(rows)} outlier actions as long as usual"
-        if len(rows) == 1:
-            one = self.actions.table.row(int(rows[0]), named=True)
-            action = f"{BY_NAME[one['kind']].letter}{one['stage']}.{one['microbatch']}"
+        duration_ns = usual_ns.fill_null(pl.Series(self.replay.duration_ns)).to_numpy()
+        change = f"{outliers.height} outlier actions as long as usual"
+        if outliers.height == 1:
+            one = outliers.row(0, named=True)
+            action = label(one["kind"], one["stage"], one["microbatch"])
             change = f"{action} of rank {one['rank']} in step {one['step']} as long as usual"
         yield Candidate("jitter", change, duration_ns=duration_ns)
 
