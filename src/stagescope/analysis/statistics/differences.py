@@ -11,7 +11,6 @@ from stagescope.analysis.statistics.estimates import Estimates, difference, disc
 from stagescope.analysis.statistics.run_series import KEY, SUBJECTS, WHOLE, SubjectType
 from stagescope.analysis.statistics.series import find_outliers
 from stagescope.analysis.statistics.step_trend import LEAST_OUTLIER_FRACTION
-from stagescope.analysis.statistics.step_trend import RATE as OUTLIER_RATE
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 RUNS = ("first", "second")
-RATE = 0.05
+RATE = OUTLIER_RATE = 0.05
 FEWEST_STEPS = 3
 LARGEST_CORRELATION = 0.95
 
