@@ -53,6 +53,7 @@ class RunFacts(TypedDict, total=False):
     microbatches: int | None
     pattern: str | None
     attempt: int | None
+    pipeline: str | None
 
 
 def read(
@@ -66,6 +67,7 @@ def read(
     microbatches: int | None = None,
     pattern: str | None = None,
     attempt: int | None = None,
+    pipeline: str | None = None,
     align: bool = True,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> Timeline:
@@ -84,6 +86,9 @@ def read(
         How a Chrome trace names its actions, such as ``"{kind}_{microbatch}"`` (docs/reading.md).
     attempt
         Number of the attempt to read, from 0, if a recorded run was restarted; by default the last complete one.
+    pipeline
+        Name of the pipeline to read, such as ``"GPipe"``, if the processes of a recording ran several; by default the
+        one that took the most time.
     align
         Align the clocks of all machines to the clock of the first one. `timeline.alignment` describes the result and
         `timeline.clocks` has the guaranteed bound of each clock. With False, timestamps stay as recorded, on the
@@ -107,7 +112,7 @@ def read(
     """
     options = read_options(
         pp=pp, tp=tp, dp=dp, cp=cp, order=order,
-        schedule=schedule, microbatches=microbatches, pattern=pattern, attempt=attempt,
+        schedule=schedule, microbatches=microbatches, pattern=pattern, attempt=attempt, pipeline=pipeline,
     )  # fmt: skip
     inputs = inputs_of(paths)
     if on_progress is not None:
@@ -131,7 +136,12 @@ def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
     attempt = facts.get("attempt")
     _check_count("attempt", attempt, least=0)
     return ReadOptions(
-        Layout(**layout), facts.get("schedule"), facts.get("microbatches"), facts.get("pattern"), attempt
+        Layout(**layout),
+        facts.get("schedule"),
+        facts.get("microbatches"),
+        facts.get("pattern"),
+        attempt,
+        facts.get("pipeline"),
     )
 
 

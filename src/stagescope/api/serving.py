@@ -56,7 +56,7 @@ def view_run(
     files_by_reader = inputs_of(paths).files
     files = [file for group in files_by_reader.values() for file in group]
     facts_of_run = options.layout, options.schedule, options.microbatches, options.pattern, options.attempt
-    key = repr((__version__, *facts_of_run, align))
+    key = repr((__version__, *facts_of_run, options.pipeline, align))
     is_one_plain_table = (
         len(files) == 1
         and options == ReadOptions()

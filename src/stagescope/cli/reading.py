@@ -43,7 +43,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def with_facts(**arguments: Any) -> Any:
-        names = (*SIZES, "order", "schedule", "microbatches", "pattern", "attempt")
+        names = (*SIZES, "order", "schedule", "microbatches", "pattern", "attempt", "pipeline")
         return function(facts={name: arguments.pop(name) for name in names}, **arguments)
 
     sizes = [_number(f"--{name}", f"{meaning}, {IF_UNKNOWN}") for name, meaning in SIZES.items()]
@@ -69,7 +69,12 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.IntRange(min=0),
         help="Attempt to read of a run that was restarted, from 0; omit for the last complete one.",
     )
-    added: list[Callable[..., Any]] = [*sizes, order, schedule, microbatches, pattern, attempt]
+    pipeline = click.option(
+        "--pipeline",
+        metavar="NAME",
+        help="Pipeline to read if each process ran several, such as GPipe; omit for the one that took the most time.",
+    )
+    added: list[Callable[..., Any]] = [*sizes, order, schedule, microbatches, pattern, attempt, pipeline]
     for option in reversed(added):
         with_facts = option(with_facts)
     return with_facts

@@ -27,14 +27,16 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
 
     If a reader rejects files that were found by searching a directory, and another format is usable, the rejection
     becomes a diagnostic: an error, or a warning if the files are tables with other content. Otherwise the reader's
-    exception is raised. Raises InputError if two sources hold the same rank, and if no source has the attempt of the
-    options.
+    exception is raised. Raises InputError if two sources hold the same rank, and if no source has the attempt or the
+    pipeline of the options.
 
     Formats that belong to different runs are not merged; see ingest/run_selection.py.
     """
     options = options or ReadOptions()
     if options.attempt and not any(reader.has_attempts for reader in inputs.files):
         raise InputError.no_attempt(options.attempt, 1)
+    if options.pipeline and not any(reader.has_attempts for reader in inputs.files):
+        raise InputError.no_pipeline(options.pipeline, ())
     sources: list[Source] = []
     refused: list[StagescopeError] = []
     for reader, files in inputs.files.items():

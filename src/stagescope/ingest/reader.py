@@ -23,7 +23,8 @@ class ReadOptions:
 
     `layout` describes how the ranks form pipelines, `schedule` and `microbatches` (per step and pipeline) what they
     ran, `pattern` how a trace names its actions (ingest/annotations/name_pattern.py). `attempt` is the number of the
-    attempt to read of a run that was restarted, None for the last complete one. `on_read` is called with each
+    attempt to read of a run that was restarted, None for the last complete one. `pipeline` is the name of the pipeline
+    to read where each process ran several, None for the one that took the most time. `on_read` is called with each
     file after it has been read, to report progress.
     """
 
@@ -32,6 +33,7 @@ class ReadOptions:
     microbatches: int | None = None
     pattern: str | None = None
     attempt: int | None = None
+    pipeline: str | None = None
     on_read: Callable[[Path], object] | None = None
 
     def done(self, path: Path) -> None:
@@ -48,7 +50,7 @@ class Reader:
     to the format is decided by `recognizes(path, head)` from the first `HEAD_BYTES` decompressed bytes. `read` gets
     all recognized files of one call at once, because a run may be spread over several files. It leaves unknown values
     null; ingest/stages.py then fills in stages and coordinates for every reader. `has_attempts` states whether its
-    files may contain several attempts of a run.
+    files may contain several attempts of a run, and several pipelines.
     """
 
     name: str

@@ -55,7 +55,7 @@ class Recorder:
         """Record into `directory`, with at most `capacity_bytes` in memory and `max_bytes` on disk (0: unlimited).
 
         `guards` has one entry per framework with hooks; `actions` counts the actions of frameworks, so that a step
-        without any can be reported.
+        without any can be reported. `step_label` names the pipeline that runs the current step.
         """
         self.directory = directory
         self._max_bytes = max_bytes
@@ -65,6 +65,7 @@ class Recorder:
         self.plain_middle = plain_middle(NONE)
         self.pair = NONE
         self.step_is_given = False
+        self.step_label = ""
         self.enabled = 0 in self.steps or NONE in self.steps
         self.on_change: Callable[[], object] = bool
         self.last_pair = 0
@@ -244,7 +245,8 @@ class Recorder:
     def end_step(self, start_ns: int) -> None:
         """Record the step that began at `start_ns` and wake the writer."""
         if self.enabled:
-            self.emit(STEP_CODE, start_ns, now_ns())
+            name = self.name_id(self.step_label) if self.step_label else 0
+            self.emit(STEP_CODE, start_ns, now_ns(), name=name)
             self.timer.harvest()
             self.flush_soon()
 

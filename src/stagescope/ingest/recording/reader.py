@@ -21,6 +21,7 @@ from stagescope.ingest.recording.clock_domains import assign_clocks, machine_nam
 from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.diagnostics import damage_of, device_notes, run_notes
 from stagescope.ingest.recording.frames import Columns, read_contents
+from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
 from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.segments import Part, join_segments
 from stagescope.ingest.streams import open_stream
@@ -56,27 +57,29 @@ def recognize_recording(path: Path, head: bytes) -> bool:
 def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
     """Return the Timeline of all given recordings, which belong to one run.
 
-    Damage is counted in diagnostics, and every valid frame is used. Of several attempts of the run, the one that
-    `options` name is read. Raises InputError for recordings of two trainings with the same rank, for a file of a newer
-    format, if there is no such attempt, and if the rank of no file is known.
+    Damage is counted in diagnostics, and every valid frame is used. Of several attempts of the run, and of several
+    pipelines that each process ran, those that `options` name are read. Raises InputError for recordings of two
+    trainings with the same rank, for a file of a newer format, if there is no such attempt or pipeline, and if the
+    rank of no file is known.
     """
     options = options or ReadOptions()
     every, lost = _read_processes(paths, options)
     every, contradictions = assign_clocks(every)
     processes, left_out = choose_attempt(every, options.attempt)
-    ranks = _ranks(processes)
+    label, several = choose_pipeline(processes, options.pipeline)
+    ranks = _ranks(processes, label)
     clocks = conform(
         pl.DataFrame(rows_of_clocks(processes, machines_of_clocks(ranks)), infer_schema_length=None),
         CLOCKS,
     )
     used = {process.source for process in processes}
-    lost += [*(note for note in contradictions if note.source in used), *left_out]
+    lost += [*(note for note in contradictions if note.source in used), *left_out, *several]
     offsets = dict(zip(clocks["clock"], clocks["offset_ns"], strict=True))
     runs = {process.contents.header.get("run") for process in processes} - {None, ""}
     markers, spans = [], []
     notes: list[Diagnostic] = []
     for process in processes:
-        records = process.contents.spans
+        records = records_of(process, label)
         is_marker = records["kind"] == STEP_CODE
         offset_ns = offsets[process.clock]
         markers.append(_steps(records.where(is_marker), process.rank, offset_ns))
@@ -129,14 +132,19 @@ def _rank_in_name(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _ranks(processes: Sequence[Process]) -> pl.DataFrame:
+def _ranks(processes: Sequence[Process], label: str | None) -> pl.DataFrame:
     machines = machine_names(processes)
     return conform(
-        pl.DataFrame([_rank_row(process, machines) for process in processes], infer_schema_length=None), RANKS
+        pl.DataFrame(
+            [_rank_row(process, machines, label) for process in processes], infer_schema_length=None
+        ),
+        RANKS,
     )
 
 
-def _rank_row(process: Process, machines: dict[tuple[str, str | None], str]) -> dict[str, Any]:
+def _rank_row(
+    process: Process, machines: dict[tuple[str, str | None], str], label: str | None
+) -> dict[str, Any]:
     header = process.contents.header
     coordinates = {name: header.get("parallel", {}).get(name) for name in ("pp", "dp", "tp", "cp", "ep")}
     return {
@@ -147,7 +155,7 @@ def _rank_row(process: Process, machines: dict[tuple[str, str | None], str]) -> 
         "host": process.host,
         "clock": process.clock,
         "world_size": header.get("world_size"),
-        "schedule": header.get("schedule", {}).get("name"),
+        "schedule": schedule_of(process, label),
         "source": process.source,
     }
 

@@ -40,6 +40,7 @@ from stagescope.record.frameworks.torch_messages import (
     Messages,
 )
 from stagescope.record.frameworks.torch_reductions import GRAD_REDUCE, Reductions
+from stagescope.record.frameworks.torch_schedules import Pipelines
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_pipelining import FRAMEWORK, OF_STAGES, PARTS
 
@@ -76,6 +77,7 @@ class Instrumentation:
         self.reductions = Reductions(recorder)
         self.ranges = ActionRanges(self)
         self.optimizers = optimizer_steps(recorder)
+        self.pipelines = Pipelines()
         self.chunk_of_stage: dict[int, int] = {}
         self.seen: set[tuple[int, int, int]] = set()
         self.evaluates = False
@@ -234,9 +236,17 @@ class Instrumentation:
             stage.stage_index: chunk
             for chunk, stage in enumerate(sorted(stages, key=lambda stage: stage.stage_index))
         }
+        label = self.recorder.step_label = self.pipelines.label_of(schedule, stages)
         for stage in stages:
             self._observe_class(type(stage))
+        is_known = label in self.pipelines.facts
+        if is_known and len(self.pipelines.facts) > 1:  # schedules that alternate have been described
+            return
         facts = schedule_facts(schedule, stages)
+        self.pipelines.facts[label] = short_facts(facts["schedule"])
+        if len(self.pipelines.facts) > 1:
+            self.recorder.describe(schedules=dict(self.pipelines.facts))
+            return
         parallel: dict[str, Any] = facts["parallel"]  # type: ignore[assignment]  # a dict of schedule_facts
         facts["parallel"] = {**parallel, **self._coordinates(stages, parallel.get("pp_ranks"))}
         self.recorder.describe(**facts)
@@ -266,6 +276,11 @@ def local_stages(schedule: Any) -> list[Any]:
     """Return the stages that `schedule` runs on this rank."""
     many = getattr(schedule, "_stages", None)
     return list(many) if many is not None else [schedule._stage]  # noqa: SLF001  # no public name
+
+
+def short_facts(schedule: Any) -> dict[str, object]:
+    """Return the facts about one of several schedules, without its long list of actions."""
+    return {name: value for name, value in schedule.items() if name != "actions"}
 
 
 def schedule_facts(schedule: Any, stages: list[Any]) -> dict[str, object]:

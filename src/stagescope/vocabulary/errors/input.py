@@ -94,6 +94,16 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def no_pipeline(cls, wanted: str, known: Iterable[str]) -> Self:
+        """Return the error for a pipeline that was not recorded."""
+        names = ", ".join(known)
+        return cls(
+            f"there is no pipeline {wanted!r}: "
+            + (f"the run has {names}" if names else "the run names none"),
+            "omit --pipeline for the one that took the most time",
+        )
+
+    @classmethod
     def no_step(cls, step: int, present: Iterable[int]) -> Self:
         """Return the error for a requested step that was not recorded."""
         return cls(f"step {step} was not recorded; recorded: {compact_ranges(present)}")

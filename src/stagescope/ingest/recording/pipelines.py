@@ -1,0 +1,73 @@
+"""The pipelines that one process ran one after the other, of which one is shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.record.format import NONE
+from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import STEP_CODE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stagescope.ingest.recording.frames import Columns
+    from stagescope.ingest.recording.process import Process
+
+
+def choose_pipeline(processes: Sequence[Process], wanted: str | None) -> tuple[str | None, list[Diagnostic]]:
+    """Return the label of the pipeline to show, None for everything, and a diagnostic if there are several.
+
+    The default is the one that took the most time. Processes that ran one schedule each are one training, whatever
+    the schedules are. Raises InputError if no process ran a pipeline `wanted`.
+    """
+    times_ns: dict[str, int] = {}
+    steps: dict[str, set[int]] = {}
+    has_several = False
+    for process in processes:
+        own = list(_labeled_steps(process))
+        has_several |= len({label for label, _, _ in own}) > 1
+        for label, step, time_ns in own:
+            times_ns[label] = times_ns.get(label, 0) + time_ns
+            steps.setdefault(label, set()).add(step)
+    if wanted is not None and wanted not in times_ns:
+        raise InputError.no_pipeline(wanted, times_ns)
+    if not has_several:
+        return None, []
+    chosen = wanted if wanted is not None else max(times_ns, key=lambda label: times_ns[label])
+    described = ", ".join(
+        f"{label} ({len(steps[label])} steps, {duration_text(time_ns // len(processes))} per rank)"
+        for label, time_ns in times_ns.items()
+    )
+    text = f"the training ran {len(times_ns)} pipelines, of which {chosen} is shown (--pipeline NAME): {described}"
+    return chosen, [Diagnostic("info", text, count=len(times_ns), code="pipelines.several")]
+
+
+def records_of(process: Process, label: str | None) -> Columns:
+    """Return the records of one pipeline, and those outside of every step."""
+    spans = process.contents.spans
+    if label is None:
+        return spans
+    own = [step for other, step, _ in _labeled_steps(process) if other == label]
+    return spans.where(np.isin(spans["step"], [*own, NONE]))
+
+
+def schedule_of(process: Process, label: str | None) -> Any:
+    """Return the name of the schedule that the framework declared for a pipeline."""
+    header = process.contents.header
+    declared = header.get("schedules", {}).get(label) if label else None
+    return (declared or header.get("schedule", {})).get("name")
+
+
+def _labeled_steps(process: Process) -> Iterator[tuple[str, int, int]]:
+    """Yield label, number and duration of each step whose pipeline is named."""
+    spans, names = process.contents.spans, process.contents.names
+    is_named = (spans["kind"] == STEP_CODE) & (spans["name"] > 0)
+    for name, step, start_ns, end_ns in zip(
+        *(spans[column][is_named].tolist() for column in ("name", "step", "start_ns", "end_ns")), strict=True
+    ):
+        yield names.get(name, f"pipeline {name}"), step, end_ns - start_ns
