@@ -114,7 +114,7 @@ def explain(
         outlier_pattern=_pattern(outliers, actions.table, steps),
         idle=idle,
         iterations=iterations,
-        losses=measure_losses(iterations, ledger.steps),
+        losses=measure_losses(iterations, ledger.losses),
         unrecorded=intermediates.unrecorded,
         lost_time=lost_time,
         ideal=ideal,

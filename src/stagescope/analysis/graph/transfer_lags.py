@@ -3,9 +3,10 @@
 A receiver notices an arrival only when it looks. If it was already idle when the producer ended, the recorded arrival
 is the real one, and lag = arrival - end of the producer is exact. If it was still busy, the result may have arrived
 long before: that lag is only an upper bound, and the median of the exact lags of the same link is used instead if it is
-smaller. A link is (sender, receiver, direction); without any exact lag, its smallest bound is used. A transfer that was
-late only while its receiver was busy therefore counts with the median. A result that came by a blocking send
-(blocking_sends.py) took the time from the end of that send, which is an event of its own; usually none.
+smaller. A link is (sender, receiver, direction); without any exact lag, as into a slow rank that is never idle, the
+median of all links is used, or the smallest bound of its own if that is smaller. A transfer that was late only while
+its receiver was busy therefore counts with the median. A result that came by a blocking send (blocking_sends.py) took
+the time from the end of that send, which is an event of its own; usually none.
 
 The first action of an overlapped pair may pass its result on before the pair ends, and the second may take its input
 after the pair has started. Such a need has a negative lag: at most from the end of one pair to the start of the other.
@@ -92,7 +93,9 @@ def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
     )
     # The median, not the mean: one message that was delayed on a shared link must not lengthen all others.
     exact = pl.col("limit_ns").filter("was_idle")
-    usual = exact.median().fill_null(pl.col("least_ns").min()).round().cast(pl.Int64)
+    everywhere_ns = seen.select(exact.median()).item()
+    unseen = pl.min_horizontal(pl.col("least_ns").min(), pl.lit(everywhere_ns, pl.Float64))
+    usual = exact.median().fill_null(unseen).round().cast(pl.Int64)
     usual_ns = seen.select(usual.over("sender", "receiver", "direction")).to_series().to_numpy()
     lag_ns[known] = np.where(was_idle, limit_ns, np.minimum(limit_ns, usual_ns))
     return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics)

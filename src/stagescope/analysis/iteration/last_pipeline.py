@@ -43,8 +43,9 @@ LOSSES = Table(
 def measure_losses(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFrame:
     """Return the table LOSSES: what the iterations of the last pipelines consist of.
 
-    `iterations` is the table ITERATIONS, `ledger` the table LEDGER. Unlike there, a straggler is the work that a rank
-    has more than its replicas, and not the idle time of the others. Empty for actions without a ledger.
+    `iterations` is the table ITERATIONS, `ledger` the losses of a Ledger: slow ranks and stages have what the step
+    would have saved without them (idle/losses.py). A straggler is the work that a rank has more than its replicas, and
+    not the idle time of the others. Empty for actions without a ledger.
     """
     rows = losses_by_step(iterations, ledger)
     if rows.is_empty():

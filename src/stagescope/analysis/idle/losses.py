@@ -1,0 +1,80 @@
+"""What each cause costs a step while the causes that are no one's fault are still there.
+
+The ledger (ledger.py) removes transfers and jitter before it looks for slow ranks and stages. In a step without
+transfers these delay more than they did: they hide transfers that the step would have waited for anyway. Here they are
+removed first, so that their part is what the step would have saved without them:
+
+    T6  no send waits for its receiver: as in the ledger, and so is everything before
+    S5  every class of actions takes the median over the pipelines that do the same work in this step: its actions
+        become shorter or longer in proportion
+    S4  every kind takes the mean over the stages, likewise
+    S3  transfers take no time, and no send blocks
+    S2  every action takes the mean of its class times the length of its micro-batch
+    T0  every micro-batch has the same length, and every pipeline the same amount of data: as in the ledger
+
+    T6 - S5 straggler, S5 - S4 stage imbalance, S4 - S3 exposed communication, S3 - S2 jitter, S2 - T0 data imbalance
+
+The parts have the same sum as those of the ledger.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.graph.replay import replay
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.graph.replay_basis import ReplayBasis
+    from stagescope.analysis.graph.step_groups import StepGroups
+    from stagescope.analysis.idle.action_classes import ActionClasses
+
+    Integers = NDArray[np.int64]
+
+REMOVED = ("straggler", "stage_imbalance", "exposed_communication", "jitter", "data_imbalance")
+"""The causes in the order in which they are removed here."""
+
+
+class Between(NamedTuple):
+    """What the ledger has before and after these causes.
+
+    `duration_ns` and `sends_ns` are the durations of actions, and how long their sends delay them, in T6; `before_ns`
+    and `after_ns` the lengths of all steps in T6 and T0.
+    """
+
+    duration_ns: Integers
+    sends_ns: Integers
+    before_ns: Integers
+    after_ns: Integers
+
+
+def measure_step_losses(
+    basis: ReplayBasis, groups: StepGroups, classes: ActionClasses, between: Between
+) -> list[pl.Series]:
+    """Return the nanoseconds of every cause in REMOVED for every step of `groups`, as columns of the table LEDGER."""
+    balanced_ns, peer_ns, stage_ns = (
+        classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")
+    )
+    to_peers, to_stages = (
+        np.divide(each, balanced_ns, out=np.ones_like(balanced_ns), where=balanced_ns > 0)
+        for each in (peer_ns, stage_ns)
+    )
+    duration_ns, sends_ns = between.duration_ns, between.sends_ns
+    replays = (
+        (duration_ns * to_peers + sends_ns, basis.prompt_ns),
+        (duration_ns * to_stages + sends_ns, basis.prompt_ns),
+        (duration_ns * to_stages, basis.free_ns),
+        (classes.fitted_ns() * to_stages, basis.free_ns),
+    )
+    ends_ns = (groups.makespan_ns(replay(basis.plan, *costs)) for costs in replays)
+    whole_ns = (np.rint(each).astype(np.int64) for each in ends_ns)
+    totals = [between.before_ns, *whole_ns, between.after_ns]
+    return [
+        pl.Series(f"{name}_ns", more - less, dtype=pl.Int64)
+        for name, (more, less) in zip(REMOVED, pairwise(totals), strict=True)
+    ]
