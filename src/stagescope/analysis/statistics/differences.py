@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.statistics.estimates import Estimates, difference, discoveries, estimate_means
-from stagescope.analysis.statistics.rates import FAMILY_RATE
 from stagescope.analysis.statistics.run_series import KEY, SUBJECTS, WHOLE, SubjectType
 from stagescope.analysis.statistics.series import find_outliers
 from stagescope.analysis.statistics.step_trend import LEAST_OUTLIER_FRACTION
@@ -94,7 +93,7 @@ def find_long_steps(series: tuple[pl.DataFrame, pl.DataFrame]) -> pl.DataFrame:
         if not len(values_ns) or values_ns.min() <= 0:
             continue
         ratio = np.log(values_ns / np.median(values_ns))
-        is_long = find_outliers(ratio, FAMILY_RATE) & (np.expm1(ratio) >= LEAST_OUTLIER_FRACTION)
+        is_long = find_outliers(ratio, OUTLIER_RATE) & (np.expm1(ratio) >= LEAST_OUTLIER_FRACTION)
         rows = of_run.with_columns(
             run=pl.lit(name), iteration_ns="value_ns", excess_fraction=pl.Series(np.expm1(ratio))
         ).filter(pl.Series(is_long))
