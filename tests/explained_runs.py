@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from delayed_runs import run
 from stagescope.analysis import build_explained_report
 from stagescope.schedules import order
@@ -32,3 +34,12 @@ def schedule_run(
 
 def explained(**options) -> Report:
     return build_explained_report(schedule_run(**options))
+
+
+def with_wrong_clock(timeline, rank=1, shift_ns=-5000 * 10**9):
+    """Return a timeline in which the timestamps of one rank contradict the dependencies of the actions."""
+    shifted = [
+        (pl.col(name) + pl.when(pl.col("rank") == rank).then(shift_ns).otherwise(0)).alias(name)
+        for name in ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+    ]
+    return timeline.with_spans(timeline.spans.with_columns(shifted))

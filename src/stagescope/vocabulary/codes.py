@@ -181,6 +181,7 @@ CODES: tuple[Code, ...] = (
     Code("pipelines.inferred", "Data-parallel replicas were inferred from actions that several ranks ran."),
     Code("pipelines.none", "Nothing in the run is a pipeline: one stage and one micro-batch per step."),
     Code("pipelines.several", "The processes ran several pipelines, of which one is shown."),
+    Code("predictions.impossible", "Predictions of a step time of zero or less were omitted."),
     Code("ranges.open", "Ranges that were still open at the end of the report were dropped."),
     Code("ranges.unpaired", "NVTX ranges have only one of their two ends."),
     Code("rank.assumed", "The rank is not recorded; the only file is assumed to be rank 0."),

@@ -3,7 +3,9 @@
 import polars as pl
 import pytest
 
-from explained_runs import explained, schedule_run
+from explained_runs import explained, schedule_run, with_wrong_clock
+from places import DATA
+from stagescope import api
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.ledger import build_ledger
 from stagescope.analysis.intermediates import intermediates_of
@@ -105,3 +107,10 @@ def test_slow_stage_is_no_fix_but_another_division_of_the_model():
 def test_timeline_without_actions_has_no_improvements():
     timeline = schedule_run()
     assert improvements(timeline.with_spans(timeline.spans.clear())).is_empty()
+
+
+def test_no_improvement_takes_no_time():
+    report = api.analyze(with_wrong_clock(api.read(DATA / "recordings" / "v1")))
+    assert (report.improvements["low_step_ns"] > 0).all()
+    assert (report.improvements["predicted_step_ns"] > 0).all()
+    assert "predictions.impossible" in [diagnostic.code for diagnostic in report.diagnostics]

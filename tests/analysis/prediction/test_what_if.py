@@ -4,8 +4,10 @@ from hypothesis import given, settings
 
 from delayed_runs import example_timeline, run
 from drawing import timeline_from_text
-from explained_runs import schedule_run
+from explained_runs import schedule_run, with_wrong_clock
+from places import DATA
 from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines
+from stagescope import api
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule, Slower
 from stagescope.analysis.prediction.mean_costs import HALVED
@@ -196,3 +198,10 @@ def test_change_without_matching_action_has_no_prediction():
     assert row["note"] == "no counted action has that stage, rank or kind"
     nothing = predict(empty_timeline(), Slower(factor=1.5, rank=1))
     assert nothing["predicted_step_ns"] is None
+
+
+def test_a_prediction_below_zero_is_unknown():
+    row = predict(with_wrong_clock(api.read(DATA / "recordings" / "v1")), FreeTransfers())
+    assert row["measured_step_ns"] > 0
+    assert (row["predicted_step_ns"], row["gain_ns"]) == (None, None)
+    assert "contradict the order of the actions" in row["note"]

@@ -11,15 +11,15 @@ from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.prediction.fixes import find_fixes
 from stagescope.analysis.prediction.redesigns import find_redesigns
 from stagescope.analysis.prediction.what_if import WHAT_IF
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.prediction.fix_candidates import Evidence
-    from stagescope.model.diagnostics import Diagnostic
 
 FIX, REDESIGN = KINDS = ("fix", "redesign")
 KindOfChange = pl.Enum(list(KINDS))
@@ -106,9 +106,18 @@ def find_improvements(
     best_first = redesigns.table.sort("gain_ns", descending=True, nulls_last=True, maintain_order=True)
     of_iterations = _of_iterations(best_first, evidence.iteration_ns)
     every = pl.concat([_complete(fixes, FIX), _complete(of_iterations, REDESIGN)])
+    possible = every.filter(pl.min_horizontal("predicted_step_ns", "low_step_ns") > 0)
+    omitted = _impossible(every.height - possible.height)
     is_bound = pl.col("high_step_ns") >= pl.col("measured_step_ns")
     least = pl.when(is_bound).then(LEAST_BOUND_FRACTION).otherwise(LEAST_GAIN_FRACTION)
-    return Improvements(every.filter(pl.col("gain_fraction") >= least), redesigns.diagnostics)
+    return Improvements(possible.filter(pl.col("gain_fraction") >= least), (*redesigns.diagnostics, *omitted))
+
+
+def _impossible(count: int) -> Iterator[Diagnostic]:
+    """Yield a warning about predictions of no time at all: a cause cannot cost more than the step."""
+    if count:
+        text = "predictions of a step time of zero or less were omitted: timestamps contradict the order of the actions"
+        yield Diagnostic("warning", text, count=count, code="predictions.impossible")
 
 
 def _of_iterations(predicted: pl.DataFrame, iteration_ns: float | None) -> pl.DataFrame:

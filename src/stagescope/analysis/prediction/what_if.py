@@ -79,6 +79,10 @@ WHAT_IF = Table(
 )
 
 
+IMPOSSIBLE = "timestamps contradict the order of the actions: the step would take no time"
+"""Why a prediction of zero or less is unknown."""
+
+
 class WhatIf(NamedTuple):
     """The table WHAT_IF, one row per combination in the given order, and diagnostics of the measured actions."""
 
@@ -113,6 +117,8 @@ def predict_steps(
             saving = measured.simulated_saving(schedules[-1], duration_ns, lag_ns)
         else:
             saving = Saving(base_ns - measured.replayed_ns(duration_ns, lag_ns), "")
+        if saving.saved_ns is not None and saving.saved_ns >= step_ns > 0:
+            saving = Saving(None, IMPOSSIBLE)
         gain_ns = saving.saved_ns
         rows.append({
             "change": "; ".join(map(str, combination)),
