@@ -4,6 +4,8 @@
     python tests/truth/confusion.py --seeds 5      also how often each cause is attributed and named in 5 seeds
     python tests/truth/confusion.py --null 20      also 20 seeds of each null run: false claims
     python tests/truth/confusion.py --slight 30    also 30 seeds of the slight straggler: how often it is found
+    python tests/truth/confusion.py --seeds 3 --null 15 --slight 30 --write
+                                                   write these figures to docs/accuracy-of-causes.md instead
 
 All times are milliseconds per step, over the iterations that the report measures. Percentages are of the *iteration*:
 from the end of one step on all ranks to the end of the next, so it includes loading, reduction, optimizer and pauses.
@@ -132,10 +134,14 @@ class Row:
         return first, second
 
     @property
+    def cause_is_named(self) -> bool:
+        """Whether the first sentence names the cause."""
+        return self.truth.cause in self.reported.first_sentence.lower()
+
+    @property
     def is_named(self) -> bool:
         """Whether the first sentence names the cause and, if one is planted, the culprit."""
-        text = self.reported.first_sentence
-        return self.truth.cause in text.lower() and mentions(text, self.truth.culprit)
+        return self.cause_is_named and mentions(self.reported.first_sentence, self.truth.culprit)
 
     @property
     def culprit_is_found(self) -> bool:
@@ -242,6 +248,55 @@ def repeated(seeds: int) -> Iterator[str]:
             yield f"| {rows[0].case.name}: {rows[0].truth.cause} | {' | '.join([*times, *counts])} |"
 
 
+def planted(seeds: int) -> Iterator[str]:
+    """Yield the table of the document: per planted cause what it costs, what is reported, and what is named."""
+    columns = ("planted: cause", "truth ms", "reported ms", "within tolerance")
+    named = ("cause in the first sentence", "culprit in the first sentence", "culprit in any")
+    yield f"| {' | '.join([*columns, *named])} |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    verdicts = []
+    for build in PLANTED:
+        runs = [rows_of([build(seed)]) for seed in range(seeds)]
+        for rows in zip(*runs, strict=True):
+            verdicts += rows
+            texts = [_range([row.lost_ns for row in rows]), _range([row.found_ns[1] for row in rows])]
+            texts += _counts(rows)
+            yield f"| {rows[0].case.name}: {rows[0].truth.cause} | {' | '.join(texts)} |"
+    fits = sum(row.is_attributed[1] for row in verdicts)
+    yield ""
+    yield (
+        f"Of {len(verdicts)} runs, {fits} have the cause within the tolerance, "
+        f"{sum(row.cause_is_named for row in verdicts)} name it in the first sentence, and "
+        f"{sum(row.is_named for row in verdicts)} do so with its culprit, where it has one."
+    )
+
+
+def _counts(rows: Sequence[Row]) -> list[str]:
+    """Return in how many rows the cause is attributed and named, and its culprit, which not every cause has."""
+    about_cause = [[row.is_attributed[1] for row in rows], [row.cause_is_named for row in rows]]
+    about_culprit = [[row.is_named for row in rows], [row.culprit_is_found for row in rows]]
+    if not rows[0].truth.culprit:
+        about_culprit = []
+    counts = [f"{sum(values)} of {len(rows)}" for values in (*about_cause, *about_culprit)]
+    return [*counts, *["-"] * (4 - len(counts))]
+
+
+def write(options: argparse.Namespace) -> None:
+    """Write the figures into the sections of the document that are marked as generated."""
+    document = Path(__file__).resolve().parents[2] / "docs" / "accuracy-of-causes.md"
+    text = document.read_text()
+    parts = {
+        "planted": planted(options.seeds),
+        "nothing": nulls(options.null),
+        "smallest": [slight(options.slight)],
+    }
+    for name, lines in parts.items():
+        begin, end = f"<!-- begin {name} -->\n", f"\n<!-- end {name} -->"
+        before, _, rest = text.partition(begin)
+        text = "\n".join([before + begin, *lines, "", end.strip() + rest.partition(end)[2]])
+    document.write_text(text)
+
+
 def _range(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     return f"{min(known) / MS:.1f} to {max(known) / MS:.1f}" if known else "no such cause"
@@ -303,7 +358,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--null", type=int, default=0, metavar="SEEDS")
     parser.add_argument("--slight", type=int, default=0, metavar="SEEDS")
+    parser.add_argument("--write", action="store_true", help="write docs/accuracy-of-causes.md")
     options = parser.parse_args()
+    if options.write:
+        write(options)
+        return
     rows = rows_of([build(options.seed) for build in PLANTED])
     print("# Planted and attributed causes\n", *__doc__.split("\n\n")[-1:], sep="\n")
     print("## Truth and ledger\n", *summary(rows), sep="\n")
