@@ -20,7 +20,7 @@ from stagescope.schedules.simulator import Costs
 
 
 def points(sentence):
-    causes = re.sub(r"\([^)]*\)", "", sentence.partition("compute: ")[2])
+    causes = re.sub(r"\([^)]*\)", "", re.split(r" is (?:not compute|lost): ", sentence)[1])
     return [int(number) for number in re.findall(r"(?:^|, )(-?\d+) ", causes)]
 
 

@@ -208,7 +208,7 @@ def matrix(rows: list[Row]) -> Iterator[str]:
     yield f"| planted | truth ms | {' | '.join(causes)} | in no cause |"
     yield "| --- | ---: |" + " ---: |" * (len(causes) + 1)
     for row, twin in zip(rows, twins, strict=True):
-        more = [row.reported.ledger.get(cause, 0) - twin.ledger.get(cause, 0) for cause in causes]
+        more = [(row.reported.ledger.get(cause) or 0) - (twin.ledger.get(cause) or 0) for cause in causes]
         cells = " | ".join(f"{value / MS:.1f}" for value in [*more, row.lost_ns - sum(more)])
         yield f"| {row.case.name}: {row.truth.cause} | {row.lost_ns / MS:.1f} | {cells} |"
 

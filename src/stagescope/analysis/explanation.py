@@ -90,7 +90,8 @@ def explain(
     messages = match_messages(timeline.spans).filter(chosen)
     windows = bubbles.filter(chosen)
     idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
-    lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded)
+    losses = measure_losses(iterations, ledger.losses)
+    lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded, losses)
     least_cost_ns = LEAST_COST_FRACTION * (lost_time.mean_ns if lost_time else 0.0)
     samples = sample_actions(counted.spans)
     limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)
@@ -114,7 +115,7 @@ def explain(
         outlier_pattern=_pattern(outliers, actions.table, steps),
         idle=idle,
         iterations=iterations,
-        losses=measure_losses(iterations, ledger.losses),
+        losses=losses,
         unrecorded=intermediates.unrecorded,
         lost_time=lost_time,
         ideal=ideal,

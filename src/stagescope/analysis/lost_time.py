@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class LostTime(NamedTuple):
-    """Time by cause, summed over ranks and steps: busy_ns + sum(causes_ns) = whole_ns.
+    """Time by cause, summed over ranks and steps: busy_ns + sum(causes_ns) = whole_ns for several pipelines.
+
+    A single pipeline is the one that sets its iterations, so its causes are those of the table LOSSES: they include the
+    compute by which single actions took longer than usual, which is idle time of other ranks only.
 
     `basis` is ``iteration``, or ``window`` if nothing but one window was recorded of each iteration.
     `denominator` states in words what whole_ns is, `iterations` how many iterations (or steps) there are. `rows`
@@ -34,8 +37,13 @@ class LostTime(NamedTuple):
 
     @property
     def lost_ns(self) -> int:
-        """Everything but the compute inside the windows."""
-        return self.whole_ns - self.busy_ns
+        """The sum of all causes."""
+        return sum(self.causes_ns.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the lost time is all time but the compute, as far as whole percents show it."""
+        return round(100 * self.lost_fraction) == round(100 * (1 - self.busy_ns / self.whole_ns))
 
     @property
     def mean_ns(self) -> float:
@@ -68,17 +76,22 @@ def measure_lost_time(
     windows: pl.DataFrame,
     iterations: pl.DataFrame,
     unrecorded: frozenset[str] = frozenset(),
+    losses: pl.DataFrame | None = None,
 ) -> LostTime | None:
     """Return the lost time of a run, None if nothing was measured.
 
     `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, which step_bubbles returns;
-    `iterations` is the table ITERATIONS of the steps in the totals. `unrecorded` is from find_unrecorded.
+    `iterations` is the table ITERATIONS of the steps in the totals. `unrecorded` is from find_unrecorded, `losses` is
+    the table LOSSES of these steps.
     """
     if reach_beyond_windows(iterations):
         total = iterations.select(pl.col("iteration_ns", "busy_ns", *ITERATION_COLUMNS).sum()).row(
             0, named=True
         )
         causes = _chosen(total, ITERATION_COLUMNS)
+        if iterations["pipeline"].n_unique() == 1 and losses is not None and losses.height:
+            means_ns = dict(losses.select("part", "ns").iter_rows())
+            causes = {name: round(means_ns[name.removesuffix("_ns")] * iterations.height) for name in causes}
         size = (iterations["step"].n_unique(), iterations.height)
         whole = (total["iteration_ns"], total["busy_ns"])
         return LostTime("iteration", ITERATION, *size, *whole, causes, _unknown(causes, unrecorded))

@@ -102,9 +102,8 @@ def _lost(explanation: Explanation) -> str:
     head = f", {100 * lost.lost_fraction:.0f} % idle"
     if lost.basis == "iteration":
         mean_ns = lost.whole_ns // lost.rows
-        head = (
-            f": {100 * lost.lost_fraction:.0f} % of the iteration ({duration_text(mean_ns)}) is not compute"
-        )
+        iteration = f"the iteration ({duration_text(mean_ns)})"
+        head = f": {100 * lost.lost_fraction:.0f} % of {iteration} is {'not compute' if lost.is_idle else 'lost'}"
     columns = list(lost.causes_ns)
     points = zip(whole_percents([lost.fraction(name) for name in columns]), columns, strict=True)
     named = [(point, lost.fraction(name), name) for point, name in points if point]
