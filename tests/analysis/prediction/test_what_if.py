@@ -84,10 +84,13 @@ def test_combined_changes_are_made_together():
     assert row["change"] == "everything 50 % slower; transfers take no time"
 
 
-def test_pair_changes_by_half_if_one_of_its_actions_does():
+def test_pair_changes_with_one_of_its_actions_by_what_that_takes_alone():
     timeline = run({0: ["F0.0", "F0.1+B0.0", "B0.1"]}, unit)
-    assert predict(timeline, Slower(factor=2.0, kind="forward"))["gain_ns"] == -(10 + 20 / 2) * MS
-    assert predict(timeline, Slower(factor=2.0, kind="backward"))["gain_ns"] == -(20 / 2 + 20) * MS
+    forward, backward = (
+        predict(timeline, Slower(factor=2.0, kind=kind))["gain_ns"] for kind in ("forward", "backward")
+    )
+    assert forward == pytest.approx(-(10 + 20 * 10 / (10 + 20)) * MS)
+    assert backward == pytest.approx(-(20 * 20 / (10 + 20) + 20) * MS)
     assert predict(timeline, Slower(factor=2.0, rank=0))["gain_ns"] == -(10 + 20 + 20) * MS
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.measured_order import measured_order
+from stagescope.analysis.graph.pair_shares import share_pairs
 from stagescope.analysis.graph.replay import ready_times, replay
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.graph.step_groups import group_actions
@@ -238,17 +239,16 @@ def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int]
 
 
 def _share(actions: Actions, change: Slower) -> Floats:
-    """Return the share of every action that a change applies to: 1, 0, or 0.5 for a pair with one matching action.
-
-    How an overlapped pair divides its time cannot be measured, so each of its two actions is charged half of it.
-    """
+    """Return the share of every action that a change applies to: 1, 0, or that of the matching action of a pair."""
     table = actions.table
     share: Floats = table.select(_matches(change)).to_series().cast(pl.Float64).to_numpy().copy()
     partners = actions.partners
     if len(partners):
         at = partners["action"].to_numpy()
         second = partners.with_columns(rank=table["rank"].gather(partners["action"]))
-        share[at] = (share[at] + second.select(_matches(change)).to_series().to_numpy()) / 2
+        matches = second.select(_matches(change)).to_series().to_numpy()
+        first = share_pairs(actions)
+        share[at] = share[at] * first + matches * (1 - first)
     return share
 
 
