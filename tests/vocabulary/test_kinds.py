@@ -29,6 +29,7 @@ CODES_OF_FORMAT_1 = {
     "grad_reduce": 10,
     "loss": 11,
     "other": 12,
+    "collective": 13,
 }
 
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-SUFFIX = ".py"
+SUFFIXES = (".py", ".pyi")
+"""Modules, and the stubs of modules that are written in C++."""
 
 
 def read_archive(archive: Path, prefixes: Sequence[str]) -> dict[str, str]:
@@ -25,7 +26,7 @@ def read_archive(archive: Path, prefixes: Sequence[str]) -> dict[str, str]:
 
 def read_folder(folder: Path, prefixes: Sequence[str]) -> dict[str, str]:
     """Return the same from a folder that contains the files, for example the checkout of a repository."""
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob(f"*{SUFFIX}")}
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py*")}
     return {name: paths[name].read_text() for name in sorted(paths) if _is_wanted(name, prefixes)}
 
 
@@ -38,7 +39,7 @@ def write_folder(folder: Path, sources: Mapping[str, str]) -> None:
 
 
 def _is_wanted(path: str, prefixes: Sequence[str]) -> bool:
-    return path.endswith(SUFFIX) and path.startswith(tuple(prefixes))
+    return path.endswith(SUFFIXES) and path.startswith(tuple(prefixes))
 
 
 def _wheel(archive: Path, prefixes: Sequence[str]) -> Iterator[tuple[str, bytes]]:

@@ -43,7 +43,11 @@ class Source(NamedTuple):
     def reads(self, name: str) -> bool:
         """Return whether the module of a point, or a module, is in a file that is read."""
         path = name.partition(":")[0].replace(".", "/")
-        return f"{path}.py".startswith(self.folders) or f"{path}/__init__.py".startswith(self.folders)
+        return (
+            f"{path}.pyi" in self.folders
+            or f"{path}.py".startswith(self.folders)
+            or f"{path}/__init__.py".startswith(self.folders)
+        )
 
     def covers(self, version: str) -> bool:
         """Return whether a release is recent enough for the table."""
@@ -68,7 +72,20 @@ SOURCES = (
         ("torch",),
         (
             "torch/distributed/pipelining/",
+            "torch/__init__.py",
+            "torch/_C/_distributed_c10d.pyi",
             "torch/cuda/graphs.py",
+            "torch/distributed/_composable/fsdp/",
+            "torch/distributed/checkpoint/__init__.py",
+            "torch/distributed/checkpoint/state_dict_saver.py",
+            "torch/distributed/distributed_c10d.py",
+            "torch/distributed/fsdp/_fully_shard/",
+            "torch/nn/parallel/distributed.py",
+            "torch/nn/utils/__init__.py",
+            "torch/nn/utils/clip_grad.py",
+            "torch/optim/lr_scheduler.py",
+            "torch/serialization.py",
+            "torch/utils/data/dataloader.py",
             "torch/optim/optimizer.py",
             "torch/profiler/profiler.py",
         ),

@@ -122,7 +122,10 @@ class Sources:
 
     def _path(self, module: str) -> str | None:
         base = module.replace(".", "/")
-        return next((path for path in (f"{base}.py", f"{base}/__init__.py") if path in self._texts), None)
+        return next(
+            (path for path in (f"{base}.py", f"{base}/__init__.py", f"{base}.pyi") if path in self._texts),
+            None,
+        )
 
     def _tree(self, path: str) -> ast.Module:
         if path not in self._trees:
@@ -176,4 +179,4 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _dotted(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return path.removesuffix("i").removesuffix(".py").removesuffix("/__init__").replace("/", ".")

@@ -37,6 +37,7 @@ LOOKS: Mapping[str, Look] = {
     "grad_reduce": Look("reduce grads", "background_memory_dump"),
     "loss": Look("loss", "olive"),
     "other": Look("other", "generic_work"),
+    "collective": Look("collective comm", "vsync_highlight_color"),
 }
 """One look per kind; a span of kind `other` is shown with its own name."""
 

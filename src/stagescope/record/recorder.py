@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stagescope.record.buffers import (
     DEFAULT_CAPACITY_BYTES,
@@ -55,7 +55,10 @@ class Recorder:
         """Record into `directory`, with at most `capacity_bytes` in memory and `max_bytes` on disk (0: unlimited).
 
         `guards` has one entry per framework with hooks; `actions` counts the actions of frameworks, so that a step
-        without any can be reported. `step_label` names the pipeline that runs the current step.
+        without any can be reported. `step_label` names the pipeline that runs the current step, `stage` and `chunk` the
+        action in progress. `computed` is the moment of the timer at which that action had computed everything and began
+        to wait for the reduction of its gradients, None if it did not. The functions in `unfinished` record what is
+        still under way, before each step and at the end.
         """
         self.directory = directory
         self._max_bytes = max_bytes
@@ -72,6 +75,9 @@ class Recorder:
         self.mirror: Mirrors | None = None
         self.guards: dict[str, Guard] = {}
         self.actions = 0
+        self.stage, self.chunk = NONE, NONE
+        self.computed: Any = None
+        self.unfinished: list[Callable[[], object]] = []
         self._coverage: Coverage | None = None
         self._stopped = False
         self._facts: dict[str, object] = {}
@@ -240,6 +246,7 @@ class Recorder:
         if step is not None or not self.step_is_given:
             self.switch(on=self.step in self.steps)
         self.timer.begin_step()
+        self._record_unfinished()
         return now_ns()
 
     def end_step(self, start_ns: int) -> None:
@@ -283,6 +290,7 @@ class Recorder:
 
     def stop(self, reason: str) -> None:
         """Write everything and the END frame, and stop the writer. Calling it again has no effect."""
+        self._record_unfinished()
         self.timer.finish()
         self.switch(on=False)
         self._lifecycle.detach()
@@ -317,6 +325,13 @@ class Recorder:
         self._begin_empty()
         self.on_change()
         self.timer.restart_in_child()
+
+    def _record_unfinished(self) -> None:
+        for record in self.unfinished:
+            try:
+                record()
+            except Exception as error:  # noqa: BLE001, PERF203  # the training must go on
+                self.warn(f"not everything could be recorded: {error!r}")
 
     def _new_buffer(self) -> ThreadBuffer:
         """Return a new buffer for the calling thread. The first buffer starts the writer.

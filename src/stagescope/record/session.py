@@ -7,6 +7,7 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
+from stagescope.record.garbage import GarbageCollections
 from stagescope.record.imports import ImportWatch
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
@@ -26,7 +27,19 @@ DEFAULT_DIRECTORY = "stagescope-recording"
 PRIMUS = "primus.backends.megatron.core.pipeline_parallel"
 UNRECORDED = "stagescope.record.frameworks.unrecorded"
 
+TORCH_ITERATION = "stagescope.record.frameworks.torch_iteration"
+TORCH_DISTRIBUTED = "stagescope.record.frameworks.torch_distributed"
+
 FRAMEWORKS: dict[str, str] = {
+    "torch.distributed.distributed_c10d": TORCH_DISTRIBUTED,
+    "torch.nn.parallel.distributed": TORCH_DISTRIBUTED,
+    "torch.utils.data.dataloader": TORCH_ITERATION,
+    "torch.serialization": TORCH_ITERATION,
+    "torch.distributed.checkpoint.state_dict_saver": TORCH_ITERATION,
+    "torch.nn.utils.clip_grad": TORCH_ITERATION,
+    "torch.optim.lr_scheduler": TORCH_ITERATION,
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group": TORCH_DISTRIBUTED,
+    "torch.distributed._composable.fsdp._fsdp_param_group": TORCH_DISTRIBUTED,
     "torch.cuda.graphs": "stagescope.record.devices.cuda_graphs",
     "torch.distributed.pipelining.schedules": "stagescope.record.frameworks.torch_pipelining",
     "megatron.core.pipeline_parallel.schedules": "stagescope.record.frameworks.megatron",
@@ -34,6 +47,8 @@ FRAMEWORKS: dict[str, str] = {
     "megatron.core.pipeline_parallel.bridge_communicator": "stagescope.record.frameworks.megatron",
     "megatron.core.distributed.finalize_model_grads": "stagescope.record.frameworks.megatron",
     "megatron.core.distributed.distributed_data_parallel": "stagescope.record.frameworks.megatron",
+    "megatron.core.distributed.grad_buffer": "stagescope.record.frameworks.megatron",
+    "megatron.core.distributed.param_and_grad_buffer": "stagescope.record.frameworks.megatron",
     "megatron.core.distributed.custom_fsdp.fully_sharded_data_parallel": "stagescope.record.frameworks.megatron",
     "megatron.core.distributed.fsdp.src.megatron_fsdp.megatron_fsdp": "stagescope.record.frameworks.megatron",
     "megatron.core.distributed.torch_fully_sharded_data_parallel": "stagescope.record.frameworks.megatron",
@@ -76,6 +91,7 @@ class Session:
         self.recorder = recorder
         self.patches = Patches()
         self._watch = ImportWatch(dict.fromkeys(FRAMEWORKS, self._instrument))
+        self._garbage = GarbageCollections(recorder)
 
     def begin(self) -> None:
         """Instrument frameworks that are already imported, and watch for the import of the others."""
@@ -85,10 +101,12 @@ class Session:
 
             mirrors.install(mirrors.parse_profilers(also), self.recorder, self.patches)
         self._watch.install()
+        self._garbage.watch()
 
     def end(self, reason: str) -> None:
         """Restore all wrapped functions and finish the recording."""
         self._watch.remove()
+        self._garbage.ignore()
         self.patches.undo()
         self.recorder.stop(reason)
 

@@ -36,6 +36,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("grad_reduce", "G", 10, COMM, "Reduces gradients over data-parallel replicas."),
     Kind("loss", "L", 11, COMPUTE, "Loss of one micro-batch on the last stage."),
     Kind("other", "X", 12, HOST, "Anything else that was recorded, identified by its name."),
+    Kind("collective", "C", 13, COMM, "A collective that does not reduce gradients, identified by its name."),
 )
 
 BY_NAME: dict[str, Kind] = {kind.name: kind for kind in KINDS}
@@ -55,6 +56,7 @@ EXCHANGING_KINDS: tuple[str, ...] = ACTION_KINDS[:3]
 SENDS: tuple[str, ...] = ("send_forward", "send_backward")
 RECEIVES: tuple[str, ...] = ("recv_forward", "recv_backward")
 TRANSFERS: tuple[str, ...] = (*SENDS, *RECEIVES)
+COLLECTIVE = "collective"
 
 
 def label(kind: str, stage: int | None, microbatch: int | None) -> str:

@@ -34,6 +34,7 @@ SWATCHES: dict[str, Swatch] = {
     "grad_reduce": Swatch("#d55e00", "bars"),
     "loss": Swatch("#f0e442", "plain"),
     "other": Swatch("#bdbdbd", "plain"),
+    "collective": Swatch("#d98c5f", "bars"),
 }
 """Color and texture of every kind of span."""
 

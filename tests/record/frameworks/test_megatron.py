@@ -14,6 +14,7 @@ from megatron_head import combined_1f1b, p2p_communication, schedules, utils
 from stagescope import api as workflow
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.frameworks import megatron
+from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.works import works_of
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
@@ -66,11 +67,11 @@ def test_every_send_matches_its_receive_with_the_same_size(chunks, name):
 
 @slow
 @each
-def test_optimizer_and_reduction_are_recorded_once_per_step(chunks, name):
+def test_optimizer_is_recorded_once_per_step_and_no_reduction_without_replicas(chunks, name):
     timeline = trainings.timeline_of("megatron", chunks)
     actions = 4 * 8 * int(chunks)
-    for kind in ("optimizer", "grad_reduce"):
-        assert trainings.counts_by_step(timeline, kind) == {0: 4, 1: 4, 2: 4}
+    assert trainings.counts_by_step(timeline, "optimizer") == {0: 4, 1: 4, 2: 4}
+    assert trainings.counts_by_step(timeline, "grad_reduce") == {}
     assert trainings.counts_by_step(timeline, "forward") == {
         0: actions,
         1: actions,
@@ -343,9 +344,14 @@ def test_train_step_is_the_step_if_it_exists(head, recorder, patches, spans):
     ]
 
 
-def test_only_the_outermost_gradient_reduction_is_recorded(recorder, patches, spans):
+def test_collectives_of_a_gradient_reduction_reduce_gradients(recorder, patches):
+    """A reduction without any collective, such as with one replica, is not recorded."""
+    collectives = collectives_of(recorder)
+    depths = []
+
     class DistributedDataParallel:
         def finish_grad_sync(self):
+            depths.append(collectives.reductions)
             return "reduced"
 
     finalize = types.ModuleType("megatron.core.distributed.finalize_model_grads")
@@ -357,7 +363,8 @@ def test_only_the_outermost_gradient_reduction_is_recorded(recorder, patches, sp
     recorder.begin_step()
     assert finalize.finalize_model_grads([DistributedDataParallel()] * 2) == ["reduced", "reduced"]
     assert DistributedDataParallel().finish_grad_sync() == "reduced"
-    assert spans("stage") == [("grad_reduce", -1)] * 2
+    assert depths == [2, 2, 1]
+    assert collectives.reductions == 0
 
 
 def test_nested_optimizers_are_one_step(recorder, patches, spans):

@@ -259,31 +259,11 @@ def test_public_function_that_torch_compares_by_identity_is_left_alone(record):
 
 
 @pytest.mark.parametrize("release", [10, 13, 15])
-def test_reduction_of_a_stage_is_one_span(record, release):
+def test_reduction_without_a_collective_is_no_span(record, release):
     recorded = record(FakeTorch(release))
     recorded.step(lambda schedule: schedule._stage.perform_reduce_grad(2))
-    assert [(span["kind"], span["stage"]) for span in recorded.spans()] == [("grad_reduce", 1)]
-
-
-def test_reduction_lasts_from_its_start_to_the_end_of_its_wait(record):
-    torch = FakeTorch(15)
-    recorded = record(torch)
-
-    def body(schedule):
-        for action in ("1REDUCE_GRAD", "1F0", "1WAIT_REDUCE_GRAD"):
-            with torch.schedules.record_function(torch.schedules._get_profiler_function_name(action)):
-                if action == "1REDUCE_GRAD":
-                    schedule._stage.start_gradient_reduction()
-                elif action == "1F0":
-                    schedule._stage.forward_one_chunk(0, ())
-                else:
-                    schedule._stage.wait_for_gradient_reduction(2)
-
-    recorded.step(body)
-    forward, reduction = recorded.spans()
-    assert (forward["kind"], reduction["kind"], reduction["stage"]) == ("forward", "grad_reduce", 1)
-    assert reduction["start_ns"] <= forward["start_ns"]
-    assert forward["end_ns"] <= reduction["wait_start_ns"] <= reduction["wait_end_ns"] == reduction["end_ns"]
+    recorded.recorder.timer.end(recorded.recorder.timer.begin(), 5)
+    assert [span["kind"] for span in recorded.spans()] == ["optimizer"]
 
 
 @pytest.mark.parametrize("custom", [False, True])

@@ -33,7 +33,7 @@ from stagescope.analysis.iteration.activities import (
 from stagescope.model.coverage import covered_ns
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES, MAY_BE_UNRECORDED
-from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, TRANSFERS
 
 DENOMINATOR = (
     "iteration: first action of a step to the first action of the next step over all ranks, or to the last recorded "
@@ -82,7 +82,9 @@ def build_iteration_ledger(
     """
     rows = _rows(bubbles, steps, idle_ledger)
     is_action = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
-    named = name_activities(spans.filter(~is_action & ~pl.col("kind").is_in(TRANSFERS)))
+    # A collective does not show that its rank did anything: it may have waited for the others.
+    waits = (*TRANSFERS, COLLECTIVE)
+    named = name_activities(spans.filter(~is_action & ~pl.col("kind").is_in(waits)))
     outside = [
         _before(rows, named),
         _waiting(rows, named),

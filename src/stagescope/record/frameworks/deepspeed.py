@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from stagescope.record.calls import Signature, never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.deepspeed_facts import engine_facts, stage_of
 from stagescope.record.frameworks.deepspeed_transfers import TRANSFERS, DeepSpeedTransfers
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 ACTIONS = {"ForwardPass": FORWARD, "BackwardPass": BACKWARD}
 REDUCTIONS = ("ReduceGrads", "ReduceTiedGrads")
-GRAD_REDUCE, OTHER = BY_NAME["grad_reduce"].code, BY_NAME["other"].code
+OTHER = BY_NAME["other"].code
 REQUIRED = (*ACTIONS, *TRANSFERS)
 """The instructions without which a recording would mislead."""
 
@@ -69,6 +70,7 @@ class Instrumentation:
         self.patches = patches
         self.runs = Runs(recorder, ENGINE.framework)
         self.transfers = DeepSpeedTransfers(recorder)
+        self.collectives = collectives_of(recorder)
         self.optimizers = optimizer_steps(recorder)
         self._counts: Counter[tuple[str, int]] = Counter()
         self._is_known = True
@@ -112,8 +114,10 @@ class Instrumentation:
             return functools.partial(self._act, name)
         if name in TRANSFERS:
             return functools.partial(self._transfer, name)
-        if name in REDUCTIONS or name == "LoadMicroBatch":
-            return functools.partial(self._work_on_host, name)
+        if name in REDUCTIONS:
+            return self._reduce
+        if name == "LoadMicroBatch":
+            return functools.partial(self._load, name)
         if name == "CommitP2P":
             return self._commit
         return self.optimizers.step if name == "OptimizerStep" else None
@@ -170,16 +174,24 @@ class Instrumentation:
         del call
         return self.transfers.observe_commit()
 
-    def _work_on_host(self, name: str, call: Call) -> Observation:
+    def _reduce(self, call: Call) -> Observation:
+        """Observe an instruction whose collectives reduce gradients."""
+        return self.collectives.observe_reduction(self._stage_of(call))
+
+    @never_raises(default=NONE)
+    def _stage_of(self, call: Call) -> int:
+        return stage_of(call.owner, 0)
+
+    def _load(self, name: str, call: Call) -> Observation:
         place = self._next_place(name, call)
         if not self.recorder.enabled or not self._is_known:
             return
         start_ns = now_ns()
         yield
-        kind = GRAD_REDUCE if name in REDUCTIONS else OTHER
-        microbatch = NONE if kind == GRAD_REDUCE else place.microbatch
         name_id = self.recorder.name_id(name)
-        self.recorder.emit(kind, start_ns, now_ns(), place.stage, microbatch, place.chunk, name=name_id)
+        self.recorder.emit(
+            OTHER, start_ns, now_ns(), place.stage, place.microbatch, place.chunk, name=name_id
+        )
 
     @never_raises(default=Place())
     def _next_place(self, name: str, call: Call) -> Place:

@@ -12,8 +12,9 @@ Observed functions (declared in record/points/megatron.py) and what they show:
   transfers between the modules of a model.
 * ``forward_backward_*``: one call is one step, unless ``train_step`` of megatron.training exists and is the step;
   with ``forward_only`` it is an evaluation, which belongs to no step.
-* ``finalize_model_grads`` and ``finish_grad_sync`` of the classes for data parallelism: the outermost is the gradient
-  reduction, as far as the training waits for it.
+* ``finalize_model_grads``, and ``start_grad_sync`` and ``finish_grad_sync`` of the classes for data parallelism: the
+  collectives that they issue reduce gradients.
+* ``training_log``, ``save_checkpoint_and_time`` and ``evaluate`` of megatron.training.
 * ``step`` of MegatronOptimizer's classes, and torch's own optimizer hooks for trainings that use one of torch's.
 
 Code that imported one of these functions by name earlier (``from ... import finalize_model_grads``) keeps the
@@ -28,8 +29,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from stagescope.record.calls import never_raises
-from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
+from stagescope.record.frameworks import host_activities
+from stagescope.record.frameworks.collectives import collectives_of
+from stagescope.record.frameworks.host_activities import activities_of
 from stagescope.record.frameworks.megatron_bridge import observe_bridge
 from stagescope.record.frameworks.megatron_facts import ask, describe_run, pipeline_place, unrecorded
 from stagescope.record.frameworks.megatron_messages import Messages
@@ -38,7 +41,6 @@ from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, Place, Runs, within
 from stagescope.record.installation import Installation
 from stagescope.record.points.megatron import NAME, PARTS, SCHEDULES
-from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
 
     Observation = Generator[None, Any, Any]
 
-GRAD_REDUCE = BY_NAME["grad_reduce"].code
 NAME_OF_SCHEDULE = {
     "forward_backward_no_pipelining": "no-pipelining",
     "forward_backward_pipelining_without_interleaving": "1f1b",
@@ -82,6 +83,8 @@ class Instrumentation:
         self.installation = Installation(recorder, patches)
         self.runs = Runs(recorder, NAME)
         self.messages = Messages(recorder, self.runs)
+        self.collectives = collectives_of(recorder)
+        self.activities = activities_of(recorder)
         self.optimizers = optimizer_steps(recorder)
         self.optimizer_step = self.optimizers.step
         self.issue = self.messages.issue
@@ -90,7 +93,6 @@ class Instrumentation:
         self.pp_rank, self.pp_size = NONE, NONE
         self._models: list[Any] = []
         self._waiting: deque[Place] = deque()
-        self._reduces = False
         self._is_refused = False
         self._described: object = None
         self._is_outside = False
@@ -156,17 +158,27 @@ class Instrumentation:
             self.messages.made(result[0] if part.kind == FORWARD else result[-1], part.place)
 
     def reduce(self, call: Call) -> Observation:
-        """Observe a gradient reduction, the outermost if one calls another."""
+        """Observe a call that issues the reduction of gradients, or waits for it: its collectives are recorded."""
         del call
-        if self._reduces or not self.recorder.enabled:
-            return
-        self._reduces = True
-        try:
-            start_ns = now_ns()
-            yield
-            self.recorder.emit(GRAD_REDUCE, start_ns, now_ns(), self.messages.default_place.stage)
-        finally:
-            self._reduces = False
+        stage = self.recorder.stage
+        return self.collectives.observe_reduction(
+            self.messages.default_place.stage if stage == NONE else stage
+        )
+
+    def log(self, call: Call) -> Observation:
+        """Observe the logging of a step."""
+        del call
+        return self.activities.observe(host_activities.LOGGING)
+
+    def checkpoint(self, call: Call) -> Observation:
+        """Observe the saving of a checkpoint."""
+        del call
+        return self.activities.observe(host_activities.CHECKPOINT)
+
+    def evaluate(self, call: Call) -> Observation:
+        """Observe an evaluation."""
+        del call
+        return self.activities.observe(host_activities.EVALUATION)
 
     def bridge(self, call: Call) -> Observation:
         """Observe a transfer between two modules of a model."""

@@ -169,11 +169,13 @@ class Runs:
         mirror = recorder.mirror
         if mirror is not None:
             mirror.open(kind, place.stage, place.microbatch)
+        begin_action(recorder, place.stage, place.chunk)
         try:
             token = recorder.timer.begin()
             result = yield
-            recorder.timer.end(token, kind_after() if kind_after else kind, *place)
+            end_action(recorder, token, kind_after() if kind_after else kind, place)
         finally:
+            recorder.stage = recorder.chunk = NONE
             if mirror is not None:
                 mirror.close()
         return result
@@ -190,11 +192,13 @@ class Runs:
                 mirror.open(kind, place.stage, place.microbatch)  # type: ignore[union-attr]  # the loop has no turns
                 opened += 1
             number = recorder.new_pair()
+            begin_action(recorder, backward.stage, backward.chunk)
             token = recorder.timer.begin()
             result = yield
             recorder.timer.end(token, FORWARD, *forward, 0, number)
-            recorder.timer.end(token, kind_of_backward, *backward, 0, number)
+            end_action(recorder, token, kind_of_backward, backward, number)
         finally:
+            recorder.stage = recorder.chunk = NONE
             for _ in range(opened):
                 mirror.close()  # type: ignore[union-attr]  # opened only with a mirror
         return result
@@ -212,6 +216,25 @@ class Runs:
         finally:
             _running.discard(self.recorder)
             self.forget()
+
+
+def begin_action(recorder: Recorder, stage: int, chunk: int) -> None:
+    """Note the action in progress, for the collectives that it contains."""
+    recorder.stage, recorder.chunk, recorder.computed = stage, chunk, None
+
+
+def end_action(recorder: Recorder, token: Any, kind: int, place: Place, pair: int = NONE) -> None:
+    """Record the action from `token` until now, or until it began to wait for a gradient reduction at its end."""
+    computed, recorder.computed = recorder.computed, None
+    if computed is None:
+        recorder.timer.end(token, kind, *place, 0, pair)
+        return
+    step = recorder.step
+
+    def emit(start_ns: int, end_ns: int) -> None:
+        recorder.emit(kind, start_ns, max(start_ns, end_ns), *place, pair=pair, step=step)
+
+    recorder.timer.resolve(emit, token, computed)
 
 
 _running: weakref.WeakSet[Recorder] = weakref.WeakSet()

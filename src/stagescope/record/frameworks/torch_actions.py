@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.torch_reductions import GRAD_REDUCE
+from stagescope.record.frameworks.collectives import GRAD_REDUCE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class ActionRanges:
         self._recorder = instrumentation.recorder
         self._instrumentation = instrumentation
         self._messages = instrumentation.messages
+        self._collectives = instrumentation.collectives
         self.customized: frozenset[str] = frozenset()
 
     def observe_enter(self, owner: Any) -> Observation:
@@ -89,7 +90,9 @@ class ActionRanges:
             self._recorder.pair = self._recorder.new_pair()
         yield
         begun = now_ns() if action.housekeeping else self._recorder.timer.begin()
-        setattr(owner, OPENED, (action, self._messages.receives, begun))
+        if _reduces(action):
+            self._collectives.reductions += 1
+        setattr(owner, OPENED, (action, self._messages.receives, self._collectives.reduced, begun))
 
     def observe_exit(self, owner: Any, error: object) -> Observation:
         """Observe ``record_function.__exit__``; `error` is the type of the exception that ends the range."""
@@ -97,15 +100,19 @@ class ActionRanges:
         if opened is None:
             return
         setattr(owner, OPENED, None)
+        if _reduces(opened[0]):
+            self._collectives.reductions -= 1
         if self._recorder.enabled and error is None:
             self._record(*opened)
         self._recorder.pair = NONE
         yield
 
-    def _record(self, action: Action, receives: int, begun: Any) -> None:
+    def _record(self, action: Action, receives: int, reduced: int, begun: Any) -> None:
         if action.housekeeping:
             name = self._recorder.name_id(action.housekeeping)
             self._recorder.emit(_OTHER, begun, now_ns(), action.stage, name=name)
+            return
+        if _reduces(action) and (self._collectives.reduced > reduced or REDUCE_GRAD not in self.customized):
             return
         has_received = self._messages.receives > receives
         self._record_unseen(action, self._messages.last_receive if has_received else begun)
@@ -113,14 +120,17 @@ class ActionRanges:
     def _record_unseen(self, action: Action, begun: Any) -> None:
         """Record the actions of a range that bypassed the stage's methods, starting at the end of their last receive.
 
-        During an evaluation torch enters ranges of backwards too, without computing anything. A range of a gradient
-        reduction may be empty or only start the reduction, unless a custom function performs it.
+        During an evaluation torch enters ranges of backwards too, without computing anything. A gradient reduction is
+        recorded by its collectives; its range only if a custom function performs it without any.
         """
         for kind, stage, microbatch in action.parts:
             is_done = kind == _KIND_OF_LETTER["F"] or not self._instrumentation.evaluates
-            is_done = is_done and (kind != GRAD_REDUCE or REDUCE_GRAD in self.customized)
             if is_done and (kind, stage, microbatch) not in self._instrumentation.seen:
                 self._instrumentation.end_action(begun, kind, stage, microbatch)
+
+
+def _reduces(action: Action) -> bool:
+    return bool(action.parts) and action.parts[0][0] == GRAD_REDUCE
 
 
 def range_class(original: type, module: str) -> type:

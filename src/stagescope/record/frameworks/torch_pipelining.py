@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import (
     ACTIONS,
@@ -28,7 +29,10 @@ from stagescope.record.frameworks.runs import (
     BACKWARD_WEIGHT,
     FORWARD,
     LOSS,
+    Place,
     Runs,
+    begin_action,
+    end_action,
 )
 from stagescope.record.frameworks.torch_actions import ActionRanges, customized_actions, range_class
 from stagescope.record.frameworks.torch_coordinates import find_coordinates
@@ -39,7 +43,6 @@ from stagescope.record.frameworks.torch_messages import (
     SEND_FORWARD,
     Messages,
 )
-from stagescope.record.frameworks.torch_reductions import GRAD_REDUCE, Reductions
 from stagescope.record.frameworks.torch_schedules import Pipelines
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_pipelining import FRAMEWORK, OF_STAGES, PARTS
@@ -74,7 +77,7 @@ class Instrumentation:
         self.patches = patches
         self.runs = Runs(recorder, FRAMEWORK)
         self.messages = Messages(recorder)
-        self.reductions = Reductions(recorder)
+        self.collectives = collectives_of(recorder)
         self.ranges = ActionRanges(self)
         self.optimizers = optimizer_steps(recorder)
         self.pipelines = Pipelines()
@@ -122,20 +125,9 @@ class Instrumentation:
         return self._action(LOSS, stage, call.get("mb_index"), is_done=is_done)
 
     def reduce_grad(self, call: Call) -> Observation:
-        """Observe ``perform_reduce_grad``."""
-        return self._action(GRAD_REDUCE, call.owner, NONE, is_done=call.owner.has_backward)
-
-    def start_reduction(self, call: Call) -> Observation:
-        """Observe ``start_gradient_reduction``, unless ``perform_reduce_grad`` calls it."""
+        """Observe a method that reduces the gradients of a stage, or starts to: its collectives are recorded."""
         stage = call.owner.stage_index
-        if self.recorder.enabled and (GRAD_REDUCE, stage, NONE) not in self._entered:
-            yield from self.reductions.observe_start(stage)
-
-    def end_reduction(self, call: Call) -> Observation:
-        """Observe ``wait_for_gradient_reduction``, unless ``perform_reduce_grad`` calls it."""
-        stage = call.owner.stage_index
-        if self.recorder.enabled and (GRAD_REDUCE, stage, NONE) not in self._entered:
-            yield from self.reductions.observe_wait(stage, self.chunk_of_stage.get(stage, NONE))
+        return self.collectives.observe_reduction(stage, self.chunk_of_stage.get(stage, NONE))
 
     def forward_receives(self, call: Call) -> Observation:
         """Observe ``get_fwd_recv_ops``."""
@@ -188,9 +180,8 @@ class Instrumentation:
     def end_action(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
         """Record the action from `token` until now, and remember that it has been recorded."""
         recorder = self.recorder
-        recorder.timer.end(
-            token, kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE), 0, recorder.pair
-        )
+        place = Place(stage, microbatch, self.chunk_of_stage.get(stage, NONE))
+        end_action(recorder, token, kind, place, recorder.pair)
         recorder.actions += kind in ACTIONS
         self.seen.add((kind, stage, microbatch))
 
@@ -204,6 +195,7 @@ class Instrumentation:
         mirror = recorder.mirror
         if mirror is not None:
             mirror.open(*key)
+        begin_action(recorder, key[1], self.chunk_of_stage.get(key[1], NONE))
         try:
             token = recorder.timer.begin()
             if self.messages.expected:
@@ -212,6 +204,7 @@ class Instrumentation:
             self.end_action(token, *key)
         finally:
             self._entered.discard(key)
+            recorder.stage = recorder.chunk = NONE
             if mirror is not None:
                 mirror.close()
 
@@ -220,7 +213,6 @@ class Instrumentation:
         self.seen.clear()
         self._entered.clear()
         self.optimizers.forget()
-        self.reductions.forget()
         self.messages.close()
         self.recorder.pair = NONE
         self.ranges.customized = customized_actions(schedule)

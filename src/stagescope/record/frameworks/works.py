@@ -30,11 +30,15 @@ class Works:
         self._waits = IdentityMap()
         self._classes: set[type] = set()
         self._observe: Callable[[type], object] = bool
+        self._guard: Guard | None = None
 
     def install(self, patches: Patches, guard: Guard) -> None:
         """Observe ``Work.wait``; raises AttributeError or ImportError if this version of torch has no such class."""
         from torch.distributed.distributed_c10d import Work  # already imported by the training
 
+        if self._guard is not None and not self._guard.is_off:  # installed for another framework
+            return
+        self._guard = guard
         self._observe = lambda owner: patches.observe(owner, "wait", self.wait, guard)
         self._classes.clear()
         self._observe(Work)

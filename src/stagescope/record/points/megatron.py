@@ -83,6 +83,18 @@ PARTS = (
             ("torch_fully_sharded_data_parallel", "TorchFullyShardedDataParallel"),  # since 0.19
         )
     ),
+    *(
+        _part(
+            f"{DISTRIBUTED}.{module}",
+            _optional(f"{DISTRIBUTED}.{module}:{owner}", "start_grad_sync", "reduce"),
+            _optional(f"{DISTRIBUTED}.{module}:{owner}", "finish_grad_sync", "reduce"),
+        )
+        for module, owner in (
+            ("grad_buffer", "Bucket"),  # 0.5 and 0.6
+            ("param_and_grad_buffer", "Bucket"),  # 0.7 and 0.8
+            ("param_and_grad_buffer", "_ParamAndGradBucketGroup"),  # since 0.9
+        )
+    ),
     _part(
         f"{OPTIMIZER}.optimizer",
         *(
@@ -98,7 +110,13 @@ PARTS = (
         )
     ),
     *(
-        _part(module, _optional(module, "train_step", "train_step"))
+        _part(
+            module,
+            _optional(module, "train_step", "train_step"),
+            _optional(module, "training_log", "log"),
+            _optional(module, "save_checkpoint_and_time", "checkpoint"),
+            _optional(module, "evaluate", "evaluate"),
+        )
         for module in ("megatron.training.training", "megatron.training")  # the latter until Megatron-LM 0.6
     ),
 )  # fmt: skip

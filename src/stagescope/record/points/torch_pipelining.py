@@ -18,8 +18,8 @@ COMPUTE = (
     # From torch 2.10 on; before, FSDP reduces inside the last backward.
     Point(STAGE, "perform_reduce_grad", "reduce_grad", required=False, shows="gradient reductions"),
     # From torch 2.15 on, for FSDP in the runtime schedules.
-    Point(STAGE, "start_gradient_reduction", "start_reduction", required=False),
-    Point(STAGE, "wait_for_gradient_reduction", "end_reduction", required=False),
+    Point(STAGE, "start_gradient_reduction", "reduce_grad", required=False),
+    Point(STAGE, "wait_for_gradient_reduction", "reduce_grad", required=False),
 )
 OPERATIONS = (
     Point(STAGE, "get_fwd_recv_ops", "forward_receives", reads=("fwd_chunk_id",)),

@@ -1,0 +1,62 @@
+"""What the host does between the steps of a pipeline: data loading, checkpoints and the like, as spans with a name.
+
+Only the main thread is recorded: what another thread does meanwhile makes no step longer. Of an activity inside
+another one of the same name, only the outer one is recorded: a framework's checkpoint consists of those of torch.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from stagescope.record.clock import now_ns
+from stagescope.vocabulary.kinds import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from stagescope.record.recorder import Recorder
+
+    Observation = Generator[None, Any, Any]
+
+OTHER = BY_NAME["other"].code
+DATA_LOADING = "data loading"
+CHECKPOINT = "checkpoint"
+CLIPPING = "gradient clipping"
+LEARNING_RATE = "learning rate"
+EVALUATION = "evaluation"
+LOGGING = "logging"
+
+
+class HostActivities:
+    """Records the activities of one process."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._inside: set[str] = set()
+
+    def observe(self, name: str) -> Observation:
+        """Observe a call that is an activity, even if it raises: the end of an epoch is an exception."""
+        recorder = self.recorder
+        is_main = threading.get_ident() == threading.main_thread().ident
+        if not recorder.enabled or not is_main or name in self._inside:
+            return (yield)
+        self._inside.add(name)
+        start_ns = now_ns()
+        try:
+            return (yield)
+        finally:
+            self._inside.discard(name)
+            recorder.emit(OTHER, start_ns, now_ns(), name=recorder.name_id(name))
+
+
+_of_recorder: WeakKeyDictionary[Recorder, HostActivities] = WeakKeyDictionary()
+
+
+def activities_of(recorder: Recorder) -> HostActivities:
+    """Return the HostActivities of this recorder, shared by all frameworks of the process."""
+    activities = _of_recorder.get(recorder)
+    if activities is None:
+        activities = _of_recorder[recorder] = HostActivities(recorder)
+    return activities

@@ -1,0 +1,92 @@
+"""Records the collectives of torch.distributed, and the gradient reductions of its data parallelism.
+
+* ``ProcessGroup``: every collective that Python issues; see collectives.py.
+* ``DistributedDataParallel``, whose reductions are issued in C++: see torch_replicas.py.
+* ``FSDPParamGroup`` of FSDP2: the collectives that its ``post_backward`` issues reduce gradients. On a device, FSDP2
+  runs its collectives on streams of their own, beside the actions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from stagescope.record.frameworks.collectives import collectives_of, size_of
+from stagescope.record.frameworks.torch_replicas import Replica
+from stagescope.record.installation import Installation, modules_by_name
+from stagescope.record.points.torch_distributed import C10D, FRAMEWORK, OPERATIONS, PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import ModuleType
+
+    from stagescope.record.calls import Call
+    from stagescope.record.patching import Patches
+    from stagescope.record.recorder import Recorder
+
+    Observation = Generator[None, Any, Any]
+
+
+def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
+    """Observe one of the modules of torch, right after its import."""
+    instrumentation = _of_recorder.get(recorder)
+    if instrumentation is None:
+        instrumentation = _of_recorder[recorder] = Instrumentation(recorder, patches)
+    instrumentation.install(module)
+
+
+class Instrumentation:
+    """The observers of torch.distributed."""
+
+    def __init__(self, recorder: Recorder, patches: Patches) -> None:
+        self.recorder = recorder
+        self.patches = patches
+        self.installation = Installation(recorder, patches)
+        self.collectives = collectives_of(recorder)
+
+    def install(self, module: ModuleType) -> None:
+        """Install the part that `module` triggers."""
+        for part in PARTS:
+            if part.trigger == module.__name__:
+                more = self._install_waits if part.trigger == C10D else None
+                self.installation.install(part, self, modules_by_name(module), more)
+
+    def _install_waits(self) -> None:
+        self.collectives.works.install(self.patches, self.installation.guard(FRAMEWORK))
+
+    def collective(self, call: Call) -> Observation:
+        """Observe a method of a process group that issues a collective."""
+        data = max((size_of(argument) for argument in call.arguments[1:3]), default=0)
+        return self.collectives.observe(OPERATIONS[call.name], call.owner, data)
+
+    def begin_coalescing(self, call: Call) -> Observation:
+        """Observe the beginning of a group of collectives that have one handle."""
+        del call
+        yield
+        self.collectives.begin_coalescing()
+
+    def end_coalescing(self, call: Call) -> Observation:
+        """Observe its end, which returns the handle."""
+        del call
+        self.collectives.end_coalescing((yield))
+
+    def replicate(self, call: Call) -> Observation:
+        """Observe the construction of a DistributedDataParallel."""
+        yield
+        replica = Replica(self.collectives, call.owner)
+        replica.install(call.owner, self.installation.guard(FRAMEWORK), self.patches)
+
+    def shard_reduction(self, call: Call) -> Observation:
+        """Observe ``FSDPParamGroup.post_backward``, which reduces the gradients of a group of parameters."""
+        del call
+        with self.collectives.reducing(), self.collectives.beside():
+            return (yield)
+
+    def unshard(self, call: Call) -> Observation:
+        """Observe ``FSDPParamGroup.unshard``, which gathers the parameters of a group."""
+        del call
+        with self.collectives.beside():
+            return (yield)
+
+
+_of_recorder: WeakKeyDictionary[Recorder, Instrumentation] = WeakKeyDictionary()

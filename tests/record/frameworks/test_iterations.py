@@ -1,0 +1,83 @@
+"""Real trainings in which a rank is late between two steps: the iteration includes that, and the rank is known."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import polars as pl
+import pytest
+
+import stagescope
+from process_groups import once
+from scratch import scratch_directory
+from stagescope.model.collectives import find_collectives
+from stagescope.record.launch import recording_environment
+from trainings import TESTS, run_ranks
+
+LATE_RANK = 2
+DELAY_S = 0.2
+
+
+@once
+def train(how: str, *, recorded: bool = True):
+    """Return the directory of the recording, and when the steps began and the losses by rank."""
+    directory = scratch_directory("iterations")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    if recorded:
+        environment = recording_environment(directory, steps=None, run="iterations", inherited=environment)
+    done = run_ranks([str(TESTS / "gradnorm_training.py"), str(DELAY_S), how], environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed = sorted(json.loads(line) for line in done.stdout.splitlines())
+    return directory, {rank: starts_ns for rank, starts_ns, _ in printed}, [losses for *_, losses in printed]
+
+
+def spans_named(how, name):
+    spans = stagescope.read(train(how)[0]).spans
+    return spans.filter(pl.col("name").str.starts_with(name))
+
+
+def test_iteration_lasts_until_the_next_one_begins():
+    directory, starts_ns, _ = train("sleep")
+    iterations = stagescope.analyze(stagescope.read(directory)).iterations.filter(
+        "is_whole", pl.col("step") > 0, rank=0
+    )
+    measured_ns = iterations.sort("step")["iteration_ns"].to_list()
+    first, last = iterations["step"].min(), iterations["step"].max()
+    assert sum(measured_ns) == pytest.approx(starts_ns[0][last + 1] - starts_ns[0][first], rel=0.01)
+
+
+def test_rank_that_comes_last_to_a_collective_is_known():
+    table = find_collectives(stagescope.read(train("sleep")[0]).spans)
+    norms = table.filter((pl.col("operation") == "all_reduce") & (pl.col("step") > 0))
+    assert norms["ranks"].unique().to_list() == [4]
+    assert norms["last_rank"].mode().to_list() == [LATE_RANK]
+    assert norms["late_ns"].median() > 0.5e9 * DELAY_S
+    waited = norms.filter(pl.col("rank") != LATE_RANK)
+    assert waited["blocked_ns"].median() > 0.5e9 * DELAY_S
+
+
+def test_slow_loader_is_recorded_on_its_rank():
+    loads = spans_named("loader", "data loading").filter(pl.col("rank") == LATE_RANK)
+    assert loads.height == 6
+    assert ((loads["end_ns"] - loads["start_ns"]) >= 1e9 * DELAY_S).all()
+
+
+def test_pause_by_the_garbage_collector_in_a_forward_is_recorded_within_it():
+    spans = stagescope.read(train("gc")[0]).spans.filter(pl.col("rank") == LATE_RANK)
+    pauses = spans.filter(pl.col("name") == "garbage collection of generation 2")
+    pauses = pauses.filter(pl.col("end_ns") - pl.col("start_ns") >= 1e9 * DELAY_S)
+    assert pauses.height >= 5
+    forwards = spans.filter(pl.col("kind") == "forward").select(
+        "step", since_ns="start_ns", until_ns="end_ns"
+    )
+    inside = (pl.col("start_ns") >= pl.col("since_ns")) & (pl.col("end_ns") <= pl.col("until_ns"))
+    assert pauses.filter(pl.col("step").is_not_null()).join(forwards, on="step").filter(inside).height >= 5
+
+
+def test_clipping_is_recorded_in_every_step():
+    assert spans_named("sleep", "gradient clipping").group_by("rank").len()["len"].to_list() == [6] * 4
+
+
+def test_losses_are_equal_to_the_bit_with_and_without_the_recorder():
+    assert train("sleep")[2] == train("sleep", recorded=False)[2]

@@ -1,0 +1,112 @@
+"""Real trainings with data parallelism on four gloo processes: their reductions and other collectives."""
+
+from __future__ import annotations
+
+import os
+
+import polars as pl
+import pytest
+
+from process_groups import once
+from scratch import scratch_directory
+from stagescope import api as workflow
+from stagescope.model.collectives import find_collectives
+from stagescope.record.frameworks.collectives import ranks_text
+from stagescope.record.frameworks.torch_replicas import _buckets
+from stagescope.record.launch import recording_environment
+from trainings import TESTS, run_ranks
+
+RANKS = 4
+STEPS = 4
+
+
+@once
+def train(kind: str, *, recorded: bool = True):
+    """Return the directory of the recording and what each rank printed."""
+    directory = scratch_directory("replicas")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    if recorded:
+        environment = recording_environment(directory, steps=None, run="replicas", inherited=environment)
+    done = run_ranks([str(TESTS / "replicated_training.py"), kind, "0"], environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return directory, sorted(done.stdout.splitlines())
+
+
+def spans_of(kind, *chosen):
+    return workflow.read(train(kind)[0]).spans.filter(pl.col("kind").is_in(chosen))
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_results_are_equal_to_the_bit_with_and_without_the_recorder(kind):
+    assert train(kind)[1] == train(kind, recorded=False)[1]
+
+
+def test_every_replica_records_one_reduction_per_step_with_its_stage_group_and_size():
+    reductions = spans_of("ddp", "grad_reduce")
+    assert reductions.group_by("rank", "step").len()["len"].to_list() == [1] * RANKS * STEPS
+    assert reductions.select("rank", "stage").unique().sort("rank").rows() == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    weights = 6 * (192 * 192 + 192) * 4
+    assert reductions["bytes"].unique().to_list() == [weights]
+
+
+def test_backward_ends_where_the_wait_for_the_reduction_begins():
+    reductions = spans_of("hook", "grad_reduce").filter(pl.col("step") > 0)
+    last = spans_of("hook", "backward").group_by("rank", "step").agg(pl.max("end_ns").alias("computed_ns"))
+    together = reductions.join(last, on=["rank", "step"])
+    assert together.height == RANKS * (STEPS - 1)
+    assert (together["computed_ns"] == together["wait_start_ns"]).all()
+    assert (together["start_ns"] <= together["wait_start_ns"]).all()
+    assert (together["wait_end_ns"] == together["end_ns"]).all()
+
+
+def test_slow_reduction_is_no_work_of_its_stage():
+    """Stage 1 sleeps 150 ms in its reduction; its backwards take a few milliseconds."""
+    blocked = spans_of("hook", "grad_reduce").filter(pl.col("stage") == 1)
+    assert ((blocked["wait_end_ns"] - blocked["wait_start_ns"]) >= 150e6).all()
+    last = spans_of("hook", "backward").filter((pl.col("stage") == 1) & (pl.col("microbatch") == 3))
+    assert (last["end_ns"] - last["start_ns"]).median() < 150e6
+
+
+def test_sharded_stages_record_the_collectives_that_move_gradients_and_weights():
+    reductions = spans_of("fsdp", "grad_reduce")
+    operations = reductions["name"].str.split(" in ").list.first()
+    assert operations.unique().to_list() == ["reduce_scatter"]
+    assert reductions.group_by("rank", "step").len()["len"].to_list() == [6] * RANKS * STEPS
+    gathers = spans_of("fsdp", "collective").filter(pl.col("name").str.starts_with("all_gather"))
+    assert gathers.filter(pl.col("step") == 1)["rank"].n_unique() == RANKS
+
+
+def test_collectives_of_a_group_match_on_all_its_ranks():
+    table = find_collectives(workflow.read(train("fsdp")[0]).spans)
+    assert (
+        table["ranks"]
+        == table["group"].replace_strict({g: 4 if "0-3" in g else 2 for g in set(table["group"])})
+    ).all()
+    per_call = table.group_by("group", "sequence").agg(pl.col("operation", "bytes").n_unique())
+    assert per_call["operation"].unique().to_list() == per_call["bytes"].unique().to_list() == [1]
+
+
+def test_no_reduction_is_recorded_without_data_parallelism():
+    assert spans_of("none", "grad_reduce").is_empty()
+
+
+TEN_RANKS = [0, 2, 4, 6, 8, 10, 12, 14, 16, 20]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "3"),
+        ([0, 2], "0,2"),
+        ([0, 1, 2], "0-2"),
+        ([1, 5, 9], "1-9:4"),
+        (TEN_RANKS, "0,2,4,6,8,10,12,14,... 10 ranks to 20"),
+    ],
+)
+def test_ranks_of_a_group_are_listed_shortly(ranks, text):
+    assert ranks_text(ranks) == text
+
+
+def test_buckets_are_full_when_they_have_reached_their_size():
+    assert _buckets([2, 1, 0], [5, 1, 1], [2, 4]) == [(2, 1), (0,)]
+    assert _buckets([0, 1, 2, 3], [4, 4, 4, 4], [1, 8]) == [(0,), (1, 2), (3,)]
