@@ -139,6 +139,14 @@ class Recorder:
         return self.seen.spans
 
     @property
+    def is_training(self) -> bool:
+        """Whether this process is recording and has begun a step or recorded a span.
+
+        Other processes load data and reduce tensors, too: they must not leave a recording.
+        """
+        return self.enabled and (self._step != NONE or self.seen.spans)
+
+    @property
     def path(self) -> str | None:
         """Path of the recording file, None before the first span."""
         return self._recording.path

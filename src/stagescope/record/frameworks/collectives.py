@@ -111,7 +111,7 @@ class Collectives:
         if group.size <= 1:
             return (yield)
         sequence = self.count(group)
-        if not recorder.enabled:
+        if not recorder.is_training:
             return (yield)
         timer = recorder.timer
         start_ns, start = now_ns(), timer.begin() if timer.device else None

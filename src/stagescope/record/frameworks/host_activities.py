@@ -40,7 +40,7 @@ class HostActivities:
         """Observe a call that is an activity, even if it raises: the end of an epoch is an exception."""
         recorder = self.recorder
         is_main = threading.get_ident() == threading.main_thread().ident
-        if not recorder.enabled or not is_main or name in self._inside:
+        if not recorder.is_training or not is_main or name in self._inside:
             return (yield)
         self._inside.add(name)
         start_ns = now_ns()

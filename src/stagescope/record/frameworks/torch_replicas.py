@@ -59,7 +59,7 @@ class Replica:
     def _gradient_arrives(self, gradients: Any) -> None:
         del gradients
         model = self._model()
-        if self.recorder.enabled and model is not None and model.require_backward_grad_sync:
+        if self.recorder.is_training and model is not None and model.require_backward_grad_sync:
             self._arrived_ns = now_ns()
             _engine().queue_callback(self._then)
 
