@@ -266,7 +266,7 @@ def planted(seeds: int) -> Iterator[str]:
     yield ""
     yield (
         f"Of {len(verdicts)} runs, {fits} have the cause within the tolerance, "
-        f"{sum(row.cause_is_named for row in verdicts)} name it in the first sentence, and "
+        f"{sum(row.cause_is_named for row in verdicts)} name it in the first sentence, and\n"
         f"{sum(row.is_named for row in verdicts)} do so with its culprit, where it has one."
     )
 
