@@ -87,10 +87,10 @@ def losses_of(report: stagescope.Report) -> dict[str, float]:
 
 
 def ledger_of(rows: pl.DataFrame) -> dict[str, float]:
-    """Return the mean of rows of the table `iterations`, in ns by cause, named as in sentences."""
+    """Return the mean of rows of the table `iterations`, in ns by cause, named as in sentences, if it was recorded."""
     names = [name for name in rows.columns if name.endswith("_ns") and name not in TOTALS]
     means = rows.select(pl.col(names).mean()).row(0, named=True) if rows.height else {}
-    return {_label(name): value for name, value in means.items()}
+    return {_label(name): value for name, value in means.items() if value is not None}
 
 
 def _label(column: str) -> str:
@@ -226,6 +226,23 @@ def improvements(rows: list[Row]) -> Iterator[str]:
         row.reported.changes[:1] != () and "schedule" in row.reported.changes[0][0] for row in rows
     )
     yield f"\nThe first improvement is another schedule in {redesigns} of {len(rows)} rows."
+
+
+def first_improvements(seeds: int) -> Iterator[str]:
+    """Yield what is proposed first in every seed, with the range of its predicted gain beside that of the truth."""
+    yield "| planted: cause | truth ms | first improvement | gain ms |"
+    yield "| --- | ---: | --- | ---: |"
+    for build in PLANTED:
+        runs = [rows_of([build(seed)]) for seed in range(seeds)]
+        for rows in zip(*runs, strict=True):
+            first = [row.reported.changes[0] if row.reported.changes else ("none", 0.0) for row in rows]
+            names = list(dict.fromkeys(name for name, _ in first))
+            cells = [
+                _range([row.lost_ns for row in rows]),
+                " / ".join(names),
+                _range([gain for _, gain in first]),
+            ]
+            yield f"| {rows[0].case.name}: {rows[0].truth.cause} | {' | '.join(cells)} |"
 
 
 def _change(found: tuple | list) -> str:
@@ -371,6 +388,7 @@ def main() -> None:
     print("\n## Improvements\n", *improvements(rows), sep="\n")
     if options.seeds > 1:
         print(f"\n## {options.seeds} seeds\n", *repeated(options.seeds), sep="\n")
+        print("\n## First improvements\n", *first_improvements(options.seeds), sep="\n")
     print("\n## Verdicts", *details(rows), sep="\n")
     if options.null:
         print("\n## Null runs\n", *nulls(options.null), sep="\n")

@@ -20,6 +20,8 @@ FIRST = {
     "garbage collection once per rank": "8 outlier actions as long as usual",
     "one rank 20 % slower, 2 replicas": "rank 5 as fast as its replicas",
     "one rank 20 % slower, 4 replicas": "rank 13 as fast as its replicas",
+    "one rank 20 % slower, 2 replicas, interleaved": "rank 5 as fast as its replicas",
+    "one rank 20 % slower in 3 of 10 steps": "rank 6 as fast as its replicas",
     "a replica 20 % slower, 2 replicas": "all ranks of the pipeline of rank 4 as fast as their replicas",
     "one rank drifts from 0 to 9 %": "rank 6 as fast as its replicas",
     "15 ms of data loading before each forward of stage 0": "data of rank 0 loaded ahead of time",
