@@ -15,7 +15,7 @@ PLACES = {
     "one action 1 s longer": "(F2.4 on rank 2 in step 3 took 1.0",
     "garbage collection once per rank": "once per rank in rank order, as garbage collection does)",
     "micro-batches of unequal length, 4 replicas": "(the last pipeline changes: ",
-    "one rank 20 % slower, 4 replicas": "straggler (rank 13 is 20 % slower)",
+    "one rank 20 % slower, 4 replicas": "straggler (rank 13 is 20.1 % slower)",
     "a replica 20 % slower, 2 replicas": "straggler (all ranks of the pipeline of rank 4)",
     "one link 4 ms slower": "exposed communication (link from rank 1 to rank 2)",
     "15 ms of data loading before each forward of stage 0": "data loading (rank 0)",
