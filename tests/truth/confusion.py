@@ -327,7 +327,8 @@ def details(rows: list[Row]) -> Iterator[str]:
         yield f"* {row.reported.improvement}"
         yield f"* Findings: {row.reported.claims}"
         yield from (f"  * {sentence}" for sentence in row.reported.findings)
-        ledger = (f"{cause} {value / MS:.1f}" for cause, value in row.reported.ledger.items())
+        known = {cause: value for cause, value in row.reported.ledger.items() if value is not None}
+        ledger = (f"{cause} {value / MS:.1f}" for cause, value in known.items())
         yield f"* Ledger, ms: {', '.join(ledger)}"
         idle = row.case.caused_idle_ns(row.truth).T.ravel() / MS
         yield f"* Truth: idle ms added to each rank, from 0: {', '.join(f'{value:.1f}' for value in idle)}"
