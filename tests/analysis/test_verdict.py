@@ -99,7 +99,9 @@ def test_redesign_that_needs_memory_is_stated_with_the_ranks_that_need_it():
     larger = redesigns.filter("needs_more_memory").row(0, named=True)
     assert f"Redesign: {free['change']}" in report.verdict.improvement
     assert f"With more memory: {larger['change']}" in report.verdict.improvement
-    assert report.verdict.improvement.endswith(f"; {larger['memory']}.")
+    assert "pipeline ranks 1-3 hold more activations" in larger["memory"]
+    alone = explained().verdict.improvement
+    assert re.search(r"; pipeline ranks? .* instead of .* micro-batches \(rank \d\)\.$", alone)
 
 
 def test_slow_replica_is_a_finding_with_its_confidence_interval():

@@ -15,7 +15,7 @@ def test_prints_verdict_bubble_bars_and_stages_in_this_order():
     places = [
         next(place for place, line in enumerate(lines) if line.startswith(start))
         for start in (
-            "Redesign: ",
+            "With more memory: ",
             "The bubble is",
             "The bubble divides",
             "cause of lost time",

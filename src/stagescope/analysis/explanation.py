@@ -90,7 +90,7 @@ def explain(
     messages = match_messages(timeline.spans).filter(chosen)
     windows = bubbles.filter(chosen)
     idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
-    losses = measure_losses(iterations, ledger.losses)
+    losses = measure_losses(iterations, ledger.losses, ledger.orders)
     lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded, losses)
     least_cost_ns = LEAST_COST_FRACTION * (lost_time.mean_ns if lost_time else 0.0)
     samples = sample_actions(counted.spans)

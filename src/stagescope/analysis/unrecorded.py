@@ -46,5 +46,5 @@ def losses_without_unrecorded(losses: pl.DataFrame, unrecorded: Collection[str])
     names = [name.removesuffix("_ns") for name in unrecorded]
     is_empty = pl.col("part").is_in(names) & (pl.col("ns") == 0)
     return losses.with_columns(
-        pl.when(~is_empty).then(pl.col(name)).alias(name) for name in ("ns", "fraction")
+        pl.when(~is_empty).then(pl.col(name)).alias(name) for name in ("ns", "fraction", "low_ns", "high_ns")
     )

@@ -166,14 +166,19 @@ def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
     )
     if free and larger and larger[0]["gain_ns"] <= free[0]["gain_ns"]:
         larger = []
-    named = [("Fix first", fix), ("Redesign", free), ("With more memory", larger)]
+    named = [("Fix first", fix), ("Redesign", free)]
     if fix and free and _is_secondary(fix[0], free[0]):
-        named = [("Redesign", free), ("Fix", fix), ("With more memory", larger)]
+        named = [("Redesign", free), ("Fix", fix)]
     sentences = [
         f"{head}: {_prediction_text(row, step, in_cost_units=in_cost_units)}."
         for head, rows in named
         for row in rows
     ]
+    for row in larger:
+        # Next to others it is only named, so that the report stays one screen; the table has its ranks and memory.
+        text = f"{row['change']}, {_less_text(row)}"
+        text = text if sentences else _prediction_text(row, step, in_cost_units=in_cost_units)
+        sentences.append(f"With more memory: {text}.")
     return " ".join(sentences) or f"No tested change would shorten the {step} by 0.5 % or more."
 
 
@@ -189,7 +194,7 @@ def _is_secondary(fix: Mapping[str, Any], redesign: Mapping[str, Any]) -> bool:
 def _prediction_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) -> str:
     """Return a change with both step times (of a bound at best, of a range both ends), its memory and layout."""
     # The first clause of a layout's note is the line for Megatron; further ones are only in the table.
-    layout = (row["note"] or "").split("; ")[0] if row["kind"] == REDESIGN else ""
+    layout = next((part for part in (row["note"] or "").split("; ") if part.startswith("Megatron")), "")
     further = [row["memory"], layout]
     return "; ".join(filter(None, [_step_times_text(row, step, in_cost_units=in_cost_units), *further]))
 
@@ -205,8 +210,13 @@ def _step_times_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) 
     if row["high_step_ns"] >= measured_ns:
         less = f"{100 * gain_ns / measured_ns:.0f} % less"
         return f"{change}, from {before} to {after}{unit} per {step} at best, {less}"
-    least, most = (f"{100 * (1 - row[f'{end}_step_ns'] / measured_ns):.0f}" for end in ("high", "low"))
-    if low == high:
-        return f"{change}, from {before} to about {after}{unit} per {step}, {most} % less"
-    less = f"{most} % less" if least == most else f"{least} to {most} % less"
-    return f"{change}, from {before} to between {low} and {high}{unit} per {step}, {less}"
+    after = f"about {after}" if low == high else f"between {low} and {high}"
+    return f"{change}, from {before} to {after}{unit} per {step}, {_less_text(row)}"
+
+
+def _less_text(row: Mapping[str, Any]) -> str:
+    """Return by how many percent a change shortens the step, from the least to the most."""
+    least, most = (
+        f"{100 * max(1 - row[f'{end}_step_ns'] / row['measured_step_ns'], 0):.0f}" for end in ("high", "low")
+    )
+    return f"{most} % less" if least == most else f"{least} to {most} % less"

@@ -139,6 +139,7 @@ def _write(report: Report, asked: Wanted) -> None:
 
 def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> None:
     """Print a report as one screen, with `full` also the slowdowns and the times of every step and rank."""
+    from stagescope.analysis.iteration.last_pipeline import removal_order_text
     from stagescope.reports.ledger_bars import unrecorded_text
     from stagescope.reports.slowdown_text import slowdown_lines
     from stagescope.reports.text import report_text
@@ -151,6 +152,9 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
     if full:
         unrecorded = unrecorded_text(report.explanation.lost_time if report.explanation else None)
         click.echo(f"\n{unrecorded}\n" if unrecorded else "")
+        if report.explanation is not None:
+            interactions = removal_order_text(report.explanation.losses)
+            click.echo(f"{interactions}\n" if interactions else "", nl=False)
         for sentence in slowdown_lines(report.slowdowns, width=terminal_width()):
             click.echo(sentence)
         print_tables(replace(report, diagnostics=remaining))

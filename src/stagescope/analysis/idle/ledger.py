@@ -49,6 +49,7 @@ from stagescope.analysis.idle.action_classes import FEWEST_PEERS, find_action_cl
 from stagescope.analysis.idle.delays import measure_delays
 from stagescope.analysis.idle.losses import Between, measure_step_losses
 from stagescope.analysis.idle.origins import ORIGINS, find_origins, list_removals
+from stagescope.analysis.idle.removal_orders import REMOVAL_ORDERS, find_removal_orders
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES, MAY_BE_UNRECORDED
@@ -130,16 +131,17 @@ PEERS = 3
 
 @dataclass(frozen=True)
 class Ledger:
-    """The tables LEDGER, IDLE_LEDGER and ORIGINS, and diagnostics about what they could not attribute.
+    """The tables LEDGER, IDLE_LEDGER, ORIGINS and REMOVAL_ORDERS, and diagnostics about what they could not attribute.
 
-    `losses` has the same rows and columns as the table LEDGER, with causes removed in the order of losses.py. `classes`
-    and `delays` are what the costs of the replays were made of, for all actions.
+    `losses` has the same rows and columns as the table LEDGER, with causes removed in the order of losses.py; `orders`
+    is REMOVAL_ORDERS. `classes` and `delays` are what the costs of the replays were made of, for all actions.
     """
 
     steps: pl.DataFrame
     ranks: pl.DataFrame
     losses: pl.DataFrame
     origins: pl.DataFrame
+    orders: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
     classes: ActionClasses
     delays: Delays
@@ -157,8 +159,8 @@ def build_ledger(
     `basis` is from find_replay_basis for these actions; None: it is computed here. `spans` are those of the run, which
     show why an action was delayed; without them a delay is launch overhead or unattributed. Only other pipelines in
     the same step can separate a straggler from stage imbalance: with a single pipeline its part is 0, and a diagnostic
-    states it. Transfers that were not recorded count as taking no time. Unless asked for, the table of origins is empty
-    and the losses are those of the ledger.
+    states it. Transfers that were not recorded count as taking no time. Unless asked for, the tables of origins and
+    orders are empty and the losses are those of the ledger.
     """
     table = actions.table
     duration_ns = (table["end_ns"] - table["start_ns"]).to_numpy()
@@ -186,13 +188,14 @@ def build_ledger(
     diagnostics = (*basis.diagnostics, *_peer_diagnostics(steps))
     ranks = _idle_ledger(groups, spans_ns, works_ns)
     steps = _with_straggler_idle(steps).select(LEDGER.names)
-    origins, losses = ORIGINS.empty(), steps
+    origins, orders, losses = ORIGINS.empty(), REMOVAL_ORDERS.empty(), steps
     if with_origins:
         between = Between(duration_ns, prompt - duration_ns, spans_ns[-len(costs) - 1], spans_ns[-1])
         losses = steps.with_columns(measure_step_losses(basis, groups, classes, between))
         removals = list_removals(replays, delays.unexplained_ns, spans_ns)
         origins = find_origins(actions, basis.plan, groups, removals, spans)
-    return Ledger(steps, ranks, losses, origins, diagnostics, classes, delays)
+        orders = find_removal_orders(basis.plan, groups, removals, replays)
+    return Ledger(steps, ranks, losses, origins, orders, diagnostics, classes, delays)
 
 
 def _delayed(duration_ns: Integers, delays: Delays) -> list[Integers]:

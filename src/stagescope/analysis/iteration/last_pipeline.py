@@ -12,7 +12,7 @@ import polars as pl
 
 from stagescope.analysis.idle.shares import whole_percents
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, OUTSIDE_CAUSES
+from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, OUTSIDE_CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,9 @@ USUAL_FRACTION = 0.5
 """A pipeline is named as the last one if it was in at least this many of the iterations."""
 
 MOST_PARTS = 4
+LEAST_RANGE_FRACTION = 0.01
+BEYOND_WINDOWS = ("data_loading", "other_work")
+"""Causes of the window that are in the rest of the iteration, too."""
 IDEAL = "ideal_work"
 OUTSIDE = tuple(cause.column for cause in OUTSIDE_CAUSES)
 
@@ -36,24 +39,64 @@ LOSSES = Table(
         Column("part", pl.String, "", "`ideal_work` or the name of a cause."),
         Column("ns", pl.Float64, "ns", "Mean per iteration; null: not recorded.", nullable=True),
         Column("fraction", pl.Float64, "", "Of the iteration; null: not recorded.", nullable=True),
+        Column(
+            "low_ns",
+            pl.Float64,
+            "ns",
+            "Least of ns and what the part is if its cause is removed before or after all others.",
+            nullable=True,
+        ),
+        Column("high_ns", pl.Float64, "ns", "The most of these.", nullable=True),
     ),
 )
 
 
-def measure_losses(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFrame:
+def measure_losses(
+    iterations: pl.DataFrame, ledger: pl.DataFrame, orders: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Return the table LOSSES: what the iterations of the last pipelines consist of.
 
     `iterations` is the table ITERATIONS, `ledger` the losses of a Ledger: slow ranks and stages have what the step
-    would have saved without them (idle/losses.py). A straggler is the work that a rank has more than its replicas, and
-    not the idle time of the others. Empty for actions without a ledger.
+    would have saved without them (idle/losses.py). `orders` is the table REMOVAL_ORDERS; without it, and for causes
+    below 1 %, `low_ns` and `high_ns` are `ns`. A straggler is the work that a rank has more than its replicas, and not
+    the idle time of the others. Empty for actions without a ledger.
     """
     rows = losses_by_step(iterations, ledger)
     if rows.is_empty():
         return LOSSES.empty()
     means = rows.drop("step").mean().row(0, named=True)
     whole_ns = means.pop("iteration_ns")
-    parts = [(name.removesuffix("_ns"), part_ns, part_ns / whole_ns) for name, part_ns in means.items()]
+    others = {} if orders is None else _in_other_orders(iterations, orders)
+    parts = []
+    for name, part_ns in means.items():
+        part = name.removesuffix("_ns")
+        every = (part_ns, *others.get(part, ()))
+        parts.append((part, part_ns, part_ns / whole_ns, min(every), max(every)))
     return pl.DataFrame(parts, schema=LOSSES.schema, orient="row")
+
+
+def _in_other_orders(iterations: pl.DataFrame, orders: pl.DataFrame) -> dict[str, tuple[float, float]]:
+    """Return the mean times in the last pipelines of causes that are removed first, and last."""
+    last = iterations.filter("is_last").select("step", "pipeline").unique()
+    inside = ~pl.col("cause").cast(pl.String).is_in(BEYOND_WINDOWS)
+    means = orders.filter(inside).join(last, on=["step", "pipeline"])
+    means = means.group_by("cause").agg(pl.col("first_ns", "last_ns").mean())
+    return {cause: (first_ns, last_ns) for cause, first_ns, last_ns in means.iter_rows()}
+
+
+def removal_order_text(losses: pl.DataFrame) -> str:
+    """Return a sentence about the parts that depend on the order of removal by more than a point; else empty."""
+    whole_ns = float(losses["ns"].sum() or 0.0)
+    if not whole_ns:
+        return ""
+    texts = [
+        f"{BY_COLUMN[f'{part}_ns'].label} is {100 * low_ns / whole_ns:.0f} to {100 * high_ns / whole_ns:.0f} %"
+        for part, low_ns, high_ns in losses.select("part", "low_ns", "high_ns").drop_nulls().iter_rows()
+        if high_ns - low_ns > LEAST_RANGE_FRACTION * whole_ns
+    ]
+    if not texts:
+        return ""
+    return f"Causes interact: depending on which is removed first, {', '.join(texts)} of the iteration."
 
 
 def losses_by_step(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFrame:
@@ -64,7 +107,7 @@ def losses_by_step(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFra
     """
     last = iterations.filter("is_last")
     # Loading and other work are the same for all ranks in the window; the iteration has them outside of it, too.
-    both = ("data_loading_ns", "other_work_ns")
+    both = [f"{name}_ns" for name in BEYOND_WINDOWS]
     of_ranks = last.group_by("step", "pipeline").agg(pl.col("iteration_ns", *both, *OUTSIDE).mean())
     attributed = ("ideal_work_ns", *CAUSE_COLUMNS[:-1], *OUTSIDE)
     rest_ns = pl.col("iteration_ns") - pl.sum_horizontal(attributed)
