@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
 from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
@@ -99,7 +100,8 @@ def explain(
     trends = find_step_trends(counted, pipelines, messages, samples)
     replicas = find_replicas(counted, pipelines, stragglers.rank_error, least_cost_ns)
     outliers = find_outlier_actions(actions, intermediates.basis, ledger.classes.length_of_action, steps)
-    evidence = Evidence(stragglers.table, outliers, ledger, iterations, counted.spans, layers)
+    is_incomplete = bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics}
+    evidence = Evidence(stragglers.table, outliers, ledger, iterations, counted.spans, layers, is_incomplete)
     # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
     found = (actions, ledger, ideal, stragglers, trends, replicas, improvements)

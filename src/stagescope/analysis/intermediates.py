@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.completeness.missing_ranks import (
+    MissingRanks,
+    find_missing_ranks,
+    suspect_missing_last_stage,
+)
 from stagescope.analysis.completeness.unaligned import drop_ranks
 from stagescope.analysis.graph.actions import Actions, find_actions
 from stagescope.analysis.graph.binding_constraints import BindingConstraints, find_binding_constraints
@@ -19,7 +24,7 @@ from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.iteration.boundaries import find_iteration_steps
 from stagescope.analysis.iteration.ledger import build_iteration_ledger
-from stagescope.analysis.prediction.ideal import Ideal, lay_ideal
+from stagescope.analysis.prediction.ideal import Ideal, lay_ideal, unknown_ideal
 from stagescope.analysis.unrecorded import find_unrecorded
 from stagescope.analysis.windows import Windows, measure_windows
 from stagescope.model.coverage import unite
@@ -89,8 +94,21 @@ class Intermediates:
 
     @cached_property
     def ideal(self) -> Ideal:
-        """The result of lay_ideal, with the declared schedule if all ranks declared the same one."""
-        return lay_ideal(self.actions, only_value(self.timeline.ranks["schedule"]))
+        """The result of lay_ideal, with the declared schedule if all ranks declared the same one.
+
+        Unknown if ranks are or seem to be missing: what is left of one schedule can look like another one.
+        """
+        if self.missing:
+            return unknown_ideal(str(self.missing))
+        laid = lay_ideal(self.actions, only_value(self.timeline.ranks["schedule"]))
+        recognized = laid.schedule if laid.source == "recognized" else None
+        suspect = suspect_missing_last_stage(self.actions, recognized)
+        return unknown_ideal(suspect.message, suspect) if suspect else laid
+
+    @cached_property
+    def missing(self) -> MissingRanks:
+        """The result of find_missing_ranks."""
+        return find_missing_ranks(self.timeline, self.windows.pipelines)
 
     @cached_property
     def critical_path(self) -> pl.DataFrame:

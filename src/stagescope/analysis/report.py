@@ -16,6 +16,7 @@ from stagescope.analysis.completeness.inferred_pipelines import (
     no_pipeline_diagnostics,
 )
 from stagescope.analysis.completeness.missing_data import errors_first, find_missing_data
+from stagescope.analysis.completeness.missing_ranks import missing_rank_diagnostics
 from stagescope.analysis.completeness.unaligned import unaligned_diagnostics
 from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
@@ -172,6 +173,7 @@ def build_report(timeline: Timeline, skipped: Skipped | None = None) -> Report:
     found = [
         *inferred_pipeline_diagnostics(timeline),
         *find_missing_data(timeline, bubbles, pipelines),
+        *missing_rank_diagnostics(intermediates.missing),
         *unaligned_diagnostics(unaligned),
         *totals.diagnostics,
     ]

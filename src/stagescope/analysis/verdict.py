@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 from stagescope.analysis.cause_details import QUIET, cause_detail
+from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.shares import whole_percents
 from stagescope.analysis.iteration.last_pipeline import (
@@ -84,7 +85,11 @@ def _describe_run(report: Report, explanation: Explanation) -> str:
     size = counted(report.stage_count, "stage")
     if report.microbatches:
         size += f" x {counted(report.microbatches, 'micro-batch', 'micro-batches')}"
+    if report.intermediates.missing:
+        size += f" ({report.intermediates.missing})"
     ideal = explanation.ideal
+    if MAYBE_MISSING in {each.code for each in ideal.diagnostics}:
+        size += " (the last rank seems to be missing)"
     name = report.schedule or ideal.schedule
     if report.schedule and ideal.source == "recognized" and not ideal.agrees_with(report.schedule):
         name = f"{ideal.schedule} (declared: {report.schedule})"

@@ -43,7 +43,7 @@ class Evidence:
 
     `stragglers` is the table STRAGGLERS, `outliers` the table OUTLIER_ACTIONS, `iterations` the table ITERATIONS of the
     steps in the totals; `spans` are the spans of these steps. `layers` are the layers of every stage or their total,
-    empty if not known.
+    empty if not known. `is_incomplete` is whether ranks of a pipeline are or seem to be missing.
     """
 
     stragglers: pl.DataFrame
@@ -52,6 +52,7 @@ class Evidence:
     iterations: pl.DataFrame
     spans: pl.DataFrame
     layers: tuple[int, ...] = ()
+    is_incomplete: bool = False
 
     @property
     def iteration_ns(self) -> float | None:

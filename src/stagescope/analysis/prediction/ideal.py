@@ -7,7 +7,7 @@ step. Lateness is the measured start minus the ideal start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -121,6 +121,12 @@ def lay_ideal(actions: Actions, declared: str | None = None) -> Ideal:
     return Ideal(
         known.name, known.source, found.evidence, simulation.makespan_ns, laid, ranks, diagnostics, others
     )
+
+
+def unknown_ideal(reason: str, found: Diagnostic | None = None) -> Ideal:
+    """Return an unknown ideal schedule, because of `reason`, which `found` states if given."""
+    unknown = _no_ideal(reason, None if found else f"no ideal schedule to compare with: {reason}")
+    return replace(unknown, diagnostics=(*unknown.diagnostics, *([found] if found else [])))
 
 
 class _Known(NamedTuple):

@@ -102,15 +102,23 @@ def find_improvements(
         return Improvements(IMPROVEMENTS.empty(), ())
     basis = basis or find_replay_basis(actions)
     fixes = find_fixes(actions, evidence, steps, basis)
-    redesigns = find_redesigns(actions, schedule, steps, basis, evidence.layers)
-    best_first = redesigns.table.sort("gain_ns", descending=True, nulls_last=True, maintain_order=True)
-    of_iterations = _of_iterations(best_first, evidence.iteration_ns)
-    every = pl.concat([_complete(fixes, FIX), _complete(of_iterations, REDESIGN)])
+    every = _complete(fixes, FIX)
+    untested: tuple[Diagnostic, ...] = ()
+    # What other schedules would do for a part of a pipeline says nothing about the whole.
+    if not evidence.is_incomplete:
+        redesigns = find_redesigns(actions, schedule, steps, basis, evidence.layers)
+        untested = redesigns.diagnostics
+        if not redesigns.table.is_empty():
+            best_first = redesigns.table.sort(
+                "gain_ns", descending=True, nulls_last=True, maintain_order=True
+            )
+            of_iterations = _of_iterations(best_first, evidence.iteration_ns)
+            every = pl.concat([every, _complete(of_iterations, REDESIGN)])
     possible = every.filter(pl.min_horizontal("predicted_step_ns", "low_step_ns") > 0)
     omitted = _impossible(every.height - possible.height)
     is_bound = pl.col("high_step_ns") >= pl.col("measured_step_ns")
     least = pl.when(is_bound).then(LEAST_BOUND_FRACTION).otherwise(LEAST_GAIN_FRACTION)
-    return Improvements(possible.filter(pl.col("gain_fraction") >= least), (*redesigns.diagnostics, *omitted))
+    return Improvements(possible.filter(pl.col("gain_fraction") >= least), (*untested, *omitted))
 
 
 def _impossible(count: int) -> Iterator[Diagnostic]:
