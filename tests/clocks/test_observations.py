@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import polars as pl
+import pytest
 
 from drawing import timeline_from_text
 from planted_clocks import Plan, plant
@@ -113,6 +114,19 @@ def test_no_rank_leaves_a_reduction_before_the_last_has_entered():
 
 def test_reductions_that_members_ran_unequally_often_are_omitted():
     assert gather_observations(*reductions([10, 30], [50, 60], missing=[1])).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "waits", "count"), [((7, 7), True, 2), ((7, 8), True, 0), ((7, 7), False, 0)]
+)
+def test_numbered_reductions_are_matched_by_group_and_number_if_their_wait_is_known(numbers, waits, count):
+    timeline, *rest = reductions([10, 30], [50, 60])
+    name = "all_reduce in dp 0,1 (3)"
+    waited = pl.col("end_ns") if waits else pl.lit(None, pl.Int64)
+    spans = timeline.spans.sort("rank").with_columns(
+        name=pl.lit(name), pair=pl.Series(numbers, dtype=pl.Int32), wait_start_ns=waited, wait_end_ns=waited
+    )
+    assert len(gather_observations(timeline.with_spans(spans), *rest)) == count
 
 
 def test_members_of_large_reductions_are_compared_with_their_neighbors():

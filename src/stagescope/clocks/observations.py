@@ -129,11 +129,15 @@ def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
     """Return the observations of gradient reductions: the last rank to enter came before the first rank to leave.
 
     One observation per pair of clocks. The members of a reduction are the replicas of one stage and tensor
-    coordinate. Reductions that the members did not run equally often in a step are omitted, because it is unknown
-    which belong together.
+    coordinate, and of a collective with a group and a number those that recorded the same one. Reductions that the
+    members did not run equally often in a step are omitted, because it is unknown which belong together.
     """
-    group = ["step", "stage", "tp", "cp"]
+    group = ["step", "stage", "tp", "cp", "call"]
+    is_numbered = pl.col("pair").is_not_null()
     spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & pl.col("stage").is_not_null())
+    # Without a recorded wait, a collective ends with its issue, before the other ranks have joined it.
+    spans = spans.filter(~is_numbered | pl.col("wait_end_ns").is_not_null())
+    spans = spans.with_columns(call=pl.when(is_numbered).then(pl.concat_str("name", "pair", separator=" ")))
     spans = spans.join(timeline.ranks.select("rank", "tp", "cp"), on="rank", how="left")
     spans = spans.join(clocks, on="rank").sort("start_ns", maintain_order=True)
     spans = spans.with_columns(

@@ -198,7 +198,8 @@ def test_only_the_selected_steps_are_recorded():
     assert timeline.steps["step"].unique().to_list() == [1]
     assert timeline.spans["step"].unique().to_list() == [1]
     full = timeline_of("Interleaved1F1B").spans.filter(pl.col("step") == 1)
-    assert timeline.spans.height == full.height
+    is_of_schedule = pl.col("kind") != "other"  # Python collects its garbage when it likes
+    assert timeline.spans.filter(is_of_schedule).height == full.filter(is_of_schedule).height
 
 
 def test_killed_rank_and_the_others_leave_readable_files(tmp_path):
