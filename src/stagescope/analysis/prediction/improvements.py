@@ -104,7 +104,7 @@ def find_improvements(
     fixes = find_fixes(actions, evidence, steps, basis)
     every = _complete(fixes, FIX)
     untested: tuple[Diagnostic, ...] = ()
-    # What other schedules would do for a part of a pipeline says nothing about the whole.
+    # What other schedules would gain for a part of a pipeline does not hold for the whole.
     if not evidence.is_incomplete:
         redesigns = find_redesigns(actions, schedule, steps, basis, evidence.layers)
         untested = redesigns.diagnostics
