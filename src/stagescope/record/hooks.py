@@ -13,6 +13,9 @@ The part before the ``yield`` runs before the call, the part after it runs after
 original raises, the observer is closed at its ``yield``, so only its ``finally`` clauses run. An observer that returns
 before its ``yield`` ignores the call. An exception of the observer never reaches the training: its `Guard` counts it,
 reports the first one, and turns the hooks of that framework off after `MAX_ERRORS`.
+
+While torch.compile traces a function, wrappers are not there: a call that is compiled runs later, and often. What an
+observer does cannot be traced either, so ``fullgraph=True`` would fail.
 """
 
 from __future__ import annotations
@@ -39,6 +42,20 @@ MAX_ERRORS = 10
 """Errors after which the hooks of a framework are turned off. A few may be due to one odd step; more repeat at every
 action, and a recording with most of its actions missing would only mislead.
 """
+
+
+def _never() -> bool:
+    return False
+
+
+is_traced: Callable[[], bool] = _never
+"""Whether torch.compile traces the caller; ``torch.compiler.is_compiling`` as soon as the process can compile."""
+
+
+def pass_while(test: Callable[[], bool]) -> None:
+    """Let all wrappers only call their originals while `test` returns True."""
+    global is_traced  # noqa: PLW0603  # one compiler per process
+    is_traced = test
 
 
 class Guard:
@@ -99,7 +116,7 @@ class Guard:
 
         @functools.wraps(function)
         def call_back(*args: Any, **kwargs: Any) -> None:
-            if self.is_off:
+            if self.is_off or is_traced():
                 return
             try:
                 function(*args, **kwargs)
@@ -115,7 +132,7 @@ def observed(original: Function, observer: Observer, guard: Guard) -> Function:
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if guard.is_off:
+        if guard.is_off or is_traced():
             return original(*args, **kwargs)
         observation = guard.begin(observer, signature.call(args, kwargs))
         if observation is None:

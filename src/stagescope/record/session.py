@@ -31,6 +31,7 @@ TORCH_ITERATION = "stagescope.record.frameworks.torch_iteration"
 TORCH_DISTRIBUTED = "stagescope.record.frameworks.torch_distributed"
 
 FRAMEWORKS: dict[str, str] = {
+    "torch._dynamo": "stagescope.record.frameworks.torch_compiler",
     "torch.distributed.distributed_c10d": TORCH_DISTRIBUTED,
     "torch.nn.parallel.distributed": TORCH_DISTRIBUTED,
     "torch.utils.data.dataloader": TORCH_ITERATION,
