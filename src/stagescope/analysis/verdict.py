@@ -160,7 +160,7 @@ def _slowest_stage(explanation: Explanation) -> str | None:
 def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
     """Return the best fix and the largest redesign, each with both step times; the fix first, unless it gains little.
 
-    A redesign that needs more memory is a sentence of its own, if it gains more than those that do not.
+    A redesign that needs more memory is a sentence of its own, if it gains more than both.
     """
     lost = explanation.lost_time
     step = "iteration" if lost and lost.basis == "iteration" else "step"
@@ -169,7 +169,7 @@ def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
         explanation.improvements.filter(each).head(1).to_dicts()
         for each in (kind == FIX, (kind == REDESIGN) & ~more, (kind == REDESIGN) & more)
     )
-    if free and larger and larger[0]["gain_ns"] <= free[0]["gain_ns"]:
+    if larger and larger[0]["gain_ns"] <= max((row["gain_ns"] for row in fix + free), default=0.0):
         larger = []
     named = [("Fix first", fix), ("Redesign", free)]
     if fix and free and _is_secondary(fix[0], free[0]):

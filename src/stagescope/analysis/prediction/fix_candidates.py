@@ -55,6 +55,12 @@ class Evidence:
     is_incomplete: bool = False
 
     @property
+    def slow_ranks(self) -> tuple[int, ...]:
+        """Ranks that are claimed to be slower than their replicas."""
+        slow = self.stragglers.filter("is_claimed", pl.col("subject") == "rank", pl.col("finding") == "slow")
+        return tuple(slow["rank"].to_list())
+
+    @property
     def iteration_ns(self) -> float | None:
         """Mean iteration; None if nothing but the windows was recorded."""
         if not reach_beyond_windows(self.iterations):

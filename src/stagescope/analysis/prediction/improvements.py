@@ -106,7 +106,7 @@ def find_improvements(
     untested: tuple[Diagnostic, ...] = ()
     # What other schedules would gain for a part of a pipeline does not hold for the whole.
     if not evidence.is_incomplete:
-        redesigns = find_redesigns(actions, schedule, steps, basis, evidence.layers)
+        redesigns = find_redesigns(actions, schedule, steps, basis, evidence)
         untested = redesigns.diagnostics
         if not redesigns.table.is_empty():
             best_first = redesigns.table.sort(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
+    from stagescope.analysis.prediction.fix_candidates import Evidence
     from stagescope.analysis.prediction.layer_layout import LayoutPrediction
     from stagescope.analysis.prediction.schedule_ranges import SchedulePrediction
 
@@ -33,17 +34,17 @@ def find_redesigns(
     schedule: str | None,
     steps: Collection[int],
     basis: ReplayBasis,
-    layers: Sequence[int] = (),
+    evidence: Evidence,
 ) -> Redesigns:
     """Return columns of IMPROVEMENTS for another layout of the layers and for the other schedules of the catalog.
 
-    `schedule` is the one that ran, `basis` is from find_replay_basis, `layers` are those of every stage or their total,
-    empty if not known. Costs of a change, such as the memory of another schedule, are not part of the gain.
+    `schedule` is the one that ran, `basis` is from find_replay_basis. Costs of a change, such as the memory of another
+    schedule, are not part of the gain.
     """
     measured = measure_replays(actions, basis, steps)
     step_ns = measured.step_ns(measured.groups.window_ns(actions.table))
     predictions = predict_schedules(measured, schedule)
-    layout = predict_layout(measured, layers)
+    layout = predict_layout(measured, evidence.layers, evidence.slow_ranks)
     rows = [_row(step_ns, each) for each in predictions.found]
     if layout is not None:
         changed = {"change": layout.change, "method": "replay", "note": layout.note}
@@ -58,7 +59,7 @@ def find_redesigns(
         )
         for reason, names in predictions.untested.items()
     )
-    return Redesigns(table, (*diagnostics, *_layer_diagnostics(layers, measured.mean_costs.stages)))
+    return Redesigns(table, (*diagnostics, *_layer_diagnostics(evidence.layers, measured.mean_costs.stages)))
 
 
 def _layer_diagnostics(layers: Sequence[int], stages: int) -> list[Diagnostic]:

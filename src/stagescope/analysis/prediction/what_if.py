@@ -9,7 +9,7 @@ simulations. What no simulation models, such as jitter, is then missing on both 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -207,8 +207,24 @@ class Measured:
         """The measured mean costs; cached, because every simulated schedule needs them."""
         return self._mean_costs(self.duration_ns, self.lag_ns)
 
-    def _mean_costs(self, duration_ns: Floats, lag_ns: Floats | Integers) -> MeanCosts:
+    def mean_costs_without(self, ranks: Collection[int]) -> MeanCosts:
+        """Return the measured mean costs, without these ranks wherever others ran the same stage."""
+        if not ranks:
+            return self.mean_costs
+        kept = ~self.actions.table["rank"].is_in(list(ranks)).to_numpy()
+        others = self._mean_costs(self.duration_ns, self.lag_ns, kept)
+        lasting_ns = {
+            letter: {**each, **others.lasting_ns.get(letter, {})}
+            for letter, each in self.mean_costs.lasting_ns.items()
+        }
+        return replace(self.mean_costs, lasting_ns=lasting_ns)
+
+    def _mean_costs(
+        self, duration_ns: Floats, lag_ns: Floats | Integers, kept: NDArray[np.bool_] | None = None
+    ) -> MeanCosts:
         is_counted = self.counted.to_numpy()[self.groups.step_of_action()]
+        if kept is not None:
+            is_counted = is_counted & kept
         columns = {
             "duration_ns": duration_ns,
             "launch_delay_ns": self.launch_delay_ns,
