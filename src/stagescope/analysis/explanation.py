@@ -47,7 +47,8 @@ class Explanation:
 
     `ledger` (idle/ledger.py), `outside_culprits` (rows of CULPRITS), `outliers` (OUTLIER_ACTIONS) and
     `outlier_pattern`, which they share, `idle` (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `losses`
-    (LOSSES), `lost_time` (what texts show of these, None if nothing was measured), `ideal` (the schedule that ran),
+    (LOSSES), `lost_time` (what texts show of these, None if nothing was measured or timestamps contradict the order of
+    the actions), `ideal` (the schedule that ran),
     `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`,
     `improvements` (IMPROVEMENTS, fixes first), and `unrecorded`, the columns of causes of which nothing was recorded
     (analysis/unrecorded.py); they are 0 in these tables, and null in those of the report.
@@ -93,6 +94,8 @@ def explain(
     idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
     losses = measure_losses(iterations, ledger.losses, ledger.orders)
     lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded, losses)
+    if actions.is_contradictory:
+        lost_time = None
     least_cost_ns = LEAST_COST_FRACTION * (lost_time.mean_ns if lost_time else 0.0)
     samples = sample_actions(counted.spans)
     limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)

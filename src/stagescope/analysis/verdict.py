@@ -39,6 +39,12 @@ SECONDARY_RATIO = 4.0
 """A fix is named after a division of the model that gains so many times more."""
 
 
+CONTRADICTORY = (
+    "timestamps contradict the order of the actions, which started long before their inputs were computed; "
+    "why ranks were idle cannot be derived."
+)
+
+
 class Verdict(NamedTuple):
     """`why` states how much time is lost and why, `findings` are further sentences.
 
@@ -65,6 +71,8 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     fraction = report.bubble.fraction
     if fraction is None:
         return Verdict(f"{nothing_measured(report)}; there is nothing to explain.", "", ())
+    if report.intermediates.actions.is_contradictory:
+        return Verdict(f"{_describe_run(report, explanation)}: {CONTRADICTORY}", "", ())
     findings = find_findings(explanation)
     return Verdict(
         f"{_describe_run(report, explanation)}{_lost(explanation)}.",

@@ -109,8 +109,21 @@ def test_timeline_without_actions_has_no_improvements():
     assert improvements(timeline.with_spans(timeline.spans.clear())).is_empty()
 
 
-def test_no_improvement_takes_no_time():
-    report = api.analyze(with_wrong_clock(api.read(DATA / "recordings" / "v1")))
-    assert (report.improvements["low_step_ns"] > 0).all()
-    assert (report.improvements["predicted_step_ns"] > 0).all()
-    assert "predictions.impossible" in [diagnostic.code for diagnostic in report.diagnostics]
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("shift_s", [-5000, 5000])
+def test_contradictory_timestamps_have_no_causes_and_no_improvements(rank, shift_s):
+    run = api.read(DATA / "recordings" / "v1")
+    report = api.analyze(with_wrong_clock(run, rank, shift_s * 10**9))
+    assert report.improvements.is_empty()
+    assert report.verdict.improvement == ""
+    assert "contradict the order of the actions" in report.verdict.why
+    found = {diagnostic.code: diagnostic.severity for diagnostic in report.diagnostics}
+    assert found["clock.causality"] == "error"
+
+
+def test_small_contradictions_are_a_warning():
+    run = api.read(DATA / "recordings" / "v1")
+    report = api.analyze(with_wrong_clock(run, 1, -3 * 10**6))
+    found = {diagnostic.code: diagnostic.severity for diagnostic in report.diagnostics}
+    assert found["clock.causality"] == "warning"
+    assert report.losses["ns"].is_not_null().any()

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.action_cells import codes_of
+from stagescope.analysis.graph.causality import CODE, find_contradictions
 from stagescope.analysis.graph.dependencies import DirectionType, find_dependencies
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
@@ -121,6 +122,11 @@ class Actions:
     diagnostics: tuple[Diagnostic, ...]
     has_transfers: bool = True
 
+    @property
+    def is_contradictory(self) -> bool:
+        """Whether timestamps contradict the dependencies so much that idle time cannot be explained."""
+        return any(found.code == CODE and found.severity == "error" for found in self.diagnostics)
+
 
 def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Actions:
     """Return the actions of a timeline and what each of them needed.
@@ -152,7 +158,7 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     del transfers
     table, partners, united = _unite_pairs(actions)
     needs = _needs_of_actions(found.rows, united)
-    early = _early_diagnostics(table, needs, _clock_errors(timeline))
+    early = find_contradictions(table, needs, _clock_errors(timeline))
     arrived_ns = needs.filter("is_remote")["arrived_ns"]
     # A simulation without transfers has ones that take no time.
     has_transfers = is_simulated(timeline) or arrived_ns.is_empty() or arrived_ns.is_not_null().any()
@@ -289,28 +295,3 @@ def _clock_errors(timeline: Timeline) -> pl.DataFrame:
     off = pl.max_horizontal(pl.col("error_lo_ns").abs(), pl.col("error_hi_ns").abs())
     errors = timeline.clocks.group_by("clock").agg(error_ns=off.max())
     return timeline.ranks.select("rank", "clock").join(errors, on="clock", how="left")
-
-
-def _early_diagnostics(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
-    """Return a warning about actions that started before their input existed, beyond the error of both clocks."""
-    action, producer = needs["action"].to_numpy(), needs["needs"].to_numpy()
-    early_ns = table["end_ns"].to_numpy()[producer] - table["start_ns"].to_numpy()[action]
-    early = np.flatnonzero(early_ns > 0)
-    if not len(early):
-        return []
-    rank = table["rank"]
-    sides = [
-        pl.DataFrame({"rank": rank.gather(side[early])}).join(
-            clocks, on="rank", how="left", maintain_order="left"
-        )
-        for side in (action, producer)
-    ]
-    same_clock = (sides[0]["clock"] == sides[1]["clock"]).fill_null(value=False) | (
-        sides[0]["rank"] == sides[1]["rank"]
-    )
-    allowed = (sides[0]["error_ns"].fill_null(0) + sides[1]["error_ns"].fill_null(0)) * (~same_clock)
-    beyond = early_ns[early][early_ns[early] > allowed.to_numpy()]
-    if not len(beyond):
-        return []
-    message = f"actions started up to {int(beyond.max())} ns before their input was computed; check the clock alignment"
-    return [Diagnostic("warning", message, count=len(beyond), code="clock.causality")]

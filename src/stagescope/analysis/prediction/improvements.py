@@ -97,8 +97,9 @@ def find_improvements(
     """Return the improvements: what find_fixes and find_redesigns predict.
 
     `schedule` is the one that ran. `basis` is from find_replay_basis for these actions; None: it is computed here.
+    Empty if timestamps contradict the order of the actions.
     """
-    if not actions.table["step"].is_in(list(steps)).any():
+    if actions.is_contradictory or not actions.table["step"].is_in(list(steps)).any():
         return Improvements(IMPROVEMENTS.empty(), ())
     basis = basis or find_replay_basis(actions)
     fixes = find_fixes(actions, evidence, steps, basis)

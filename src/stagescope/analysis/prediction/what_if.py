@@ -80,8 +80,8 @@ WHAT_IF = Table(
 )
 
 
-IMPOSSIBLE = "timestamps contradict the order of the actions: the step would take no time"
-"""Why a prediction of zero or less is unknown."""
+IMPOSSIBLE = "timestamps contradict the order of the actions"
+"""Why a prediction is unknown, if clocks or labels are wrong, or it would be zero or less."""
 
 
 class WhatIf(NamedTuple):
@@ -118,7 +118,7 @@ def predict_steps(
             saving = measured.simulated_saving(schedules[-1], duration_ns, lag_ns)
         else:
             saving = Saving(base_ns - measured.replayed_ns(duration_ns, lag_ns), "")
-        if saving.saved_ns is not None and saving.saved_ns >= step_ns > 0:
+        if actions.is_contradictory or (saving.saved_ns or 0) >= step_ns > 0:
             saving = Saving(None, IMPOSSIBLE)
         gain_ns = saving.saved_ns
         rows.append({

@@ -1,0 +1,74 @@
+"""Whether timestamps contradict the dependencies: actions that started before their input had been computed.
+
+A few microseconds are the error of the clocks. If usual steps have contradictions that are a fair part of the window,
+clocks or labels are wrong, and what ranks waited for cannot be derived from them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.analysis.graph.step_groups import group_actions
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.durations import duration_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+CODE = "clock.causality"
+
+MOST_CONTRADICTION_FRACTION = 0.05
+"""Idle time is not explained if, in at least half of the steps, an action started this fraction of the window early."""
+
+
+def find_contradictions(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
+    """Return a diagnostic about actions that started before their input existed, beyond the error of both clocks.
+
+    `table` and `needs` are the tables ACTIONS and NEEDS, `clocks` has the clock of every rank and its error (rank,
+    clock, error_ns). The diagnostic is an error if idle time cannot be explained.
+    """
+    action, producer = needs["action"].to_numpy(), needs["needs"].to_numpy()
+    early_ns = table["end_ns"].to_numpy()[producer] - table["start_ns"].to_numpy()[action]
+    early = np.flatnonzero(early_ns > 0)
+    if not len(early):
+        return []
+    early_ns, action, producer = early_ns[early], action[early], producer[early]
+    beyond = early_ns > _allowed_ns(table["rank"], (action, producer), clocks)
+    if not beyond.any():
+        return []
+    most = f"actions started up to {duration_text(early_ns[beyond].max())} before their input was computed"
+    count = int(beyond.sum())
+    if _usual_fraction(table, action[beyond], early_ns[beyond]) > MOST_CONTRADICTION_FRACTION:
+        message = f"{most}: clocks or labels are wrong, and idle time cannot be explained"
+        return [Diagnostic("error", message, count=count, code=CODE)]
+    return [Diagnostic("warning", f"{most}; check the clock alignment", count=count, code=CODE)]
+
+
+def _allowed_ns(
+    rank: pl.Series, sides: tuple[NDArray[np.uint32], NDArray[np.uint32]], clocks: pl.DataFrame
+) -> Integers:
+    """Return the error of both clocks, 0 where there is only one."""
+    first, second = (
+        pl.DataFrame({"rank": rank.gather(side)}).join(clocks, on="rank", how="left", maintain_order="left")
+        for side in sides
+    )
+    same_clock = (first["clock"] == second["clock"]).fill_null(value=False) | (
+        first["rank"] == second["rank"]
+    )
+    allowed: Integers = (
+        (first["error_ns"].fill_null(0) + second["error_ns"].fill_null(0)) * (~same_clock)
+    ).to_numpy()
+    return allowed
+
+
+def _usual_fraction(table: pl.DataFrame, action: NDArray[np.uint32], early_ns: Integers) -> float:
+    """Return the median over the steps of their largest contradiction as a fraction of the window."""
+    groups = group_actions(table)
+    most_ns = np.zeros(groups.steps.height, dtype=np.int64)
+    np.maximum.at(most_ns, groups.step_of_action()[action], early_ns)
+    return float(np.median(most_ns / np.maximum(groups.window_ns(table), 1)))
