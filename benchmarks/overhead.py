@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import stagescope.record as record
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import session
+from stagescope.record.frameworks import collectives, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,8 @@ SPANS, ROUNDS = 20_000, 15
 SPAN_LIMIT_US = 0.7
 STEPS, SPANS_A_STEP, STEP_LIMIT_PERCENT = 7, 1000, 0.2
 NOTHING = nullcontext()
+COLLECTIVES = 500
+COLLECTIVE_LIMITS_US = {"recorded, between actions": "   limit 5", "counted, inside an action": "   limit 1"}
 MEMORY_LIMIT_MIB = 8
 SOAK_BYTES = 64 * 2**20
 
@@ -184,6 +187,70 @@ def compare_spans() -> None:
         )
 
 
+def collective_us(collective: Callable[[], object]) -> float:
+    begun_ns = time.thread_time_ns()
+    for _ in range(COLLECTIVES):
+        collective()
+    return (time.thread_time_ns() - begun_ns) / COLLECTIVES / 1e3
+
+
+def with_span_us(collective: Callable[[], object]) -> float:
+    """Return the cost of a call that is recorded as a span by hand, and not by the hooks."""
+
+    def marked_collective() -> None:
+        with record.span("other", stage=0):
+            collective()
+
+    guard = session.recorder.guards["torch.distributed"]
+    guard.is_off = True
+    cost = collective_us(marked_collective)
+    guard.is_off = False
+    return cost
+
+
+def recorded_collectives(group: object, collective: Callable[[], object]) -> dict[str, float]:
+    """Return the costs of a collective in one recording. Its group has one rank, and is taken for one of two."""
+    with tempfile.TemporaryDirectory() as directory:
+        record.start(directory)
+        recorder = session.recorder
+        collectives.collectives_of(recorder).keep_group(group, collectives.Group("ranks", 2))
+        recorder.begin_step(0)
+        recorder.emit(1, 1, 2)
+        recorder.flush()
+        costs = {"recorded, between actions": collective_us(collective)}
+        runs.begin_action(recorder, 0, 0)
+        costs["counted, inside an action"] = collective_us(collective)
+        runs.leave_action(recorder)
+        recorder.switch(on=False)
+        costs["outside of the recorded steps"] = collective_us(collective)
+        recorder.switch(on=True)
+        recorder.flush()
+        costs["in a with span(...), not observed"] = with_span_us(collective)
+        record.stop()
+    return costs
+
+
+def compare_collectives() -> None:
+    """Print what recording adds to an all-reduce of torch.distributed, with gloo in one process."""
+    print(f"an all-reduce by gloo, CPU us of the calling thread: median of {ROUNDS} rounds of {COLLECTIVES}")
+    try:
+        torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")
+    except ImportError as error:
+        print(f"  not measured: {error}")
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=0, world_size=1)
+        tensor, group, plain, added = torch.ones(4), dist.group.WORLD, [], {}
+        for _ in range(ROUNDS):
+            plain.append(collective_us(lambda: dist.all_reduce(tensor)))
+            for name, cost in recorded_collectives(group, lambda: dist.all_reduce(tensor)).items():
+                added.setdefault(name, []).append(cost - plain[-1])
+        dist.destroy_process_group()
+    print(f"  {'without the recorder':42}{statistics.median(plain):6.2f}")
+    for name, costs in added.items():
+        print(f"  {name:42}{statistics.median(costs):+6.2f}{COLLECTIVE_LIMITS_US.get(name, '')}")
+
+
 def unmarked(number: int) -> AbstractContextManager[None]:
     del number
     return NOTHING
@@ -330,6 +397,7 @@ def main() -> None:
     options.add_argument("--hours", type=float, default=1.0)
     hours = options.parse_args().hours
     compare_spans()
+    compare_collectives()
     compare_steps()
     measure_memory()
     soak(hours)

@@ -24,7 +24,14 @@ LIMIT_S = 60
 FORK_WARNING = "ignore:This process:DeprecationWarning"
 """Python 3.12 and later warn about a fork in a process with threads, which these tests do on purpose."""
 CLEARED = (
-    *("STAGESCOPE_OUT", "STAGESCOPE_STEPS", "STAGESCOPE_RUN", "STAGESCOPE_MAX_BYTES", "STAGESCOPE_ALSO"),
+    *(
+        "STAGESCOPE_OUT",
+        "STAGESCOPE_STEPS",
+        "STAGESCOPE_RUN",
+        "STAGESCOPE_MAX_BYTES",
+        "STAGESCOPE_ALSO",
+        "STAGESCOPE_DETAIL",
+    ),
     *("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "PYTHONPATH"),
     *("SLURM_JOB_ID", "SLURM_PROCID", "TORCHELASTIC_RUN_ID", "KUBERNETES_SERVICE_HOST", "MASTER_ADDR"),
 )

@@ -110,6 +110,27 @@ def test_original_gets_the_arguments_once_and_its_result_is_returned(observer, a
     assert all(got is put for got, put in zip(calls[0][0], given_args, strict=True))
 
 
+def test_calls_that_are_ignored_are_not_observed():
+    seen = []
+
+    def observer(call):
+        seen.append(call.arguments)
+        yield
+
+    wrapper = observed(lambda *args: args, observer, new_guard(), lambda args: args[0] == "often")
+    assert wrapper("often", 1) == ("often", 1)
+    assert wrapper("seldom", 2) == ("seldom", 2)
+    assert seen == [("seldom", 2)]
+
+
+def test_error_in_the_decision_to_ignore_a_call_is_counted_and_the_call_takes_place():
+    guard = new_guard()
+    wrapper = observed(lambda *args: args, watch, guard, lambda args: args[0] > 1)
+    assert wrapper() == ()
+    assert wrapper("text") == ("text",)
+    assert guard.errors == 2
+
+
 @given(
     st.sampled_from(OBSERVERS),
     st.sampled_from([ValueError, StopIteration, GeneratorExit, KeyboardInterrupt, SystemExit, Broken]),

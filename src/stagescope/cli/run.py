@@ -55,6 +55,11 @@ SUPPORTED = (
     metavar="LIST",
     help="Also annotate the actions for profilers that run at the same time: nvtx, mstx, kineto.",
 )
+@click.option(
+    "--detail",
+    type=click.Choice(["collectives"]),
+    help="Also record what is only counted otherwise: the collectives inside actions, one by one.",
+)
 @click.option("--force", is_flag=True, help="Replace the recordings in DIR.")
 @click.option(
     "--join",
@@ -69,6 +74,7 @@ def command(
     max_bytes: str | None,
     also: str | None,
     *,
+    detail: str | None,
     force: bool,
     join: bool,
 ) -> int:
@@ -87,7 +93,7 @@ def command(
     from stagescope.record.run_directory import Launch, enter, recordings_in
     from stagescope.record.run_identity import LAUNCH_VARIABLE, runs_of_launcher
     from stagescope.record.segments import parse_bound
-    from stagescope.record.session import ALSO_VARIABLE
+    from stagescope.record.session import ALSO_VARIABLE, DETAIL_VARIABLE
 
     if steps is not None:
         parse_step_range(steps)
@@ -107,6 +113,7 @@ def command(
     )
     environment[LAUNCH_VARIABLE] = own.number
     environment[ALSO_VARIABLE] = ",".join(mirrors)
+    environment[DETAIL_VARIABLE] = detail or ""
     before = recordings_in(directory)
     try:
         ended = launch.run_command(command, environment)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _OTHER = BY_NAME["other"].code
+PASSES = ("forward", "backward", "backward_input", "backward_weight")
+"""Kinds of actions in which collectives are counted; see frameworks/collectives.py."""
 
 
 def action(
@@ -50,10 +52,13 @@ def action(
             numbers = read(args, kwargs)
             if recorder.mirror is not None:
                 recorder.mirror.open(code, numbers[0], numbers[1], name)
+            counts = recorder.counts_collectives
+            recorder.counts_collectives = counts or (kind in PASSES and not recorder.is_detailed)
             token = recorder.timer.begin()
             try:
                 return function(*args, **kwargs)
             finally:
+                recorder.counts_collectives = counts
                 recorder.timer.end(token, code, *numbers, recorder.name_id(name) if name else 0)
                 if recorder.mirror is not None:
                     recorder.mirror.close()

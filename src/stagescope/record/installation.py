@@ -68,7 +68,8 @@ class Installation:
 
     def _observe(self, points: Mapping[Point, object], hooks: object, guard: Guard) -> None:
         for point, owner in points.items():
-            self._patches.observe(owner, point.name, getattr(hooks, point.hook), guard)
+            ignores = getattr(hooks, point.ignores) if point.ignores else None
+            self._patches.observe(owner, point.name, getattr(hooks, point.hook), guard, ignores)
 
 
 def owner_of(point: Point, modules: Mapping[str, object]) -> object:

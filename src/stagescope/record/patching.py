@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stagescope.record.hooks import Guard, Observer
+    from stagescope.record.hooks import Guard, Observer, Predicate
 
 
 MARK = "__stagescope_original__"
@@ -38,8 +38,17 @@ class Patches:
         self.replaced: list[Replaced] = []
         self._undo_calls: list[Callable[[], object]] = []
 
-    def observe(self, owner: object, name: str, observer: Observer, guard: Guard) -> bool:
+    def observe(
+        self,
+        owner: object,
+        name: str,
+        observer: Observer,
+        guard: Guard,
+        ignores: Predicate | None = None,
+    ) -> bool:
         """Let `observer` see the calls of the function, static method or class method `name` of `owner`.
+
+        Calls of which `ignores` returns True are not observed.
 
         Returns whether they are observed now. An attribute is left unchanged if it is missing (another version of the
         framework), inherited, not a function, or already observed with this guard; see hooks.can_be_observed. A
@@ -52,7 +61,7 @@ class Patches:
         function: Any = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
         if not can_be_observed(function) or guard in getattr(function, GUARDS, ()):
             return False
-        wrapper = observed(function, observer, guard)
+        wrapper = observed(function, observer, guard, ignores)
         self.replace(owner, name, descriptor(wrapper) if descriptor else wrapper)
         return True
 

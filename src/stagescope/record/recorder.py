@@ -58,7 +58,8 @@ class Recorder:
         without any can be reported. `step_label` names the pipeline that runs the current step, `stage` and `chunk` the
         action in progress. `computed` is the moment of the timer at which that action had computed everything and began
         to wait for the reduction of its gradients, None if it did not. The functions in `unfinished` record what is
-        still under way, before each step and at the end.
+        still under way, before each step and at the end, where those in `at_end` follow. Within an action
+        `counts_collectives` is set unless the recording `is_detailed`: collectives are then not recorded one by one.
         """
         self.directory = directory
         self._max_bytes = max_bytes
@@ -76,8 +77,10 @@ class Recorder:
         self.guards: dict[str, Guard] = {}
         self.actions = 0
         self.stage, self.chunk = NONE, NONE
+        self.is_detailed = self.counts_collectives = False
         self.computed: Any = None
         self.unfinished: list[Callable[[], object]] = []
+        self.at_end: list[Callable[[], object]] = []
         self._coverage: Coverage | None = None
         self._stopped = False
         self._facts: dict[str, object] = {}
@@ -298,7 +301,7 @@ class Recorder:
 
     def stop(self, reason: str) -> None:
         """Write everything and the END frame, and stop the writer. Calling it again has no effect."""
-        self._record_unfinished()
+        self._record_unfinished(*self.at_end)
         self.timer.finish()
         self.switch(on=False)
         self._lifecycle.detach()
@@ -334,8 +337,8 @@ class Recorder:
         self.on_change()
         self.timer.restart_in_child()
 
-    def _record_unfinished(self) -> None:
-        for record in self.unfinished:
+    def _record_unfinished(self, *more: Callable[[], object]) -> None:
+        for record in (*self.unfinished, *more):
             try:
                 record()
             except Exception as error:  # noqa: BLE001, PERF203  # the training must go on

@@ -22,6 +22,10 @@ OUT_VARIABLE = "STAGESCOPE_OUT"
 STEPS_VARIABLE = "STAGESCOPE_STEPS"
 MAX_BYTES_VARIABLE = "STAGESCOPE_MAX_BYTES"
 ALSO_VARIABLE = "STAGESCOPE_ALSO"
+DETAIL_VARIABLE = "STAGESCOPE_DETAIL"
+DETAILS = ("collectives",)
+"""Valid values of ``--detail``."""
+
 DEFAULT_DIRECTORY = "stagescope-recording"
 
 PRIMUS = "primus.backends.megatron.core.pipeline_parallel"
@@ -167,6 +171,7 @@ def start(
     directory = os.fspath(out) if out is not None else os.environ.get(OUT_VARIABLE) or DEFAULT_DIRECTORY
     recorder = Recorder(_absolute(directory), steps=wanted, max_bytes=bound)
     given_ranks = {"rank": rank, "world_size": world_size}
+    recorder.is_detailed = os.environ.get(DETAIL_VARIABLE) in DETAILS
     recorder.describe(session=next(_numbers))
     recorder.describe(**{name: value for name, value in given_ranks.items() if value is not None})
     if wanted is not None:

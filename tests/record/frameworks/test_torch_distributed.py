@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import polars as pl
 import pytest
 
 from process_groups import once
 from scratch import scratch_directory
 from stagescope import api as workflow
+from stagescope.ingest.recording.frames import read_contents
 from stagescope.model.collectives import find_collectives
 from stagescope.record.frameworks.collectives import ranks_text
 from stagescope.record.frameworks.torch_replicas import _buckets
 from stagescope.record.launch import recording_environment
+from stagescope.vocabulary.kinds import BY_NAME
 from trainings import TESTS, run_ranks
 
 RANKS = 4
@@ -21,19 +24,20 @@ STEPS = 4
 
 
 @once
-def train(kind: str, *, recorded: bool = True):
+def train(kind: str, *, recorded: bool = True, detail: str = ""):
     """Return the directory of the recording and what each rank printed."""
     directory = scratch_directory("replicas")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     if recorded:
         environment = recording_environment(directory, steps=None, run="replicas", inherited=environment)
+    environment["STAGESCOPE_DETAIL"] = detail
     done = run_ranks([str(TESTS / "replicated_training.py"), kind, "0"], environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return directory, sorted(done.stdout.splitlines())
 
 
-def spans_of(kind, *chosen):
-    return workflow.read(train(kind)[0]).spans.filter(pl.col("kind").is_in(chosen))
+def spans_of(kind, *chosen, detail=""):
+    return workflow.read(train(kind, detail=detail)[0]).spans.filter(pl.col("kind").is_in(chosen))
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -72,8 +76,27 @@ def test_sharded_stages_record_the_collectives_that_move_gradients_and_weights()
     operations = reductions["name"].str.split(" in ").list.first()
     assert operations.unique().to_list() == ["reduce_scatter"]
     assert reductions.group_by("rank", "step").len()["len"].to_list() == [6] * RANKS * STEPS
-    gathers = spans_of("fsdp", "collective").filter(pl.col("name").str.starts_with("all_gather"))
+    detailed = spans_of("fsdp", "collective", detail="collectives")
+    gathers = detailed.filter(pl.col("name").str.starts_with("all_gather"))
     assert gathers.filter(pl.col("step") == 1)["rank"].n_unique() == RANKS
+
+
+def test_collectives_inside_actions_are_counted_and_numbered_but_not_recorded_one_by_one():
+    assert spans_of("fsdp", "collective")["stage"].drop_nulls().is_empty()
+    kinds = ("collective", "grad_reduce")
+    for path in sorted(train("fsdp")[0].glob("*.sscope")):
+        contents = read_contents(path.read_bytes())
+        detailed = read_contents((train("fsdp", detail="collectives")[0] / path.name).read_bytes())
+        codes = [BY_NAME[kind].code for kind in kinds]
+        few, all_ = (np.isin(one.spans["kind"], codes).sum() for one in (contents, detailed))
+        assert sum(contents.header["counted_collectives"].values()) == all_ - few > 0
+        assert "counted_collectives" not in detailed.header
+    columns = ["group", "rank", "step", "sequence", "bytes"]
+    few, all_ = (
+        find_collectives(workflow.read(train("fsdp", detail=detail)[0]).spans).select(columns)
+        for detail in ("", "collectives")
+    )
+    assert few.join(all_, on=columns, nulls_equal=True, how="anti").is_empty()
 
 
 def test_collectives_of_a_group_match_on_all_its_ranks():

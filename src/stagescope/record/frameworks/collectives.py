@@ -3,24 +3,27 @@
 A collective is recorded from its issue to the end of the wait for it. Its name is ``<operation> in <group>``, and its
 sequence number is the number of earlier collectives that this process issued in the group. All members of a group
 issue its collectives in the same order, so group and sequence number identify a collective on all of them.
+
+A training with tensor parallelism issues hundreds of collectives in each action. They are numbered, but not recorded
+one by one, unless the recording is detailed: that would cost more than recording may. Those that reduce gradients are
+recorded wherever they are issued.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, finalize
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.runs import IdentityMap
 from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from stagescope.record.recorder import Recorder
 
@@ -30,30 +33,41 @@ COLLECTIVE, GRAD_REDUCE = BY_NAME["collective"].code, BY_NAME["grad_reduce"].cod
 MOST_UNDER_WAY = 64
 """Collectives that are kept until they are waited for; the oldest ones are then recorded without a wait."""
 
+MOST_KINDS = 64
 MOST_LISTED_RANKS = 8
 NAME_CHARACTERS = 8
 """Characters of the name of a group that are kept: torch numbers groups, or hashes their ranks."""
 
 
-class Group(NamedTuple):
-    """A process group: a text that is the same on all its members and different for all other groups, and its size."""
+class Group:
+    """A process group of this process.
 
-    text: str
-    size: int
+    `text` is the same on all its members and different for all other groups, and `size` is the number of members.
+    `number` returns the number of the next collective; `counted` are those that were numbered, but not recorded one by
+    one.
+    """
+
+    __slots__ = ("counted", "names", "number", "size", "text")
+
+    def __init__(self, text: str, size: int) -> None:
+        self.text = text
+        self.size = size
+        self.number: Callable[[], int] = itertools.count().__next__
+        self.counted = 0
+        self.names: dict[str, str] = {}
+
+    def name(self, operation: str) -> str:
+        """Return the name of a collective."""
+        name = self.names.get(operation)
+        if name is None:
+            name = self.names[operation] = f"{operation} in {self.text}"
+        return name
 
 
-class Issued(NamedTuple):
-    """A collective that was issued: what is known before it is waited for."""
-
-    kind: int
-    name: int
-    sequence: int
-    size_bytes: int
-    step: int
-    stage: int
-    chunk: int
-    start_ns: int
-    end_ns: int
+Issued = tuple[int, int, int, int, tuple[int, int, int], int, int]
+"""A collective that was issued, before it is waited for: kind, name, number in its group, bytes, where it was issued
+(step, stage, chunk), and from when to when. A plain tuple, because one is made for each collective.
+"""
 
 
 class Collectives:
@@ -68,21 +82,25 @@ class Collectives:
         self.works = works_of(recorder)
         self.reductions = self.reduced = 0
         self.is_beside = False
-        self._groups = IdentityMap()
-        self._counts: Counter[str] = Counter()
+        self._groups: dict[int, Group] = {}
+        self._groups_by_text: dict[str, Group] = {}
         self._under_way: dict[int, tuple[Issued, ...]] = {}
         self._numbers = 0
         self._coalesced: list[Issued] | None = None
         recorder.unfinished.append(self.close)
+        recorder.at_end.append(self._describe_counted)
 
     @contextmanager
     def reducing(self) -> Iterator[None]:
-        """Record the collectives that are issued in the ``with`` block as gradient reductions."""
+        """Record the collectives that are issued in the ``with`` block as gradient reductions, also in an action."""
+        recorder = self.recorder
+        counts, recorder.counts_collectives = recorder.counts_collectives, False
         self.reductions += 1
         try:
             yield
         finally:
             self.reductions -= 1
+            recorder.counts_collectives = counts
 
     def observe_reduction(self, stage: int, chunk: int = NONE) -> Observation:
         """Observe a call whose collectives reduce the gradients of a stage."""
@@ -104,29 +122,57 @@ class Collectives:
         finally:
             self.is_beside = before
 
-    def observe(self, operation: str, owner: Any, size_bytes: int) -> Observation:
-        """Observe a call that issues a collective in the process group `owner` and returns its handle, or None."""
+    def counts_only(self, arguments: tuple[Any, ...]) -> bool:
+        """Count a collective and return True, if it is not to be recorded one by one.
+
+        The first of the `arguments` is its process group, which may not be known yet.
+        """
+        if not self.recorder.counts_collectives:
+            return False
+        group = self._groups.get(id(arguments[0]))
+        if group is None:
+            return False
+        group.number()
+        group.counted += 1
+        return True
+
+    def observe(self, operation: str, owner: Any, arguments: Sequence[Any]) -> Observation:
+        """Observe a call that issues a collective in the process group `owner` and returns its handle, or None.
+
+        Its size is that of the largest of the `arguments`.
+        """
         recorder = self.recorder
-        group = self.group_of(owner)
+        group = self._groups.get(id(owner)) or self.group_of(owner)
         if group.size <= 1:
-            return (yield)
-        sequence = self.count(group)
-        if not recorder.is_training:
-            return (yield)
+            return
+        sequence = group.number()
+        if recorder.counts_collectives or not (
+            recorder.enabled and (recorder.seen.spans or recorder.is_training)
+        ):
+            group.counted += recorder.counts_collectives
+            return
+        size_bytes = 0
+        for argument in arguments:
+            size_bytes = max(size_bytes, size_of(argument))
+        name = recorder.name_id(group.names.get(operation) or group.name(operation))
+        kind = GRAD_REDUCE if self.reductions else COLLECTIVE
         timer = recorder.timer
-        start_ns, start = now_ns(), timer.begin() if timer.device else None
+        start = timer.begin() if timer.device else None
+        start_ns = now_ns()
         work = yield
-        issued = self._issued(operation, group, sequence, size_bytes, start_ns)
+        end_ns = now_ns()
+        place = (recorder.step, recorder.stage, recorder.chunk)
+        issued: Issued = (kind, name, sequence, size_bytes, place, start_ns, end_ns)
+        self.reduced += kind == GRAD_REDUCE
         if start is not None and (work is None or self.is_beside):
             # The device runs it on the current stream, between these two moments.
             timer.resolve(partial(self._emit_on_device, issued, not self.is_beside), start, timer.begin())
         elif self._coalesced is not None:
             self._coalesced.append(issued)
         elif work is None:
-            self.emit(issued, start_ns, issued.end_ns)
+            self.emit(issued, start_ns, end_ns)
         else:
             self._expect(work, issued)
-        return work
 
     def begin_coalescing(self) -> None:
         """Wait for the collectives that are issued from now on by one handle."""
@@ -140,35 +186,37 @@ class Collectives:
 
     def group_of(self, owner: Any) -> Group:
         """Return the group of a process group of torch."""
-        group = self._groups.find(owner)
+        group = self._groups.get(id(owner))
         if group is None:
-            group = _describe(owner)
-            self._groups.keep(owner, group)
-        return group  # type: ignore[no-any-return]  # what was kept above
+            found = _describe(owner)
+            group = self._groups_by_text.setdefault(found.text, found)
+            self.keep_group(owner, group)
+        return group
 
-    def count(self, group: Group) -> int:
-        """Return the number of earlier collectives of a group."""
-        number = self._counts[group.text]
-        self._counts[group.text] = number + 1
-        return number
+    def keep_group(self, owner: Any, group: Group) -> None:
+        """Remember the group of a process group of torch as long as that exists."""
+        self._groups[id(owner)] = group
+        finalize(owner, self._groups.pop, id(owner), None).atexit = False
 
     def emit(self, issued: Issued, wait_start_ns: int, wait_end_ns: int) -> None:
         """Record a collective; the times of the wait are `NONE` if it was not seen."""
-        end_ns = issued.end_ns if wait_end_ns == NONE else max(wait_end_ns, issued.start_ns)
+        kind, name, sequence, size_bytes, (step, stage, chunk), start_ns, end_ns = issued
+        if wait_end_ns != NONE:
+            end_ns = max(wait_end_ns, start_ns)
         self.recorder.emit(
-            issued.kind,
-            issued.start_ns,
+            kind,
+            start_ns,
             end_ns,
-            issued.stage,
+            stage,
             NONE,
-            issued.chunk,
+            chunk,
             NONE,
-            issued.size_bytes,
+            size_bytes,
             wait_start_ns,
             wait_end_ns,
-            issued.name,
-            issued.sequence,
-            step=issued.step,
+            name,
+            sequence,
+            step,
         )
 
     def close(self) -> None:
@@ -176,23 +224,21 @@ class Collectives:
         for number in list(self._under_way):
             self._give_up(number)
 
-    def name_id(self, operation: str, group: Group) -> int:
-        """Return the number of the name of a collective."""
-        return self.recorder.name_id(f"{operation} in {group.text}")
-
-    def _issued(self, operation: str, group: Group, sequence: int, size_bytes: int, start_ns: int) -> Issued:
-        recorder = self.recorder
-        kind = GRAD_REDUCE if self.reductions else COLLECTIVE
-        self.reduced += kind == GRAD_REDUCE
-        name = self.name_id(operation, group)
-        place = (recorder.step, recorder.stage, recorder.chunk)
-        return Issued(kind, name, sequence, size_bytes, *place, start_ns, now_ns())
+    def _describe_counted(self) -> None:
+        """State in the recording how many collectives of each group were not recorded one by one."""
+        counted = {
+            group.text: group.counted
+            for group in self._groups_by_text.values()
+            if group.counted and group.size > 1
+        }
+        if counted:
+            self.recorder.describe(counted_collectives=counted)
 
     def _emit_on_device(self, issued: Issued, blocks: bool, start_ns: int, end_ns: int) -> None:  # noqa: FBT001  # bound by partial
         if blocks:
             self.emit(issued, start_ns, end_ns)
         else:
-            self.emit(issued._replace(start_ns=start_ns, end_ns=end_ns), NONE, NONE)
+            self.emit((*issued[:-2], start_ns, end_ns), NONE, NONE)
 
     def _expect(self, work: object, *issued: Issued) -> None:
         """Record collectives at the end of the wait for their handle."""
@@ -210,19 +256,32 @@ class Collectives:
     def _observe_wait(self, number: int) -> Observation:
         timer = self.recorder.timer
         start = timer.begin()
-        result = yield
+        yield
         end = timer.begin()
         for issued in self._under_way.pop(number, ()):
-            timer.resolve(partial(self.emit, issued), start, end)
-        return result
+            if timer.device is None:
+                self.emit(issued, start, end)
+            else:
+                timer.resolve(partial(self.emit, issued), start, end)
 
 
 def size_of(value: Any) -> int:
     """Return the bytes of a tensor, or of all tensors in nested lists; 0 for anything else."""
+    kind = type(value)
+    if kind in _WITHOUT_SIZE:
+        return 0
     if isinstance(value, (list, tuple)):
-        return sum(size_of(each) for each in value)
-    size_bytes = getattr(value, "nbytes", 0)
-    return size_bytes if isinstance(size_bytes, int) else 0
+        return size_of(value[0]) if len(value) == 1 else sum(map(size_of, value))
+    size_bytes = getattr(value, "nbytes", None)
+    if isinstance(size_bytes, int):
+        return size_bytes
+    if size_bytes is None and len(_WITHOUT_SIZE) < MOST_KINDS:
+        _WITHOUT_SIZE.add(kind)
+    return 0
+
+
+_WITHOUT_SIZE: set[type] = set()
+"""Types of arguments that have no size, such as the options of a collective: asking them raises an exception."""
 
 
 def _describe(owner: Any) -> Group:

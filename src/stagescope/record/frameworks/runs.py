@@ -15,7 +15,7 @@ from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, KeysView
 
     from stagescope.record.recorder import Recorder
 
@@ -58,6 +58,11 @@ class IdentityMap:
         except TypeError:
             refer = _StrongReference(owner)
         self._values[id(owner)] = (refer, value)
+
+    @property
+    def ids(self) -> KeysView[int]:
+        """The ids of the objects, as a view: an object whose id is missing certainly has no value."""
+        return self._values.keys()
 
     def find(self, owner: object, default: Any = None) -> Any:
         """Return the value of an object."""
@@ -175,7 +180,7 @@ class Runs:
             result = yield
             end_action(recorder, token, kind_after() if kind_after else kind, place)
         finally:
-            recorder.stage = recorder.chunk = NONE
+            leave_action(recorder)
             if mirror is not None:
                 mirror.close()
         return result
@@ -198,7 +203,7 @@ class Runs:
             recorder.timer.end(token, FORWARD, *forward, 0, number)
             end_action(recorder, token, kind_of_backward, backward, number)
         finally:
-            recorder.stage = recorder.chunk = NONE
+            leave_action(recorder)
             for _ in range(opened):
                 mirror.close()  # type: ignore[union-attr]  # opened only with a mirror
         return result
@@ -221,6 +226,13 @@ class Runs:
 def begin_action(recorder: Recorder, stage: int, chunk: int) -> None:
     """Note the action in progress, for the collectives that it contains."""
     recorder.stage, recorder.chunk, recorder.computed = stage, chunk, None
+    recorder.counts_collectives = not recorder.is_detailed
+
+
+def leave_action(recorder: Recorder) -> None:
+    """Note that no action is in progress."""
+    recorder.stage = recorder.chunk = NONE
+    recorder.counts_collectives = False
 
 
 def end_action(recorder: Recorder, token: Any, kind: int, place: Place, pair: int = NONE) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from stagescope.record.frameworks.collectives import collectives_of, size_of
+from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.torch_replicas import Replica
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_distributed import C10D, FRAMEWORK, OPERATIONS, PARTS
@@ -43,6 +43,7 @@ class Instrumentation:
         self.patches = patches
         self.installation = Installation(recorder, patches)
         self.collectives = collectives_of(recorder)
+        self.counts_only = self.collectives.counts_only
 
     def install(self, module: ModuleType) -> None:
         """Install the part that `module` triggers."""
@@ -56,8 +57,12 @@ class Instrumentation:
 
     def collective(self, call: Call) -> Observation:
         """Observe a method of a process group that issues a collective."""
-        data = max((size_of(argument) for argument in call.arguments[1:3]), default=0)
-        return self.collectives.observe(OPERATIONS[call.name], call.owner, data)
+        return self.collectives.observe(OPERATIONS[call.name], call.owner, call.arguments[1:3])
+
+    def ignores_coalescing(self, arguments: tuple[Any, ...]) -> bool:
+        """Return whether the collectives of a group that have one handle are only counted."""
+        del arguments
+        return self.recorder.counts_collectives
 
     def begin_coalescing(self, call: Call) -> Observation:
         """Observe the beginning of a group of collectives that have one handle."""

@@ -33,6 +33,7 @@ from stagescope.record.frameworks.runs import (
     Runs,
     begin_action,
     end_action,
+    leave_action,
 )
 from stagescope.record.frameworks.torch_actions import ActionRanges, customized_actions, range_class
 from stagescope.record.frameworks.torch_coordinates import find_coordinates
@@ -204,7 +205,7 @@ class Instrumentation:
             self.end_action(token, *key)
         finally:
             self._entered.discard(key)
-            recorder.stage = recorder.chunk = NONE
+            leave_action(recorder)
             if mirror is not None:
                 mirror.close()
 

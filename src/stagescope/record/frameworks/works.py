@@ -28,6 +28,7 @@ class Works:
 
     def __init__(self) -> None:
         self._waits = IdentityMap()
+        self._watched = self._waits.ids
         self._classes: set[type] = set()
         self._observe: Callable[[type], object] = bool
         self._guard: Guard | None = None
@@ -39,7 +40,7 @@ class Works:
         if self._guard is not None and not self._guard.is_off:  # installed for another framework
             return
         self._guard = guard
-        self._observe = lambda owner: patches.observe(owner, "wait", self.wait, guard)
+        self._observe = lambda owner: patches.observe(owner, "wait", self.wait, guard, self.ignores)
         self._classes.clear()
         self._observe(Work)
 
@@ -53,12 +54,14 @@ class Works:
         """Discard the handles that were never waited for."""
         self._waits.clear()
 
+    def ignores(self, arguments: tuple[Any, ...]) -> bool:
+        """Return whether a wait is certainly not for one of these handles."""
+        return id(arguments[0]) not in self._watched
+
     def wait(self, call: Call) -> Observation:
         """Observe a wait for any handle."""
         observe_wait = self._waits.take(call.owner)
-        if observe_wait is None:
-            return None
-        return (yield from observe_wait())
+        return _ignored() if observe_wait is None else observe_wait()
 
     def _observe_overrides(self, work_class: type) -> None:
         """Observe the ``wait`` of subclasses of Work, which backends and trainings define in Python."""
@@ -66,6 +69,11 @@ class Works:
         for owner in work_class.__mro__:
             if "wait" in vars(owner):
                 self._observe(owner)
+
+
+def _ignored() -> Observation:
+    return None
+    yield
 
 
 _of_recorder: WeakKeyDictionary[Recorder, Works] = WeakKeyDictionary()

@@ -19,7 +19,8 @@ class Point(NamedTuple):
     `owner` is a module, or ``module:Class`` for a method. `hook` names the observer, a method of the part's
     `Instrumentation`; without one the function must only exist. `reads` are the parameters that the hook reads by name
     and cannot do without. A required point must exist, whichever version it is; of the points with the same `any_of`,
-    one must. `shows` is what is missing from the recording where an optional point is absent.
+    one must. `shows` is what is missing from the recording where an optional point is absent. `ignores` names another
+    method of the `Instrumentation`, which tells the calls that need not be observed; see hooks.observed.
     """
 
     owner: str
@@ -29,6 +30,7 @@ class Point(NamedTuple):
     required: bool = True
     any_of: str = ""
     shows: str = ""
+    ignores: str = ""
 
     @property
     def path(self) -> str:

@@ -55,9 +55,14 @@ PARTS = (
         C10D,
         INSTRUMENTATION,
         (
-            *(Point(GROUP, name, "collective", required=name == "allreduce") for name in OPERATIONS),
-            Point(GROUP, "_start_coalescing", "begin_coalescing", required=False),
-            Point(GROUP, "_end_coalescing", "end_coalescing", required=False),
+            *(
+                Point(GROUP, name, "collective", required=name == "allreduce", ignores="counts_only")
+                for name in OPERATIONS
+            ),
+            Point(
+                GROUP, "_start_coalescing", "begin_coalescing", required=False, ignores="ignores_coalescing"
+            ),
+            Point(GROUP, "_end_coalescing", "end_coalescing", required=False, ignores="ignores_coalescing"),
         ),
     ),
     Part(
