@@ -99,7 +99,9 @@ def main():
     weights = [
         float(weight.detach().to(torch.float64).sum()) for weight in module.parameters() if kind != "fsdp"
     ]
-    print(dist.get_rank(), [float(loss) for loss in losses], weights, flush=True)
+    # One write: print writes the end of the line separately, and all ranks write to one pipe.
+    sys.stdout.write(f"{dist.get_rank()} {[float(loss) for loss in losses]} {weights}\n")
+    sys.stdout.flush()
     dist.barrier()
     dist.destroy_process_group()
 

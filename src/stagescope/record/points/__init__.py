@@ -20,7 +20,7 @@ class Point(NamedTuple):
     `Instrumentation`; without one the function must only exist. `reads` are the parameters that the hook reads by name
     and cannot do without. A required point must exist, whichever version it is; of the points with the same `any_of`,
     one must. `shows` is what is missing from the recording where an optional point is absent. `ignores` names another
-    method of the `Instrumentation`, which tells the calls that need not be observed; see hooks.observed.
+    method of the `Instrumentation`, which returns whether a call need not be observed; see hooks.observed.
     """
 
     owner: str
