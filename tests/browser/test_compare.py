@@ -159,7 +159,7 @@ def test_hostile_names_of_both_runs_stay_text(open_page, make_pair, run, faster)
     shown = open_page(make_pair("hostile", hostile(faster, HOSTILE), hostile(run, "1f1b")))
     assert shown.page.evaluate("() => window.hacked") is None
     assert shown.page.locator("img, iframe, object, embed, svg[onload]").count() == 0
-    assert f"schedules differ: {HOSTILE} and 1f1b" in words_of(shown)
+    assert f"The schedule changed from {HOSTILE} to 1f1b." in words_of(shown)
     assert shown.facts("Compare")["other run"].startswith(HOSTILE[:40])
     assert color_of(shown, "backward", 1) == RED
 
@@ -184,7 +184,7 @@ def test_missing_data_of_the_second_run_is_reported(open_page, make_pair, run, f
 
 
 def test_runs_without_common_actions_are_reported(open_page, make_pair, run):
-    other = run.with_spans(run.spans.filter(pl.col("kind") == "optimizer").with_columns(step=None))
+    other = run.with_spans(run.spans.filter(pl.col("kind") == "optimizer").with_columns(step=pl.lit(None, pl.Int32)))
     shown = open_page(make_pair("nothing", other, run))
     assert "The runs have nothing in common that could be compared." in words_of(shown)
     assert shown.facts("Compare")["actions matched"] == "0"

@@ -213,7 +213,12 @@ def _speeds(rest_ns: Floats, homes: Integers) -> Floats:
 
 
 def _on_devices(lasting_ns: Floats, speeds: Floats, order: PlannedOrder) -> Floats:
-    """Return costs by stage, micro-batch and step on the ranks that run them in an order."""
+    """Return costs by stage, micro-batch and step on the ranks that run them in an order.
+
+    If the measured stages do not show the speed of every rank, because ranks share them, all count as equally fast.
+    """
     of_cell = np.where(order.rank_of_cell == NONE, 0, order.rank_of_cell)
+    if of_cell.max(initial=0) >= len(speeds):
+        return lasting_ns
     slower: Floats = lasting_ns * speeds[of_cell][:, :, None]
     return slower

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import polars as pl
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from stagescope.analysis.prediction.assumptions import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.prediction.reduction import Reduction
     from stagescope.analysis.prediction.what_if import Measured
     from stagescope.schedules.action import Order
+    from stagescope.schedules.action_index import ActionIndex
 
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
@@ -73,27 +75,15 @@ class SchedulePredictions(NamedTuple):
 def predict_schedules(measured: Measured, ran: str | None) -> SchedulePredictions:
     """Return predictions for the schedules that support the measured sizes, except the one that ran."""
     names = [name for name in NAMES if name != ran]
-    try:
-        size = index_actions(measured.order)
-    except ScheduleError:
-        return SchedulePredictions([], {"a step has an action twice": names})
-    cells = measure_cells(measured, size.stages, size.microbatches)
-    if cells is None:
-        return SchedulePredictions([], {"forwards of some stage were not recorded": names})
-    ranks = len(measured.order)
-    reduction = plan_reduction(ranks, size.microbatches)
-    if reduction is None:
-        return SchedulePredictions([], {"ranks and micro-batches are too many to simulate": names})
-    if not reduction.is_exact and ran is None:
-        return SchedulePredictions([], {"the measured order is unknown and too large to simulate": names})
-    base = _Base.make(measured, cells, reduction, ran)
-    if base is None:
-        return SchedulePredictions([], {"the measured order cannot be simulated": names})
+    size = _measured_size(measured)
+    base = size if isinstance(size, str) else _measured_base(measured, size, ran)
+    if isinstance(size, str) or isinstance(base, str):
+        return SchedulePredictions([], {str(base): names})
     found: list[SchedulePrediction] = []
     untested: dict[str, list[str]] = {}
     for name in names:
         try:
-            other_order_exists(name, ranks, size.microbatches, size.stages)
+            other_order_exists(name, len(measured.order), size.microbatches, size.stages)
         except ScheduleError:  # does not support these numbers of ranks, chunks and micro-batches
             continue
         prediction = base.predict(name)
@@ -102,6 +92,35 @@ def predict_schedules(measured: Measured, ran: str | None) -> SchedulePrediction
         else:
             found.append(prediction)
     return SchedulePredictions(found, untested)
+
+
+def _measured_size(measured: Measured) -> ActionIndex | str:
+    """Return the actions of the measured order, or why no schedule can be tested."""
+    try:
+        size = index_actions(measured.order)
+    except ScheduleError:
+        return "a step has an action twice"
+    return size if _fits(measured, size) else "steps differ in their stages or micro-batches"
+
+
+def _measured_base(measured: Measured, size: ActionIndex, ran: str | None) -> _Base | str:
+    """Return what predictions start from, or why there is nothing."""
+    cells = measure_cells(measured, size.stages, size.microbatches)
+    if cells is None:
+        return "forwards of some stage were not recorded"
+    reduction = plan_reduction(len(measured.order), size.microbatches)
+    if reduction is None:
+        return "ranks and micro-batches are too many to simulate"
+    if not reduction.is_exact and ran is None:
+        return "the measured order is unknown and too large to simulate"
+    return _Base.make(measured, cells, reduction, ran) or "the measured order cannot be simulated"
+
+
+def _fits(measured: Measured, size: ActionIndex) -> bool:
+    """Return whether the stages and micro-batches of all counted steps are those of the measured order."""
+    counted = pl.Series(measured.counted.to_numpy()[measured.groups.step_of_action()])
+    largest = measured.actions.table.filter(counted).select(pl.max("stage", "microbatch")).row(0)
+    return bool(largest == (size.stages - 1, size.microbatches - 1))
 
 
 def other_order_exists(name: str, ranks: int, microbatches: int, stages: int) -> None:
