@@ -46,6 +46,17 @@ def test_decorated_function_returns_its_result():
     assert stage.forward(1, 2) == 3
 
 
+def test_collectives_are_counted_in_passes_and_recorded_in_other_work():
+    def is_counted(**_):
+        return session.recorder.counts_collectives
+
+    assert record.action("forward", stage=0)(is_counted)()
+    assert not record.action("data loading")(is_counted)()
+    assert not is_counted()
+    session.recorder.is_detailed = True
+    assert not record.action("forward", stage=0)(is_counted)()
+
+
 def test_numbers_come_from_decorator_or_call_arguments(tmp_path):
     stage = Stage()
     stage.forward(0, 5)

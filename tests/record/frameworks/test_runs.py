@@ -8,6 +8,8 @@ import pytest
 
 from observing import during
 from stagescope import api as workflow
+from stagescope.record.frameworks.collectives import collectives_of
+from stagescope.record.frameworks.megatron_overlap import Overlap, Part
 from stagescope.record.frameworks.runs import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -126,6 +128,26 @@ def test_pair_is_two_actions_with_one_number_and_equal_times(recorder, tmp_path)
     assert spans["kind"].to_list() == ["forward", "backward"] * 2
     assert spans.group_by("pair").len()["len"].to_list() == [2, 2]
     assert spans["start_ns"].to_list()[::2] == spans["start_ns"].to_list()[1::2]
+
+
+@pytest.mark.parametrize("is_detailed", [False, True])
+def test_collectives_are_counted_in_actions_unless_the_recording_is_detailed(recorder, is_detailed):
+    recorder.is_detailed = is_detailed
+    runs, collectives = Runs(recorder), collectives_of(recorder)
+    for observation in (
+        runs.observe_action(FORWARD, Place(0, 0)),
+        runs.observe_pair(Place(0, 1), Place(1, 1)),
+        Overlap(recorder).observe([Part(FORWARD, Place(0, 2), waits=False, sends=False)]),
+    ):
+        assert during(observation, lambda: recorder.counts_collectives) is not is_detailed
+        assert not recorder.counts_collectives
+
+    def reduce():
+        with collectives.reducing():
+            inside = recorder.counts_collectives
+        return inside, recorder.counts_collectives
+
+    assert during(runs.observe_action(FORWARD, Place(0, 3)), reduce) == (False, not is_detailed)
 
 
 def test_nothing_is_recorded_while_recording_is_off(recorder, tmp_path):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place
+from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, begin_action, leave_action
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -95,11 +95,14 @@ class Overlap:
         self.recorder.actions += len(parts)
         pair = self.recorder.new_pair() if len(parts) > 1 else NONE
         self.halves = {part.kind: Half(self.recorder, part, pair) for part in parts}
+        if parts:
+            begin_action(self.recorder, parts[-1].place.stage, parts[-1].place.chunk)
         try:
             result = yield
             for half in self.halves.values():
                 half.end_call()
         finally:
+            leave_action(self.recorder)
             self.halves = {}
         return result
 

@@ -92,6 +92,8 @@ class ActionRanges:
         begun = now_ns() if action.housekeeping else self._recorder.timer.begin()
         if _reduces(action):
             self._collectives.reductions += 1
+        elif action.parts and self._recorder.enabled:
+            self._recorder.counts_collectives = not self._recorder.is_detailed
         setattr(owner, OPENED, (action, self._messages.receives, self._collectives.reduced, begun))
 
     def observe_exit(self, owner: Any, error: object) -> Observation:
@@ -100,6 +102,7 @@ class ActionRanges:
         if opened is None:
             return
         setattr(owner, OPENED, None)
+        self._recorder.counts_collectives = False
         if _reduces(opened[0]):
             self._collectives.reductions -= 1
         if self._recorder.enabled and error is None:

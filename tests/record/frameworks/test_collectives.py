@@ -1,0 +1,110 @@
+"""The numbers of collectives, in groups that stand in for those of torch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from observing import during
+from stagescope import api as workflow
+from stagescope.record.frameworks import collectives as module
+from stagescope.record.frameworks.collectives import Group, collectives_of, size_of
+from stagescope.record.frameworks.torch_actions import ActionRanges
+
+
+class ProcessGroup:
+    """A process group whose description is its name."""
+
+    def __init__(self, name):
+        self.name = name
+
+
+class Tensor:
+    nbytes = 24
+
+
+@pytest.fixture
+def collectives(recorder, monkeypatch):
+    monkeypatch.setattr(module, "_describe", lambda owner: Group(owner.name, 2))
+    recorder.begin_step(0)
+    return collectives_of(recorder)
+
+
+def issue(collectives, group):
+    """Issue a collective that nobody waits for, as the wrapper of a process group's method does."""
+    if collectives.counts_only((group,)):
+        return
+    observation = collectives.observe("all_reduce", group, ([Tensor()], object()))
+    if next(observation, observation) is not observation:
+        with pytest.raises(StopIteration):
+            observation.send(None)
+
+
+def numbers(recorder, tmp_path):
+    recorder.stop("test")
+    spans = workflow.read(tmp_path).spans.filter(pl.col("kind") == "collective")
+    return spans.sort("start_ns").select("name", "pair", "bytes").rows()
+
+
+def test_counted_collectives_have_numbers_whether_their_group_was_known_or_not(
+    recorder, tmp_path, collectives
+):
+    known, new = ProcessGroup("known"), ProcessGroup("new")
+    issue(collectives, known)
+    recorder.counts_collectives = True
+    for _ in range(3):
+        issue(collectives, known)
+        issue(collectives, new)
+    recorder.counts_collectives = False
+    issue(collectives, known)
+    issue(collectives, new)
+    assert {group.text: group.counted for group in collectives._groups_by_text.values()} == {
+        "known": 3,
+        "new": 3,
+    }
+    assert numbers(recorder, tmp_path) == [
+        ("all_reduce in known", 0, 24),
+        ("all_reduce in known", 4, 24),
+        ("all_reduce in new", 3, 24),
+    ]
+
+
+def test_numbers_go_on_where_another_object_stands_for_the_same_group(recorder, tmp_path, collectives):
+    for _ in range(3):
+        issue(collectives, ProcessGroup("same"))
+    assert not collectives._groups
+    assert [number for _, number, _ in numbers(recorder, tmp_path)] == [0, 1, 2]
+
+
+def test_collectives_outside_of_recorded_steps_have_numbers(recorder, tmp_path, collectives):
+    group = ProcessGroup("ranks")
+    issue(collectives, group)
+    recorder.switch(on=False)
+    issue(collectives, group)
+    recorder.switch(on=True)
+    issue(collectives, group)
+    assert [number for _, number, _ in numbers(recorder, tmp_path)] == [0, 2]
+
+
+def test_result_of_an_observed_call_is_passed_on(collectives):
+    assert during(collectives.observe("barrier", ProcessGroup("ranks"), ()), lambda: None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"), [("PP:1F0", True), ("PP:1UNSHARD", False), ("PP:1REDUCE_GRAD", False)]
+)
+def test_collectives_are_counted_in_the_ranges_of_actions(recorder, collectives, name, counts):
+    messages = SimpleNamespace(receives=0)
+    shared = SimpleNamespace(recorder=recorder, messages=messages, collectives=collectives, seen={(1, 1, 0)})
+    ranges, entered = ActionRanges(shared), SimpleNamespace(name=name)
+    during(ranges.observe_enter(entered), lambda: None)
+    assert recorder.counts_collectives is counts
+    during(ranges.observe_exit(entered, None), lambda: None)
+    assert not recorder.counts_collectives
+
+
+def test_size_is_that_of_all_tensors_in_a_list():
+    assert size_of([[Tensor(), Tensor()], Tensor()]) == 72
+    assert [size_of(value) for value in (Tensor(), [], (), None, object(), [None])] == [24, 0, 0, 0, 0, 0]
