@@ -159,7 +159,7 @@ def test_hostile_names_of_both_runs_stay_text(open_page, make_pair, run, faster)
     shown = open_page(make_pair("hostile", hostile(faster, HOSTILE), hostile(run, "1f1b")))
     assert shown.page.evaluate("() => window.hacked") is None
     assert shown.page.locator("img, iframe, object, embed, svg[onload]").count() == 0
-    assert f"The schedule changed from {HOSTILE} to 1f1b." in words_of(shown)
+    assert f"The declared schedule changed from {HOSTILE} to 1f1b." in words_of(shown)
     assert shown.facts("Compare")["other run"].startswith(HOSTILE[:40])
     assert color_of(shown, "backward", 1) == RED
 

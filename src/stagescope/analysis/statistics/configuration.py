@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.schedules.spellings import known_schedule
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
@@ -18,6 +19,7 @@ UNKNOWN = "an unrecognized schedule"
 class Configuration(NamedTuple):
     """The schedule of a run (None: not recognized) and its sizes.
 
+    `declared` is what the run states that its schedule is; it matters if the recognized ones are equal or unknown.
     `chunks` is the largest number of stages of a rank, `microbatches` the mean number per step of a pipeline, and
     `replicas` the number of pipelines.
     """
@@ -28,6 +30,7 @@ class Configuration(NamedTuple):
     stages: int
     chunks: int
     microbatches: float
+    declared: str | None = None
 
     @property
     def schedule_text(self) -> str:
@@ -54,6 +57,7 @@ def find_configuration(report: Report) -> Configuration:
         stages=report.ranks["stages"].explode().drop_nulls().n_unique(),
         chunks=max(map(len, stages_of_ranks), default=0),
         microbatches=float(counts["microbatch"].mean() or 0.0),  # type: ignore[arg-type]  # a number
+        declared=known_schedule(report.schedule) or report.schedule,
     )
 
 
@@ -67,6 +71,8 @@ def changes_between(before: Configuration, after: Configuration) -> list[str]:
     found = []
     if before.schedule_text != after.schedule_text:
         found.append(f"the schedule from {before.schedule_text} to {after.schedule_text}")
+    elif before.declared and after.declared and before.declared != after.declared:
+        found.append(f"the declared schedule from {before.declared} to {after.declared}")
     sizes = {
         "stages": "stages",
         "microbatches": "micro-batches per step",
