@@ -184,7 +184,9 @@ def test_missing_data_of_the_second_run_is_reported(open_page, make_pair, run, f
 
 
 def test_runs_without_common_actions_are_reported(open_page, make_pair, run):
-    other = run.with_spans(run.spans.filter(pl.col("kind") == "optimizer").with_columns(step=pl.lit(None, pl.Int32)))
+    other = run.with_spans(
+        run.spans.filter(pl.col("kind") == "optimizer").with_columns(step=pl.lit(None, pl.Int32))
+    )
     shown = open_page(make_pair("nothing", other, run))
     assert "The runs have nothing in common that could be compared." in words_of(shown)
     assert shown.facts("Compare")["actions matched"] == "0"
