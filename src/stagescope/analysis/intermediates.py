@@ -23,6 +23,7 @@ from stagescope.analysis.graph.slack import measure_slack
 from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.iteration.boundaries import find_iteration_steps
+from stagescope.analysis.iteration.chained_losses import measure_chained_losses
 from stagescope.analysis.iteration.ledger import build_iteration_ledger
 from stagescope.analysis.prediction.ideal import Ideal, lay_ideal, unknown_ideal
 from stagescope.analysis.unrecorded import find_unrecorded
@@ -89,8 +90,19 @@ class Intermediates:
     @cached_property
     def iterations(self) -> pl.DataFrame:
         """The result of build_iteration_ledger."""
-        steps = find_iteration_steps(self.windows.bubbles, self.timeline.spans)
-        return build_iteration_ledger(self.timeline.spans, self.windows.bubbles, steps, self.ledger.ranks)
+        spans = self.timeline.spans
+        return build_iteration_ledger(spans, self.windows.bubbles, self.iteration_steps, self.ledger.ranks)
+
+    @cached_property
+    def iteration_steps(self) -> pl.DataFrame:
+        """The result of find_iteration_steps."""
+        return find_iteration_steps(self.windows.bubbles, self.timeline.spans)
+
+    @cached_property
+    def chained_losses(self) -> pl.DataFrame | None:
+        """The result of measure_chained_losses."""
+        spans, steps = self.timeline.spans, self.iteration_steps
+        return measure_chained_losses(self.actions, self.basis, self.ledger, spans, steps)
 
     @cached_property
     def ideal(self) -> Ideal:

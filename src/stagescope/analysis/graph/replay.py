@@ -100,20 +100,23 @@ def plan_replay(actions: Actions, sends: BlockingSends | None = None) -> ReplayP
     return ReplayPlan(order, levels, place[line.previous[order]], tuple(needs), diagnostics, sends)
 
 
-def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
+def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times, released_ns: Times | None = None) -> Times:
     """Return when every action ends, from the start of its step, in the unit and type of `duration_ns`.
 
     `duration_ns` has a value per action. `lag_ns` has the lags of ReplayPlan, of which the first are the times from the
     end of a producer to the arrival of its result. With a second axis in both, every column is a replay of its own.
+    `released_ns` is before when no action may start; None: nothing is before the start of its step.
     """
-    times = replay_events(plan, duration_ns, lag_ns)
+    times = replay_events(plan, duration_ns, lag_ns, released_ns)
     by_action: Times = np.empty_like(duration_ns)
     is_action = plan.order < len(duration_ns)
     by_action[plan.order[is_action]] = times[: len(plan.order)][is_action]
     return by_action
 
 
-def replay_events(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
+def replay_events(
+    plan: ReplayPlan, duration_ns: Times, lag_ns: Times, released_ns: Times | None = None
+) -> Times:
     """Return when every event ends, by its place, then 0 for no event; with sends, also when every event starts."""
     count, sends = len(plan.order), len(plan.sends.need)
     of_sends = lag_ns[len(lag_ns) - 2 * sends : len(lag_ns) - sends]
@@ -124,9 +127,12 @@ def replay_events(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
     # Entry `count` is the end of "no event": always 0, the start of the step. The starts follow after it.
     entries = (count + 1) * (2 if sends else 1)
     times = cast("Times", np.zeros((entries, *lasting.shape[1:]), dtype=lasting.dtype))
+    released = None if released_ns is None else np.append(released_ns, np.zeros(sends))[plan.order]
     for first, last in zip(plan.levels[:-1].tolist(), plan.levels[1:].tolist(), strict=True):
         level = slice(first, last)
         ready = times[plan.before[level]]
+        if released is not None:
+            ready = np.maximum(ready, released[level].astype(ready.dtype))
         for needs, lag in zip(plan.needs, lags, strict=True):
             np.maximum(ready, times[needs.producer[level]] + lag[level], out=ready)
         np.add(ready, lasting[level], out=times[level])

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.graph.makespan_shares import ReplayCosts
 from stagescope.analysis.graph.replay import replay
 
 if TYPE_CHECKING:
@@ -57,6 +58,20 @@ def measure_step_losses(
     basis: ReplayBasis, groups: StepGroups, classes: ActionClasses, between: Between
 ) -> list[pl.Series]:
     """Return the nanoseconds of every cause in REMOVED for every step of `groups`, as columns of the table LEDGER."""
+    replays = list_replays(basis, classes, between.duration_ns, between.sends_ns)
+    ends_ns = (groups.makespan_ns(replay(basis.plan, *costs)) for costs in replays)
+    whole_ns = (np.rint(each).astype(np.int64) for each in ends_ns)
+    totals = [between.before_ns, *whole_ns, between.after_ns]
+    return [
+        pl.Series(f"{name}_ns", more - less, dtype=pl.Int64)
+        for name, (more, less) in zip(REMOVED, pairwise(totals), strict=True)
+    ]
+
+
+def list_replays(
+    basis: ReplayBasis, classes: ActionClasses, duration_ns: Integers, sends_ns: Integers
+) -> list[ReplayCosts]:
+    """Return the costs of S5 to S2; `duration_ns` and `sends_ns` are those of Between."""
     balanced_ns, peer_ns, stage_ns = (
         classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")
     )
@@ -64,17 +79,9 @@ def measure_step_losses(
         np.divide(each, balanced_ns, out=np.ones_like(balanced_ns), where=balanced_ns > 0)
         for each in (peer_ns, stage_ns)
     )
-    duration_ns, sends_ns = between.duration_ns, between.sends_ns
-    replays = (
-        (duration_ns * to_peers + sends_ns, basis.prompt_ns),
-        (duration_ns * to_stages + sends_ns, basis.prompt_ns),
-        (duration_ns * to_stages, basis.free_ns),
-        (classes.fitted_ns() * to_stages, basis.free_ns),
-    )
-    ends_ns = (groups.makespan_ns(replay(basis.plan, *costs)) for costs in replays)
-    whole_ns = (np.rint(each).astype(np.int64) for each in ends_ns)
-    totals = [between.before_ns, *whole_ns, between.after_ns]
     return [
-        pl.Series(f"{name}_ns", more - less, dtype=pl.Int64)
-        for name, (more, less) in zip(REMOVED, pairwise(totals), strict=True)
+        ReplayCosts(duration_ns * to_peers + sends_ns, basis.prompt_ns),
+        ReplayCosts(duration_ns * to_stages + sends_ns, basis.prompt_ns),
+        ReplayCosts(duration_ns * to_stages, basis.free_ns),
+        ReplayCosts(classes.fitted_ns() * to_stages, basis.free_ns),
     ]

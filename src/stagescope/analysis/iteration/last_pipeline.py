@@ -52,21 +52,25 @@ LOSSES = Table(
 
 
 def measure_losses(
-    iterations: pl.DataFrame, ledger: pl.DataFrame, orders: pl.DataFrame | None = None
+    iterations: pl.DataFrame,
+    ledger: pl.DataFrame,
+    orders: pl.DataFrame | None = None,
+    chained: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return the table LOSSES: what the iterations of the last pipelines consist of.
 
     `iterations` is the table ITERATIONS, `ledger` the losses of a Ledger: slow ranks and stages have what the step
     would have saved without them (idle/losses.py). `orders` is the table REMOVAL_ORDERS; without it, and for causes
     below 1 %, `low_ns` and `high_ns` are `ns`. A straggler is the work that a rank has more than its replicas, and not
-    the idle time of the others. Empty for actions without a ledger.
+    the idle time of the others. Empty for actions without a ledger. `chained` is from
+    measure_chained_losses: where steps overlap, a cause costs an iteration another time than a window.
     """
-    rows = losses_by_step(iterations, ledger)
+    rows = losses_by_step(iterations, ledger, chained)
     if rows.is_empty():
         return LOSSES.empty()
     means = rows.drop("step").mean().row(0, named=True)
     whole_ns = means.pop("iteration_ns")
-    others = {} if orders is None else _in_other_orders(iterations, orders)
+    others = {} if orders is None or chained is not None else _in_other_orders(iterations, orders)
     parts = []
     for name, part_ns in means.items():
         part = name.removesuffix("_ns")
@@ -99,11 +103,13 @@ def removal_order_text(losses: pl.DataFrame) -> str:
     return f"Causes interact: depending on which is removed first, {', '.join(texts)} of the iteration."
 
 
-def losses_by_step(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFrame:
+def losses_by_step(
+    iterations: pl.DataFrame, ledger: pl.DataFrame, chained: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Return what the iteration of the last pipeline consists of in every step: step, iteration_ns and its parts in ns.
 
     The columns of the parts are ideal_work_ns and those of the causes; they sum to iteration_ns. `iterations` is the
-    table ITERATIONS, `ledger` the table LEDGER; steps without a ledger have no row.
+    table ITERATIONS, `ledger` the table LEDGER; steps without a ledger have no row. `chained` replaces its causes.
     """
     last = iterations.filter("is_last")
     # Loading and other work are the same for all ranks in the window; the iteration has them outside of it, too.
@@ -111,11 +117,13 @@ def losses_by_step(iterations: pl.DataFrame, ledger: pl.DataFrame) -> pl.DataFra
     of_ranks = last.group_by("step", "pipeline").agg(pl.col("iteration_ns", *both, *OUTSIDE).mean())
     attributed = ("ideal_work_ns", *CAUSE_COLUMNS[:-1], *OUTSIDE)
     rest_ns = pl.col("iteration_ns") - pl.sum_horizontal(attributed)
-    return (
-        of_ranks.join(ledger.drop(both), on=["step", "pipeline"])
-        .sort("step")
-        .select("step", "iteration_ns", *attributed, rest_ns.alias(CAUSE_COLUMNS[-1]))
-    )
+    parts = of_ranks.join(ledger.drop(both), on=["step", "pipeline"])
+    if chained is not None:
+        bubble_ns = (pl.col("bare_ns") - pl.col("ideal_work_ns")).alias(CAUSE_COLUMNS[0])
+        kept = of_ranks.select("step", "iteration_ns", data_parallel_wait_ns=pl.lit(0))
+        ideal = parts.select("step", "ideal_work_ns")
+        parts = kept.join(ideal, on="step").join(chained, on="step").with_columns(bubble_ns)
+    return parts.sort("step").select("step", "iteration_ns", *attributed, rest_ns.alias(CAUSE_COLUMNS[-1]))
 
 
 def last_pipelines(explanation: Explanation) -> list[int]:

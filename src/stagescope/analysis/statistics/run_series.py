@@ -71,7 +71,9 @@ def iteration_series(intermediates: Intermediates) -> pl.DataFrame:
     Parts of which nothing was recorded are missing. Like all series, these have the columns of KEY, step, value_ns, and
     clock_error_ns: how much of the value may be clock error.
     """
-    losses = losses_by_step(intermediates.iterations, intermediates.ledger.steps)
+    losses = losses_by_step(
+        intermediates.iterations, intermediates.ledger.steps, intermediates.chained_losses
+    )
     unknown = [name for name in intermediates.unrecorded if not (losses[name] != 0).any()]
     parts = losses.drop("iteration_ns", *unknown).unpivot(
         index="step", variable_name="part", value_name="value_ns"
