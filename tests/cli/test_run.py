@@ -174,6 +174,17 @@ def test_forwards_signals_to_the_command(tmp_path, number):
     assert process.returncode == 40
 
 
+def test_detail_is_passed_on_and_checked(tmp_path):
+    code = "import os; print(repr(os.environ['STAGESCOPE_DETAIL']))"
+    command = ("--", sys.executable, "-c", code)
+    assert (
+        "'collectives'" in stagescope("run", "--detail", "collectives", "-o", tmp_path / "a", *command).stdout
+    )
+    inherited = {**os.environ, "STAGESCOPE_DETAIL": "collectives"}
+    assert "''" in stagescope("run", "-o", tmp_path / "b", *command, env=inherited).stdout
+    assert "'collectives'" in stagescope("run", "--detail", "all", "-o", tmp_path / "c", *command).stderr
+
+
 def test_also_reaches_the_processes_and_rejects_unknown_profilers(tmp_path):
     code = "import os; print(os.environ['STAGESCOPE_ALSO'])"
     command = ["--", sys.executable, "-c", code]
