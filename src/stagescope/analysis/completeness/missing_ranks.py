@@ -126,13 +126,17 @@ def _last_stage(table: pl.DataFrame) -> pl.DataFrame:
     }
     same = (before["stage"] == pl.col("stage")) & (before["microbatch"] == pl.col("microbatch"))
     is_forward = pl.col("kind").cast(pl.String) == FORWARD
+    is_last = pl.col("stage") == pl.col("stage").max().over("pipeline")
+    held = table.select("pipeline", "rank", "stage").unique().filter(is_last)
+    # Only ranks that hold the last stage are put in order: of many stages, they are a small part of a large run.
     return (
-        table.with_columns(
+        table.join(held.rename({"stage": "last"}), on=["pipeline", "rank"], maintain_order="left")
+        .with_columns(
             turns=same & (before["kind"].cast(pl.String) == FORWARD) & ~is_forward,
             is_forward=is_forward,
             ended_ns=pl.col("end_ns").shift(1).over(own, order_by="start_ns"),
         )
-        .filter(exchanging & (pl.col("stage") == pl.col("stage").max().over("pipeline")))
+        .filter(exchanging & (pl.col("stage") == pl.col("last")))
         .with_columns(
             turns=pl.col("turns").fill_null(value=False),
             first_ns=pl.col("start_ns").filter(~pl.col("is_forward")).min().over("pipeline", "step"),
