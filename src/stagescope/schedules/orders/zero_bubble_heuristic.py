@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from stagescope.schedules.action import Action, Order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from stagescope.schedules.orders.searched_costs import StageCosts
 
@@ -52,17 +52,27 @@ class _Switches:
     input_first: bool
     greedy: bool
 
+    def turned_off(self) -> Iterator[str]:
+        """Yield the names of the switches that are off."""
+        return (name for name, is_on in vars(self).items() if not is_on)
+
 
 def search_order(given: SearchInput) -> Order:
     """Return the best order that the heuristic finds; no stage exceeds its memory limit."""
-    attempts = [_Attempt(given, _Switches(*choice)) for choice in product((True, False), repeat=3)]
-    for attempt in attempts:
-        attempt.run()
+    attempts: list[_Attempt] = []
+    for choice in product((True, False), repeat=3):
+        switches = _Switches(*choice)
+        if not any(attempt.has_order_of(switches) for attempt in attempts):
+            attempts.append(_Attempt(given, switches))
+            attempts[-1].run()
     return dict(enumerate(min(attempts, key=_Attempt.longest_stage).order))
 
 
 class _Attempt:
-    """An order under construction; all lists are per stage, for the actions placed so far."""
+    """An order under construction; all lists are per stage, for the actions placed so far.
+
+    `decisive` are the switches that are on and without which an action would have been placed differently.
+    """
 
     def __init__(self, given: SearchInput, switches: _Switches) -> None:
         self.given = given
@@ -77,6 +87,7 @@ class _Attempt:
         self.memory: list[int] = [0] * self.stages
         self.bubble: list[int] = [0] * self.stages
         self.worst_bubble: int = 0
+        self.decisive: set[str] = set()
 
     def run(self) -> None:
         """Place all actions of all stages."""
@@ -87,6 +98,11 @@ class _Attempt:
                 self.put_input_of(stage, microbatch)
         for stage in range(self.stages):
             self.flush_weights(stage, self.given.microbatches)
+
+    def has_order_of(self, other: _Switches) -> bool:
+        """Return whether other switches are known to give the same order: they turn off what decided nothing."""
+        off, off_here = set(other.turned_off()), set(self.switches.turned_off())
+        return off_here <= off and not (off - off_here) & self.decisive
 
     def longest_stage(self) -> int:
         """Return the largest time from the first to the last action of a stage."""
@@ -165,6 +181,8 @@ class _Attempt:
         harmless = wait <= self.worst_bubble - self.bubble[stage]
         if self.switches.greedy or not harmless:
             self.put_weight(stage)
+        if harmless:
+            self.decisive.add("greedy")
 
     def free_memory(self, stage: int) -> None:
         """Place W until one more activation fits; an empty stage always has enough memory for one."""
@@ -205,8 +223,10 @@ class _Attempt:
         count, clock, memory = 0, self.clock[stage], self.memory[stage]
         cost, size = self.costs.forward[stage], self.given.activation[stage]
         while 1 + count < self.given.microbatches and memory + size <= self.given.memory_limit[stage]:
-            full = clock + cost > arrival if self.switches.fit_first else clock >= arrival
-            if full:
+            fits, is_early = clock + cost <= arrival, clock < arrival
+            if fits != is_early:
+                self.decisive.add("fit_first")
+            if not (fits if self.switches.fit_first else is_early):
                 break
             count, clock, memory = count + 1, clock + cost, memory + size
         return count, clock
@@ -232,7 +252,10 @@ class _Attempt:
         last = stage == self.stages - 1
         if last or not self.switches.input_first or done < len(self.forward_ends[stage + 1]) + 2:
             return True
-        return not self._prefers_to_wait(stage)
+        waits = self._prefers_to_wait(stage)
+        if waits:
+            self.decisive.add("input_first")
+        return not waits
 
     def _prefers_to_wait(self, stage: int) -> bool:
         """Return whether skipping an F makes the next gradient earlier and costs no more than the slack."""
