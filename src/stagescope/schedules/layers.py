@@ -7,6 +7,7 @@ smallest variance between stages is best. The sum of all stages is fixed, so tha
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,14 +121,30 @@ def _most_even(sums: list[int], stages: int, cap_ns: int) -> tuple[int, ...]:
     back; `next_cut[stage][layer]` is the end of the first of these stages.
     """
     layers = len(sums) - 1
-    never = float("inf")
-    best: list[float] = [never] * layers + [0]
-    next_cut: list[list[int]] = []
-    for _ in range(stages):
-        choices = [_best_end(sums, first, cap_ns, best) for first in range(layers)]
-        best = [total for total, _ in choices] + [never]
-        next_cut.append([end for _, end in choices] + [layers])
+    best: list[float] = [float("inf")] * layers + [0]
+    next_cut: list[dict[int, int]] = []
+    for begins in reversed(_possible_begins(sums, stages, cap_ns)):
+        choices = [_best_end(sums, first, cap_ns, best) for first in begins]
+        best = [float("inf")] * (layers + 1)
+        best[begins.start : begins.stop] = [total for total, _ in choices]
+        next_cut.append(dict(zip(begins, (end for _, end in choices), strict=True)))
     found = [0]
     for cuts in reversed(next_cut):
         found.append(cuts[found[-1]])
     return tuple(found)
+
+
+def _possible_begins(sums: list[int], stages: int, cap_ns: int) -> list[range]:
+    """Return the layers that each stage can begin with, if no stage is above the cap and none is empty.
+
+    With many stages these are few: full stages before it, or full stages from it on, leave little room.
+    """
+    layers = len(sums) - 1
+    latest, earliest = [0], [layers]
+    for stage in range(1, stages):
+        full = bisect_right(sums, sums[latest[-1]] + cap_ns) - 1
+        latest.append(min(full, layers - (stages - stage)))
+    for stage in reversed(range(stages)):
+        full = bisect_left(sums, sums[earliest[-1]] - cap_ns)
+        earliest.append(max(full, stage))
+    return [range(first, last + 1) for first, last in zip(reversed(earliest[1:]), latest, strict=True)]
