@@ -112,6 +112,11 @@ class Schedule:
                     " or ".join(dict.fromkeys(self._nearest(shape, constraint))),
                 )
 
+    def supports(self, ranks: int, microbatches: int, chunks: int | None = None) -> bool:
+        """Return whether an order of these sizes exists, with the default options; `chunks` as for `shape`."""
+        defaults = {option.name: option.default for option in self.options}
+        return self._fits(Shape(ranks, microbatches, self.chunks if chunks is None else chunks, defaults))
+
     def every_constraint(self) -> tuple[Constraint, ...]:
         """Return the constraints of all schedules, the one on chunks, and those that only this schedule has."""
         return (*POSITIVE_SIZES, self._chunk_constraint(), *self.constraints)

@@ -82,9 +82,7 @@ def predict_schedules(measured: Measured, ran: str | None) -> SchedulePrediction
     found: list[SchedulePrediction] = []
     untested: dict[str, list[str]] = {}
     for name in names:
-        try:
-            other_order_exists(name, len(measured.order), size.microbatches, size.stages)
-        except ScheduleError:  # does not support these numbers of ranks, chunks and micro-batches
+        if not _other_order_exists(name, len(measured.order), size.microbatches, size.stages):
             continue
         prediction = base.predict(name)
         if isinstance(prediction, str):
@@ -123,11 +121,11 @@ def _fits(measured: Measured, size: ActionIndex) -> bool:
     return bool(largest == (size.stages - 1, size.microbatches - 1))
 
 
-def other_order_exists(name: str, ranks: int, microbatches: int, stages: int) -> None:
-    """Raise ScheduleError if a schedule does not support these sizes."""
+def _other_order_exists(name: str, ranks: int, microbatches: int, stages: int) -> bool:
+    """Return whether a schedule supports these sizes."""
     schedule = find_schedule(name)
     chunks = stages // ranks if schedule.least_chunks is not None and stages > ranks else None
-    schedule.shape(ranks, microbatches, chunks, {})
+    return schedule.supports(ranks, microbatches, chunks)
 
 
 @dataclass(frozen=True)
