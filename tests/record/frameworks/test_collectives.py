@@ -1,4 +1,4 @@
-"""The numbers of collectives, in groups that stand in for those of torch."""
+"""The numbers of collectives, in groups that replace those of torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def collectives(recorder, monkeypatch):
 
 
 def issue(collectives, group):
-    """Issue a collective that nobody waits for, as the wrapper of a process group's method does."""
+    """Issue a collective that is never waited for, as the wrapper of a process group's method does."""
     if collectives.counts_only((group,)):
         return
     observation = collectives.observe("all_reduce", group, ([Tensor()], object()))
@@ -71,7 +71,7 @@ def test_counted_collectives_have_numbers_whether_their_group_was_known_or_not(
     ]
 
 
-def test_numbers_go_on_where_another_object_stands_for_the_same_group(recorder, tmp_path, collectives):
+def test_numbers_go_on_where_another_object_is_the_same_group(recorder, tmp_path, collectives):
     for _ in range(3):
         issue(collectives, ProcessGroup("same"))
     assert not collectives._groups
