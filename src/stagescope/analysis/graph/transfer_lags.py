@@ -5,8 +5,9 @@ is the real one, and lag = arrival - end of the producer is exact. If it was sti
 long before: that lag is only an upper bound, and the median of the exact lags of the same link is used instead if it is
 smaller. A link is (sender, receiver, direction); without any exact lag, as into a slow rank that is never idle, the
 median of all links is used, or the smallest bound of its own if that is smaller. A transfer that was late only while
-its receiver was busy therefore counts with the median. A result that came by a blocking send (blocking_sends.py) took
-the time from the end of that send, which is an event of its own; usually none.
+its receiver was busy therefore counts with the median. If a receiver waits for a message that was queued behind another
+one on its link, the recorded arrival is the real one as well. A result that came by a blocking send (blocking_sends.py)
+took the time from the end of that send, which is an event of its own; usually none.
 
 The first action of an overlapped pair may pass its result on before the pair ends, and the second may take its input
 after the pair has started. Such a need has a negative lag: at most from the end of one pair to the start of the other.
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.blocking_sends import BlockingSends
 
     Integers = NDArray[np.int64]
+
+
+LEAST_WAIT_RATIO = 0.1
+"""A receiver that waits this part of the usual lag of its link waits for the arrival, and not for its own overhead."""
+
+SPACING_RATIO = 1.2
+"""Messages of a busy link arrive at most this many times its usual lag after each other."""
 
 
 class TransferLags(NamedTuple):
@@ -97,8 +105,29 @@ def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
     unseen = pl.min_horizontal(pl.col("least_ns").min(), pl.lit(everywhere_ns, pl.Float64))
     usual = exact.median().fill_null(unseen).round().cast(pl.Int64)
     usual_ns = seen.select(usual.over("sender", "receiver", "direction")).to_series().to_numpy()
-    lag_ns[known] = np.where(was_idle, limit_ns, np.minimum(limit_ns, usual_ns))
+    arrived_ns = arrived.fill_null(0).to_numpy()[known]
+    waited_ns = arrived_ns - np.maximum(ready_ns, posted_ns)
+    queued = _queued(seen.select("sender", "receiver"), made_ns[known], arrived_ns, usual_ns)
+    is_exact = was_idle | (queued & (waited_ns > LEAST_WAIT_RATIO * usual_ns))
+    lag_ns[known] = np.where(is_exact, limit_ns, np.minimum(limit_ns, usual_ns))
     return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics)
+
+
+def _queued(
+    links: pl.DataFrame, made_ns: Integers, arrived_ns: Integers, usual_ns: Integers
+) -> NDArray[np.bool_]:
+    """Return which messages came as soon as their link had passed on the one before, which they had to wait for.
+
+    Where a transfer begins only when its receiver is ready, the action between two messages separates them further.
+    """
+    before_ns = pl.col("arrived").shift(1).over("sender", "receiver", order_by="arrived")
+    found = links.with_columns(
+        made=pl.Series(made_ns), arrived=pl.Series(arrived_ns), usual=pl.Series(usual_ns)
+    ).select(
+        (before_ns > pl.col("made")) & (pl.col("arrived") - before_ns <= SPACING_RATIO * pl.col("usual"))
+    )
+    queued: NDArray[np.bool_] = found.to_series().fill_null(value=False).to_numpy()
+    return queued
 
 
 def _within_pairs(table: pl.DataFrame, needs: pl.DataFrame, lag_ns: Integers, made_ns: Integers) -> Integers:
