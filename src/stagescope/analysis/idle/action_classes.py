@@ -97,7 +97,7 @@ def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
         ],
         how="horizontal",
     )
-    lengths = find_data_lengths(actions.table, table, of_action, usual, duration_ns)
+    lengths = find_data_lengths(actions, table, of_action, usual, duration_ns)
     table = table.with_columns(balanced_ns=pl.Series(lengths.balanced_ns, dtype=pl.Float64))
     return ActionClasses(_with_peers(table), of_action, lengths.of_action)
 

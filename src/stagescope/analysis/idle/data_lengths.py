@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.idle.microbatch_lengths import Sample, fit_lengths
+from stagescope.analysis.graph.pair_shares import share_pairs
+from stagescope.analysis.idle.microbatch_lengths import Pairs, Sample, fit_lengths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.idle.usual_costs import UsualCosts
 
     Integers = NDArray[np.int64]
@@ -28,11 +30,12 @@ class DataLengths(NamedTuple):
 
 
 def find_data_lengths(
-    actions: pl.DataFrame, classes: pl.DataFrame, of_action: Integers, usual: UsualCosts, duration_ns: Floats
+    actions: Actions, classes: pl.DataFrame, of_action: Integers, usual: UsualCosts, duration_ns: Floats
 ) -> DataLengths:
     """Return the lengths of the data; see microbatch_lengths.py.
 
-    `actions` is the table of actions, `classes` has one row per class with pipeline, step, and the columns of ROW.
+    An overlapped pair has the lengths of two micro-batches, by their shares of its time. `classes` has one row per
+    class with pipeline, step, and the columns of ROW.
     """
     nothing = DataLengths(np.ones(len(of_action)), usual.mean_ns)
     counts = (usual.mean_ns[of_action] > 0) & (duration_ns > 0) & ~usual.is_outlier
@@ -41,16 +44,38 @@ def find_data_lengths(
     if not len(rows) or classes.is_empty():
         return nothing
     value = np.log(duration_ns[rows] / usual.mean_ns[of_action[rows]])
-    cell_of_action, _ = _numbered(actions.select("pipeline", "step", "microbatch"), "pipeline")
+    cells = actions.table.select("pipeline", "step", "microbatch")
+    cell_of_action, _ = _numbered(cells, "pipeline")
+    pairs = _find_pairs(actions, cells, cell_of_action)
     steps = classes.select("pipeline", "step").n_unique()
     sample = Sample(value, row_of_class[of_action[rows]], cell_of_action[rows], rank_of_row, steps)
+    if pairs is not None:
+        sample = sample._replace(pairs=Pairs(pairs.cell[rows], pairs.share[rows]))
     fitted = fit_lengths(sample)
     if fitted is None:
         return nothing
     weight, length = fitted
-    factor = np.exp(weight[row_of_class[of_action]] * length[cell_of_action])
+    of_row = weight[row_of_class[of_action]]
+    factor = np.exp(of_row * length[cell_of_action])
+    if pairs is not None:
+        factor = pairs.share * factor + (1 - pairs.share) * np.exp(of_row * length[pairs.cell])
     mean = np.bincount(of_action, weights=factor, minlength=classes.height) / np.bincount(of_action)
     return DataLengths(factor / mean[of_action], _balanced(classes, usual.mean_ns, row_of_class, rank_of_row))
+
+
+def _find_pairs(actions: Actions, cells: pl.DataFrame, cell_of_action: Integers) -> Pairs | None:
+    """Return the cell of the second micro-batch of every action, and the share of the first; None without pairs."""
+    partners = actions.partners
+    if partners.is_empty():
+        return None
+    at = partners["action"].to_numpy()
+    numbers = cells.with_columns(number=pl.Series(cell_of_action)).unique()
+    seconds = cells[at].with_columns(microbatch=partners["microbatch"])
+    found = seconds.join(numbers, on=cells.columns, how="left", nulls_equal=True, maintain_order="left")
+    cell, share = cell_of_action.copy(), np.ones(len(cell_of_action))
+    cell[at] = found["number"].fill_null(pl.Series(cell_of_action[at])).to_numpy()
+    share[at] = share_pairs(actions)
+    return Pairs(cell, share)
 
 
 def _balanced(classes: pl.DataFrame, mean_ns: Floats, row: Integers, rank_of_row: Integers) -> Floats:

@@ -19,6 +19,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
+from scipy.sparse.linalg import lsqr  # type: ignore[import-untyped]
 from scipy.special import fdtrc  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
@@ -33,11 +35,23 @@ ROUNDS = 8
 """Rounds of alternating least squares; weights and lengths of planted runs change by less than 1e-4 after four."""
 
 
+class Pairs(NamedTuple):
+    """The cell of the second micro-batch of every value, and the share of the first one: 1 where there is no other."""
+
+    cell: Integers
+    share: Floats
+
+    def mean(self, length: Floats, cell: Integers) -> Floats:
+        """Return the mean of both lengths of every value, `cell` being those of the first ones."""
+        both: Floats = self.share * length[cell] + (1 - self.share) * length[self.cell]
+        return both
+
+
 class Sample(NamedTuple):
     """Logarithms of durations relative to what is usual.
 
     `row` is the number of what has a weight, `cell` of what has a length, `rank_of_row` the rank of each row; `centers`
-    is how many means the values have been reduced by.
+    is how many means the values have been reduced by. A value of an overlapped pair has the lengths of two cells.
     """
 
     value: Floats
@@ -45,11 +59,13 @@ class Sample(NamedTuple):
     cell: Integers
     rank_of_row: Integers
     centers: int
+    pairs: Pairs | None = None
 
     @property
     def cells(self) -> int:
         """Number of cells."""
-        return int(self.cell.max(initial=-1)) + 1
+        of_pairs = -1 if self.pairs is None else int(self.pairs.cell.max(initial=-1))
+        return max(int(self.cell.max(initial=-1)), of_pairs) + 1
 
 
 def fit_lengths(sample: Sample) -> tuple[Floats, Floats] | None:
@@ -62,8 +78,13 @@ def fit_lengths(sample: Sample) -> tuple[Floats, Floats] | None:
     rows = len(sample.rank_of_row)
     weight, length = np.ones(rows), np.zeros(sample.cells)
     for _ in range(ROUNDS):
-        length = _least_squares(sample.value, weight[sample.row], sample.cell, sample.cells)
-        weight = np.clip(_least_squares(sample.value, length[sample.cell], sample.row, rows), 0.0, None)
+        if sample.pairs is None:
+            length = _least_squares(sample.value, weight[sample.row], sample.cell, sample.cells)
+            known = length[sample.cell]
+        else:
+            length = _lengths_of_pairs(sample, sample.pairs, weight[sample.row])
+            known = sample.pairs.mean(length, sample.cell)
+        weight = np.clip(_least_squares(sample.value, known, sample.row, rows), 0.0, None)
         weight /= weight.mean() or 1.0
     return weight, length
 
@@ -73,6 +94,15 @@ def _least_squares(value: Floats, known: Floats, group: Integers, groups: int) -
     above = np.bincount(group, weights=value * known, minlength=groups)
     below = np.bincount(group, weights=known * known, minlength=groups)
     found: Floats = above / np.where(below > 0, below, 1.0)
+    return found
+
+
+def _lengths_of_pairs(sample: Sample, pairs: Pairs, weight: Floats) -> Floats:
+    """Return the lengths of the cells that come closest to all values, those of pairs being means of two."""
+    value = np.arange(len(sample.value))
+    entries = np.concatenate([weight * pairs.share, weight * (1 - pairs.share)])
+    places = (np.concatenate([value, value]), np.concatenate([sample.cell, pairs.cell]))
+    found: Floats = lsqr(csr_matrix((entries, places), (len(value), sample.cells)), sample.value)[0]
     return found
 
 
