@@ -107,10 +107,13 @@ def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times, released_ns: Tim
     end of a producer to the arrival of its result. With a second axis in both, every column is a replay of its own.
     `released_ns` is before when no action may start; None: nothing is before the start of its step.
     """
-    times = replay_events(plan, duration_ns, lag_ns, released_ns)
+    times = replay_events(plan, duration_ns, lag_ns, released_ns)[: len(plan.order)]
     by_action: Times = np.empty_like(duration_ns)
+    if not len(plan.sends.need):  # the common case: no copy of the order
+        by_action[plan.order] = times
+        return by_action
     is_action = plan.order < len(duration_ns)
-    by_action[plan.order[is_action]] = times[: len(plan.order)][is_action]
+    by_action[plan.order[is_action]] = times[is_action]
     return by_action
 
 
@@ -119,11 +122,16 @@ def replay_events(
 ) -> Times:
     """Return when every event ends, by its place, then 0 for no event; with sends, also when every event starts."""
     count, sends = len(plan.order), len(plan.sends.need)
-    of_sends = lag_ns[len(lag_ns) - 2 * sends : len(lag_ns) - sends]
-    lasting = np.concatenate([duration_ns, of_sends.astype(duration_ns.dtype)])[plan.order]
-    # A place without a need has row -1 and reads the appended 0, so the loop below needs no mask.
-    padded = np.concatenate([lag_ns, np.zeros_like(lag_ns, shape=(1, *lag_ns.shape[1:]))])
-    lags = [padded[needs.row].astype(lasting.dtype) for needs in plan.needs]
+    if sends:
+        of_sends = lag_ns[len(lag_ns) - 2 * sends : len(lag_ns) - sends]
+        duration_ns = np.concatenate([duration_ns, of_sends.astype(duration_ns.dtype)])
+    lasting = duration_ns[plan.order]
+    lags = None
+    if lag_ns.any():
+        # A place without a need has row -1 and reads the appended 0, so the loop below needs no mask.
+        lags = np.concatenate([lag_ns, np.zeros_like(lag_ns, shape=(1, *lag_ns.shape[1:]))]).astype(
+            lasting.dtype
+        )
     # Entry `count` is the end of "no event": always 0, the start of the step. The starts follow after it.
     entries = (count + 1) * (2 if sends else 1)
     times = cast("Times", np.zeros((entries, *lasting.shape[1:]), dtype=lasting.dtype))
@@ -133,8 +141,11 @@ def replay_events(
         ready = times[plan.before[level]]
         if released is not None:
             ready = np.maximum(ready, released[level].astype(ready.dtype))
-        for needs, lag in zip(plan.needs, lags, strict=True):
-            np.maximum(ready, times[needs.producer[level]] + lag[level], out=ready)
+        for needs in plan.needs:
+            arrived = times[needs.producer[level]]
+            if lags is not None:
+                np.add(arrived, lags[needs.row[level]], out=arrived)
+            np.maximum(ready, arrived, out=ready)
         np.add(ready, lasting[level], out=times[level])
         if sends:
             times[count + 1 + first : count + 1 + last] = ready
@@ -227,7 +238,9 @@ def _sort_by_level(line: _Line, edges: _Edges) -> tuple[Indices, Integers, Integ
     next_on_rank = np.full(count, NONE, dtype=np.int32)
     next_on_rank[line.previous[follows]] = np.flatnonzero(follows)
     consumers = [next_on_rank, *_consumers(edges, count)]
-    waits_for = follows.astype(np.int32) + np.bincount(edges.consumer, minlength=count).astype(np.int32)
+    needed = np.bincount(edges.consumer, minlength=count).astype(np.int32)
+    is_single = int(needed.max(initial=0)) <= 1
+    waits_for = follows.astype(np.int32) + needed
     left = np.arange(len(edges.row))
     levels: list[Indices] = []
     ready = np.flatnonzero(waits_for == 0).astype(np.int32)
@@ -239,7 +252,7 @@ def _sort_by_level(line: _Line, edges: _Edges) -> tuple[Indices, Integers, Integ
         levels.append(ready)
         done += len(ready)
         waits_for[ready] = NONE  # what has run must not be found blocked below
-        ready = _next_level(ready, consumers, waits_for)
+        ready = _next_level(ready, consumers, waits_for, is_single=is_single)
     cut = np.setdiff1d(np.arange(len(edges.row)), left, assume_unique=True)
     order = np.concatenate(levels) if levels else np.empty(0, dtype=np.int32)
     return order, np.cumsum([0, *map(len, levels)]), cut
@@ -262,15 +275,24 @@ def _consumers(edges: _Edges, count: int) -> list[Indices]:
     return columns
 
 
-def _next_level(ready: Indices, consumers: list[Indices], waits_for: Indices) -> Indices:
-    """Return the actions that waited only for the given ones, and update the number of inputs they wait for."""
+def _next_level(ready: Indices, consumers: list[Indices], waits_for: Indices, *, is_single: bool) -> Indices:
+    """Return the actions that waited only for the given ones, and update the number of inputs they wait for.
+
+    `is_single` is whether no action has two edges, so that it is at most once among the consumers of a level.
+    """
     freed = []
     for column in consumers:
         waiting = column[ready]
         waiting = waiting[waiting >= 0]
-        np.subtract.at(waits_for, waiting, 1)
+        if is_single:
+            waits_for[waiting] -= 1
+        else:
+            np.subtract.at(waits_for, waiting, 1)
         freed.append(waiting[waits_for[waiting] == 0])
-    return np.unique(np.concatenate(freed))  # both producers of a pair may be in the same level
+    found = np.concatenate(freed)
+    return (
+        np.sort(found) if is_single else np.unique(found)
+    )  # both producers of a pair may be in the same level
 
 
 def _cut_cycles(line: _Line, edges: _Edges, left: Integers, waits_for: Indices) -> tuple[Integers, Indices]:
