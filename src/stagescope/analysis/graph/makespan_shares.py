@@ -77,11 +77,16 @@ def share_makespan(
     """
     extra_ns = np.asarray(more.duration_ns, dtype=np.float64) - less.duration_ns
     opens = less.lag_ns <= OPEN_NS
-    extra_lag_ns = np.where(opens, 0.0, np.asarray(more.lag_ns, dtype=np.float64) - less.lag_ns)
+    is_same = more.lag_ns is less.lag_ns
+    extra_lag_ns = np.zeros(len(opens))
+    if not is_same:
+        extra_lag_ns = np.where(opens, 0.0, np.asarray(more.lag_ns, dtype=np.float64) - less.lag_ns)
     parts: list[MakespanShares] = []
     for sample in range(SAMPLES):
         place = (sample + 0.5) / SAMPLES
-        lag_ns = np.where(opens, more.lag_ns, less.lag_ns + np.rint(place * extra_lag_ns).astype(np.int64))
+        lag_ns = less.lag_ns
+        if not is_same:
+            lag_ns = np.where(opens, more.lag_ns, lag_ns + np.rint(place * extra_lag_ns).astype(np.int64))
         path = _walk(plan, groups, ReplayCosts(less.duration_ns + place * extra_ns, lag_ns))
         parts += _parts(plan, path, extra_ns, extra_lag_ns, opens & (more.lag_ns > OPEN_NS))
     step, action, need, share_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -123,13 +128,10 @@ def _walk(plan: ReplayPlan, groups: StepGroups, costs: ReplayCosts) -> Path:
     """Return the critical paths of a replay."""
     times = replay_events(plan, costs.duration_ns, costs.lag_ns)
     count = len(plan.order)
-    place_of = np.empty(count, dtype=np.int64)
-    place_of[plan.order] = np.arange(count)
-    by_action = times[place_of[: plan.actions]]
-    step_of_action = groups.step_of_action()
-    last = np.flatnonzero(by_action == groups.makespan_ns(by_action)[step_of_action])
-    step, first = np.unique(step_of_action[last], return_index=True)
-    place, lags = place_of[last[first]], np.append(costs.lag_ns, 0)
+    ends_ns = times[plan.last]
+    is_last = ends_ns == groups.last_of_ranks(ends_ns)[groups.step_of_rank]
+    step, first = np.unique(groups.step_of_rank[is_last], return_index=True)
+    place, lags = plan.last[is_last][first].astype(np.int64), np.append(costs.lag_ns, 0)
     executed = np.ones(len(place), dtype=np.bool_)
     found: list[Path] = []
     while len(place):

@@ -50,7 +50,8 @@ class ReplayPlan:
     lists the events level by level, `levels` the bounds of the levels. `before` is the place in `order` of the previous
     event of the same rank and step. `needs` has as many columns as the most results that one event needs from
     elsewhere; results of the same rank are covered by its order. A place of len(order) means none; a place that is
-    len(order) + 1 larger than that of an event is its start instead of its end.
+    len(order) + 1 larger than that of an event is its start instead of its end. `last` is the place of the last action
+    of every rank in every step.
 
     Lags are one array: of every row of needs, then how long every blocking send lasts, then the lag of its gate.
     """
@@ -61,6 +62,7 @@ class ReplayPlan:
     needs: tuple[Needs, ...]
     diagnostics: tuple[Diagnostic, ...]
     sends: BlockingSends
+    last: Indices
 
     @property
     def actions(self) -> int:
@@ -97,7 +99,8 @@ def plan_replay(actions: Actions, sends: BlockingSends | None = None) -> ReplayP
         producers[place[consumer]] = place[producer] + is_start * (count + 1)
         rows[place[consumer]] = row
         needs.append(Needs(producers, rows))
-    return ReplayPlan(order, levels, place[line.previous[order]], tuple(needs), diagnostics, sends)
+    last = place[line.last]
+    return ReplayPlan(order, levels, place[line.previous[order]], tuple(needs), diagnostics, sends, last)
 
 
 def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times, released_ns: Times | None = None) -> Times:
@@ -115,6 +118,12 @@ def replay(plan: ReplayPlan, duration_ns: Times, lag_ns: Times, released_ns: Tim
     is_action = plan.order < len(duration_ns)
     by_action[plan.order[is_action]] = times[is_action]
     return by_action
+
+
+def replay_ranks(plan: ReplayPlan, duration_ns: Times, lag_ns: Times) -> Times:
+    """Return when every rank ends in every step, as `replay` does for actions; no duration may be negative."""
+    times: Times = replay_events(plan, duration_ns, lag_ns)[plan.last]
+    return times
 
 
 def replay_events(
@@ -171,10 +180,14 @@ def ready_times(plan: ReplayPlan, end_ns: Integers, lag_ns: Integers) -> Integer
 
 
 class _Line(NamedTuple):
-    """The previous event of every event on its rank in its step (the number of events: none), and when each started."""
+    """The previous event of every event on its rank in its step (the number of events: none), and when each started.
+
+    `last` is the last action of every rank in every step.
+    """
 
     previous: Indices
     start_ns: Integers
+    last: Integers
 
 
 def _line_up(actions: Actions, sends: BlockingSends) -> _Line:
@@ -185,8 +198,10 @@ def _line_up(actions: Actions, sends: BlockingSends) -> _Line:
     in_line = np.argsort(behind, kind="stable") if len(sends.need) else behind
     previous = np.empty(events, dtype=np.int32)
     previous[in_line] = np.append(events, in_line[:-1])[:events]
-    previous[np.flatnonzero(actions.table["place"].to_numpy() == 0)] = events
-    return _Line(previous, np.append(actions.table["start_ns"].to_numpy(), sends.left_ns))
+    first = np.flatnonzero(actions.table["place"].to_numpy() == 0)
+    previous[first] = events
+    last = np.append(first[1:], count)[: len(first)] - 1
+    return _Line(previous, np.append(actions.table["start_ns"].to_numpy(), sends.left_ns), last)
 
 
 class _Edges(NamedTuple):

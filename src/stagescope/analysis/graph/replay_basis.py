@@ -47,6 +47,11 @@ def find_replay_basis(actions: Actions) -> ReplayBasis:
     """Return the basis of all replays of these actions; for a large run it takes seconds, so compute it once."""
     sends = find_blocking_sends(actions)
     plan, lags = plan_replay(actions, sends), find_transfer_lags(actions, sends)
+    diagnostics = (*plan.diagnostics, *lags.diagnostics)
+    if not len(sends.need):
+        lag_ns = lags.lag_ns
+        free_ns = np.minimum(lag_ns, 0) if (lag_ns > 0).any() else lag_ns
+        return ReplayBasis(plan, lag_ns, lag_ns, lag_ns, free_ns, lag_ns, diagnostics)
     of_needs = lags.lag_ns[: actions.needs.height]
     transfer_ns = _transfer_times(actions, sends)
     travel_ns = of_needs.copy()
@@ -64,7 +69,7 @@ def find_replay_basis(actions: Actions) -> ReplayBasis:
         async_ns,
         np.concatenate([np.minimum(of_needs, 0), none, is_open]),
         travel_ns,
-        (*plan.diagnostics, *lags.diagnostics),
+        diagnostics,
     )
 
 

@@ -34,6 +34,10 @@ class StepGroups:
         """Return the last of the given ends in every step."""
         return _reduce(np.maximum, end_ns, self.first_of_step)
 
+    def last_of_ranks(self, of_rank: Times) -> Times:
+        """Return the largest of the given values of the ranks in every step."""
+        return _reduce(np.maximum, of_rank, np.searchsorted(self.first_of_rank, self.first_of_step))
+
     def first_start_ns(self, table: pl.DataFrame) -> Integers:
         """Return the first start in every step."""
         return _reduce(np.minimum, table["start_ns"].to_numpy(), self.first_of_step).astype(np.int64)

@@ -42,7 +42,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.makespan_shares import ReplayCosts
-from stagescope.analysis.graph.replay import replay
+from stagescope.analysis.graph.replay import replay_ranks
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.action_classes import FEWEST_PEERS, find_action_classes
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.idle.delays import Delays
 
     Integers = NDArray[np.int64]
+    Times = NDArray[np.float64] | NDArray[np.int64]
 
 DENOMINATOR = "window: first start to last end of the pipeline's actions, per step"
 
@@ -200,14 +201,15 @@ def build_ledger(
 
 def _delayed(duration_ns: Integers, delays: Delays) -> list[Integers]:
     """Return the durations with all explained delays, and with fewer and fewer of them, the last cause first."""
-    kept = [duration_ns + delays.sends_ns]
+    kept = [duration_ns + delays.sends_ns if delays.sends_ns.any() else duration_ns]
     for delay_ns in (
         delays.blocked_on_send_ns,
         delays.launch_overhead_ns,
         delays.data_loading_ns,
         delays.other_work_ns,
     ):
-        kept.append(kept[-1] + delay_ns)
+        # Most runs have few of these causes: the same durations take no memory and are not replayed again.
+        kept.append(kept[-1] + delay_ns if delay_ns.any() else kept[-1])
     return kept[::-1]
 
 
@@ -216,12 +218,16 @@ def _replayed(basis: ReplayBasis, groups: StepGroups, replays: Sequence[ReplayCo
     found: list[Integers] = []
     before: ReplayCosts | None = None
     for costs in replays:
-        if before is None or before.lag_ns is not costs.lag_ns or not np.array_equal(before[0], costs[0]):
-            found.append(_whole(groups.makespan_ns(replay(basis.plan, *costs))))
-        else:
+        if before is not None and before.lag_ns is costs.lag_ns and _is_same(before[0], costs[0]):
             found.append(found[-1])
+        else:
+            found.append(_whole(groups.last_of_ranks(replay_ranks(basis.plan, *costs))))
         before = costs
     return found
+
+
+def _is_same(first: Times, second: Times) -> bool:
+    return first is second or np.array_equal(first, second)
 
 
 def _whole(times: NDArray[np.float64] | Integers) -> Integers:

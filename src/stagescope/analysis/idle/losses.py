@@ -26,9 +26,11 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.makespan_shares import ReplayCosts
-from stagescope.analysis.graph.replay import replay
+from stagescope.analysis.graph.replay import replay_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.replay_basis import ReplayBasis
@@ -59,7 +61,7 @@ def measure_step_losses(
 ) -> list[pl.Series]:
     """Return the nanoseconds of every cause in REMOVED for every step of `groups`, as columns of the table LEDGER."""
     replays = list_replays(basis, classes, between.duration_ns, between.sends_ns)
-    ends_ns = (groups.makespan_ns(replay(basis.plan, *costs)) for costs in replays)
+    ends_ns = (groups.last_of_ranks(replay_ranks(basis.plan, *costs)) for costs in replays)
     whole_ns = (np.rint(each).astype(np.int64) for each in ends_ns)
     totals = [between.before_ns, *whole_ns, between.after_ns]
     return [
@@ -70,8 +72,8 @@ def measure_step_losses(
 
 def list_replays(
     basis: ReplayBasis, classes: ActionClasses, duration_ns: Integers, sends_ns: Integers
-) -> list[ReplayCosts]:
-    """Return the costs of S5 to S2; `duration_ns` and `sends_ns` are those of Between."""
+) -> Iterator[ReplayCosts]:
+    """Yield the costs of S5 to S2; `duration_ns` and `sends_ns` are those of Between."""
     balanced_ns, peer_ns, stage_ns = (
         classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")
     )
@@ -79,9 +81,8 @@ def list_replays(
         np.divide(each, balanced_ns, out=np.ones_like(balanced_ns), where=balanced_ns > 0)
         for each in (peer_ns, stage_ns)
     )
-    return [
-        ReplayCosts(duration_ns * to_peers + sends_ns, basis.prompt_ns),
-        ReplayCosts(duration_ns * to_stages + sends_ns, basis.prompt_ns),
-        ReplayCosts(duration_ns * to_stages, basis.free_ns),
-        ReplayCosts(classes.fitted_ns() * to_stages, basis.free_ns),
-    ]
+    # One after the other, so that no two of them take memory at once.
+    yield ReplayCosts(duration_ns * to_peers + sends_ns, basis.prompt_ns)
+    yield ReplayCosts(duration_ns * to_stages + sends_ns, basis.prompt_ns)
+    yield ReplayCosts(duration_ns * to_stages, basis.free_ns)
+    yield ReplayCosts(classes.fitted_ns() * to_stages, basis.free_ns)

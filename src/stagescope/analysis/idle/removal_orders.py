@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.makespan_shares import ReplayCosts
-from stagescope.analysis.graph.replay import replay
+from stagescope.analysis.graph.replay import replay_ranks
 from stagescope.analysis.idle.origins import UNATTRIBUTED, CauseType
 from stagescope.model.tables import Column, Table
 
@@ -60,9 +60,13 @@ def find_removal_orders(
         return REMOVAL_ORDERS.empty()
     parts = []
     for cause, more, less, _ in chosen:
-        extra_ns, extra_lag_ns = more.duration_ns - less.duration_ns, more.lag_ns - less.lag_ns
-        without = ReplayCosts(np.maximum(every.duration_ns - extra_ns, 0), every.lag_ns - extra_lag_ns)
-        alone = ReplayCosts(np.maximum(bare.duration_ns + extra_ns, 0), bare.lag_ns + extra_lag_ns)
+        extra_ns = more.duration_ns - less.duration_ns
+        lag_ns, bare_lag_ns = every.lag_ns, bare.lag_ns
+        if more.lag_ns is not less.lag_ns:
+            extra_lag_ns = more.lag_ns - less.lag_ns
+            lag_ns, bare_lag_ns = lag_ns - extra_lag_ns, bare_lag_ns + extra_lag_ns
+        without = ReplayCosts(np.maximum(every.duration_ns - extra_ns, 0), lag_ns)
+        alone = ReplayCosts(np.maximum(bare.duration_ns + extra_ns, 0), bare_lag_ns)
         parts.append(
             groups.steps.select("pipeline", "step").with_columns(
                 cause=pl.lit(cause, CauseType),
@@ -74,4 +78,4 @@ def find_removal_orders(
 
 
 def _spans_ns(plan: ReplayPlan, groups: StepGroups, costs: ReplayCosts) -> NDArray[np.float64]:
-    return groups.makespan_ns(replay(plan, *costs)).astype(np.float64)
+    return groups.last_of_ranks(replay_ranks(plan, *costs)).astype(np.float64)

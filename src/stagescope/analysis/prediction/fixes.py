@@ -14,30 +14,25 @@ from stagescope.analysis.prediction.fix_candidates import Candidates
 from stagescope.analysis.prediction.iteration_replay import prepare_iteration_replay
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from stagescope.analysis.graph.actions import Actions
-    from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.prediction.fix_candidates import Candidate, Evidence
     from stagescope.analysis.prediction.iteration_replay import IterationReplay
+    from stagescope.analysis.prediction.what_if import Measured
 
 BOUND = "from nothing to all of this time can be saved"
 """What the range of a bound covers."""
 
 
-def find_fixes(
-    actions: Actions, evidence: Evidence, steps: Collection[int], basis: ReplayBasis
-) -> pl.DataFrame:
+def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
     """Return columns of IMPROVEMENTS for every fix, best first.
 
     A bound, which takes a cause away completely, ranges from no gain to that. It is placed by what it gains beyond the
     fixes of the same cause that can be attained.
     """
-    replay = prepare_iteration_replay(actions, basis, steps)
+    replay = prepare_iteration_replay(measured)
     measured_ns = replay.mean_end_ns(replay.duration_ns, replay.delay_ns, replay.lag_ns)
     found = [
         (each, measured_ns - _replayed_ns(replay, each, measured_ns) + each.outside_ns)
-        for each in Candidates(actions, replay, evidence).find()
+        for each in Candidates(measured.actions, replay, evidence).find()
     ]
     attained: dict[str, float] = {}
     for each, gain_ns in found:

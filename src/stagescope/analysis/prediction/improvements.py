@@ -10,7 +10,7 @@ import polars.selectors as cs
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.prediction.fixes import find_fixes
 from stagescope.analysis.prediction.redesigns import find_redesigns
-from stagescope.analysis.prediction.what_if import WHAT_IF
+from stagescope.analysis.prediction.what_if import WHAT_IF, measure_replays
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 
@@ -102,12 +102,13 @@ def find_improvements(
     if actions.is_contradictory or not actions.table["step"].is_in(list(steps)).any():
         return Improvements(IMPROVEMENTS.empty(), ())
     basis = basis or find_replay_basis(actions)
-    fixes = find_fixes(actions, evidence, steps, basis)
+    measured = measure_replays(actions, basis, steps)
+    fixes = find_fixes(measured, evidence)
     every = _complete(fixes, FIX)
     untested: tuple[Diagnostic, ...] = ()
     # What other schedules would gain for a part of a pipeline does not hold for the whole.
     if not evidence.is_incomplete:
-        redesigns = find_redesigns(actions, schedule, steps, basis, evidence)
+        redesigns = find_redesigns(measured, schedule, evidence)
         untested = redesigns.diagnostics
         if not redesigns.table.is_empty():
             best_first = redesigns.table.sort(

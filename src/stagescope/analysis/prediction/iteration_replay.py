@@ -14,16 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.graph.replay import replay
-from stagescope.analysis.prediction.what_if import measure_replays
+from stagescope.analysis.graph.replay import replay_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from numpy.typing import NDArray
 
-    from stagescope.analysis.graph.actions import Actions
-    from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.prediction.what_if import Measured
 
     Floats = NDArray[np.float64]
@@ -54,8 +49,9 @@ class IterationReplay:
 
     def ends_ns(self, duration_ns: Times, delay_ns: Times, lag_ns: Times) -> pl.DataFrame:
         """Return for each counted step when its last pipeline ends (`end_ns`), from the start of the first one."""
-        ends_ns = replay(self.measured.plan, np.asarray(duration_ns + delay_ns, dtype=np.float64), lag_ns)
-        last_ns = self.measured.groups.makespan_ns(ends_ns) + self.offset_ns
+        lasting_ns = np.asarray(duration_ns + delay_ns, dtype=np.float64)
+        ends_ns = replay_ranks(self.measured.plan, lasting_ns, lag_ns)
+        last_ns = self.measured.groups.last_of_ranks(ends_ns) + self.offset_ns
         steps = self.measured.groups.steps.with_columns(end_ns=last_ns).filter(self.measured.counted)
         return steps.group_by("step").agg(pl.max("end_ns")).sort("step")
 
@@ -65,9 +61,9 @@ class IterationReplay:
         return float(ends.sum()) / max(len(ends), 1)
 
 
-def prepare_iteration_replay(actions: Actions, basis: ReplayBasis, steps: Collection[int]) -> IterationReplay:
-    """Return what replays of the iterations of `steps` need."""
-    measured = measure_replays(actions, basis, steps)
+def prepare_iteration_replay(measured: Measured) -> IterationReplay:
+    """Return what replays of the iterations of the counted steps need."""
+    actions = measured.actions
     first = measured.groups.steps.select("step", first_ns=measured.groups.first_start_ns(actions.table))
     offset = first.select(pl.col("first_ns") - pl.col("first_ns").min().over("step"))
     return IterationReplay(measured, offset.to_series().to_numpy())

@@ -192,9 +192,10 @@ def _step_ns(measured: Measured, parts: StageParts, shares: Floats) -> float:
         # How a pair divides its time cannot be measured, so each of its actions is charged half of it.
         pairs = partners["action"].to_numpy()
         of_action[pairs] = (of_action[pairs] + _of_actions(partners, factors)) / 2
-    before_ns = measured.replayed_ns(measured.duration_ns, measured.lag_ns)
     step_ns = measured.step_ns(measured.groups.window_ns(table))
-    return step_ns - before_ns + measured.replayed_ns(measured.duration_ns * of_action, measured.lag_ns)
+    return (
+        step_ns - measured.base_ns + measured.replayed_ns(measured.duration_ns * of_action, measured.lag_ns)
+    )
 
 
 def _of_actions(table: pl.DataFrame, factors: Mapping[str, Floats]) -> Floats:

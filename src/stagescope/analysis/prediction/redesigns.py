@@ -9,17 +9,15 @@ import polars as pl
 from stagescope.analysis.prediction.changes import OtherSchedule
 from stagescope.analysis.prediction.layer_layout import layers_per_stage, predict_layout
 from stagescope.analysis.prediction.schedule_ranges import predict_schedules
-from stagescope.analysis.prediction.what_if import measure_replays
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
-    from stagescope.analysis.graph.actions import Actions
-    from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.prediction.fix_candidates import Evidence
     from stagescope.analysis.prediction.layer_layout import LayoutPrediction
     from stagescope.analysis.prediction.schedule_ranges import SchedulePrediction
+    from stagescope.analysis.prediction.what_if import Measured
 
 
 class Redesigns(NamedTuple):
@@ -29,20 +27,12 @@ class Redesigns(NamedTuple):
     diagnostics: tuple[Diagnostic, ...]
 
 
-def find_redesigns(
-    actions: Actions,
-    schedule: str | None,
-    steps: Collection[int],
-    basis: ReplayBasis,
-    evidence: Evidence,
-) -> Redesigns:
+def find_redesigns(measured: Measured, schedule: str | None, evidence: Evidence) -> Redesigns:
     """Return columns of IMPROVEMENTS for another layout of the layers and for the other schedules of the catalog.
 
-    `schedule` is the one that ran, `basis` is from find_replay_basis. Costs of a change, such as the memory of another
-    schedule, are not part of the gain.
+    `schedule` is the one that ran. Costs of a change, such as the memory of another schedule, are not part of the gain.
     """
-    measured = measure_replays(actions, basis, steps)
-    step_ns = measured.step_ns(measured.groups.window_ns(actions.table))
+    step_ns = measured.step_ns(measured.groups.window_ns(measured.actions.table))
     predictions = predict_schedules(measured, schedule)
     layout = predict_layout(measured, evidence.layers, evidence.slow_ranks)
     rows = [_row(step_ns, each) for each in predictions.found]

@@ -18,7 +18,7 @@ import polars as pl
 
 from stagescope.analysis.graph.measured_order import measured_order
 from stagescope.analysis.graph.pair_shares import share_pairs
-from stagescope.analysis.graph.replay import ready_times, replay
+from stagescope.analysis.graph.replay import ready_times, replay_ranks
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.action_classes import find_action_classes
@@ -106,7 +106,6 @@ def predict_steps(
     basis = basis or find_replay_basis(actions)
     measured = measure_replays(actions, basis, steps)
     step_ns = measured.step_ns(measured.groups.window_ns(actions.table))
-    base_ns = measured.replayed_ns(measured.duration_ns, measured.lag_ns)
     rows = []
     for combination in combinations:
         duration_ns, lag_ns = measured.changed(combination)
@@ -117,7 +116,7 @@ def predict_steps(
         elif schedules:
             saving = measured.simulated_saving(schedules[-1], duration_ns, lag_ns)
         else:
-            saving = Saving(base_ns - measured.replayed_ns(duration_ns, lag_ns), "")
+            saving = Saving(measured.base_ns - measured.replayed_ns(duration_ns, lag_ns), "")
         if actions.is_contradictory or (saving.saved_ns or 0) >= step_ns > 0:
             saving = Saving(None, IMPOSSIBLE)
         gain_ns = saving.saved_ns
@@ -163,8 +162,13 @@ class Measured:
     def replayed_ns(self, duration_ns: Floats, lag_ns: Floats | Integers) -> float:
         """Return the same for a replay; launch delays stay as measured."""
         return self.step_ns(
-            self.groups.makespan_ns(replay(self.plan, duration_ns + self.launch_delay_ns, lag_ns))
+            self.groups.last_of_ranks(replay_ranks(self.plan, duration_ns + self.launch_delay_ns, lag_ns))
         )
+
+    @cached_property
+    def base_ns(self) -> float:
+        """The same for the replay without changes; cached, because every change is compared with it."""
+        return self.replayed_ns(self.duration_ns, self.lag_ns)
 
     def why_unknown(self, change: Change) -> str | None:
         """Return why a change cannot be predicted; None if it can."""

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from scipy.special import ndtri  # type: ignore[import-untyped]
 
-from stagescope.analysis.graph.replay import ready_times, replay
+from stagescope.analysis.graph.replay import ready_times, replay_ranks
 from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.usual_costs import FEWEST_ACTIONS, OUTLIER_RATIO
 from stagescope.model.tables import Column, KindType, Table
@@ -167,7 +167,7 @@ def _costs(actions: Actions, basis: ReplayBasis, groups: StepGroups, outliers: p
     first_ns = groups.first_start_ns(table)[step]
     ready_ns = np.clip(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns, start_ns)
     lasting_ns = end_ns - ready_ns
-    before_ns = groups.makespan_ns(replay(basis.plan, lasting_ns, basis.lag_ns))
+    before_ns = groups.last_of_ranks(replay_ranks(basis.plan, lasting_ns, basis.lag_ns))
     action = outliers["action"].to_numpy()
     excess_ns = np.rint(outliers["excess_ns"].to_numpy()).astype(np.int64)
     number = outliers.select(pl.int_range(pl.len()).over("pipeline", "step")).to_series().to_numpy()
@@ -176,7 +176,7 @@ def _costs(actions: Actions, basis: ReplayBasis, groups: StepGroups, outliers: p
     for turn in range(min(int(number.max(initial=-1)) + 1, MOST_PER_STEP)):
         chosen = number == turn
         without_ns[action[chosen]] -= excess_ns[chosen]
-        after_ns = groups.makespan_ns(replay(basis.plan, without_ns, basis.lag_ns))
+        after_ns = groups.last_of_ranks(replay_ranks(basis.plan, without_ns, basis.lag_ns))
         cost_ns[chosen] = (before_ns - after_ns)[step[action[chosen]]]
         before_ns = after_ns
     costs = pl.Series("cost_ns", cost_ns)
