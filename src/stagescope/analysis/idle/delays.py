@@ -59,8 +59,10 @@ def measure_delays(
     loads, sends, others = _covered(delays, spans)
     rest_ns = start_ns - ready_ns - loads - sends - others
     launch_ns = np.minimum(rest_ns, LAUNCH_RATIO * int(np.median(rest_ns))) if len(rest_ns) else rest_ns
-    transfer_ns = np.minimum(sends, _transfer_time(table, spans))
-    return Delays(transfer_ns, sends - transfer_ns, launch_ns, loads, others, rest_ns - launch_ns)
+    transfer_ns = _bare(np.minimum(sends, _transfer_time(table, spans))) if sends.any() else sends
+    return Delays(
+        transfer_ns, _bare(sends - transfer_ns), launch_ns, loads, others, _bare(rest_ns - launch_ns)
+    )
 
 
 def _covered(delays: pl.DataFrame, spans: pl.DataFrame | None) -> tuple[Integers, Integers, Integers]:
@@ -79,7 +81,12 @@ def _covered(delays: pl.DataFrame, spans: pl.DataFrame | None) -> tuple[Integers
         pl.concat([loading, blocked, named.select(loading.columns)]),
     )
     loads, with_sends, every = (covered_ns(delays, unite(each.drop_nulls())).to_numpy() for each in unions)
-    return loads, with_sends - loads, every - with_sends
+    return _bare(loads), _bare(with_sends - loads), _bare(every - with_sends)
+
+
+def _bare(times_ns: Integers) -> Integers:
+    """Return the same times; zeros that nothing is written to take no memory, and most runs have no such delays."""
+    return times_ns if times_ns.any() else np.zeros(len(times_ns), dtype=np.int64)
 
 
 def _transfer_time(table: pl.DataFrame, spans: pl.DataFrame | None) -> Integers:

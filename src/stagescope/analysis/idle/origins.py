@@ -132,7 +132,8 @@ def _part(actions: Actions, groups: StepGroups, cause: str, shares: MakespanShar
     ).with_columns(peer=pl.when(pl.col("peer") != NONE).then("peer"))
     if cause != UNATTRIBUTED:
         return frame
-    untimed = actions.needs.filter(pl.col("is_remote") & pl.col("arrived_ns").is_null())["action"]
+    is_untimed = actions.needs["is_remote"] & actions.needs["arrived_ns"].is_null()
+    untimed = actions.needs["action"].filter(is_untimed)
     is_open = np.zeros(table.height, dtype=np.bool_)
     is_open[untimed.to_numpy()] = True
     return frame.filter(~pl.Series(is_open[action]))
