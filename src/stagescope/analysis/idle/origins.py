@@ -101,14 +101,18 @@ def find_origins(
     parts = []
     for cause, more, less, added_ns in removals:
         shares = share_makespan(plan, groups, more, less, added_ns)
-        parts.append(_part(actions, groups, cause, shares))
+        # Summed one by one: the shares of all causes at once would be the peak memory of a report.
+        parts.append(_summed(_part(actions, groups, cause, shares)))
     if not parts:
         return ORIGINS.empty()
     origins = pl.concat(parts)
     if spans is not None and (origins["cause"] == BLOCKED).any():
         origins = _at_the_receiver(origins, spans, is_gated=bool((plan.sends.gate != NO_GATE).any()))
-    keys = ORIGINS.names[:-1]
-    return origins.group_by(keys).agg(pl.sum("added_ns")).sort(keys)
+    return _summed(origins).sort(ORIGINS.names[:-1])
+
+
+def _summed(origins: pl.DataFrame) -> pl.DataFrame:
+    return origins.group_by(ORIGINS.names[:-1]).agg(pl.sum("added_ns"))
 
 
 def _part(actions: Actions, groups: StepGroups, cause: str, shares: MakespanShares) -> pl.DataFrame:
