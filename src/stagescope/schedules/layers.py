@@ -137,7 +137,7 @@ def _most_even(sums: list[int], stages: int, cap_ns: int) -> tuple[int, ...]:
 def _possible_begins(sums: list[int], stages: int, cap_ns: int) -> list[range]:
     """Return the layers that each stage can begin with, if no stage is above the cap and none is empty.
 
-    With many stages these are few: full stages before it, or full stages from it on, leave little room.
+    With many stages these are few: full stages before it, or full stages from it on, leave few choices.
     """
     layers = len(sums) - 1
     latest, earliest = [0], [layers]
