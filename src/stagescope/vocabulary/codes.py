@@ -58,6 +58,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "clock.assumed_shared", "The machines are not recorded, so all ranks are assumed to share one clock."
     ),
+    Code(
+        "clock.causality",
+        "Actions started before their input was computed: clocks or labels are slightly off.",
+    ),
     Code("clock.contradictory", "Times contradict another clock of the same file: a clock was adjusted."),
     Code("clock.error_unknown", "The offset between clocks has an unknown error, which limits a comparison."),
     Code(
@@ -236,6 +240,10 @@ CODES: tuple[Code, ...] = (
     Code(
         "trace.shifted",
         "A trace was shifted, because its format cannot represent times before the Unix epoch.",
+    ),
+    Code(
+        "timestamps.contradictory",
+        "Actions started long before their input was computed, so idle time is not explained.",
     ),
     Code("transfers.contradictory", "Receives end before the matching sends start."),
     Code(

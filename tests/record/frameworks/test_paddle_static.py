@@ -54,7 +54,9 @@ def test_cpu_executor_events_become_spans(tmp_path):
     assert timeline.diagnostics.is_empty()
     assert timeline.steps["step"].to_list() == [0, 1, 2]
     for step in timeline.steps.iter_rows(named=True):
-        jobs = timeline.spans.filter(pl.col("step") == step["step"]).sort("start_ns")
+        # Python collects its garbage when it likes.
+        jobs = timeline.spans.filter((pl.col("step") == step["step"]) & (pl.col("kind") != "other"))
+        jobs = jobs.sort("start_ns")
         assert jobs.select("kind", "microbatch").rows() == [*ORDER, ("optimizer", None)]
         assert step["start_ns"] <= jobs["start_ns"].min()
         assert jobs["end_ns"].max() <= step["end_ns"]
@@ -77,7 +79,7 @@ def test_self_profiling_training_keeps_its_profile_and_its_steps_are_recorded(tm
     assert "events of the training's own: 21" in done.stdout
     timeline = workflow.read(tmp_path / "rec")
     assert timeline.steps.height == 3
-    assert timeline.spans.is_empty()
+    assert timeline.spans.filter(pl.col("kind") != "other").is_empty()  # garbage may be collected
 
 
 class Plan:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.action_cells import codes_of
-from stagescope.analysis.graph.causality import CODE, find_contradictions
+from stagescope.analysis.graph.causality import LARGE, find_contradictions
 from stagescope.analysis.graph.dependencies import DirectionType, find_dependencies
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
@@ -125,7 +125,7 @@ class Actions:
     @property
     def is_contradictory(self) -> bool:
         """Whether timestamps contradict the dependencies so much that idle time cannot be explained."""
-        return any(found.code == CODE and found.severity == "error" for found in self.diagnostics)
+        return any(found.code == LARGE for found in self.diagnostics)
 
 
 def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Actions:

@@ -1,6 +1,6 @@
 """Whether timestamps contradict the dependencies: actions that started before their input had been computed.
 
-A few microseconds are the error of the clocks. If usual steps have contradictions that are a fair part of the window,
+A few microseconds are the error of the clocks. If usual steps have contradictions of half of the window or more,
 clocks or labels are wrong, and what ranks waited for cannot be derived from them.
 """
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-CODE = "clock.causality"
+SMALL, LARGE = "clock.causality", "timestamps.contradictory"
+"""Codes: what waits are computed from is slightly off, or useless."""
 
-MOST_CONTRADICTION_FRACTION = 0.05
+MOST_CONTRADICTION_FRACTION = 0.5
 """Idle time is not explained if, in at least half of the steps, an action started this fraction of the window early."""
 
 
@@ -30,7 +31,7 @@ def find_contradictions(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.Dat
     """Return a diagnostic about actions that started before their input existed, beyond the error of both clocks.
 
     `table` and `needs` are the tables ACTIONS and NEEDS, `clocks` has the clock of every rank and its error (rank,
-    clock, error_ns). The diagnostic is an error if idle time cannot be explained.
+    clock, error_ns). Its code is LARGE if idle time cannot be explained.
     """
     action, producer = needs["action"].to_numpy(), needs["needs"].to_numpy()
     early_ns = table["end_ns"].to_numpy()[producer] - table["start_ns"].to_numpy()[action]
@@ -45,8 +46,8 @@ def find_contradictions(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.Dat
     count = int(beyond.sum())
     if _usual_fraction(table, action[beyond], early_ns[beyond]) > MOST_CONTRADICTION_FRACTION:
         message = f"{most}: clocks or labels are wrong, and idle time cannot be explained"
-        return [Diagnostic("error", message, count=count, code=CODE)]
-    return [Diagnostic("warning", f"{most}; check the clock alignment", count=count, code=CODE)]
+        return [Diagnostic("warning", message, count=count, code=LARGE)]
+    return [Diagnostic("warning", f"{most}; check the clock alignment", count=count, code=SMALL)]
 
 
 def _allowed_ns(
