@@ -3,7 +3,7 @@
     import stagescope.record as record
 
     record.start("recordings/today")                      # or: stagescope run -- torchrun train.py
-    with record.span("forward", microbatch=0, stage=1):   # not needed with torch.distributed.pipelining
+    with record.forward(microbatch=0, stage=1):           # not needed with torch.distributed.pipelining
         ...
     record.stop()
 
@@ -11,8 +11,21 @@ Uses the standard library only. Nothing in this package raises into the training
 """
 
 from stagescope.record.actions import action
+from stagescope.record.marked_actions import backward, backward_input, backward_weight, forward, step
 from stagescope.record.ranges import job_schedule_profiler_range
 from stagescope.record.session import start, stop
 from stagescope.record.spans import profile_range, span
 
-__all__ = ["action", "job_schedule_profiler_range", "profile_range", "span", "start", "stop"]
+__all__ = [
+    "action",
+    "backward",
+    "backward_input",
+    "backward_weight",
+    "forward",
+    "job_schedule_profiler_range",
+    "profile_range",
+    "span",
+    "start",
+    "step",
+    "stop",
+]

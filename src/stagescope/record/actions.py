@@ -9,7 +9,8 @@ import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stagescope.record import session
-from stagescope.record.format import NONE
+from stagescope.record.frameworks.runs import Place
+from stagescope.record.marked_actions import MarkedAction, number_of
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _OTHER = BY_NAME["other"].code
-PASSES = ("forward", "backward", "backward_input", "backward_weight")
-"""Kinds of actions in which collectives are counted; see frameworks/collectives.py."""
 
 
 def action(
@@ -33,9 +32,9 @@ def action(
     raised.
 
     >>> @action("forward", stage=1)
-    ... def forward(x, microbatch):
+    ... def compute(x, microbatch):
     ...     return x + microbatch
-    >>> forward(1, microbatch=3)
+    >>> compute(1, microbatch=3)
     4
     """
     known = BY_NAME.get(kind)
@@ -46,22 +45,10 @@ def action(
 
         @functools.wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            recorder = session.recorder
-            if recorder is None or not recorder.enabled:
+            if session.recorder is None:
                 return function(*args, **kwargs)
-            numbers = read(args, kwargs)
-            if recorder.mirror is not None:
-                recorder.mirror.open(code, numbers[0], numbers[1], name)
-            counts = recorder.counts_collectives
-            recorder.counts_collectives = counts or (kind in PASSES and not recorder.is_detailed)
-            token = recorder.timer.begin()
-            try:
+            with MarkedAction(code, Place(*read(args, kwargs)), name):
                 return function(*args, **kwargs)
-            finally:
-                recorder.counts_collectives = counts
-                recorder.timer.end(token, code, *numbers, recorder.name_id(name) if name else 0)
-                if recorder.mirror is not None:
-                    recorder.mirror.close()
 
         return recorded  # type: ignore[return-value]  # same signature as the function
 
@@ -75,7 +62,7 @@ def _reader_of(function: object, given: dict[str, int | None]) -> Callable[[Any,
     """
     code = getattr(function, "__code__", None)
     names = code.co_varnames[: code.co_argcount] if code else ()
-    fixed = [_number(value) for value in given.values()]
+    fixed = [number_of(value) for value in given.values()]
     asked = [
         (field, name, names.index(name) if name in names else None)
         for field, (name, value) in enumerate(given.items())
@@ -86,19 +73,9 @@ def _reader_of(function: object, given: dict[str, int | None]) -> Callable[[Any,
         numbers = fixed.copy()
         for field, name, place in asked:
             if place is not None and place < len(args):
-                numbers[field] = _number(args[place])
+                numbers[field] = number_of(args[place])
             elif name in kwargs:
-                numbers[field] = _number(kwargs[name])
+                numbers[field] = number_of(kwargs[name])
         return numbers
 
     return read
-
-
-def _number(value: Any) -> int:
-    """Return `value` as an integer, `NONE` if it is not one."""
-    if type(value) is int:
-        return value
-    try:
-        return NONE if value is None else int(value.__index__())
-    except (AttributeError, TypeError):
-        return NONE

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, KeysView
+    from collections.abc import Callable, Generator, Iterator, KeysView
 
     from stagescope.record.recorder import Recorder
 
@@ -122,6 +122,8 @@ class Runs:
         if self.inside:
             return (yield)
         recorder = self.recorder
+        if recorder in _stepping:
+            return (yield from self._observe_run())
         start_ns = recorder.begin_step()
         was_enabled, recorder.actions = recorder.enabled, 0
         result = yield from self._observe_run()
@@ -252,8 +254,23 @@ def end_action(recorder: Recorder, token: Any, kind: int, place: Place, pair: in
 _running: weakref.WeakSet[Recorder] = weakref.WeakSet()
 """The recorders that are inside a run, whichever framework started it."""
 
+_stepping: weakref.WeakSet[Recorder] = weakref.WeakSet()
+"""The recorders whose current step the training itself marks."""
+
 _alone: weakref.WeakKeyDictionary[Recorder, Runs] = weakref.WeakKeyDictionary()
 """The Runs whose schedule is running, if actions of all others are ignored."""
+
+
+@contextmanager
+def stepping(recorder: Recorder) -> Iterator[None]:
+    """Treat runs of schedules in the ``with`` block as parts of one step, which the caller records."""
+    is_outermost = recorder not in _stepping
+    _stepping.add(recorder)
+    try:
+        yield
+    finally:
+        if is_outermost:
+            _stepping.discard(recorder)
 
 
 def within(outer: Observation, inner: Observation) -> Observation:
