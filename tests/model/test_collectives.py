@@ -32,7 +32,7 @@ def test_the_rank_that_issued_a_collective_last_is_named_with_its_delay():
     assert table["rank"].to_list() == [0, 1, 2]
     assert table["last_rank"].to_list() == [1, 1, 1]
     assert table["late_ns"].to_list() == [185] * 3
-    assert table["blocked_ns"].to_list() == [205, 14, 201]
+    assert table["exposed_ns"].to_list() == [205, 14, 201]
 
 
 def test_calls_are_matched_by_group_and_number():

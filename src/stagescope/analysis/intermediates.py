@@ -28,6 +28,7 @@ from stagescope.analysis.iteration.ledger import build_iteration_ledger
 from stagescope.analysis.prediction.ideal import Ideal, lay_ideal, unknown_ideal
 from stagescope.analysis.unrecorded import find_unrecorded
 from stagescope.analysis.windows import Windows, measure_windows
+from stagescope.model.collectives import find_collectives
 from stagescope.model.coverage import unite
 from stagescope.vocabulary.kinds import COMPUTE
 
@@ -86,6 +87,11 @@ class Intermediates:
     def unrecorded(self) -> frozenset[str]:
         """The result of find_unrecorded."""
         return find_unrecorded(self.timeline, self.actions)
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """The result of find_collectives."""
+        return find_collectives(self.timeline.spans, self.timeline.ranks)
 
     @cached_property
     def iterations(self) -> pl.DataFrame:

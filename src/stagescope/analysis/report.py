@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.bubble import measure_bubble
+from stagescope.analysis.collectives.summary import summarize_kinds, summarize_ranks
 from stagescope.analysis.completeness.inferred_pipelines import (
     NO_PIPELINE,
     inferred_pipeline_diagnostics,
@@ -48,9 +49,9 @@ class Report:
     """Where the time of a run went. Its tables are Polars DataFrames with declared columns (docs/analysis-tables.md).
 
     `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `losses`, `culprits`, `outliers`,
-    `findings` and `improvements` are about the steps in the totals; `ledger`, `iterations`, `idle`, `critical_path` and
-    `slack` have rows for all steps that could be measured (`steps` has `in_totals`). These are computed on first use,
-    once, and shared with every export.
+    `findings`, `improvements`, `collective_kinds` and `collective_ranks` are about the steps in the totals; `ledger`,
+    `iterations`, `collectives`, `idle`, `critical_path` and `slack` have rows for all steps that could be measured
+    (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
 
     `timeline` is the run that was analyzed. `bubble` is the idle fraction of the windows; `bubble.definitions` has
     other definitions of it. `diagnostics` is everything needed to judge the numbers, errors first. `schedule` is what
@@ -135,6 +136,25 @@ class Report:
     def improvements(self) -> pl.DataFrame:
         """The table IMPROVEMENTS: changes that would shorten an iteration, fixes first."""
         return self._explained.improvements
+
+    @property
+    def collectives(self) -> pl.DataFrame:
+        """The table COLLECTIVES: every recorded collective on every rank, and who arrived last."""
+        return self.intermediates.collectives
+
+    @cached_property
+    def collective_kinds(self) -> pl.DataFrame:
+        """The table COLLECTIVE_KINDS: exposed and hidden time per kind of group and operation."""
+        return summarize_kinds(self._counted_collectives, len(self.bubble.steps))
+
+    @cached_property
+    def collective_ranks(self) -> pl.DataFrame:
+        """The table COLLECTIVE_RANKS: how often and by how much every rank came last."""
+        return summarize_ranks(self._counted_collectives)
+
+    @property
+    def _counted_collectives(self) -> pl.DataFrame:
+        return self.collectives.filter(pl.col("step").is_in(list(self.bubble.steps)))
 
     @cached_property
     def slowdowns(self) -> pl.DataFrame:

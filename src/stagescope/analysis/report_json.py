@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 
+MOST_COLLECTIVES = 100
+"""Collectives in the JSON; the table has all of them."""
+
+OF_COLLECTIVE = (
+    "group", "sequence", "group_kind", "operation", "step", "bytes", "ranks", "first_ns", "last_rank", "last_ns",
+    "late_ns",
+)  # fmt: skip
+"""Columns of COLLECTIVES that are the same on all ranks, apart from the bytes: those of the last rank."""
+
 LEAST_SHOWN = 1e-3
 """Culprits of less than this fraction of the iteration are left out: there is a row for every pair of ranks."""
 
@@ -39,6 +48,10 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
     (null without a step), the same for each rank (keys are ranks as text), what the fractions divide by in words, and
     the steps in the totals. ``definitions`` has fraction, per_rank and denominator for each definition of the bubble:
     window, iteration, ideal-ratio and own-span.
+
+    ``collectives``: {kinds, ranks, latest}: the rows of COLLECTIVE_KINDS and COLLECTIVE_RANKS, and the collectives to
+    which a rank came latest after the others, at most 100: {group, sequence, group_kind, operation, step, bytes, ranks,
+    first_ns, last_rank, last_ns, late_ns}.
 
     ``diagnostics``: a list of {severity, code, message, source, rank, location, count}, errors first. An "error" means
     that data are missing.
@@ -65,9 +78,24 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
                 for name, each in bubble.definitions.items()
             },
         },
+        "collectives": {
+            "kinds": report.collective_kinds.to_dicts(),
+            "ranks": report.collective_ranks.to_dicts(),
+            "latest": _latest(report),
+        },
         "clocks": clocks,
         "diagnostics": [asdict(diagnostic) for diagnostic in report.diagnostics],
     }
+
+
+def _latest(report: Report) -> list[dict[str, object]]:
+    """Return the collectives in the totals to which the last rank came latest, one row each."""
+    shared = report.collectives.filter(
+        pl.col("step").is_in(list(report.bubble.steps)),
+        (pl.col("ranks") > 1) & (pl.col("rank") == pl.col("last_rank")),
+    )
+    latest = shared.sort("late_ns", "group", "sequence", descending=[True, False, False])
+    return latest.select(OF_COLLECTIVE).head(MOST_COLLECTIVES).to_dicts()
 
 
 def _by_rank(bubble: Bubble) -> dict[str, float]:

@@ -66,7 +66,7 @@ class Wanted:
 @click.option(
     "--full",
     is_flag=True,
-    help="Also print the slowdowns of the what-if analysis, and the times of every step and rank.",
+    help="Also print collectives, the slowdowns of the what-if analysis, and the times of every step and rank.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown, for an issue or a pull request.")
 @json_options("the report")
@@ -138,8 +138,9 @@ def _write(report: Report, asked: Wanted) -> None:
 
 
 def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> None:
-    """Print a report as one screen, with `full` also the slowdowns and the times of every step and rank."""
+    """Print a report as one screen, with `full` also collectives, slowdowns, and the times of every step and rank."""
     from stagescope.analysis.iteration.last_pipeline import removal_order_text
+    from stagescope.reports.collective_table import collective_lines
     from stagescope.reports.ledger_bars import unrecorded_text
     from stagescope.reports.slowdown_text import slowdown_lines
     from stagescope.reports.text import report_text
@@ -155,6 +156,8 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
         if report.explanation is not None:
             interactions = removal_order_text(report.explanation.losses)
             click.echo(f"{interactions}\n" if interactions else "", nl=False)
+        for line in collective_lines(report, width=terminal_width()):
+            click.echo(line)
         for sentence in slowdown_lines(report.slowdowns, width=terminal_width()):
             click.echo(sentence)
         print_tables(replace(report, diagnostics=remaining))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stagescope.reports.collective_table import KIND_HEADS, collectives_sentence, kind_cells
 from stagescope.reports.ledger_bars import CAUSE_HEADS, ledger_cells, ledger_rows, unrecorded_text
 from stagescope.reports.stage_table import versus_others_text
 from stagescope.reports.text import bubble_sentence, denominator_sentence
@@ -32,6 +33,7 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
         "\n".join(_causes(explanation)),
         unrecorded_text(explanation.lost_time),
         "\n".join(_stages(explanation)),
+        "\n".join(_collectives(report)),
         "\n".join(f"* {_plain(finding)}" for finding in verdict.findings),
         "\n".join(_diagnostics(report)),
     ]
@@ -67,6 +69,13 @@ def _stages(explanation: Explanation) -> Iterator[str]:
     if work.height > MOST_STAGES:
         hidden = work.height - MOST_STAGES
         yield f"\n{counted(hidden, 'stage')} {'is' if hidden == 1 else 'are'} not shown."
+
+
+def _collectives(report: Report) -> Iterator[str]:
+    rows = kind_cells(report)
+    if rows:
+        yield from _table(KIND_HEADS, rows)
+        yield f"\n{_plain(collectives_sentence(report))}"
 
 
 def _diagnostics(report: Report) -> Iterator[str]:

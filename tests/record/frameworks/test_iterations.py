@@ -55,7 +55,7 @@ def test_rank_that_comes_last_to_a_collective_is_known():
     assert norms["last_rank"].mode().to_list() == [LATE_RANK]
     assert norms["late_ns"].median() > 0.5e9 * DELAY_S
     waited = norms.filter(pl.col("rank") != LATE_RANK)
-    assert waited["blocked_ns"].median() > 0.5e9 * DELAY_S
+    assert waited["exposed_ns"].median() > 0.5e9 * DELAY_S
 
 
 def test_slow_loader_is_recorded_on_its_rank():
