@@ -37,6 +37,17 @@ def test_a_chain_of_sends_is_one_pipeline():
     assert pipelines(with_transfers((0, 1), (1, 2), (2, 3))) == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
+def test_plain_transfers_connect_ranks_if_all_pipelines_run_the_same_actions_once():
+    two_stages = with_transfers((0, 1), (2, 3), kind="send").with_columns(
+        stage=pl.when(pl.col("kind").is_in(["forward", "backward"])).then(pl.col("rank") % 2)
+    )
+    assert pipelines(two_stages) == {0: 0, 1: 0, 2: 2, 3: 2}
+    reported = pl.concat([two_stages, with_transfers((3, 0), kind="send").filter(pl.col("kind") == "send")])
+    assert pipelines(reported) == {0: 0, 1: 0, 2: 2, 3: 2}
+    apart = two_stages.with_columns(stage=pl.when(pl.col("stage").is_not_null()).then(pl.col("rank")))
+    assert pipelines(apart) == {0: 0, 1: 0, 2: 0, 3: 0}
+
+
 def test_replicas_are_separate_pipelines():
     assert pipelines(with_transfers((0, 2), (1, 3))) == {0: 0, 1: 1, 2: 0, 3: 1}
 

@@ -30,6 +30,8 @@ CODES_OF_FORMAT_1 = {
     "loss": 11,
     "other": 12,
     "collective": 13,
+    "send": 14,
+    "recv": 15,
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.vocabulary.kinds import KINDS, RECEIVES
+from stagescope.vocabulary.kinds import ALL_RECEIVES, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,8 @@ LOOKS: Mapping[str, Look] = {
     "loss": Look("loss", "olive"),
     "other": Look("other", "generic_work"),
     "collective": Look("collective comm", "vsync_highlight_color"),
+    "send": Look("send", "thread_state_iowait"),
+    "recv": Look("recv", "rail_idle"),
 }
 """One look per kind; a span of kind `other` is shown with its own name."""
 
@@ -46,7 +48,7 @@ SEND_WAIT = Look("wait to send", "thread_state_unknown")
 STEP = Look("step", "thread_state_sleeping")
 
 WAITS: Mapping[str, Look] = {
-    kind.name: RECEIVE_WAIT if kind.name in RECEIVES else SEND_WAIT for kind in KINDS
+    kind.name: RECEIVE_WAIT if kind.name in ALL_RECEIVES else SEND_WAIT for kind in KINDS
 }
 
 _LETTERS = {kind.name: kind.letter for kind in KINDS}

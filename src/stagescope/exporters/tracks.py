@@ -27,7 +27,7 @@ from stagescope.exporters.names import label, title
 from stagescope.model.clock_groups import ClockGroup, clock_groups, clock_notes
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.messages import match_messages
-from stagescope.vocabulary.kinds import RECEIVES, SENDS
+from stagescope.vocabulary.kinds import ALL_RECEIVES, ALL_SENDS
 
 if TYPE_CHECKING:
     from stagescope.model import Timeline
@@ -207,9 +207,9 @@ def _action_slices(spans: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
 def _family() -> pl.Expr:
     """Return the track family of every span, as an index of FAMILIES."""
     families = (
-        pl.when(pl.col("kind").is_in(SENDS))
+        pl.when(pl.col("kind").is_in(ALL_SENDS))
         .then(FAMILIES.index("send"))
-        .when(pl.col("kind").is_in(RECEIVES))
+        .when(pl.col("kind").is_in(ALL_RECEIVES))
         .then(FAMILIES.index("receive"))
         .when(pl.col("lane") == "host")
         .then(FAMILIES.index("host"))
@@ -223,7 +223,7 @@ def _family() -> pl.Expr:
 def _wait_slices(spans: pl.DataFrame) -> pl.DataFrame:
     """Return one slice per time that the host was blocked on a transfer."""
     waited = spans.filter(pl.col("wait_start_ns").is_not_null() & pl.col("wait_end_ns").is_not_null())
-    is_send = pl.col("kind").is_in(SENDS)
+    is_send = pl.col("kind").is_in(ALL_SENDS)
     return waited.with_columns(
         start_ns="wait_start_ns",
         end_ns="wait_end_ns",

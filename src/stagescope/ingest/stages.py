@@ -16,7 +16,7 @@ from stagescope.ingest.coordinate_inference import infer_coordinates
 from stagescope.ingest.layout import coordinates
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.schedules.catalog import NAMES, find_schedule
-from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.parallel import DIMENSIONS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stagescope.ingest.layout import Layout
     from stagescope.model import Timeline
 
-PLACED = (*ACTION_KINDS, *TRANSFERS, "loss")
+PLACED = (*ACTION_KINDS, *SENDS, *RECEIVES, "loss")
 """The kinds that belong to a stage."""
 
 FOLDED_FRACTION = 0.5

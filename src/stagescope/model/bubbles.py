@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from stagescope.model.coverage import covered_ns, unite
-from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, RECEIVES, SENDS
+from stagescope.vocabulary.kinds import ACTION_KINDS, ALL_RECEIVES, ALL_SENDS, COMPUTE
 
 DENOMINATOR = "window: first start to last end of the pipeline's forward and backward actions, per step"
 
@@ -33,8 +33,8 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     )
     return windows.with_columns(
         busy_ns=covered_ns(windows, busy),
-        receive_wait_ns=covered_ns(windows, unite(_waits(spans, RECEIVES))),
-        send_wait_ns=covered_ns(windows, unite(_waits(spans, SENDS))),
+        receive_wait_ns=covered_ns(windows, unite(_waits(spans, ALL_RECEIVES))),
+        send_wait_ns=covered_ns(windows, unite(_waits(spans, ALL_SENDS))),
     ).select(
         "step",
         "rank",
@@ -51,7 +51,7 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
 
 def unrecorded_waits(spans: pl.DataFrame) -> dict[str, pl.Expr]:
     """Return, by column of step_bubbles, null for the waits of sends or receives of which no span has a wait."""
-    waits = {"receive_wait_ns": RECEIVES, "send_wait_ns": SENDS}
+    waits = {"receive_wait_ns": ALL_RECEIVES, "send_wait_ns": ALL_SENDS}
     has_wait = pl.col("wait_end_ns").is_not_null()
     recorded = spans.select(
         (pl.col("kind").is_in(kinds) & has_wait).any().alias(name) for name, kinds in waits.items()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, PLAIN_TRANSFERS, RECEIVES, SENDS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -17,19 +18,19 @@ def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl
 
     Ranks that pass activations or gradients to each other, directly or through other ranks (recorded or not), form
     one pipeline; data-parallel replicas exchange neither. If no transfer names its peer, ranks with equal data-,
-    tensor- and context-parallel coordinates in the table `ranks` form one pipeline. Without coordinates, replicas are
-    inferred from actions that several ranks ran (`infer_replicas`); without those, all ranks form one pipeline.
+    tensor- and context-parallel coordinates in the table `ranks` form one pipeline. Without coordinates, plain
+    transfers show the pipelines if all of these ran the same actions, each once: they may also be those of something
+    else. Otherwise replicas are inferred from actions that several ranks ran (`infer_replicas`); without those, all
+    ranks form one pipeline.
     """
-    is_edge = pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null()
     ran_action = pl.col("rank").filter(pl.col("kind").is_in(ACTION_KINDS))
     numbers = spans.select(ran_action.unique().sort())["rank"].to_list()
-    edges = spans.lazy().filter(is_edge).select("rank", "peer").unique().sort("rank", "peer").collect()
-    if edges.is_empty():
-        replica = _replicas(ranks) or infer_replicas(spans) or {}
-        keys = [replica.get(rank) for rank in numbers]
-    else:
-        root = _roots(edges.iter_rows())
+    root = _connected(spans, (*SENDS, *RECEIVES))
+    if root:
         keys = [root.get(rank, rank) for rank in numbers]
+    else:
+        replica = _replicas(ranks) or _of_plain_transfers(spans) or infer_replicas(spans) or {}
+        keys = [replica.get(rank) for rank in numbers]
     first: dict[Hashable, int] = {}
     pipelines = [first.setdefault(key, rank) for key, rank in zip(keys, numbers, strict=True)]
     return pl.DataFrame(
@@ -54,6 +55,30 @@ def infer_replicas(spans: pl.DataFrame) -> dict[int, Hashable] | None:
     if runs.n_unique() > 1 or places["count"].n_unique() > 1 or places["count"][0] != runs[0]:
         return None
     return dict(places.select("rank", "place").iter_rows())
+
+
+def _of_plain_transfers(spans: pl.DataFrame) -> dict[int, Hashable]:
+    """Return the pipeline of each rank by its plain transfers; {} unless all pipelines ran the same actions once."""
+    root = _connected(spans, PLAIN_TRANSFERS)
+    if not root:
+        return {}
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS)).drop_nulls(["step", "stage", "microbatch"])
+    first = actions.filter(pl.col("step") == pl.col("step").min())
+    ran: dict[int, set[Hashable]] = {}
+    for rank, *action in first.select("rank", "kind", "stage", "microbatch").unique().iter_rows():
+        others = ran.setdefault(root.get(rank, rank), set())
+        if tuple(action) in others:
+            return {}
+        others.add(tuple(action))
+    same = all(one == other for one, other in itertools.pairwise(ran.values()))
+    return {rank: root.get(rank, rank) for rank in first["rank"].unique()} if same else {}
+
+
+def _connected(spans: pl.DataFrame, kinds: tuple[str, ...]) -> dict[int, int]:
+    """Return for each rank with transfers of these kinds the representative of those that they connect."""
+    is_edge = pl.col("kind").is_in(kinds) & pl.col("peer").is_not_null()
+    edges = spans.lazy().filter(is_edge).select("rank", "peer").unique().sort("rank", "peer").collect()
+    return _roots(edges.iter_rows())
 
 
 def _replicas(ranks: pl.DataFrame | None) -> dict[int, Hashable]:

@@ -73,7 +73,7 @@ SPANS = Table(
             "pair",
             pl.Int32,
             "",
-            "Shared by the two actions of an overlapped pair; of a collective, its number in its group.",
+            "Shared by the two actions of an overlapped pair; of a collective or transfer, its number in its group.",
             nullable=True,
         ),
         Column("peer", pl.Int32, "", "Global rank at the other end of a transfer.", nullable=True),

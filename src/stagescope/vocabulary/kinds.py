@@ -37,6 +37,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("loss", "L", 11, COMPUTE, "Loss of one micro-batch on the last stage."),
     Kind("other", "X", 12, HOST, "Anything else that was recorded, identified by its name."),
     Kind("collective", "C", 13, COMM, "A collective that does not reduce gradients, identified by its name."),
+    Kind("send", "n", 14, COMM, "Sends a tensor outside of a known pipeline schedule."),
+    Kind("recv", "v", 15, COMM, "Receives a tensor outside of a known pipeline schedule."),
 )
 
 BY_NAME: dict[str, Kind] = {kind.name: kind for kind in KINDS}
@@ -55,7 +57,12 @@ EXCHANGING_KINDS: tuple[str, ...] = ACTION_KINDS[:3]
 
 SENDS: tuple[str, ...] = ("send_forward", "send_backward")
 RECEIVES: tuple[str, ...] = ("recv_forward", "recv_backward")
-TRANSFERS: tuple[str, ...] = (*SENDS, *RECEIVES)
+PLAIN_TRANSFERS: tuple[str, ...] = ("send", "recv")
+"""Of these it is unknown whether they move activations or gradients, as in a pipeline that is written by hand."""
+
+ALL_SENDS: tuple[str, ...] = (*SENDS, "send")
+ALL_RECEIVES: tuple[str, ...] = (*RECEIVES, "recv")
+TRANSFERS: tuple[str, ...] = (*SENDS, *RECEIVES, *PLAIN_TRANSFERS)
 COLLECTIVE = "collective"
 
 

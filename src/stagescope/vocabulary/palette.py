@@ -35,6 +35,8 @@ SWATCHES: dict[str, Swatch] = {
     "loss": Swatch("#f0e442", "plain"),
     "other": Swatch("#bdbdbd", "plain"),
     "collective": Swatch("#d98c5f", "bars"),
+    "send": Swatch("#a6bddb", "plain"),
+    "recv": Swatch("#a6bddb", "rising"),
 }
 """Color and texture of every kind of span."""
 

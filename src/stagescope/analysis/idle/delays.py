@@ -17,7 +17,7 @@ from stagescope.analysis.graph.replay import ready_times
 from stagescope.analysis.graph.replay_basis import TRANSFER_QUANTILE
 from stagescope.analysis.iteration.activities import LOADING, name_activities
 from stagescope.model.coverage import covered_ns, unite
-from stagescope.vocabulary.kinds import ACTION_KINDS, SENDS, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, ALL_SENDS, TRANSFERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,7 +70,7 @@ def _covered(delays: pl.DataFrame, spans: pl.DataFrame | None) -> tuple[Integers
     if spans is None:
         nothing = np.zeros(delays.height, dtype=np.int64)
         return nothing, nothing, nothing
-    blocked = spans.filter(pl.col("kind").is_in(SENDS)).select(
+    blocked = spans.filter(pl.col("kind").is_in(ALL_SENDS)).select(
         "rank", start_ns="wait_start_ns", end_ns="wait_end_ns"
     )
     named = name_activities(spans.filter(~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS])))
@@ -93,7 +93,7 @@ def _transfer_time(table: pl.DataFrame, spans: pl.DataFrame | None) -> Integers:
     """Return, for every action, how long a blocking send of its rank usually takes at least."""
     if spans is None:
         return np.zeros(table.height, dtype=np.int64)
-    waits = spans.filter(pl.col("kind").is_in(SENDS)).select(
+    waits = spans.filter(pl.col("kind").is_in(ALL_SENDS)).select(
         "rank", wait_ns=pl.col("wait_end_ns") - pl.col("wait_start_ns")
     )
     usual = waits.group_by("rank").agg(pl.col("wait_ns").quantile(TRANSFER_QUANTILE))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.messages import match_messages
-from stagescope.vocabulary.kinds import SENDS, TRANSFERS
+from stagescope.vocabulary.kinds import RECEIVES, SENDS
 
 if TYPE_CHECKING:
     from stagescope.model import Timeline
@@ -35,7 +35,9 @@ def connection_ids(timeline: Timeline, step: int | None = None) -> tuple[pl.Data
         chosen.select(rank=pl.col(rank), name=pl.col(f"{end}_name"), id="id")
         for rank, end in (("source", "send"), ("target", "recv"))
     )
-    transfers = timeline.spans.filter(pl.col("kind").is_in(TRANSFERS) & pl.col("name").is_not_null())
+    transfers = timeline.spans.filter(
+        pl.col("kind").is_in((*SENDS, *RECEIVES)) & pl.col("name").is_not_null()
+    )
     if step is not None:
         transfers = transfers.filter(pl.col("step") == step)
     every = transfers.select("rank", "name").unique(maintain_order=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.vocabulary.kinds import TRANSFERS
+from stagescope.vocabulary.kinds import RECEIVES, SENDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,5 +81,5 @@ def with_places(rank: int, trace: RankTrace, groups: Groups, traces: Mapping[int
     return trace._replace(actions=actions, transfers=transfers.with_columns(peer=pl.coalesce("peer", known)))
 
 
-TOWARD = dict(zip(TRANSFERS, (1, -1, -1, 1), strict=True))
+TOWARD = dict(zip((*SENDS, *RECEIVES), (1, -1, -1, 1), strict=True))
 """Stage offset to the other end of a transfer: SENDS (forward, backward), then RECEIVES (forward, backward)."""

@@ -42,16 +42,18 @@ NAME_CHARACTERS = 8
 class Group:
     """A process group of this process.
 
-    `text` is the same on all its members and different for all other groups, and `size` is the number of members.
+    `text` is the same on all its members and different for all other groups, `size` is the number of members, and
+    `ranks` are their global ranks in the order of their ranks in the group.
     `number` returns the number of the next collective; `counted` are those that were numbered, but not recorded one by
     one.
     """
 
-    __slots__ = ("counted", "names", "number", "size", "text")
+    __slots__ = ("counted", "names", "number", "ranks", "size", "text")
 
-    def __init__(self, text: str, size: int) -> None:
+    def __init__(self, text: str, size: int, ranks: Sequence[int] = ()) -> None:
         self.text = text
         self.size = size
+        self.ranks = ranks
         self.number: Callable[[], int] = itertools.count().__next__
         self.counted = 0
         self.names: dict[str, str] = {}
@@ -291,7 +293,7 @@ def _describe(owner: Any) -> Group:
     purpose = getattr(owner, "group_desc", "") or ""
     number = str(getattr(owner, "group_name", ""))[:NAME_CHARACTERS]
     known = "" if purpose == "undefined" else f"{purpose} "
-    return Group(f"{known}{ranks_text(ranks)} ({number})", len(ranks))
+    return Group(f"{known}{ranks_text(ranks)} ({number})", len(ranks), ranks)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

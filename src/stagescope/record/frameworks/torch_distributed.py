@@ -1,6 +1,7 @@
 """Records the collectives of torch.distributed, and the gradient reductions of its data parallelism.
 
-* ``ProcessGroup``: every collective that Python issues; see collectives.py.
+* ``ProcessGroup``: every collective that Python issues; see collectives.py. Its sends and receives outside of the
+  schedules that are recorded are plain transfers; see torch_transfers.py.
 * ``DistributedDataParallel``, whose reductions are issued in C++: see torch_replicas.py.
 * ``FSDPParamGroup`` of FSDP2: the collectives that its ``post_backward`` issues reduce gradients. On a device, FSDP2
   runs its collectives on streams of their own, beside the actions.
@@ -13,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.torch_replicas import Replica
+from stagescope.record.frameworks.torch_transfers import plain_transfers_of
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_distributed import C10D, FRAMEWORK, OPERATIONS, PARTS
 
@@ -44,6 +46,8 @@ class Instrumentation:
         self.installation = Installation(recorder, patches)
         self.collectives = collectives_of(recorder)
         self.counts_only = self.collectives.counts_only
+        self.transfers = plain_transfers_of(recorder)
+        self.transfer, self.ignores_transfer = self.transfers.observe, self.transfers.ignores
 
     def install(self, module: ModuleType) -> None:
         """Install the part that `module` triggers."""
@@ -69,11 +73,14 @@ class Instrumentation:
         del call
         yield
         self.collectives.begin_coalescing()
+        self.transfers.begin_coalescing()
 
     def end_coalescing(self, call: Call) -> Observation:
         """Observe its end, which returns the handle."""
         del call
-        self.collectives.end_coalescing((yield))
+        work = yield
+        self.collectives.end_coalescing(work)
+        self.transfers.end_coalescing(work)
 
     def replicate(self, call: Call) -> Observation:
         """Observe the construction of a DistributedDataParallel."""

@@ -44,6 +44,9 @@ OPERATIONS = {
 }
 """The methods of ``ProcessGroup`` and the collective that each one is. Versions of torch have some of them."""
 
+TRANSFERS = ("send", "recv", "recv_anysource")
+"""Its methods that move a tensor between two ranks."""
+
 SUPPORTED = "2.5-2.15"
 INSTRUMENTATION = "stagescope.record.frameworks.torch_distributed"
 
@@ -58,6 +61,17 @@ PARTS = (
             *(
                 Point(GROUP, name, "collective", required=name == "allreduce", ignores="counts_only")
                 for name in OPERATIONS
+            ),
+            *(
+                Point(
+                    GROUP,
+                    name,
+                    "transfer",
+                    required=False,
+                    shows="transfers outside of schedules",
+                    ignores="ignores_transfer",
+                )
+                for name in TRANSFERS
             ),
             Point(
                 GROUP, "_start_coalescing", "begin_coalescing", required=False, ignores="ignores_coalescing"

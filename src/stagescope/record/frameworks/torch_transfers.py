@@ -1,0 +1,220 @@
+"""Sends and receives of torch.distributed outside of the schedules whose transfers are recorded with their actions.
+
+A pipeline that is written by hand calls ``dist.send``, ``dist.irecv`` or ``dist.batch_isend_irecv``. All of them go
+through the methods ``send``, ``recv`` and ``recv_anysource`` of ProcessGroup, and wait with ``Work.wait``. What they
+move is unknown, so their kinds are ``send`` and ``recv``, without stage and micro-batch. The name is ``send in
+<group>``, with the tag unless that is 0, and the number counts the earlier transfers with this group, tag, sender and
+receiver: messages do not overtake one another, so these identify a message on both ranks.
+
+A process that transfers tensors before it has begun a step or marked a span may be setting up its communication, as
+DeepSpeed does. Such transfers are kept until it does something else that is recorded, and discarded by the first step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
+from stagescope.record.frameworks.collectives import collectives_of, size_of
+from stagescope.record.frameworks.runs import Runs
+from stagescope.record.frameworks.works import works_of
+from stagescope.vocabulary.kinds import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from stagescope.record.calls import Call
+    from stagescope.record.frameworks.collectives import Group
+    from stagescope.record.recorder import Recorder
+
+    Observation = Generator[None, Any, Any]
+
+SEND, RECV = BY_NAME["send"].code, BY_NAME["recv"].code
+MOST_UNDER_WAY = 1024
+"""Transfers that are kept until they are waited for; the oldest ones are then recorded without a wait."""
+
+MOST_EARLY = 64
+"""Transfers before anything else was recorded that are kept; a process with more of them is training."""
+
+MOST_TAGS = 256
+"""Tags of a group that are named and counted separately."""
+
+
+class Transfer(NamedTuple):
+    """A send or receive that was issued: everything about it but its wait. `peer` is the rank in the group."""
+
+    kind: int
+    group: Group
+    peer: int
+    tag: int
+    size_bytes: int
+    step: int
+    start_ns: int
+    end_ns: int
+
+
+class Numbers:
+    """Numbers the transfers of this process by group, tag, direction and peer."""
+
+    def __init__(self) -> None:
+        self._next: defaultdict[tuple[str, int, int, int], Iterator[int]] = defaultdict(itertools.count)
+        self._tags: defaultdict[str, set[int]] = defaultdict(set)
+
+    def known_tag(self, group: Group, tag: int) -> int:
+        """Return the tag, or `NONE` for all that come after the first `MOST_TAGS` of a group."""
+        tags = self._tags[group.text]
+        if tag in tags or len(tags) < MOST_TAGS:
+            tags.add(tag)
+            return tag
+        return NONE
+
+    def number(self, transfer: Transfer, peer: int) -> int:
+        """Return the number of a transfer; call this in the order in which transfers were issued."""
+        return next(self._next[transfer.group.text, transfer.tag, transfer.kind, peer])
+
+
+class PlainTransfers:
+    """Records the transfers of one process that no schedule accounts for."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.works = works_of(recorder)
+        self._collectives = collectives_of(recorder)
+        self._runs = Runs(recorder)
+        self._numbers = Numbers()
+        self._under_way: dict[int, list[tuple[Transfer, int]]] = {}
+        self._batches = itertools.count()
+        self._coalesced: list[tuple[Transfer, int]] | None = None
+        self._early: list[Callable[[], object]] = []
+        self._process = os.getpid()
+        recorder.unfinished.extend((self._forget_early, self.close))
+        recorder.at_end.insert(0, self._emit_early)
+
+    def ignores(self, arguments: tuple[Any, ...]) -> bool:
+        """Return whether a transfer is certainly not to be recorded."""
+        del arguments
+        return not self.recorder.enabled or self._runs.inside
+
+    def observe(self, call: Call) -> Observation:
+        """Observe ``send``, ``recv`` or ``recv_anysource`` of a ProcessGroup, which return a handle."""
+        recorder = self.recorder
+        self._begin_process()
+        group = self._collectives.group_of(call.owner)
+        kind = SEND if call.name == "send" else RECV
+        tensors, *peer, tag = (*call.arguments[1:], *call.keywords.values())
+        size_bytes = size_of(tensors)
+        start_ns = now_ns()
+        work = yield
+        transfer = Transfer(
+            kind, group, peer[0] if peer else NONE, self._numbers.known_tag(group, tag), size_bytes,
+            recorder.step, start_ns, now_ns(),
+        )  # fmt: skip
+        number = self._numbers.number(transfer, transfer.peer) if peer else NONE
+        if self._coalesced is not None:
+            self._coalesced.append((transfer, number))
+        else:
+            self._expect(work, [(transfer, number)])
+
+    def begin_coalescing(self) -> None:
+        """Wait for the transfers that are issued from now on by one handle."""
+        self._coalesced = []
+
+    def end_coalescing(self, work: object) -> None:
+        """Assign that handle to the transfers that were issued since."""
+        coalesced, self._coalesced = self._coalesced, None
+        if coalesced:
+            self._expect(work, coalesced)
+
+    def close(self) -> None:
+        """Record all transfers that were never waited for."""
+        self._begin_process()
+        for batch in list(self._under_way):
+            self._give_up(batch)
+
+    def _begin_process(self) -> None:
+        """Discard the transfers of another process, from which this one was forked."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._under_way.clear()
+            self._early.clear()
+            self._coalesced = None
+
+    def _forget_early(self) -> None:
+        if self.recorder.step != NONE:
+            self._early.clear()
+
+    def _expect(self, work: object, transfers: list[tuple[Transfer, int]]) -> None:
+        """Record transfers at the end of the wait for their handle."""
+        batch = next(self._batches)
+        self._under_way[batch] = transfers
+        if work is None:
+            self._give_up(batch)
+            return
+        self.works.watch(work, partial(self._observe_wait, batch, weakref.ref(work)))
+        if len(self._under_way) > MOST_UNDER_WAY:
+            self._give_up(next(iter(self._under_way)))
+
+    def _give_up(self, batch: int) -> None:
+        for transfer, number in self._under_way.pop(batch, ()):
+            self._emit(transfer, number, NONE, NONE)
+
+    def _observe_wait(self, batch: int, work: Callable[[], Any]) -> Observation:
+        """Time a wait: gloo blocks the host, NCCL the stream of the device."""
+        timer = self.recorder.timer
+        start = timer.begin()
+        yield
+        end = timer.begin()
+        for transfer, number in self._under_way.pop(batch, ()):
+            found, numbered = transfer, number
+            if transfer.peer == NONE:  # it is known only now who has sent this
+                found = transfer._replace(peer=work()._source_rank())  # noqa: SLF001  # no public name
+                numbered = self._numbers.number(found, found.peer)
+            timer.resolve(partial(self._emit, found, numbered), start, end)
+
+    def _emit(self, transfer: Transfer, number: int, wait_start_ns: int, wait_end_ns: int) -> None:
+        recorder = self.recorder
+        if recorder.is_training:
+            self._emit_early()
+            self._record(transfer, number, wait_start_ns, wait_end_ns)
+            return
+        self._early.append(partial(self._record, transfer, number, wait_start_ns, wait_end_ns))
+        if len(self._early) >= MOST_EARLY:
+            self._emit_early()
+
+    def _emit_early(self) -> None:
+        while self._early:
+            self._early.pop(0)()
+
+    def _record(self, transfer: Transfer, number: int, wait_start_ns: int, wait_end_ns: int) -> None:
+        kind, group, peer, tag, size_bytes, step, start_ns, end_ns = transfer
+        text = ("send" if kind == SEND else "recv") + (f" tag {tag}" if tag > 0 else "")
+        self.recorder.emit(
+            kind,
+            start_ns,
+            end_ns if wait_end_ns == NONE else max(wait_end_ns, start_ns),
+            peer=group.ranks[peer] if 0 <= peer < len(group.ranks) else NONE,
+            size_bytes=size_bytes,
+            wait_start_ns=wait_start_ns,
+            wait_end_ns=wait_end_ns,
+            name=self.recorder.name_id(group.name(text)),
+            pair=number,
+            step=step,
+        )
+
+
+_of_recorder: WeakKeyDictionary[Recorder, PlainTransfers] = WeakKeyDictionary()
+
+
+def plain_transfers_of(recorder: Recorder) -> PlainTransfers:
+    """Return the PlainTransfers of this recorder."""
+    transfers = _of_recorder.get(recorder)
+    if transfers is None:
+        transfers = _of_recorder[recorder] = PlainTransfers(recorder)
+    return transfers
