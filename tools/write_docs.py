@@ -43,6 +43,8 @@ from stagescope.record.format import (
     ANCHOR_FIELDS,
     DEVICE_ANCHOR,
     DEVICE_ANCHOR_FIELDS,
+    RAW_ANCHOR,
+    RAW_ANCHOR_FIELDS,
     SPAN,
     SPAN_FIELDS,
 )
@@ -83,6 +85,7 @@ RECORD_MEANINGS = {
     "lane": "Code of the lane: " + ", ".join(f"{code} {lane}" for lane, code in LANE_CODES.items()) + ".",
     "reserved": "Zero.",
     "monotonic_ns": "`CLOCK_MONOTONIC`, the middle of two readings.",
+    "raw_ns": "`CLOCK_MONOTONIC_RAW`, read between those two.",
     "realtime_ns": "The wall clock, read between those two: nanoseconds since the Unix epoch.",
     "width_ns": "Time between the two readings.",
 }
@@ -188,6 +191,11 @@ def span_record() -> str:
 def anchor_record() -> str:
     """Return the layout of one record of a CLOCK frame."""
     return _record(ANCHOR_FIELDS, ANCHOR.size)
+
+
+def raw_anchor_record() -> str:
+    """Return the layout of one record of a RAW_CLOCK frame."""
+    return _record(RAW_ANCHOR_FIELDS, RAW_ANCHOR.size)
 
 
 def device_anchor_record() -> str:
@@ -405,6 +413,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "anchor-record": anchor_record,
     "commands": commands,
     "conditions": conditions,
+    "raw-anchor-record": raw_anchor_record,
     "readers": readers,
     "declared-tables": declared_tables,
     "device-anchor-record": device_anchor_record,

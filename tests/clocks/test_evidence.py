@@ -45,12 +45,12 @@ def test_one_direction_gives_a_coarse_offset_of_its_delay():
 def test_without_observations_all_coarse_offsets_are_0():
     coarse = coarse_offsets(table().clear(), 3)
     assert coarse.offset_ns.tolist() == [0, 0, 0]
-    assert len(evidence_of(table().clear(), coarse)) == 0
+    assert len(evidence_of(table().clear(), coarse, np.zeros(2))) == 0
 
 
 def test_nanoseconds_since_the_epoch_are_exact():
     observations = table((0, 1, 1, 4), (1, 0, 1_001, 1_006))
-    evidence = evidence_of(observations, coarse_offsets(observations, 2))
+    evidence = evidence_of(observations, coarse_offsets(observations, 2), np.zeros(2))
     assert evidence.sent_ns[0] == 0
     assert (evidence.delay_ns[0] + evidence.delay_ns[1]) == 8
     assert evidence.row.tolist() == [0, 1]

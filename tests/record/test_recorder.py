@@ -419,6 +419,29 @@ def test_end_of_step_emits_a_step_span(recorder, tmp_path):
     assert marker["end_ns"][0] >= start_ns
 
 
+def test_ends_of_steps_and_the_writer_read_the_raw_clock(recorder, tmp_path):
+    recorder.end_step(recorder.begin_step())
+    time.sleep(0.02)
+    recorder.end_step(recorder.begin_step())
+    recorder.stop("test")
+    contents = only_contents(tmp_path)
+    readings = contents.raw_anchors
+    offset_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) - time.monotonic_ns()
+    assert len(readings) >= 2
+    assert (abs(readings["raw_ns"] - readings["monotonic_ns"] - offset_ns) < 10_000_000).all()
+    ends_ns = contents.spans["end_ns"]
+    assert abs(readings["monotonic_ns"][:, None] - ends_ns[None]).min(axis=0).max() < 10_000_000
+
+
+def test_platforms_without_a_raw_clock_record_no_readings(recorder, tmp_path, monkeypatch):
+    for module in ("recorder", "clock"):
+        monkeypatch.setattr(f"stagescope.record.{module}.raw_ns", lambda: None)
+    recorder.end_step(recorder.begin_step())
+    recorder.stop("test")
+    assert len(only_contents(tmp_path).spans) == 1
+    assert not len(only_contents(tmp_path).raw_anchors)
+
+
 def test_stopped_recorder_is_garbage_collected(tmp_path):
     done = run_child(
         """

@@ -22,7 +22,7 @@ from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
     from stagescope.clocks.correction import Correction
-    from stagescope.clocks.evidence import Coarse, Ints
+    from stagescope.clocks.evidence import Coarse, Floats, Ints
     from stagescope.model import Timeline
 
 MAX_PPM = 200.0
@@ -63,11 +63,13 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
     # Recorded offsets are measured against one more clock, which belongs to no machine.
     count = len(clocks) + (1 if len(recorded) else 0)
     coarse = coarse_offsets(table, count)
-    evidence = evidence_of(table, coarse)
+    rate_error_ns = _rate_errors_ns(timeline.clocks, clocks)
+    evidence = evidence_of(table, coarse, rate_error_ns)
     solution = solve(evidence, count, max_ppm)
     timestamps = _timestamps_by_clock(timeline, numbered, len(clocks))
     corrections = [correction_of(solution, coarse, clock, timestamps[clock]) for clock in range(len(clocks))]
     drift_ns = 2e-6 * max_ppm * _length_ns(timestamps, coarse)
+    corrections = [each.widened(error_ns) for each, error_ns in zip(corrections, rate_error_ns, strict=False)]
     corrections = shift_groups(corrections, solution, evidence, coarse, drift_ns)
     found = AlignmentResult(
         names, tuple(clocks), table, evidence, solution, coarse, tuple(corrections), tuple(timestamps)
@@ -92,6 +94,12 @@ def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         return named.with_columns(clock=pl.lit("unknown clock"))
     own = "unknown clock of rank " + pl.col("rank").cast(pl.String)
     return named.with_columns(clock=pl.coalesce("clock", own))
+
+
+def _rate_errors_ns(table: pl.DataFrame, clocks: list[str]) -> Floats:
+    """Return the error of removing changes of the rate of each clock, and of the recorded common clock: 0."""
+    known = dict(table.drop_nulls("rate_error_ns").select("clock", "rate_error_ns").iter_rows())
+    return np.array([*(known.get(clock, 0) for clock in clocks), 0], float)
 
 
 def _timestamps_by_clock(timeline: Timeline, numbered: pl.DataFrame, count: int) -> list[Ints]:
@@ -148,6 +156,7 @@ def _moved_columns(
 def _clock_rows(timeline: Timeline, found: AlignmentResult, report: ClockReport) -> pl.DataFrame:
     """Return the clocks table: one row per piece; its start is on the common clock, like every time of the timeline."""
     before = dict(timeline.clocks.select("clock", "offset_ns").iter_rows())
+    rate_errors_ns = dict(timeline.clocks.select("clock", "rate_error_ns").iter_rows())
     parts = []
     for machine, correction, method in zip(
         report.machines, found.corrections, methods_of(found), strict=True
@@ -164,6 +173,7 @@ def _clock_rows(timeline: Timeline, found: AlignmentResult, report: ClockReport)
             clock=pl.lit(machine.clock),
             machine=pl.lit(machine.machine, pl.String),
             observation_count=pl.lit(machine.observation_count),
+            rate_error_ns=pl.lit(rate_errors_ns.get(machine.clock), pl.Int64),
             method=pl.lit(f"{method}: {machine.state}"),
         )
         parts.append(conform(own, CLOCKS))

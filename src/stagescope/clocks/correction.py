@@ -34,6 +34,10 @@ class Correction:
     lower_ns: Floats
     upper_ns: Floats
 
+    def widened(self, error_ns: float) -> Correction:
+        """Return the correction with bounds that are wider by `error_ns` on both sides."""
+        return replace(self, lower_ns=self.lower_ns - error_ns, upper_ns=self.upper_ns + error_ns)
+
     def at(self, timestamps_ns: Ints) -> Ints:
         """Return the corrected timestamps."""
         place = np.maximum(np.searchsorted(self.start_ns, timestamps_ns, side="right") - 1, 0)

@@ -122,8 +122,11 @@ def _along_tree(ahead: dict[tuple[int, int], float], round_trips: Floats, clocks
     return np.rint(offset_ns).astype(np.int64)
 
 
-def evidence_of(table: pl.DataFrame, coarse: Coarse) -> Evidence:
-    """Return the observations of a table in coarse time, in the order of the table."""
+def evidence_of(table: pl.DataFrame, coarse: Coarse, error_ns: Floats) -> Evidence:
+    """Return the observations of a table in coarse time, in the order of the table.
+
+    `error_ns` is how far timestamps of each clock may be from a clock that drifts steadily.
+    """
     source, target = (table[name].to_numpy().astype(np.int64) for name in ("source", "target"))
     # Subtract as integers first: a float64 resolves nanoseconds since the epoch to only 256 ns.
     sent_ns = table["sent_ns"].to_numpy() - coarse.zero_ns - coarse.offset_ns[source]
@@ -133,7 +136,7 @@ def evidence_of(table: pl.DataFrame, coarse: Coarse) -> Evidence:
         target,
         sent_ns.astype(float),
         received_ns.astype(float),
-        np.zeros(len(table)),
+        error_ns[source] + error_ns[target],
         table["waited"].to_numpy(),
         np.arange(len(table)),
     )

@@ -152,6 +152,20 @@ CLOCKS = Table(
             "Number of observations that determine the offset.",
             nullable=True,
         ),
+        Column(
+            "estimated_error_ns",
+            pl.Int64,
+            "ns",
+            "Estimated error: 99 % of all errors are smaller, on either side; null: no estimate.",
+            nullable=True,
+        ),
+        Column(
+            "rate_error_ns",
+            pl.Int64,
+            "ns",
+            "Error of removing changes of the clock's rate, part of the bound; null: none were removed.",
+            nullable=True,
+        ),
         Column("method", pl.String, "", "How the offset was found."),
     ),
 )

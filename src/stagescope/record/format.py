@@ -32,9 +32,8 @@ MAX_PAYLOAD_BYTES = 4 * 2**20
 HEAD = struct.Struct("<4sIIB3xI")
 _GUARDED = slice(4, 16)
 
-HEADER, NAMES, SPANS, CLOCK, DROPS, END, DEVICE_CLOCK = range(1, 8)
-"""Frame types. HEADER, NAMES, DROPS and END contain JSON; SPANS, CLOCK and DEVICE_CLOCK contain fixed-size records.
-"""
+HEADER, NAMES, SPANS, CLOCK, DROPS, END, DEVICE_CLOCK, RAW_CLOCK = range(1, 9)
+"""Frame types. HEADER, NAMES, DROPS and END contain JSON, the others fixed-size records."""
 
 SPAN = struct.Struct("<qqqqqiiiiiIhHBB2x")
 SPAN_FIELDS: tuple[tuple[str, str], ...] = (
@@ -75,6 +74,14 @@ DEVICE_ANCHOR_FIELDS: tuple[tuple[str, str], ...] = (
     ("error_ns", "<i8"),
 )
 """Fields of one DEVICE_CLOCK record: an anchor of the device's clock, and the error of the line that leads to it."""
+
+RAW_ANCHOR = struct.Struct("<qqq")
+RAW_ANCHOR_FIELDS: tuple[tuple[str, str], ...] = (
+    ("monotonic_ns", "<i8"),
+    ("raw_ns", "<i8"),
+    ("width_ns", "<i8"),
+)
+"""Fields of one RAW_CLOCK record: CLOCK_MONOTONIC_RAW, read between two readings of the monotonic clock."""
 
 
 class Frame(NamedTuple):

@@ -16,7 +16,7 @@ from stagescope.record.buffers import (
     ThreadBuffer,
     ThreadEnd,
 )
-from stagescope.record.clock import now_ns
+from stagescope.record.clock import now_ns, raw_ns
 from stagescope.record.format import NONE
 from stagescope.record.lifecycle import Lifecycle
 from stagescope.record.process_facts import machine_directory, process_facts
@@ -264,7 +264,9 @@ class Recorder:
         """Record the step that began at `start_ns` and wake the writer."""
         if self.enabled:
             name = self.name_id(self.step_label) if self.step_label else 0
-            self.emit(STEP_CODE, start_ns, now_ns(), name=name)
+            end_ns = now_ns()
+            self._recording.step_ends.append((end_ns, raw_ns(), now_ns()))
+            self.emit(STEP_CODE, start_ns, end_ns, name=name)
             self.timer.harvest()
             self.flush_soon()
 

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from stagescope.record.buffers import RECORD_BYTES
-from stagescope.record.clock import read_anchor
+from stagescope.record.clock import RAW_SPACING_NS, read_anchor, read_raw
 from stagescope.record.format import (
     ANCHOR,
     CLOCK,
@@ -24,6 +24,8 @@ from stagescope.record.format import (
     HEADER,
     MAX_PAYLOAD_BYTES,
     NAMES,
+    RAW_ANCHOR,
+    RAW_CLOCK,
     SPANS,
 )
 from stagescope.record.segments import SEGMENTS, Segments
@@ -39,6 +41,9 @@ MAX_NAME_CHARACTERS = 512
 NAMES_PER_FRAME = 256
 """This many names fit one frame even if JSON escapes every character to twelve bytes."""
 MAX_DEVICE_ANCHORS = 2**10
+MAX_RAW_READINGS = 2**10
+RAW_READINGS_PER_FRAME = 8
+"""With one reading every half second, a process that is killed loses those of its last four seconds."""
 MORE_NAMES = "(more names than a recording holds)"
 TABLE_SHARE = 4
 """Header and names may each take at most 1/4 of a bounded file, so that at least half of it is left for spans."""
@@ -61,6 +66,9 @@ class Recording:
         self.shared_name = 0
         self._names_written = 0
         self._device_anchors: deque[bytes] = deque(maxlen=MAX_DEVICE_ANCHORS)
+        self.step_ends: deque[tuple[int, int | None, int]] = deque(maxlen=MAX_RAW_READINGS)
+        self._raw_readings: list[bytes] = []
+        self._last_raw_ns = -RAW_SPACING_NS
         self._file: FrameFile | None = None
         self._dropped = 0
         self._dropped_reported = 0
@@ -124,9 +132,34 @@ class Recording:
         if not self._exists_or_is_kept or time.monotonic() < self._next_anchor_s:
             return
         self._next_anchor_s = time.monotonic() + ANCHOR_INTERVAL_S
+        self.write_raw_readings(1)
         if self._append(CLOCK, ANCHOR.pack(*read_anchor())) and self._file is not None:
             self._file.sync()
         self._warn_if_deleted()
+
+    def write_raw_readings(self, least: int = RAW_READINGS_PER_FRAME) -> None:
+        """Read the raw clock, and write the readings if there are `least` of them.
+
+        `step_ends` has further ones: the raw clock between two readings of the monotonic clock.
+        """
+        if not self._exists_or_is_kept:
+            return
+        for _ in range(len(self.step_ends)):
+            before_ns, raw_ns, after_ns = self.step_ends.popleft()
+            if raw_ns is not None:
+                self._add_raw((before_ns + after_ns) // 2, raw_ns, after_ns - before_ns)
+        now = read_raw()
+        if now is not None:
+            self._add_raw(*now)
+        if len(self._raw_readings) >= least and self._append(RAW_CLOCK, b"".join(self._raw_readings)):
+            self._raw_readings.clear()
+
+    def _add_raw(self, monotonic_ns: int, raw_ns: int, width_ns: int) -> None:
+        """Queue a reading, unless it follows the last one closely or too many could not be written."""
+        if monotonic_ns - self._last_raw_ns < RAW_SPACING_NS or len(self._raw_readings) >= MAX_RAW_READINGS:
+            return
+        self._last_raw_ns = monotonic_ns
+        self._raw_readings.append(RAW_ANCHOR.pack(monotonic_ns, raw_ns, width_ns))
 
     @property
     def _exists_or_is_kept(self) -> bool:
@@ -145,6 +178,7 @@ class Recording:
         """Write a last anchor and the END frame, and close the file."""
         if not self._exists_or_is_kept:
             return
+        self.write_raw_readings(1)
         self._append(CLOCK, ANCHOR.pack(*read_anchor()))
         end = {"spans": self.spans_written, "dropped_spans": self._dropped, "reason": reason}
         self._append(END, _json(end))

@@ -145,6 +145,7 @@ class Writer:
             self._write_partial(buffer)
         dropped = self._dropped_by_ended_threads + sum(buffer.dropped for buffer in self._buffers)
         self._recording.write_drops(dropped + self._recording.spans_lost)
+        self._recording.write_raw_readings()
         self._recording.write_anchor_if_due()
 
     def _write_fresh(self, chunk: Chunk) -> None:

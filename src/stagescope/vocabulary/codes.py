@@ -88,6 +88,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "clock.steps_apart", "Steps of different machines hardly overlap: their clocks may differ by a step."
     ),
+    Code("clock.slewed", "A machine's clock ran at changing rates, which were removed from its timestamps."),
     Code("clock.unaligned", "The clocks of some machines could not be aligned."),
     Code(
         "clock.wall",

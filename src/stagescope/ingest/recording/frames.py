@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 SPAN_DTYPE = np.dtype(list(fmt.SPAN_FIELDS))
 ANCHOR_DTYPE = np.dtype(list(fmt.ANCHOR_FIELDS))
 DEVICE_ANCHOR_DTYPE = np.dtype(list(fmt.DEVICE_ANCHOR_FIELDS))
+RAW_ANCHOR_DTYPE = np.dtype(list(fmt.RAW_ANCHOR_FIELDS))
 RECORD_BYTES = {
     fmt.SPANS: SPAN_DTYPE.itemsize,
     fmt.CLOCK: ANCHOR_DTYPE.itemsize,
     fmt.DEVICE_CLOCK: DEVICE_ANCHOR_DTYPE.itemsize,
+    fmt.RAW_CLOCK: RAW_ANCHOR_DTYPE.itemsize,
 }
 BLOCK_BYTES = 64 * 2**10
 
@@ -61,6 +63,7 @@ class Contents:
     spans: Columns = field(default_factory=lambda: split_columns([]))
     anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ANCHOR_DTYPE))
     device_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, DEVICE_ANCHOR_DTYPE))
+    raw_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, RAW_ANCHOR_DTYPE))
     frames: int = 0
     lost_frames: int = 0
     gaps: list[fmt.Gap] = field(default_factory=list)
@@ -93,6 +96,7 @@ def read_contents(data: bytes) -> Contents:
     contents.spans = split_columns(payloads[fmt.SPANS])
     contents.anchors = np.frombuffer(b"".join(payloads[fmt.CLOCK]), dtype=ANCHOR_DTYPE)
     contents.device_anchors = np.frombuffer(b"".join(payloads[fmt.DEVICE_CLOCK]), dtype=DEVICE_ANCHOR_DTYPE)
+    contents.raw_anchors = np.frombuffer(b"".join(payloads[fmt.RAW_CLOCK]), dtype=RAW_ANCHOR_DTYPE)
     return contents
 
 

@@ -1,9 +1,9 @@
 """Reader of stagescope's own recordings (``*.sscope``, one per process; the format is in record/format.py).
 
 Timestamps are converted from each machine's monotonic clock to the wall clock by ONE offset per machine, so that
-nothing changes within a machine. Across machines this is only as precise as their wall clocks, which the clocks table
-states. Actions timed on a device were already converted to the monotonic clock by the recorder, with an error that it
-stored.
+nothing changes within a machine, except that changes of the clock's rate are removed (slews.py). Across machines this
+is only as precise as their wall clocks, which the clocks table states. Actions timed on a device were already converted
+to the monotonic clock by the recorder, with an error that it stored.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stagescope.ingest.recording.frames import Columns, read_contents
 from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
 from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.segments import Part, join_segments
+from stagescope.ingest.recording.slews import without_slews
 from stagescope.ingest.streams import open_stream
 from stagescope.model import CLOCKS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.clock_groups import machines_of_clocks
@@ -66,14 +67,17 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     every, lost = _read_processes(paths, options)
     every, contradictions = assign_clocks(every)
     processes, left_out = choose_attempt(every, options.attempt)
+    processes, rate_errors_ns, slewed = without_slews(processes)
     label, several = choose_pipeline(processes, options.pipeline)
     ranks = _ranks(processes, label)
     clocks = conform(
         pl.DataFrame(rows_of_clocks(processes, machines_of_clocks(ranks)), infer_schema_length=None),
         CLOCKS,
+    ).with_columns(
+        rate_error_ns=pl.col("clock").replace_strict(rate_errors_ns, default=None, return_dtype=pl.Int64)
     )
     used = {process.source for process in processes}
-    lost += [*(note for note in contradictions if note.source in used), *left_out, *several]
+    lost += [*(note for note in contradictions if note.source in used), *left_out, *several, *slewed]
     offsets = dict(zip(clocks["clock"], clocks["offset_ns"], strict=True))
     runs = {process.contents.header.get("run") for process in processes} - {None, ""}
     markers, spans = [], []

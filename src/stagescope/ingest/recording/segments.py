@@ -91,6 +91,7 @@ def _joined(row: list[Part]) -> Part:
         spans=_concatenated([contents.spans for contents in all_contents]),
         anchors=np.concatenate([contents.anchors for contents in all_contents]),
         device_anchors=np.concatenate([contents.device_anchors for contents in all_contents]),
+        raw_anchors=np.concatenate([contents.raw_anchors for contents in all_contents]),
         frames=sum(contents.frames for contents in all_contents),
         lost_frames=last.lost_frames,
         gaps=last.gaps,
