@@ -96,8 +96,8 @@ def test_other_recorded_work_is_that_of_its_rank_alone():
             timeline, between(timeline, 0, 2 * MS, rank=3, kind="other", lane="host", name="checkpoint")
         )
     )
-    assert set(table.filter(pl.col("rank") == 3)["other_work_ns"]) == {2 * MS}
-    assert set(table.filter(pl.col("rank") != 3)["other_work_ns"]) == {0}
+    assert set(table.filter((pl.col("rank") == 3) & pl.col("is_whole"))["other_work_ns"]) == {2 * MS}
+    assert set(table.filter((pl.col("rank") != 3) | ~pl.col("is_whole"))["other_work_ns"]) == {0}
 
 
 def test_iteration_of_sampled_steps_ends_with_the_last_recorded_span():
@@ -138,3 +138,18 @@ def test_verdict_names_the_replica_that_the_others_wait_for():
 def test_verdict_states_that_the_last_replica_changes():
     times = random_times(Shape(pipelines=6, steps=12, step_noise=0.2))
     assert "(the last pipeline changes: " in build_explained_report(run(times)).verdict.why
+
+
+def test_what_the_host_does_after_the_last_step_belongs_to_no_iteration():
+    timeline = run(random_times(SHAPE))
+    optimizes = between(timeline, 1 * MS, 2 * MS, rank=2, kind="optimizer", lane="compute")
+    alone = ledger(with_spans(timeline, optimizes))
+    collects = {"kind": "other", "lane": "host", "name": "garbage collection of generation 2"}
+    ends = {"kind": "collective", "lane": "comm", "name": "barrier in 0-7 (0)"}
+    after = [
+        span
+        for place, what in ((4, ends), (5, collects))
+        for span in between(timeline, place * MS, 600 * MS, rank=2, **what)
+        if span["step"] == SHAPE.steps - 1
+    ]
+    assert ledger(with_spans(timeline, [*optimizes, *after])).equals(alone)

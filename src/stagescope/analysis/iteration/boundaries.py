@@ -3,14 +3,19 @@
 All ranks share these boundaries, because data-parallel replicas and pipeline stages wait for each other in every
 iteration. What happens between two steps (data loading, gradient reduction, optimizer, logging) therefore belongs to
 the iteration before. If the next step was not recorded, an iteration ends with the last span that was recorded of it,
-and what follows is unknown; if the previous step was not recorded, it begins with the first span that was.
+and what follows is unknown; if the previous step was not recorded, it begins with the first span that was. After the
+last step of a training, the host does what belongs to no iteration (a last checkpoint, a barrier, the garbage
+collection of an interpreter that ends): collectives and host activities that follow everything else do not count. Only
+the loading of data does.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
+from stagescope.analysis.iteration.activities import LOADING_NAMES
 from stagescope.model.tables import Column, Table
+from stagescope.vocabulary.kinds import COLLECTIVE, HOST
 
 MOST_OVERLAP_FRACTION = 0.1
 """How much of an iteration the windows of its successor may overlap."""
@@ -31,7 +36,8 @@ ITERATION_STEPS = Table(
             "end_ns",
             pl.Int64,
             "ns",
-            "First start of an action of the next step; if that is not recorded, the last end of a span of this one.",
+            "First start of an action of the next step; if that is not recorded, the last end of a span of this one "
+            "that is neither a collective nor a host activity; loading of data counts.",
         ),
         Column("is_whole", pl.Boolean, "", "Whether the next step was recorded."),
         Column("last_end_ns", pl.Int64, "ns", "Last end of an action of the step, over all pipelines."),
@@ -85,11 +91,13 @@ def _windows(bubbles: pl.DataFrame) -> pl.DataFrame:
 
 
 def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the first start and the last end of any span of each step."""
+    """Return the first start of any span of each step, and the last end of one that belongs to its iteration."""
+    is_loading = pl.col("name").fill_null("").str.contains(LOADING_NAMES)
+    may_follow = ((pl.col("lane") == HOST) & ~is_loading) | (pl.col("kind") == COLLECTIVE)
     return (
         spans.lazy()
         .filter(pl.col("step").is_not_null())
         .group_by("step")
-        .agg(recorded_start_ns=pl.min("start_ns"), recorded_end_ns=pl.max("end_ns"))
+        .agg(recorded_start_ns=pl.min("start_ns"), recorded_end_ns=pl.col("end_ns").filter(~may_follow).max())
         .collect()
     )
