@@ -75,6 +75,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "record": frozenset(),
     "record/frameworks": FRAMEWORKS,
     "record/devices": FRAMEWORKS,
+    "record/sampling/gpu": frozenset({"pynvml"}),
     "record/hook": frozenset(
         {"sitecustomize"}
     ),  # the user's own module, which the hook shadows and then runs

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from stagescope.model import RANKS, SPANS, STEPS, Timeline, empty_timeline
+from stagescope.model import COUNTERS, RANKS, SPANS, STEPS, Timeline, empty_timeline
 from stagescope.model.validate import conform
 
 EPOCH_NS = 1_763_600_000_123_456_789
@@ -126,7 +126,8 @@ def awkward_timeline(origin_ns: int = EPOCH_NS) -> Timeline:
 
     Rank 4 overlaps F and B in pairs; rank 5 has slices back to back, one nanosecond of overlap by rounding,
     slices without length at either end of others, a span that ends before it starts, and concurrent
-    receives; rank 6 has names that need quoting; rank 7 has no span at all.
+    receives; rank 6 has names that need quoting; rank 7 has no span at all, only a counter. Ranks 4 and 5 have counters
+    as well.
     """
     run = pipeline_timeline(Shape(origin_ns=origin_ns))
     rows = _pair_rows() + _edge_rows() + _named_rows()
@@ -138,7 +139,30 @@ def awkward_timeline(origin_ns: int = EPOCH_NS) -> Timeline:
     names = {4: 'quo"ted', 5: None, 6: "</script>", 7: "silent"}
     more = pl.DataFrame({"rank": names.keys(), "machine": names.values()}, strict=False)
     ranks = pl.concat([run.ranks, conform(more, RANKS)])
-    return Timeline(conform(spans, SPANS), conform(ranks, RANKS), run.steps, run.clocks, run.diagnostics)
+    counters = conform(pl.DataFrame(_counter_rows(origin_ns)), COUNTERS)
+    return Timeline(
+        conform(spans, SPANS),
+        conform(ranks, RANKS),
+        run.steps,
+        run.clocks,
+        run.diagnostics,
+        counters=counters,
+    )
+
+
+def _counter_rows(origin_ns: int) -> list[dict[str, Any]]:
+    memory = [
+        {
+            "rank": rank,
+            "name": "allocated memory",
+            "time_ns": origin_ns + 1_000 * rank,
+            "value": value,
+            "unit": "B",
+        }
+        for rank, value in ((4, 2.0**53 - 1), (5, 0.0), (7, 2.0**40))
+    ]
+    clock = {"rank": 4, "name": 'clock "MHz"', "time_ns": origin_ns + 7, "value": 1_980.5, "unit": None}
+    return [*memory, clock]
 
 
 def _pair_rows() -> list[dict[str, Any]]:

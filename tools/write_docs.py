@@ -41,6 +41,8 @@ from stagescope.model.validate import conform
 from stagescope.record.format import (
     ANCHOR,
     ANCHOR_FIELDS,
+    COUNTER,
+    COUNTER_FIELDS,
     DEVICE_ANCHOR,
     DEVICE_ANCHOR_FIELDS,
     RAW_ANCHOR,
@@ -50,6 +52,7 @@ from stagescope.record.format import (
 )
 from stagescope.schedules import SCHEDULES
 from stagescope.vocabulary.codes import CODES
+from stagescope.vocabulary.counters import COUNTERS
 from stagescope.vocabulary.kinds import KINDS, LANE_CODES
 
 if TYPE_CHECKING:
@@ -96,6 +99,15 @@ DEVICE_MEANINGS = {
     "monotonic_ns": "`CLOCK_MONOTONIC`, the midpoint of the interval that contains the reading.",
     "width_ns": "Width of that interval.",
     "error_ns": "Error bound of timestamps between the previous anchor and this one; 0 for the first anchor.",
+}
+
+COUNTER_MEANINGS = {
+    "time_ns": "`CLOCK_MONOTONIC`, when the counter was read.",
+    "value": "Its value, a finite number.",
+    "step": "Training step that was running.",
+    "stage": "Stage of the action that the value belongs to.",
+    "microbatch": "Micro-batch that the value belongs to.",
+    "name": "Number of an entry of the string table: the name of the counter, see below.",
 }
 
 
@@ -201,6 +213,19 @@ def raw_anchor_record() -> str:
 def device_anchor_record() -> str:
     """Return the layout of one record of a DEVICE_CLOCK frame."""
     return _record(DEVICE_ANCHOR_FIELDS, DEVICE_ANCHOR.size, DEVICE_MEANINGS)
+
+
+def counter_record() -> str:
+    """Return the layout of one record of a COUNTERS frame."""
+    return _record(COUNTER_FIELDS, COUNTER.size, COUNTER_MEANINGS)
+
+
+def counters() -> str:
+    """Return the table of the recorder's counters."""
+    rows = (
+        [f"`{each.name}`", each.unit, "device" if each.of_device else "", each.meaning] for each in COUNTERS
+    )
+    return markdown_table(("counter", "unit", "of the", "meaning"), rows)
 
 
 def _record(fields: Iterable[tuple[str, str]], size_bytes: int, special: dict[str, str] | None = None) -> str:
@@ -415,6 +440,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "conditions": conditions,
     "raw-anchor-record": raw_anchor_record,
     "readers": readers,
+    "counter-record": counter_record,
+    "counters": counters,
     "declared-tables": declared_tables,
     "device-anchor-record": device_anchor_record,
     "kinds": kinds,

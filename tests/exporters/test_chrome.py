@@ -103,6 +103,18 @@ def test_counter_is_one_series_per_rank(path):
     ]  # fmt: skip
 
 
+def test_recorded_counters_are_named_with_their_unit(path):
+    trace = written_trace(awkward_timeline(), path)
+    named = [(event["pid"], event["name"], event["args"]) for event in events(trace, "C") if event["pid"] > 3]
+    named.sort(key=lambda event: event[:2])
+    assert [event for event in named if event[1] != "micro-batches"] == [
+        (4, "allocated memory", {"B": 2**53 - 1}),
+        (4, 'clock "MHz"', {"value": 1980.5}),
+        (5, "allocated memory", {"B": 0}),
+        (7, "allocated memory", {"B": 2**40}),
+    ]
+
+
 def test_empty_timeline_is_a_valid_trace(path):
     trace = written_trace(empty_timeline(), path)
     assert [event["args"] for event in trace["traceEvents"]] == [{"name": "run"}, {"sort_index": 0}]

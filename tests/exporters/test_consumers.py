@@ -14,6 +14,7 @@ import pytest
 from consumers import open_browser, query_trace
 from places import DATA
 from stagescope.api import write
+from stagescope.exporters.inflight import COUNTER_NAME
 from stagescope.exporters.tracks import lay_out
 from stagescope.ingest.recording.reader import read_recordings
 from synthetic import Shape, awkward_timeline, message_count, pipeline_timeline
@@ -34,8 +35,7 @@ FLOWS_SQL = (
     " join slice s on s.id = slice_out join slice r on r.id = slice_in"
 )
 COUNTERS_SQL = (
-    "select count(*) from counter join counter_track t on t.id = track_id"
-    " where t.name = 'micro-batches in flight'"
+    "select t.name, value from counter join counter_track t on t.id = track_id order by t.name, value"
 )
 ARGUMENTS_SQL = (
     "select key, display_value from slice join args using (arg_set_id)"
@@ -154,6 +154,19 @@ def expected_flows(timeline, *, rebased):
     return Counter(send + receive for send, receive in zip(sends, receives, strict=True))
 
 
+def counter_name(track, suffix):
+    """Return the name that viewers give a counter: in JSON, that of its series follows."""
+    is_computed = track.name == COUNTER_NAME
+    return f"{track.name} {track.unit or 'value'}" if suffix == ".json" and not is_computed else track.name
+
+
+def expected_counters(timeline, suffix):
+    """Return name and value of every value of a counter."""
+    layout = lay_out(timeline)
+    rows = layout.counters.select("track", "value").iter_rows()
+    return [(counter_name(layout.tracks[track], suffix), value) for track, value in rows]
+
+
 def as_numbers(rows):
     """Return slices with their times as numbers: the driver prints 64-bit integers as text."""
     return [(*row[:3], int(row[3]), int(row[4])) for row in rows]
@@ -171,7 +184,8 @@ def test_trace_processor_sees_every_slice_and_flow_as_written(
     assert len(found.flows) == written.flow_count
     flows = Counter((out, int(out_ns), into, int(in_ns)) for out, out_ns, _, into, in_ns, _ in found.flows)
     assert flows == expected_flows(timeline, rebased=suffix == ".json")
-    assert [int(count) for (count,) in found.counters] == [lay_out(timeline).counters.height]
+    values = [(name, float(value)) for name, value in found.counters]
+    assert values == sorted(expected_counters(timeline, suffix))
 
 
 def test_flow_count_is_the_number_of_messages_sent(tmp_path):
@@ -220,11 +234,19 @@ def test_perfetto_ui_shows_a_pftrace_in_our_order(sample, timeline, written_once
     assert [name for name in tracks if name in groups] == with_tracks
 
 
-def test_perfetto_ui_shows_every_track_of_a_json(sample, written_once, shown):
+def test_perfetto_ui_shows_every_track_of_a_json(sample, timeline, written_once, shown):
     # The UI appends process and thread ids to the names, but for the counters'.
     tracks = shown(sample, ".json").tracks
     found = Counter(re.sub(r" \d+(?= / )", "", name).removeprefix("run / ") for name in tracks)
-    for name in written_once(sample, ".json").track_names:
+    layout = lay_out(timeline)
+    names = dict(zip(layout.track_names, layout.tracks, strict=True))
+    for track_name in written_once(sample, ".json").track_names:
+        track = names[track_name]
+        name = (
+            track_name.removesuffix(track.name) + counter_name(track, ".json")
+            if track.is_counter
+            else track_name
+        )
         own = [other for other in found if other == name or re.fullmatch(re.escape(name) + r" \d+", other)]
         assert len(own) == 1, f"{name} is shown as {own}"
 

@@ -17,7 +17,7 @@ from stagescope.clocks.report import ClockReport
 from stagescope.clocks.report_text import diagnostics_of
 from stagescope.clocks.solution import solve
 from stagescope.clocks.summary import AlignmentResult, methods_of, summarize
-from stagescope.model import CLOCKS, SPANS, STEPS
+from stagescope.model import CLOCKS, COUNTERS, SPANS, STEPS
 from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
@@ -125,13 +125,15 @@ def _length_ns(timestamps: list[Ints], coarse: Coarse) -> float:
 
 
 def _moved(timeline: Timeline, numbered: pl.DataFrame, corrections: list[Correction]) -> Timeline:
-    """Return the timeline with the timestamps of spans and steps on the common clock, rows in their declared order."""
+    """Return the timeline with all timestamps on the common clock, rows in their declared order."""
     spans = _moved_columns(timeline.spans, numbered, corrections, TIMESTAMPS)
     steps = _moved_columns(timeline.steps, numbered, corrections, TIMESTAMPS[:2])
+    counters = _moved_columns(timeline.counters, numbered, corrections, ("time_ns",))
     return replace(
         timeline,
         spans=spans.sort(SPANS.order, maintain_order=True),
         steps=steps.sort(STEPS.order, maintain_order=True),
+        counters=counters.sort(COUNTERS.order, maintain_order=True),
     )
 
 

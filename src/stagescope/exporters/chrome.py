@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-    from stagescope.exporters.tracks import Layout
+    from stagescope.exporters.tracks import Layout, Track
     from stagescope.model import Timeline
 
-_COUNTER, _SERIES = COUNTER_NAME.split(" ", 1)
-"""Consumers show a counter as its name and the name of its series, one after the other."""
+_UNNAMED_SERIES = "value"
+_LARGEST_WHOLE = 2**53
+"""Whole numbers up to here are exact as doubles, and written without a decimal point."""
 
 
 def write(timeline: Timeline, path: Path) -> Written:
@@ -152,13 +153,29 @@ def _flow_lines(layout: Layout) -> pl.Series:
 
 
 def _counter_lines(layout: Layout) -> pl.Series:
-    """Return one counter event (C) per change of a counter."""
+    """Return one counter event (C) per value of a counter."""
+    texts = [_counter_text(track) if track.is_counter else "" for track in layout.tracks]
+    text = pl.col("track").replace_strict(range(len(texts)), texts, default=None, return_dtype=pl.String)
+    is_whole = (pl.col("value") == pl.col("value").floor()) & (pl.col("value").abs() < _LARGEST_WHOLE)
+    whole = pl.when(is_whole).then(pl.col("value")).cast(pl.Int64).cast(pl.String)
     line = pl.concat_str(
         pl.lit('{"ph":"C","pid":'), pl.col("rank"),
         pl.lit(',"ts":'), _microseconds(pl.col("time_ns") - layout.start_ns),
-        pl.lit(f',"name":"{_COUNTER}","args":{{"{_SERIES}":'), pl.col("value"), pl.lit("}}"),
+        text, pl.coalesce(whole, pl.col("value").cast(pl.String)), pl.lit("}}"),
     )  # fmt: skip
     return layout.counters.select(line=line).to_series()
+
+
+def _counter_text(track: Track) -> str:
+    """Return the middle of the events of a counter.
+
+    Consumers show a counter as its name and the name of its series, one after the other.
+    """
+    name, series = track.name, track.unit if track.unit != track.name else ""
+    series = series or _UNNAMED_SERIES
+    if name == COUNTER_NAME:
+        name, series = name.split(" ", 1)
+    return f',"name":{_json(name)},"args":{{{_json(series)}:'
 
 
 def _metadata_lines(layout: Layout) -> pl.Series:

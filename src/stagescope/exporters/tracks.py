@@ -7,6 +7,7 @@
       send, receive                          one slice per transfer, concurrent ones on separate lanes
       collective, host                       other transfers; host activity
       micro-batches in flight                a counter
+      allocated memory, tokens ...           the counters of the timeline
 
 A receive is drawn from the time its data were sent, if that is later than when it was posted: no transfer begins
 before its send, so every flow points forward in time. The time of posting is kept as `issue_ns`. No flow is drawn
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.exporters.inflight import COUNTER_NAME, count_in_flight
+from stagescope.exporters.counter_tracks import find_counters
 from stagescope.exporters.lanes import assign_lanes
 from stagescope.exporters.names import label, title
 from stagescope.model.clock_groups import ClockGroup, clock_groups, clock_notes
@@ -41,14 +42,14 @@ FAMILIES = (
     "receive",
     "collective",
     "host",
-    COUNTER_NAME,
 )
-"""The tracks of one rank from top to bottom; `Step` belongs to the run."""
+"""The tracks of one rank from top to bottom, followed by its counters; `Step` belongs to the run."""
 
 ARGS = ("step", "stage", "chunk", "microbatch", "pair", "peer", "bytes", "issue_ns")
 """The whole-number arguments of a slice, in display order."""
 
 _TRACK = ["rank", "family", "lane"]
+_FAMILY_LIMIT = 2**16
 
 
 class Group(NamedTuple):
@@ -60,11 +61,12 @@ class Group(NamedTuple):
 
 
 class Track(NamedTuple):
-    """One row of slices or one counter; `rank` is None for tracks of the whole run."""
+    """One row of slices or one counter, with its unit; `rank` is None for tracks of the whole run."""
 
     rank: int | None
     name: str
     is_counter: bool
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,14 +137,17 @@ def lay_out(timeline: Timeline) -> Layout:
                 code="slices.trimmed",
             )
         )
-    counters = count_in_flight(spans).with_columns(
-        family=pl.lit(FAMILIES.index(COUNTER_NAME), pl.Int32), lane=pl.lit(0, pl.Int64)
+    known = find_counters(timeline, spans)
+    families = (*FAMILIES, *known.names)
+    number = {name: len(FAMILIES) + index for index, name in enumerate(known.names)}
+    counters = known.values.with_columns(
+        family=pl.col("name").replace_strict(number, return_dtype=pl.Int32), lane=pl.lit(0, pl.Int64)
     )
     tracks = pl.concat([lanes.slices.select(_TRACK), counters.select(_TRACK)]).unique().sort(_TRACK)
     slices = _on_tracks(lanes.slices, tracks)
     return Layout(
         _groups(timeline, spans),
-        _named_tracks(tracks),
+        _named_tracks(tracks, families, known.units),
         slices.drop("row"),
         _flows(slices, messages),
         counters.select("rank", "time_ns", "value", track=_places(counters, tracks)),
@@ -250,7 +255,7 @@ def _step_slices(steps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 def _track_group() -> pl.Expr:
     """Return one number per rank and family, in the order of the tracks; the run comes before the ranks."""
     rank = pl.col("rank").cast(pl.Int64).fill_null(-1) + 1
-    return rank * len(FAMILIES) + pl.col("family")
+    return rank * _FAMILY_LIMIT + pl.col("family")
 
 
 def _places(rows: pl.DataFrame, tracks: pl.DataFrame) -> pl.Series:
@@ -261,10 +266,17 @@ def _places(rows: pl.DataFrame, tracks: pl.DataFrame) -> pl.Series:
     return pl.Series("track", np.searchsorted(known, wanted), dtype=pl.Int64)
 
 
-def _named_tracks(tracks: pl.DataFrame) -> tuple[Track, ...]:
+def _named_tracks(
+    tracks: pl.DataFrame, families: tuple[str, ...], units: dict[str, str]
+) -> tuple[Track, ...]:
     counted = tracks.select("rank", "family", "lane", lane_count=pl.len().over("rank", "family"))
     return tuple(
-        Track(rank, _track_name(FAMILIES[family], lane, lane_count), FAMILIES[family] == COUNTER_NAME)
+        Track(
+            rank,
+            _track_name(families[family], lane, lane_count),
+            family >= len(FAMILIES),
+            units.get(families[family], "") if family >= len(FAMILIES) else "",
+        )
         for rank, family, lane, lane_count in counted.iter_rows()
     )
 

@@ -10,7 +10,7 @@ from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.run_selection import Source, select_run
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
-from stagescope.model import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
+from stagescope.model import CLOCKS, COUNTERS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform, in_order
 from stagescope.vocabulary.errors import InputError, StagescopeError, TableError
@@ -82,6 +82,7 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
         steps=pl.concat(t.steps for t in declared).sort(STEPS.order),
         clocks=pl.concat(t.clocks for t in declared).unique(maintain_order=True),
         diagnostics=pl.concat(t.diagnostics for t in declared),
+        counters=in_order(pl.concat(t.counters for t in declared), COUNTERS),
     )
     return _without_reversed(merged).with_diagnostics(
         [*_missing_ranks(merged.ranks), *_wall_clock_warnings(merged.clocks)]
@@ -99,6 +100,7 @@ def _conformed(timeline: Timeline) -> Timeline:
         steps=conform(timeline.steps, STEPS),
         clocks=conform(timeline.clocks, CLOCKS),
         diagnostics=conform(timeline.diagnostics, DIAGNOSTICS),
+        counters=conform(timeline.counters, COUNTERS),
     )
 
 

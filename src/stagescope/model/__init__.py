@@ -1,10 +1,11 @@
-"""The model: declared tables of spans, ranks, steps, clocks and diagnostics in one immutable Timeline."""
+"""The model: declared tables of spans, ranks, steps, clocks, diagnostics and counters in one immutable Timeline."""
 
-from stagescope.model.tables import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES, Column, Table
+from stagescope.model.tables import CLOCKS, COUNTERS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES, Column, Table
 from stagescope.model.timeline import Alignment, Timeline, empty_timeline
 
 __all__ = [
     "CLOCKS",
+    "COUNTERS",
     "DIAGNOSTICS",
     "RANKS",
     "SPANS",

@@ -190,4 +190,23 @@ DIAGNOSTICS = Table(
     ),
 )
 
-TABLES: tuple[Table, ...] = (SPANS, RANKS, STEPS, CLOCKS, DIAGNOSTICS)
+COUNTERS = Table(
+    "counters",
+    "value of one counter of one rank at one moment",
+    ("rank", "name", "time_ns"),
+    (
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column(
+            "name", pl.String, "", "Name of the counter; vocabulary/counters.py has those of the recorder."
+        ),
+        Column("time_ns", pl.Int64, "ns", "When the counter was read."),
+        Column("value", pl.Float64, "", "Its value."),
+        Column("unit", pl.String, "", "Unit of the value; null: a number without one.", nullable=True),
+        Column("device", pl.String, "", "Device that the counter belongs to; null: the host.", nullable=True),
+        Column("step", pl.Int32, "", "Training step that was running.", nullable=True),
+        Column("stage", pl.Int32, "", "Stage of the action that the value belongs to.", nullable=True),
+        Column("microbatch", pl.Int32, "", "Micro-batch that the value belongs to.", nullable=True),
+    ),
+)
+
+TABLES: tuple[Table, ...] = (SPANS, RANKS, STEPS, CLOCKS, DIAGNOSTICS, COUNTERS)

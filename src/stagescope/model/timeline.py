@@ -1,15 +1,15 @@
-"""The Timeline: a run as five declared tables on one clock, whatever recorded it."""
+"""The Timeline: a run as six declared tables on one clock, whatever recorded it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
 from stagescope.model.diagnostics import diagnostics_table
 from stagescope.model.implied import implied_ranks, implied_steps, joined_ranks, with_assumed_step
-from stagescope.model.tables import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES
+from stagescope.model.tables import CLOCKS, COUNTERS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import TableError
 
@@ -32,7 +32,7 @@ class Alignment(Protocol):
 
 @dataclass(frozen=True)
 class Timeline:
-    """Five tables, each as declared in model/tables.py; every change makes a new Timeline.
+    """Six tables, each as declared in model/tables.py; every change makes a new Timeline.
 
     `alignment` is the report of clocks.align_clocks, and None for a timeline that was not aligned, such as a raw
     recording or a simulated schedule.
@@ -44,6 +44,7 @@ class Timeline:
     clocks: pl.DataFrame
     diagnostics: pl.DataFrame
     alignment: Alignment | None = None
+    counters: pl.DataFrame = field(default_factory=COUNTERS.empty)
 
     @classmethod
     def from_spans(
@@ -95,18 +96,19 @@ class Timeline:
         return replace(self, diagnostics=pl.concat([self.diagnostics, diagnostics_table(rows)]))
 
     def only_step(self, step: int) -> Timeline:
-        """Return the timeline of one step, without the spans that belong to no step."""
+        """Return the timeline of one step, without the spans and counters that belong to no step."""
         return replace(
             self,
             spans=self.spans.filter(pl.col("step") == step),
             steps=self.steps.filter(pl.col("step") == step),
+            counters=self.counters.filter(pl.col("step") == step),
         )
 
 
 def empty_timeline() -> Timeline:
     """Return a Timeline without rows."""
-    spans, ranks, steps, clocks, diagnostics = (table.empty() for table in TABLES)
-    return Timeline(spans, ranks, steps, clocks, diagnostics)
+    spans, ranks, steps, clocks, diagnostics, counters = (table.empty() for table in TABLES)
+    return Timeline(spans, ranks, steps, clocks, diagnostics, counters=counters)
 
 
-__all__ = ["CLOCKS", "DIAGNOSTICS", "RANKS", "SPANS", "STEPS", "Timeline", "empty_timeline"]
+__all__ = ["CLOCKS", "COUNTERS", "DIAGNOSTICS", "RANKS", "SPANS", "STEPS", "Timeline", "empty_timeline"]

@@ -32,7 +32,7 @@ MAX_PAYLOAD_BYTES = 4 * 2**20
 HEAD = struct.Struct("<4sIIB3xI")
 _GUARDED = slice(4, 16)
 
-HEADER, NAMES, SPANS, CLOCK, DROPS, END, DEVICE_CLOCK, RAW_CLOCK = range(1, 9)
+HEADER, NAMES, SPANS, CLOCK, DROPS, END, DEVICE_CLOCK, RAW_CLOCK, COUNTERS = range(1, 10)
 """Frame types. HEADER, NAMES, DROPS and END contain JSON, the others fixed-size records."""
 
 SPAN = struct.Struct("<qqqqqiiiiiIhHBB2x")
@@ -82,6 +82,17 @@ RAW_ANCHOR_FIELDS: tuple[tuple[str, str], ...] = (
     ("width_ns", "<i8"),
 )
 """Fields of one RAW_CLOCK record: CLOCK_MONOTONIC_RAW, read between two readings of the monotonic clock."""
+
+COUNTER = struct.Struct("<qdiiiI")
+COUNTER_FIELDS: tuple[tuple[str, str], ...] = (
+    ("time_ns", "<i8"),
+    ("value", "<f8"),
+    ("step", "<i4"),
+    ("stage", "<i4"),
+    ("microbatch", "<i4"),
+    ("name", "<u4"),
+)
+"""Fields of one COUNTERS record: the value of a counter at a moment, and the action it belongs to, if any."""
 
 
 class Frame(NamedTuple):

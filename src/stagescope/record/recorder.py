@@ -17,6 +17,7 @@ from stagescope.record.buffers import (
     ThreadEnd,
 )
 from stagescope.record.clock import now_ns, raw_ns
+from stagescope.record.counters import Counters
 from stagescope.record.format import NONE
 from stagescope.record.lifecycle import Lifecycle
 from stagescope.record.process_facts import machine_directory, process_facts
@@ -102,6 +103,7 @@ class Recorder:
             threading.RLock()
         )  # reentrant: a signal handler may record a span while its own thread holds it
         self._recording = Recording(self.directory, self._max_bytes)
+        self.counters = self._recording.counters = Counters(self)
         self._name_ids: dict[str, int] = {}
         self._writer: Writer | None = None
         self._writer_is_starting = False

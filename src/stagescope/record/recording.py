@@ -18,6 +18,8 @@ from stagescope.record.clock import RAW_SPACING_NS, read_anchor, read_raw
 from stagescope.record.format import (
     ANCHOR,
     CLOCK,
+    COUNTER,
+    COUNTERS,
     DEVICE_CLOCK,
     DROPS,
     END,
@@ -31,6 +33,7 @@ from stagescope.record.format import (
 from stagescope.record.segments import SEGMENTS, Segments
 
 if TYPE_CHECKING:
+    from stagescope.record.counters import Counters
     from stagescope.record.file import FrameFile
 
 ANCHOR_INTERVAL_S = 10.0
@@ -58,6 +61,7 @@ class Recording:
         self._max_table_bytes = max_bytes // SEGMENTS // TABLE_SHARE or MAX_HEADER_BYTES
         self.spans_written = 0
         self.spans_lost = 0
+        self.counters: Counters | None = None
         self._header: dict[str, object] = {}
         self._header_changed = False
         self._numbers = itertools.count(1)
@@ -71,7 +75,7 @@ class Recording:
         self._last_raw_ns = -RAW_SPACING_NS
         self._file: FrameFile | None = None
         self._dropped = 0
-        self._dropped_reported = 0
+        self._dropped_reported = (0, 0)
         self._next_anchor_s = 0.0
         self._warned: set[str] = set()
         self.keeps_without_spans = False
@@ -127,6 +131,14 @@ class Recording:
         else:
             self.spans_lost += count
 
+    def write_counters(self, *, is_last: bool = False) -> None:
+        """Write the values that `counters` has collected; if that fails, count them as dropped."""
+        if self.counters is None or not self._exists_or_is_kept:
+            return
+        records = self.counters.collect(is_last=is_last)
+        if records and not self._append(COUNTERS, records):
+            self.counters.dropped += len(records) // COUNTER.size
+
     def write_anchor_if_due(self) -> None:
         """Write a clock anchor and sync the file every ten seconds."""
         if not self._exists_or_is_kept or time.monotonic() < self._next_anchor_s:
@@ -167,18 +179,23 @@ class Recording:
         return self._file is not None or self.keeps_without_spans
 
     def write_drops(self, dropped_spans: int) -> None:
-        """Write the total number of dropped spans if it has changed."""
+        """Write the total numbers of dropped spans and values of counters if they have changed."""
         self._dropped = dropped_spans
-        if dropped_spans == self._dropped_reported:
+        dropped_counters = self.counters.dropped if self.counters else 0
+        dropped = (dropped_spans, dropped_counters)
+        if dropped == self._dropped_reported:
             return
-        if self._append(DROPS, _json({"dropped_spans": dropped_spans})):
-            self._dropped_reported = dropped_spans
+        more = {"dropped_counters": dropped_counters} if dropped_counters else {}
+        if self._append(DROPS, _json({"dropped_spans": dropped_spans, **more})):
+            self._dropped_reported = dropped
 
     def finish(self, reason: str) -> None:
         """Write a last anchor and the END frame, and close the file."""
         if not self._exists_or_is_kept:
             return
         self.write_raw_readings(1)
+        self.write_counters(is_last=True)
+        self.write_drops(self._dropped)
         self._append(CLOCK, ANCHOR.pack(*read_anchor()))
         end = {"spans": self.spans_written, "dropped_spans": self._dropped, "reason": reason}
         self._append(END, _json(end))
@@ -214,7 +231,8 @@ class Recording:
                 self.warn(f"cannot record into {self._segments.directory}: {error.strerror or error}")
                 return False
             self._header_changed = True
-            self._names_written = self._dropped_reported = 0
+            self._names_written = 0
+            self._dropped_reported = (0, 0)
             self._next_anchor_s = 0.0
         return True
 

@@ -143,6 +143,7 @@ class Writer:
             self._pool.give_back(chunk)
         for buffer in list(self._buffers):
             self._write_partial(buffer)
+        self._recording.write_counters()
         dropped = self._dropped_by_ended_threads + sum(buffer.dropped for buffer in self._buffers)
         self._recording.write_drops(dropped + self._recording.spans_lost)
         self._recording.write_raw_readings()

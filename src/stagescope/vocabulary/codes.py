@@ -101,6 +101,7 @@ CODES: tuple[Code, ...] = (
         "comparison.excluded_steps", "Steps that are not in the totals of a run are left out of a comparison."
     ),
     Code("config.missing", "A run's configuration file is missing or unusable."),
+    Code("counters.dropped", "The recorder dropped values of counters."),
     Code("database.damaged", "A part of a profiler's database could not be read."),
     Code("database.log_skipped", "A database's write-ahead log could not be read."),
     Code("device.clock_error", "Precision of device times on the clocks of their hosts."),

@@ -150,6 +150,24 @@ def test_counter_is_set_at_every_change(path):
     ]  # fmt: skip
 
 
+def test_recorded_counters_are_exact_and_have_their_unit(path):
+    packets = packets_of(awkward_timeline(), path)
+    tracks = {track.uuid: track for track in descriptors(packets) if track.HasField("counter")}
+    found = {
+        (tracks[event.track_uuid].name, tracks[event.track_uuid].counter.unit, value)
+        for _, _, event in decoded_events(packets)
+        if event.type == COUNTER
+        for value in [event.double_counter_value or event.counter_value]
+    }
+    size = pb2.CounterDescriptor.UNIT_SIZE_BYTES
+    assert {fact for fact in found if fact[0] != "micro-batches in flight"} == {
+        ("allocated memory", size, 2**53 - 1),
+        ("allocated memory", size, 0),
+        ("allocated memory", size, 2**40),
+        ('clock "MHz"', 0, 1980.5),
+    }
+
+
 def test_times_before_the_epoch_are_shifted_with_a_diagnostic(path):
     timeline = timeline_from_text("F0 B0", origin_ns=-500)
     written = pftrace.write(timeline, path)

@@ -48,6 +48,11 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
         if len(contents.device_anchors):
             text += ", or the device had not finished the action or did not return its times"
         yield Diagnostic("error", text, source, rank, count=contents.dropped_spans, code="spans.dropped")
+    if contents.dropped_counters:
+        text = "values of counters were dropped by the recorder: its queue was full or the file could not be written"
+        yield Diagnostic(
+            "warning", text, source, rank, count=contents.dropped_counters, code="counters.dropped"
+        )
     if contents.end is None:
         text = "no end frame: the process was killed or is still running; its last half second may be missing"
         yield Diagnostic("warning", text, source, rank, code="recording.no_end")

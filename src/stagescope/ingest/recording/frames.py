@@ -21,11 +21,13 @@ SPAN_DTYPE = np.dtype(list(fmt.SPAN_FIELDS))
 ANCHOR_DTYPE = np.dtype(list(fmt.ANCHOR_FIELDS))
 DEVICE_ANCHOR_DTYPE = np.dtype(list(fmt.DEVICE_ANCHOR_FIELDS))
 RAW_ANCHOR_DTYPE = np.dtype(list(fmt.RAW_ANCHOR_FIELDS))
+COUNTER_DTYPE = np.dtype(list(fmt.COUNTER_FIELDS))
 RECORD_BYTES = {
     fmt.SPANS: SPAN_DTYPE.itemsize,
     fmt.CLOCK: ANCHOR_DTYPE.itemsize,
     fmt.DEVICE_CLOCK: DEVICE_ANCHOR_DTYPE.itemsize,
     fmt.RAW_CLOCK: RAW_ANCHOR_DTYPE.itemsize,
+    fmt.COUNTERS: COUNTER_DTYPE.itemsize,
 }
 BLOCK_BYTES = 64 * 2**10
 
@@ -60,10 +62,12 @@ class Contents:
     names: dict[int, str] = field(default_factory=dict)
     end: dict[str, Any] | None = None
     dropped_spans: int = 0
+    dropped_counters: int = 0
     spans: Columns = field(default_factory=lambda: split_columns([]))
     anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ANCHOR_DTYPE))
     device_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, DEVICE_ANCHOR_DTYPE))
     raw_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, RAW_ANCHOR_DTYPE))
+    counters: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, COUNTER_DTYPE))
     frames: int = 0
     lost_frames: int = 0
     gaps: list[fmt.Gap] = field(default_factory=list)
@@ -97,6 +101,7 @@ def read_contents(data: bytes) -> Contents:
     contents.anchors = np.frombuffer(b"".join(payloads[fmt.CLOCK]), dtype=ANCHOR_DTYPE)
     contents.device_anchors = np.frombuffer(b"".join(payloads[fmt.DEVICE_CLOCK]), dtype=DEVICE_ANCHOR_DTYPE)
     contents.raw_anchors = np.frombuffer(b"".join(payloads[fmt.RAW_CLOCK]), dtype=RAW_ANCHOR_DTYPE)
+    contents.counters = np.frombuffer(b"".join(payloads[fmt.COUNTERS]), dtype=COUNTER_DTYPE)
     return contents
 
 
@@ -110,6 +115,7 @@ def _take_facts(contents: Contents, frame: fmt.Frame) -> bool:
             contents.names |= dict(enumerate(map(str, facts["names"]), int(facts["first"])))
         elif frame.type == fmt.DROPS:
             contents.dropped_spans = int(facts["dropped_spans"])
+            contents.dropped_counters = int(facts.get("dropped_counters", 0))
         elif frame.type == fmt.END:
             contents.end = {
                 **facts,

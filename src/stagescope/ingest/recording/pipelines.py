@@ -15,6 +15,8 @@ from stagescope.vocabulary.kinds import STEP_CODE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy.typing as npt
+
     from stagescope.ingest.recording.frames import Columns
     from stagescope.ingest.recording.process import Process
 
@@ -50,10 +52,17 @@ def choose_pipeline(processes: Sequence[Process], wanted: str | None) -> tuple[s
 def records_of(process: Process, label: str | None) -> Columns:
     """Return the records of one pipeline, and those outside of every step."""
     spans = process.contents.spans
+    return spans.where(is_of_pipeline(process, spans["step"], label))
+
+
+def is_of_pipeline(
+    process: Process, steps: npt.NDArray[np.int32], label: str | None
+) -> npt.NDArray[np.bool_]:
+    """Return whether each record, by its step, belongs to pipeline `label` (None: to any) or to no step."""
     if label is None:
-        return spans
+        return np.ones(len(steps), np.bool_)
     own = [step for other, step, _ in _labeled_steps(process) if other == label]
-    return spans.where(np.isin(spans["step"], [*own, NONE]))
+    return np.isin(steps, [*own, NONE])
 
 
 def schedule_of(process: Process, label: str | None) -> Any:

@@ -19,14 +19,16 @@ from stagescope.ingest.recording import errors
 from stagescope.ingest.recording.attempts import choose_attempt
 from stagescope.ingest.recording.clock_domains import assign_clocks, machine_names, rows_of_clocks
 from stagescope.ingest.recording.copies import without_copies
+from stagescope.ingest.recording.counters import counters_of
 from stagescope.ingest.recording.diagnostics import damage_of, device_notes, run_notes
 from stagescope.ingest.recording.frames import Columns, read_contents
 from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
 from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.segments import Part, join_segments
 from stagescope.ingest.recording.slews import without_slews
+from stagescope.ingest.recording.values import nullable, texts
 from stagescope.ingest.streams import open_stream
-from stagescope.model import CLOCKS, RANKS, SPANS, STEPS, Timeline
+from stagescope.model import CLOCKS, COUNTERS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.clock_groups import machines_of_clocks
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.tables import KindType, LaneType
@@ -80,7 +82,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     lost += [*(note for note in contradictions if note.source in used), *left_out, *several, *slewed]
     offsets = dict(zip(clocks["clock"], clocks["offset_ns"], strict=True))
     runs = {process.contents.header.get("run") for process in processes} - {None, ""}
-    markers, spans = [], []
+    markers, spans, counters = [], [], []
     notes: list[Diagnostic] = []
     for process in processes:
         records = records_of(process, label)
@@ -88,6 +90,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
         offset_ns = offsets[process.clock]
         markers.append(_steps(records.where(is_marker), process.rank, offset_ns))
         spans.append(_spans(records.where(~is_marker), process, offset_ns))
+        counters.append(counters_of(process, label, offset_ns))
         notes += process.notes
         notes += damage_of(process.contents, process.source, process.rank)
     return Timeline(
@@ -98,6 +101,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
         diagnostics=diagnostics_table(
             [*lost, *notes, *device_notes(p.contents for p in processes), *run_notes(len(runs))]
         ),
+        counters=in_order(pl.concat(counters), COUNTERS),
     )
 
 
@@ -182,24 +186,16 @@ def _spans(records: Columns, process: Process, offset_ns: int) -> pl.DataFrame:
     """Return the spans table of one process: whole columns, no loop over spans."""
     columns: dict[str, pl.Series] = {}
     for name in ("step", "stage", "chunk", "microbatch", "pair", "peer", "bytes"):
-        columns[name] = _nullable(records[name])
+        columns[name] = nullable(records[name])
     for name in ("start_ns", "end_ns"):
         columns[name] = pl.Series(records[name] + offset_ns)
     for name in ("wait_start_ns", "wait_end_ns"):
-        columns[name] = _nullable(records[name]) + offset_ns
+        columns[name] = nullable(records[name]) + offset_ns
     columns["rank"] = pl.repeat(process.rank, len(records), dtype=pl.Int32, eager=True)
     columns["kind"] = _enum(records["kind"], _KIND_POSITION, KindType)
     columns["lane"] = _enum(records["lane"], _LANE_POSITION, LaneType)
-    columns["name"] = _texts(records["name"], process.contents.names)
+    columns["name"] = texts(records["name"], process.contents.names)
     return pl.DataFrame({c.name: columns[c.name].cast(c.dtype) for c in SPANS.columns})
-
-
-def _nullable(values: npt.NDArray[Any]) -> pl.Series:
-    """Return numbers with null in place of NONE."""
-    series = pl.Series(values)
-    if not (values == fmt.NONE).any():
-        return series
-    return series.to_frame("v").select(pl.when(pl.col("v") != fmt.NONE).then("v")).to_series()
 
 
 def _positions(codes: dict[int, int], fallback: int) -> npt.NDArray[np.uint8]:
@@ -218,15 +214,6 @@ _LANE_POSITION = _positions({code: code for code in range(len(LANES))}, LANES.in
 def _enum(codes: npt.NDArray[np.uint8], positions: npt.NDArray[np.uint8], dtype: pl.Enum) -> pl.Series:
     """Return codes of the recording as a Polars Enum; unknown codes become the table's fallback."""
     return pl.Series(dtype.categories, dtype=dtype).gather(positions[codes])
-
-
-def _texts(numbers: npt.NDArray[np.uint32], names: dict[int, str]) -> pl.Series:
-    """Return the strings of the numbers; 0 is null, and a missing name is shown by its number."""
-    if not numbers.any():
-        return pl.repeat(None, len(numbers), dtype=pl.String, eager=True)
-    used = np.unique(numbers)
-    texts = [names.get(int(number), f"name {number} (missing)") if number else None for number in used]
-    return pl.Series(texts, dtype=pl.String).gather(np.searchsorted(used, numbers))
 
 
 READER = Reader(

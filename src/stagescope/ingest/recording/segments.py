@@ -88,10 +88,12 @@ def _joined(row: list[Part]) -> Part:
     joined = Contents(
         end=last.end and {**last.end, "spans": last.end["spans"] - row[0].records_before},
         dropped_spans=max(contents.dropped_spans for contents in all_contents),
+        dropped_counters=max(contents.dropped_counters for contents in all_contents),
         spans=_concatenated([contents.spans for contents in all_contents]),
         anchors=np.concatenate([contents.anchors for contents in all_contents]),
         device_anchors=np.concatenate([contents.device_anchors for contents in all_contents]),
         raw_anchors=np.concatenate([contents.raw_anchors for contents in all_contents]),
+        counters=np.concatenate([contents.counters for contents in all_contents]),
         frames=sum(contents.frames for contents in all_contents),
         lost_frames=last.lost_frames,
         gaps=last.gaps,

@@ -219,8 +219,10 @@ def _converted(contents: Contents, slew: Slew) -> Contents:
     anchors, device_anchors = contents.anchors.copy(), contents.device_anchors.copy()
     for table in (anchors, device_anchors):
         table["monotonic_ns"] = slew.removed(table["monotonic_ns"])
+    counters = contents.counters.copy()
+    counters["time_ns"] = slew.removed(counters["time_ns"])
     spans = replace(contents.spans, arrays={**columns, **moved})
-    return replace(contents, spans=spans, anchors=anchors, device_anchors=device_anchors)
+    return replace(contents, spans=spans, anchors=anchors, device_anchors=device_anchors, counters=counters)
 
 
 def _notes(processes: Sequence[Process], slews: dict[str, Slew]) -> Iterator[Diagnostic]:

@@ -39,6 +39,13 @@ class Accelerator(EventDevice):
             raise RuntimeError(f"the action does not run on {self.name}")
         event.record(self._accelerator.current_stream())
 
+    def memory(self) -> tuple[int, int, int]:
+        """Return the bytes that are allocated and reserved now, and the peak of those allocated (torch 2.9)."""
+        stats = self._accelerator.memory_stats(self._index)
+        names = ("allocated_bytes.all.current", "reserved_bytes.all.current", "allocated_bytes.all.peak")
+        allocated, reserved, peak = (stats[name] for name in names)
+        return allocated, reserved, peak
+
 
 def find(reported: str | None) -> Accelerator | None:
     """Return the device that the framework reported, if torch.accelerator supports its kind."""

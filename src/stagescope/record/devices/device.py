@@ -3,6 +3,9 @@
 A device is a module with a `find` that returns a Device if the training uses that kind, and is listed in
 `find_device`. It may use the framework, which the training has imported. It must never initialize a device, wait for
 it, or raise where `find` could have returned None.
+
+Two methods are optional: `memory` returns the bytes allocated, reserved, and allocated at the peak, as the framework's
+allocator counts them; `uuid` returns what NVIDIA's tools call the device. They may raise as well.
 """
 
 from __future__ import annotations

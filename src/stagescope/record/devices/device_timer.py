@@ -70,7 +70,7 @@ class DeviceTimer:
         self.model = device.model
         self.graphs = CapturedActions(device)
         self._recorder = recorder
-        self._device = device
+        self.device = device
         self._clock = DeviceClock(
             lambda start, end: device.elapsed_ms(start.event, end.event), device.resolution_ns
         )
@@ -87,14 +87,14 @@ class DeviceTimer:
         if self._failures >= MAX_FAILURES:
             return UNMARKED
         try:
-            if self._device.is_capturing():
+            if self.device.is_capturing():
                 return self.graphs.mark() or UNMARKED
             if now_ns() >= self._stale_ns:
                 self._refresh()
             if self._clock.latest is None:
                 return UNMARKED
             mark = Mark(self._take_event(), self._clock.latest, self._free)
-            self._device.record(mark.event)
+            self.device.record(mark.event)
         except Exception as error:  # noqa: BLE001  # driver errors must not reach the training through the recorder
             self._fail(error)
             return UNMARKED
@@ -195,7 +195,7 @@ class DeviceTimer:
 
         CUDA forbids cudaEventQuery in all threads during a capture in the default mode (pytorch/pytorch#104487).
         """
-        return self.graphs.is_capturing or self._device.is_capturing()
+        return self.graphs.is_capturing or self.device.is_capturing()
 
     def _read_graphs(self) -> None:
         for function, start, end, anchor in self.graphs.done():
@@ -210,7 +210,7 @@ class DeviceTimer:
         """
         for _ in range(len(self._pending)):
             function, marks = self._pending[0]
-            if not all(self._device.is_done(mark.event) for mark in reversed(marks)):
+            if not all(self.device.is_done(mark.event) for mark in reversed(marks)):
                 if not every:
                     return
                 self._pending.rotate(-1)
@@ -278,8 +278,8 @@ class DeviceTimer:
         """Return an event and the host times that enclose it, None if it takes too long."""
         mark = Mark(self._take_event(), None, self._free)
         before_ns = now_ns()
-        self._device.record_on_side_stream(mark.event)
-        while not self._device.is_done(mark.event):
+        self.device.record_on_side_stream(mark.event)
+        while not self.device.is_done(mark.event):
             if now_ns() - before_ns > patience_ns:
                 return None
         return mark, before_ns, now_ns()
@@ -288,7 +288,7 @@ class DeviceTimer:
         try:
             return self._free.pop()
         except IndexError:
-            return self._device.new_event()
+            return self.device.new_event()
 
     def _fail(self, error: Exception) -> None:
         self._failures += 1

@@ -45,6 +45,15 @@ class PaddleDevice(EventDevice):
             raise RuntimeError(f"the action runs on {self._paddle.get_device()} and not on {self.name}")
         event.record()
 
+    def memory(self) -> tuple[int, int, int]:
+        """Return the bytes that are allocated and reserved now, and the peak of those allocated."""
+        cuda = self._paddle.device.cuda
+        return (
+            cuda.memory_allocated(self.name),
+            cuda.memory_reserved(self.name),
+            cuda.max_memory_allocated(self.name),
+        )
+
 
 def find(reported: str | None) -> PaddleDevice | None:
     """Return the device that Paddle's hook reported."""

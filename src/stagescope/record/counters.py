@@ -1,0 +1,76 @@
+"""Values of counters on their way to the recording.
+
+Any thread may add values. The writer thread takes them when it stores spans, and adds what it samples itself
+(`record.sampling`). A counter alone creates no recording.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+from stagescope.record.clock import now_ns
+from stagescope.record.format import COUNTER, NONE
+
+if TYPE_CHECKING:
+    from stagescope.record.recorder import Recorder
+    from stagescope.record.sampling.sampler import Sampler
+
+MOST_WAITING = 2**13
+"""Values that wait for the disk; they take about 2 MiB."""
+
+
+class Counters:
+    """The values of one process that have not been written yet. `dropped` counts those that never will be."""
+
+    __slots__ = ("_recorder", "_sampler", "_waiting", "dropped")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._waiting: deque[tuple[int, float, int, int, int, int]] = deque()
+        self._sampler: Sampler | None = None
+        self.dropped = 0
+
+    def add(
+        self, name: str, value: float, stage: int = NONE, microbatch: int = NONE, time_ns: int | None = None
+    ) -> None:
+        """Add a value of the current step, read now unless `time_ns` is given. Costs less than 1 us."""
+        if len(self._waiting) >= MOST_WAITING:
+            self.dropped += 1
+            return
+        recorder = self._recorder
+        moment_ns = now_ns() if time_ns is None else time_ns
+        self._waiting.append((moment_ns, value, recorder.step, stage, microbatch, recorder.name_id(name)))
+
+    def collect(self, *, is_last: bool = False) -> bytes:
+        """Return the waiting values and those that are sampled now, as packed records. For the writer thread."""
+        try:
+            if self._sampler is None:
+                from stagescope.record.sampling.sampler import (
+                    Sampler,  # not needed in a process without spans
+                )
+
+                self._sampler = Sampler(self._recorder)
+            self._sampler.sample(is_last=is_last)
+        except Exception as error:  # noqa: BLE001  # for example an import while the interpreter shuts down
+            self._recorder.warn(f"counters could not be sampled: {error!r}")
+        return self.take()
+
+    def take(self) -> bytes:
+        """Return the waiting values as packed records, and forget them. A value that is no finite number is dropped."""
+        records = []
+        for _ in range(len(self._waiting)):
+            try:
+                record = _packed(self._waiting.popleft())
+            except (struct.error, TypeError, OverflowError):
+                record = b""
+            records.append(record)
+            self.dropped += not record
+        return b"".join(records)
+
+
+def _packed(value: tuple[int, float, int, int, int, int]) -> bytes:
+    """Return one record; nothing for a value that is not finite."""
+    return COUNTER.pack(*value) if math.isfinite(value[1]) else b""
