@@ -35,9 +35,7 @@ class Accelerator(EventDevice):
 
     def record(self, event: Any) -> None:
         """Record `event` on the current stream of this device."""
-        if self._accelerator.current_device_index() != self._index:
-            raise RuntimeError(f"the action does not run on {self.name}")
-        event.record(self._accelerator.current_stream())
+        event.record(self._accelerator.current_stream(self._index))
 
     def memory(self) -> tuple[int, int, int]:
         """Return the bytes that are allocated and reserved now, and the peak of those allocated (torch 2.9)."""

@@ -6,5 +6,5 @@ from stagescope.record.devices.torch_streams import TorchStreams, find_streams
 
 
 def find(reported: str | None) -> TorchStreams | None:
-    """Return the current CUDA device once the training has initialized CUDA."""
+    """Return the CUDA device of the training once the training has initialized CUDA."""
     return find_streams("cuda", reported)

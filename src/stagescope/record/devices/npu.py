@@ -6,5 +6,5 @@ from stagescope.record.devices.torch_streams import TorchStreams, find_streams
 
 
 def find(reported: str | None) -> TorchStreams | None:
-    """Return the current NPU once the training has initialized it."""
+    """Return the NPU of the training once the training has initialized it."""
     return find_streams("npu", reported)
