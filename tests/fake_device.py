@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
-from stagescope.record.devices import device_timer
+from stagescope.record.devices import anchors, device_timer
+from stagescope.record.devices.device import OtherDeviceError
 from stagescope.record.format import DEVICE_ANCHOR
 
 
@@ -32,15 +33,27 @@ class SimulatedTime:
 
 @dataclass
 class FakeEvent:
-    """`done_ns` is the true time of the event on the host's clock, None before it is recorded."""
+    """`done_ns` is the true time of the event on the host's clock, None before it is recorded.
+
+    An `external` event, which a graph records, reports its `earlier` occurrence until the device has reached the next.
+    """
 
     done_ns: int | None = None
     seen_ns: int = 0
     external: bool = False
+    earlier: FakeEvent | None = None
+
+    def at(self, now_ns):
+        """The occurrence that the driver reports."""
+        return self.earlier if self.earlier and now_ns < self.done_ns else self
 
 
 class FakeDevice:
-    """A device with one compute stream; `work` queues work on it, `last_ns` is the time of its last event."""
+    """A device with one compute stream; `work` queues work on it, `last_ns` is the time of its last event.
+
+    With `shared_queue`, the recorder's own stream also waits for the work that is queued. `side_ns` is the true time of
+    the last event on it.
+    """
 
     model = "Fake 1"
 
@@ -54,12 +67,16 @@ class FakeDevice:
         self.latency_ns = planted.get("latency_ns", 4_000)
         self.late_ns = planted.get("late_ns", 3_000)
         self.has_graph_events = planted.get("has_graph_events", True)
+        self.shared_queue = planted.get("shared_queue", False)
         self.free_ns = 0
-        self.last_ns = 0
+        self.last_ns = self.side_ns = 0
         self.capturing = False
         self.hung = False
         self.error = None
+        self.is_elsewhere = False
+        self.captured = []
         self.records = 0
+        self.queries = 0
         self.events_made = 0
         self.queries_while_capturing = 0
 
@@ -81,29 +98,40 @@ class FakeDevice:
 
     def record(self, event):
         self._raise_planted()
+        if self.is_elsewhere:
+            raise OtherDeviceError("the action runs on fake:1")
         self.records += 1
         if not self.capturing:
             self._happen(event, max(self.free_ns, self.now()))
         else:
             assert event.external
+            self.captured.append(event)
 
     def record_on_side_stream(self, event):
         self._raise_planted()
-        self._happen(event, self.now() + self.random.randint(0, self.latency_ns))
+        reached_ns = max(self.now(), self.free_ns if self.shared_queue else 0)
+        self._happen(event, reached_ns + self.random.randint(0, self.latency_ns))
+        self.side_ns = event.done_ns
 
     def replay(self, events):
-        """Trigger the events of a graph, one microsecond apart."""
+        """Queue the work of a graph, whose events are a microsecond apart."""
         for event in events:
+            if event.done_ns is not None:
+                event.earlier = replace(event.at(self.now()), earlier=None)
             self._happen(event, self.work(1_000)[1])
 
     def is_done(self, event):
         self._raise_planted()
+        self.queries += 1
         self.queries_while_capturing += self.capturing
-        return not self.hung and event.done_ns is not None and event.seen_ns <= self.now()
+        now_ns = self.now()
+        return not self.hung and event.done_ns is not None and event.at(now_ns).seen_ns <= now_ns
 
     def elapsed_ms(self, start, end):
         self._raise_planted()
-        if start.seen_ns > self.now() or end.seen_ns > self.now():
+        now_ns = self.now()
+        start, end = start.at(now_ns), end.at(now_ns)
+        if start.seen_ns > now_ns or end.seen_ns > now_ns:
             raise RuntimeError("not ready")
         return as_float32((self.device_ns(end.done_ns) - self.device_ns(start.done_ns)) / 1e6)
 
@@ -163,5 +191,6 @@ class Notebook:
 def use(clock, monkeypatch):
     """Let the device timer run in simulated time."""
     monkeypatch.setattr(device_timer, "now_ns", clock)
+    monkeypatch.setattr(anchors, "now_ns", clock)
     monkeypatch.setattr(device_timer.time, "monotonic", lambda: clock() / 1e9)
     monkeypatch.setattr(device_timer.time, "sleep", lambda seconds: clock.sleep(round(seconds * 1e9)))

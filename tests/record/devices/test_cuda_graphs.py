@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+import threading
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from children import run_child
 from fake_device import FakeDevice, Notebook, SimulatedTime, use
 from stagescope.record.devices import cuda_graphs
+from stagescope.record.devices.device_clock import Anchor
 from stagescope.record.devices.device_timer import DeviceTimer
 from stagescope.record.patching import Patches
 
@@ -61,9 +65,8 @@ class Setting:
         for microbatch in range(actions):
             token = self.timer.begin()
             self.timer.end(token, 1, 0, microbatch)
-            if self.device.has_graph_events:
-                graph.events += [mark.event for mark in self.timer.graphs._current.actions[-1][1:]]
         graph.capture_end()
+        graph.events, self.device.captured = self.device.captured, []
         return graph
 
     def graph_spans(self):
@@ -110,14 +113,167 @@ def test_graph_without_replay_records_nothing(clock):
     assert setting.notebook.dropped == 0
 
 
-def test_graph_actions_are_counted_without_external_events(clock):
+def test_every_replay_counts_its_actions_without_external_events(clock):
     setting = Setting(clock, has_graph_events=False)
     graph = setting.capture(2)
-    graph.replay()
+    assert setting.notebook.dropped == 0  # a capture runs nothing
+    for _ in range(3):
+        graph.replay()
     clock.sleep(S)
     setting.timer.finish()
     assert setting.graph_spans() == []
-    assert setting.notebook.dropped == 2
+    assert setting.notebook.dropped == 6
+
+
+def test_replay_that_the_device_has_not_reached_does_not_report_the_one_before(clock):
+    setting = Setting(clock)
+    graph = setting.capture(2)
+    graph.replay()
+    clock.sleep(2 * S)
+    setting.timer.harvest()
+    assert len(setting.graph_spans()) == 2
+    setting.notebook.step = 1
+    setting.device.work(5 * S)
+    graph.replay()
+    setting.timer.harvest()  # the events still report the first replay
+    clock.sleep(10 * S)
+    setting.timer.finish()
+    truth = [event.done_ns for event in graph.events[::2]]
+    later = [span["start_ns"] for span in setting.graph_spans() if span["step"] == 1]
+    assert all(abs(found - true) < 20_000 for found, true in zip(later, truth, strict=True))
+    assert setting.notebook.dropped == 0
+
+
+def test_event_before_its_anchor_is_counted_and_not_recorded(clock):
+    setting = Setting(clock)
+    graph = setting.capture(1)
+    graph.replay()
+    graph.events[0].done_ns -= S
+    graph.events[0].seen_ns -= S
+    clock.sleep(2 * S)
+    setting.timer.finish()
+    assert (setting.graph_spans(), setting.notebook.dropped) == ([], 1)
+
+
+def test_one_graph_replayed_for_each_microbatch_counts_the_microbatches(clock):
+    setting = Setting(clock)
+    graph = setting.capture(1)
+    for step in range(2):
+        setting.notebook.step = step
+        for _ in range(4):
+            graph.replay()
+            clock.sleep(S)
+    setting.timer.finish()
+    assert [(span["step"], span["microbatch"]) for span in setting.graph_spans()] == [
+        (step, microbatch) for step in range(2) for microbatch in range(4)
+    ]
+
+
+def test_host_ahead_of_the_replays_keeps_the_last_and_counts_the_others(clock):
+    setting = Setting(clock)
+    graph = setting.capture(1)
+    setting.device.work(S)
+    for _ in range(8):
+        graph.replay()
+    clock.sleep(3 * S)
+    setting.timer.finish()
+    assert [span["microbatch"] for span in setting.graph_spans()] == [7]
+    assert setting.notebook.dropped == 7
+
+
+@pytest.mark.parametrize("actions", [0, 1])
+def test_replay_does_not_look_at_other_graphs(clock, actions):
+    setting = Setting(clock)
+    others = [setting.capture(1) for _ in range(200)]
+    for other in others:
+        other.replay()
+    graph = setting.capture(actions)
+    queries = setting.device.queries
+    for _ in range(100):
+        graph.replay()
+    assert setting.device.queries - queries <= 100 * actions
+
+
+def test_deleted_graphs_make_room_for_the_actions_of_others(clock, monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPH_ACTIONS", 10)
+    setting = Setting(clock)
+    for _ in range(5):
+        graph = setting.capture(4)
+        graph.replay()
+        clock.sleep(2 * S)
+        setting.timer.harvest()
+    assert (len(setting.graph_spans()), setting.notebook.dropped) == (20, 0)
+
+
+def test_every_replay_counts_the_actions_beyond_the_limit(clock, monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPH_ACTIONS", 3)
+    setting = Setting(clock)
+    graph = setting.capture(5)
+    for _ in range(2):
+        graph.replay()
+        clock.sleep(2 * S)
+    setting.timer.finish()
+    assert (len(setting.graph_spans()), setting.notebook.dropped) == (6, 4)
+
+
+def living_anchors():
+    return sum(isinstance(one, Anchor) for one in gc.get_objects())
+
+
+def test_graph_that_was_read_keeps_no_anchor(clock):
+    gc.collect()
+    before = living_anchors()
+    setting = Setting(clock)
+    graph = setting.capture(1)
+    graph.replay()
+    for _ in range(9):
+        clock.sleep(10 * S)
+        setting.timer.end(setting.timer.begin(), 9)
+        setting.timer.harvest()
+    gc.collect()
+    assert len(setting.graph_spans()) == 1
+    assert len(setting.notebook.anchors) > 9
+    assert living_anchors() - before <= 3
+    del graph
+
+
+def test_driver_error_while_reading_a_graph_loses_no_action_uncounted(clock):
+    setting = Setting(clock)
+    graph = setting.capture(3)
+    graph.replay()
+    clock.sleep(2 * S)
+    elapsed_ms, calls = setting.device.elapsed_ms, itertools.count()
+
+    def fails_once(start, end):
+        if end.external and next(calls) == 2:
+            raise RuntimeError("driver")
+        return elapsed_ms(start, end)
+
+    setting.device.elapsed_ms = fails_once
+    setting.timer.finish()
+    assert (len(setting.graph_spans()), setting.notebook.dropped) == (2, 1)
+
+
+def test_capture_waits_for_a_query_in_another_thread(clock):
+    setting = Setting(clock)
+    clock.sleep(2 * S)
+    querying, proceed, order = threading.Event(), threading.Event(), []
+
+    def is_done(_):
+        querying.set()
+        proceed.wait(10)
+        order.append("queried")
+        return False
+
+    setting.device.is_done = is_done
+    thread = threading.Thread(target=setting.timer.harvest)
+    thread.start()
+    querying.wait(10)
+    threading.Timer(0.02, proceed.set).start()
+    setting.timer.begin_capture(setting.module.CUDAGraph())
+    order.append("capturing")
+    thread.join(10)
+    assert order == ["queried", "capturing"]
 
 
 def test_failed_capture_changes_nothing(clock):

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_device import FakeDevice, Notebook, SimulatedTime, use
-from stagescope.record.devices.device_timer import MAX_FAILURES, UNMARKED, DeviceTimer
+from stagescope.record.devices.device_timer import MAX_FAILURES, PAUSE_NS, DeviceTimer
+from stagescope.record.devices.marks import UNMARKED
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -204,6 +205,86 @@ def test_failing_driver_costs_only_spans_and_one_warning(clock):
         "actions on fake:0 could not be timed; they are dropped and counted: an illegal memory access was encountered"
     }
     assert len(notebook.warnings) <= MAX_FAILURES + 3
+
+
+def test_timing_is_tried_again_after_a_pause(clock):
+    timer, notebook, device = make_timer(clock)
+    run_action(timer, device, MS)
+    device.error = RuntimeError("busy")
+    for _ in range(100):
+        timer.begin()
+    asked = device.records
+    device.error = None
+    assert timer.begin() is UNMARKED
+    assert device.records == asked
+    clock.sleep(PAUSE_NS)
+    truth = run_action(timer, device, MS, 5)
+    clock.sleep(2 * S)
+    timer.finish()
+    assert notebook.spans[-1]["microbatch"] == 5
+    assert abs(notebook.spans[-1]["start_ns"] - truth[0]) < 20_000
+
+
+def test_actions_on_another_device_do_not_count_as_errors_of_the_driver(clock):
+    timer, notebook, device = make_timer(clock)
+    run_action(timer, device, MS)
+    device.is_elsewhere = True
+    for _ in range(100):
+        run_action(timer, device, MS)
+    device.is_elsewhere = False
+    run_action(timer, device, MS, 7)
+    clock.sleep(2 * S)
+    timer.finish()
+    assert [span["microbatch"] for span in notebook.spans] == [0, 7]
+    assert notebook.dropped == 100
+
+
+def run_ahead(timer, device, clock, *, actions, ahead_ns):
+    """Launch actions of 1 ms as fast as the host can be `ahead_ns` of the device; return their true times."""
+    truths = []
+    for microbatch in range(actions):
+        clock.sleep(max(0, device.free_ns - ahead_ns - clock.ns))
+        truths.append(run_action(timer, device, MS, microbatch))
+        if microbatch % 64 == 63:
+            timer.harvest()
+    return truths
+
+
+@pytest.mark.parametrize("ahead_ns", [MS // 2, 30 * MS, 300 * MS])
+def test_anchors_on_a_shared_queue_lose_no_action(clock, ahead_ns):
+    timer, notebook, device = make_timer(clock, shared_queue=True, drift_ppm=30.0)
+    timer.begin()  # the first anchor, on an idle device
+    truths = run_ahead(timer, device, clock, actions=6_000, ahead_ns=ahead_ns)
+    clock.sleep(2 * S)
+    timer.finish()
+    assert notebook.dropped == 0
+    for span, (begin_ns, end_ns) in zip(notebook.spans, truths, strict=True):
+        assert abs(span["start_ns"] - begin_ns) <= notebook.error_ns(span["start_ns"])
+        assert abs(span["end_ns"] - end_ns) <= notebook.error_ns(span["end_ns"])
+    assert max(width_ns for _, _, width_ns, _ in notebook.anchors) < 5 * MS
+
+
+def test_first_anchor_on_a_busy_shared_queue_is_taken_late(clock):
+    timer, notebook, device = make_timer(clock, shared_queue=True)
+    device.work(100 * MS)
+    truths = run_ahead(timer, device, clock, actions=1_000, ahead_ns=100 * MS)
+    clock.sleep(2 * S)
+    timer.finish()
+    assert len(notebook.spans) + notebook.dropped == 1_000
+    assert notebook.dropped <= 250  # those launched until the device has reached the first anchor
+    for span in notebook.spans:
+        assert abs(span["start_ns"] - truths[span["microbatch"]][0]) <= notebook.error_ns(span["start_ns"])
+
+
+def test_host_does_not_wait_for_a_late_anchor(clock):
+    timer, _, device = make_timer(clock, shared_queue=True)
+    timer.begin()
+    device.work(100 * S)
+    clock.sleep(9 * S)
+    before_ns = clock.ns
+    for microbatch in range(100):
+        run_action(timer, device, MS, microbatch)
+    assert clock.ns - before_ns < 2 * MS
 
 
 def test_device_is_not_queried_during_a_capture(clock):

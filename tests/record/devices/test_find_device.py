@@ -9,23 +9,34 @@ from types import SimpleNamespace
 import pytest
 
 from stagescope.record.devices import find_device
+from stagescope.record.devices.device import OtherDeviceError
 
 
 class Streams:
     """A module like torch.cuda that notes the calls it receives."""
 
-    def __init__(self, *, initialized=True, external=True, index=1):
+    def __init__(self, *, initialized=True, external=True, index=1, allocated=(0, 0, 0, 0)):
         self.index = index
         self.calls = []
         self._initialized = initialized
         self._external = external
-        self.Stream = lambda device: ("stream of", device)
+        self._allocated = allocated
+        self.Stream = lambda device, priority=0: ("stream of", device, priority)
 
     def is_initialized(self):
         return self._initialized
 
     def current_device(self):
         return self.index
+
+    def current_stream(self, index):
+        return f"current stream of {index}"
+
+    def device_count(self):
+        return len(self._allocated)
+
+    def memory_allocated(self, index):
+        return self._allocated[index]
 
     def get_device_name(self, index):
         return f"Model {index}"
@@ -97,13 +108,22 @@ def test_events_have_timing_and_use_the_current_stream(monkeypatch):
     event = device.new_event()
     device.record(event)
     assert event.options == {"enable_timing": True}
-    assert cuda.calls == [("record",)]
+    assert cuda.calls == [("record", "current stream of 1")]
     assert device.is_done(event) is True
     assert device.elapsed_ms(event, device.new_event()) == 2.5
 
 
 def test_anchors_use_a_separate_stream(monkeypatch):
     cuda = Streams()
+    torch_with(monkeypatch, cuda=cuda)
+    device = find_device(None)
+    device.record_on_side_stream(device.new_event())
+    assert cuda.calls == [("record", ("stream of", 1, -1))]
+
+
+def test_stream_without_priorities_is_used_for_anchors(monkeypatch):
+    cuda = Streams()
+    cuda.Stream = lambda device: ("stream of", device)
     torch_with(monkeypatch, cuda=cuda)
     device = find_device(None)
     device.record_on_side_stream(device.new_event())
@@ -119,14 +139,37 @@ def test_synchronous_launch_stream_is_preferred_for_anchors(monkeypatch):
     assert npu.calls == [("record", ("synchronous stream of", 1))]
 
 
-def test_action_on_another_device_is_refused(monkeypatch):
-    cuda = Streams()
+def test_reported_device_is_used_although_another_is_current(monkeypatch):
+    cuda = Streams(index=0)
     torch_with(monkeypatch, cuda=cuda)
-    device = find_device(None)
-    cuda.index = 0
-    with pytest.raises(RuntimeError, match="runs on 0 and not on cuda:1"):
-        device.record(device.new_event())
-    assert cuda.calls == []
+    device = find_device("cuda:3")
+    assert (device.name, device.model) == ("cuda:3", "Model 3")
+    device.record(device.new_event())
+    device.record_on_side_stream(device.new_event())
+    assert cuda.calls == [("record", "current stream of 3"), ("record", ("stream of", 3, -1))]
+
+
+@pytest.mark.parametrize(
+    ("allocated", "name"),
+    [((0, 0, 0, 0), "cuda:0"), ((0, 0, 5, 0), "cuda:2"), ((7, 0, 5, 0), "cuda:0")],
+    ids=["no tensors yet", "all tensors on another device", "tensors on the current device, too"],
+)
+@pytest.mark.parametrize("reported", [None, "cuda"])
+def test_device_with_the_tensors_is_used_if_none_is_reported(monkeypatch, reported, allocated, name):
+    torch_with(monkeypatch, cuda=Streams(index=0, allocated=allocated))
+    assert find_device(reported).name == name
+
+
+def test_unclear_device_is_refused(monkeypatch):
+    torch_with(monkeypatch, cuda=Streams(index=0, allocated=(0, 1, 1, 0)))
+    with pytest.raises(RuntimeError, match="uses the devices 1, 2, but the current device is 0"):
+        find_device(None)
+
+
+@pytest.mark.parametrize(("hip", "resolution_ns"), [(None, 500), ("7.1.25424", 1000)])
+def test_resolution_is_that_of_the_driver(monkeypatch, hip, resolution_ns):
+    torch_with(monkeypatch, cuda=Streams(), version=SimpleNamespace(hip=hip))
+    assert find_device(None).resolution_ns == resolution_ns
 
 
 def test_graphs_use_external_events_if_available(monkeypatch):
@@ -150,7 +193,7 @@ def accelerator(kind, index=0):
         accelerator=SimpleNamespace(
             current_accelerator=lambda: SimpleNamespace(type=kind) if kind else None,
             current_device_index=lambda: index,
-            current_stream=lambda: "current",
+            current_stream=lambda index: f"current stream of {index}",
         ),
         device=lambda name: SimpleNamespace(
             type=name.partition(":")[0], index=int(name.partition(":")[2]) if ":" in name else None
@@ -169,18 +212,17 @@ def test_reported_accelerator_is_found(monkeypatch, reported):
     event = device.new_event()
     device.record(event)
     device.record_on_side_stream(event)
-    assert torch.calls == [("record", "current"), ("record", ("stream of", "xpu:0"))]
+    assert torch.calls == [("record", "current stream of 0"), ("record", ("stream of", "xpu:0"))]
     assert event.options == {"device": "xpu:0", "enable_timing": True}
     assert (device.new_graph_event(), device.is_capturing(), device.is_done(event)) == (None, False, True)
     assert device.elapsed_ms(event, device.new_event()) == 2.5
 
 
-def test_accelerator_of_another_kind_or_index_is_refused(monkeypatch):
+def test_accelerator_of_another_kind_is_ignored(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", accelerator("xpu", index=1))
     assert find_device(None) is None
     assert find_device("hpu:0") is None
-    with pytest.raises(RuntimeError, match="does not run on xpu:0"):
-        find_device("xpu:0").record(None)
+    assert find_device("xpu").name == "xpu:1"
 
 
 def paddle_on(device, **base):
@@ -215,7 +257,7 @@ def test_action_on_another_paddle_device_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "paddle", paddle_on("gpu:0", base=SimpleNamespace(core=core)))
     device = find_device("gpu:1")
     assert device.is_capturing() is True
-    with pytest.raises(RuntimeError, match="runs on gpu:0 and not on gpu:1"):
+    with pytest.raises(OtherDeviceError, match="runs on gpu:0 and not on gpu:1"):
         device.record(device.new_event())
 
 

@@ -13,6 +13,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 
+class OtherDeviceError(RuntimeError):
+    """An action runs on another device than the one that is timed."""
+
+
 class Device(Protocol):
     """One device, using the events of its framework. All methods except the first two are called in every action.
 
@@ -36,7 +40,10 @@ class Device(Protocol):
         """Return whether the current stream is being captured into a graph."""
 
     def record(self, event: Any) -> None:
-        """Record `event` on the current stream, after the work already queued; raises on another device."""
+        """Record `event` on the current stream of this device, after the work already queued.
+
+        Raises OtherDeviceError if the framework only has a current stream for its current device, and that is another.
+        """
 
     def record_on_side_stream(self, event: Any) -> None:
         """Record `event` on a stream of the recorder's own, which holds no other work and therefore never delays it."""

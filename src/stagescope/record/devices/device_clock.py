@@ -76,12 +76,21 @@ class DeviceClock:
         return error_ns
 
     def locate(self, mark: Any, anchor: Anchor) -> Moment:
-        """Return the position of `mark`, which has completed and was recorded after `anchor`."""
-        while True:
-            since_ns = round(self._elapsed_ms(anchor.mark, mark) * NS_PER_MS)
-            if anchor.next is None or anchor.device_ns + since_ns < anchor.next.device_ns:
-                return Moment(anchor, since_ns)
+        """Return the position of `mark`, which has completed and was recorded after `anchor`.
+
+        Raises ValueError for a mark that the device reports before `anchor`, such as the event of a graph that still
+        has the time of an earlier replay.
+        """
+        since_ns = self._since_ns(anchor, mark)
+        if since_ns < -self._resolution_ns:
+            raise ValueError("the device reports an event before the anchor that it was recorded after")
+        while anchor.next is not None and anchor.device_ns + since_ns >= anchor.next.device_ns:
             anchor = anchor.next
+            since_ns = self._since_ns(anchor, mark)
+        return Moment(anchor, since_ns)
+
+    def _since_ns(self, anchor: Anchor, mark: Any) -> int:
+        return round(self._elapsed_ms(anchor.mark, mark) * NS_PER_MS)
 
     def _distance_error_ns(self, elapsed_ms: float) -> int:
         """Return the maximum error of a device distance of up to `elapsed_ms`, in whole nanoseconds, rounded up."""

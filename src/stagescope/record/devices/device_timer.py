@@ -1,11 +1,7 @@
 """Times actions with pairs of events on their stream, without ever making that stream or the host wait.
 
 An event costs the host a few microseconds and the device nothing measurable. Its time is read later, at the end of a
-step and only if it has happened by then. Events are pooled: an event returns to the pool when its mark is no longer
-referenced, so it is never reused before it has been read.
-
-Anchors use a stream of the recorder's own. They cost the host a few round trips to the device, and are abandoned
-after `PATIENCE_NS` if the device is too busy. No event is recorded on the streams of NCCL: with
+step and only if it has happened by then. No event is recorded on the streams of NCCL: with
 CUDA_DEVICE_MAX_CONNECTIONS=1 that would serialize transfers that otherwise overlap (volcengine/veScale#46).
 """
 
@@ -18,48 +14,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
-from stagescope.record.devices.cuda_graphs import CapturedActions, GraphMark
-from stagescope.record.devices.device_clock import Anchor, DeviceClock, Moment, host_time_ns
-from stagescope.record.format import DEVICE_ANCHOR, NONE
+from stagescope.record.devices.anchors import LONG_PATIENCE_NS, PATIENCE_NS, Anchors
+from stagescope.record.devices.cuda_graphs import CapturedActions, Graph
+from stagescope.record.devices.device import OtherDeviceError
+from stagescope.record.devices.device_clock import Moment, host_time_ns
+from stagescope.record.devices.marks import UNMARKED, Mark, MarkPool
+from stagescope.record.format import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stagescope.record.devices.device import Device
+    from stagescope.record.devices.device_clock import Anchor
     from stagescope.record.recorder import Recorder
 
-ANCHOR_INTERVAL_NS = 1_000_000_000
-STALE_NS = 8_000_000_000
-"""An action that begins later than this after the last anchor requests a new one: float32 steps are 0.5 us there."""
-ANCHOR_TRIES = 5
-WIDE_NS = 50_000
-"""A wider bracket is accepted only if there has been no better one for `STALE_NS`."""
-PATIENCE_NS = 200_000
-# The first anchor and the last one are indispensable, so the device gets more time for them.
-LONG_PATIENCE_NS = 20_000_000
 HARVEST_EVERY = 256
 MAX_WAITING = 4096
 """Limit of actions that wait for their events or for the next anchor; they take about 4 MiB."""
+URGENT_WAITING = MAX_WAITING // 2
+"""With so many actions waiting, an anchor with a wide bracket is better than none."""
 FINISH_TIMEOUT_S = 1.0
 MAX_FAILURES = 16
-
-
-UNMARKED = object()
-"""A moment that could not be marked: the action that begins or ends there is dropped and counted."""
-
-
-class Mark:
-    """An event on the device, and the last anchor before it. Returns the event to its pool when it is deleted."""
-
-    __slots__ = ("_pool", "anchor", "event")
-
-    def __init__(self, event: Any, anchor: Anchor | None, pool: deque[Any]) -> None:
-        self.event = event
-        self.anchor = anchor
-        self._pool = pool
-
-    def __del__(self) -> None:
-        self._pool.append(self.event)
+PAUSE_NS = 1_000_000_000
+"""How long the driver is left alone after `MAX_FAILURES` errors in a row."""
+CAPTURE_WAIT_S = 0.1
+"""How long the begin of a capture waits for another thread that is querying events."""
 
 
 class DeviceTimer:
@@ -68,33 +47,34 @@ class DeviceTimer:
     def __init__(self, recorder: Recorder, device: Device) -> None:
         self.name = device.name
         self.model = device.model
-        self.graphs = CapturedActions(device)
         self._recorder = recorder
         self.device = device
-        self._clock = DeviceClock(
-            lambda start, end: device.elapsed_ms(start.event, end.event), device.resolution_ns
-        )
-        self._free: deque[Any] = deque()
+        self._marks = MarkPool(device)
+        self._anchors = Anchors(recorder, device, self._marks)
+        self._clock = self._anchors.clock
+        self.graphs = CapturedActions(device)
         self._pending: deque[tuple[Callable[..., None], tuple[Mark, ...]]] = deque()
         self._located: deque[tuple[Callable[..., None], list[Moment]]] = deque()
         self._harvest_at = HARVEST_EVERY
-        self._anchor_due_ns = self._stale_ns = 0
         self._failures = 0
+        self._resume_ns = 0
         self._at_work = threading.Lock()
 
     def begin(self) -> object:
         """Return the current moment of the current stream: a Mark, during a capture a GraphMark, or UNMARKED."""
-        if self._failures >= MAX_FAILURES:
+        if self._failures >= MAX_FAILURES and now_ns() < self._resume_ns:
             return UNMARKED
         try:
             if self.device.is_capturing():
                 return self.graphs.mark() or UNMARKED
-            if now_ns() >= self._stale_ns:
+            if self._anchors.late is not None or now_ns() >= self._anchors.stale_ns:
                 self._refresh()
             if self._clock.latest is None:
                 return UNMARKED
-            mark = Mark(self._take_event(), self._clock.latest, self._free)
-            self.device.record(mark.event)
+            mark = self._mark(self._clock.latest)
+        except OtherDeviceError as error:
+            self._warn(error)
+            return UNMARKED
         except Exception as error:  # noqa: BLE001  # driver errors must not reach the training through the recorder
             self._fail(error)
             return UNMARKED
@@ -117,7 +97,7 @@ class DeviceTimer:
             recorder.emit, kind, stage=stage, microbatch=microbatch, chunk=chunk, name=name, pair=pair
         )
         end = self.begin()
-        if isinstance(token, GraphMark) and isinstance(end, GraphMark):
+        if self.graphs.is_capturing and not isinstance(token, Mark) and not isinstance(end, Mark):
             self.graphs.add(emit, token, end)
         else:
             self.resolve(partial(emit, step=recorder.step), token, end)
@@ -131,6 +111,11 @@ class DeviceTimer:
         if len(self._pending) >= self._harvest_at:
             self.harvest()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are actions whose times are not known yet."""
+        return bool(self._pending or self._located or self.graphs.unread)
+
     def harvest(self) -> None:
         """Record the actions that the device has completed, and take an anchor if one is due. Does not wait."""
         if not self._at_work.acquire(
@@ -139,10 +124,10 @@ class DeviceTimer:
             return
         try:
             if not self._is_capturing():
-                self._read_graphs()
+                self._read_graphs(list(self.graphs.unread))
                 self._collect(every=False)
                 if self._anchor_is_due():
-                    self._take_anchor(PATIENCE_NS)
+                    self._anchors.take(PATIENCE_NS, accept_wide=self._is_urgent)
                 self._record()
         except Exception as error:  # noqa: BLE001  # as in begin
             self._fail(error)
@@ -150,14 +135,41 @@ class DeviceTimer:
             self._harvest_at = len(self._pending) + HARVEST_EVERY
             self._at_work.release()
 
-    def before_replay(self, graph: Any) -> None:
-        """Read the times of a captured graph's last replay before the next one overwrites them."""
+    def begin_capture(self, graph: Any) -> None:
+        """Stop querying events in all threads until the capture of `graph` ends."""
         self.harvest()
-        self.graphs.count_lost(graph)
+        self.graphs.begin_capture(graph)
+        if self._at_work.acquire(timeout=CAPTURE_WAIT_S):
+            self._at_work.release()
 
-    def after_replay(self, graph: Any) -> None:
-        """Expect new times of a captured graph, which has just been launched."""
-        self.graphs.launch(graph, self._recorder.step, self._clock.latest)
+    def before_replay(self, graph: Graph) -> Anchor | None:
+        """Read the times of a captured graph's last replay before the next one overwrites them.
+
+        Returns the last anchor before that next replay.
+        """
+        if graph.replay is None:
+            return self._clock.latest
+        if self._at_work.acquire(blocking=False):
+            try:
+                self._read_graphs([] if self._is_capturing() else [graph])
+            except Exception as error:  # noqa: BLE001  # as in begin
+                self._fail(error)
+            finally:
+                self._at_work.release()
+        self._recorder.drop(self.graphs.discard(graph))
+        return self._clock.latest
+
+    def after_replay(self, graph: Graph, anchor: Anchor | None) -> None:
+        """Expect new times of a captured graph, which has just been launched on the current stream after `anchor`."""
+        self._recorder.drop(graph.unmarked)
+        if anchor is None:
+            self._recorder.drop(len(graph.actions))
+            return
+        try:
+            self.graphs.launch(graph, self._recorder.step, self._mark(anchor))
+        except Exception as error:  # noqa: BLE001  # as in begin
+            self._fail(error)
+            self._recorder.drop(len(graph.actions))
 
     def finish(self) -> None:
         """Record what the device completes within `FINISH_TIMEOUT_S`, and count the rest as dropped."""
@@ -168,7 +180,8 @@ class DeviceTimer:
         except Exception as error:  # noqa: BLE001  # as in begin
             self._fail(error)
         finally:
-            self._recorder.drop(self._waiting)
+            unread = sum(map(self.graphs.discard, list(self.graphs.unread)))
+            self._recorder.drop(len(self._pending) + len(self._located) + unread)
             self._pending.clear()
             self._located.clear()
             self._at_work.release()
@@ -177,18 +190,31 @@ class DeviceTimer:
     def _waiting(self) -> int:
         return len(self._pending) + len(self._located)
 
+    @property
+    def _is_urgent(self) -> bool:
+        return self._waiting >= URGENT_WAITING
+
+    def _mark(self, anchor: Anchor) -> Mark:
+        mark = self._marks.take(anchor)
+        self.device.record(mark.event)
+        return mark
+
     def _finish(self) -> None:
         give_up_s = time.monotonic() + FINISH_TIMEOUT_S
-        if self._is_capturing():
-            return
-        self._read_graphs()
-        self._collect(every=True)
-        while self._pending and time.monotonic() < give_up_s:
+        while self._pending or self.graphs.unread:
+            if not self._is_capturing():
+                self._read_graphs(list(self.graphs.unread))
+                self._collect(every=True)
+            if time.monotonic() >= give_up_s:
+                break
             time.sleep(0.001)
-            self._collect(every=True)
-        if self._located:
-            self._take_anchor(LONG_PATIENCE_NS, accept_wide=True)
-        self._record()
+        while self._located:
+            if not self._is_capturing():
+                self._anchors.take(LONG_PATIENCE_NS, accept_wide=True)
+                self._record()
+            if time.monotonic() >= give_up_s:
+                break
+            time.sleep(0.001)
 
     def _is_capturing(self) -> bool:
         """Return whether any stream is being captured: querying an event would invalidate the capture.
@@ -197,11 +223,15 @@ class DeviceTimer:
         """
         return self.graphs.is_capturing or self.device.is_capturing()
 
-    def _read_graphs(self) -> None:
-        for function, start, end, anchor in self.graphs.done():
-            moments = [self._clock.locate(mark, anchor) for mark in (start, end)]
-            self._located.append((function, moments))
-        self._recorder.drop(self.graphs.take_lost())
+    def _read_graphs(self, graphs: list[Graph]) -> None:
+        """Locate the actions of those `graphs` whose last replay has completed."""
+        for graph in graphs:
+            replay = graph.replay
+            if self.graphs.is_capturing or replay is None or not self.device.is_done(replay.mark.event):
+                continue
+            self.graphs.discard(graph)
+            for action in graph.actions:
+                self._locate(replay.emitter_of(action), (action.start, action.end), replay.mark.anchor)
 
     def _collect(self, *, every: bool) -> None:
         """Locate the marks that have happened.
@@ -209,6 +239,8 @@ class DeviceTimer:
         Unless `every` is set, stops at the first action that has not: actions on a single stream end in order.
         """
         for _ in range(len(self._pending)):
+            if self.graphs.is_capturing:  # another thread has begun a capture
+                return
             function, marks = self._pending[0]
             if not all(self.device.is_done(mark.event) for mark in reversed(marks)):
                 if not every:
@@ -216,13 +248,19 @@ class DeviceTimer:
                 self._pending.rotate(-1)
                 continue
             self._pending.popleft()
-            try:
-                moments = [self._clock.locate(mark, mark.anchor) for mark in marks if mark.anchor]
-            except Exception as error:  # noqa: BLE001  # as in begin
-                self._fail(error)
-                self._recorder.drop(1)
-            else:
-                self._located.append((function, moments))
+            self._locate(function, marks)
+
+    def _locate(
+        self, function: Callable[..., None], marks: tuple[Any, ...], anchor: Anchor | None = None
+    ) -> None:
+        """Locate completed marks between the anchors, from `anchor` on or from the one of each mark."""
+        try:
+            moments = [self._clock.locate(mark, anchor or mark.anchor) for mark in marks]
+        except Exception as error:  # noqa: BLE001  # as in begin
+            self._fail(error)
+            self._recorder.drop(1)
+        else:
+            self._located.append((function, moments))
 
     def _record(self) -> None:
         """Record the actions whose moments are followed by an anchor."""
@@ -235,63 +273,29 @@ class DeviceTimer:
             function(*times_ns)
 
     def _refresh(self) -> None:
-        """Take an anchor before an action that would otherwise be measured from an outdated one."""
+        """Look at a late anchor, and take one before an action that would be measured from an outdated one."""
         if self._at_work.acquire(blocking=False):
             try:
-                if not self._is_capturing():
-                    self._take_anchor(
-                        PATIENCE_NS if self._clock.latest else LONG_PATIENCE_NS, accept_wide=True
-                    )
+                if self._is_capturing():
+                    return
+                anchors, has_none = self._anchors, self._clock.latest is None
+                if now_ns() >= anchors.stale_ns:
+                    anchors.take(LONG_PATIENCE_NS if has_none else PATIENCE_NS, accept_wide=True)
+                else:
+                    anchors.look(accept_wide=self._is_urgent or has_none)
             finally:
                 self._at_work.release()
 
     def _anchor_is_due(self) -> bool:
-        return bool(self._located) and (
-            now_ns() >= self._anchor_due_ns or len(self._located) >= MAX_WAITING // 8
-        )
-
-    def _take_anchor(self, patience_ns: int, *, accept_wide: bool = False) -> None:
-        """Add the narrowest of `ANCHOR_TRIES` anchors to the clock and to the recording."""
-        best = None
-        for _ in range(ANCHOR_TRIES):
-            bracket = self._try_anchor(patience_ns)
-            if bracket is None:
-                break
-            if best is None or bracket[2] - bracket[1] < best[2] - best[1]:
-                best = bracket
-        now = now_ns()
-        self._anchor_due_ns = self._stale_ns = now + ANCHOR_INTERVAL_NS
-        latest = self._clock.latest
-        if best is None:
-            return
-        if best[2] - best[1] > WIDE_NS and latest and not accept_wide and now - latest.host_ns < STALE_NS:
-            return
-        error_ns = self._clock.add(*best)
-        anchor = self._clock.latest
-        if error_ns is not None and anchor is not None:
-            self._stale_ns = now + STALE_NS
-            self._recorder.add_device_anchor(
-                DEVICE_ANCHOR.pack(anchor.device_ns, anchor.host_ns, anchor.width_ns, error_ns)
-            )
-
-    def _try_anchor(self, patience_ns: int) -> tuple[Mark, int, int] | None:
-        """Return an event and the host times that enclose it, None if it takes too long."""
-        mark = Mark(self._take_event(), None, self._free)
-        before_ns = now_ns()
-        self.device.record_on_side_stream(mark.event)
-        while not self.device.is_done(mark.event):
-            if now_ns() - before_ns > patience_ns:
-                return None
-        return mark, before_ns, now_ns()
-
-    def _take_event(self) -> Any:
-        try:
-            return self._free.pop()
-        except IndexError:
-            return self.device.new_event()
+        return bool(self._located) and (self._anchors.is_due or len(self._located) >= MAX_WAITING // 8)
 
     def _fail(self, error: Exception) -> None:
         self._failures += 1
+        if self._failures >= MAX_FAILURES:
+            self._resume_ns = now_ns() + PAUSE_NS
+        self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
         self._recorder.warn(
             f"actions on {self.name} could not be timed; they are dropped and counted: {error}"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from stagescope.record.devices.device import OtherDeviceError
 from stagescope.record.devices.event_device import EventDevice, model_name
 
 _OF_TORCH = ("cpu", "cuda")
@@ -42,7 +43,7 @@ class PaddleDevice(EventDevice):
     def record(self, event: Any) -> None:
         """Record `event` on the current stream of this device."""
         if self._paddle.get_device() != self.name:
-            raise RuntimeError(f"the action runs on {self._paddle.get_device()} and not on {self.name}")
+            raise OtherDeviceError(f"the action runs on {self._paddle.get_device()} and not on {self.name}")
         event.record()
 
     def memory(self) -> tuple[int, int, int]:
