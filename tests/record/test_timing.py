@@ -16,6 +16,7 @@ from stagescope import record
 from stagescope.record import devices
 from stagescope.record.clock import now_ns
 from stagescope.vocabulary.kinds import BY_NAME
+from stagescope.vocabulary.steps import parse_step_range
 from trainings import TESTS
 
 FORWARD = BY_NAME["forward"].code
@@ -150,6 +151,47 @@ def test_actions_are_harvested_at_the_end_of_a_step_and_keep_their_step(recorder
     assert sorted(spans["step"][spans["kind"] == FORWARD]) == [0, 1, 2]
 
 
+def test_last_recorded_steps_are_read_in_the_steps_after_them(recorder, device, tmp_path):
+    recorder.steps = parse_step_range("0:2")
+    for step in range(2):
+        start_ns = recorder.begin_step(step)
+        action(recorder, 0)
+        device.hung = True
+        recorder.end_step(start_ns)
+    device.hung = False
+    timer, give_up_s = recorder.timer.device, time.monotonic() + 20
+    while timer.is_waiting and time.monotonic() < give_up_s:  # for the next anchor, about a second
+        recorder.begin_step(step := step + 1)
+        time.sleep(0.02)
+    recorder.flush()
+    spans = only_contents(tmp_path).spans
+    assert sorted(spans["step"][spans["kind"] == FORWARD]) == [0, 1]
+
+
+def test_process_with_several_devices_is_timed_on_the_host(recorder, device, capsys):
+    recorder.timer.set_tensor_device("cuda:0", "cuda:1", "cuda:0")
+    action(recorder, 0)
+    assert device.records == 0
+    assert (
+        "computes on cuda:0 and cuda:1; its actions show their launch on the host" in capsys.readouterr().err
+    )
+
+
+def test_timing_on_the_host_can_be_chosen(recorder, device, monkeypatch):
+    monkeypatch.setenv("STAGESCOPE_TIMING", "host")
+    action(recorder, 0)
+    assert device.records == 0
+
+
+@pytest.mark.parametrize("connections", ["1", "8", ""])
+def test_serialized_queues_are_reported(recorder, device, monkeypatch, capsys, connections):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
+    device.name = "cuda:0"
+    action(recorder, 0)
+    action(recorder, 1)
+    assert capsys.readouterr().err.count("record with --timing host") == (connections == "1")
+
+
 def test_stop_counts_unfinished_actions(recorder, device, tmp_path, monkeypatch):
     monkeypatch.setattr("stagescope.record.devices.device_timer.FINISH_TIMEOUT_S", 0.02)
     action(recorder, 0)
@@ -209,6 +251,30 @@ recorder.stop("parent")
         contents.end["reason"]: contents.spans["microbatch"].tolist() for contents in contents_in(tmp_path)
     }
     assert found == {"parent": [0], "child": [1]}
+
+
+def test_forked_child_destroys_no_event_of_its_parent(tmp_path):
+    """Destroying a CUDA event in a forked child hangs or ends it; DataLoader workers are such children."""
+    done = run_on_a_device(
+        tmp_path,
+        """
+import gc, fake_device
+fake_device.FakeEvent.__del__ = lambda event: os.write(1, b"destroyed ")
+action(1)
+if os.fork() == 0:
+    devices.find_device = lambda reported: None
+    action(2)
+    gc.collect()
+    recorder.stop("child")
+    sys.exit(0)
+os.wait()
+os.write(1, b"the parent goes on ")
+recorder.stop("parent")
+del device, recorder, fake_device.FakeEvent.__del__
+""",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("the parent goes on")
 
 
 def test_exit_harvests_finished_actions(tmp_path):

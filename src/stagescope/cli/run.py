@@ -60,6 +60,12 @@ SUPPORTED = (
     type=click.Choice(["collectives"]),
     help="Also record what is only counted otherwise: the collectives inside actions, one by one.",
 )
+@click.option(
+    "--timing",
+    type=click.Choice(["device", "host"]),
+    default="device",
+    help="Clock of the actions on a GPU or NPU: with host they show their launch, and no events are recorded.",
+)
 @click.option("--force", is_flag=True, help="Replace the recordings in DIR.")
 @click.option(
     "--join",
@@ -75,6 +81,7 @@ def command(
     also: str | None,
     *,
     detail: str | None,
+    timing: str,
     force: bool,
     join: bool,
 ) -> int:
@@ -94,6 +101,7 @@ def command(
     from stagescope.record.run_identity import LAUNCH_VARIABLE, runs_of_launcher
     from stagescope.record.segments import parse_bound
     from stagescope.record.session import ALSO_VARIABLE, DETAIL_VARIABLE
+    from stagescope.record.timing import TIMING_VARIABLE
 
     if steps is not None:
         parse_step_range(steps)
@@ -114,6 +122,7 @@ def command(
     environment[LAUNCH_VARIABLE] = own.number
     environment[ALSO_VARIABLE] = ",".join(mirrors)
     environment[DETAIL_VARIABLE] = detail or ""
+    environment[TIMING_VARIABLE] = timing
     before = recordings_in(directory)
     try:
         ended = launch.run_command(command, environment)

@@ -12,6 +12,7 @@ Sends, receives and all other host activities are timed on the host and emitted 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 
     from stagescope.record.devices.device_timer import DeviceTimer
     from stagescope.record.recorder import Recorder
+
+TIMING_VARIABLE = "STAGESCOPE_TIMING"
+HOST = "host"
+"""The value of `TIMING_VARIABLE` that times all actions on the host."""
+
+CONNECTIONS_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
+SERIALIZED = (
+    f"{CONNECTIONS_VARIABLE}=1: events with times may make transfers wait for computations that they would otherwise "
+    "overlap; compare the step times, or record with --timing host"
+)
 
 
 class Timer:
@@ -44,10 +55,19 @@ class Timer:
         self.resolve: Callable[..., None]
         self._wait_for_first_action()
 
-    def set_tensor_device(self, device: str) -> None:
-        """Set the device that the framework computes on, such as ``cuda:1``. Only its clock is used from now on."""
-        if device != self._reported:
-            self._reported = device
+    def set_tensor_device(self, *devices: str) -> None:
+        """Set the device that the framework computes on, such as ``cuda:1``. Only its clock is used from now on.
+
+        A process that computes on several devices is timed on the host: its actions share no stream.
+        """
+        if len(set(devices)) > 1:
+            self._recorder.warn(
+                f"this process computes on {' and '.join(sorted(set(devices)))}; its actions show their launch on the "
+                "host, because only the actions of one device per process can be timed"
+            )
+            devices = ("cpu",)
+        if devices[0] != self._reported:
+            self._reported = devices[0]
             self.look_for_device()
 
     def look_for_device(self) -> None:
@@ -63,7 +83,8 @@ class Timer:
     def _choose(self) -> None:
         from stagescope.record.devices import find_device  # not needed before the first action
 
-        found = find_device(self._reported)
+        is_on_host = os.environ.get(TIMING_VARIABLE) == HOST
+        found = None if is_on_host else find_device(self._reported)
         if found is not None and self.device is not None and found.name == self.device.name:
             return
         self.finish()
@@ -75,9 +96,16 @@ class Timer:
         self._use_device(DeviceTimer(self._recorder, found))
 
     def begin_step(self) -> None:
-        """Look for a device again: the training may have started to use one after its first actions."""
-        if self.device is None and self._reported is None:
-            self.look_for_device()
+        """Look for a device again: the training may have started to use one after its first actions.
+
+        Outside of the recorded steps, read what the device has completed of them.
+        """
+        if self.device is None:
+            if self._reported is None:
+                self.look_for_device()
+        elif not self._recorder.enabled and self.device.is_waiting:
+            self.device.harvest()
+            self._recorder.flush_soon()
 
     def harvest(self) -> None:
         """Record the actions that the device has finished."""
@@ -90,7 +118,14 @@ class Timer:
             self.device.finish()
 
     def restart_in_child(self) -> None:
-        """In a forked child, discard the parent's device, which the child cannot use."""
+        """In a forked child, abandon the parent's device, which the child cannot use.
+
+        Its events are never destroyed there: the driver's functions hang or fail in a child.
+        """
+        if self.device is not None:
+            import ctypes  # only a child of a process with a device needs it
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.device))
         self._reported = None
         self._wait_for_first_action()
 
@@ -109,6 +144,8 @@ class Timer:
         from stagescope.record import spans  # circular: spans imports this module
 
         spans.time_on_device()
+        if device.name.startswith("cuda") and os.environ.get(CONNECTIONS_VARIABLE) == "1":
+            self._recorder.warn(SERIALIZED)
         self.device = device
         self.begin = device.begin
         self.end = device.end

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, begin_action, leave_action
 from stagescope.vocabulary.kinds import BY_NAME
@@ -57,7 +56,7 @@ class Half:
         self._pair = pair
         self._token = recorder.timer.begin()
         self._waits = part.waits
-        self._ended_ns = 0
+        self._tail: object = None
 
     def begin(self) -> None:
         """Move the start of the action to now, once, unless it begins with the call."""
@@ -67,20 +66,19 @@ class Half:
 
     def before_send(self) -> None:
         """Record the action, once: its output is being sent."""
-        if self.part.sends and not self._ended_ns:
+        if self.part.sends and self._tail is None:
             self._end()
 
     def end_call(self) -> None:
         """Record the action, or the remaining work of the call after it."""
-        if not self._ended_ns:
+        if self._tail is None:
             self._end()
         elif self.part.kind == BACKWARD:
-            name = self.recorder.name_id(TAIL)
-            self.recorder.emit(OTHER, self._ended_ns, now_ns(), *self.part.place, name=name)
+            self.recorder.timer.end(self._tail, OTHER, *self.part.place, self.recorder.name_id(TAIL))
 
     def _end(self) -> None:
         self.recorder.timer.end(self._token, self.part.kind, *self.part.place, 0, self._pair)
-        self._ended_ns = now_ns()
+        self._tail = self.recorder.timer.begin()
 
 
 class Overlap:

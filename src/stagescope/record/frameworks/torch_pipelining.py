@@ -224,7 +224,7 @@ class Instrumentation:
     @never_raises()
     def _describe(self, schedule: Any) -> None:
         stages = local_stages(schedule)
-        self.recorder.timer.set_tensor_device(str(stages[0].device))
+        self.recorder.timer.set_tensor_device(*(str(stage.device) for stage in stages))
         self.chunk_of_stage = {
             stage.stage_index: chunk
             for chunk, stage in enumerate(sorted(stages, key=lambda stage: stage.stage_index))
