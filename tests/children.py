@@ -43,6 +43,11 @@ def clean_environment(**changes: str) -> dict[str, str]:
     return {**kept, **changes}
 
 
+def recording_command(directory: object, *options: str) -> list[str]:
+    """Return the command that records the command appended to it."""
+    return [sys.executable, "-m", "stagescope", "run", *options, "-o", str(directory), "--"]
+
+
 def run_child(code: str, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
     """Run a Python program to its end; return how it ended and its output."""
     options = {"env": clean_environment(), "timeout": LIMIT_S, **options}

@@ -11,6 +11,7 @@ import time
 import polars as pl
 import pytest
 
+from children import recording_command
 from stagescope import api
 
 RECORDING = """
@@ -163,9 +164,11 @@ def test_forwards_signals_to_the_command(tmp_path, number):
         "print('ready', flush=True)\n"
         "time.sleep(60)"
     )
-    command = [sys.executable, "-m", "stagescope", "run", "-o", str(tmp_path / "rec"), "--"]
     with subprocess.Popen(
-        [*command, sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*recording_command(tmp_path / "rec"), sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.1)

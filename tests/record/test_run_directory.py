@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from children import LIMIT_S, clean_environment
+from children import LIMIT_S, clean_environment, recording_command
 from stagescope import api
 from stagescope.record.run_directory import MARKER, Launch, enter
 from stagescope.vocabulary.errors import OutputError
@@ -34,19 +34,9 @@ sys.exit(4)
 
 
 def start(directory, *options, code=TRAINING, **environment):
-    command = [
-        sys.executable,
-        "-m",
-        "stagescope",
-        "run",
-        *options,
-        "-o",
-        str(directory),
-        "--",
-        sys.executable,
-    ]
     return subprocess.Popen(
-        [*command, "-c", code], env=clean_environment(**environment), text=True,
+        [*recording_command(directory, *options), sys.executable, "-c", code],
+        env=clean_environment(**environment), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from children import LIMIT_S, clean_environment, run_child
+from children import LIMIT_S, clean_environment, recording_command, run_child
 from recordings import span_record, write_recording
 from stagescope import api
 from stagescope.cli import main
@@ -210,20 +210,10 @@ def test_a_run_that_torchrun_restarted_is_shown(tmp_path):
     torchrun = Path(sys.executable).parent / "torchrun"
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(ELASTIC)
-    command = [
-        sys.executable,
-        "-m",
-        "stagescope",
-        "run",
-        "-o",
-        tmp_path / "rec",
-        "--",
-        sys.executable,
-        torchrun,
-    ]
+    command = [*recording_command(tmp_path / "rec"), sys.executable, str(torchrun)]
     options = ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1", "--standalone"]
     done = subprocess.run(
-        [*map(str, command), *options, str(tmp_path / "train.py")],
+        [*command, *options, str(tmp_path / "train.py")],
         env={**clean_environment(), "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True,
         timeout=2 * LIMIT_S, check=False,
     )  # fmt: skip

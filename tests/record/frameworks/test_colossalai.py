@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 
 import fake_colossalai
 import stagescope
-from children import clean_environment
+from children import clean_environment, recording_command
 from stagescope import api as workflow
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record.frameworks import colossalai
@@ -296,19 +296,8 @@ sys.modules.update(modules)
 """
     (package / "__init__.py").write_text(source, encoding="utf-8")
     paths = os.pathsep.join([str(tmp_path), str(Path(fake_colossalai.__file__).parent), str(SOURCE)])
-    command = [
-        sys.executable,
-        "-m",
-        "stagescope",
-        "run",
-        "-o",
-        str(tmp_path / "rec"),
-        "--",
-        sys.executable,
-        "-c",
-    ]
     done = subprocess.run(
-        [*command, TRAINING],
+        [*recording_command(tmp_path / "rec"), sys.executable, "-c", TRAINING],
         env=clean_environment(PYTHONPATH=paths),
         capture_output=True,
         text=True,

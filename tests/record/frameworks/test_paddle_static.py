@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import types
 
 import polars as pl
 import pytest
 
 import fake_paddle
-from children import only_contents
+from children import only_contents, recording_command
 from peers import paddle_python, peer_variables
 from places import TESTS
 from stagescope import api as workflow
@@ -25,19 +24,8 @@ ORDER = [("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("back
 
 def run(directory, *arguments, steps=None):
     limits = ["--steps", steps] if steps else []
-    command = [
-        sys.executable,
-        "-m",
-        "stagescope",
-        "run",
-        *limits,
-        "-o",
-        str(directory),
-        "--",
-        str(paddle_python()),
-    ]
     return subprocess.run(
-        [*command, str(SCRIPT), *arguments],
+        [*recording_command(directory, *limits), str(paddle_python()), str(SCRIPT), *arguments],
         env=peer_variables(),
         capture_output=True,
         text=True,

@@ -15,10 +15,11 @@ import itertools
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
@@ -310,12 +311,6 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return listed if count <= MOST_LISTED_RANKS else f"{listed},... {count} ranks to {last}"
 
 
-_of_recorder: WeakKeyDictionary[Recorder, Collectives] = WeakKeyDictionary()
-
-
 def collectives_of(recorder: Recorder) -> Collectives:
     """Return the Collectives of this recorder, shared by all frameworks of the process."""
-    collectives = _of_recorder.get(recorder)
-    if collectives is None:
-        collectives = _of_recorder[recorder] = Collectives(recorder)
-    return collectives
+    return shared(recorder, Collectives, recorder)

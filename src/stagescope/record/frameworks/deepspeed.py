@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from stagescope.record.calls import Signature, never_raises
 from stagescope.record.clock import now_ns
@@ -25,6 +24,7 @@ from stagescope.record.frameworks.deepspeed_facts import engine_facts, stage_of
 from stagescope.record.frameworks.deepspeed_transfers import TRANSFERS, DeepSpeedTransfers
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
+from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.works import works_of
 from stagescope.record.installation import Installation, version_of
 from stagescope.record.patching import MARK
@@ -229,12 +229,6 @@ class Instrumentation:
         self.recorder.describe(**engine_facts(engine, schedule_class))
 
 
-_of_recorder: WeakKeyDictionary[Recorder, Instrumentation] = WeakKeyDictionary()
-
-
 def instrumentation(recorder: Recorder, patches: Patches) -> Instrumentation:
     """Return the Instrumentation of this recorder, which both engines share: one inherits the batch of the other."""
-    hooks = _of_recorder.get(recorder)
-    if hooks is None:
-        hooks = _of_recorder[recorder] = Instrumentation(recorder, patches)
-    return hooks
+    return shared(recorder, Instrumentation, recorder, patches)

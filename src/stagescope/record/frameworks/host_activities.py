@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from stagescope.record.clock import now_ns
+from stagescope.record.frameworks.shared import shared
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -51,12 +51,6 @@ class HostActivities:
             recorder.emit(OTHER, start_ns, now_ns(), name=recorder.name_id(name))
 
 
-_of_recorder: WeakKeyDictionary[Recorder, HostActivities] = WeakKeyDictionary()
-
-
 def activities_of(recorder: Recorder) -> HostActivities:
     """Return the HostActivities of this recorder, shared by all frameworks of the process."""
-    activities = _of_recorder.get(recorder)
-    if activities is None:
-        activities = _of_recorder[recorder] = HostActivities(recorder)
-    return activities
+    return shared(recorder, HostActivities, recorder)

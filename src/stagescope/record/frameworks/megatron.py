@@ -26,7 +26,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
@@ -39,6 +38,7 @@ from stagescope.record.frameworks.megatron_messages import Messages
 from stagescope.record.frameworks.megatron_overlap import Part
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, Place, Runs, within
+from stagescope.record.frameworks.shared import shared
 from stagescope.record.installation import Installation
 from stagescope.record.points.megatron import NAME, PARTS, SCHEDULES
 
@@ -68,10 +68,7 @@ OUTSIDE = "stages and transfers outside of Megatron's own schedules"
 
 def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Observe the functions of one of Megatron's modules, right after its import."""
-    instrumentation = _of_recorder.get(recorder)
-    if instrumentation is None:
-        instrumentation = _of_recorder[recorder] = Instrumentation(recorder, patches)
-    instrumentation.install(module)
+    shared(recorder, Instrumentation, recorder, patches).install(module)
 
 
 class Instrumentation:
@@ -298,6 +295,3 @@ def _modules_beside(module: ModuleType, part: points.Part) -> dict[str, object]:
     }
     found = {name: sys.modules[other] for name, other in beside.items() if other in sys.modules}
     return {**found, part.trigger: module}
-
-
-_of_recorder: WeakKeyDictionary[Recorder, Instrumentation] = WeakKeyDictionary()

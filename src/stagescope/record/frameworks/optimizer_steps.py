@@ -7,9 +7,9 @@ inside, for which torch's own hooks fire as well. Only the outermost call is rec
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from stagescope.record.frameworks.runs import OPTIMIZER
+from stagescope.record.frameworks.shared import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -80,12 +80,6 @@ class OptimizerSteps:
         self.recorder.flush_soon()
 
 
-_of_recorder: WeakKeyDictionary[Recorder, OptimizerSteps] = WeakKeyDictionary()
-
-
 def optimizer_steps(recorder: Recorder) -> OptimizerSteps:
     """Return the OptimizerSteps of this recorder, shared by all frameworks of the process."""
-    steps = _of_recorder.get(recorder)
-    if steps is None:
-        steps = _of_recorder[recorder] = OptimizerSteps(recorder)
-    return steps
+    return shared(recorder, OptimizerSteps, recorder)

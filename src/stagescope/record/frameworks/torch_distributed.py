@@ -10,9 +10,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from stagescope.record.frameworks.collectives import collectives_of
+from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.torch_replicas import Replica
 from stagescope.record.frameworks.torch_transfers import plain_transfers_of
 from stagescope.record.installation import Installation, modules_by_name
@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Observe one of the modules of torch, right after its import."""
-    instrumentation = _of_recorder.get(recorder)
-    if instrumentation is None:
-        instrumentation = _of_recorder[recorder] = Instrumentation(recorder, patches)
-    instrumentation.install(module)
+    shared(recorder, Instrumentation, recorder, patches).install(module)
 
 
 class Instrumentation:
@@ -99,6 +96,3 @@ class Instrumentation:
         del call
         with self.collectives.beside():
             return (yield)
-
-
-_of_recorder: WeakKeyDictionary[Recorder, Instrumentation] = WeakKeyDictionary()

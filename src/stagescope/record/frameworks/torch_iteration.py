@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from stagescope.record.frameworks import host_activities
 from stagescope.record.frameworks.host_activities import activities_of
+from stagescope.record.frameworks.shared import shared
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_iteration import PARTS
 
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Observe one of the modules of torch, right after its import."""
-    instrumentation = _of_recorder.get(recorder)
-    if instrumentation is None:
-        instrumentation = _of_recorder[recorder] = Instrumentation(recorder, patches)
+    instrumentation = shared(recorder, Instrumentation, recorder, patches)
     for part in PARTS:
         if part.trigger == module.__name__:
             install = Installation(recorder, patches).install
@@ -59,6 +57,3 @@ class Instrumentation:
         """Observe the step of a learning-rate scheduler."""
         del call
         return self.activities.observe(host_activities.LEARNING_RATE)
-
-
-_of_recorder: WeakKeyDictionary[Recorder, Instrumentation] = WeakKeyDictionary()

@@ -8,9 +8,9 @@ few handles that belong to a message are known by identity. All other waits cost
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from stagescope.record.frameworks.runs import IdentityMap
+from stagescope.record.frameworks.shared import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -76,12 +76,6 @@ def _ignored() -> Observation:
     yield
 
 
-_of_recorder: WeakKeyDictionary[Recorder, Works] = WeakKeyDictionary()
-
-
 def works_of(recorder: Recorder) -> Works:
     """Return the Works of this recorder, shared by all frameworks of the process."""
-    works = _of_recorder.get(recorder)
-    if works is None:
-        works = _of_recorder[recorder] = Works()
-    return works
+    return shared(recorder, Works)
