@@ -1,9 +1,9 @@
-"""A pipeline of two stages that is written by hand, with each way in which torch moves a tensor between two ranks.
+"""A pipeline of two stages that is written by hand, with each way in which torch moves tensors between ranks.
 
 Usage: fork_ranks.py 2 point_to_point_training.py [marked]
 
-Each micro-batch is sent in another way. With ``marked``, the forwards are marked with ``record.action``. Every rank
-prints its losses and weights.
+Each micro-batch is sent in another way, and each step ends with collectives of all kinds of calls. With ``marked``, the
+forwards are marked with ``record.span``. Every rank prints its losses, the sums of its collectives, and its weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 STEPS, WIDTH = 3, 16
 WAYS = ("blocking", "any source", "handle", "batch")
@@ -49,6 +52,25 @@ def forward(layer, value, microbatch, rank):
         return torch.tanh(layer(value))
 
 
+def reduce():
+    """Return the sum of what each collective of torch.distributed, DTensor and functional collectives returns."""
+    everywhere, handle = torch.ones(2), dist.all_reduce(torch.ones(3), async_op=True)
+    dist.all_reduce(everywhere)
+    handle.wait()
+    with dist.distributed_c10d._coalescing_manager(async_ops=True) as together:
+        dist.all_reduce(everywhere)
+        dist.all_reduce(torch.ones(3))
+    together.wait()
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    seen_otherwise = functional.all_reduce(torch.ones(4), "sum", mesh).view(2, 2)
+    gathered = DTensor.from_local(torch.ones(1), mesh, [Shard(0)]).redistribute(mesh, [Replicate()])
+    several = functional.all_reduce_coalesced([torch.ones(1), torch.ones(2)], "sum", dist.group.WORLD)
+    shard = functional.reduce_scatter_tensor(torch.ones(2), "sum", 0, (mesh, 0))
+    return sum(
+        float(each.sum()) for each in (everywhere, seen_otherwise, gathered.to_local(), *several, shard)
+    )
+
+
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -74,6 +96,7 @@ def main():
                 output.backward(receive(1, "blocking", 0))
         for handle in handles:
             handle.wait()
+        losses.append(torch.tensor(reduce()))
         optimizer.step()
         optimizer.zero_grad()
     weight = float(layer.weight.detach().to(torch.float64).sum())

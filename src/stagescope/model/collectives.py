@@ -16,6 +16,8 @@ from stagescope.vocabulary.kinds import COMPUTE
 
 KINDS = ("collective", "grad_reduce")
 SEPARATOR = " in "
+ASYNCHRONOUS = " (async)"
+"""What follows the operation in the name of an asynchronous collective."""
 
 COLLECTIVES = Table(
     "collectives",
@@ -33,6 +35,12 @@ COLLECTIVES = Table(
             nullable=True,
         ),
         Column("operation", pl.String, "", "What it does, such as all_reduce."),
+        Column(
+            "is_async",
+            pl.Boolean,
+            "",
+            "Whether it is known to have returned a handle that the training waits for when it likes.",
+        ),
         Column("is_reduction", pl.Boolean, "", "Whether it reduces gradients."),
         Column("step", pl.Int32, "", "Training step.", nullable=True),
         Column("stage", pl.Int32, "", "Stage of the action that issued it.", nullable=True),
@@ -102,7 +110,8 @@ def _find_calls(spans: pl.DataFrame) -> pl.DataFrame:
     named = spans.lazy().filter(chosen & pl.col("name").str.contains(SEPARATOR, literal=True))
     parts = pl.col("name").str.splitn(SEPARATOR, 2)
     return named.with_columns(
-        operation=parts.struct.field("field_0"),
+        operation=parts.struct.field("field_0").str.strip_suffix(ASYNCHRONOUS),
+        is_async=parts.struct.field("field_0").str.ends_with(ASYNCHRONOUS),
         group=parts.struct.field("field_1"),
         sequence="pair",
         is_reduction=pl.col("kind") == KINDS[1],

@@ -33,11 +33,14 @@ UNRECORDED = "stagescope.record.frameworks.unrecorded"
 
 TORCH_ITERATION = "stagescope.record.frameworks.torch_iteration"
 TORCH_DISTRIBUTED = "stagescope.record.frameworks.torch_distributed"
+TORCH_FUNCTIONAL = "stagescope.record.frameworks.torch_functional"
 
 FRAMEWORKS: dict[str, str] = {
     "torch._dynamo": "stagescope.record.frameworks.torch_compiler",
     "torch.distributed.distributed_c10d": TORCH_DISTRIBUTED,
     "torch.nn.parallel.distributed": TORCH_DISTRIBUTED,
+    "torch.distributed._functional_collectives": TORCH_FUNCTIONAL,
+    "torch.distributed.tensor._collective_utils": TORCH_FUNCTIONAL,
     "torch.utils.data.dataloader": TORCH_ITERATION,
     "torch.serialization": TORCH_ITERATION,
     "torch.distributed.checkpoint.state_dict_saver": TORCH_ITERATION,

@@ -12,6 +12,7 @@ from observing import during
 from process_groups import once
 from scratch import scratch_directory
 from stagescope import api as workflow
+from stagescope.model.collectives import find_collectives
 from stagescope.record.frameworks import collectives
 from stagescope.record.frameworks.collectives import Group
 from stagescope.record.frameworks.torch_transfers import MOST_EARLY, plain_transfers_of
@@ -63,6 +64,30 @@ def test_transfer_has_its_peer_its_issue_and_its_wait_but_no_place_in_a_pipeline
     assert transfers.select(pl.col("stage", "microbatch").is_null().all()).row(0) == (True, True)
     assert (transfers["wait_start_ns"] >= transfers["start_ns"]).all()
     assert (transfers["wait_end_ns"] == transfers["end_ns"]).all()
+
+
+COLLECTIVES = {
+    ("all_reduce", False): 1,
+    ("all_reduce", True): 2 + 2,
+    ("all_gather", True): 1,
+    ("reduce_scatter", True): 1,
+}
+"""The collectives of a step by operation and whether they are asynchronous: those of C++ are, too."""
+
+
+def test_every_collective_is_recorded_once_with_its_number_and_wait_whatever_issued_it():
+    spans = workflow.read(train("marked")[0]).spans
+    table = find_collectives(spans)
+    counts = table.group_by("rank", "operation", "is_async").len().rows()
+    assert {(one, is_async, number) for _, one, is_async, number in counts} == {
+        (*key, STEPS * number) for key, number in COLLECTIVES.items()
+    }
+    per_call = table.group_by("group", "sequence").agg(pl.len(), pl.col("operation", "bytes").n_unique())
+    assert per_call.select(pl.exclude("group", "sequence")).unique().rows() == [(2, 1, 1)]
+    assert per_call["sequence"].max() == STEPS * sum(COLLECTIVES.values()) - 1
+    assert not table["exposed_ns"].has_nulls()
+    gathers = table.filter(pl.col("operation") == "all_gather")
+    assert gathers["bytes"].unique().to_list() == [2 * 4]
 
 
 class ProcessGroup:

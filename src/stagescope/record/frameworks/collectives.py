@@ -1,6 +1,7 @@
 """Collectives of one process: which group, the how-manieth of the group, how many bytes, and when it blocked.
 
-A collective is recorded from its issue to the end of the wait for it. Its name is ``<operation> in <group>``, and its
+A collective is recorded from its issue to the end of the wait for it. Its name is ``<operation> in <group>``, or
+``<operation> (async) in <group>`` if the training receives a handle and waits for that when it likes. Its
 sequence number is the number of earlier collectives that this process issued in the group. All members of a group
 issue its collectives in the same order, so group and sequence number identify a collective on all of them.
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     Observation = Generator[None, Any, Any]
 
 COLLECTIVE, GRAD_REDUCE = BY_NAME["collective"].code, BY_NAME["grad_reduce"].code
+ASYNCHRONOUS = " (async)"
+"""What follows the operation if the call returned a handle to the training."""
+
 MOST_UNDER_WAY = 64
 """Collectives that are kept until they are waited for; the oldest ones are then recorded without a wait."""
 

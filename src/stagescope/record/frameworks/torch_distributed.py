@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.frameworks.collectives import collectives_of
+from stagescope.record.frameworks.collectives import ASYNCHRONOUS, collectives_of
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.torch_replicas import Replica
 from stagescope.record.frameworks.torch_transfers import plain_transfers_of
@@ -58,7 +58,10 @@ class Instrumentation:
 
     def collective(self, call: Call) -> Observation:
         """Observe a method of a process group that issues a collective."""
-        return self.collectives.observe(OPERATIONS[call.name], call.owner, call.arguments[1:3])
+        operation = OPERATIONS[call.name]
+        if getattr(call.keywords.get("opts", call.arguments[-1]), "asyncOp", False):
+            operation += ASYNCHRONOUS
+        return self.collectives.observe(operation, call.owner, call.arguments[1:3])
 
     def ignores_coalescing(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether the collectives of a group that have one handle are only counted."""

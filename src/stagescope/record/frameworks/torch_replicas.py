@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
-from stagescope.record.frameworks.collectives import GRAD_REDUCE
+from stagescope.record.frameworks.collectives import ASYNCHRONOUS, GRAD_REDUCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ class Replica:
     def _record(self, model: Any, start_ns: int, end_ns: int, computed: Any, end: Any) -> None:
         recorder, collectives = self.recorder, self.collectives
         group = collectives.group_of(model.process_group)
-        name, sequence = recorder.name_id(group.name("all_reduce")), group.number()
+        name, sequence = recorder.name_id(group.name(f"all_reduce{ASYNCHRONOUS}")), group.number()
         place = (recorder.step, recorder.stage, recorder.chunk)
         issued: Issued = (GRAD_REDUCE, name, sequence, self._size_bytes, place, start_ns, end_ns)
         recorder.timer.resolve(partial(collectives.emit, issued), computed, end)

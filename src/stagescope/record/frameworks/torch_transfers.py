@@ -18,12 +18,12 @@ import weakref
 from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import collectives_of, size_of
 from stagescope.record.frameworks.runs import Runs
+from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
@@ -209,12 +209,6 @@ class PlainTransfers:
         )
 
 
-_of_recorder: WeakKeyDictionary[Recorder, PlainTransfers] = WeakKeyDictionary()
-
-
 def plain_transfers_of(recorder: Recorder) -> PlainTransfers:
     """Return the PlainTransfers of this recorder."""
-    transfers = _of_recorder.get(recorder)
-    if transfers is None:
-        transfers = _of_recorder[recorder] = PlainTransfers(recorder)
-    return transfers
+    return shared(recorder, PlainTransfers, recorder)

@@ -60,7 +60,11 @@ class Works:
 
     def wait(self, call: Call) -> Observation:
         """Observe a wait for any handle."""
-        observe_wait = self._waits.take(call.owner)
+        return self.observe_wait(call.owner)
+
+    def observe_wait(self, work: object) -> Observation:
+        """Return the observation of a wait for a handle; one that ignores the wait if the handle is not known."""
+        observe_wait = self._waits.take(work)
         return _ignored() if observe_wait is None else observe_wait()
 
     def _observe_overrides(self, work_class: type) -> None:
