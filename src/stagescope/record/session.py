@@ -43,6 +43,7 @@ FRAMEWORKS: dict[str, str] = {
     "torch.distributed.tensor._collective_utils": TORCH_FUNCTIONAL,
     "torch.utils.data.dataloader": TORCH_ITERATION,
     "torch.serialization": TORCH_ITERATION,
+    "torch.optim.optimizer": TORCH_ITERATION,
     "torch.distributed.checkpoint.state_dict_saver": TORCH_ITERATION,
     "torch.nn.utils.clip_grad": TORCH_ITERATION,
     "torch.optim.lr_scheduler": TORCH_ITERATION,

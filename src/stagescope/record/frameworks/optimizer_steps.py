@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.frameworks.runs import OPTIMIZER
 from stagescope.record.frameworks.shared import shared
+from stagescope.record.frameworks.torch_transfers import plain_transfers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -66,8 +67,13 @@ class OptimizerSteps:
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs
-        if self.recorder.enabled and not self._inside:
+        if not self._inside and self._is_of_pipeline():
             self._tokens[id(optimizer)] = self.recorder.timer.begin()
+
+    def _is_of_pipeline(self) -> bool:
+        """Return whether this process trains a pipeline: other trainings must not leave a recording."""
+        recorder = self.recorder
+        return recorder.enabled and (recorder.is_training or plain_transfers_of(recorder).has_early)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs

@@ -1,14 +1,16 @@
-"""Records what a torch training does between its steps: loading data, checkpoints, clipping, the learning rate."""
+"""Records what a torch training does between its steps: loading data, checkpoints, clipping, the optimizer."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.frameworks import host_activities
 from stagescope.record.frameworks.host_activities import activities_of
+from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.installation import Installation, modules_by_name
-from stagescope.record.points.torch_iteration import PARTS
+from stagescope.record.points.torch_iteration import OPTIMIZER, PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -26,8 +28,14 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
     instrumentation = shared(recorder, Instrumentation, recorder, patches)
     for part in PARTS:
         if part.trigger == module.__name__:
-            install = Installation(recorder, patches).install
-            install(part, instrumentation, modules_by_name(module))
+            installation = Installation(recorder, patches)
+            guard = installation.guard(part.framework)
+            more = (
+                partial(optimizer_steps(recorder).register, patches, guard)
+                if part.trigger == OPTIMIZER
+                else None
+            )
+            installation.install(part, instrumentation, modules_by_name(module), more)
 
 
 class Instrumentation:

@@ -97,6 +97,11 @@ class PlainTransfers:
         recorder.unfinished.extend((self._forget_early, self.close))
         recorder.at_end.insert(0, self._emit_early)
 
+    @property
+    def has_early(self) -> bool:
+        """Whether transfers are kept until this process does something else that is recorded."""
+        return bool(self._early or self._under_way)
+
     def ignores(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether a transfer is certainly not to be recorded."""
         del arguments

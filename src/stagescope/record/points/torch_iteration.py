@@ -14,6 +14,7 @@ SAVER = "torch.distributed.checkpoint.state_dict_saver"
 CLIPPING = "torch.nn.utils.clip_grad"
 RATES = "torch.optim.lr_scheduler"
 SERIALIZATION = "torch.serialization"
+OPTIMIZER = "torch.optim.optimizer"
 
 
 def _part(trigger: str, *points: Point) -> Part:
@@ -28,6 +29,7 @@ def _optional(owner: str, name: str, hook: str) -> Point:
 
 PARTS = (
     _part(LOADER, _optional(f"{LOADER}:_BaseDataLoaderIter", "__next__", "load")),
+    _part(OPTIMIZER),  # through torch's own hooks of optimizers
     _part(SERIALIZATION, _optional(SERIALIZATION, "save", "checkpoint"), _optional("torch", "save", "checkpoint")),
     _part(
         SAVER,
