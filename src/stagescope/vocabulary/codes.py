@@ -22,6 +22,7 @@ CODES: tuple[Code, ...] = (
         "actions.assumed_names",
         "Actions were found by a common naming pattern, because the caller gave none.",
     ),
+    Code("actions.contain_receive", "Marked actions contain the wait for their own input."),
     Code(
         "actions.cyclic", "Dependencies form a cycle with the order of the ranks and are left out of replays."
     ),
@@ -42,6 +43,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "actions.unidentified", "No schedule matches the order of the actions, and counting them is not safe."
     ),
+    Code("actions.unmarked", "Sends and receives were recorded, but no forward or backward."),
     Code("actions.unplaced", "Actions have no step, stage or micro-batch and are not analyzed."),
     Code("actions.with_loss", "Forwards include their loss, because no operator marks where it begins."),
     Code("actions.zero_length", "Actions have no duration and are not compared with others."),
@@ -230,6 +232,10 @@ CODES: tuple[Code, ...] = (
     Code("stages.unknown", "The stages are unknown and cannot be inferred."),
     Code("steps.assumed", "No span has a step, so all spans are taken as step 0."),
     Code("steps.contradictory", "The announced numbers or count of steps cannot be right."),
+    Code(
+        "steps.divided",
+        "Nothing marks the steps of marked actions; they end with the optimizer, or at a repeated action.",
+    ),
     Code("steps.evaluation", "Steps without backwards are evaluations and not counted as training steps."),
     Code("steps.incomplete", "Actions of some stages are missing in a step."),
     Code("steps.missing", "Steps that other ranks have are missing."),
@@ -259,6 +265,9 @@ CODES: tuple[Code, ...] = (
         "Messages of overlapped actions are identified by the order in which they are sent.",
     ),
     Code("transfers.unmatched", "Transfers match several messages, or none."),
+    Code(
+        "transfers.unplaced", "Sends and receives outside of schedules cannot be assigned to marked actions."
+    ),
     Code("transfers.without_action", "Transfers that belong to no action were dropped."),
     Code("transfers.without_times", "Transfers have no times and were omitted."),
     Code("viewer.analysis_omitted", "A table is shown in parts, without alignment and analysis."),

@@ -22,6 +22,8 @@ from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.counters import counters_of
 from stagescope.ingest.recording.diagnostics import damage_of, device_notes, run_notes
 from stagescope.ingest.recording.frames import Columns, read_contents
+from stagescope.ingest.recording.marked_steps import divide_into_steps
+from stagescope.ingest.recording.marked_transfers import place_transfers
 from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
 from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.segments import Part, join_segments
@@ -93,13 +95,22 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
         counters.append(counters_of(process, label, offset_ns))
         notes += process.notes
         notes += damage_of(process.contents, process.source, process.rank)
+    stepped, divided = divide_into_steps(pl.concat(spans))
+    placed, unplaced = place_transfers(stepped)
     return Timeline(
-        spans=in_order(pl.concat(spans), SPANS),
+        spans=in_order(placed, SPANS),
         ranks=ranks,
         steps=pl.concat(markers).sort(STEPS.order),
         clocks=clocks,
         diagnostics=diagnostics_table(
-            [*lost, *notes, *device_notes(p.contents for p in processes), *run_notes(len(runs))]
+            [
+                *lost,
+                *notes,
+                *divided,
+                *unplaced,
+                *device_notes(p.contents for p in processes),
+                *run_notes(len(runs)),
+            ]
         ),
         counters=in_order(pl.concat(counters), COUNTERS),
     )
