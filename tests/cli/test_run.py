@@ -39,6 +39,7 @@ def test_records_every_process_and_keeps_output_and_exit_code(tmp_path):
         "err",
         "stagescope: the command failed with exit code 3",
         f"stagescope: recorded 1 process in {tmp_path / 'rec'} (1 kB)",
+        "  rank 0: 4 actions",
         f"  show it with: stagescope show {tmp_path / 'rec'}",
     ]
     assert api.read(tmp_path / "rec").spans["step"].to_list() == [0, 1, 2, 3]

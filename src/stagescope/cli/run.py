@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from stagescope.cli.run_summary import print_summary
 from stagescope.vocabulary.errors import OutputError
 from stagescope.vocabulary.steps import parse_step_range
-
-if TYPE_CHECKING:
-    from stagescope.record.launch import Ended
-
-SUPPORTED = (
-    "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed, FlagScale, Primus and ColossalAI"
-)
 
 
 @click.command(
@@ -89,7 +82,8 @@ def command(
 
     Every Python process of COMMAND that runs a pipeline schedule of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed,
     FlagScale, Primus or ColossalAI records itself into DIR. Output, exit code and signals are those of the command;
-    stagescope adds two lines on standard error, and one for each framework whose version does not fit.
+    stagescope adds a few lines on standard error: where the recordings are, how much each rank recorded, and what
+    could not be recorded.
 
     With srun or mpirun, each rank may be a command of its own: commands of one launch record into one DIR. If DIR has
     another run, or cannot be written, COMMAND runs unrecorded, with one line on standard error.
@@ -128,29 +122,8 @@ def command(
         ended = launch.run_command(command, environment)
     finally:
         place.leave(directory)
-    _print_summary(directory, launch.recordings_of(own.number, recordings_in(directory) - before), ended)
+    print_summary(
+        directory, launch.recordings_of(own.number, recordings_in(directory) - before), ended, steps
+    )
     launch.end_by_same_signal(ended)
     return ended.exit_code
-
-
-def _print_summary(directory: Path, recordings: set[Path], ended: Ended) -> None:
-    from stagescope.record.launch import count_processes, refusals_in
-
-    if ended.signal_number is not None:
-        click.echo(f"stagescope: the command was terminated by signal {ended.signal_number}", err=True)
-    elif ended.exit_code:
-        click.echo(f"stagescope: the command failed with exit code {ended.exit_code}", err=True)
-    if recordings:
-        size_kb = sum(recording.stat().st_size for recording in recordings) / 1e3
-        processes = count_processes(recordings)
-        counted = "1 process" if processes == 1 else f"{processes} processes"
-        click.echo(f"stagescope: recorded {counted} in {directory} ({size_kb:.0f} kB)", err=True)
-        click.echo(f"  show it with: stagescope show {directory}", err=True)
-        for reason in refusals_in(recordings):
-            click.echo(f"  not recorded: {reason}", err=True)
-    else:
-        click.echo(
-            "stagescope: nothing was recorded: no process completed an action of a pipeline schedule",
-            err=True,
-        )
-        click.echo(f"  supported: {SUPPORTED}, and spans marked with stagescope.record.span", err=True)

@@ -1,0 +1,91 @@
+"""What ``stagescope run`` prints on standard error after the command has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.number_ranges import compact_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from stagescope.record.contents import Contents
+    from stagescope.record.launch import Ended
+
+SUPPORTED = (
+    "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed, FlagScale, Primus and ColossalAI"
+)
+MOST_LINES = 8
+"""Ranks that recorded different amounts; more of them are summarized in one line."""
+
+MARKING = """\
+  to record a pipeline that is written by hand, mark its actions:
+      import stagescope.record as record
+      with record.forward(microbatch=m, stage=s): ...
+      with record.backward(microbatch=m, stage=s): ...
+  docs/hand-written-pipelines.md has an example"""
+"""How to mark actions, if there are none."""
+
+
+def print_summary(directory: Path, recordings: set[Path], ended: Ended, steps: str | None = None) -> None:
+    """Print how the command ended, what its processes recorded, and what to do if that is not enough."""
+    from stagescope.record.contents import count_contents
+    from stagescope.record.launch import count_processes, refusals_in
+
+    if ended.signal_number is not None:
+        _print(f"stagescope: the command was terminated by signal {ended.signal_number}")
+    elif ended.exit_code:
+        _print(f"stagescope: the command failed with exit code {ended.exit_code}")
+    if not recordings:
+        _print("stagescope: nothing was recorded: no process completed an action of a pipeline schedule")
+        _print(f"  supported: {SUPPORTED}, and marked actions")
+        if steps is not None:
+            _print(f"  --steps {steps}: a pipeline that is written by hand marks its steps with record.step")
+        _print(MARKING)
+        return
+    size_kb = sum(recording.stat().st_size for recording in recordings) / 1e3
+    processes = counted(count_processes(recordings), "process", "processes")
+    _print(f"stagescope: recorded {processes} in {directory} ({size_kb:.0f} kB)")
+    contents = count_contents(recordings)
+    for line in _lines(contents):
+        _print(f"  {line}")
+    _print(f"  show it with: stagescope show {directory}")
+    refusals = refusals_in(recordings)
+    for reason in refusals:
+        _print(f"  not recorded: {reason}")
+    if contents and not refusals and not any(process.counts["actions"] for process in contents):
+        _print("  no forward or backward was recorded: no process ran a supported schedule")
+        _print(MARKING)
+
+
+def _print(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _lines(contents: Sequence[Contents]) -> Iterator[str]:
+    """Yield what each rank recorded, the ranks that recorded the same in one line."""
+    ranks: dict[str, list[int]] = {}
+    for process in contents:
+        ranks.setdefault(_amounts(process), []).append(process.rank)
+    if len(ranks) > MOST_LINES:
+        least, most = (choose(contents, key=lambda one: one.counts["actions"]) for choose in (min, max))
+        yield f"actions of each rank: {least.counts['actions']} (rank {least.rank}) to {most.counts['actions']}"
+        return
+    for amounts, members in ranks.items():
+        yield f"{'rank' if len(members) == 1 else 'ranks'} {compact_ranges(members)}: {amounts}"
+
+
+def _amounts(process: Contents) -> str:
+    """Return the counts of one process; what it did not record is left out, except actions."""
+    counts = [
+        counted(count, name.removesuffix("s"))
+        for name, count in process.counts.items()
+        if count or name == "actions"
+    ]
+    if process.counted_collectives:
+        counts.append(f"{process.counted_collectives} more collectives only counted")
+    return ", ".join(counts)
