@@ -193,7 +193,8 @@ def _launch(explanation: Explanation, _: Collection[int]) -> str | None:
 def _lengths(explanation: Explanation, _: Collection[int]) -> str | None:
     lengths = explanation.ledger.classes.length_of_action
     spread = float(np.std(lengths)) if len(lengths) else 0.0
-    return f"lengths of micro-batches vary by {100 * spread:.0f} %" if spread >= LEAST_SPREAD else None
+    note = f", {explanation.lengths_note}" if explanation.lengths_note else ""
+    return f"lengths of micro-batches vary by {100 * spread:.0f} %{note}" if spread >= LEAST_SPREAD else None
 
 
 def _duration(cause: str) -> Detail:

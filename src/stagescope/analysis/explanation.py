@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
+from stagescope.analysis.counters.lengths import lengths_sentence_part
+from stagescope.analysis.counters.slow_clocks import clock_notes
 from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
@@ -50,8 +52,10 @@ class Explanation:
     (LOSSES), `lost_time` (what texts show of these, None if nothing was measured or timestamps contradict the order of
     the actions), `ideal` (the schedule that ran),
     `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`,
-    `improvements` (IMPROVEMENTS, fixes first), and `unrecorded`, the columns of causes of which nothing was recorded
-    (analysis/unrecorded.py); they are 0 in these tables, and null in those of the report.
+    `improvements` (IMPROVEMENTS, fixes first), `clock_notes` (what counters show of slow clocks, by rank),
+    `lengths_note` (how the lengths of micro-batches relate to their sizes, None if unknown), and `unrecorded`, the
+    columns of causes of which nothing was recorded (analysis/unrecorded.py); they are 0 in these tables, and null in
+    those of the report.
     """
 
     ledger: Ledger
@@ -72,6 +76,8 @@ class Explanation:
     trends: StepTrends
     replicas: Replicas
     improvements: pl.DataFrame
+    clock_notes: dict[int, str]
+    lengths_note: str | None
     unrecorded: frozenset[str]
     diagnostics: tuple[Diagnostic, ...]
 
@@ -133,6 +139,10 @@ def explain(
         trends=trends,
         replicas=replicas,
         improvements=improvements.table,
+        clock_notes=clock_notes(timeline.counters, steps),
+        lengths_note=lengths_sentence_part(
+            actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
+        ),
         diagnostics=tuple(dict.fromkeys(each for one in found for each in one.diagnostics)),
     )
 

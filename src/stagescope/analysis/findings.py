@@ -108,7 +108,7 @@ def _findings(explanation: Explanation) -> Iterator[_Finding]:
         yield _Finding(
             f"rank.{row['finding']}",
             f"rank {row['rank']}",
-            changing_rank_sentence(row),
+            changing_rank_sentence(row) + _clock_note(explanation, row["rank"]),
             row["extra_ns_per_step"],
             1 - row["p_value"],
         )
@@ -117,7 +117,7 @@ def _findings(explanation: Explanation) -> Iterator[_Finding]:
         yield _Finding(
             f"{first['subject']}.{first['finding'].replace(' ', '_')}",
             _straggler(first) if len(group) == 1 else subjects_text(group),
-            straggler_sentence(first) if len(group) == 1 else stragglers_sentence(group),
+            _straggler_sentence(explanation, group),
             first["extra_ns_per_step"],
             1 - max(row["p_value"] for row in group),
         )
@@ -129,6 +129,19 @@ def _findings(explanation: Explanation) -> Iterator[_Finding]:
         yield _Finding(
             "replica.last", subject, replica_sentence(row), row["extra_ns_per_step"], 1 - row["p_value"]
         )
+
+
+def _straggler_sentence(explanation: Explanation, group: list[dict[str, Any]]) -> str:
+    if len(group) > 1:
+        return stragglers_sentence(group)
+    note = _clock_note(explanation, group[0]["rank"]) if group[0]["subject"] == "rank" else ""
+    return straggler_sentence(group[0]) + note
+
+
+def _clock_note(explanation: Explanation, rank: int) -> str:
+    """Return what the counters of a rank showed during the steps, as a sentence; empty without anything."""
+    note = explanation.clock_notes.get(rank)
+    return f" Counters of rank {rank} in these steps: {note}." if note else ""
 
 
 def _slow_replicas(explanation: Explanation) -> Iterator[_Finding]:

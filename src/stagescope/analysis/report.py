@@ -19,6 +19,8 @@ from stagescope.analysis.completeness.inferred_pipelines import (
 from stagescope.analysis.completeness.missing_data import errors_first, find_missing_data
 from stagescope.analysis.completeness.missing_ranks import missing_rank_diagnostics
 from stagescope.analysis.completeness.unaligned import unaligned_diagnostics
+from stagescope.analysis.counters.data_sizes import measure_step_data, throughput
+from stagescope.analysis.counters.memory import measure_rank_memory
 from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.interval_culprits import name_interval_culprits
@@ -52,6 +54,8 @@ class Report:
     `findings`, `improvements`, `collective_kinds` and `collective_ranks` are about the steps in the totals; `ledger`,
     `iterations`, `collectives`, `idle`, `critical_path` and `slack` have rows for all steps that could be measured
     (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
+
+    `memory` and `data` come from counters and cover all steps; they are empty where none were recorded.
 
     `timeline` is the run that was analyzed. `bubble` is the idle fraction of the windows; `bubble.definitions` has
     other definitions of it. `diagnostics` is everything needed to judge the numbers, errors first. `schedule` is what
@@ -161,6 +165,23 @@ class Report:
         """The table SLOWDOWNS: S, S_t, S_w, M_S and M_W of ByteDance's what-if analysis."""
         pipelines = self.intermediates.windows.pipelines
         return measure_slowdowns(self.intermediates.timeline, pipelines, self.bubble.steps)
+
+    @cached_property
+    def memory(self) -> pl.DataFrame:
+        """The table RANK_MEMORY: the most memory that each rank used, as far as counters were recorded."""
+        return measure_rank_memory(self.timeline.counters)
+
+    @cached_property
+    def data(self) -> pl.DataFrame:
+        """The table STEP_DATA: tokens or samples of every step whose data were counted, also per second."""
+        known = self.intermediates
+        pipelines, ranks = known.windows.pipelines, self.timeline.ranks
+        return measure_step_data(self.timeline.counters, pipelines, ranks, known.iteration_steps)
+
+    @property
+    def throughput(self) -> float | None:
+        """Tokens or samples per second of the iterations in the totals; None if they are unknown."""
+        return throughput(self.data, self.bubble.steps)
 
     @cached_property
     def _explained(self) -> Explanation:

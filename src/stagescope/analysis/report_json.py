@@ -53,6 +53,11 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
     which a rank came latest after the others, at most 100: {group, sequence, group_kind, operation, step, bytes, ranks,
     first_ns, last_rank, last_ns, late_ns}.
 
+    ``memory``: the rows of RANK_MEMORY, in bytes: {rank, device, allocated_bytes, reserved_bytes, resident_bytes}.
+
+    ``data``: {per_second, steps}: tokens or samples per second of the iterations in the totals (null if unknown), and
+    the rows of STEP_DATA: {step, unit, count, scope, iteration_ns, per_second}.
+
     ``diagnostics``: a list of {severity, code, message, source, rank, location, count}, errors first. An "error" means
     that data are missing.
 
@@ -83,6 +88,8 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
             "ranks": report.collective_ranks.to_dicts(),
             "latest": _latest(report),
         },
+        "memory": report.memory.to_dicts(),
+        "data": {"per_second": report.throughput, "steps": report.data.to_dicts()},
         "clocks": clocks,
         "diagnostics": [asdict(diagnostic) for diagnostic in report.diagnostics],
     }

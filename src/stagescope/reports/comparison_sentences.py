@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.reports.counter_text import compared_throughput
 from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
@@ -33,6 +34,7 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
     return [
         *_changes(comparison),
         _change(comparison, whole),
+        *filter(None, (compared_throughput(comparison),)),
         *_windows(comparison, rows, whole),
         *_outliers(comparison),
         *(_where(rows, whole) if whole["is_claimed"] else _elsewhere(rows)),

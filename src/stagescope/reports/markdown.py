@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.reports.collective_table import KIND_HEADS, collectives_sentence, kind_cells
+from stagescope.reports.counter_text import memory_sentence, throughput_sentence
 from stagescope.reports.ledger_bars import CAUSE_HEADS, ledger_cells, ledger_rows, unrecorded_text
 from stagescope.reports.stage_table import versus_others_text
 from stagescope.reports.text import bubble_sentence, denominator_sentence
@@ -30,6 +31,7 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
         f"**{_plain(str(verdict).strip())}**",
         *([_plain(clock_line)] if clock_line else []),
         f"{bubble_sentence(report)} {denominator_sentence(report)}",
+        f"{throughput_sentence(report)} {memory_sentence(report)}".strip(),
         "\n".join(_causes(explanation)),
         unrecorded_text(explanation.lost_time),
         "\n".join(_stages(explanation)),

@@ -10,6 +10,7 @@ from stagescope.reports.aligned import aligned
 from stagescope.reports.terminal import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
+from stagescope.vocabulary.sizes import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,8 +66,20 @@ def _rank_lines(report: Report) -> list[str]:
             for name in ("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns")
         )
         rows.append(("all", "", busy, idle, percent_text(report.bubble.fraction), *waits, ""))
-    head = ("rank", "stages", "busy", "idle", "bubble", "receive wait", "send wait", "machine")
-    lines = aligned(head, rows, left={1, 7})
+    head: tuple[str, ...] = (
+        "rank",
+        "stages",
+        "busy",
+        "idle",
+        "bubble",
+        "receive wait",
+        "send wait",
+        "machine",
+    )
+    for name, cells in _memory_cells(report).items():
+        head = (*head[:-1], name, head[-1])
+        rows = [(*row[:-1], cells.get(row[0], "-" if row[0] != "all" else ""), row[-1]) for row in rows]
+    lines = aligned(head, rows, left={1, len(head) - 1})
     if len(shown) < len(ranks):
         lines.append(f"{len(ranks) - len(shown)} ranks not shown")
     return lines
@@ -84,6 +97,16 @@ def _rank_row(rank: Mapping[str, Any], bubble: float | None) -> tuple[str, ...]:
         _time_text(rank["send_wait_ns"]),
         "".join(character if character.isprintable() else "?" for character in rank["machine"] or ""),
     )
+
+
+def _memory_cells(report: Report) -> dict[str, dict[str, str]]:
+    """Return by the head of a column the most memory of every rank, by its number as text; only what was recorded."""
+    heads = {"allocated_bytes": "device memory", "resident_bytes": "RAM"}
+    return {
+        head: {str(row["rank"]): size_text(row[name]) for row in report.memory.drop_nulls(name).to_dicts()}
+        for name, head in heads.items()
+        if report.memory[name].count()
+    }
 
 
 def _time_text(time_ns: int | None) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 
 from stagescope.analysis.verdict import nothing_measured
+from stagescope.reports.counter_text import memory_sentence, throughput_sentence
 from stagescope.reports.ledger_bars import ledger_bars
 from stagescope.reports.stage_table import stage_lines
 from stagescope.reports.tables import percent_text
@@ -43,7 +44,8 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
         yield from textwrap.wrap(sentence, width)
     yield ""
     denominator = denominator_sentence(report)
-    for sentence in (bubble_sentence(report), denominator, clock_line or ""):
+    counters = (throughput_sentence(report), memory_sentence(report))
+    for sentence in (bubble_sentence(report), denominator, *counters, clock_line or ""):
         yield from textwrap.wrap(sentence, width)
     for block in (
         ledger_bars(explanation.lost_time, width=width, ascii_only=ascii_only),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
 
+class Counter:
+    """One counter: its name in recordings and exports, its unit, and whether it belongs to the rank's device.
 
-class Counter(NamedTuple):
-    """One counter: its name in recordings and exports, its unit, and whether it belongs to the rank's device."""
+    Neither a named tuple nor a dataclass, because these are made by `eval` or `exec`. The recorder may import this
+    module while the interpreter ends, where either would change the exit status of a KeyboardInterrupt.
+    """
 
-    name: str
-    unit: str
-    of_device: bool
-    meaning: str
+    __slots__ = ("meaning", "name", "of_device", "unit")
+
+    def __init__(self, name: str, unit: str, of_device: bool, meaning: str) -> None:  # noqa: FBT001  # a row of a table
+        self.name = name
+        self.unit = unit
+        self.of_device = of_device
+        self.meaning = meaning
 
 
 ALLOCATED, RESERVED = "allocated memory", "reserved memory"

@@ -11,6 +11,7 @@ _UNITS: dict[str, int] = {"": 1} | {
     for power, letter in enumerate("kmgt", 1)
     for between, base in (("", 1000), ("i", 1024))
 }
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?i?)b?", re.IGNORECASE | re.ASCII)
 
 
@@ -27,3 +28,13 @@ def parse_size_bytes(text: str) -> int:
     if found is None or factor is None:
         raise UsageError.size_malformed(text)
     return int(found[1]) * factor
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a number of bytes with a binary unit and at most four digits.
+
+    >>> size_text(61.25 * 2**30), size_text(512), size_text(-3 * 2**20)
+    ('61.25 GiB', '512 B', '-3 MiB')
+    """
+    unit = min(max(int(abs(size_bytes)).bit_length() - 1, 0) // 10, len(_BINARY_UNITS) - 1)
+    return f"{size_bytes / 1024**unit:.4g} {_BINARY_UNITS[unit]}"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
+from stagescope.analysis.counters.data_sizes import throughput
 from stagescope.analysis.report import build_report
 from stagescope.analysis.statistics.configuration import changes_between, find_configuration
 from stagescope.analysis.statistics.differences import (
@@ -56,6 +57,9 @@ __all__ = ["DIFFERENCES", "LONG_STEPS", "Comparison", "Least", "compare_runs", "
 ITERATION, MICROBATCH = "iteration", "micro-batch"
 
 
+Throughput = tuple[str, str, float]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The table DIFFERENCES, largest first within each subject, and diagnostics about what could not be compared.
@@ -63,7 +67,8 @@ class Comparison:
     `changes` are clauses about what the runs are, such as another schedule. `per` is what the times are per:
     ``iteration``, or ``micro-batch`` if the runs have different numbers of them. `long_steps` (LONG_STEPS) are
     outliers; `leaves_out` is whether the table is without them, and `other` is the row of the iteration in the other
-    way, None without outliers. `least` has the smallest differences worth naming.
+    way, None without outliers. `least` has the smallest differences worth naming. `throughput` is that of both runs as
+    (unit, scope, per_second), see STEP_DATA; None if a run counted no data.
     """
 
     table: pl.DataFrame
@@ -74,6 +79,7 @@ class Comparison:
     leaves_out: bool = False
     other: dict[str, Any] | None = None
     least: Least = DEFAULT_LEAST
+    throughput: tuple[Throughput | None, Throughput | None] = (None, None)
 
     def __repr__(self) -> str:
         claimed = int(self.table["is_claimed"].sum())
@@ -145,7 +151,13 @@ def _compare(before: _Run, after: _Run, least: Least) -> Comparison:
         leaves_out=long_steps.height > 0 and chosen is not table,
         other=None if rest is None else next(rest.iter_rows(named=True), None),
         least=least,
+        throughput=(_throughput(before), _throughput(after)),
     )
+
+
+def _throughput(run: _Run) -> Throughput | None:
+    data, rate = run.report.data, throughput(run.report.data, run.steps)
+    return None if rate is None else (data["unit"][0], data["scope"][0], rate)
 
 
 def _is_clear(table: pl.DataFrame) -> bool:

@@ -30,6 +30,8 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
     ``outliers``: {steps, left_out, other}: the rows of the table LONG_STEPS, whether ``differences`` is without these
     steps, and the row of the iteration in the other way (null without outliers).
 
+    ``throughput``: {before, after}: {unit, scope, per_second} of each run, see STEP_DATA; null if it counted no data.
+
     ``diagnostics``: a list of {severity, code, message, source, rank, location, count}: what could not be compared.
     """
     return {
@@ -42,6 +44,10 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
             "steps": [] if comparison.long_steps is None else comparison.long_steps.to_dicts(),
             "left_out": comparison.leaves_out,
             "other": comparison.other,
+        },
+        "throughput": {
+            name: None if each is None else dict(zip(("unit", "scope", "per_second"), each, strict=True))
+            for name, each in zip(("before", "after"), comparison.throughput, strict=True)
         },
         "differences": comparison.table.to_dicts(),
         "diagnostics": [asdict(diagnostic) for diagnostic in comparison.diagnostics],

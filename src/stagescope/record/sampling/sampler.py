@@ -38,7 +38,7 @@ class Sampler:
         if not is_due or not (recorder.step in recorder.steps or recorder.step == NONE):
             return
         self._due_s = now_s + INTERVAL_S
-        self._find_sources()
+        self._find_sources(is_last=is_last)
         for sources in (self._host or [], self._device):
             for source in sources.copy():
                 try:
@@ -49,13 +49,14 @@ class Sampler:
                 for name, value in found:
                     recorder.counters.add(name, value)
 
-    def _find_sources(self) -> None:
+    def _find_sources(self, *, is_last: bool) -> None:
         if self._host is None:
             from stagescope.record.sampling.host import host_sources  # not needed in a process without spans
 
             self._host = host_sources()
         timer = self._recorder.timer.device
-        if timer is not None and timer.name != self._device_name:
+        # Not at the end, where importing a library for the first time could disturb what the interpreter does.
+        if timer is not None and timer.name != self._device_name and not is_last:
             from stagescope.record.sampling.gpu import gpu_sources  # only needed with a device
             from stagescope.record.sampling.memory import memory_sources
 

@@ -1,0 +1,43 @@
+"""The most memory that each rank used, as its counters show it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stagescope.model.tables import Column, Table
+from stagescope.vocabulary.counters import ALLOCATED, PEAK_ALLOCATED, PEAK_RESIDENT, RESERVED, RESIDENT
+
+RANK_MEMORY = Table(
+    "rank_memory",
+    "one rank with a counter of memory, over the whole recording",
+    ("rank",),
+    (
+        Column("rank", pl.Int32, "", "Global rank."),
+        Column("device", pl.String, "", "Device of the first two columns.", nullable=True),
+        Column("allocated_bytes", pl.Int64, "B", "Most device memory in tensors.", nullable=True),
+        Column("reserved_bytes", pl.Int64, "B", "Most device memory that the allocator held.", nullable=True),
+        Column("resident_bytes", pl.Int64, "B", "Most memory of the process in RAM.", nullable=True),
+    ),
+)
+
+_COUNTERS_OF_COLUMN = {
+    "allocated_bytes": (PEAK_ALLOCATED, ALLOCATED),
+    "reserved_bytes": (RESERVED,),
+    "resident_bytes": (PEAK_RESIDENT, RESIDENT),
+}
+
+
+def measure_rank_memory(counters: pl.DataFrame) -> pl.DataFrame:
+    """Return the table RANK_MEMORY of a table of counters. What was not recorded is null.
+
+    A peak is that since the process started, so it may be older than the first recorded step; if the training resets
+    it, that between two readings. Reserved memory is only known at the readings.
+    """
+    every = [name for names in _COUNTERS_OF_COLUMN.values() for name in names]
+    known = counters.filter(pl.col("name").is_in(every))
+    largest = {
+        column: pl.col("value").filter(pl.col("name").is_in(names)).max().cast(pl.Int64)
+        for column, names in _COUNTERS_OF_COLUMN.items()
+    }
+    found = known.group_by("rank").agg(device=pl.col("device").drop_nulls().last(), **largest)
+    return found.select(pl.col(name).cast(dtype) for name, dtype in RANK_MEMORY.schema.items()).sort("rank")
