@@ -44,6 +44,9 @@ def test_json_matches_the_schema():
             "denominator": DENOMINATOR,
             "steps": [0],
         },
+        "collectives": {"kinds": [], "ranks": [], "latest": []},
+        "memory": [],
+        "data": {"per_second": None, "steps": []},
         "clocks": None,
         "diagnostics": [
             {"severity": "error", "message": "lost", "source": "a.sscope", "rank": 1,
