@@ -61,7 +61,18 @@ DEEPSPEED = (
     "tqdm==4.70.1",
     "typing-inspection==0.4.5",
 )
-"""The imports of these two except torch, numpy and packaging, which the running environment has."""
+COLOSSALAI = (
+    "colossalai==0.5.0",
+    *(
+        one
+        for one in DEEPSPEED
+        if one.startswith(("annotated", "einops", "psutil", "pydantic", "tqdm", "typing"))
+    ),
+    "safetensors==0.8.0",
+)
+"""The imports of these three except torch, numpy and packaging, which the running environment has. Those that
+ColossalAI needs for models and data only are replaced by tools/compatibility/trainings/empty_packages.py.
+"""
 
 
 def peer_environment(name: str, *requirements: str) -> Path:

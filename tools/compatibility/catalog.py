@@ -126,7 +126,11 @@ SOURCES = (
     Source(
         "colossalai",
         ("colossalai",),
-        ("colossalai/pipeline/",),
+        (
+            "colossalai/pipeline/",
+            "colossalai/booster/plugin/hybrid_parallel_plugin.py",
+            "colossalai/zero/low_level/low_level_optim.py",
+        ),
         ("colossalai/pipeline/",),
         bases=("PipelineSchedule",),
         oldest="0.3.9",

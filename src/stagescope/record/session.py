@@ -74,6 +74,8 @@ FRAMEWORKS: dict[str, str] = {
     "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "flagscale.train.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "colossalai.pipeline.schedule": "stagescope.record.frameworks.colossalai",
+    "colossalai.booster.plugin.hybrid_parallel_plugin": "stagescope.record.frameworks.colossalai_replicas",
+    "colossalai.zero.low_level.low_level_optim": "stagescope.record.frameworks.colossalai_replicas",
     f"{PRIMUS}.zerobubble.runtime": "stagescope.record.frameworks.primus_zero_bubble",
     f"{PRIMUS}.primuspipe.pipeline_launcher": "stagescope.record.frameworks.primus_pipe",
     "mindspeed.core.pipeline_parallel.ripipe_schedules": UNRECORDED,

@@ -2,62 +2,26 @@
 
 Usage: colossalai_schedules.py 1f1b|interleaved|zbv
 
-Packages that ColossalAI imports for models and data are replaced by modules with empty classes: no schedule uses them.
+Packages that ColossalAI imports for models and data are replaced; see empty_packages.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.abc
-import importlib.machinery
 import inspect
-import sys
-import types
 import warnings
 
 import ranks
 import torch
 import torch._dynamo  # before the replacements below, which it would take for the real packages
 import torch.distributed as dist
+from empty_packages import replace_packages
 from torch import nn
 
 warnings.simplefilter("ignore")
 
-REPLACED = (
-    "bitsandbytes", "click", "contexttimer", "diffusers", "fabric", "fastapi", "galore_torch", "google", "peft", "ray",
-    "rich", "rpyc", "safetensors", "sentencepiece", "tensornvme", "transformers", "uvicorn",
-)  # fmt: skip
-
-
-class Empty(types.ModuleType):
-    """A module of a package that is not installed: every name in it is an empty class."""
-
-    __path__: list[str] = []  # noqa: RUF012  # makes it a package
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        setattr(self, name, type(name, (), {}))
-        return getattr(self, name)
-
-
-class EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the packages that are replaced."""
-
-    def find_spec(self, name, path=None, target=None):
-        del path, target
-        is_replaced = name.split(".")[0] in REPLACED
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_replaced else None
-
-    def create_module(self, spec):
-        return Empty(spec.name)
-
-    def exec_module(self, module):
-        pass
-
-
-sys.meta_path.append(EmptyPackages())
+replace_packages()
 if not hasattr(dist, "is_hccl_available"):
     dist.is_hccl_available = lambda: False  # in a fork of torch for another device
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.colossalai_replicas import coordinates_of
 from stagescope.record.frameworks.colossalai_transfers import ColossalaiTransfers
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import (
@@ -195,7 +196,11 @@ class Instrumentation:
         )
         self.recorder.describe(
             framework={"name": "colossalai", "version": version_of(PIPELINE.distribution)},
-            parallel={"pp": int(manager.stage), "pp_size": int(manager.num_stages)},
+            parallel={
+                "pp": int(manager.stage),
+                "pp_size": int(manager.num_stages),
+                **coordinates_of(self.recorder),
+            },
             schedule={
                 "name": next(filter(None, names), None),
                 "class": type(schedule).__name__,

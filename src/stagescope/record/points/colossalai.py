@@ -1,4 +1,4 @@
-"""ColossalAI's pipeline schedules (colossalai/pipeline), and its zero-bubble schedule, which exists from 0.4.7 on."""
+"""ColossalAI's pipeline schedules, its zero-bubble schedule (from 0.4.7 on), and the data parallelism around them."""
 
 from __future__ import annotations
 
@@ -74,4 +74,26 @@ ZERO_BUBBLE = Part(
     ),
 )
 
-PARTS = (PIPELINE, ZERO_BUBBLE)
+PLUGIN = "colossalai.booster.plugin.hybrid_parallel_plugin"
+ZERO = "colossalai.zero.low_level.low_level_optim"
+
+
+def _replicas(trigger: str, *points: tuple[str, str, str]) -> Part:
+    """Return a part of optional points, each given by its class, its name and its hook."""
+    found = (Point(f"{trigger}:{owner}", name, hook, required=False) for owner, name, hook in points)
+    instrumentation = "stagescope.record.frameworks.colossalai_replicas"
+    return Part(FRAMEWORK, "colossalai", "0.3.9-0.5.0", trigger, instrumentation, tuple(found))
+
+
+REPLICAS = (
+    _replicas(
+        PLUGIN,
+        ("HybridParallelModule", "__init__", "replicate"),
+        ("HybridParallelModule", "sync_shared_params", "reduce"),
+        ("HybridParallelModule", "sync_dp_grads", "reduce"),
+        ("HybridParallelModule", "sync_sp_grads", "reduce"),
+    ),
+    _replicas(ZERO, ("LowLevelZeroOptimizer", "_run_reduction", "reduce")),
+)
+
+PARTS = (PIPELINE, ZERO_BUBBLE, *REPLICAS)
