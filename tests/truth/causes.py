@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from truth.plan import KINDS
+from truth.plan import KINDS, InnerReduction
 
 if TYPE_CHECKING:
     from truth.plan import Plan
@@ -128,6 +128,16 @@ def uniform_latency(plan: Plan, latency_ns: int) -> Plan:
         latency_ns=np.full_like(network.latency_ns, latency_ns),
         occupancy_ns=np.zeros_like(network.occupancy_ns),
     )
+
+
+def reducing_inside(
+    plan: Plan, every_ns: int, extra_ns: dict[int, int] | None = None, overlap: float = 0.0
+) -> Plan:
+    """Reduce the gradients of each stage inside its last backward instead of after the step, some for longer."""
+    reduce_ns = np.full((plan.shape.steps, plan.shape.stages), every_ns, np.int64)
+    for stage, value in (extra_ns or {}).items():
+        reduce_ns[:, stage] += value
+    return replace(plan.with_end(reduce_ns=0), inner=InnerReduction(reduce_ns, overlap))
 
 
 def loading(plan: Plan, per_microbatch_ns: int = 0, per_step_ns: int = 0, *, recorded: bool = False) -> Plan:

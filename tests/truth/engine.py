@@ -64,7 +64,9 @@ class Run:
 
     `start`, `end` and `free`: step x entry (`free`: when its rank had nothing else to do); `issued`, `sent`, `posted`
     and `arrived`: step x message (`sent`: the sender continued); `began`, `entered`, `synced`, `reduced`, `optimized`
-    and `over`: step x pipeline rank; `loaded`: step x micro-batch, the end of loading before a forward of stage 0.
+    and `over`: step x pipeline rank; `loaded`: step x micro-batch, the end of loading before a forward of stage 0;
+    `issued_inside`, `computed` and `reduced_inside`: step x stage, when its reduction inside of the step was issued,
+    when its rank began to wait for it, and when that was done.
     """
 
     plan: Plan
@@ -83,6 +85,9 @@ class Run:
     optimized: np.ndarray
     over: np.ndarray
     loaded: np.ndarray
+    issued_inside: np.ndarray
+    computed: np.ndarray
+    reduced_inside: np.ndarray
 
     @property
     def iterations_ns(self) -> np.ndarray:
@@ -268,6 +273,7 @@ class _Steps:
             (len(program.messages), ("issued", "sent", "posted", "arrived")),
             (shape.ranks, ("began", "entered", "synced", "reduced", "optimized", "over")),
             (shape.microbatches, ("loaded",)),
+            (shape.stages, ("issued_inside", "computed", "reduced_inside")),
         ]
         self.times = {
             name: np.zeros((shape.steps, size, shape.replicas), np.int64)
@@ -276,6 +282,14 @@ class _Steps:
         }
         self.number_of = {entry.parts[0]: n for n, entry in enumerate(program.entries)}
         self.index = {message: n for n, message in enumerate(program.messages)}
+        # The last action of every stage that computes gradients of its weights; of a pair, either part may.
+        last = {
+            part.stage: n
+            for n, entry in enumerate(program.entries)
+            for part in entry.parts
+            if part.kind in "BW"
+        }
+        self.completed_by = {n: [s for s, other in last.items() if other == n] for n in last.values()}
 
     def run(self, step: int, now: np.ndarray) -> np.ndarray:
         """Fill one step, whose ranks begin at `now`, and return when they begin the next one."""
@@ -312,6 +326,19 @@ class _Steps:
         length = lengths[0] if len(lengths) == 1 else np.rint(plan.overlap * sum(lengths)).astype(np.int64)
         times["start"][number] = ready + plan.launch_ns
         times["end"][number] = free[entry.rank] = ready + plan.launch_ns + length
+        for stage in self.completed_by[number] if plan.inner and number in self.completed_by else ():
+            free[entry.rank] = self._reduce(step, stage, times, free[entry.rank], length)
+
+    def _reduce(
+        self, step: int, stage: int, times: dict[str, np.ndarray], computed: np.ndarray, length: np.ndarray
+    ) -> np.ndarray:
+        """Reduce the gradients of a stage, and return when its ranks go on."""
+        inner = self.plan.inner
+        issued = computed - np.rint(inner.overlap * length).astype(np.int64)
+        done = np.maximum(computed.max(), issued.max() + inner.reduce_ns[step, stage])
+        times["issued_inside"][stage], times["computed"][stage] = issued, computed
+        times["reduced_inside"][stage] = done
+        return times["reduced_inside"][stage]
 
     def _send(self, number: int, step: int, free: np.ndarray, links: dict) -> None:
         network, message = self.plan.network, self.program.messages[number]

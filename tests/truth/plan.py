@@ -104,13 +104,25 @@ class StepEnd:
 
 
 @dataclass(frozen=True)
+class InnerReduction:
+    """A reduction of the gradients of every stage inside its last backward or weight gradient: before the send of it.
+
+    All replicas of a stage wait for the last of them. `reduce_ns` is how long it takes (step x stage). With `overlap`,
+    it begins that part of the last action before its end, so that only the rest of it is waited for.
+    """
+
+    reduce_ns: np.ndarray
+    overlap: float = 0.0
+
+
+@dataclass(frozen=True)
 class Plan:
     """One run. `action_ns` is kind (FBIW) x step x replica x virtual stage x micro-batch.
 
     `load_ns` (step x replica x micro-batch) is the loading of data before each forward of stage 0, `step_load_ns` (step
     x replica) the same once at the start of a step, and `records_loading` whether it is in the span table. A rank needs
     `launch_ns` to start an action. An overlapped pair takes `overlap` times the sum of its parts. Steps are numbered
-    from `first_step`.
+    from `first_step`. With `inner`, gradients are reduced inside of the step as well.
     """
 
     shape: Shape
@@ -124,6 +136,7 @@ class Plan:
     records_loading: bool = False
     records_transfers: bool = True
     first_step: int = 0
+    inner: InnerReduction | None = None
 
     def with_network(self, **changes) -> Plan:
         return replace(self, network=replace(self.network, **changes))

@@ -26,7 +26,7 @@ SCHEMA = {
 
 def spans_of(run: Run) -> pl.DataFrame:
     """Return the span table of a run; global rank = replica x ranks of a pipeline + pipeline rank."""
-    frames = [_actions(run), _ends(run)]
+    frames = [_actions(run), _ends(run), *_inner_reductions(run)]
     if run.plan.records_transfers and run.program.messages:
         frames.append(_transfers(run))
     if run.plan.records_loading:
@@ -132,9 +132,25 @@ def _ends(run: Run) -> pl.DataFrame:
         "start_ns": entered + ORIGIN_NS, "end_ns": run.reduced + ORIGIN_NS,
     }  # fmt: skip
     frames = [_table(run, optimizer, len(ranks))] if plan.end.optimizer_ns else []
-    if plan.shape.replicas > 1 or plan.end.reduce_ns:
+    if (plan.shape.replicas > 1 and not plan.inner) or plan.end.reduce_ns:
         frames.append(_table(run, reduction, len(ranks)))
     return pl.concat([*frames, _table(run, optimizer, len(ranks)).clear()])
+
+
+def _inner_reductions(run: Run) -> list[pl.DataFrame]:
+    """Return the reductions inside of steps, each named by its group, whose members are the replicas of a stage."""
+    if run.plan.inner is None:
+        return []
+    rank_of = {stage: rank for rank, stages in enumerate(run.plan.shape.placement) for stage in stages}
+    stages = list(range(run.plan.shape.stages))
+    steps = np.arange(run.plan.shape.steps)[:, None, None] + np.zeros_like(run.computed)
+    columns = {
+        "rank": [rank_of[stage] for stage in stages], "lane": "comm", "kind": "grad_reduce", "stage": stages,
+        "name": [f"all_reduce in replicas of stage {stage}" for stage in stages], "pair": steps,
+        "start_ns": run.issued_inside + ORIGIN_NS, "end_ns": run.reduced_inside + ORIGIN_NS,
+        "wait_start_ns": run.computed + ORIGIN_NS, "wait_end_ns": run.reduced_inside + ORIGIN_NS,
+    }  # fmt: skip
+    return [_table(run, columns, len(stages))]
 
 
 def _loading(run: Run) -> pl.DataFrame:

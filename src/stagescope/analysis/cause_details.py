@@ -5,7 +5,7 @@ A rank or a link is named if most of the cause comes from it; otherwise the caus
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -32,6 +32,7 @@ DOMINANT = 0.5
 
 DOMINANT_RATIO = 2.0
 LEAST_SPREAD = 0.01
+EVERYONE = "all ranks"
 EVEN_RATIO = 3.0
 """If no link has this many times the mean of all links, the cause is on all of them."""
 
@@ -50,7 +51,7 @@ def _origins(explanation: Explanation, pipelines: Collection[int], cause: str) -
     return origins.filter(pl.col("cause").cast(pl.String) == cause, pl.col("pipeline").is_in(list(pipelines)))
 
 
-def _largest(origins: pl.DataFrame, keys: list[str]) -> dict[str, int] | None:
+def _largest(origins: pl.DataFrame, keys: list[str]) -> dict[str, Any] | None:
     """Return the keys of what most of the time comes from, None if nothing dominates."""
     added = origins.group_by(keys).agg(pl.sum("added_ns")).filter(pl.col("added_ns") > 0)
     if added.is_empty():
@@ -110,16 +111,35 @@ def _loading(explanation: Explanation, pipelines: Collection[int]) -> str | None
     return _rank_text(explanation, _with_outside(explanation, pipelines, "data_loading"))
 
 
+def _reduction(explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    """Return the ranks that reduce gradients longer than the others, and how long the reduction takes."""
+    # A rank of several stages reduces the gradients of each at another time.
+    of_stages = explanation.stage_costs.select("rank", only="stage").unique().unique("rank", keep="none")
+    added = _with_outside(explanation, pipelines, "gradient_reduction").join(of_stages, on="rank", how="left")
+    added = added.with_columns(stage=pl.coalesce("stage", "only"))
+    by_stage = None if _largest(added, ["rank"]) else _largest(added.drop_nulls("stage"), ["stage"])
+    who = f"ranks of stage {by_stage['stage']}" if by_stage else _rank_text(explanation, added)
+    lasting = _duration("gradient_reduction")(explanation, pipelines)
+    return ", ".join(filter(None, [who if who != EVERYONE else None, lasting])) or None
+
+
 def _rank_text(explanation: Explanation, added: pl.DataFrame) -> str | None:
     """Return the rank or stage that most of the time comes from, or all ranks."""
     largest = _largest(added, ["rank"])
     if largest is not None:
         return f"rank {largest['rank']}"
-    ranks = added.filter(pl.col("added_ns") > 0)["rank"].unique().to_list()
-    stages = _stages(explanation, ranks)
-    if len(stages) == 1:
-        return f"ranks of stage {stages[0]}"
-    return "all ranks" if len(ranks) == explanation.ledger.ranks["rank"].n_unique() else None
+    stages = (
+        explanation.stage_costs.select("rank", "stage")
+        .unique()
+        .group_by("rank")
+        .agg(stages=pl.col("stage").sort().cast(pl.String).str.join(" and "))
+    )
+    of_stages = _largest(added.join(stages, on="rank"), ["stages"])
+    if of_stages is not None:
+        text = of_stages["stages"]
+        return f"ranks of stage{'s' * (' ' in text)} {text}"
+    ranks = added.filter(pl.col("added_ns") > 0)["rank"].unique()
+    return EVERYONE if len(ranks) == explanation.ledger.ranks["rank"].n_unique() else None
 
 
 def _nothing_recorded(explanation: Explanation, pipelines: Collection[int]) -> str | None:
@@ -151,17 +171,20 @@ def _nothing_recorded(explanation: Explanation, pipelines: Collection[int]) -> s
 
 
 def _with_outside(explanation: Explanation, pipelines: Collection[int], cause: str) -> pl.DataFrame:
-    """Return where a cause comes from (rank, kind, added_ns), summed over victims; outside of windows kind is null."""
+    """Return where a cause comes from (rank, kind, stage, added_ns), summed over victims.
+
+    Outside of windows, kind and stage are null.
+    """
     origins, outside = _origins(explanation, pipelines, cause), explanation.outside_culprits
     sizes = explanation.ledger.ranks.group_by("pipeline").agg(victims=pl.col("rank").n_unique())
     inside = origins.join(sizes, on="pipeline").select(
-        "rank", "kind", added_ns=pl.col("added_ns") * pl.col("victims")
+        "rank", "kind", "stage", added_ns=pl.col("added_ns") * pl.col("victims")
     )
     beyond = outside.filter(
         pl.col("cause").cast(pl.String) == cause, pl.col("culprit_pipeline").is_in(list(pipelines))
     )
-    kind = pl.lit(None, inside.schema["kind"])
-    return pl.concat([inside, beyond.select(rank="culprit_rank", kind=kind, added_ns="idle_ns")])
+    unknown = {name: pl.lit(None, inside.schema[name]) for name in ("kind", "stage")}
+    return pl.concat([inside, beyond.select(rank="culprit_rank", **unknown, added_ns="idle_ns")])
 
 
 def _stages(explanation: Explanation, ranks: Collection[int]) -> list[int]:
@@ -219,7 +242,7 @@ DETAILS: dict[str, Detail] = {
     "launch_overhead": _launch,
     "data_loading": _loading,
     "other_work": _other_work,
-    "gradient_reduction": _duration("gradient_reduction"),
+    "gradient_reduction": _reduction,
     "optimizer": _duration("optimizer"),
     "unattributed": _nothing_recorded,
 }

@@ -98,7 +98,9 @@ def explain(
     messages = match_messages(timeline.spans).filter(chosen)
     windows = bubbles.filter(chosen)
     idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
-    losses = measure_losses(iterations, ledger.losses, ledger.orders, intermediates.chained_losses)
+    losses = measure_losses(
+        iterations, ledger.losses, ledger.orders, intermediates.chained_losses, ledger.steps
+    )
     lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded, losses)
     if actions.is_contradictory:
         lost_time = None

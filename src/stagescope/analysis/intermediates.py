@@ -102,7 +102,7 @@ class Intermediates:
     @cached_property
     def iteration_steps(self) -> pl.DataFrame:
         """The result of find_iteration_steps."""
-        return find_iteration_steps(self.windows.bubbles, self.timeline.spans)
+        return find_iteration_steps(self.windows.bubbles, self.timeline.spans, self.ledger.steps)
 
     @cached_property
     def chained_losses(self) -> pl.DataFrame | None:

@@ -33,6 +33,8 @@ COMPUTED = Cause("compute", "Compute inside the windows of the pipelines.")
 
 WAITS_OF_CAUSE: dict[str, tuple[str, ...]] = {
     "exposed_communication_ns": ("transfer",),
+    "gradient_reduction_ns": ("reduction",),
+    "data_parallel_wait_ns": ("reduction",),
     "launch_overhead_ns": ("launch",),
     "data_loading_ns": ("other_work",),
     "other_work_ns": ("other_work",),

@@ -39,6 +39,15 @@ CAUSES: tuple[Cause, ...] = (
         "Actions of one class differ within the step, beyond the length of their micro-batch.",
     ),
     Cause("exposed_communication", "Transfers that a rank waited for."),
+    Cause(
+        "gradient_reduction",
+        "Gradients are reduced over the replicas, by this rank or by the ranks that it waits for.",
+    ),
+    Cause(
+        "data_parallel_wait",
+        "A rank waits until the last data-parallel replica has come to a reduction, or has finished.",
+        "data-parallel wait",
+    ),
     Cause("blocked_on_send", "A send waits for its receiver, which still works: a later stage is slow."),
     Cause("launch_overhead", "What every action takes to start although its inputs are there."),
     Cause("data_loading", "Data are loaded, by this rank or by the ranks that it waits for."),
@@ -48,12 +57,6 @@ CAUSES: tuple[Cause, ...] = (
 """The causes in a pipeline's window, in the order in which the ledger removes them, from the last to the first."""
 
 OUTSIDE_CAUSES: tuple[Cause, ...] = (
-    Cause(
-        "data_parallel_wait",
-        "After the window of its pipeline, a rank waits until the last data-parallel replica has finished.",
-        "data-parallel wait",
-    ),
-    Cause("gradient_reduction", "Gradients are reduced over the replicas, after the last one has finished."),
     Cause("optimizer", "The optimizer step, of this rank or of the ranks that it waits for."),
 )
 """Causes that are only outside the windows of an iteration (analysis/iteration/ledger.py)."""
@@ -95,6 +98,7 @@ MAY_BE_UNRECORDED = frozenset(
 
 WAIT_LABELS: dict[str, str] = {
     "compute": "compute of another rank",
+    "reduction": "a gradient reduction of another rank",
     "transfer": "a transfer",
     "launch": "the launch of its next action",
     "transfer_or_launch": "a transfer or a launch",

@@ -7,7 +7,8 @@ executes a declared pair one after the other, and then they are two rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,13 @@ import polars as pl
 from stagescope.analysis.graph.action_cells import codes_of
 from stagescope.analysis.graph.causality import LARGE, find_contradictions
 from stagescope.analysis.graph.dependencies import DirectionType, find_dependencies
+from stagescope.analysis.graph.reduction_waits import (
+    HeldMessages,
+    ReductionWaits,
+    find_held_messages,
+    find_reduction_waits,
+    no_reduction_waits,
+)
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_simulated
@@ -113,7 +121,8 @@ PARTNERS = Table(
 class Actions:
     """The tables ACTIONS, NEEDS and PARTNERS of a timeline, and diagnostics for what they leave out.
 
-    `has_transfers` is False if messages between ranks are needed, but the arrival of none was recorded.
+    `has_transfers` is False if messages between ranks are needed, but the arrival of none was recorded. `reductions` is
+    when ranks waited for reductions of gradients.
     """
 
     table: pl.DataFrame
@@ -121,6 +130,12 @@ class Actions:
     partners: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
     has_transfers: bool = True
+    reductions: ReductionWaits = field(default_factory=no_reduction_waits)
+
+    @cached_property
+    def held(self) -> HeldMessages:
+        """The messages that were sent only after a wait for a reduction."""
+        return find_held_messages(self.table, self.needs, self.reductions)
 
     @property
     def is_contradictory(self) -> bool:
@@ -162,7 +177,8 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     arrived_ns = needs.filter("is_remote")["arrived_ns"]
     # A simulation without transfers has ones that take no time.
     has_transfers = is_simulated(timeline) or arrived_ns.is_empty() or arrived_ns.is_not_null().any()
-    return Actions(table, needs, partners, (*excluded, *found.diagnostics, *early), has_transfers)
+    diagnostics = (*excluded, *found.diagnostics, *early)
+    return Actions(table, needs, partners, diagnostics, has_transfers, find_reduction_waits(spans))
 
 
 def _is_placed() -> pl.Expr:

@@ -4,7 +4,8 @@ The next action of a rank cannot start before a blocking send has ended. The mes
 send and the receiver lets it: that moment is the gate. Which moment it is depends on the library: the receive was
 posted (rendezvous), or the receiver began to consume an earlier message and so freed its buffer. It is inferred from
 the run: a send that ended before a moment cannot have waited for it, so the latest moment that no send contradicts is
-taken, if it explains why some sends took longer than others. Otherwise sends wait for nothing but their transfer.
+taken, if it explains why some sends took longer than others. Otherwise sends wait for nothing but their transfer. A
+rank that reduces gradients between its action and the send gets to the send only after that.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from stagescope.analysis.graph.reduction_waits import Waits
 from stagescope.model.segments import search_segments
 
 if TYPE_CHECKING:
@@ -40,7 +42,8 @@ class BlockingSends(NamedTuple):
     its rank waited, `free_ns` when the rank had got to the send, `left_ns` when the message left, and `end_ns` when the
     rank went on. `gate` is the action that let it leave, or the number of actions plus that of a send, NO_GATE without
     one; it left `gate_lag_ns` after the end of the gate, or after its start if `gate_is_start`. `is_only_path`: the
-    message cannot have arrived before `end_ns`.
+    message cannot have arrived before `end_ns`. `held` is how much later the message left because its rank waited for a
+    reduction of gradients, `got_ns` when the rank would have got to it without.
     """
 
     need: Integers
@@ -53,6 +56,8 @@ class BlockingSends(NamedTuple):
     gate_lag_ns: Integers
     gate_is_start: Booleans
     is_only_path: Booleans
+    held: Waits
+    got_ns: Integers
 
     @property
     def lasting_ns(self) -> Integers:
@@ -64,7 +69,9 @@ class BlockingSends(NamedTuple):
 def no_blocking_sends() -> BlockingSends:
     """Return no sends, for replays in which none blocks its rank."""
     none = np.empty(0, dtype=np.int64)
-    return BlockingSends(none, none, none, none, none, none, none, none, none > 0, none > 0)
+    return BlockingSends(
+        none, none, none, none, none, none, none, none, none > 0, none > 0, Waits(none, none), none
+    )
 
 
 class _Gates(NamedTuple):
@@ -89,7 +96,10 @@ def find_blocking_sends(actions: Actions) -> BlockingSends:
         return sends
     holds = (chosen.source != NO_GATE) & (chosen.time_ns <= sends.end_ns)
     binds = holds & (chosen.time_ns > sends.free_ns)
+    # A reduction during which the gate was closed did not hold the message.
+    open_ns = np.where(holds, np.maximum(chosen.time_ns, sends.got_ns), sends.got_ns)
     return sends._replace(
+        held=sends.held.at_most(np.maximum(sends.free_ns - open_ns, 0)),
         left_ns=np.where(binds, chosen.time_ns, sends.free_ns),
         gate=np.where(holds, chosen.source, NO_GATE),
         gate_lag_ns=np.where(holds, chosen.lag_ns, 0),
@@ -118,16 +128,30 @@ def _place(actions: Actions, need: Integers) -> BlockingSends:
     free_ns = end_ns[after]
     follows = np.flatnonzero(after[1:] == after[:-1]) + 1
     free_ns[follows] = np.maximum(free_ns[follows], released_ns[follows - 1])
+    got_ns, held = free_ns, actions.reductions.in_intervals(table["rank"].gather(after), free_ns, awaited_ns)
+    free_ns = got_ns + held.total_ns
     # A wait that began late was not what the rank waited for until then.
     kept = (released_ns > free_ns) & (awaited_ns - free_ns <= released_ns - awaited_ns)
     order, after, free_ns, released_ns = order[kept], after[kept], free_ns[kept], released_ns[kept]
+    got_ns, held = got_ns[kept], Waits(held.reduction_ns[kept], held.replicas_ns[kept])
     arrived_ns = rows["arrived_ns"].fill_null(np.iinfo(np.int64).max).to_numpy()[order]
     is_only_path = (after == producer[order]) & (arrived_ns >= released_ns)
     none = np.zeros(len(order), dtype=np.int64)
     no_gate = none + NO_GATE
     consumer = rows["action"].to_numpy().astype(np.int64)[order]
     return BlockingSends(
-        need[order], consumer, after, free_ns, free_ns, released_ns, no_gate, none, none > 0, is_only_path
+        need[order],
+        consumer,
+        after,
+        free_ns,
+        free_ns,
+        released_ns,
+        no_gate,
+        none,
+        none > 0,
+        is_only_path,
+        held,
+        got_ns,
     )
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.blocking_sends import BlockingSends
     from stagescope.analysis.graph.latest_inputs import LatestInputs
 
-PARTS = ("compute", "other_work", "transfer", "launch", "transfer_or_launch", "unknown", "send")
-COMPUTE, OTHER_WORK, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, UNKNOWN, SEND = range(len(PARTS))
+PARTS = ("compute", "other_work", "transfer", "launch", "transfer_or_launch", "unknown", "send", "reduction")
+COMPUTE, OTHER_WORK, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, UNKNOWN, SEND, REDUCTION = range(len(PARTS))
 PartType = pl.Enum(list(PARTS))
 PART_NAMES = pl.Series(PARTS, dtype=PartType)
 
@@ -43,10 +43,13 @@ CRITICAL_PATH = Table(
             "",
             "compute: the action itself; before it transfer: its input was in transit, launch: all inputs had arrived, "
             "transfer_or_launch: the arrival was not recorded, other_work: the rank computed something else, "
-            "unknown: an input was not recorded, send: the rank was blocked in a send.",
+            "unknown: an input was not recorded, send: the rank was blocked in a send, reduction: its input was sent "
+            "only after gradients were reduced.",
         ),
         Column("rank", pl.Int32, "", "Rank of the action; of a transfer, the receiver."),
-        Column("from_rank", pl.Int32, "", "Sender of a transfer.", nullable=True),
+        Column(
+            "from_rank", pl.Int32, "", "Sender of a transfer, or of what a reduction held.", nullable=True
+        ),
         Column("action", pl.UInt32, "", "The action, or the one that starts after this part."),
         Column("row", pl.UInt32, "", "Its row in the spans of the run."),
         Column("kind", KindType, "", "Its kind."),
@@ -123,15 +126,23 @@ def _parts_of(
     there_ns = np.clip(inputs.there_ns[action], wait_start_ns, start_ns)
     rest = np.where(inputs.is_timed[action], LAUNCH, TRANSFER_OR_LAUNCH)
     rest[inputs.is_lost[action]] = UNKNOWN
-    waits_of = walked.with_columns(there_ns=there_ns, rest=rest, producer=inputs.producer[action])
+    sent_ns = np.clip(inputs.sent_ns[action], wait_start_ns, there_ns)
+    held = inputs.held.total_ns[action] > 0
+    waits_of = walked.with_columns(
+        there_ns=there_ns,
+        sent_ns=np.where(held, sent_ns, wait_start_ns),
+        rest=rest,
+        producer=inputs.producer[action],
+    )
     no_sender = pl.lit(NO_ACTION, pl.Int64)
     computes = _parts(waits_of, "start_ns", "end_ns", pl.lit(COMPUTE), no_sender)
     # An action without a length is on the path, but not one that only had to start.
     lasts = (table["end_ns"] > table["start_ns"]).gather(computes["action"])
     computes = computes.filter((pl.col("end_ns") > pl.col("start_ns")) | ~lasts)
-    transfers = _parts(waits_of, "wait_start_ns", "there_ns", pl.lit(TRANSFER), pl.col("producer"))
+    reductions = _parts(waits_of, "wait_start_ns", "sent_ns", pl.lit(REDUCTION), pl.col("producer"))
+    transfers = _parts(waits_of, "sent_ns", "there_ns", pl.lit(TRANSFER), pl.col("producer"))
     rests = _parts(waits_of, "there_ns", "start_ns", pl.col("rest"), no_sender)
-    waits = pl.concat([transfers, *_split_rests(rests, table, busy), sent])
+    waits = pl.concat([reductions, transfers, *_split_rests(rests, table, busy), sent])
     return pl.concat([computes, waits.filter(pl.col("end_ns") > pl.col("start_ns"))])
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.graph.reduction_waits import Waits
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -26,7 +28,7 @@ class LatestInputs(NamedTuple):
     `producer` is the action that computed it, NO_ACTION if none was recorded or needed; `made_ns` its end. `there_ns`
     is the recorded arrival, or else the end of the producer; never before made_ns. `is_timed`: there_ns is known,
     because the arrival was recorded or no transfer was needed. `is_lost`: an input from a neighboring stage was needed
-    but not recorded.
+    but not recorded. `held` is how long a wait for a reduction of gradients kept the input from being sent.
     """
 
     producer: Integers
@@ -34,6 +36,13 @@ class LatestInputs(NamedTuple):
     there_ns: Integers
     is_timed: Booleans
     is_lost: Booleans
+    held: Waits
+
+    @property
+    def sent_ns(self) -> Integers:
+        """When the input could be sent: when it was made, or after the wait that held it."""
+        total_ns = self.held.total_ns
+        return np.minimum(self.made_ns + total_ns, self.there_ns) if total_ns.any() else self.made_ns
 
 
 def find_latest_inputs(actions: Actions) -> LatestInputs:
@@ -51,6 +60,7 @@ def find_latest_inputs(actions: Actions) -> LatestInputs:
         np.full(count, NEVER_NS),
         np.ones(count, dtype=np.bool_),
         _lost(actions),
+        _held(actions, latest),
     )
     inputs.producer[chosen] = producers[latest]
     inputs.made_ns[chosen] = made_ns[latest]
@@ -58,6 +68,18 @@ def find_latest_inputs(actions: Actions) -> LatestInputs:
     is_timed = (needs["arrived_ns"].is_not_null() | ~needs["is_remote"]).to_numpy()
     inputs.is_timed[chosen] = is_timed[latest]
     return inputs
+
+
+def _held(actions: Actions, latest: Integers) -> Waits:
+    """Return how long the latest input of every action was held; `latest` are the rows of these inputs in needs."""
+    need, waits = actions.held
+    is_latest = np.isin(need, latest)
+    action = actions.needs["action"].to_numpy()[need[is_latest]]
+    # Zeros that nothing is written to take no memory.
+    found = Waits(*(np.zeros(actions.table.height, dtype=np.int64) for _ in waits))
+    for whole, part in zip(found, waits, strict=True):
+        whole[action] = part[is_latest]
+    return found
 
 
 def _choose_latest(action: NDArray[np.uint32], there_ns: Integers, made_ns: Integers) -> Integers:

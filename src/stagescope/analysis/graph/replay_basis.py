@@ -1,13 +1,18 @@
-"""The basis of every replay of measured actions: the plan of the replay, and how long results travel."""
+"""The basis of every replay of measured actions: the plan of the replay, and how long results travel.
+
+What a result waits for before it leaves is not travel: the reduction of gradients that runs before its send, and the
+wait for the last replica in that reduction. Both are kept apart, by their rows among the lags.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.blocking_sends import find_blocking_sends
+from stagescope.analysis.graph.reduction_waits import Waits
 from stagescope.analysis.graph.replay import OPEN_NS, plan_replay
 from stagescope.analysis.graph.transfer_lags import find_transfer_lags
 
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
+Lags = TypeVar("Lags", bound="NDArray[Any]")
 
 TRANSFER_QUANTILE = 0.1
 """A blocking send takes as long as the shortest tenth of its rank; the rest of a longer one waits for the receiver."""
@@ -29,18 +35,36 @@ TRANSFER_QUANTILE = 0.1
 class ReplayBasis(NamedTuple):
     """The results of plan_replay and find_transfer_lags for the same actions, and the diagnostics of both.
 
-    All lags are as in ReplayPlan: `lag_ns` as measured, `prompt_ns` if no send waited for its receiver, `async_ns` if
-    none blocked its rank, `free_ns` if transfers took no time. Negative lags stay: overlapped pairs pass results on
-    before they end. `travel_ns` is how long the result of every row of needs travels, without waiting for the receiver.
+    All lags are as in ReplayPlan: `lag_ns` as measured, `prompt_ns` if no send waited for its receiver, `joined_ns` if
+    none waited for a replica before it either, `apart_ns` nor for a reduction. The others are without these two as
+    well: `async_ns` if no send blocked its rank, `free_ns` if transfers took no time. Negative lags stay: overlapped
+    pairs pass results on before they end. `travel_ns` is how long the result of every row of needs travels, without
+    waiting for the receiver. `held` is what messages waited for before they left, at the rows `held_row` of the lags.
     """
 
     plan: ReplayPlan
     lag_ns: Integers
     prompt_ns: Integers
+    joined_ns: Integers
+    apart_ns: Integers
     async_ns: Integers
     free_ns: Integers
     travel_ns: Integers
+    held_row: Integers
+    held: Waits
     diagnostics: tuple[Diagnostic, ...]
+
+    def reduced(self, lag_ns: Lags) -> Lags:
+        """Return lags of transfers alone with the reductions before them, but without waits for replicas."""
+        return _with(lag_ns, self.held_row, self.held.reduction_ns)
+
+    def without_replicas(self, lag_ns: Lags) -> Lags:
+        """Return measured lags without the waits for replicas."""
+        return _with(lag_ns, self.held_row, -self.held.replicas_ns)
+
+    def without_reductions(self, lag_ns: Lags) -> Lags:
+        """Return lags without the reductions before transfers."""
+        return _with(lag_ns, self.held_row, -self.held.reduction_ns)
 
 
 def find_replay_basis(actions: Actions) -> ReplayBasis:
@@ -48,10 +72,15 @@ def find_replay_basis(actions: Actions) -> ReplayBasis:
     sends = find_blocking_sends(actions)
     plan, lags = plan_replay(actions, sends), find_transfer_lags(actions, sends)
     diagnostics = (*plan.diagnostics, *lags.diagnostics)
+    row, held = _held(actions, sends)
     if not len(sends.need):
         lag_ns = lags.lag_ns
         free_ns = np.minimum(lag_ns, 0) if (lag_ns > 0).any() else lag_ns
-        return ReplayBasis(plan, lag_ns, lag_ns, lag_ns, free_ns, lag_ns, diagnostics)
+        joined_ns = _with(lag_ns, row, held.reduction_ns)
+        every_ns = _with(joined_ns, row, held.replicas_ns)
+        return ReplayBasis(
+            plan, every_ns, every_ns, joined_ns, lag_ns, lag_ns, free_ns, lag_ns, row, held, diagnostics
+        )
     of_needs = lags.lag_ns[: actions.needs.height]
     transfer_ns = _transfer_times(actions, sends)
     travel_ns = of_needs.copy()
@@ -62,15 +91,41 @@ def find_replay_basis(actions: Actions) -> ReplayBasis:
     is_open, none = np.full(len(sends.need), OPEN_NS), np.zeros_like(transfer_ns)
     async_ns = np.concatenate([travel_ns, none, is_open])
     blocking_ns = np.concatenate([of_needs, transfer_ns, is_open])
+    apart_ns = async_ns if waited_ns > int(sends.lasting_ns.sum()) else blocking_ns
+    joined_ns = _with(apart_ns, row, held.reduction_ns)
     return ReplayBasis(
         plan,
-        lags.lag_ns,
-        async_ns if waited_ns > int(sends.lasting_ns.sum()) else blocking_ns,
+        _with(lags.lag_ns, row, held.total_ns),
+        _with(joined_ns, row, held.replicas_ns),
+        joined_ns,
+        apart_ns,
         async_ns,
         np.concatenate([np.minimum(of_needs, 0), none, is_open]),
         travel_ns,
+        row,
+        held,
         diagnostics,
     )
+
+
+def _held(actions: Actions, sends: BlockingSends) -> tuple[Integers, Waits]:
+    """Return what messages and blocking sends waited for before they left, and the rows of both among the lags."""
+    of_needs, of_sends = actions.held, sends.held
+    # What came by a blocking send alone is behind that send, which was held.
+    kept = ~np.isin(of_needs.need, sends.need[sends.is_only_path])
+    held = np.flatnonzero(of_sends.total_ns > 0)
+    row = np.append(of_needs.need[kept], actions.needs.height + held)
+    parts = zip(of_needs.waits, of_sends, strict=True)
+    return row, Waits(*(np.append(messages[kept], blocked[held]) for messages, blocked in parts))
+
+
+def _with(lag_ns: Lags, row: Integers, part_ns: Integers) -> Lags:
+    """Return lags with a part added at some rows; the same array if there is none: nothing is replayed twice."""
+    if not part_ns.any():
+        return lag_ns
+    changed: Lags = lag_ns.copy()
+    changed[row] += part_ns
+    return changed
 
 
 def _transfer_times(actions: Actions, sends: BlockingSends) -> Integers:

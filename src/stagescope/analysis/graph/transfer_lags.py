@@ -9,6 +9,9 @@ its receiver was busy therefore counts with the median. If a receiver waits for 
 one on its link, the recorded arrival is the real one as well. A result that came by a blocking send (blocking_sends.py)
 took the time from the end of that send, which is an event of its own; usually none.
 
+A message that its rank sent only after it had waited for a reduction of gradients (reduction_waits.py) was held for
+that time, which is no part of its lag: it travels from then on.
+
 The first action of an overlapped pair may pass its result on before the pair ends, and the second may take its input
 after the pair has started. Such a need has a negative lag: at most from the end of one pair to the start of the other.
 """
@@ -21,6 +24,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.blocking_sends import find_blocking_sends
+from stagescope.analysis.graph.reduction_waits import find_actions_before_waits
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -66,6 +70,7 @@ def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
     made_ns = table["end_ns"].to_numpy()[needs["needs"].to_numpy()]
     is_sent = np.zeros(needs.height, dtype=np.bool_)
     is_sent[sends.need[sends.is_only_path]] = True
+    made_ns = _when_released(actions, made_ns)
     made_ns[is_sent] = sends.end_ns[sends.is_only_path][np.argsort(sends.need[sends.is_only_path])]
     lag_ns = np.zeros(needs.height, dtype=np.int64)
     arrived = needs["arrived_ns"]
@@ -79,9 +84,11 @@ def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
         return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics)
     consumer, producer = (needs[name].to_numpy()[known] for name in ("action", "needs"))
     rank = table["rank"].to_numpy()
-    # A receiver is busy until its blocking sends have ended, too.
+    # A receiver is busy until its blocking sends and its waits for reductions have ended, too.
     free_ns = table["end_ns"].to_numpy().copy()
     np.maximum.at(free_ns, sends.after, sends.end_ns)
+    reduced, until_ns = find_actions_before_waits(table, actions.reductions)
+    np.maximum.at(free_ns, reduced, until_ns)
     limit_ns = np.maximum(arrived.fill_null(0).to_numpy()[known] - made_ns[known], 0)
     is_first = table["place"].to_numpy()[consumer] == 0
     # Before its first action a rank may be busy with the step before: then it posts the receive late.
@@ -111,6 +118,14 @@ def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
     is_exact = was_idle | (queued & (waited_ns > LEAST_WAIT_RATIO * usual_ns))
     lag_ns[known] = np.where(is_exact, limit_ns, np.minimum(limit_ns, usual_ns))
     return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics)
+
+
+def _when_released(actions: Actions, made_ns: Integers) -> Integers:
+    """Return when every result could leave: when it was made, or after the reduction that held it."""
+    held = actions.held
+    if len(held.need):
+        made_ns[held.need] += held.waits.total_ns
+    return made_ns
 
 
 def _queued(

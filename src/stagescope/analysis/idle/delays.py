@@ -1,9 +1,9 @@
 """The delay of every action: from when it could have started to when it did, divided by what its rank did meanwhile.
 
 An action could have started when the action before it on its rank had ended and its last input had arrived. What its
-rank was recorded to do until its start explains the delay: it loaded data, was blocked in a send, or did other work. Of
-the rest, what every action of the run takes to be launched is launch overhead, and only what is beyond that is
-unattributed.
+rank was recorded to do until its start explains the delay: it loaded data, was blocked in a send, waited for gradients
+to be reduced or for the last replica to come, or did other work. Of the rest, what every action of the run takes to be
+launched is launch overhead, and only what is beyond that is unattributed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.graph.reduction_waits import ReductionWaits
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.graph.step_groups import StepGroups
 
@@ -40,6 +41,8 @@ class Delays(NamedTuple):
     """
 
     sends_ns: Integers
+    gradient_reduction_ns: Integers
+    data_parallel_wait_ns: Integers
     blocked_on_send_ns: Integers
     launch_overhead_ns: Integers
     data_loading_ns: Integers
@@ -56,32 +59,50 @@ def measure_delays(
     first_ns = groups.first_start_ns(table)[groups.step_of_action()]
     ready_ns = np.minimum(np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns), start_ns)
     delays = table.select("rank", window_start_ns=pl.Series(ready_ns), window_end_ns="start_ns")
-    loads, sends, others = _covered(delays, spans)
-    rest_ns = start_ns - ready_ns - loads - sends - others
+    loads, sends, reduces, waits, others = _covered(delays, spans, actions.reductions)
+    rest_ns = start_ns - ready_ns - loads - sends - reduces - waits - others
     launch_ns = np.minimum(rest_ns, LAUNCH_RATIO * int(np.median(rest_ns))) if len(rest_ns) else rest_ns
     transfer_ns = _bare(np.minimum(sends, _transfer_time(table, spans))) if sends.any() else sends
     return Delays(
-        transfer_ns, _bare(sends - transfer_ns), launch_ns, loads, others, _bare(rest_ns - launch_ns)
+        transfer_ns,
+        reduces,
+        waits,
+        _bare(sends - transfer_ns),
+        launch_ns,
+        loads,
+        others,
+        _bare(rest_ns - launch_ns),
     )
 
 
-def _covered(delays: pl.DataFrame, spans: pl.DataFrame | None) -> tuple[Integers, Integers, Integers]:
-    """Return how much of each delay its rank spent loading data, blocked in sends, and with other recorded work."""
+def _covered(
+    delays: pl.DataFrame, spans: pl.DataFrame | None, reductions: ReductionWaits
+) -> tuple[Integers, ...]:
+    """Return how much of each delay its rank spent on what delays it, in the order in which spans are looked at.
+
+    These are loading of data, sends that block, reductions, waits for the last replica in them, and other recorded
+    work.
+    """
     if spans is None:
         nothing = np.zeros(delays.height, dtype=np.int64)
-        return nothing, nothing, nothing
+        return nothing, nothing, nothing, nothing, nothing
     blocked = spans.filter(pl.col("kind").is_in(ALL_SENDS)).select(
         "rank", start_ns="wait_start_ns", end_ns="wait_end_ns"
     )
-    named = name_activities(spans.filter(~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS])))
+    # A rank waits for a reduction for a part of its span: the rest of it runs beside everything else.
+    others = ~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS, "grad_reduce"])
+    named = name_activities(spans.filter(others))
     loading = named.filter(pl.col("activity") == LOADING).select("rank", "start_ns", "end_ns")
-    unions = (
-        loading,
-        pl.concat([loading, blocked]),
-        pl.concat([loading, blocked, named.select(loading.columns)]),
-    )
-    loads, with_sends, every = (covered_ns(delays, unite(each.drop_nulls())).to_numpy() for each in unions)
-    return _bare(loads), _bare(with_sends - loads), _bare(every - with_sends)
+    looked_at = (loading, blocked, reductions.reducing, reductions.every, named)
+    known, parts = np.zeros(delays.height, dtype=np.int64), []
+    for count, added in enumerate(looked_at, start=1):
+        reached = known
+        if not added.is_empty():
+            union = pl.concat([each.select(loading.columns) for each in looked_at[:count]])
+            reached = covered_ns(delays, unite(union.drop_nulls())).to_numpy()
+        parts.append(_bare(reached - known))
+        known = reached
+    return tuple(parts)
 
 
 def _bare(times_ns: Integers) -> Integers:

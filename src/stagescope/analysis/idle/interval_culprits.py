@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.latest_inputs import NO_ACTION
+from stagescope.analysis.graph.reduction_waits import Waits
 from stagescope.analysis.idle.intervals import CauseType
 from stagescope.vocabulary.causes import CAUSES
 
@@ -37,24 +38,47 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 NAMES = [cause.name for cause in CAUSES]
-SCHEDULE, EXPOSED, OTHER_WORK, UNATTRIBUTED = (
-    NAMES.index(name) for name in ("schedule_bubble", "exposed_communication", "other_work", "unattributed")
+SCHEDULE, EXPOSED, REDUCTION, REPLICAS, OTHER_WORK, UNATTRIBUTED = (
+    NAMES.index(name)
+    for name in (
+        "schedule_bubble",
+        "exposed_communication",
+        "gradient_reduction",
+        "data_parallel_wait",
+        "other_work",
+        "unattributed",
+    )
 )
+REDUCTIONS = (REDUCTION, REPLICAS)
 CHAINED = ("compute", "nothing")
 """Waits for an action of another rank, which have a way back."""
 
-DELAYS = ("blocked_on_send", "launch_overhead", "data_loading", "other_work", "unattributed")
+EXPLAINED = (
+    "gradient_reduction",
+    "data_parallel_wait",
+    "blocked_on_send",
+    "launch_overhead",
+    "data_loading",
+    "other_work",
+)
+DELAYS = (*EXPLAINED, "unattributed")
 UNTIMED = ("transfer_or_launch", "unknown")
 MOST_MOVES = 1_000
 """Actions on the way back from an interval, at most. Most ways meet within one round trip."""
 
 
 class _Parts(NamedTuple):
-    """What every action waited for (NO_ACTION: the start), and its own time by cause, by the place of the cause."""
+    """What every action waited for (NO_ACTION: the start), and its own time by cause, by the place of the cause.
+
+    `is_held`: its input was late because of a reduction of gradients more than it was itself. `late_ns` is its own time
+    after the input was there.
+    """
 
     source: Integers
     is_input: NDArray[np.bool_]
+    is_held: NDArray[np.bool_]
     own_ns: dict[int, Floats]
+    late_ns: dict[int, Floats]
 
 
 class _Ways(NamedTuple):
@@ -96,23 +120,23 @@ def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger) -> _Parts:
         classes.costs_ns(f"{name}_ns") for name in ("balanced", "peer", "stage")
     )
     lag_ns = np.where(is_input, ready_ns - end_ns[source], 0)
+    held = Waits(*(np.where(is_input, each, 0) for each in inputs.held)).at_most(np.maximum(lag_ns, 0))
     named = {
         "stage_imbalance": peer_ns - stage_ns,
         "straggler": balanced_ns - peer_ns,
         "data_imbalance": fitted_ns - balanced_ns,
         "jitter": duration_ns - fitted_ns,
-        "exposed_communication": lag_ns + delays.sends_ns,
-        "blocked_on_send": delays.blocked_on_send_ns,
-        "launch_overhead": delays.launch_overhead_ns,
-        "data_loading": delays.data_loading_ns,
-        "other_work": delays.other_work_ns,
+        "exposed_communication": lag_ns - held.total_ns + delays.sends_ns,
+        **{name: getattr(delays, f"{name}_ns") for name in EXPLAINED},
     }
-    explained_ns = delays.sends_ns + sum(
-        named[name] for name in ("blocked_on_send", "launch_overhead", "data_loading", "other_work")
-    )
+    explained_ns = delays.sends_ns + sum(named[name] for name in EXPLAINED)
     named["unattributed"] = np.maximum(start_ns - ready_ns - explained_ns, 0)
     own_ns = {NAMES.index(name): part_ns.astype(np.float64) for name, part_ns in named.items()}
-    return _Parts(source, is_input, own_ns)
+    late_ns = {number: own_ns[number] for number in map(NAMES.index, DELAYS)}
+    is_held = held.total_ns > delays.gradient_reduction_ns + delays.data_parallel_wait_ns
+    own_ns[REDUCTION] = own_ns[REDUCTION] + held.reduction_ns
+    own_ns[REPLICAS] = own_ns[REPLICAS] + held.replicas_ns
+    return _Parts(source, is_input, is_held, own_ns, late_ns)
 
 
 def _ways(idle: pl.DataFrame, actions: Actions) -> _Ways:
@@ -202,16 +226,33 @@ def _of_local_waits(idle: pl.DataFrame, parts: _Parts, cause: Integers, culprit:
     before = idle["before_action"].cast(pl.Int64).fill_null(NO_ACTION).to_numpy()
     is_transfer = (waiting == "transfer").to_numpy()
     cause[is_transfer], culprit[is_transfer] = EXPOSED, before[is_transfer]
+    is_reduced = (waiting == "reduction").to_numpy()
+    reduction_ns, replicas_ns = (np.append(parts.own_ns[each], 0)[before] for each in (REDUCTION, REPLICAS))
+    cause[is_reduced] = np.where(reduction_ns >= replicas_ns, REDUCTION, REPLICAS)[is_reduced]
+    culprit[is_reduced] = before[is_reduced]
     cause[(waiting == "other_work").to_numpy()] = OTHER_WORK
-    is_late = (~waiting.is_in([*CHAINED, "transfer", "other_work"])).to_numpy()
+    is_late = (~waiting.is_in([*CHAINED, "transfer", "reduction", "other_work"])).to_numpy()
     cause[is_late] = UNATTRIBUTED
     late = np.flatnonzero(is_late & (before != NO_ACTION))
-    numbers = np.array([NAMES.index(name) for name in DELAYS])
-    delays_ns = np.stack([parts.own_ns[number][before[late]] for number in numbers])
-    cause[late] = numbers[delays_ns.argmax(axis=0)]
+    delays_ns = np.stack([part_ns[before[late]] for part_ns in parts.late_ns.values()])
+    cause[late] = np.array([*parts.late_ns])[delays_ns.argmax(axis=0)]
     # After a transfer of unknown length, what nothing explains may have been the transfer.
     known = ~(waiting.is_in(UNTIMED).to_numpy()[late] & (cause[late] == UNATTRIBUTED))
     culprit[late[known]] = before[late[known]]
+
+
+def _last_replicas(
+    actions: Actions, is_waiting: NDArray[np.bool_], ranks: pl.Series, of: pl.Series
+) -> pl.Series:
+    """Return the ranks, and instead of those that wait in a reduction the replica that came to it last."""
+    if not is_waiting.any():
+        return ranks
+    known = actions.reductions.last.sort("end_ns").select("last_rank", by="rank", moment_ns="end_ns")
+    rows = pl.DataFrame({"by": ranks, "moment_ns": actions.table["start_ns"].gather(of)}).with_row_index()
+    waited = rows.filter(pl.Series(is_waiting) & pl.col("moment_ns").is_not_null()).sort("moment_ns")
+    found = waited.join_asof(known, on="moment_ns", by="by", check_sortedness=False)
+    named = rows.join(found.select("index", "last_rank"), on="index", how="left", maintain_order="left")
+    return named.select(pl.coalesce("last_rank", "by")).to_series()
 
 
 def _named(
@@ -219,14 +260,16 @@ def _named(
 ) -> pl.DataFrame:
     table = actions.table
     has = culprit != NO_ACTION
-    # A transfer is caused by its link: its sender is named.
-    sends = has & (cause == EXPOSED) & np.append(parts.is_input, False)[culprit]
+    # A transfer is caused by its link: its sender is named, and so is who reduced gradients before it sent them.
+    sends = np.append(parts.is_input, False)[culprit] & (cause == EXPOSED)
+    sends |= np.append(parts.is_held, False)[culprit] & np.isin(cause, REDUCTIONS)
+    sends &= has
     by = np.where(sends, np.append(parts.source, NO_ACTION)[culprit], culprit)
     numbers = pl.DataFrame({"of": culprit, "by": by}).select(
         pl.when(pl.col(name) != NO_ACTION).then(name).cast(pl.UInt32) for name in ("of", "by")
     )
     own_rank = pl.Series((cause == OTHER_WORK) & ~has)
-    ranks = table["rank"].gather(numbers["by"])
+    ranks = _last_replicas(actions, cause == REPLICAS, table["rank"].gather(numbers["by"]), numbers["of"])
     causes = pl.Series(NAMES, dtype=CauseType).gather(cause)
     return idle.with_columns(
         cause=causes,

@@ -2,11 +2,12 @@
 
 An idle interval is a time inside the pipeline's window in which nothing ran on the rank's compute lane, as in
 `step_bubbles`. For the action that ends it, the input that arrived latest counts. With the start e of the interval, the
-end q of the action that computed this input, its arrival y and the end s of the interval, all clipped to the interval,
-it is cut into
+end q of the action that computed this input, the time g at which it could be sent, its arrival y and the end s of the
+interval, all clipped to the interval, it is cut into
 
     [e, q)  compute    the producer had not finished, or not even started
-    [q, y)  transfer   the input was in transit; also: the receive was not posted or not noticed yet
+    [q, g)  reduction  the producer's rank waited for a reduction of gradients before it sent the input
+    [g, y)  transfer   the input was in transit; also: the receive was not posted or not noticed yet
     [y, s)  launch     all inputs had arrived; the host had not launched the action yet
 
 and the pieces of all intervals sum to the rank's idle time. Nothing is guessed: without an
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 WAITS = (
     "compute",
+    "reduction",
     "transfer",
     "launch",
     "transfer_or_launch",
@@ -46,7 +48,7 @@ WAITS = (
     "other_work",
     "nothing",
 )
-COMPUTE, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, UNKNOWN, OTHER_WORK, NOTHING = range(len(WAITS))
+COMPUTE, REDUCTION, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, UNKNOWN, OTHER_WORK, NOTHING = range(len(WAITS))
 WaitType = pl.Enum(list(WAITS))
 CauseType = pl.Enum([cause.name for cause in CAUSES])
 POSITIONS = ("leading", "inner", "trailing")
@@ -109,9 +111,9 @@ IDLE_INTERVALS = Table(
 )
 """The last four columns are null until name_interval_culprits fills them in, which takes a multiple of the time."""
 
-LINKED_WAITS = (COMPUTE, TRANSFER, TRANSFER_OR_LAUNCH)
-PIECES = 3
-"""Pieces per interval at most: until the end of the producer, until the arrival, and the rest."""
+LINKED_WAITS = (COMPUTE, REDUCTION, TRANSFER, TRANSFER_OR_LAUNCH)
+PIECES = 4
+"""Pieces per interval at most: until the end of the producer, until it was sent, until the arrival, and the rest."""
 
 
 class _Intervals(NamedTuple):
@@ -176,11 +178,11 @@ def _actions_of(bubbles: pl.DataFrame, actions: Actions) -> tuple[Integers, Inte
 
 
 def _cut(intervals: _Intervals, inputs: LatestInputs) -> Integers:
-    """Return the four bounds of the three pieces of each interval; pieces may be empty."""
+    """Return the five bounds of the four pieces of each interval; pieces may be empty."""
     is_ended = intervals.following != NO_ACTION
     ending = intervals.following[is_ended]
-    bounds = np.stack([intervals.start_ns, intervals.start_ns, intervals.start_ns, intervals.end_ns], axis=1)
-    for column, moment_ns in ((1, inputs.made_ns), (2, inputs.there_ns)):
+    bounds = np.stack([*[intervals.start_ns] * PIECES, intervals.end_ns], axis=1)
+    for column, moment_ns in enumerate((inputs.made_ns, inputs.sent_ns, inputs.there_ns), start=1):
         bounds[is_ended, column] = moment_ns[ending]
     # Clipping keeps the pieces inside the interval even if clocks put an arrival before the end of its producer.
     np.clip(bounds, intervals.start_ns[:, None], intervals.end_ns[:, None], out=bounds)

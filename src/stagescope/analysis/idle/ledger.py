@@ -7,8 +7,10 @@ The measured order of every rank is replayed (`replay`) while one cause after th
     T9  no other work delays an action
     T8  no loading of data delays an action
     T7  no launch takes time
-    T6  no send waits for its receiver: measured durations and measured transfers, and nothing else. If the sends of
-        the run mostly waited for receivers, no send blocks its rank: with enough buffers, it would not
+    T6  no send waits for its receiver: measured durations, transfers and reductions, and nothing else. If the sends
+        of the run mostly waited for receivers, no send blocks its rank: with enough buffers, it would not
+    TW  no rank waits in a reduction of gradients for the last replica
+    T5  no gradients are reduced before a send or between two actions: measured durations and measured transfers
     T4  transfers take no time, and no send blocks
     T3  every action takes the mean of its class (rank, stage, kind; in this step) times the length of its micro-batch
     T2  every micro-batch has the same length, and every pipeline the same amount of data
@@ -17,8 +19,9 @@ The measured order of every rank is replayed (`replay`) while one cause after th
     W   the mean over the ranks of their work at the costs of T1, which equals that at the costs of T0
 
     T = W  ideal work  +  (T0 - W) schedule bubble  +  (T1 - T0) stage imbalance  +  (T2 - T1) straggler
-        + (T3 - T2) data imbalance  +  (T4 - T3) jitter  +  (T6 - T4) exposed communication
-        + (T7 - T6) blocked on send  +  (T8 - T7) launch overhead  +  (T9 - T8) data loading  +  (T10 - T9) other work
+        + (T3 - T2) data imbalance  +  (T4 - T3) jitter  +  (T5 - T4) exposed communication
+        + (TW - T5) gradient reduction  +  (T6 - TW) data-parallel wait  +  (T7 - T6) blocked on send
+        +  (T8 - T7) launch overhead  +  (T9 - T8) data loading  +  (T10 - T9) other work
         + (T - T10) unattributed
 
 Without transfers a replay is never longer, so exposed communication is never negative. Jitter, data imbalance, stage
@@ -172,9 +175,10 @@ def build_ledger(
     costs += [classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")]
     no_lag = basis.free_ns
     delays = measure_delays(actions, basis, groups, spans)
-    *delayed, prompt = _delayed(duration_ns, delays)
+    *delayed, prompt, joined, apart = _delayed(duration_ns, delays)
     replays = [ReplayCosts(cost_ns, basis.lag_ns) for cost_ns in delayed]
-    replays += [ReplayCosts(prompt, basis.prompt_ns)]
+    replays += [ReplayCosts(prompt, basis.prompt_ns), ReplayCosts(joined, basis.joined_ns)]
+    replays += [ReplayCosts(apart, basis.apart_ns)]
     replays += [ReplayCosts(cost_ns, no_lag) for cost_ns in costs]
     spans_ns = [groups.window_ns(table), *_replayed(basis, groups, replays)]
     works_ns = [_whole(groups.work_ns(cost_ns)) for cost_ns in costs]
@@ -191,7 +195,8 @@ def build_ledger(
     steps = _with_straggler_idle(steps).select(LEDGER.names)
     origins, orders, losses = ORIGINS.empty(), REMOVAL_ORDERS.empty(), steps
     if with_origins:
-        between = Between(duration_ns, prompt - duration_ns, spans_ns[-len(costs) - 1], spans_ns[-1])
+        delayed_ns = (apart - duration_ns, delays.gradient_reduction_ns)
+        between = Between(duration_ns, *delayed_ns, spans_ns[-len(costs) - 2], spans_ns[-1])
         losses = steps.with_columns(measure_step_losses(basis, groups, classes, between))
         removals = list_removals(replays, delays.unexplained_ns, spans_ns)
         origins = find_origins(actions, basis.plan, groups, removals, spans)
@@ -203,6 +208,8 @@ def _delayed(duration_ns: Integers, delays: Delays) -> list[Integers]:
     """Return the durations with all explained delays, and with fewer and fewer of them, the last cause first."""
     kept = [duration_ns + delays.sends_ns if delays.sends_ns.any() else duration_ns]
     for delay_ns in (
+        delays.gradient_reduction_ns,
+        delays.data_parallel_wait_ns,
         delays.blocked_on_send_ns,
         delays.launch_overhead_ns,
         delays.data_loading_ns,

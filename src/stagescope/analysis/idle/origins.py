@@ -5,6 +5,9 @@ among the actions and transfers of its critical path (graph/makespan_shares.py).
 transfer for its link. Two parts have no origin and no row: the schedule bubble, which is inherent, and what precedes an
 action whose transfers were not recorded. A rank that is faster than others has negative parts.
 
+The origin of a reduction of gradients is the rank that reduced them, whether it kept that rank from its next action or
+a message from leaving. Waits for the last replica in a reduction come from another pipeline and have no origin here.
+
 A rank that is blocked in a send waits for its receiver, which may itself be blocked in a send. The origin is the rank
 at the end of that chain, which computes.
 """
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 CauseType = pl.Enum([cause.name for cause in CAUSES])
 BLOCKED, UNATTRIBUTED = "blocked_on_send", "unattributed"
+REDUCED, REPLICAS = "gradient_reduction", "data_parallel_wait"
 
 ORIGINS = Table(
     "origins",
@@ -100,6 +104,8 @@ def find_origins(
     """Return the table ORIGINS of the given causes; `spans` are those of the run, for who receives what was sent."""
     parts = []
     for cause, more, less, added_ns in removals:
+        if cause == REPLICAS:
+            continue
         shares = share_makespan(plan, groups, more, less, added_ns)
         # Summed one by one: the shares of all causes at once would be the peak memory of a report.
         parts.append(_summed(_part(actions, groups, cause, shares)))
@@ -120,6 +126,11 @@ def _part(actions: Actions, groups: StepGroups, cause: str, shares: MakespanShar
     table, needs = actions.table, actions.needs
     is_link = shares.need != NONE
     action, ranks = shares.action, table["rank"].to_numpy()
+    if cause == REDUCED:
+        # The action whose gradients were reduced: the producer of the message, or the one before on the rank.
+        before = action - (table["place"].to_numpy()[action] > 0)
+        action = np.where(is_link, needs["needs"].to_numpy()[shares.need], before)
+        is_link = np.zeros(len(action), dtype=np.bool_)
     rank, peer = ranks[action], np.full(len(action), NONE, dtype=np.int32)
     peer[is_link] = rank[is_link]
     rank[is_link] = ranks[needs["needs"].to_numpy()[shares.need[is_link]]]

@@ -42,21 +42,29 @@ ITERATION_STEPS = Table(
         Column("is_whole", pl.Boolean, "", "Whether the next step was recorded."),
         Column("last_end_ns", pl.Int64, "ns", "Last end of an action of the step, over all pipelines."),
         Column(
-            "last_pipeline", pl.Int32, "", "The pipeline that ended then; the smallest one if several did."
+            "last_pipeline",
+            pl.Int32,
+            "",
+            "The pipeline that ended last, or would have if none had waited for its replicas before; the smallest one "
+            "of several.",
         ),
         Column("pipelines", pl.UInt32, "", "Pipelines that ran the step."),
     ),
 )
 
 
-def find_iteration_steps(bubbles: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def find_iteration_steps(
+    bubbles: pl.DataFrame, spans: pl.DataFrame, ledger: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Return the table ITERATION_STEPS; `bubbles` is what step_bubbles returns for these spans.
+
+    `ledger` is the table LEDGER, whose data-parallel waits show which pipeline the others waited for before they ended.
 
     Two steps are taken for consecutive by their numbers, unless they overlap by more than a tenth: those are steps of
     several runs in one timeline, or of ranks whose clocks are far apart. A short overlap is left: a schedule may begin
     the next step on one rank while another finishes this one.
     """
-    steps = _windows(bubbles).join(_recorded(spans), on="step", how="left").sort("step")
+    steps = _windows(bubbles, ledger).join(_recorded(spans), on="step", how="left").sort("step")
     length_ns = pl.col("next_ns") - pl.col("start_ns")
     fits = pl.col("last_end_ns") - pl.col("next_ns") <= MOST_OVERLAP_FRACTION * length_ns
     is_whole = ((pl.col("following") == pl.col("step") + 1) & (length_ns > 0) & fits).fill_null(value=False)
@@ -75,15 +83,21 @@ def find_iteration_steps(bubbles: pl.DataFrame, spans: pl.DataFrame) -> pl.DataF
     )
 
 
-def _windows(bubbles: pl.DataFrame) -> pl.DataFrame:
+def _windows(bubbles: pl.DataFrame, ledger: pl.DataFrame | None) -> pl.DataFrame:
     """Return the first start and the last end of the windows of each step, and the pipeline that ended last."""
     windows = bubbles.group_by("step", "pipeline").agg(pl.first("window_start_ns", "window_end_ns"))
+    alone_ns = pl.col("window_end_ns")
+    if ledger is not None:
+        waits = ledger.select("step", "pipeline", waited_ns="data_parallel_wait_ns")
+        windows = windows.join(waits, on=["step", "pipeline"], how="left")
+        alone_ns = alone_ns - pl.col("waited_ns").fill_null(0)
     return (
-        windows.sort("window_end_ns", "pipeline", descending=[True, False])
+        windows.with_columns(alone_ns=alone_ns)
+        .sort("alone_ns", "pipeline", descending=[True, False])
         .group_by("step", maintain_order=True)
         .agg(
             pl.min("window_start_ns").alias("start_ns"),
-            pl.first("window_end_ns").alias("last_end_ns"),
+            pl.max("window_end_ns").alias("last_end_ns"),
             pl.first("pipeline").alias("last_pipeline"),
             pl.len().alias("pipelines"),
         )

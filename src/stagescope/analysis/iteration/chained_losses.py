@@ -7,8 +7,9 @@ begin the next step later, too. Here a rank begins a step when all its replicas 
 free after that replay, until nothing changes. The causes are removed in the order of idle/losses.py:
 
     C9  everything that is explained, without pauses of which nothing was recorded
-    C8  no optimizer step
-    C7  no gradient reduction
+    C8  no rank waits in a reduction for the last replica
+    C7  no optimizer step
+    C6  no gradient reduction between steps; those inside of a step are removed later, and added to this part
     ... no other work, no loading, no launch takes time, no send waits, and so on, until micro-batches are equal
 
 An iteration is the time from the first action of a step to that of the next one, over all pipelines, so no rank waits
@@ -51,7 +52,15 @@ MOST_ROUNDS = 8
 
 SETTLED_NS = 1000.0
 
-BEYOND = (OPTIMIZER, REDUCTION, OTHER, LOADING, "launch_overhead", "blocked_on_send")
+BEYOND = (
+    "data_parallel_wait",
+    OPTIMIZER,
+    REDUCTION,
+    OTHER,
+    LOADING,
+    "launch_overhead",
+    "blocked_on_send",
+)
 """Causes that are removed before those of REMOVED."""
 
 
@@ -116,14 +125,11 @@ def measure_chained_losses(
         return None
     chain = StepChain(basis.plan, groups, gaps)
     lengths_ns = [chain.iterations_ns(*each) for each in _list_removals(actions, basis, ledger, gaps)]
-    parts = zip((*BEYOND, *REMOVED), pairwise(lengths_ns), strict=True)
-    return pl.DataFrame(
-        {
-            "step": groups.ranks["step"].unique().sort(),
-            **{f"{name}_ns": more - less for name, (more, less) in parts},
-            "bare_ns": lengths_ns[-1],
-        }
-    )
+    parts = {f"{name}_ns": np.zeros_like(lengths_ns[-1]) for name in (*BEYOND, *REMOVED)}
+    for name, (more, less) in zip((*BEYOND, *REMOVED), pairwise(lengths_ns), strict=True):
+        parts[f"{name}_ns"] += more - less
+    step = groups.ranks["step"].unique().sort()
+    return pl.DataFrame({"step": step, **parts, "bare_ns": lengths_ns[-1]})
 
 
 def _list_removals(
@@ -133,21 +139,26 @@ def _list_removals(
     delays, classes = ledger.delays, ledger.classes
     duration_ns = (actions.table["end_ns"] - actions.table["start_ns"]).to_numpy()
     # The delays of first actions are parts of the gaps.
-    sends_ns, blocked_ns, launch_ns, loading_ns, other_ns = (each.copy() for each in delays[:-1])
-    for each in (sends_ns, blocked_ns, loading_ns, other_ns):
+    sends_ns, reduced_ns, replicas_ns, blocked_ns, launch_ns, loading_ns, other_ns = (
+        each.copy() for each in delays[:-1]
+    )
+    for each in (sends_ns, reduced_ns, replicas_ns, blocked_ns, loading_ns, other_ns):
         each[gaps.first] = 0
     launch_ns[gaps.first] = gaps.before_ns["launch"]
-    kept_ns = np.cumsum([duration_ns, sends_ns, blocked_ns, launch_ns, loading_ns, other_ns], axis=0)
-    _, prompt, blocked, launched, loaded, every = (ReplayCosts(each, basis.lag_ns) for each in kept_ns)
+    needed_ns = duration_ns + sends_ns + reduced_ns
+    kept_ns = np.cumsum([needed_ns, blocked_ns, launch_ns, loading_ns, other_ns], axis=0)
+    joined_ns = basis.without_replicas(basis.lag_ns)
+    prompt, blocked, launched, loaded, every = (ReplayCosts(each, joined_ns) for each in kept_ns)
     return [
+        (ReplayCosts(kept_ns[-1] + replicas_ns, basis.lag_ns), (LOADING, OTHER, REDUCTION, OPTIMIZER)),
         (every, (LOADING, OTHER, REDUCTION, OPTIMIZER)),
         (every, (LOADING, OTHER, REDUCTION)),
         (every, (LOADING, OTHER)),
         (loaded, (LOADING,)),
         (launched, ()),
         (blocked, ()),
-        (ReplayCosts(prompt.duration_ns, basis.prompt_ns), ()),
-        *((each, ()) for each in list_replays(basis, classes, duration_ns, sends_ns)),
+        (ReplayCosts(prompt.duration_ns, basis.joined_ns), ()),
+        *((each, ()) for each in list_replays(basis, classes, duration_ns, sends_ns, reduced_ns)),
         (ReplayCosts(classes.costs_ns("stage_ns"), basis.free_ns), ()),
     ]
 

@@ -11,10 +11,10 @@ al., ICPP 2010), as long-term delay costs. Inside the windows:
 
 Outside of them the culprit is
 
-* of the data-parallel wait, the pipeline that ended last, and the rank in it that made it later than the others if one
-  did at least half of that;
+* of the data-parallel wait, inside the windows as well, the pipeline that ended last, and the rank in it that made it
+  later than the others if one did at least half of that;
 * of data loading, the rank that loads: the victim itself, or else the one of its pipeline, or of the run, that loads
-  longest;
+  longest; of gradient reduction, the rank that reduces gradients, likewise;
 * of other work, the rank itself;
 * of unattributed time, the rank that begins the next step of the pipeline: once everything recorded is done, all wait
   for its first action. Without any record of what happens between steps, no one is named.
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.iteration.activities import LOADING, name_activities
+from stagescope.analysis.iteration.activities import LOADING, REDUCTION, name_activities
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES, ITERATION_COLUMNS
@@ -67,6 +67,8 @@ SHORTEST_NS = 0.5
 """Shorter parts are rounding errors of sums of integers."""
 
 WAIT, UNEQUAL = "data_parallel_wait", "stage_imbalance"
+BEYOND = (REDUCTION, LOADING, "other_work")
+"""Causes that have culprits inside and outside of the windows."""
 
 
 def find_culprits(iterations: pl.DataFrame, ledger: Ledger, spans: pl.DataFrame) -> pl.DataFrame:
@@ -95,7 +97,7 @@ def find_culprits(iterations: pl.DataFrame, ledger: Ledger, spans: pl.DataFrame)
 
 
 def find_outside_culprits(iterations: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of CULPRITS for loading, other work and unattributed time outside of the windows, summed over steps.
+    """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
     `iterations` and `ranks`, the table IDLE_LEDGER, are of the same steps.
     """
@@ -104,7 +106,7 @@ def find_outside_culprits(iterations: pl.DataFrame, ranks: pl.DataFrame, spans: 
     outside = _outside(iterations, ranks)
     itself = outside.select(victim_rank="rank", culprit_rank="rank")
     parts = [
-        _by(outside, "data_loading", _loaders(iterations, spans)),
+        *(_by(outside, activity, _actors(iterations, spans, activity)) for activity in (REDUCTION, LOADING)),
         _by(outside, "other_work", itself),
         _by(outside, "unattributed", _first_ranks(iterations, spans)),
     ]
@@ -200,7 +202,7 @@ def _culprit(pipeline: str, rank: str, peer: str | None = None) -> dict[str, pl.
 
 
 def _outside(iterations: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return per rank (pipeline, rank) the loading, other work and unattributed time outside of its windows, summed."""
+    """Return per rank (pipeline, rank) the time of BEYOND and unattributed time outside of its windows, summed."""
     attributed = [f"{name}_inside" for name in CAUSE_COLUMNS[:-1]]
     inside = ranks.select(
         "step", "rank", *(pl.col(name).alias(f"{name}_inside") for name in CAUSE_COLUMNS[:-1])
@@ -212,10 +214,7 @@ def _outside(iterations: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     idle_ns = pl.col("window_ns") - pl.col("busy_ns") - pl.sum_horizontal(attributed)
     return both.group_by("pipeline", "rank").agg(
         unattributed=(pl.col("unattributed_ns") - idle_ns).sum(),
-        **{
-            name: (pl.col(f"{name}_ns") - pl.col(f"{name}_ns_inside")).sum()
-            for name in ("data_loading", "other_work")
-        },
+        **{name: (pl.col(f"{name}_ns") - pl.col(f"{name}_ns_inside")).sum() for name in BEYOND},
     )
 
 
@@ -228,34 +227,59 @@ def _waits(iterations: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _loaders(iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return per rank (victim_rank) the rank whose loading it waits for."""
-    named = name_activities(spans.filter(pl.col("kind") == "other"))
-    loading = unite(named.filter(pl.col("activity") == LOADING))
+def _actors(iterations: pl.DataFrame, spans: pl.DataFrame, activity: str) -> pl.DataFrame:
+    """Return per rank (victim_rank) the rank whose activity it waits for; no rank for reductions as long on all."""
+    named = name_activities(spans.filter(pl.col("kind").is_in(("other", "grad_reduce"))))
+    active = unite(named.filter(pl.col("activity") == activity))
     bounds = iterations.select("step", "rank", "pipeline", window_start_ns="start_ns", window_end_ns="end_ns")
-    loaded = (
-        bounds.with_columns(loaded_ns=covered_ns(bounds, loading))
-        .group_by("pipeline", "rank")
-        .agg(pl.sum("loaded_ns"))
-    )
-    enough = pl.col("loaded_ns") >= DOMINANT * pl.max("loaded_ns")
-    order = loaded.sort("loaded_ns", "rank", descending=[True, False])
+    enough = pl.col("active_ns") >= DOMINANT * pl.max("active_ns")
+    lasting = _lasting(bounds, active)
+    if activity == REDUCTION:
+        if lasting.select(enough.all()).item():
+            return lasting.clear().select(culprit_rank="rank", victim_rank="rank")
+        # One inside of the window has its origin there.
+        lasting = _lasting(_after_windows(bounds, spans), active)
+    order = lasting.sort("active_ns", "rank", descending=[True, False])
     in_pipeline = (
         order.with_columns(enough=enough)
         .filter("enough")
         .unique("pipeline", keep="first")
-        .select("pipeline", loader="rank")
+        .select("pipeline", actor="rank")
     )
     return (
-        loaded.with_columns(enough=enough)
+        lasting.with_columns(enough=enough)
         .join(in_pipeline, on="pipeline", how="left")
         .select(
             culprit_rank=pl.when("enough")
             .then("rank")
-            .otherwise(pl.col("loader").fill_null(order["rank"].first())),
+            .otherwise(pl.col("actor").fill_null(order["rank"].first())),
             victim_rank="rank",
         )
     )
+
+
+def _lasting(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.DataFrame:
+    """Return how long every rank (pipeline, rank) was active within its bounds."""
+    lasting = bounds.with_columns(active_ns=covered_ns(bounds, active))
+    return lasting.group_by("pipeline", "rank").agg(pl.sum("active_ns"))
+
+
+def _after_windows(bounds: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the bounds of iterations from the end of the windows on."""
+    pipelines = bounds.select("pipeline", "rank").unique()
+    ends = (
+        spans.lazy()
+        .filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
+        .group_by("step", "rank")
+        .agg(pl.max("end_ns"))
+        .join(pipelines.lazy(), on="rank")
+        .group_by("step", "pipeline")
+        .agg(ended_ns=pl.max("end_ns"))
+        .collect()
+    )
+    joined = bounds.join(ends, on=["step", "pipeline"], how="left")
+    start_ns = pl.min_horizontal(pl.coalesce("ended_ns", "window_start_ns"), "window_end_ns")
+    return joined.with_columns(window_start_ns=start_ns).drop("ended_ns")
 
 
 def _first_ranks(iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

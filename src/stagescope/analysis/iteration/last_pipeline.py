@@ -25,9 +25,9 @@ USUAL_FRACTION = 0.5
 
 MOST_PARTS = 4
 LEAST_RANGE_FRACTION = 0.01
-BEYOND_WINDOWS = ("data_loading", "other_work")
+BEYOND_WINDOWS = ("gradient_reduction", "data_parallel_wait", "data_loading", "other_work")
 """Causes of the window that are in the rest of the iteration, too."""
-IDEAL = "ideal_work"
+IDEAL, REDUCTION = "ideal_work", "gradient_reduction_ns"
 OUTSIDE = tuple(cause.column for cause in OUTSIDE_CAUSES)
 
 
@@ -56,6 +56,7 @@ def measure_losses(
     ledger: pl.DataFrame,
     orders: pl.DataFrame | None = None,
     chained: pl.DataFrame | None = None,
+    steps: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return the table LOSSES: what the iterations of the last pipelines consist of.
 
@@ -63,9 +64,10 @@ def measure_losses(
     would have saved without them (idle/losses.py). `orders` is the table REMOVAL_ORDERS; without it, and for causes
     below 1 %, `low_ns` and `high_ns` are `ns`. A straggler is the work that a rank has more than its replicas, and not
     the idle time of the others. Empty for actions without a ledger. `chained` is from
-    measure_chained_losses: where steps overlap, a cause costs an iteration another time than a window.
+    measure_chained_losses: where steps overlap, a cause costs an iteration another time than a window. `steps` is the
+    table LEDGER, with which `iterations` was made.
     """
-    rows = losses_by_step(iterations, ledger, chained)
+    rows = losses_by_step(iterations, ledger, chained, steps)
     if rows.is_empty():
         return LOSSES.empty()
     means = rows.drop("step").mean().row(0, named=True)
@@ -104,26 +106,42 @@ def removal_order_text(losses: pl.DataFrame) -> str:
 
 
 def losses_by_step(
-    iterations: pl.DataFrame, ledger: pl.DataFrame, chained: pl.DataFrame | None = None
+    iterations: pl.DataFrame,
+    ledger: pl.DataFrame,
+    chained: pl.DataFrame | None = None,
+    steps: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return what the iteration of the last pipeline consists of in every step: step, iteration_ns and its parts in ns.
 
     The columns of the parts are ideal_work_ns and those of the causes; they sum to iteration_ns. `iterations` is the
     table ITERATIONS, `ledger` the table LEDGER; steps without a ledger have no row. `chained` replaces its causes.
+    `steps` is the table LEDGER that `iterations` was made with, if `ledger` has causes removed in another order.
     """
     last = iterations.filter("is_last")
-    # Loading and other work are the same for all ranks in the window; the iteration has them outside of it, too.
+    # These are the same for all ranks in the window, as none is compute; the iteration has them outside of it, too.
     both = [f"{name}_ns" for name in BEYOND_WINDOWS]
     of_ranks = last.group_by("step", "pipeline").agg(pl.col("iteration_ns", *both, *OUTSIDE).mean())
     attributed = ("ideal_work_ns", *CAUSE_COLUMNS[:-1], *OUTSIDE)
     rest_ns = pl.col("iteration_ns") - pl.sum_horizontal(attributed)
     parts = of_ranks.join(ledger.drop(both), on=["step", "pipeline"])
+    if steps is not None:
+        parts = _removed_later(parts, ledger, steps)
     if chained is not None:
         bubble_ns = (pl.col("bare_ns") - pl.col("ideal_work_ns")).alias(CAUSE_COLUMNS[0])
-        kept = of_ranks.select("step", "iteration_ns", data_parallel_wait_ns=pl.lit(0))
+        kept = of_ranks.select("step", "iteration_ns")
         ideal = parts.select("step", "ideal_work_ns")
         parts = kept.join(ideal, on="step").join(chained, on="step").with_columns(bubble_ns)
     return parts.sort("step").select("step", "iteration_ns", *attributed, rest_ns.alias(CAUSE_COLUMNS[-1]))
+
+
+def _removed_later(parts: pl.DataFrame, ledger: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Return parts with the reductions inside of the window as in `ledger`; they are removed after slow ranks there."""
+    name, keys = REDUCTION, ["step", "pipeline"]
+    inside = ledger.select(*keys, later_ns=name).join(steps.select(*keys, sooner_ns=name), on=keys)
+    joined = parts.join(inside, on=keys, how="left")
+    return joined.with_columns(pl.col(name) + pl.col("later_ns") - pl.col("sooner_ns")).drop(
+        "later_ns", "sooner_ns"
+    )
 
 
 def last_pipelines(explanation: Explanation) -> list[int]:

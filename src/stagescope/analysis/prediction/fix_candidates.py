@@ -159,15 +159,17 @@ class Candidates:
         needs, rank = self.actions.needs, self.actions.table["rank"].to_numpy()
         sender, receiver = rank[needs["needs"].to_numpy()], rank[needs["action"].to_numpy()]
         direction = needs["direction"].cast(pl.String)
-        lag_ns = self.replay.lag_ns.astype(np.float64)
-        faster, sends = lag_ns[: needs.height].copy(), self.replay.measured.basis.plan.sends
+        basis = self.replay.measured.basis
+        lag_ns = basis.without_reductions(self.replay.lag_ns).astype(np.float64)
+        faster, sends = lag_ns[: needs.height].copy(), basis.plan.sends
         lasting = np.zeros(needs.height)
         lasting[sends.need] = sends.lasting_ns
         for source, target, kind, excess in links:
             on_link = (sender == source) & (receiver == target) & (direction == kind).to_numpy()
             faster[on_link & (faster > 0)] /= 1 + excess
             lasting[on_link] /= 1 + excess
-        return np.concatenate([faster, lasting[sends.need], lag_ns[needs.height + len(sends.need) :]])
+        gates_ns = lag_ns[needs.height + len(sends.need) :]
+        return basis.reduced(np.concatenate([faster, lasting[sends.need], gates_ns]))
 
     def _noisy_ranks(self) -> Iterator[Candidate]:
         """Yield claimed noisy ranks with the spread of their peers."""
@@ -214,16 +216,17 @@ class Candidates:
         if self.delays.sends_ns.any() or len(sends.need):
             delay_ns = self._without(self.delays.sends_ns)
             change = "sends that do not block"
-            yield Candidate("exposed_communication", change, delay_ns=delay_ns, lag_ns=basis.async_ns)
+            lag_ns = basis.reduced(basis.async_ns)
+            yield Candidate("exposed_communication", change, delay_ns=delay_ns, lag_ns=lag_ns)
         if self.delays.blocked_on_send_ns.any() or (sends.gate != NO_GATE).any():
             without = self._without(self.delays.blocked_on_send_ns)
             change = "sends that do not wait for their receiver"
-            yield Candidate("blocked_on_send", change, delay_ns=without, lag_ns=basis.prompt_ns)
+            yield Candidate("blocked_on_send", change, delay_ns=without, lag_ns=basis.joined_ns)
         yield Candidate(
             "exposed_communication",
             "all transfers hidden behind compute",
             delay_ns=delay_ns,
-            lag_ns=basis.free_ns,
+            lag_ns=basis.reduced(basis.free_ns),
             is_bound=True,
         )
 
@@ -260,11 +263,14 @@ class Candidates:
             )
 
     def _outside(self) -> Iterator[Candidate]:
-        """Yield what only takes time outside the windows: the gradient reduction and the optimizer."""
+        """Yield the gradient reduction, wherever it takes time, and the optimizer."""
         pipelines = self.evidence.ledger.ranks["pipeline"].n_unique()
+        basis = self.replay.measured.basis
         yield Candidate(
             "gradient_reduction",
             "gradient reduction hidden behind backward passes",
+            delay_ns=self._without(self.delays.gradient_reduction_ns),
+            lag_ns=basis.without_reductions(self.replay.lag_ns),
             outside_ns=self._outside_ns("gradient_reduction"),
             is_bound=True,
         )

@@ -4,7 +4,10 @@ Changes of costs are replayed in the measured order. The launch delay of every a
 which it could have started, stays as measured, so that a replay without changes gives exactly the measured step. The
 gain of a change is the difference between the two replays. Another schedule changes the order and cannot be replayed:
 both it and the measured order are simulated with the same mean costs, and the gain is the difference between the two
-simulations. What no simulation models, such as jitter, is then missing on both sides.
+simulations. What no simulation models, such as jitter and reductions inside of a step, is then missing on both sides.
+
+A pipeline that waits for its replicas in a reduction would do so for another time if they were faster. These waits are
+left out of all replays, with and without a change: the pipeline that the others wait for sets the step.
 """
 
 from __future__ import annotations
@@ -137,7 +140,9 @@ def predict_steps(
 class Measured:
     """The measurement in the form in which it is replayed; `counted` marks the steps that count.
 
-    `launch_delay_ns` is how long after it could have started each action did, for whatever reason.
+    `launch_delay_ns` is how long after it could have started each action did, for whatever reason but waits for
+    replicas; `reduction_ns` is the part of it in which its rank waited for a reduction. `lag_ns` are the lags of
+    replays, as measured, without waits for replicas.
     """
 
     actions: Actions
@@ -146,12 +151,9 @@ class Measured:
     counted: pl.Series
     duration_ns: Floats
     launch_delay_ns: Floats
+    reduction_ns: Integers
+    lag_ns: Integers
     basis: ReplayBasis
-
-    @property
-    def lag_ns(self) -> Integers:
-        """The lags of replays, as measured."""
-        return self.basis.lag_ns
 
     def step_ns(self, makespan_ns: Floats | Integers) -> float:
         """Return the mean makespan of the longest pipeline over the counted steps; 0 without steps."""
@@ -189,7 +191,7 @@ class Measured:
             elif isinstance(change, EqualStages):
                 duration_ns = duration_ns * _balance(self.actions, duration_ns)
             elif isinstance(change, FreeTransfers):
-                lag_ns = self.basis.free_ns
+                lag_ns = self.basis.reduced(self.basis.free_ns)
         return duration_ns, lag_ns
 
     def simulated_saving(self, name: str, duration_ns: Floats, lag_ns: Floats | Integers) -> Saving:
@@ -231,10 +233,11 @@ class Measured:
             is_counted = is_counted & kept
         columns = {
             "duration_ns": duration_ns,
-            "launch_delay_ns": self.launch_delay_ns,
+            "launch_delay_ns": self.launch_delay_ns - self.reduction_ns,
             "is_counted": is_counted,
         }
-        travel_ns = self.basis.travel_ns if lag_ns is self.lag_ns else lag_ns[: self.actions.needs.height]
+        travel_ns = self.basis.travel_ns if lag_ns is self.lag_ns else self.basis.free_ns
+        travel_ns = travel_ns[: self.actions.needs.height]
         return find_mean_costs(self.actions, pl.DataFrame(columns), pl.Series(travel_ns))
 
 
@@ -246,6 +249,7 @@ def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int]
     first_ns = groups.first_start_ns(table)[groups.step_of_action()]
     # An action without a predecessor could have started when the step began.
     ready_ns = np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns)
+    waits = actions.reductions.in_intervals(table["rank"], np.minimum(ready_ns, start_ns), start_ns)
     every = pl.Series([True]).new_from_index(0, groups.steps.height)
     return Measured(
         actions,
@@ -253,7 +257,9 @@ def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int]
         groups,
         every if steps is None else groups.steps["step"].is_in(list(steps)),
         (end_ns - start_ns).astype(np.float64),
-        np.maximum(start_ns - ready_ns, 0).astype(np.float64),
+        (np.maximum(start_ns - ready_ns, 0) - waits.replicas_ns).astype(np.float64),
+        waits.reduction_ns,
+        basis.without_replicas(basis.lag_ns),
         basis,
     )
 
