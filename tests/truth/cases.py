@@ -21,6 +21,7 @@ from truth.causes import (
     equal_stages,
     global_rank,
     loading,
+    reducing_inside,
     set_up,
     slow_actions,
     slow_link,
@@ -92,10 +93,12 @@ class Null:
     costs: Costs = field(default_factory=Costs)
     unequal: float = 0.0
     set_up: float = 1.0
+    reduced_ns: int = 0
 
     def plan(self, seed: int) -> Plan:
         plan = make_plan(self.shape, self.costs, seed)
         plan = unequal_microbatches(plan, self.unequal, seed) if self.unequal else plan
+        plan = reducing_inside(plan, self.reduced_ns, overlap=0.2) if self.reduced_ns else plan
         return set_up(plan, self.set_up) if self.set_up > 1 else plan
 
 
@@ -110,6 +113,12 @@ NULLS = (
     Null("1f1b, 4 x 2, normal noise 3 %", Shape(replicas=2), Costs(noise=0.03, normal=True)),
     Null("1f1b, 4 x 4, micro-batches differ by 2 %", Shape(replicas=4), unequal=0.02),
     Null("1f1b, 4 x 2, set-up step 3 times as long, counted from 1", Shape(replicas=2), set_up=3.0),
+    Null("1f1b, 4 x 4, gradients reduced in the last backwards", Shape(replicas=4), reduced_ns=5 * MS),
+    Null(
+        "zb-v, 4 x 2, gradients reduced in the last backwards",
+        Shape("zb-v", replicas=2, chunks=2),
+        reduced_ns=5 * MS,
+    ),
     Null("1f1b, 4 x 4, drift 1 %", Shape(replicas=4), Costs(drift=0.01)),
     Null("1f1b, 4 x 1, drift 1 %", Shape(), Costs(drift=0.01)),
 )
@@ -216,6 +225,19 @@ def _step_end(seed: int) -> Case:
     return Case("all-reduce 60 ms, optimizer 20 ms", base, truths)
 
 
+def reduction_inside(seed: int, shape: Shape, stage: int, overlap: float = 0.0) -> Case:
+    """Return a run that reduces the gradients of each stage in its last backward: for 2 ms, those of one for 62 ms."""
+    base = make_plan(shape._replace(replicas=2), Costs(), seed)
+    without = reducing_inside(base, 0, overlap=overlap)
+    plan = reducing_inside(base, 2 * MS, {stage: 60 * MS}, overlap)
+    rank = next(rank for rank, stages in enumerate(shape.placement) if stage in stages)
+    culprit = f"stage {stage} / rank {rank} / rank {rank + shape.ranks}"
+    name = f"all-reduce 62 ms in the last backward of stage {stage}, {shape.schedule}" + ", overlapped" * (
+        overlap > 0
+    )
+    return _one(name, without, plan, "gradient reduction", culprit)
+
+
 def _link(seed: int) -> Case:
     base = make_plan(Shape(replicas=2), Costs(), seed)
     plan = slow_link(base, DOWN, 1, 4 * MS)
@@ -261,6 +283,9 @@ PLANTED: tuple[Callable[[int], Case], ...] = (
     lambda seed: _loading(seed, recorded=False, whole=True),
     _dualpipev,
     _step_end,
+    lambda seed: reduction_inside(seed, Shape(), 1),
+    lambda seed: reduction_inside(seed, Shape("interleaved", chunks=2), 5, overlap=0.5),
+    lambda seed: reduction_inside(seed, Shape("zb-v", chunks=2), 1),
     _link,
     lambda seed: _last_stage(seed, 1),
     lambda seed: _last_stage(seed, 2),

@@ -23,6 +23,9 @@ PLACES = {
     "15 ms of data loading before each step": "data loading (rank 0)",
     "15 ms of data loading before each step, not recorded": "(nothing recorded before the first forward of rank 0 in",
     "all-reduce 60 ms, optimizer 20 ms": "gradient reduction (60.00 ms)",
+    "all-reduce 62 ms in the last backward of stage 1, 1f1b": "gradient reduction (ranks of stage 1, 68.00 ms)",
+    "all-reduce 62 ms in the last backward of stage 5, interleaved, overlapped": "(ranks of stage 5, 5",
+    "all-reduce 62 ms in the last backward of stage 1, zb-v": "gradient reduction (ranks of stage 1, ",
     "1 ms to launch every action": " µs per action)",
 }
 """What the first sentence has about the culprit, in full."""

@@ -117,9 +117,12 @@ def _time_text(time_ns: int | None) -> str:
 def percent_text(fraction: float | None) -> str:
     """Return a fraction as percent with one decimal, above ten as a multiple, or a dash for None.
 
-    >>> percent_text(3 / 11), percent_text(None)
-    ('27.3 %', '-')
+    >>> percent_text(3 / 11), percent_text(None), percent_text(-1e-9)
+    ('27.3 %', '-', '0.0 %')
     """
     if fraction is None:
         return "-"
-    return multiple_text(fraction) if fraction > LARGEST_PERCENT_RATIO else f"{100 * fraction:.1f} %"
+    if fraction > LARGEST_PERCENT_RATIO:
+        return multiple_text(fraction)
+    percent = round(100 * fraction, 1) + 0.0  # 0.0 added: a small negative part is not -0.0
+    return f"{percent:.1f} %"

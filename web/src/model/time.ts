@@ -31,7 +31,9 @@ export function shortDuration(ns: number, unit: TimeUnit): string {
 }
 
 export function percentText(fraction: number): string {
-  return `${(100 * fraction).toFixed(1).replace("-", "−")} %`;
+  const text = (100 * fraction).toFixed(1);
+  // A small negative part is no "-0.0".
+  return `${text === "-0.0" ? "0.0" : text.replace("-", "−")} %`;
 }
 
 /** A relative change: in percent, or above ten times as a multiple, as vocabulary/ratios.py writes it. */

@@ -26,6 +26,7 @@ it("keeps moments exact beyond what a double holds", () => {
 });
 
 it("writes fractions as percent", () => expect(percentText(0.3118)).toBe("31.2 %"));
+it("writes small negative fractions as 0.0 %", () => expect(percentText(-1e-9)).toBe("0.0 %"));
 
 it.each([
   [0.12, "+12.0 %"],

@@ -173,7 +173,8 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     del transfers
     table, partners, united = _unite_pairs(actions)
     needs = _needs_of_actions(found.rows, united)
-    early = find_contradictions(table, needs, _clock_errors(timeline))
+    is_unaligned = bool((timeline.diagnostics["code"] == "clock.unaligned").any())
+    early = find_contradictions(table, needs, _clock_errors(timeline), is_unaligned=is_unaligned)
     arrived_ns = needs.filter("is_remote")["arrived_ns"]
     # A simulation without transfers has ones that take no time.
     has_transfers = is_simulated(timeline) or arrived_ns.is_empty() or arrived_ns.is_not_null().any()

@@ -27,11 +27,14 @@ MOST_CONTRADICTION_FRACTION = 0.5
 """Idle time is not explained if, in at least half of the steps, an action started this fraction of the window early."""
 
 
-def find_contradictions(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
+def find_contradictions(
+    table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame, *, is_unaligned: bool = False
+) -> list[Diagnostic]:
     """Return a diagnostic about actions that started before their input existed, beyond the error of both clocks.
 
     `table` and `needs` are the tables ACTIONS and NEEDS, `clocks` has the clock of every rank and its error (rank,
-    clock, error_ns). Its code is LARGE if idle time cannot be explained.
+    clock, error_ns). Its code is LARGE if idle time cannot be explained. That is an error, unless clocks are known to
+    be unaligned.
     """
     action, producer = needs["action"].to_numpy(), needs["needs"].to_numpy()
     early_ns = table["end_ns"].to_numpy()[producer] - table["start_ns"].to_numpy()[action]
@@ -46,7 +49,8 @@ def find_contradictions(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.Dat
     count = int(beyond.sum())
     if _usual_fraction(table, action[beyond], early_ns[beyond]) > MOST_CONTRADICTION_FRACTION:
         message = f"{most}: clocks or labels are wrong, and idle time cannot be explained"
-        return [Diagnostic("warning", message, count=count, code=LARGE)]
+        severity = "warning" if is_unaligned else "error"
+        return [Diagnostic(severity, message, count=count, code=LARGE)]
     return [Diagnostic("warning", f"{most}; check the clock alignment", count=count, code=SMALL)]
 
 
