@@ -71,6 +71,21 @@ def test_slow_reduction_is_no_work_of_its_stage():
     assert (last["end_ns"] - last["start_ns"]).median() < 150e6
 
 
+def test_neighbor_of_a_slow_reduction_is_reported_to_wait_for_that_and_not_for_the_link():
+    report = workflow.analyze(workflow.read(train("hook")[0]))
+    delays = report.intermediates.ledger.origins.filter(
+        pl.col("cause") == "gradient_reduction", pl.col("added_ns") > 100e6
+    )
+    assert set(delays.select("rank", "stage").rows()) <= {(1, 1), (3, 1)}
+    # On a busy machine a rank may come late itself, so that the reduction delays it for less.
+    assert delays.height >= STEPS
+    assert "gradient reduction" in report.verdict.why
+    waits = report.idle.filter(pl.col("cause") == "gradient_reduction", pl.col("waiting_for") == "reduction")
+    assert set(waits.filter(pl.col("end_ns") - pl.col("start_ns") > 100e6)["culprit_rank"]) <= {1, 3}
+    faster = report.improvements.filter(pl.col("change").str.starts_with("gradient reduction"))
+    assert faster["gain_ns"].sum() > 100e6
+
+
 def test_sharded_stages_record_the_collectives_that_move_gradients_and_weights():
     reductions = spans_of("fsdp", "grad_reduce")
     operations = reductions["name"].str.split(" in ").list.first()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, MAY_BE_UNRECORDED
+from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, MAY_BE_UNRECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ IDLE_SHARES = Table(
                 name,
                 pl.Int64,
                 "ns",
-                f"Part of idle_ns: {name[:-3].replace('_', ' ')}.",
+                f"Part of idle_ns: {BY_COLUMN[name].label}.",
                 nullable=name in MAY_BE_UNRECORDED,
             )
             for name in CAUSE_COLUMNS
