@@ -67,8 +67,9 @@ bench: $(DEV_READY) ## run every benchmark and print its results
 	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py benchmarks/overhead.py
 
 # Uses the Python whose torch supports the GPU and installs nothing into it: make gpu-check PYTHON=...
-gpu-check: ## on a machine with a GPU, compare recorded times with CUPTI and print the recording overhead
-	@PYTHONPATH=src $(PYTHON) benchmarks/gpu_accuracy.py
+# The + runs it under make --dry-run, too: then on a simulated device.
+gpu-check: ## on a machine with a GPU, check what device timing relies on, its accuracy and cost (with --dry-run: simulated)
+	+@PYTHONPATH=src $(PYTHON) benchmarks/gpu_check.py $(if $(findstring n,$(firstword -$(MAKEFLAGS))),--dry-run)
 
 golden: $(DEV_READY) ## regenerate the golden files of the tests
 	@tools/each.sh $(BIN)/python "golden file script" tools/golden_*.py

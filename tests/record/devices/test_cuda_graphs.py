@@ -194,7 +194,7 @@ def test_replay_does_not_look_at_other_graphs(clock, actions):
     assert setting.device.queries - queries <= 100 * actions
 
 
-def test_deleted_graphs_make_room_for_the_actions_of_others(clock, monkeypatch):
+def test_actions_of_deleted_graphs_do_not_count_for_the_limit(clock, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "MAX_GRAPH_ACTIONS", 10)
     setting = Setting(clock)
     for _ in range(5):

@@ -28,7 +28,7 @@ ANCHOR_TRIES = 5
 WIDE_NS = 50_000
 """A wider bracket is accepted only if there has been no better one for `STALE_NS`, or if it is urgent."""
 USEFUL_NS = STALE_NS // 100
-"""The bracket of a late anchor that nobody has looked at for longer is not even accepted then: another is tried."""
+"""A late anchor that was not looked at for longer has a bracket that is not even accepted then: another is tried."""
 PATIENCE_NS = 200_000
 # The first anchor and the last one are indispensable, so the device gets more time for them.
 LONG_PATIENCE_NS = 20_000_000
