@@ -110,7 +110,9 @@ def explain(
     stragglers = find_stragglers(counted, messages, limits, samples=samples)
     trends = find_step_trends(counted, pipelines, messages, samples)
     replicas = find_replicas(counted, pipelines, stragglers.rank_error, least_cost_ns)
-    outliers = find_outlier_actions(actions, intermediates.basis, ledger.classes.length_of_action, steps)
+    outliers = find_outlier_actions(
+        actions, intermediates.basis, ledger.classes.length_of_action, steps, counted.spans
+    )
     is_incomplete = bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics}
     evidence = Evidence(stragglers.table, outliers, ledger, iterations, counted.spans, layers, is_incomplete)
     # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.statistics.outlier_activities import activity_text
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.kinds import label
@@ -150,7 +151,7 @@ def several_actions_text(rows: pl.DataFrame) -> str:
 def instead_text(row: Mapping[str, object]) -> str:
     """Return how long an outlier action took, and how long it usually does."""
     took, usual = (duration_text(round(float(str(row[name])))) for name in ("duration_ns", "usual_ns"))
-    return f"{took} instead of {usual}"
+    return f"{took} instead of {usual}{activity_text(row)}"
 
 
 def _cost(rows: pl.DataFrame) -> str:

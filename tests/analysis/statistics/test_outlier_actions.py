@@ -127,8 +127,9 @@ def test_all_ranks_at_the_same_time():
     spans = timeline_of(run).spans.filter(pl.col("lane") == "compute", step=5, kind="forward", microbatch=3)
     spans = spans.with_columns(microbatch=pl.col("rank"))
     outliers = spans.with_columns(
-        start_ns=pl.lit(0), duration_ns=pl.lit(90 * MS), excess_ns=pl.lit(80.0 * MS), stage=pl.col("rank")
-    )
+        start_ns=pl.lit(0), duration_ns=pl.lit(90 * MS), excess_ns=pl.lit(80.0 * MS), stage=pl.col("rank"),
+        activity=pl.lit(None, pl.String),
+    )  # fmt: skip
     assert find_outlier_pattern(outliers, 4, 8, range(12)).text == "on all ranks at the same time"
     assert find_outlier_pattern(outliers.head(3), 4, 8, range(12)).text == "on most ranks at the same time"
     assert not find_outlier_pattern(outliers.head(1), 4, 8, range(12)).text
@@ -168,3 +169,52 @@ def test_garbage_collection_is_planted_and_found():
 def test_a_run_without_actions_has_no_outliers():
     report = stagescope.analyze(empty_timeline())
     assert dict(report.outliers.schema) == dict(OUTLIER_ACTIONS.schema)
+
+
+def with_activity(timeline, name, place, part, *, kind="other", lane="host"):
+    """Return a timeline with an activity in the middle of each action at a place, for a part of the action."""
+    step, rank, microbatch = place
+    chosen = (pl.col("rank") == rank) & (pl.col("microbatch") == microbatch) & (pl.col("kind") == "forward")
+    if step is not None:
+        chosen &= pl.col("step") == step
+    begin = pl.col("start_ns") + ((pl.col("end_ns") - pl.col("start_ns")) * (1 - part) / 2).cast(pl.Int64)
+    end = pl.col("end_ns") - (begin - pl.col("start_ns"))
+    rows = timeline.spans.filter(chosen).with_columns(
+        start_ns=begin, end_ns=end, wait_start_ns=begin, wait_end_ns=end, microbatch=None, stage=None,
+        kind=pl.lit(kind).cast(pl.Enum(timeline.spans["kind"].dtype.categories)), name=pl.lit(name),
+        lane=pl.lit(lane).cast(timeline.spans["lane"].dtype),
+    )  # fmt: skip
+    return timeline.with_spans(pl.concat([timeline.spans, rows.cast(timeline.spans.schema)]))
+
+
+COLLECTION = "garbage collection of generation 2"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "lane"),
+    [(COLLECTION, "other", "host"), ("all_gather in dp 2,6 (3)", "collective", "comm")],
+)
+def test_what_a_rank_did_during_an_outlier_is_named(name, kind, lane):
+    timeline = timeline_of(simulate(slow_actions(BASE, [Excess(5, 0, 2, 4, 1_000 * MS)])))
+    report = stagescope.analyze(with_activity(timeline, name, (5, 2, 4), 0.9, kind=kind, lane=lane))
+    assert report.outliers.select("activity").item() == name
+    assert report.outliers.select("activity_ns").item() == pytest.approx(909 * MS, rel=0.01)
+    (sentence,) = finding(report)
+    assert sentence.startswith("F2.4 on rank 2 in step 5 took 1.010 s instead of 10")
+    assert f" ms, during {name}; its step was " in sentence
+    assert f"during {name}" in report.verdict.why
+
+
+def test_an_activity_that_explains_less_than_half_of_an_outlier_is_not_named():
+    timeline = timeline_of(simulate(slow_actions(BASE, [Excess(5, 0, 2, 4, 1_000 * MS)])))
+    report = stagescope.analyze(with_activity(timeline, COLLECTION, (5, 2, 4), 0.4))
+    assert report.outliers["activity"].to_list() == [None]
+    assert "garbage" not in "".join(finding(report))
+
+
+def test_a_pattern_names_what_all_its_actions_have_in_common():
+    slow = [Excess(step, 0, 1, 4, 300 * MS) for step in range(3, 9)]
+    timeline = timeline_of(simulate(slow_actions(BASE, slow)))
+    report = stagescope.analyze(with_activity(timeline, COLLECTION, (None, 1, 4), 0.9))
+    (sentence,) = finding(report)
+    assert f", during {COLLECTION}, always on rank 1, always micro-batch 4; their 6 steps" in sentence

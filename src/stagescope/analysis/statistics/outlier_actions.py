@@ -19,6 +19,7 @@ from scipy.special import ndtri  # type: ignore[import-untyped]
 from stagescope.analysis.graph.replay import ready_times, replay_ranks
 from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.usual_costs import FEWEST_ACTIONS, OUTLIER_RATIO
+from stagescope.analysis.statistics.outlier_activities import name_activities_inside
 from stagescope.model.tables import Column, KindType, Table
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ OUTLIER_ACTIONS = Table(
             "How much longer it made the window of its step, without the larger ones of the step; null: it has eight.",
             nullable=True,
         ),
+        Column(
+            "activity",
+            pl.String,
+            "",
+            "What the rank was recorded to do for at least half of the excess, such as a garbage collection.",
+            nullable=True,
+        ),
+        Column("activity_ns", pl.Int64, "ns", "How long it did that within the action.", nullable=True),
     ),
 )  # fmt: skip
 
@@ -75,9 +84,13 @@ CELL = ["pipeline", "step", "microbatch"]
 
 
 def find_outlier_actions(
-    actions: Actions, basis: ReplayBasis, lengths: NDArray[np.float64], steps: Collection[int]
+    actions: Actions,
+    basis: ReplayBasis,
+    lengths: NDArray[np.float64],
+    steps: Collection[int],
+    spans: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return the table OUTLIER_ACTIONS of `steps`.
+    """Return the table OUTLIER_ACTIONS of `steps`; what explains them is looked for in `spans`.
 
     `lengths` has the length of the micro-batch of every action, relative to the mean. Classes of fewer than eight
     actions have no outliers: it is unknown what is usual.
@@ -91,7 +104,8 @@ def find_outlier_actions(
     ]
     outliers = outliers.filter(outliers["excess_ns"] >= LEAST_STEP_FRACTION * window_ns)
     costs = _costs(actions, basis, groups, outliers)
-    return outliers.with_columns(costs).select(OUTLIER_ACTIONS.names)
+    activities = name_activities_inside(outliers, spans)
+    return outliers.with_columns(costs, *activities).select(OUTLIER_ACTIONS.names)
 
 
 def _unusual(table: pl.DataFrame, lengths: NDArray[np.float64], steps: Collection[int]) -> pl.DataFrame:

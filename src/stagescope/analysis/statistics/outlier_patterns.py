@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.analysis.statistics.outlier_activities import common_activity_text
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -47,7 +49,12 @@ def find_outlier_pattern(
     chosen = outliers.filter(pl.col("excess_ns") >= COMPARABLE_FRACTION * pl.max("excess_ns")).sort(
         "start_ns"
     )
-    parts = [_of_ranks(chosen, ranks), _of_microbatches(chosen, microbatches), _of_steps(chosen, steps)]
+    parts = [
+        common_activity_text(chosen),
+        _of_ranks(chosen, ranks),
+        _of_microbatches(chosen, microbatches),
+        _of_steps(chosen, steps),
+    ]
     return OutlierPattern(chosen, ", ".join(filter(None, parts)))
 
 

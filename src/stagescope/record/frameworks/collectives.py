@@ -98,16 +98,24 @@ class Collectives:
         recorder.at_end.append(self._describe_counted)
 
     @contextmanager
-    def reducing(self) -> Iterator[None]:
-        """Record the collectives that are issued in the ``with`` block as gradient reductions, also in an action."""
+    def recording(self) -> Iterator[None]:
+        """Record the collectives that are issued in the ``with`` block, also in an action."""
         recorder = self.recorder
         counts, recorder.counts_collectives = recorder.counts_collectives, False
-        self.reductions += 1
         try:
             yield
         finally:
-            self.reductions -= 1
             recorder.counts_collectives = counts
+
+    @contextmanager
+    def reducing(self) -> Iterator[None]:
+        """Record the collectives that are issued in the ``with`` block as gradient reductions, also in an action."""
+        self.reductions += 1
+        try:
+            with self.recording():
+                yield
+        finally:
+            self.reductions -= 1
 
     def observe_reduction(self, stage: int, chunk: int = NONE) -> Observation:
         """Observe a call whose collectives reduce the gradients of a stage."""

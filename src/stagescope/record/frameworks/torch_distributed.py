@@ -95,7 +95,12 @@ class Instrumentation:
             return (yield)
 
     def unshard(self, call: Call) -> Observation:
-        """Observe ``FSDPParamGroup.unshard``, which gathers the parameters of a group."""
+        """Observe ``FSDPParamGroup.unshard``, which gathers the parameters of a group.
+
+        Where the host waits for them, an action that needs them lasts longer. Beside the actions of a device they are
+        like any other collective.
+        """
         del call
-        with self.collectives.beside():
+        gathers = self.collectives
+        with gathers.beside() if self.recorder.timer.device else gathers.recording():
             return (yield)

@@ -1,0 +1,64 @@
+"""What a rank was recorded to do inside its outlier actions: a garbage collection, loading of data, a collective."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.vocabulary.kinds import COLLECTIVE, HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEAST_FRACTION = 0.5
+"""An activity explains an outlier if it takes at least this part of its excess."""
+
+PLACE = ["rank", "step"]
+
+
+def name_activities_inside(outliers: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns activity and activity_ns of every outlier: what explains it, and for how long.
+
+    `outliers` has rank, step, start_ns, end_ns and excess_ns. Of a collective, only the wait for it counts.
+    """
+    inside = _activities(spans, outliers).rename({"start_ns": "begin_ns", "end_ns": "until_ns"})
+    took_ns = pl.min_horizontal("end_ns", "until_ns") - pl.max_horizontal("start_ns", "begin_ns")
+    rows = outliers.select(*PLACE, "start_ns", "end_ns", "excess_ns").with_row_index("outlier")
+    found = (
+        rows.join(inside, on=PLACE)
+        .with_columns(activity_ns=took_ns)
+        .filter(pl.col("activity_ns") > 0)
+        .group_by("outlier", "activity")
+        .agg(pl.sum("activity_ns"), pl.first("excess_ns"))
+        .filter(pl.col("activity_ns") >= LEAST_FRACTION * pl.col("excess_ns"))
+        .sort("activity_ns", "activity", descending=[True, False])
+        .group_by("outlier", maintain_order=True)
+        .first()
+    )
+    named = rows.select("outlier").join(found, on="outlier", how="left", maintain_order="left")
+    return named.select("activity", "activity_ns")
+
+
+def _activities(spans: pl.DataFrame, outliers: pl.DataFrame) -> pl.DataFrame:
+    """Return rank, step, activity, start_ns and end_ns of the activities of the ranks and steps with an outlier."""
+    is_collective = pl.col("kind") == COLLECTIVE
+    chosen = spans.filter(pl.col("name").is_not_null(), (pl.col("lane") == HOST) | is_collective)
+    return chosen.join(outliers.select(PLACE).unique(), on=PLACE, how="semi").select(
+        *PLACE,
+        pl.col("name").cast(pl.String).alias("activity"),
+        start_ns=pl.when(is_collective).then("wait_start_ns").otherwise("start_ns"),
+        end_ns=pl.when(is_collective).then("wait_end_ns").otherwise("end_ns"),
+    )
+
+
+def common_activity_text(rows: pl.DataFrame) -> str:
+    """Return what several rows of OUTLIER_ACTIONS have in common; empty if they do not."""
+    names = rows["activity"].unique()
+    is_common = rows.height > 1 and len(names) == 1 and names[0] is not None
+    return f"during {names[0]}" if is_common else ""
+
+
+def activity_text(row: Mapping[str, object]) -> str:
+    """Return what explains a row of OUTLIER_ACTIONS, to be appended to how long it took; empty if nothing does."""
+    return f", during {row['activity']}" if row["activity"] else ""
