@@ -341,6 +341,24 @@ def test_device_is_not_queried_during_a_capture_in_another_thread(clock):
     assert len(setting.notebook.spans) == 1
 
 
+def test_end_of_the_process_does_not_query_the_device_during_a_capture(clock, monkeypatch):
+    setting = Setting(clock)
+    setting.device.work(10 * S)
+    setting.timer.end(setting.timer.begin(), 1)
+    polls = itertools.count()
+
+    def sleep(seconds):
+        clock.sleep(round(seconds * S))
+        if next(polls) == 3:  # another thread begins a capture
+            setting.timer.graphs.begin_capture(setting.module.CUDAGraph())
+            setting.device.capturing = True
+
+    monkeypatch.setattr("stagescope.record.devices.device_timer.time.sleep", sleep)
+    setting.timer.finish()
+    assert next(polls) > 4
+    assert setting.device.queries_while_capturing == 0
+
+
 def test_host_timer_ignores_graphs(clock):
     setting = Setting(clock)
     setting.notebook.timer.device = None
