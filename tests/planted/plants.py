@@ -25,6 +25,9 @@ MICROBATCHES, ROWS, WIDTH, STEPS = 4, 2, 16, 8
 FORWARD_S, BACKWARD_S = 0.01, 0.02
 LATE_S, LOADING_S, PAUSE_S = 0.08, 0.08, 0.1
 HEAVY_WEIGHTS = 12_000_000
+PAUSES_NS: list[int] = []
+"""How long the garbage collections took that this rank was made to do."""
+
 PLACES = {"reduction": (1, None), "late": (0, 1), "loader": (0, 1), "pause": (1, 0)}
 """The stage and the replica of what is planted; None is both replicas."""
 
@@ -91,7 +94,9 @@ class Stage(nn.Module):
         self.forwards += 1
         if self.has_pause and self.forwards % MICROBATCHES == 3:
             Cycle()
+            start_ns = time.monotonic_ns()
             gc.collect()
+            PAUSES_NS.append(time.monotonic_ns() - start_ns)
         if self.is_heavy:
             value = Heavy.apply(value, self.heavy, self.backwards)
         return Work.apply(value)
@@ -136,6 +141,7 @@ class Diary:
 
     def write(self):
         """Print all in one write, because all ranks write to one pipe."""
-        facts = {**vars(self), "losses": [float(loss.detach()) for loss in self.losses]}
+        losses = [float(loss.detach()) for loss in self.losses]
+        facts = {**vars(self), "losses": losses, "pauses_ns": PAUSES_NS}
         sys.stdout.write(json.dumps(facts) + "\n")
         sys.stdout.flush()

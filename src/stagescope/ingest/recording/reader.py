@@ -22,6 +22,7 @@ from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.counters import counters_of
 from stagescope.ingest.recording.diagnostics import damage_of, device_notes, run_notes
 from stagescope.ingest.recording.frames import Columns, read_contents
+from stagescope.ingest.recording.leading_loads import without_leading_loads
 from stagescope.ingest.recording.marked_steps import divide_into_steps
 from stagescope.ingest.recording.marked_transfers import place_transfers
 from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
@@ -91,7 +92,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
         is_marker = records["kind"] == STEP_CODE
         offset_ns = offsets[process.clock]
         markers.append(_steps(records.where(is_marker), process.rank, offset_ns))
-        spans.append(_spans(records.where(~is_marker), process, offset_ns))
+        spans.append(without_leading_loads(_spans(records.where(~is_marker), process, offset_ns)))
         counters.append(counters_of(process, label, offset_ns))
         notes += process.notes
         notes += damage_of(process.contents, process.source, process.rank)
