@@ -184,6 +184,8 @@ def test_detail_is_passed_on_and_checked(tmp_path):
     assert (
         "'collectives'" in stagescope("run", "--detail", "collectives", "-o", tmp_path / "a", *command).stdout
     )
+    both = stagescope("run", "--detail", "collectives", "--detail", "memory", "-o", tmp_path / "d", *command)
+    assert "'collectives,memory'" in both.stdout
     inherited = {**os.environ, "STAGESCOPE_DETAIL": "collectives"}
     assert "''" in stagescope("run", "-o", tmp_path / "b", *command, env=inherited).stdout
     assert "'collectives'" in stagescope("run", "--detail", "all", "-o", tmp_path / "c", *command).stderr

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
+import time
+from collections import deque
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -15,8 +18,11 @@ from stagescope import api
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import counters as counters_module
 from stagescope.record import format as fmt
+from stagescope.record.clock import now_ns
+from stagescope.record.devices.marks import Mark
 from stagescope.record.sampling import host, sampler
 from stagescope.record.sampling.gpu import gpu_sources
+from stagescope.record.sampling.memory import DeviceMemory
 from stagescope.record.sampling.sampler import Sampler
 from stagescope.vocabulary.counters import COUNTER_OF_NAME
 
@@ -112,21 +118,84 @@ def test_counters_alone_create_no_recording(recorder, tmp_path):
 def test_slow_counters_are_sampled_at_most_once_a_second(recorder, monkeypatch):
     now_s = [100.0]
     monkeypatch.setattr(sampler, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    device = MemoryDevice()
-    recorder.timer.device = SimpleNamespace(name=device.name, device=device, finish=bool, harvest=bool)
+    monkeypatch.setattr(host, "host_sources", lambda: [lambda: [("resident memory", 1.0)], broken])
     found = Sampler(recorder)
-    monkeypatch.setattr(host, "host_sources", lambda: [lambda: [("resident memory", 1.0)]])
     for moment_s in (100.0, 100.9, 101.0):
         now_s[0] = moment_s
         found.sample()
     found.sample(is_last=True)
     values = [fmt.COUNTER.unpack(record)[1] for record in chunks(recorder.counters.take())]
-    assert values == [1.0, 2 * GIB, 3 * GIB, 5 * GIB] * 3
-    device.fails = True  # from now on, these counters are missing, and the others are not
+    assert values == [1.0] * 3
+
+
+def broken():
+    raise OSError("not on this machine")
+
+
+class StandInTimer:
+    """A DeviceTimer whose device has reached every mark 7 ns after it was made."""
+
+    has_room = True
+
+    def __init__(self):
+        self.device = MemoryDevice()
+        self.ended = []
+        self.made_ns = []
+
+    def begin(self):
+        self.made_ns.append(now_ns())
+        return Mark(None, None, deque())
+
+    def end(self, *fields):
+        self.ended.append(fields)
+
+    def resolve(self, function, mark):
+        del mark
+        function(self.made_ns[-1] + 7)
+
+
+def test_memory_is_read_once_a_second_and_at_the_end(recorder):
+    memory = DeviceMemory(recorder, StandInTimer())
+    for _ in range(3):
+        memory.sample()
+    memory.sample(is_last=True)
+    values = [fmt.COUNTER.unpack(record)[1] for record in chunks(recorder.counters.take())]
+    assert values == [2 * GIB, 3 * GIB, 5 * GIB] * 2
+
+
+def test_memory_of_each_action_has_the_time_at_which_the_device_ended_it(recorder):
+    timer = StandInTimer()
+    memory = DeviceMemory(recorder, timer)
+    recorder.step = 4
+    memory.end("token", 1, 2, 6, 0)
+    recorder.step = 5
+    timer.device.fails = True  # from now on, this counter is missing and the actions are not
+    memory.end("token", 2, 2, 6, 0)
+    timer.device.fails = False
+    memory.end("token", 2, 2, 7, 0)
+    found = [fmt.COUNTER.unpack(record) for record in chunks(recorder.counters.take())]
+    assert [each[:5] for each in found] == [
+        (timer.made_ns[0] + 7, value, 4, 2, 6) for value in (2 * GIB, 3 * GIB, 5 * GIB)
+    ]
+    assert timer.ended == [("token", 1, 2, 6, 0), ("token", 2, 2, 6, 0), ("token", 2, 2, 7, 0)]
+
+
+def test_thread_of_the_gpu_ends_with_the_recording(recorder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml())
+    device = MemoryDevice()
+    monkeypatch.setattr(recorder.timer, "device", SimpleNamespace(name="cuda:0", device=device))
+    found = Sampler(recorder)
+    found.sample()
+    give_up_s = time.monotonic() + 20
+    while "GPU clock" not in recorder._name_ids and time.monotonic() < give_up_s:
+        time.sleep(0.01)
+    assert "GPU clock" in recorder._name_ids
     found.sample(is_last=True)
-    found.sample(is_last=True)
-    assert len(recorder.counters.take()) == 2 * fmt.COUNTER.size
-    recorder.timer.device = None
+    for thread in threading.enumerate():
+        if thread.name == "stagescope-gpu":
+            thread.join(20)
+            assert not thread.is_alive()
+    monkeypatch.setattr(recorder.timer, "device", None)
 
 
 def chunks(records):

@@ -50,8 +50,9 @@ from stagescope.vocabulary.steps import parse_step_range
 )
 @click.option(
     "--detail",
-    type=click.Choice(["collectives"]),
-    help="Also record what is only counted otherwise: the collectives inside actions, one by one.",
+    type=click.Choice(["collectives", "memory"]),
+    multiple=True,
+    help="Also record the collectives inside actions one by one, or device memory at the end of each action.",
 )
 @click.option(
     "--timing",
@@ -73,7 +74,7 @@ def command(
     max_bytes: str | None,
     also: str | None,
     *,
-    detail: str | None,
+    detail: tuple[str, ...],
     timing: str,
     force: bool,
     join: bool,
@@ -115,7 +116,7 @@ def command(
     )
     environment[LAUNCH_VARIABLE] = own.number
     environment[ALSO_VARIABLE] = ",".join(mirrors)
-    environment[DETAIL_VARIABLE] = detail or ""
+    environment[DETAIL_VARIABLE] = ",".join(detail)
     environment[TIMING_VARIABLE] = timing
     before = recordings_in(directory)
     try:

@@ -11,6 +11,7 @@ Uses the standard library only. Nothing in this package raises into the training
 """
 
 from stagescope.record.actions import action
+from stagescope.record.data_sizes import samples, tokens
 from stagescope.record.marked_actions import backward, backward_input, backward_weight, forward, step
 from stagescope.record.ranges import job_schedule_profiler_range
 from stagescope.record.session import start, stop
@@ -24,8 +25,10 @@ __all__ = [
     "forward",
     "job_schedule_profiler_range",
     "profile_range",
+    "samples",
     "span",
     "start",
     "step",
     "stop",
+    "tokens",
 ]

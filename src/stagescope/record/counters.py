@@ -18,31 +18,42 @@ if TYPE_CHECKING:
     from stagescope.record.recorder import Recorder
     from stagescope.record.sampling.sampler import Sampler
 
+Place = tuple[int, int, int]
+"""Step, stage and micro-batch that a value belongs to; `NONE` where there is none."""
+
 MOST_WAITING = 2**13
 """Values that wait for the disk; they take about 2 MiB."""
 
 
 class Counters:
-    """The values of one process that have not been written yet. `dropped` counts those that never will be."""
+    """The values of one process that have not been written yet. `dropped` counts those that never will be.
 
-    __slots__ = ("_recorder", "_sampler", "_waiting", "dropped")
+    `is_given` is set once the training itself has counted its data.
+    """
+
+    __slots__ = ("_recorder", "_sampler", "_waiting", "dropped", "is_given")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._waiting: deque[tuple[int, float, int, int, int, int]] = deque()
         self._sampler: Sampler | None = None
         self.dropped = 0
+        self.is_given = False
 
-    def add(
-        self, name: str, value: float, stage: int = NONE, microbatch: int = NONE, time_ns: int | None = None
-    ) -> None:
-        """Add a value of the current step, read now unless `time_ns` is given. Costs less than 1 us."""
+    def place(self, stage: int = NONE, microbatch: int = NONE) -> Place:
+        """Return the current step and an action in it, if any."""
+        return self._recorder.step, stage, microbatch
+
+    def add(self, name: str, value: float, stage: int = NONE, microbatch: int = NONE) -> None:
+        """Add a value of the current step that was read now. Costs less than 1 us."""
+        self.put(name, value, (self._recorder.step, stage, microbatch), now_ns())
+
+    def put(self, name: str, value: float, place: Place, time_ns: int) -> None:
+        """Add a value that was read at a moment."""
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
-            return
-        recorder = self._recorder
-        moment_ns = now_ns() if time_ns is None else time_ns
-        self._waiting.append((moment_ns, value, recorder.step, stage, microbatch, recorder.name_id(name)))
+        else:
+            self._waiting.append((time_ns, value, *place, self._recorder.name_id(name)))
 
     def collect(self, *, is_last: bool = False) -> bytes:
         """Return the waiting values and those that are sampled now, as packed records. For the writer thread."""

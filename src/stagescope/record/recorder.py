@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 FLUSH_TIMEOUT_S = 5.0
 # Together with the flush, this has to fit into the time between SIGTERM and SIGKILL.
 RESCUE_TIMEOUT_S = 1.5
+FREE_ENDS = ("exit", "stop")
+"""Reasons of an end at which no thread of the training can hold the lock of an allocator."""
 
 
 class Recorder:
@@ -61,6 +63,7 @@ class Recorder:
         to wait for the reduction of its gradients, None if it did not. The functions in `unfinished` record what is
         still under way, before each step and at the end, where those in `at_end` follow. Within an action
         `counts_collectives` is set unless the recording `is_detailed`: collectives are then not recorded one by one.
+        With `details_memory` the memory of a device is recorded at the end of each action, and not once a second.
         """
         self.directory = directory
         self._max_bytes = max_bytes
@@ -78,7 +81,7 @@ class Recorder:
         self.guards: dict[str, Guard] = {}
         self.actions = 0
         self.stage, self.chunk = NONE, NONE
-        self.is_detailed = self.counts_collectives = False
+        self.is_detailed = self.counts_collectives = self.details_memory = False
         self.computed: Any = None
         self.unfinished: list[Callable[[], object]] = []
         self.at_end: list[Callable[[], object]] = []
@@ -306,6 +309,8 @@ class Recorder:
     def stop(self, reason: str) -> None:
         """Write everything and the END frame, and stop the writer. Calling it again has no effect."""
         self._record_unfinished(*self.at_end)
+        if reason in FREE_ENDS:
+            self.timer.sample_memory()
         self.timer.finish()
         self.switch(on=False)
         self._lifecycle.detach()

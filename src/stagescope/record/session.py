@@ -23,7 +23,7 @@ STEPS_VARIABLE = "STAGESCOPE_STEPS"
 MAX_BYTES_VARIABLE = "STAGESCOPE_MAX_BYTES"
 ALSO_VARIABLE = "STAGESCOPE_ALSO"
 DETAIL_VARIABLE = "STAGESCOPE_DETAIL"
-DETAILS = ("collectives",)
+COLLECTIVES, MEMORY = DETAILS = ("collectives", "memory")
 """Valid values of ``--detail``."""
 
 DEFAULT_DIRECTORY = "stagescope-recording"
@@ -177,7 +177,8 @@ def start(
     directory = os.fspath(out) if out is not None else os.environ.get(OUT_VARIABLE) or DEFAULT_DIRECTORY
     recorder = Recorder(_absolute(directory), steps=wanted, max_bytes=bound)
     given_ranks = {"rank": rank, "world_size": world_size}
-    recorder.is_detailed = os.environ.get(DETAIL_VARIABLE) in DETAILS
+    details = os.environ.get(DETAIL_VARIABLE, "").split(",")
+    recorder.is_detailed, recorder.details_memory = COLLECTIVES in details, MEMORY in details
     recorder.describe(session=next(_numbers))
     recorder.describe(**{name: value for name, value in given_ranks.items() if value is not None})
     if wanted is not None:

@@ -44,7 +44,7 @@ class Timer:
     are known, on the host immediately.
     """
 
-    __slots__ = ("_recorder", "_reported", "begin", "device", "end", "resolve")
+    __slots__ = ("_memory", "_recorder", "_reported", "begin", "device", "end", "resolve")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -108,9 +108,15 @@ class Timer:
             self._recorder.flush_soon()
 
     def harvest(self) -> None:
-        """Record the actions that the device has finished."""
+        """Record the actions that the device has finished, and at most once a second its memory."""
         if self.device is not None:
             self.device.harvest()
+            self._memory.sample()
+
+    def sample_memory(self) -> None:
+        """Record the memory of the device now."""
+        if self.device is not None:
+            self._memory.sample(is_last=True)
 
     def finish(self) -> None:
         """Record what the device has finished and count the rest as dropped; waits for a short time at most."""
@@ -146,9 +152,12 @@ class Timer:
         spans.time_on_device()
         if device.name.startswith("cuda") and os.environ.get(CONNECTIONS_VARIABLE) == "1":
             self._recorder.warn(SERIALIZED)
+        from stagescope.record.sampling.memory import DeviceMemory  # only needed with a device
+
         self.device = device
+        self._memory = DeviceMemory(self._recorder, device)
         self.begin = device.begin
-        self.end = device.end
+        self.end = self._memory.end if self._recorder.details_memory else device.end
         self.resolve = device.resolve
         self._recorder.expect_spans()
         self._recorder.describe(device=device.name, device_model=device.model)

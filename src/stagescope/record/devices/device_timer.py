@@ -116,6 +116,11 @@ class DeviceTimer:
         """Whether there are actions whose times are not known yet."""
         return bool(self._pending or self._located or self.graphs.unread)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether marks that are not of actions can wait without displacing actions."""
+        return self._waiting < MAX_WAITING // 2
+
     def harvest(self) -> None:
         """Record the actions that the device has completed, and take an anchor if one is due. Does not wait."""
         if not self._at_work.acquire(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import Signature, never_raises
 from stagescope.record.clock import now_ns
+from stagescope.record.data_sizes import count_data
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.deepspeed_facts import engine_facts, stage_of
@@ -192,6 +193,16 @@ class Instrumentation:
         self.recorder.emit(
             OTHER, start_ns, now_ns(), place.stage, place.microbatch, place.chunk, name=name_id
         )
+        if place.stage == 0:
+            self._count(call, place)
+
+    @never_raises()
+    def _count(self, call: Call, place: Place) -> None:
+        """Count the data that the first stage has loaded."""
+        loaded = getattr(call.owner, "pipe_buffers", {}).get("inputs", ())
+        number = call.get("buffer_id", 0)
+        if number < len(loaded):
+            count_data(self.recorder, loaded[number], place.stage, place.microbatch)
 
     @never_raises(default=Place())
     def _next_place(self, name: str, call: Call) -> Place:

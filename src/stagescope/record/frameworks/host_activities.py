@@ -16,6 +16,7 @@ from stagescope.vocabulary.kinds import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from stagescope.record.frameworks.runs import Place
     from stagescope.record.recorder import Recorder
 
     Observation = Generator[None, Any, Any]
@@ -30,10 +31,11 @@ LOGGING = "logging"
 
 
 class HostActivities:
-    """Records the activities of one process."""
+    """Records the activities of one process. `forward` is the place of a forward that may load its data."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.forward: Place | None = None
         self._inside: set[str] = set()
 
     def observe(self, name: str) -> Observation:

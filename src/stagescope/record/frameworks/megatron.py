@@ -129,8 +129,11 @@ class Instrumentation:
             return
         self._check_schedule()
         self._seen.add(FORWARD)
-        place = self._begin_forward(call)
-        result = yield from self.runs.observe_action(FORWARD, place)
+        place = self.activities.forward = self._begin_forward(call)
+        try:
+            result = yield from self.runs.observe_action(FORWARD, place)
+        finally:
+            self.activities.forward = None
         # Older versions return the tensors without the number of tokens.
         self.messages.made(result[0] if isinstance(result, tuple) else result, place)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.data_sizes import count_data
 from stagescope.record.frameworks import host_activities
 from stagescope.record.frameworks.host_activities import activities_of
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
@@ -49,7 +50,11 @@ class Instrumentation:
     def load(self, call: Call) -> Observation:
         """Observe ``__next__`` of the iterator of a DataLoader: the time until the next batch is there."""
         del call
-        return self.activities.observe(host_activities.DATA_LOADING)
+        batch = yield from self.activities.observe(host_activities.DATA_LOADING)
+        place = self.activities.forward
+        if place is not None and self.recorder.enabled:
+            count_data(self.recorder, batch, place.stage, place.microbatch)
+        return batch
 
     def checkpoint(self, call: Call) -> Observation:
         """Observe a function that saves a checkpoint."""
