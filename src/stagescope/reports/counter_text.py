@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.ratios import change_text
 from stagescope.vocabulary.sizes import size_text
 
@@ -20,16 +21,17 @@ THREE_DIGITS = 100
 
 
 def throughput_sentence(report: Report) -> str:
-    """Return the data of the steps in the totals per iteration and per second; empty if no data were counted."""
+    """Return the data of the steps in the totals, per step and per second; empty if no data were counted."""
     data = report.data.filter(pl.col("step").is_in(list(report.bubble.steps)))
     if data.is_empty():
         return ""
     unit, scope = data["unit"][0], SCOPES[data["scope"][0]]
-    size = f"{float(data['count'].sum()) / data.height:,.0f} {unit} per iteration{scope}"
+    size = f"{float(data['count'].sum()) / data.height:,.0f} {unit} per step{scope}"
     rate = report.throughput
-    return (
-        f"The run had {size}." if rate is None else f"Throughput: {_rate_text(rate)} {unit}/s, with {size}."
-    )
+    if rate is None:
+        return f"The run had {size}."
+    whole = counted(data["iteration_ns"].count(), "whole iteration")
+    return f"Throughput: {_rate_text(rate)} {unit}/s over {whole}, with {size}."
 
 
 def memory_sentence(report: Report) -> str:

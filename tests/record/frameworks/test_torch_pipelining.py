@@ -79,6 +79,11 @@ def test_every_step_is_recorded_on_every_rank(schedule):
     assert sorted(timeline.steps.select("step", "rank").rows()) == [
         (s, r) for s in range(3) for r in range(4)
     ]
+    counters = timeline.counters
+    assert counters.filter(name="samples").select("rank", "step", "microbatch", "value").sort(
+        pl.all()
+    ).rows() == [(0, step, microbatch, 2) for step in range(3) for microbatch in range(8)]
+    assert counters.filter(name="peak resident memory")["rank"].unique().to_list() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -5,6 +5,7 @@ What is observed, and what it shows (torch/distributed/pipelining/schedules.py a
 * The compute methods of ``_PipelineStageBase``: they exclude the wait for the input.
 * ``get_*_ops``: they know stage and micro-batch of each P2POp.
 * The module global ``_batch_p2p``, through which every schedule issues its operations, and ``Work.wait``.
+* ``_check_inputs`` of a schedule, which knows what the first stage gets.
 * ``step`` of the two base classes of schedules, which count the training steps.
 * The module global ``record_function``, entered for every action of the runtime schedules from torch 2.9 on: it shows
   which actions overlap, and catches actions that a custom function performs without the stage's methods.
@@ -19,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import never_raises
+from stagescope.record.data_sizes import count_data
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
@@ -166,6 +168,15 @@ class Instrumentation:
         """Observe the end of a range."""
         return self.ranges.observe_exit(call.owner, call.arguments[1])
 
+    def inputs(self, call: Call) -> Observation:
+        """Observe ``_check_inputs``, which returns the arguments of the first stage for each micro-batch of a step."""
+        found = yield
+        recorder = self.recorder
+        if recorder.enabled and recorder.step != NONE and not self.evaluates and has_first_stage(call.owner):
+            for microbatch, (args, kwargs) in enumerate(zip(*found, strict=True)):
+                positional = dict(enumerate(args)) if isinstance(args, (list, tuple)) else {0: args}
+                count_data(recorder, {**positional, **kwargs}, 0, microbatch)
+
     def step(self, call: Call) -> Observation:
         """Observe ``step``, which ``eval`` calls as well."""
         schedule = call.owner
@@ -269,6 +280,11 @@ def local_stages(schedule: Any) -> list[Any]:
     """Return the stages that `schedule` runs on this rank."""
     many = getattr(schedule, "_stages", None)
     return list(many) if many is not None else [schedule._stage]  # noqa: SLF001  # no public name
+
+
+def has_first_stage(schedule: Any) -> bool:
+    """Return whether this rank runs the stage that gets the data."""
+    return any(stage.is_first for stage in local_stages(schedule))
 
 
 def short_facts(schedule: Any) -> dict[str, object]:

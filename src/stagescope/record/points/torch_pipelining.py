@@ -45,6 +45,14 @@ PARTS = (
             Point(
                 f"{SCHEDULES}:_PipelineSchedule", "_maybe_compute_loss", "loss", reads=("stage", "mb_index")
             ),
+            # Called in each step, with what every micro-batch of the first stage gets.
+            Point(
+                f"{SCHEDULES}:_PipelineSchedule",
+                "_check_inputs",
+                "inputs",
+                required=False,
+                shows="tokens and samples of micro-batches",
+            ),
             Point(f"{SCHEDULES}:PipelineScheduleSingle", "step", "step"),
             Point(f"{SCHEDULES}:PipelineScheduleMulti", "step", "step"),
             # The schedules enter `record_function(_get_profiler_function_name(action))` from torch 2.9 on.
