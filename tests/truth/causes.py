@@ -140,6 +140,22 @@ def reducing_inside(
     return replace(plan.with_end(reduce_ns=0), inner=InnerReduction(reduce_ns, overlap))
 
 
+def late_rank(plan: Plan, place: Place, extra_ns: int, activity: str = "") -> Plan:
+    """Let a rank come late to the norm of the gradients in every iteration; `activity` is what is recorded of that."""
+    shape = plan.shape
+    late_ns = np.zeros((shape.steps, shape.ranks, shape.replicas), np.int64)
+    late_ns[:, place.rank, place.replica] = extra_ns
+    return replace(plan, late_ns=late_ns, records_late=activity)
+
+
+def randomly_late(plan: Plan, mean_ns: int, seed: int = 0) -> Plan:
+    """Let all ranks come to the norm of the gradients at random times."""
+    shape = plan.shape
+    rng = np.random.default_rng([seed, 4])
+    late_ns = rng.exponential(mean_ns, (shape.steps, shape.ranks, shape.replicas))
+    return replace(plan, late_ns=np.rint(late_ns).astype(np.int64))
+
+
 def loading(plan: Plan, per_microbatch_ns: int = 0, per_step_ns: int = 0, *, recorded: bool = False) -> Plan:
     """Let the first rank of every replica load data, before each forward or at the start of each step."""
     return replace(

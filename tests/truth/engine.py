@@ -63,10 +63,10 @@ class Run:
     """When everything happened, in ns. The last axis of every array is the replica.
 
     `start`, `end` and `free`: step x entry (`free`: when its rank had nothing else to do); `issued`, `sent`, `posted`
-    and `arrived`: step x message (`sent`: the sender continued); `began`, `entered`, `synced`, `reduced`, `optimized`
-    and `over`: step x pipeline rank; `loaded`: step x micro-batch, the end of loading before a forward of stage 0;
-    `issued_inside`, `computed` and `reduced_inside`: step x stage, when its reduction inside of the step was issued,
-    when its rank began to wait for it, and when that was done.
+    and `arrived`: step x message (`sent`: the sender continued); `began`, `entered`, `synced`, `reduced`, `came` (to
+    the norm), `normed`, `optimized` and `over`: step x pipeline rank; `loaded`: step x micro-batch, the end of loading
+    before a forward of stage 0; `issued_inside`, `computed` and `reduced_inside`: step x stage, when its reduction
+    inside of the step was issued, when its rank began to wait for it, and when that was done.
     """
 
     plan: Plan
@@ -82,6 +82,8 @@ class Run:
     entered: np.ndarray
     synced: np.ndarray
     reduced: np.ndarray
+    came: np.ndarray
+    normed: np.ndarray
     optimized: np.ndarray
     over: np.ndarray
     loaded: np.ndarray
@@ -108,14 +110,14 @@ class Run:
         time from `began` to `over`.
         """
         loading = np.zeros_like(self.began)
-        loading[:, 0] = self.plan.step_load_ns
+        loading[:, self.plan.loader] = self.plan.step_load_ns
         return {
             "loading": loading,
             "pipeline": self.entered - self.began - loading,
             "data-parallel wait": self.synced - self.entered,
             "gradient reduction": self.reduced - self.synced,
-            "wait for the optimizer": self.optimized - self.plan.end.optimizer_ns - self.reduced,
-            "optimizer": np.full_like(self.began, self.plan.end.optimizer_ns),
+            "wait for the optimizer": self.normed - self.reduced,
+            "optimizer": self.optimized - self.normed,
             "between steps": self.over - self.optimized,
         }
 
@@ -271,7 +273,10 @@ class _Steps:
         sizes = [
             (len(program.entries), ("start", "end", "free")),
             (len(program.messages), ("issued", "sent", "posted", "arrived")),
-            (shape.ranks, ("began", "entered", "synced", "reduced", "optimized", "over")),
+            (
+                shape.ranks,
+                ("began", "entered", "synced", "reduced", "came", "normed", "optimized", "over"),
+            ),
             (shape.microbatches, ("loaded",)),
             (shape.stages, ("issued_inside", "computed", "reduced_inside")),
         ]
@@ -296,7 +301,7 @@ class _Steps:
         times = {name: values[step] for name, values in self.times.items()}
         times["began"][:] = now
         free = now.copy()
-        free[0] += self.plan.step_load_ns[step]
+        free[self.plan.loader] += self.plan.step_load_ns[step]
         links: dict[tuple[int, int], np.ndarray] = {}
         for event in self.program.events:
             if isinstance(event, Entry):
@@ -306,7 +311,7 @@ class _Steps:
                         self._send(number, step, free, links)
             else:
                 self._send(self.index[event], step, free, links)
-        return self._finish(times, free)
+        return self._finish(step, times, free)
 
     def _act(self, step: int, entry: Entry, times: dict[str, np.ndarray], free: np.ndarray) -> None:
         plan, number = self.plan, self.number_of[entry.parts[0]]
@@ -358,12 +363,19 @@ class _Steps:
             free[message.sender] = times["arrived"][number]
         times["sent"][number] = free[message.sender]
 
-    def _finish(self, times: dict[str, np.ndarray], free: np.ndarray) -> np.ndarray:
+    def _finish(self, step: int, times: dict[str, np.ndarray], free: np.ndarray) -> np.ndarray:
         end = self.plan.end
         times["entered"][:] = free
+        if (step + 1) % self.plan.accumulated:
+            for name in ("synced", "reduced", "came", "normed", "optimized"):
+                times[name][:] = free
+            times["over"][:] = free + end.between_ns
+            return times["over"].copy()
         times["synced"][:] = free.max(axis=1, keepdims=True)
         times["reduced"][:] = times["synced"] + end.reduce_ns
-        ready = times["reduced"].max() if end.barrier else times["reduced"]
-        times["optimized"][:] = ready + end.optimizer_ns
+        late_ns = 0 if self.plan.late_ns is None else self.plan.late_ns[step]
+        times["came"][:] = times["reduced"] + late_ns
+        times["normed"][:] = times["came"].max() if end.barrier else times["came"]
+        times["optimized"][:] = times["normed"] + end.optimizer_ns
         times["over"][:] = times["optimized"] + end.between_ns
         return times["over"].copy()

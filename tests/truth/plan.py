@@ -93,7 +93,7 @@ class StepEnd:
     All replicas of a stage wait for the last of them, reduce their gradients, run the optimizer, and pause. With
     `sync_first` that wait is before the recorded reduction, as where Megatron-LM reduces embeddings and layer norms
     first; otherwise the reduction is recorded from when the rank enters it. With `barrier`, the optimizer waits for
-    all ranks (global gradient norm).
+    all ranks (global gradient norm); with `records_norm`, that is recorded as a collective of all of them.
     """
 
     reduce_ns: int
@@ -101,6 +101,7 @@ class StepEnd:
     between_ns: int
     sync_first: bool = False
     barrier: bool = False
+    records_norm: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,10 @@ class Plan:
     x replica) the same once at the start of a step, and `records_loading` whether it is in the span table. A rank needs
     `launch_ns` to start an action. An overlapped pair takes `overlap` times the sum of its parts. Steps are numbered
     from `first_step`. With `inner`, gradients are reduced inside of the step as well.
+
+    `late_ns` (step x pipeline rank x replica) is what a rank does between its reduction and the norm of the gradients;
+    it is in the span table if `records_late` is its name. Gradients are accumulated over `accumulated` steps: only the
+    last of them has a reduction, a norm and an optimizer step. The pipeline rank `loader` loads at the start of a step.
     """
 
     shape: Shape
@@ -137,6 +142,10 @@ class Plan:
     records_transfers: bool = True
     first_step: int = 0
     inner: InnerReduction | None = None
+    late_ns: np.ndarray | None = None
+    records_late: str = ""
+    accumulated: int = 1
+    loader: int = 0
 
     def with_network(self, **changes) -> Plan:
         return replace(self, network=replace(self.network, **changes))

@@ -31,6 +31,8 @@ def spans_of(run: Run) -> pl.DataFrame:
         frames.append(_transfers(run))
     if run.plan.records_loading:
         frames.append(_loading(run))
+    if run.plan.end.records_norm:
+        frames.append(_norms(run))
     ranks = run.plan.shape.ranks
     table = pl.concat(frames).sort("rank", "start_ns", "end_ns", "lane")
     return table.with_columns(dp=pl.col("rank") // ranks, pp=pl.col("rank") % ranks)
@@ -134,7 +136,33 @@ def _ends(run: Run) -> pl.DataFrame:
     frames = [_table(run, optimizer, len(ranks))] if plan.end.optimizer_ns else []
     if (plan.shape.replicas > 1 and not plan.inner) or plan.end.reduce_ns:
         frames.append(_table(run, reduction, len(ranks)))
-    return pl.concat([*frames, _table(run, optimizer, len(ranks)).clear()])
+    return _of_last_steps(run, pl.concat([*frames, _table(run, optimizer, len(ranks)).clear()]))
+
+
+def _of_last_steps(run: Run, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the spans of steps that end with an optimizer step."""
+    number = pl.col("step") - run.plan.first_step + 1
+    return spans.filter(number % run.plan.accumulated == 0)
+
+
+def _norms(run: Run) -> pl.DataFrame:
+    """Return the norm of the gradients as a collective of all ranks, and what late ranks do before it."""
+    plan, ranks = run.plan, list(range(run.plan.shape.ranks))
+    last = plan.shape.ranks * plan.shape.replicas - 1
+    norm = {
+        "rank": ranks, "lane": "comm", "kind": "collective", "name": f"all_reduce in default_pg 0-{last} (0)",
+        "bytes": 4,
+        "start_ns": run.came + ORIGIN_NS, "end_ns": run.normed + ORIGIN_NS,
+        "wait_start_ns": run.came + ORIGIN_NS, "wait_end_ns": run.normed + ORIGIN_NS,
+    }  # fmt: skip
+    number = (pl.col("step") - plan.first_step + 1) // plan.accumulated - 1
+    norms = _table(run, norm, len(ranks)).with_columns(pair=number.cast(pl.Int32))
+    late = {
+        "rank": ranks, "lane": "host", "kind": "other", "name": plan.records_late or None,
+        "start_ns": run.reduced + ORIGIN_NS, "end_ns": run.came + ORIGIN_NS,
+    }  # fmt: skip
+    done = _table(run, late, len(ranks)).filter(pl.col("end_ns") > pl.col("start_ns"))
+    return _of_last_steps(run, pl.concat([norms, done] if plan.records_late else [norms]))
 
 
 def _inner_reductions(run: Run) -> list[pl.DataFrame]:
@@ -158,13 +186,14 @@ def _loading(run: Run) -> pl.DataFrame:
     plan, m = run.plan, list(range(run.plan.shape.microbatches))
     spent = plan.load_ns.transpose(0, 2, 1)
     columns = {
-        "rank": [0] * len(m), "lane": "host", "kind": "other", "name": "data loading", "microbatch": m, "stage": 0,
+        "rank": [plan.loader] * len(m), "lane": "host", "kind": "other", "name": "data loading", "microbatch": m,
+        "stage": 0,
         "start_ns": run.loaded - spent + ORIGIN_NS, "end_ns": run.loaded + ORIGIN_NS,
     }  # fmt: skip
     per_microbatch = _table(run, columns, len(m))
-    begin = run.began[:, :1]
+    begin = run.began[:, plan.loader : plan.loader + 1]
     whole = {
-        "rank": [0], "lane": "host", "kind": "other", "name": "data loading",
+        "rank": [plan.loader], "lane": "host", "kind": "other", "name": "data loading",
         "start_ns": begin + ORIGIN_NS, "end_ns": begin + plan.step_load_ns[:, None] + ORIGIN_NS,
     }  # fmt: skip
     found = pl.concat([per_microbatch, _table(run, whole, 1)])

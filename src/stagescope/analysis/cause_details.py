@@ -14,6 +14,7 @@ from stagescope.analysis.finding_sentences import (
     action_text,
     changing_rank_text,
     instead_text,
+    late_rank_text,
     several_actions_text,
 )
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
@@ -31,6 +32,7 @@ DOMINANT = 0.5
 """What at least this part of a cause comes from is named, if it is also twice as large as the next one."""
 
 DOMINANT_RATIO = 2.0
+COLLECTIVES = "collectives between steps"
 LEAST_SPREAD = 0.01
 EVERYONE = "all ranks"
 EVEN_RATIO = 3.0
@@ -104,11 +106,28 @@ def _sender(explanation: Explanation, pipelines: Collection[int]) -> str | None:
 
 
 def _other_work(explanation: Explanation, pipelines: Collection[int]) -> str | None:
-    return _rank_text(explanation, _with_outside(explanation, pipelines, "other_work"))
+    added = _with_outside(explanation, pipelines, "other_work")
+    return _late(explanation, added, "other_work") or _rank_text(explanation, added)
 
 
 def _loading(explanation: Explanation, pipelines: Collection[int]) -> str | None:
-    return _rank_text(explanation, _with_outside(explanation, pipelines, "data_loading"))
+    added = _with_outside(explanation, pipelines, "data_loading")
+    return _late(explanation, added, "data_loading") or _rank_text(explanation, added)
+
+
+def _optimizer(explanation: Explanation, pipelines: Collection[int]) -> str | None:
+    added = _with_outside(explanation, pipelines, "optimizer")
+    return _late(explanation, added, "optimizer") or _duration("optimizer")(explanation, pipelines)
+
+
+def _late(explanation: Explanation, added: pl.DataFrame, cause: str) -> str | None:
+    """Return the claimed late rank that causes most of what is `added` by a cause, and where; None without one."""
+    largest = _largest(added, ["rank"])
+    late = explanation.late_ranks.filter("is_claimed")
+    if largest is None or largest["rank"] is None or late.is_empty():
+        return None
+    named = late.filter(rank=largest["rank"]).filter(pl.col("cause") == cause)
+    return late_rank_text(named.row(0, named=True)) if named.height else None
 
 
 def _reduction(explanation: Explanation, pipelines: Collection[int]) -> str | None:
@@ -127,7 +146,8 @@ def _rank_text(explanation: Explanation, added: pl.DataFrame) -> str | None:
     """Return the rank or stage that most of the time comes from, or all ranks."""
     largest = _largest(added, ["rank"])
     if largest is not None:
-        return f"rank {largest['rank']}"
+        return COLLECTIVES if largest["rank"] is None else f"rank {largest['rank']}"
+    added = added.drop_nulls("rank")
     stages = (
         explanation.stage_costs.select("rank", "stage")
         .unique()
@@ -146,14 +166,21 @@ def _nothing_recorded(explanation: Explanation, pipelines: Collection[int]) -> s
     """Return what the time precedes of which nothing was recorded: actions of a rank, or the next step."""
     added = _with_outside(explanation, pipelines, "unattributed")
     iterations = explanation.iterations.filter(pl.col("pipeline").is_in(list(pipelines)))
-    by_place = added.group_by("kind").agg(pl.sum("added_ns")).sort("added_ns", "kind", descending=True)
+    late = _late(explanation, added, "unattributed")
+    if late is not None:
+        return late
+    by_place = (
+        added.group_by("kind", "is_between").agg(pl.sum("added_ns")).sort("added_ns", "kind", descending=True)
+    )
     # Most of the whole, not of what has an origin: the rest may have any reason.
     if by_place["added_ns"].sum() <= 0 or by_place["added_ns"][0] < DOMINANT * int(
         iterations["unattributed_ns"].sum()
     ):
         return None
-    kind = by_place["kind"][0]
-    place = added.filter(pl.col("kind").eq_missing(kind))
+    kind, is_between = by_place.select("kind", "is_between").row(0)
+    if is_between:
+        return "nothing recorded before a collective between steps"
+    place = added.filter(pl.col("kind").eq_missing(kind), ~pl.col("is_between"))
     largest = _largest(place, ["rank"])
     ranks = [largest["rank"]] if largest else place.filter(pl.col("added_ns") > 0)["rank"].unique().to_list()
     stages = _stages(explanation, ranks)
@@ -171,20 +198,26 @@ def _nothing_recorded(explanation: Explanation, pipelines: Collection[int]) -> s
 
 
 def _with_outside(explanation: Explanation, pipelines: Collection[int], cause: str) -> pl.DataFrame:
-    """Return where a cause comes from (rank, kind, stage, added_ns), summed over victims.
+    """Return where a cause comes from (rank, kind, stage, is_between, added_ns), summed over victims.
 
-    Outside of windows, kind and stage are null.
+    Outside of windows, kind and stage are null, and `is_between` is as in find_outside_culprits.
     """
     origins, outside = _origins(explanation, pipelines, cause), explanation.outside_culprits
     sizes = explanation.ledger.ranks.group_by("pipeline").agg(victims=pl.col("rank").n_unique())
     inside = origins.join(sizes, on="pipeline").select(
-        "rank", "kind", "stage", added_ns=pl.col("added_ns") * pl.col("victims")
+        "rank",
+        "kind",
+        "stage",
+        is_between=pl.lit(value=False),
+        added_ns=pl.col("added_ns") * pl.col("victims"),
     )
     beyond = outside.filter(
-        pl.col("cause").cast(pl.String) == cause, pl.col("culprit_pipeline").is_in(list(pipelines))
+        pl.col("cause").cast(pl.String) == cause,
+        pl.col("culprit_pipeline").is_in(list(pipelines)) | pl.col("culprit_rank").is_null(),
     )
     unknown = {name: pl.lit(None, inside.schema[name]) for name in ("kind", "stage")}
-    return pl.concat([inside, beyond.select(rank="culprit_rank", **unknown, added_ns="idle_ns")])
+    named = beyond.select("is_between", rank="culprit_rank", **unknown, added_ns="idle_ns")
+    return pl.concat([inside, named.select(inside.columns)])
 
 
 def _stages(explanation: Explanation, ranks: Collection[int]) -> list[int]:
@@ -243,6 +276,6 @@ DETAILS: dict[str, Detail] = {
     "data_loading": _loading,
     "other_work": _other_work,
     "gradient_reduction": _reduction,
-    "optimizer": _duration("optimizer"),
+    "optimizer": _optimizer,
     "unattributed": _nothing_recorded,
 }

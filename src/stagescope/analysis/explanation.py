@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+import polars.selectors as cs
 
+from stagescope.analysis.collectives.late_ranks import find_late_ranks
 from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
 from stagescope.analysis.counters.lengths import lengths_sentence_part
 from stagescope.analysis.counters.slow_clocks import clock_notes
@@ -15,7 +17,7 @@ from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.iteration.culprits import find_outside_culprits
 from stagescope.analysis.iteration.last_pipeline import measure_losses
-from stagescope.analysis.lost_time import measure_lost_time
+from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.statistics.action_samples import sample_actions
@@ -54,6 +56,7 @@ class Explanation:
     `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`,
     `improvements` (IMPROVEMENTS, fixes first), `clock_notes` (what counters show of slow clocks, by rank),
     `lengths_note` (how the lengths of micro-batches relate to their sizes, None if unknown), and `unrecorded`, the
+    `improvements` (IMPROVEMENTS, fixes first), `late_ranks` (LATE_RANKS), `steps_per_iteration`, and `unrecorded`, the
     columns of causes of which nothing was recorded (analysis/unrecorded.py); they are 0 in these tables, and null in
     those of the report.
     """
@@ -80,6 +83,8 @@ class Explanation:
     lengths_note: str | None
     unrecorded: frozenset[str]
     diagnostics: tuple[Diagnostic, ...]
+    late_ranks: pl.DataFrame
+    steps_per_iteration: int = 1
 
 
 def explain(
@@ -98,13 +103,11 @@ def explain(
     messages = match_messages(timeline.spans).filter(chosen)
     windows = bubbles.filter(chosen)
     idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
-    losses = measure_losses(
-        iterations, ledger.losses, ledger.orders, intermediates.chained_losses, ledger.steps
-    )
+    size = intermediates.accumulation.size_among(steps)
+    losses = _measure_losses(intermediates, iterations, size)
     lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded, losses)
-    if actions.is_contradictory:
-        lost_time = None
-    least_cost_ns = LEAST_COST_FRACTION * (lost_time.mean_ns if lost_time else 0.0)
+    lost_time = None if actions.is_contradictory else unite_lost_steps(lost_time, size)
+    least_cost_ns = LEAST_COST_FRACTION * (lost_time.mean_step_ns if lost_time else 0.0)
     samples = sample_actions(counted.spans)
     limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)
     stragglers = find_stragglers(counted, messages, limits, samples=samples)
@@ -125,7 +128,8 @@ def explain(
             ranks=ledger.ranks.filter(chosen),
             origins=ledger.origins.filter(chosen),
         ),
-        outside_culprits=find_outside_culprits(iterations, ledger.ranks.filter(chosen), timeline.spans),
+        outside_culprits=_outside_culprits(intermediates, iterations),
+        late_ranks=_late_ranks(intermediates, steps, lost_time),
         outliers=outliers,
         outlier_pattern=_pattern(outliers, actions.table, steps),
         idle=idle,
@@ -142,12 +146,47 @@ def explain(
         stragglers=stragglers,
         trends=trends,
         replicas=replicas,
-        improvements=improvements.table,
         clock_notes=clock_notes(timeline.counters, steps),
         lengths_note=lengths_sentence_part(
             actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
         ),
+        improvements=_of_iterations(improvements.table, lost_time),
+        steps_per_iteration=size,
         diagnostics=tuple(dict.fromkeys(each for one in found for each in one.diagnostics)),
+    )
+
+
+def _measure_losses(
+    intermediates: Intermediates, iterations: pl.DataFrame, steps_per_iteration: int
+) -> pl.DataFrame:
+    """Return the table LOSSES per iteration; `iterations` has a row per step."""
+    ledger, chained = intermediates.ledger, intermediates.chained_losses
+    of_steps = measure_losses(iterations, ledger.losses, ledger.orders, chained, ledger.steps)
+    return of_steps.with_columns(cs.ends_with("ns") * steps_per_iteration)
+
+
+def _outside_culprits(intermediates: Intermediates, iterations: pl.DataFrame) -> pl.DataFrame:
+    ranks = intermediates.ledger.ranks.filter(pl.col("step").is_in(iterations["step"].unique().implode()))
+    spans, between = intermediates.timeline.spans, intermediates.between_steps.parts
+    return find_outside_culprits(iterations, ranks, spans, between)
+
+
+def _late_ranks(intermediates: Intermediates, steps: Collection[int], lost: LostTime | None) -> pl.DataFrame:
+    """Return the table LATE_RANKS of some steps; nothing is claimed if nothing else can be explained."""
+    known = intermediates.iteration_steps.filter(pl.col("step").is_in(list(steps)))
+    iterations = intermediates.accumulation.table.select("step", "iteration")
+    least_ns = LEAST_COST_FRACTION * lost.mean_ns if lost else float("inf")
+    return find_late_ranks(
+        intermediates.meetings, known.join(iterations, on="step"), intermediates.timeline.spans, least_ns
+    )
+
+
+def _of_iterations(improvements: pl.DataFrame, lost: LostTime | None) -> pl.DataFrame:
+    """Return predictions for steps as predictions for iterations of several steps."""
+    if lost is None or lost.steps_per_iteration == 1:
+        return improvements
+    return improvements.with_columns(
+        (cs.ends_with("_step_ns") | cs.by_name("gain_ns")) * lost.steps_per_iteration
     )
 
 

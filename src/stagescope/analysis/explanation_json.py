@@ -66,6 +66,7 @@ def _iterations(explanation: Explanation) -> dict[str, object] | None:
     return {
         "denominator": lost.denominator,
         "iterations": lost.iterations,
+        "steps_per_iteration": lost.steps_per_iteration,
         "fractions": {
             name: None if name in lost.unrecorded else lost.fraction(name) for name in ITERATION_COLUMNS
         },

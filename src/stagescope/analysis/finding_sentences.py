@@ -125,6 +125,32 @@ def action_text(row: Mapping[str, object]) -> str:
     return f"{action} on rank {row['rank']} in step {row['step']}"
 
 
+def late_rank_sentence(row: Mapping[str, object]) -> str:
+    """Return a claimed row of LATE_RANKS as a sentence."""
+    lost, low, high = (
+        duration_text(round(float(str(row[f"{name}_ns"])))) for name in ("lost", "low", "high")
+    )
+    when = f"in {row['late_count']} of {counted(int(str(row['iterations'])), 'iteration')}"
+    return (
+        f"Rank {row['rank']} is late for the {row['operation']} in {row['group']} {when}: the other ranks wait {lost} "
+        f"per iteration (95 % CI {low} to {high}) for it, because of {late_place_text(row)}."
+    )
+
+
+def late_rank_text(row: Mapping[str, object]) -> str:
+    """Return a claimed row of LATE_RANKS in a few words: the rank, and where it loses the time."""
+    lost = duration_text(round(float(str(row["lost_ns"]))))
+    return f"rank {row['rank']} comes {lost} late to the {row['operation']}: {late_place_text(row)}"
+
+
+def late_place_text(row: Mapping[str, object]) -> str:
+    """Return what a late rank did, and between what."""
+    what = f"{row['activity'] or 'unrecorded time'}"
+    if row["before"] == f"the {row['operation']}":
+        return f"{what} after {row['after']}"
+    return f"{what} between {row['after']} and {row['before']}"
+
+
 def outlier_actions_sentence(outliers: pl.DataFrame, pattern: OutlierPattern) -> str:
     """Return the table OUTLIER_ACTIONS, which has a row, as a sentence: the pattern, or else the longest action."""
     longest = outliers.row(0, named=True)

@@ -10,6 +10,7 @@ from stagescope.analysis.finding_sentences import (
     action_text,
     changing_rank_sentence,
     joined_names,
+    late_rank_sentence,
     outlier_actions_sentence,
     outlier_sentence,
     replica_sentence,
@@ -33,6 +34,7 @@ CODES = (
     "rank.intermittent",
     "rank.drifting",
     "rank.noisy",
+    "rank.late",
     "machine.slow",
     "stage.slow",
     "stage.imbalance",
@@ -56,7 +58,8 @@ CodeType = pl.Enum(list(CODES))
 
 FINDINGS = Table(
     "findings",
-    "one claimed finding; slow replicas, outlier actions, changing ranks and stragglers first, then steps and replicas",
+    "one claimed finding; slow replicas, late ranks, outlier actions, changing ranks and stragglers first, then steps "
+    "and replicas",
     (),
     (
         Column("code", CodeType, "", "What was found, as subject and finding."),
@@ -68,7 +71,8 @@ FINDINGS = Table(
             "ns",
             "Time that it adds: of a straggler per step to its own actions or messages (of several, the largest), "
             "which is the most that it can cost the iteration; of outlier actions per step; of an outlier step to that "
-            "step; of a trend from the first to the last step; of a last replica to the mean iteration.",
+            "step; of a trend from the first to the last step; of a last replica and of a late rank to the mean "
+            "iteration.",
             nullable=True,
         ),
         Column(
@@ -89,20 +93,35 @@ class _Finding(NamedTuple):
     evidence: str
     cost_ns: float | None
     confidence: float | None
+    is_of_iteration: bool = False
 
 
 def find_findings(explanation: Explanation) -> pl.DataFrame:
     """Return the table FINDINGS of an explanation; `share` divides by the mean iteration, or window without one."""
     lost = explanation.lost_time
     rows = [each._asdict() for each in _findings(explanation)]
-    cost_ns = pl.col("cost_ns")
-    share = cost_ns / lost.mean_ns if lost is not None and lost.mean_ns else pl.lit(None, pl.Float64)
+    share = pl.lit(None, pl.Float64)
+    if lost is not None and lost.mean_ns:
+        share = pl.col("cost_ns") / pl.when("is_of_iteration").then(lost.mean_ns).otherwise(lost.mean_step_ns)
     schema = {name: dtype for name, dtype in FINDINGS.schema.items() if name != "share"}
-    return pl.DataFrame(rows, schema=schema).with_columns(share=share).select(FINDINGS.names)
+    return (
+        pl.DataFrame(rows, schema={**schema, "is_of_iteration": pl.Boolean})
+        .with_columns(share=share)
+        .select(FINDINGS.names)
+    )
 
 
 def _findings(explanation: Explanation) -> Iterator[_Finding]:
     yield from _slow_replicas(explanation)
+    for row in explanation.late_ranks.filter("is_claimed").iter_rows(named=True):
+        yield _Finding(
+            "rank.late",
+            f"rank {row['rank']}",
+            late_rank_sentence(row),
+            row["lost_ns"],
+            1 - row["p_value"],
+            is_of_iteration=True,
+        )
     yield from _outlier_actions(explanation)
     for row in explanation.stragglers.changing.iter_rows(named=True):
         yield _Finding(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.collectives.meetings import find_meetings
 from stagescope.analysis.completeness.missing_ranks import (
     MissingRanks,
     find_missing_ranks,
@@ -22,6 +23,9 @@ from stagescope.analysis.graph.replay_basis import ReplayBasis, find_replay_basi
 from stagescope.analysis.graph.slack import measure_slack
 from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
+from stagescope.analysis.iteration.accumulation import Accumulation, find_accumulation
+from stagescope.analysis.iteration.activities import name_activities, shows_activity
+from stagescope.analysis.iteration.between_steps import BetweenSteps, find_between_steps
 from stagescope.analysis.iteration.boundaries import find_iteration_steps
 from stagescope.analysis.iteration.chained_losses import measure_chained_losses
 from stagescope.analysis.iteration.ledger import build_iteration_ledger
@@ -30,7 +34,7 @@ from stagescope.analysis.unrecorded import find_unrecorded
 from stagescope.analysis.windows import Windows, measure_windows
 from stagescope.model.collectives import find_collectives
 from stagescope.model.coverage import unite
-from stagescope.vocabulary.kinds import COMPUTE
+from stagescope.vocabulary.kinds import COLLECTIVE, COMPUTE
 
 if TYPE_CHECKING:
     from stagescope.model import Timeline
@@ -94,10 +98,31 @@ class Intermediates:
         return find_collectives(self.timeline.spans, self.timeline.ranks)
 
     @cached_property
+    def meetings(self) -> pl.DataFrame:
+        """The result of find_meetings."""
+        # A recording may have millions of collectives inside of actions, which are no meetings.
+        inside = (pl.col("kind") == COLLECTIVE) & pl.col("stage").is_not_null()
+        outside = find_collectives(self.timeline.spans.filter(~inside))
+        return find_meetings(outside, self.actions.table, self.timeline.spans)
+
+    @cached_property
+    def between_steps(self) -> BetweenSteps:
+        """The result of find_between_steps."""
+        named = name_activities(self.timeline.spans.filter(shows_activity()))
+        return find_between_steps(self.meetings, self.actions.table, self.iteration_steps, named)
+
+    @cached_property
+    def accumulation(self) -> Accumulation:
+        """The result of find_accumulation for all steps with a window."""
+        return find_accumulation(self.windows.bubbles["step"], self.timeline.spans)
+
+    @cached_property
     def iterations(self) -> pl.DataFrame:
         """The result of build_iteration_ledger."""
-        spans = self.timeline.spans
-        return build_iteration_ledger(spans, self.windows.bubbles, self.iteration_steps, self.ledger.ranks)
+        steps, ranks = self.iteration_steps, self.ledger.ranks
+        return build_iteration_ledger(
+            self.timeline.spans, self.windows.bubbles, steps, ranks, self.between_steps
+        )
 
     @cached_property
     def iteration_steps(self) -> pl.DataFrame:

@@ -22,8 +22,9 @@ class LostTime(NamedTuple):
 
     `basis` is ``iteration``, or ``window`` if nothing but one window was recorded of each iteration.
     `denominator` states in words what whole_ns is, `iterations` how many iterations (or steps) there are. `rows`
-    counts the ranks and steps. `causes_ns` has the columns of the causes as keys, in their order; those of
-    `unrecorded` are 0 because nothing of them was recorded (analysis/unrecorded.py).
+    counts the ranks and iterations; an iteration has `steps_per_iteration` steps. `causes_ns` has the columns of the
+    causes as keys, in their order; those of `unrecorded` are 0 because nothing of them was recorded
+    (analysis/unrecorded.py).
     """
 
     basis: str
@@ -34,6 +35,7 @@ class LostTime(NamedTuple):
     busy_ns: int
     causes_ns: dict[str, int]
     unrecorded: frozenset[str] = frozenset()
+    steps_per_iteration: int = 1
 
     @property
     def lost_ns(self) -> int:
@@ -49,6 +51,11 @@ class LostTime(NamedTuple):
     def mean_ns(self) -> float:
         """The mean iteration, or window."""
         return self.whole_ns / self.rows if self.rows else 0.0
+
+    @property
+    def mean_step_ns(self) -> float:
+        """The mean time of a step in an iteration."""
+        return self.mean_ns / self.steps_per_iteration
 
     def shown_ns(self) -> dict[str, int | None]:
         """Return the causes to show, per rank and step: those that every run has, and others that are not 0.
@@ -90,8 +97,10 @@ def measure_lost_time(
         )
         causes = _chosen(total, ITERATION_COLUMNS)
         if iterations["pipeline"].n_unique() == 1 and losses is not None and losses.height:
-            means_ns = dict(losses.select("part", "ns").iter_rows())
-            causes = {name: round(means_ns[name.removesuffix("_ns")] * iterations.height) for name in causes}
+            fractions = dict(losses.select("part", "fraction").iter_rows())
+            causes = {
+                name: round(fractions[name.removesuffix("_ns")] * total["iteration_ns"]) for name in causes
+            }
         size = (iterations["step"].n_unique(), iterations.height)
         whole = (total["iteration_ns"], total["busy_ns"])
         return LostTime("iteration", ITERATION, *size, *whole, causes, _unknown(causes, unrecorded))
@@ -105,6 +114,22 @@ def measure_lost_time(
     causes = _chosen(total, CAUSE_COLUMNS)
     whole = (total["window_ns"], busy_ns)
     return LostTime("window", WINDOW, *size, *whole, causes, _unknown(causes, unrecorded))
+
+
+def unite_lost_steps(lost: LostTime | None, steps_per_iteration: int) -> LostTime | None:
+    """Return lost time in which every iteration counts as a step as lost time per iteration of several steps.
+
+    Its denominator states how many those are.
+    """
+    if lost is None or lost.basis != "iteration" or steps_per_iteration == 1:
+        return lost
+    stated = f"; gradients are accumulated over the {steps_per_iteration} steps of an iteration"
+    return lost._replace(
+        denominator=lost.denominator + stated,
+        iterations=lost.iterations // steps_per_iteration,
+        rows=lost.rows // steps_per_iteration,
+        steps_per_iteration=steps_per_iteration,
+    )
 
 
 def reach_beyond_windows(iterations: pl.DataFrame) -> bool:

@@ -25,6 +25,7 @@ from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.interval_culprits import name_interval_culprits
 from stagescope.analysis.intermediates import intermediates_of, only_value
+from stagescope.analysis.iteration.accumulation import unite_steps
 from stagescope.analysis.iteration.culprits import find_culprits
 from stagescope.analysis.slowdown.slowdowns import measure_slowdowns
 from stagescope.analysis.totals import measure_totals
@@ -51,9 +52,9 @@ class Report:
     """Where the time of a run went. Its tables are Polars DataFrames with declared columns (docs/analysis-tables.md).
 
     `steps` (REPORT_STEPS) and `ranks` (REPORT_RANKS) are always computed. `stages`, `losses`, `culprits`, `outliers`,
-    `findings`, `improvements`, `collective_kinds` and `collective_ranks` are about the steps in the totals; `ledger`,
-    `iterations`, `collectives`, `idle`, `critical_path` and `slack` have rows for all steps that could be measured
-    (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
+    `findings`, `improvements`, `late_ranks`, `collective_kinds` and `collective_ranks` are about the steps in the
+    totals; `ledger`, `iterations`, `collectives`, `idle`, `critical_path` and `slack` have rows for all steps that
+    could be measured (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
 
     `memory` and `data` come from counters and cover all steps; they are empty where none were recorded.
 
@@ -84,6 +85,11 @@ class Report:
         return self.ranks["stages"].explode().drop_nulls().n_unique() or self.ranks.height
 
     @property
+    def steps_per_iteration(self) -> int:
+        """How many steps of the schedule an iteration has: more than 1 if gradients are accumulated over them."""
+        return self.intermediates.accumulation.size_among(self.bubble.steps)
+
+    @property
     def stages(self) -> pl.DataFrame:
         """The table STAGE_WORK: what one micro-batch costs on every stage."""
         return self._explained.stage_work
@@ -96,7 +102,8 @@ class Report:
     @cached_property
     def iterations(self) -> pl.DataFrame:
         """The table ITERATIONS: the iteration time of every rank, divided among compute and causes of lost time."""
-        return without_unrecorded(self.intermediates.iterations, self.intermediates.unrecorded)
+        known = self.intermediates
+        return without_unrecorded(unite_steps(known.iterations, known.accumulation), known.unrecorded)
 
     @cached_property
     def losses(self) -> pl.DataFrame:
@@ -106,8 +113,13 @@ class Report:
     @cached_property
     def culprits(self) -> pl.DataFrame:
         """The table CULPRITS: which rank or link makes which rank idle, by cause, over the steps in the totals."""
+        found, known = self._explained, self.intermediates
         return find_culprits(
-            self._explained.iterations, self.intermediates.ledger, self.intermediates.timeline.spans
+            found.iterations,
+            known.ledger,
+            known.timeline.spans,
+            known.between_steps.parts,
+            found.steps_per_iteration,
         )
 
     @property
@@ -146,10 +158,16 @@ class Report:
         """The table COLLECTIVES: every recorded collective on every rank, and who arrived last."""
         return self.intermediates.collectives
 
+    @property
+    def late_ranks(self) -> pl.DataFrame:
+        """The table LATE_RANKS: ranks for which others waited at collectives between two steps."""
+        return self._explained.late_ranks
+
     @cached_property
     def collective_kinds(self) -> pl.DataFrame:
         """The table COLLECTIVE_KINDS: exposed and hidden time per kind of group and operation."""
-        return summarize_kinds(self._counted_collectives, len(self.bubble.steps))
+        iterations = len(self.bubble.steps) // self.steps_per_iteration
+        return summarize_kinds(self._counted_collectives, iterations)
 
     @cached_property
     def collective_ranks(self) -> pl.DataFrame:
@@ -210,7 +228,7 @@ def build_report(timeline: Timeline, skipped: Skipped | None = None) -> Report:
     """
     intermediates = intermediates_of(timeline)
     pipelines, bubbles, unaligned = intermediates.windows
-    totals = measure_totals(timeline, intermediates.windows, skipped)
+    totals = measure_totals(timeline, intermediates.windows, skipped, intermediates.accumulation)
     found = [
         *inferred_pipeline_diagnostics(timeline),
         *find_missing_data(timeline, bubbles, pipelines),

@@ -117,6 +117,7 @@ def _explained(report: Report) -> dict[str, object]:
         **explanation_json(report.explanation, report.schedule),
         "culprits": _culprits(report.culprits, report.explanation.lost_time),
         "slowdowns": report.slowdowns.to_dicts(),
+        "late_ranks": report.late_ranks.to_dicts(),
     }
 
 

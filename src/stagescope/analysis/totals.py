@@ -11,6 +11,7 @@ from stagescope.analysis.completeness.incomplete_steps import (
     find_incomplete_steps,
     incomplete_step_diagnostics,
 )
+from stagescope.analysis.iteration.accumulation import find_accumulation
 from stagescope.model.bubbles import unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
@@ -20,6 +21,7 @@ from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
 from stagescope.vocabulary.steps import skipped_steps
 
 if TYPE_CHECKING:
+    from stagescope.analysis.iteration.accumulation import Accumulation
     from stagescope.analysis.windows import Windows
     from stagescope.model import Timeline
     from stagescope.vocabulary.steps import Skipped
@@ -86,14 +88,23 @@ class Totals(NamedTuple):
         return tuple(self.steps.filter("in_totals")["step"])
 
 
-def measure_totals(timeline: Timeline, windows: Windows, skipped: Skipped | None = None) -> Totals:
+def measure_totals(
+    timeline: Timeline,
+    windows: Windows,
+    skipped: Skipped | None = None,
+    accumulation: Accumulation | None = None,
+) -> Totals:
     """Return the metrics of all steps and ranks; `skipped` steps are not in the totals.
+
+    If gradients are accumulated over several steps, an iteration is in the totals as a whole or not at all, as long as
+    there is a whole one. `accumulation` is from find_accumulation; None: it is computed here.
 
     The first of three or more steps, whatever its number, is not in the totals if it took more than 1.25 times the
     median of the others: connections are set up and shapes are inferred in it. Incomplete steps are not, as long as
     there are complete ones.
     """
-    per_step = _per_step(windows.bubbles)
+    accumulation = accumulation or find_accumulation(windows.bubbles["step"], timeline.spans)
+    per_step = _per_step(windows.bubbles).join(accumulation.table, on="step", maintain_order="left")
     incomplete = find_incomplete_steps(timeline.spans, windows.pipelines) & set(per_step["step"])
     leaves_incomplete = len(incomplete) < per_step.height
     left_out = [] if skipped is None else skipped_steps(skipped, per_step["step"])
@@ -103,15 +114,36 @@ def measure_totals(timeline: Timeline, windows: Windows, skipped: Skipped | None
     complete = per_step.filter(is_complete)
     slow_start = _slow_first_step(complete)
     in_totals = is_complete & (pl.col("step") != complete["step"].min()) if slow_start else is_complete
+    steps, cut = _whole_iterations(per_step.with_columns(in_totals=in_totals), accumulation)
+    counted = steps.filter("in_totals")["step"]
     return Totals(
-        per_step.with_columns(in_totals=in_totals).select(REPORT_STEPS.names),
-        _per_rank(timeline, windows.bubbles.filter(in_totals)),
+        steps.select(REPORT_STEPS.names),
+        _per_rank(timeline, windows.bubbles.filter(pl.col("step").is_in(counted.implode()))),
         (
             *incomplete_step_diagnostics(incomplete, left_out=leaves_incomplete),
             *slow_start,
             *_skipped(left_out),
+            *cut,
         ),
     )
+
+
+def _whole_iterations(
+    steps: pl.DataFrame, accumulation: Accumulation
+) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return the steps, of which those of iterations in part are no longer in the totals, and a diagnostic for them."""
+    if accumulation.steps_per_iteration == 1:
+        return steps, []
+    is_whole = (pl.col("in_totals") & pl.col("is_complete")).all().over("iteration")
+    kept = steps.with_columns(in_totals=is_whole)
+    cut = steps.filter("in_totals").join(kept.filter("in_totals"), on="step", how="anti")["step"].to_list()
+    if not cut or not kept["in_totals"].any():
+        return steps, []
+    message = (
+        f"step {compact_ranges(cut)} is listed and left out of the totals: gradients are accumulated over "
+        f"{accumulation.steps_per_iteration} steps, and the other steps of its iteration are not in the totals"
+    )
+    return kept, [Diagnostic("info", message, count=len(cut), code="steps.partial_iteration")]
 
 
 def _skipped(steps: list[int]) -> list[Diagnostic]:

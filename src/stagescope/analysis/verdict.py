@@ -93,6 +93,8 @@ def _describe_run(report: Report, explanation: Explanation) -> str:
     size = counted(report.stage_count, "stage")
     if report.microbatches:
         size += f" x {counted(report.microbatches, 'micro-batch', 'micro-batches')}"
+    if report.steps_per_iteration > 1:
+        size += f", {report.steps_per_iteration} steps per iteration"
     if report.intermediates.missing:
         size += f" ({report.intermediates.missing})"
     ideal = explanation.ideal

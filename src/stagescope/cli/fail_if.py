@@ -60,7 +60,9 @@ def _iteration(report: Report) -> float | None:
     iterations = report.explanation.iterations if report.explanation else None
     if iterations is None or iterations.is_empty():
         return None
-    return float(median(iterations.unique("step")["iteration_ns"].to_list()))
+    size = report.steps_per_iteration
+    lengths_ns = iterations.unique("step").sort("step")["iteration_ns"].to_list()
+    return float(median(sum(lengths_ns[first : first + size]) for first in range(0, len(lengths_ns), size)))
 
 
 QUANTITIES: dict[str, Quantity] = {

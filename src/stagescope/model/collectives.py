@@ -82,6 +82,8 @@ def find_collectives(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> 
     `ranks` is the table RANKS, whose coordinates show the kinds of groups whose names do not.
     """
     calls = _find_calls(spans)
+    if calls.is_empty():
+        return COLLECTIVES.empty()
     key = ("group", "sequence")
     last_two = pl.col("start_ns").top_k(2)
     matched = calls.with_columns(

@@ -12,6 +12,7 @@ from stagescope.vocabulary.durations import duration_text
 if TYPE_CHECKING:
     from stagescope.analysis.lost_time import LostTime
 
+OPTIMIZER = "optimizer_ns"
 MOST_CELLS = 40
 FEWEST_CELLS = 8
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -30,7 +31,7 @@ def ledger_bars(lost: LostTime | None, *, width: int = 80, ascii_only: bool = Fa
     rows = ledger_rows(lost)
     fractions = [fraction or 0.0 for _, fraction, _ in rows]
     texts = [ledger_cells(*row) for row in rows]
-    head = (CAUSE_HEADS[lost.basis], f"of {lost.basis}", "per rank and step")
+    head = (CAUSE_HEADS[lost.basis], f"of {lost.basis}", per_rank_text(lost))
     lines = aligned(head, texts, left={0})
     cells = min(MOST_CELLS, max(FEWEST_CELLS, width - 2 - max(map(len, lines))))
     longest = max(fractions) or 1.0
@@ -38,10 +39,19 @@ def ledger_bars(lost: LostTime | None, *, width: int = 80, ascii_only: bool = Fa
     return [f"{line:{max(map(len, lines))}}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True)]
 
 
+def per_rank_text(lost: LostTime) -> str:
+    """Return what the times of the table are means over."""
+    return "per rank and iteration" if lost.steps_per_iteration > 1 else "per rank and step"
+
+
 def unrecorded_text(lost: LostTime | None) -> str:
-    """Return a line that names the causes of which nothing was recorded, an empty text if there is none."""
+    """Return a line that names the causes of which nothing was recorded, an empty text if there is none.
+
+    Without optimizer steps, it states what counts as an iteration.
+    """
     names = [BY_COLUMN[name].label for name in lost.causes_ns if name in lost.unrecorded] if lost else []
-    return f"{NOT_RECORDED}: {', '.join(names)}" if names else ""
+    assumed = "; every step counts as one iteration" if lost and OPTIMIZER in lost.unrecorded else ""
+    return f"{NOT_RECORDED}: {', '.join(names)}{assumed}" if names else ""
 
 
 def ledger_cells(label: str, fraction: float | None, time_ns: int | None) -> tuple[str, str, str]:

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 from stagescope.reports.collective_table import KIND_HEADS, collectives_sentence, kind_cells
 from stagescope.reports.counter_text import memory_sentence, throughput_sentence
-from stagescope.reports.ledger_bars import CAUSE_HEADS, ledger_cells, ledger_rows, unrecorded_text
+from stagescope.reports.ledger_bars import (
+    CAUSE_HEADS,
+    ledger_cells,
+    ledger_rows,
+    per_rank_text,
+    unrecorded_text,
+)
 from stagescope.reports.stage_table import versus_others_text
 from stagescope.reports.text import bubble_sentence, denominator_sentence
 from stagescope.vocabulary.counts import counted
@@ -48,7 +54,7 @@ def _causes(explanation: Explanation) -> Iterator[str]:
         return
     rows = [ledger_cells(*row) for row in ledger_rows(lost)]
     (total, *figures) = rows.pop()
-    head = (CAUSE_HEADS[lost.basis], f"of the {lost.basis}", "per rank and step")
+    head = (CAUSE_HEADS[lost.basis], f"of the {lost.basis}", per_rank_text(lost))
     yield from _table(head, [*rows, (f"**{total}**", *figures)])
 
 

@@ -58,6 +58,15 @@ def test_rank_that_comes_last_to_a_collective_is_known():
     assert waited["exposed_ns"].median() > 0.5e9 * DELAY_S
 
 
+def test_first_sentence_names_the_late_rank_and_where_it_was_late():
+    report = stagescope.analyze(stagescope.read(train("sleep")[0]))
+    (late,) = report.late_ranks.filter("is_claimed").to_dicts()
+    assert (late["rank"], late["operation"], late["activity"]) == (LATE_RANK, "all_reduce", None)
+    assert 0.8e9 * DELAY_S < late["lost_ns"] < 1.1e9 * DELAY_S
+    assert f"(rank {LATE_RANK} comes " in report.verdict.why
+    assert "late to the all_reduce: unrecorded time after its last backward)" in report.verdict.why
+
+
 def test_slow_loader_is_recorded_on_its_rank():
     loads = spans_named("loader", "data loading").filter(pl.col("rank") == LATE_RANK)
     assert loads.height == 5, "the first batch was loaded before the first step"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.coverage import unite
-from stagescope.vocabulary.kinds import COMPUTE
+from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,6 +20,15 @@ LOADING_NAMES = r"(?i)data.?(load|iterator)|load.?(micro.?)?batch|batch.?generat
 """Names of spans of kind ``other`` that load data: DeepSpeed's LoadMicroBatch, Megatron's timer batch-generator, and
 what people write by hand.
 """
+
+
+def shows_activity() -> pl.Expr:
+    """Return whether a span between steps shows what its rank did.
+
+    A collective does not: its rank may have waited for the others.
+    """
+    is_action = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
+    return ~is_action & ~pl.col("kind").is_in([*TRANSFERS, COLLECTIVE])
 
 
 def name_activities(spans: pl.DataFrame) -> pl.DataFrame:

@@ -16,6 +16,8 @@ Outside of them the culprit is
 * of data loading, the rank that loads: the victim itself, or else the one of its pipeline, or of the run, that loads
   longest; of gradient reduction, the rank that reduces gradients, likewise;
 * of other work, the rank itself;
+* of what ranks did before the last collective between two steps, the rank that came last to it; the collectives
+  themselves have no culprit;
 * of unattributed time, the rank that begins the next step of the pipeline: once everything recorded is done, all wait
   for its first action. Without any record of what happens between steps, no one is named.
 
@@ -71,10 +73,17 @@ BEYOND = (REDUCTION, LOADING, "other_work")
 """Causes that have culprits inside and outside of the windows."""
 
 
-def find_culprits(iterations: pl.DataFrame, ledger: Ledger, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the table CULPRITS over the iterations in `iterations`, the table ITERATIONS.
+def find_culprits(
+    iterations: pl.DataFrame,
+    ledger: Ledger,
+    spans: pl.DataFrame,
+    between: pl.DataFrame,
+    steps_per_iteration: int = 1,
+) -> pl.DataFrame:
+    """Return the table CULPRITS over the iterations in `iterations`, the table ITERATIONS with a row per step.
 
-    `ledger` is from build_ledger with origins, `spans` are those of the run. The parts of a victim and cause sum to its
+    `ledger` is from build_ledger with origins, `spans` are those of the run, and `between` are the parts of
+    BetweenSteps. The parts of a victim and cause sum to its
     column of `iterations`, as the mean over the iterations.
     """
     if iterations.is_empty():
@@ -89,28 +98,68 @@ def find_culprits(iterations: pl.DataFrame, ledger: Ledger, spans: pl.DataFrame)
         _unequal_stages(origins, own),
         _waits(iterations, last_ranks(iterations, origins)),
     ]
-    found = pl.concat([*map(_declared, parts), find_outside_culprits(iterations, ranks, spans)])
+    outside = find_outside_culprits(iterations, ranks, spans, between).drop("is_between")
+    found = pl.concat([*map(_declared, parts), outside])
     every = pl.concat([found, _without_culprit(iterations, found)])
     # Rounded, because parallel sums of floating-point numbers depend on their order.
-    summed = every.group_by(KEYS).agg((pl.sum("idle_ns") / len(steps)).round(3))
+    summed = every.group_by(KEYS).agg((pl.sum("idle_ns") * steps_per_iteration / len(steps)).round(3))
     return summed.filter(pl.col("idle_ns").abs() >= SHORTEST_NS).sort(KEYS, nulls_last=True)
 
 
-def find_outside_culprits(iterations: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def find_outside_culprits(
+    iterations: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame, between: pl.DataFrame
+) -> pl.DataFrame:
     """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
-    `iterations` and `ranks`, the table IDLE_LEDGER, are of the same steps.
+    `iterations` and `ranks`, the table IDLE_LEDGER, are of the same steps. The column `is_between` marks what was
+    before the last collective between two steps.
     """
     if iterations.is_empty():
-        return CULPRITS.empty()
-    outside = _outside(iterations, ranks)
+        return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
+    met = _before_collectives(iterations, between)
+    outside = _without_met(_outside(iterations, ranks), met)
     itself = outside.select(victim_rank="rank", culprit_rank="rank")
     parts = [
         *(_by(outside, activity, _actors(iterations, spans, activity)) for activity in (REDUCTION, LOADING)),
         _by(outside, "other_work", itself),
         _by(outside, "unattributed", _first_ranks(iterations, spans)),
     ]
-    return pl.concat(map(_declared, parts)).filter(pl.col("idle_ns") != 0)
+    found = pl.concat(map(_declared, parts)).with_columns(is_between=pl.lit(value=False))
+    known = _declared(met).with_columns(is_between=pl.lit(value=True))
+    return pl.concat([found, known]).filter(pl.col("idle_ns") != 0)
+
+
+def _before_collectives(iterations: pl.DataFrame, between: pl.DataFrame) -> pl.DataFrame:
+    """Return what all ranks waited for until the last collective between two steps, with who came last to it."""
+    pipelines = iterations.select("rank", "pipeline").unique()
+    ranks = iterations.select("step", victim_rank="rank")
+    return (
+        between.filter(pl.col("cause") != REDUCTION)
+        .join(ranks, on="step")
+        .group_by("cause", "victim_rank", culprit_rank="rank")
+        .agg(idle_ns=pl.sum("ns"))
+        .join(
+            pipelines.rename({"pipeline": "culprit_pipeline"}),
+            left_on="culprit_rank",
+            right_on="rank",
+            how="left",
+        )
+        .with_columns(culprit_peer=pl.lit(None))
+    )
+
+
+def _without_met(outside: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
+    """Return the times outside of windows without those before collectives."""
+    sums = met.group_by("victim_rank", "cause").agg(pl.sum("idle_ns"))
+    for (cause,), part in sums.group_by("cause"):
+        if cause in outside.columns:
+            known = outside.select("rank").join(
+                part, left_on="rank", right_on="victim_rank", how="left", maintain_order="left"
+            )
+            outside = outside.with_columns(
+                (pl.col(str(cause)) - known["idle_ns"].fill_null(0)).alias(str(cause))
+            )
+    return outside
 
 
 def _declared(part: pl.DataFrame) -> pl.DataFrame:

@@ -10,11 +10,14 @@ was recorded has the name of that activity. Time in which it did nothing is a wa
   runs meanwhile cannot end before the last replica joins it, so it counts as that wait too.
 * before and after that: the activity of the other ranks at that moment; without any, it is unattributed.
 
-After the last window, the slowest rank is waited for, whatever the others already do: while any rank reduces its
-gradients, the optimizer step of another one does not make the iteration longer.
+Where ranks met at recorded collectives after the last window, what counts until the last of them is what the rank did
+that came last (iteration/between_steps.py). After that, the slowest rank is waited for, whatever the others already do:
+while any rank reduces its gradients, the optimizer step of another one does not make the iteration longer.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -25,6 +28,7 @@ from stagescope.analysis.iteration.activities import (
     OTHER,
     REDUCTION,
     name_activities,
+    shows_activity,
     unite_activities,
     unite_of_all,
     unite_with_others,
@@ -33,7 +37,9 @@ from stagescope.analysis.iteration.activities import (
 from stagescope.model.coverage import covered_ns
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES, MAY_BE_UNRECORDED
-from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, TRANSFERS
+
+if TYPE_CHECKING:
+    from stagescope.analysis.iteration.between_steps import BetweenSteps
 
 DENOMINATOR = (
     "iteration: first action of a step to the first action of the next step over all ranks, or to the last recorded "
@@ -50,19 +56,30 @@ ITERATIONS = Table(
     "one rank in one iteration; busy_ns and all causes sum to iteration_ns",
     ("step", "rank"),
     (
-        Column("step", pl.Int32, "", "Training step."),
+        Column("step", pl.Int32, "", "Training step; of several, the first one."),
+        Column(
+            "steps",
+            pl.UInt32,
+            "",
+            "Steps of the schedule in the iteration: more than 1 if gradients are accumulated.",
+        ),
         Column("rank", pl.Int32, "", "Global rank."),
         Column("pipeline", pl.Int32, "", "Smallest rank of its pipeline."),
         Column(
             "is_last", pl.Boolean, "", "Whether its pipeline ended last: the one that set the iteration time."
         ),
         Column(
-            "is_whole", pl.Boolean, "", "Whether the next step was recorded; otherwise the end is unknown."
+            "is_whole",
+            pl.Boolean,
+            "",
+            "Whether all its steps and the next one were recorded; otherwise the end is unknown.",
         ),
         Column("start_ns", pl.Int64, "ns", "Start of the iteration; see ITERATION_STEPS."),
         Column("end_ns", pl.Int64, "ns", "End of the iteration."),
         Column("iteration_ns", pl.Int64, "ns", "end_ns - start_ns: the denominator of all fractions."),
-        Column("window_ns", pl.Int64, "ns", "Window of its pipeline: busy_ns and the causes inside of it."),
+        Column(
+            "window_ns", pl.Int64, "ns", "Windows of its pipeline: busy_ns and the causes inside of them."
+        ),
         Column("busy_ns", pl.Int64, "ns", "Compute inside the window."),
         *(
             Column(cause.column, pl.Int64, "ns", cause.meaning, nullable=cause.column in MAY_BE_UNRECORDED)
@@ -73,22 +90,24 @@ ITERATIONS = Table(
 
 
 def build_iteration_ledger(
-    spans: pl.DataFrame, bubbles: pl.DataFrame, steps: pl.DataFrame, idle_ledger: pl.DataFrame
+    spans: pl.DataFrame,
+    bubbles: pl.DataFrame,
+    steps: pl.DataFrame,
+    idle_ledger: pl.DataFrame,
+    between: BetweenSteps,
 ) -> pl.DataFrame:
-    """Return the table ITERATIONS for `steps`, the table ITERATION_STEPS.
+    """Return the table ITERATIONS for `steps`, the table ITERATION_STEPS, with a row per rank and step.
 
-    `bubbles` is what step_bubbles returns, `idle_ledger` is the table IDLE_LEDGER. Unattributed time outside of the
-    window is negative if the next step begins before all pipelines have ended this one.
+    `bubbles` is what step_bubbles returns, `idle_ledger` is the table IDLE_LEDGER, `between` is from
+    find_between_steps. Unattributed time outside of the window is negative if the next step begins before all pipelines
+    have ended this one.
     """
     rows = _rows(bubbles, steps, idle_ledger)
-    is_action = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
-    # A collective does not show that its rank did anything: it may have waited for the others.
-    waits = (*TRANSFERS, COLLECTIVE)
-    named = name_activities(spans.filter(~is_action & ~pl.col("kind").is_in(waits)))
+    named = name_activities(spans.filter(shows_activity()))
     outside = [
         _before(rows, named),
         _waiting(rows, named),
-        _after(rows, named),
+        _after(rows, named, between),
     ]
     totals = {column: sum(part[column] for part in outside if column in part) for column in OUTSIDE}
     inside = rows.select(CAUSE_COLUMNS)
@@ -113,12 +132,30 @@ def _rows(bubbles: pl.DataFrame, steps: pl.DataFrame, idle_ledger: pl.DataFrame)
         (pl.col("idle_ns") - pl.sum_horizontal(attributed)).alias(UNATTRIBUTED),
         is_last=pl.col("pipeline") == pl.col("last_pipeline"),
         iteration_ns=pl.col("end_ns") - pl.col("start_ns"),
+        steps=pl.lit(1),
     )
 
 
-def _after(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
-    """Return the parts of the interval between the end of the last window and the next step."""
-    interval = _interval(rows, "last_end_ns", "end_ns")
+def _after(rows: pl.DataFrame, named: pl.DataFrame, between: BetweenSteps) -> dict[str, pl.Series]:
+    """Return the parts of the interval between the end of the last window and the next step.
+
+    Until the last collective on the path from the one to the other, all ranks have its parts.
+    """
+    settled = rows.select("step", "rank", "last_end_ns", "end_ns").join(
+        between.settled, on="step", how="left", maintain_order="left"
+    )
+    since_ns = pl.max_horizontal("last_end_ns", "settled_ns")
+    parts = _after_collectives(settled.with_columns(since_ns=since_ns), named)
+    sums = between.parts.group_by("step", "cause").agg(pl.sum("ns"))
+    for (cause,), part in sums.group_by("cause"):
+        met = rows.select("step").join(part, on="step", how="left", maintain_order="left")["ns"].fill_null(0)
+        parts[f"{cause}_ns"] = parts[f"{cause}_ns"] + met
+    return parts
+
+
+def _after_collectives(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
+    """Return the parts of the interval from `since_ns` to the next step."""
+    interval = _interval(rows, "since_ns", "end_ns")
     length_ns = interval["window_end_ns"] - interval["window_start_ns"]
     parts, known = {}, pl.Series("covered_ns", [0] * rows.height, dtype=pl.Int64)
     for count, name in enumerate(WAITED_FOR):

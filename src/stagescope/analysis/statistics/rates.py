@@ -8,5 +8,8 @@ FAMILIES = 5
 
 FAMILY_RATE = REPORT_RATE / FAMILIES
 
+LATE_RATE = REPORT_RATE / 10
+"""For late ranks, whose test has to hold where a few iterations have very different pauses, too."""
+
 LEAST_COST_FRACTION = 0.005
 """What costs a smaller part of the iteration than this is not a finding."""
