@@ -43,6 +43,9 @@ def test_parts_sum_to_the_iteration_and_culprits_and_intervals_are_of_the_rank_t
     )
     assert set(waits["cause"]) == {"gradient_reduction"}
     assert set(waits["culprit_rank"]) == {1, 5}
+    own = waits.filter(pl.col("waits_for_rank").is_null())
+    assert set(own["rank"]) == {1, 5}
+    assert (own["rank"] == own["culprit_rank"]).all()
     parts = report.critical_path.filter(part="reduction")
     assert set(parts.filter(pl.col("end_ns") - pl.col("start_ns") > 40 * MS)["from_rank"]) == {1, 5}
 

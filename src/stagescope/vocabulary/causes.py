@@ -98,7 +98,7 @@ MAY_BE_UNRECORDED = frozenset(
 
 WAIT_LABELS: dict[str, str] = {
     "compute": "compute of another rank",
-    "reduction": "a gradient reduction of another rank",
+    "reduction": "a gradient reduction",
     "transfer": "a transfer",
     "launch": "the launch of its next action",
     "transfer_or_launch": "a transfer or a launch",

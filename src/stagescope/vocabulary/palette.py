@@ -42,7 +42,7 @@ SWATCHES: dict[str, Swatch] = {
 
 WAIT_SWATCHES: dict[str, Swatch] = {
     "compute": Swatch("#56b4e9", "rising"),
-    "reduction": Swatch("#f0e442", "falling"),
+    "reduction": Swatch("#0072b2", "falling"),
     "transfer": Swatch("#d55e00", "falling"),
     "launch": Swatch("#e69f00", "cross"),
     "transfer_or_launch": Swatch("#009e73", "bars"),

@@ -6,7 +6,7 @@ from drawing import timeline_from_text
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.reduction_waits import find_actions_before_waits, find_reduction_waits
 from stagescope.analysis.graph.replay_basis import find_replay_basis
-from waiting import added, message
+from waiting import added, idle_of, message, path_of
 
 PIPELINE = timeline_from_text(
     """
@@ -62,6 +62,21 @@ def test_held_message_travels_from_the_end_of_the_reduction_on():
 def test_message_that_left_before_the_reduction_is_not_held():
     actions = find_actions(added(PIPELINE, *message(1, 0, 0, 30, 68), reduction(1, 31, 60, 31)))
     assert not len(actions.held.need)
+
+
+def test_message_without_a_recorded_send_is_held_by_a_wait_that_ended_before_it_was_needed():
+    for end_ns, held in ((60, [30]), (75, [])):  # B0.0 of rank 0 starts at 70
+        actions = find_actions(added(PIPELINE, reduction(1, 30, end_ns, 30)))
+        assert actions.held.waits.reduction_ns.tolist() == held
+
+
+def test_wait_of_the_own_rank_before_an_action_is_a_part_of_its_idle_interval_and_of_the_path():
+    timeline = added(PIPELINE, *message(1, 0, 0, 30, 35), reduction(0, 10, 60, 40))
+    idle = idle_of(timeline).filter(rank=0).select("waiting_for", "start_ns", "end_ns")
+    expected = [("compute", 10, 30), ("reduction", 30, 60), ("launch", 60, 70)]
+    assert idle.cast({"waiting_for": pl.String}).rows() == expected
+    path = path_of(timeline).select("part", "start_ns", "end_ns").cast({"part": pl.String}).rows()
+    assert path[-3:] == [("reduction", 30, 60), ("launch", 60, 70), ("compute", 70, 80)]
 
 
 def test_action_before_a_wait_is_that_of_its_rank_and_step():

@@ -43,8 +43,8 @@ CRITICAL_PATH = Table(
             "",
             "compute: the action itself; before it transfer: its input was in transit, launch: all inputs had arrived, "
             "transfer_or_launch: the arrival was not recorded, other_work: the rank computed something else, "
-            "unknown: an input was not recorded, send: the rank was blocked in a send, reduction: its input was sent "
-            "only after gradients were reduced.",
+            "unknown: an input was not recorded, send: the rank was blocked in a send, reduction: gradients were "
+            "reduced, by the rank itself or, with from_rank, before its input was sent.",
         ),
         Column("rank", pl.Int32, "", "Rank of the action; of a transfer, the receiver."),
         Column(
@@ -73,7 +73,7 @@ def find_critical_path(
     if actions.table.is_empty():
         return CRITICAL_PATH.empty()
     walked, sends = _walk(actions.table, binding_constraints), binding_constraints.plan.sends
-    parts = _parts_of(walked, actions.table, inputs, busy, sends)
+    parts = _parts_of(walked, actions, inputs, busy, sends)
     return _table(parts, actions.table)
 
 
@@ -115,9 +115,10 @@ def _walk(table: pl.DataFrame, binding_constraints: BindingConstraints) -> pl.Da
 
 
 def _parts_of(
-    walked: pl.DataFrame, table: pl.DataFrame, inputs: LatestInputs, busy: pl.DataFrame, sends: BlockingSends
+    walked: pl.DataFrame, actions: Actions, inputs: LatestInputs, busy: pl.DataFrame, sends: BlockingSends
 ) -> pl.DataFrame:
     """Return the parts of all paths: back, action, from_action (of transfers), part, start_ns, end_ns."""
+    table, reductions = actions.table, actions.reductions
     is_send = pl.col("event") >= table.height
     sent = _parts_of_sends(walked.filter(is_send), table, sends)
     walked = walked.filter(~is_send)
@@ -128,9 +129,14 @@ def _parts_of(
     rest[inputs.is_lost[action]] = UNKNOWN
     sent_ns = np.clip(inputs.sent_ns[action], wait_start_ns, there_ns)
     held = inputs.held.total_ns[action] > 0
+    sent_ns = np.where(held, sent_ns, wait_start_ns)
+    # While its rank waits for a reduction, it cannot receive: an arrival that is noticed later was no longer travel.
+    reduced_ns = reductions.last_end_ns(table["rank"].gather(walked["action"]), sent_ns, start_ns)
+    there_ns = np.maximum(there_ns, reduced_ns)
     waits_of = walked.with_columns(
         there_ns=there_ns,
-        sent_ns=np.where(held, sent_ns, wait_start_ns),
+        sent_ns=sent_ns,
+        reduced_ns=reduced_ns,
         rest=rest,
         producer=inputs.producer[action],
     )
@@ -139,10 +145,11 @@ def _parts_of(
     # An action without a length is on the path, but not one that only had to start.
     lasts = (table["end_ns"] > table["start_ns"]).gather(computes["action"])
     computes = computes.filter((pl.col("end_ns") > pl.col("start_ns")) | ~lasts)
-    reductions = _parts(waits_of, "wait_start_ns", "sent_ns", pl.lit(REDUCTION), pl.col("producer"))
-    transfers = _parts(waits_of, "sent_ns", "there_ns", pl.lit(TRANSFER), pl.col("producer"))
+    held_up = _parts(waits_of, "wait_start_ns", "sent_ns", pl.lit(REDUCTION), pl.col("producer"))
+    own = _parts(waits_of, "sent_ns", "reduced_ns", pl.lit(REDUCTION), no_sender)
+    transfers = _parts(waits_of, "reduced_ns", "there_ns", pl.lit(TRANSFER), pl.col("producer"))
     rests = _parts(waits_of, "there_ns", "start_ns", pl.col("rest"), no_sender)
-    waits = pl.concat([reductions, transfers, *_split_rests(rests, table, busy), sent])
+    waits = pl.concat([held_up, own, transfers, *_split_rests(rests, table, busy), sent])
     return pl.concat([computes, waits.filter(pl.col("end_ns") > pl.col("start_ns"))])
 
 

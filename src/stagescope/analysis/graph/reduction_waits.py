@@ -69,6 +69,19 @@ class ReductionWaits(NamedTuple):
         reduction_ns = covered_ns(windows, self.reducing).to_numpy()
         return Waits(reduction_ns, covered_ns(windows, self.every).to_numpy() - reduction_ns)
 
+    def last_end_ns(self, rank: pl.Series, start_ns: Integers, end_ns: Integers) -> Integers:
+        """Return when the last wait in each of these intervals ended; the start of an interval without one.
+
+        A wait that goes on at the end of an interval ends there.
+        """
+        begins_ns, ends_ns = (self.every[name].to_numpy() for name in ("start_ns", "end_ns"))
+        known = self.every["rank"].to_numpy()
+        first, stop = (np.searchsorted(known, rank.to_numpy(), side=side) for side in ("left", "right"))
+        last = search_segments(begins_ns, first, stop, end_ns) - 1
+        ended_ns, has = start_ns.copy(), np.flatnonzero(last >= first)
+        ended_ns[has] = np.maximum(start_ns[has], np.minimum(ends_ns[last[has]], end_ns[has]))
+        return ended_ns
+
 
 class HeldMessages(NamedTuple):
     """The messages that were sent after a wait for a reduction: their rows in `needs`, and how long they were held."""
@@ -131,15 +144,25 @@ def _with_waits(reductions: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def find_held_messages(table: pl.DataFrame, needs: pl.DataFrame, waits: ReductionWaits) -> HeldMessages:
-    """Return the messages that their rank sent only after a wait; `table` is ACTIONS, `needs` is NEEDS."""
+    """Return the messages that their rank sent only after a wait; `table` is ACTIONS, `needs` is NEEDS.
+
+    Where the send was not recorded, waits count that ended before the message arrived or, without a recorded arrival,
+    before the action that needed it.
+    """
     none = np.empty(0, dtype=np.int64)
     if waits.every.is_empty() or needs.is_empty():
         return HeldMessages(none, Waits(none, none))
-    need = needs["sent_ns"].is_not_null().arg_true().to_numpy().astype(np.int64)
-    producer = needs["needs"].gather(need)
-    made_ns, sent_ns = table["end_ns"].gather(producer).to_numpy(), needs["sent_ns"].gather(need).to_numpy()
-    found = waits.in_intervals(table["rank"].gather(producer), made_ns, sent_ns)
-    held = np.flatnonzero(found.total_ns > 0)
+    is_sent = needs["is_remote"] & (needs["direction"] != "own")
+    need = is_sent.arg_true().to_numpy().astype(np.int64)
+    rows = needs[need]
+    rank, made_ns = (table[name].gather(rows["needs"]) for name in ("rank", "end_ns"))
+    starts_ns = table["start_ns"].gather(rows["action"])
+    moments = rows.select("sent_ns", there_ns=pl.coalesce("arrived_ns", starts_ns))
+    until_ns = moments.select(pl.coalesce("sent_ns", "there_ns")).to_series().to_numpy()
+    found = waits.in_intervals(rank, made_ns.to_numpy(), until_ns)
+    # A message whose send is unknown may have left before a wait that goes on.
+    is_over = waits.last_end_ns(rank, made_ns.to_numpy(), until_ns) < until_ns
+    held = np.flatnonzero((found.total_ns > 0) & (is_over | moments["sent_ns"].is_not_null().to_numpy()))
     return HeldMessages(need[held], Waits(found.reduction_ns[held], found.replicas_ns[held]))
 
 

@@ -121,6 +121,10 @@ def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger) -> _Parts:
     )
     lag_ns = np.where(is_input, ready_ns - end_ns[source], 0)
     held = Waits(*(np.where(is_input, each, 0) for each in inputs.held)).at_most(np.maximum(lag_ns, 0))
+    # What a rank notices only after a reduction of its own did not travel meanwhile.
+    sent_ns = np.where(is_input, np.maximum(inputs.sent_ns, free_ns), ready_ns)
+    own = actions.reductions.in_intervals(table["rank"], sent_ns, ready_ns)
+    lag_ns = np.where(own.total_ns > 0, np.maximum(lag_ns - own.total_ns, held.total_ns), lag_ns)
     named = {
         "stage_imbalance": peer_ns - stage_ns,
         "straggler": balanced_ns - peer_ns,
@@ -262,7 +266,8 @@ def _named(
     has = culprit != NO_ACTION
     # A transfer is caused by its link: its sender is named, and so is who reduced gradients before it sent them.
     sends = np.append(parts.is_input, False)[culprit] & (cause == EXPOSED)
-    sends |= np.append(parts.is_held, False)[culprit] & np.isin(cause, REDUCTIONS)
+    is_own = (idle["waiting_for"] == "reduction") & idle["waits_for_action"].is_null()
+    sends |= np.append(parts.is_held, False)[culprit] & np.isin(cause, REDUCTIONS) & ~is_own.to_numpy()
     sends &= has
     by = np.where(sends, np.append(parts.source, NO_ACTION)[culprit], culprit)
     numbers = pl.DataFrame({"of": culprit, "by": by}).select(

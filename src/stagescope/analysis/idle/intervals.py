@@ -7,7 +7,8 @@ interval, all clipped to the interval, it is cut into
 
     [e, q)  compute    the producer had not finished, or not even started
     [q, g)  reduction  the producer's rank waited for a reduction of gradients before it sent the input
-    [g, y)  transfer   the input was in transit; also: the receive was not posted or not noticed yet
+    [g, r)  reduction  the rank itself waited for a reduction of gradients until r, and could not receive
+    [r, y)  transfer   the input was in transit; also: the receive was not posted or not noticed yet
     [y, s)  launch     all inputs had arrived; the host had not launched the action yet
 
 and the pieces of all intervals sum to the rank's idle time. Nothing is guessed: without an
@@ -111,9 +112,12 @@ IDLE_INTERVALS = Table(
 )
 """The last four columns are null until name_interval_culprits fills them in, which takes a multiple of the time."""
 
-LINKED_WAITS = (COMPUTE, REDUCTION, TRANSFER, TRANSFER_OR_LAUNCH)
-PIECES = 4
-"""Pieces per interval at most: until the end of the producer, until it was sent, until the arrival, and the rest."""
+LINKED_PIECES = (0, 1, 3)
+"""Pieces in which another rank is waited for."""
+
+WAITS_OF_PIECES = (COMPUTE, REDUCTION, REDUCTION, TRANSFER)
+PIECES = len(WAITS_OF_PIECES) + 1
+"""Pieces per interval at most: these, and the rest."""
 
 
 class _Intervals(NamedTuple):
@@ -177,15 +181,21 @@ def _actions_of(bubbles: pl.DataFrame, actions: Actions) -> tuple[Integers, Inte
     return first, first + rows["count"].fill_null(0).to_numpy().astype(np.int64)
 
 
-def _cut(intervals: _Intervals, inputs: LatestInputs) -> Integers:
-    """Return the five bounds of the four pieces of each interval; pieces may be empty."""
+def _cut(intervals: _Intervals, inputs: LatestInputs, actions: Actions) -> Integers:
+    """Return the six bounds of the five pieces of each interval; pieces may be empty."""
     is_ended = intervals.following != NO_ACTION
     ending = intervals.following[is_ended]
     bounds = np.stack([*[intervals.start_ns] * PIECES, intervals.end_ns], axis=1)
-    for column, moment_ns in enumerate((inputs.made_ns, inputs.sent_ns, inputs.there_ns), start=1):
+    for column, moment_ns in ((1, inputs.made_ns), (2, inputs.sent_ns), (4, inputs.there_ns)):
         bounds[is_ended, column] = moment_ns[ending]
     # Clipping keeps the pieces inside the interval even if clocks put an arrival before the end of its producer.
     np.clip(bounds, intervals.start_ns[:, None], intervals.end_ns[:, None], out=bounds)
+    bounds[:, 3] = bounds[:, 2]
+    if not actions.reductions.every.is_empty():
+        sent_ns, end_ns = (bounds[is_ended, column] for column in (2, PIECES))
+        rank = actions.table["rank"].gather(ending)
+        bounds[is_ended, 3] = actions.reductions.last_end_ns(rank, sent_ns, end_ns)
+        np.maximum(bounds[:, 3], bounds[:, 4], out=bounds[:, 4])
     return bounds
 
 
@@ -193,13 +203,14 @@ def _table(
     intervals: _Intervals, inputs: LatestInputs, bubbles: pl.DataFrame, actions: Actions
 ) -> pl.DataFrame:
     """Return the non-empty pieces as the declared table."""
-    bounds = _cut(intervals, inputs)
+    bounds = _cut(intervals, inputs, actions)
     start_ns, end_ns = bounds[:, :-1].ravel(), bounds[:, 1:].ravel()
     pieces = np.flatnonzero(end_ns > start_ns)
     interval, number = pieces // PIECES, (pieces % PIECES).astype(np.uint8)
-    waiting_for = np.where(number == PIECES - 1, intervals.rest[interval], number)
+    names = np.array([*WAITS_OF_PIECES, NOTHING], dtype=np.uint8)
+    waiting_for = np.where(number == PIECES - 1, intervals.rest[interval], names[number])
     following = intervals.following[interval]
-    waits = np.isin(waiting_for, LINKED_WAITS)
+    waits = np.isin(number, LINKED_PIECES) | (waiting_for == TRANSFER_OR_LAUNCH)
     producer = np.full(len(interval), NO_ACTION, dtype=np.int64)
     producer[waits] = inputs.producer[following[waits]]
     table = actions.table
