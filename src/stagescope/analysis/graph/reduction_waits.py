@@ -78,7 +78,8 @@ class ReductionWaits(NamedTuple):
         known = self.every["rank"].to_numpy()
         first, stop = (np.searchsorted(known, rank.to_numpy(), side=side) for side in ("left", "right"))
         last = search_segments(begins_ns, first, stop, end_ns) - 1
-        ended_ns, has = start_ns.copy(), np.flatnonzero(last >= first)
+        ended_ns: Integers = start_ns.copy()
+        has = np.flatnonzero(last >= first)
         ended_ns[has] = np.maximum(start_ns[has], np.minimum(ends_ns[last[has]], end_ns[has]))
         return ended_ns
 
