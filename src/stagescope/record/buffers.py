@@ -90,7 +90,17 @@ class Seen:
 class ThreadBuffer:
     """The chunk that one thread is filling, and the number of spans that did not fit."""
 
-    __slots__ = ("_pool", "_wake", "chunk", "dropped", "ended", "index", "plain_tails", "seen")
+    __slots__ = (
+        "_pool",
+        "_wake",
+        "action_tails",
+        "chunk",
+        "dropped",
+        "ended",
+        "index",
+        "plain_tails",
+        "seen",
+    )
 
     def __init__(
         self,
@@ -104,6 +114,7 @@ class ThreadBuffer:
         self._wake = wake
         self.index = index
         self.plain_tails = plain_tails or {}
+        self.action_tails: dict[tuple[int, int], bytes] = {}
         self.seen = seen or Seen()
         self.ended = False
         self.chunk = pool.take()

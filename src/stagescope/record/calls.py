@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 UNNAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+NOWHERE = sys.maxsize
+"""Place of a parameter that cannot be passed by position."""
+
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -66,6 +70,10 @@ class Signature:
         self.parameters = frozenset(parameter.name for parameter in parameters) if is_known else None
         self.places = {name: place for place, name in enumerate(unnamed)}
 
+    def parameter(self, name: str) -> Parameter:
+        """Return a parameter, which this version of the function may not have."""
+        return Parameter(name, self.places.get(name, NOWHERE))
+
     def call(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
         """Return the arguments of one call."""
         return Call(self, arguments, keywords)
@@ -73,6 +81,22 @@ class Signature:
     def lacks(self, names: Sequence[str]) -> list[str]:
         """Return those of `names` that are certainly no parameters of the function."""
         return [] if self.parameters is None else [name for name in names if name not in self.parameters]
+
+
+class Parameter:
+    """One parameter of a function, to be read from the arguments of many calls."""
+
+    __slots__ = ("name", "place")
+
+    def __init__(self, name: str, place: int) -> None:
+        self.name = name
+        self.place = place
+
+    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None) -> Any:
+        """Return the argument of one call, as `Call.get` does."""
+        if self.name in kwargs:
+            return kwargs[self.name]
+        return args[self.place] if self.place < len(args) else default
 
 
 def never_raises(default: Any = None) -> Callable[[Function], Function]:

@@ -55,16 +55,24 @@ class Counters:
         else:
             self._waiting.append((time_ns, value, *place, self._recorder.name_id(name)))
 
+    def prepare(self) -> None:
+        """Import what samples counters: an import at the end of a process would change its exit code.
+
+        After an unhandled KeyboardInterrupt, CPython ends the process by SIGINT only if no module has been executed
+        since (``unhandled_keyboard_interrupt`` in Modules/main.c).
+        """
+        try:
+            from stagescope.record.sampling.sampler import Sampler  # not needed in a process without spans
+
+            self._sampler = self._sampler or Sampler(self._recorder)
+        except Exception as error:  # noqa: BLE001  # for example while the interpreter shuts down
+            self._recorder.warn(f"counters cannot be sampled: {error!r}")
+
     def collect(self, *, is_last: bool = False) -> bytes:
         """Return the waiting values and those that are sampled now, as packed records. For the writer thread."""
         try:
-            if self._sampler is None:
-                from stagescope.record.sampling.sampler import (
-                    Sampler,  # not needed in a process without spans
-                )
-
-                self._sampler = Sampler(self._recorder)
-            self._sampler.sample(is_last=is_last)
+            if self._sampler is not None:
+                self._sampler.sample(is_last=is_last)
         except Exception as error:  # noqa: BLE001  # for example an import while the interpreter shuts down
             self._recorder.warn(f"counters could not be sampled: {error!r}")
         return self.take()

@@ -14,8 +14,11 @@ original raises, the observer is closed at its ``yield``, so only its ``finally`
 before its ``yield`` ignores the call. An exception of the observer never reaches the training: its `Guard` counts it,
 reports the first one, and turns the hooks of that framework off after `MAX_ERRORS`.
 
-While torch.compile traces a function, wrappers are not there: a call that is compiled runs later, and often. What an
-observer does cannot be traced either, so ``fullgraph=True`` would fail.
+A generator and the object of a call cost 3 us. Functions that are called for each action or message are therefore seen
+by a `Timed`, a `Watch` or a `Result`, made once for each function by a method marked with `prepared`.
+
+While torch.compile traces a function, these wrappers are not there: a call that is compiled runs later, and often.
+What an observer does cannot be traced either, so ``fullgraph=True`` would fail.
 """
 
 from __future__ import annotations
@@ -23,21 +26,28 @@ from __future__ import annotations
 import functools
 import inspect
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from stagescope.record.calls import Call, Signature
+from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.patching import GUARDS, MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Collection, Generator
     from types import CodeType
 
     from stagescope.record.recorder import Recorder
 
     Function = Callable[..., Any]
+    Arguments = tuple[Any, ...]
+    Keywords = dict[str, Any]
     Observation = Generator[None, Any, object]
     Observer = Callable[[Call], Observation]
-    Predicate = Callable[[tuple[Any, ...]], bool]
+    Action = tuple[int, int, int, int]  # kind, stage, micro-batch, chunk
+    Result = Callable[[Arguments, Keywords, Any], None]
+    Preparation = Callable[[Signature], "Watch | Timed | Result"]
+    Predicate = Callable[[Arguments], bool]
 
 MAX_ERRORS = 10
 """Errors after which the hooks of a framework are turned off. A few may be due to one odd step; more repeat at every
@@ -57,6 +67,73 @@ def pass_while(test: Callable[[], bool]) -> None:
     """Let all wrappers only call their originals while `test` returns True."""
     global is_traced  # noqa: PLW0603  # one compiler per process
     is_traced = test
+
+
+Prepared = TypeVar("Prepared", bound="Callable[..., Any]")
+
+
+class Actions(Protocol):
+    """The actions of one framework that are in progress; see frameworks/actions_in_progress.py."""
+
+    recorder: Recorder
+    entered: set[Action]
+    seen: set[Action]
+    expected: Collection[Any]
+
+    def used(self, action: Action, token: Any) -> None:
+        """Note that an action begins at `token`, whose data is `expected`."""
+
+    def end(self, action: Action, token: Any) -> None:
+        """Record an action from `token` until now in any case, such as that of an overlapped pair."""
+
+    def open(self, action: Action) -> None:
+        """Show the beginning of an action in other profilers."""
+
+    def abandon(self, state: Action | None) -> None:
+        """Leave an action that has failed; None if it is unknown which."""
+
+
+class Timed(NamedTuple):
+    """What sees the calls of a function that computes one action.
+
+    `identify` returns the action of a call, None if it is none.
+    """
+
+    actions: Actions
+    identify: Callable[[Arguments, Keywords], Action | None]
+    after: Callable[[Action, Any], None] | None = None
+
+
+class Watch(Protocol):
+    """Sees the calls of one function, without an object for each call.
+
+    Its attribute `may_be_traced` states that a function that torch.compile traces may contain such a call; asking about
+    that costs as much as the rest.
+    `abandon` must have no effect where `begin` or `end` has already ended what it ends.
+    """
+
+    def begin(self, args: Arguments, kwargs: Keywords) -> Any:
+        """Return what the other methods need to know of a call that begins, None to ignore the call."""
+
+    def end(self, state: Any, result: Any) -> None:
+        """See the result of a call."""
+
+    def abandon(self, state: Any) -> None:
+        """Forget a call that raised, or during which `begin` or `end` raised; `state` is then None."""
+
+
+def prepared(method: Prepared) -> Prepared:
+    """Mark a method that prepares for the calls of a function, whose `Signature` it receives, once.
+
+    It returns a `Watch`, a `Timed`, or a function that receives arguments and result of each call with a result that
+    is not empty.
+    """
+    setattr(method, PREPARED, True)
+    return method
+
+
+PREPARED = "__stagescope_prepared__"
+"""Attribute of the methods that are marked so."""
 
 
 class Guard:
@@ -91,6 +168,17 @@ class Guard:
         except Exception as error:  # noqa: BLE001  # as above
             self.caught(error)
 
+    def leave(self, watch: Watch | Actions, state: Any, error: BaseException | None = None) -> None:
+        """Let a watch abandon a call, and count `error` if it is one of the watch."""
+        try:
+            watch.abandon(state)
+        except Exception as other:  # noqa: BLE001  # as above
+            self.caught(other)
+        if isinstance(error, Exception):
+            self.caught(error)
+        elif error is not None:
+            raise error
+
     def callback(self, function: Function) -> Function:
         """Return `function` for registration with a framework: it returns None whatever happens in it."""
 
@@ -107,16 +195,133 @@ class Guard:
 
 
 def observed(
-    original: Function, observer: Observer, guard: Guard, ignores: Predicate | None = None
+    original: Function, observer: Observer | Preparation, guard: Guard, ignores: Predicate | None = None
 ) -> Function:
     """Return a function that behaves like `original` and lets `observer` see each call.
 
-    `ignores` receives the positional arguments of a call and returns whether it need not be observed. It is asked
-    first, and costs a tenth of an observer: for functions that are called far more often than they are of interest.
+    `observer` is the function of an observer, or a method marked with `prepared`. `ignores` receives the positional
+    arguments of a call and returns whether it need not be observed. It is asked first, and costs a tenth of an
+    observer: for functions that are called far more often than they are of interest.
     """
     signature = Signature(original)
+    if getattr(observer, PREPARED, False):
+        watch: Any = observer(signature)  # type: ignore[arg-type]  # marked: a preparation
+        if isinstance(watch, Timed):
+            wrapper = _timed(original, watch, guard)
+        elif callable(watch):
+            wrapper = _seen(original, watch, guard)
+        else:
+            wrapper = _watched(original, watch, guard, ignores)
+    else:
+        wrapper = _observed(original, signature, observer, guard, ignores)  # type: ignore[arg-type]  # not marked
+    functools.update_wrapper(wrapper, original)
+    setattr(wrapper, MARK, original)
+    setattr(wrapper, GUARDS, (*getattr(original, GUARDS, ()), guard))
+    return wrapper
 
-    @functools.wraps(original)
+
+def _seen(original: Function, see: Result, guard: Guard) -> Function:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        try:
+            if result and not guard.is_off:
+                see(args, kwargs, result)
+        except Exception as error:  # noqa: BLE001  # the training must go on
+            guard.caught(error)
+        return result
+
+    return wrapper
+
+
+def _timed(original: Function, timed: Timed, guard: Guard) -> Function:
+    # One function does everything, because it is called for each action, when the training has evicted it from the
+    # caches: another function would cost 1 us, which is 0.05 us in a loop.
+    actions, identify, after = timed
+    recorder, entered, seen, expected = actions.recorder, actions.entered, actions.seen, actions.expected
+    emit_action, leave = recorder.emit_action, guard.leave
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if guard.is_off or not recorder.enabled:
+            return original(*args, **kwargs)
+        action = token = None
+        try:
+            action = identify(args, kwargs)
+            if action is not None and action not in entered:
+                entered.add(action)
+                if recorder.mirror is not None:
+                    actions.open(action)
+                kind, stage, microbatch, chunk = action
+                recorder.stage = stage
+                recorder.chunk = chunk
+                recorder.computed = None
+                recorder.counts_collectives = not recorder.is_detailed
+                token = recorder.timer.begin()
+                if expected:
+                    actions.used(action, token)
+        except BaseException as error:  # noqa: BLE001  # raised again if it is none of the recorder
+            leave(actions, None, error)
+            token = None
+        if action is None or token is None:
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:  # re-raised
+            leave(actions, action)
+            raise
+        try:
+            if recorder.timer.device is None and recorder.computed is None and recorder.pair == NONE:
+                emit_action(kind, token, now_ns(), stage, microbatch, chunk)
+            else:
+                actions.end(action, token)
+            recorder.actions += 1
+            seen.add(action)
+            entered.discard(action)
+            recorder.stage = recorder.chunk = NONE
+            recorder.counts_collectives = False
+            if recorder.mirror is not None:
+                recorder.mirror.close()
+            if after is not None:
+                after(action, result)
+        except BaseException as error:  # noqa: BLE001  # as above
+            leave(actions, action, error)
+        return result
+
+    return wrapper
+
+
+def _watched(original: Function, watch: Watch, guard: Guard, ignores: Predicate | None) -> Function:
+    begin, end, leave = watch.begin, watch.end, guard.leave
+    may_be_traced = getattr(watch, "may_be_traced", False)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if guard.is_off or (may_be_traced and is_traced()):
+            return original(*args, **kwargs)
+        state = None
+        try:
+            if ignores is None or not ignores(args):
+                state = begin(args, kwargs)
+        except BaseException as error:  # noqa: BLE001  # raised again if it is none of the watch
+            leave(watch, None, error)
+            state = None
+        if state is None:
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:  # re-raised
+            leave(watch, state)
+            raise
+        try:
+            end(state, result)
+        except BaseException as error:  # noqa: BLE001  # as above
+            leave(watch, state, error)
+        return result
+
+    return wrapper
+
+
+def _observed(
+    original: Function, signature: Signature, observer: Observer, guard: Guard, ignores: Predicate | None
+) -> Function:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if guard.is_off or is_traced():
             return original(*args, **kwargs)
@@ -145,8 +350,6 @@ def observed(
             guard.caught(error)
         return result
 
-    setattr(wrapper, MARK, original)
-    setattr(wrapper, GUARDS, (*getattr(original, GUARDS, ()), guard))
     return wrapper
 
 

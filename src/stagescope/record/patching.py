@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stagescope.record.hooks import Guard, Observer, Predicate
+    from stagescope.record.hooks import Guard, Observer, Predicate, Preparation
 
 
 MARK = "__stagescope_original__"
@@ -42,7 +42,7 @@ class Patches:
         self,
         owner: object,
         name: str,
-        observer: Observer,
+        observer: Observer | Preparation,
         guard: Guard,
         ignores: Predicate | None = None,
     ) -> bool:

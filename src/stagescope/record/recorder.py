@@ -1,28 +1,26 @@
-"""The recorder of one process: whether it is recording, the current step, and how a span reaches its buffer."""
+"""The recorder of one process: its steps, its writer, and what it states about the process."""
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stagescope.record.buffers import (
     DEFAULT_CAPACITY_BYTES,
-    LAST_RECORD,
-    RECORD_BYTES,
     THREAD_INDEXES,
     ChunkPool,
-    Seen,
     ThreadBuffer,
     ThreadEnd,
 )
 from stagescope.record.clock import now_ns, raw_ns
 from stagescope.record.counters import Counters
+from stagescope.record.emitter import Emitter
 from stagescope.record.format import NONE
 from stagescope.record.lifecycle import Lifecycle
 from stagescope.record.process_facts import machine_directory, process_facts
 from stagescope.record.recording import MAX_NAME_CHARACTERS, Recording
-from stagescope.record.records import LANE_OF_CODE, is_packing_error, pack_span, plain_middle, plain_tails
+from stagescope.record.records import plain_tails
 from stagescope.record.segments import DEFAULT_MAX_BYTES
 from stagescope.record.timing import Timer
 from stagescope.record.writer import Writer
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
     from stagescope.record.coverage import Coverage
     from stagescope.record.hooks import Guard
-    from stagescope.record.mirrors import Mirrors
 
 # A stop must not hold up the end of a training for long when the file system hangs.
 FLUSH_TIMEOUT_S = 5.0
@@ -44,7 +41,7 @@ FREE_ENDS = ("exit", "stop")
 """Reasons of an end at which no thread of the training can hold the lock of an allocator."""
 
 
-class Recorder:
+class Recorder(Emitter):
     """Records spans of this process. No method raises, and only `flush` and `stop` wait for the disk."""
 
     def __init__(
@@ -57,32 +54,20 @@ class Recorder:
     ) -> None:
         """Record into `directory`, with at most `capacity_bytes` in memory and `max_bytes` on disk (0: unlimited).
 
-        `guards` has one entry per framework with hooks; `actions` counts the actions of frameworks, so that a step
-        without any can be reported. `step_label` names the pipeline that runs the current step, `stage` and `chunk` the
-        action in progress. `computed` is the moment of the timer at which that action had computed everything and began
-        to wait for the reduction of its gradients, None if it did not. The functions in `unfinished` record what is
-        still under way, before each step and at the end, where those in `at_end` follow. Within an action
-        `counts_collectives` is set unless the recording `is_detailed`: collectives are then not recorded one by one.
+        `guards` has one entry per framework with hooks. `step_label` names the pipeline that runs the current step. The
+        functions in `unfinished` record what is still under way, before each step and at the end, where those in
+        `at_end` follow.
         With `details_memory` the memory of a device is recorded at the end of each action, and not once a second.
         """
+        self.steps = steps or StepRange()
+        super().__init__(enabled=0 in self.steps or NONE in self.steps)
         self.directory = directory
         self._max_bytes = max_bytes
-        self.steps = steps or StepRange()
         self.capacity_bytes = capacity_bytes
-        self._step = NONE
-        self.plain_middle = plain_middle(NONE)
-        self.pair = NONE
         self.step_is_given = False
         self.step_label = ""
-        self.enabled = 0 in self.steps or NONE in self.steps
-        self.on_change: Callable[[], object] = bool
-        self.last_pair = 0
-        self.mirror: Mirrors | None = None
         self.guards: dict[str, Guard] = {}
-        self.actions = 0
-        self.stage, self.chunk = NONE, NONE
-        self.is_detailed = self.counts_collectives = self.details_memory = False
-        self.computed: Any = None
+        self.details_memory = False
         self.unfinished: list[Callable[[], object]] = []
         self.at_end: list[Callable[[], object]] = []
         self._coverage: Coverage | None = None
@@ -101,7 +86,7 @@ class Recorder:
             self._facts["forked_from"] = self._forked_from
         self._identity = os.urandom(8).hex()
         self._pool = ChunkPool(self.capacity_bytes)
-        self.local = threading.local()
+        self.begin_empty()
         self._lock = (
             threading.RLock()
         )  # reentrant: a signal handler may record a span while its own thread holds it
@@ -112,25 +97,8 @@ class Recorder:
         self._writer_is_starting = False
         self._buffers: list[ThreadBuffer] = []
         self._threads = 0
-        self.seen = Seen()
         self._had_spans = False
         self._began_ns = now_ns()
-
-    @property
-    def step(self) -> int:
-        """Number of the current training step, `NONE` outside of any step."""
-        return self._step
-
-    @step.setter
-    def step(self, step: int) -> None:
-        self._step = step
-        self.plain_middle = plain_middle(step)
-        self.on_change()
-
-    def switch(self, *, on: bool) -> None:
-        """Turn recording on or off."""
-        self.enabled = on
-        self.on_change()
 
     @property
     def coverage(self) -> Coverage:
@@ -142,101 +110,14 @@ class Recorder:
         return self._coverage
 
     @property
-    def has_spans(self) -> bool:
-        """Whether a span was recorded since the last call of `forget_spans`."""
-        return self.seen.spans
-
-    @property
-    def is_training(self) -> bool:
-        """Whether this process is recording and has begun a step or recorded a span.
-
-        Other processes load data and reduce tensors, too: they must not leave a recording.
-        """
-        return self.enabled and (self._step != NONE or self.seen.spans)
-
-    @property
     def path(self) -> str | None:
         """Path of the recording file, None before the first span."""
         return self._recording.path
-
-    def emit(  # noqa: PLR0917  # the fields of one record
-        self,
-        kind: int,
-        start_ns: int,
-        end_ns: int,
-        stage: int = NONE,
-        microbatch: int = NONE,
-        chunk: int = NONE,
-        peer: int = NONE,
-        size_bytes: int = NONE,
-        wait_start_ns: int = NONE,
-        wait_end_ns: int = NONE,
-        name: int = 0,
-        pair: int = NONE,
-        step: int | None = None,
-    ) -> None:
-        """Record one span of `step` (default: the current step) on the lane that its kind belongs to."""
-        try:
-            buffer = self.local.buffer
-        except AttributeError:
-            buffer = self._new_buffer()
-        chunk_of_records = buffer.chunk or buffer.find_space()
-        if chunk_of_records is None:
-            return
-        used = chunk_of_records.used
-        try:
-            pack_span(chunk_of_records.data, used, start_ns, end_ns, wait_start_ns, wait_end_ns, size_bytes,
-                       self._step if step is None else step, stage, microbatch, peer, pair, name, chunk,
-                       buffer.index, kind, LANE_OF_CODE[kind])  # fmt: skip
-        except Exception as error:  # a value that does not fit its field must not stop the training
-            if used <= LAST_RECORD:
-                buffer.dropped += 1
-                if is_packing_error(error):
-                    return
-                raise
-            buffer.turn_over()  # still full, because `Span.__exit__` does not turn chunks over
-        else:
-            if chunk_of_records.used == used:
-                self.seen.spans = True
-                chunk_of_records.used = used + RECORD_BYTES
-                if used == LAST_RECORD:
-                    buffer.turn_over()
-                return
-        self.emit(  # retry in the next chunk, or after a signal handler recorded a span in the same slot
-            kind,
-            start_ns,
-            end_ns,
-            stage,
-            microbatch,
-            chunk,
-            peer,
-            size_bytes,
-            wait_start_ns,
-            wait_end_ns,
-            name,
-            pair,
-            step,
-        )
-
-    def expect_spans(self) -> None:
-        """Start the writer now, for spans whose times become known only later."""
-        if not hasattr(self.local, "buffer"):
-            self._new_buffer()
 
     def keep_without_spans(self) -> None:
         """Create the recording even if no span is ever recorded, for what its header states."""
         self._recording.keeps_without_spans = True
         self.expect_spans()
-
-    def drop(self, count: int) -> None:
-        """Count `count` spans that were timed but cannot be recorded."""
-        if not count:
-            return
-        try:
-            buffer = self.local.buffer
-        except AttributeError:
-            buffer = self._new_buffer()
-        buffer.dropped += count
 
     def add_device_anchor(self, record: bytes) -> None:
         """Queue one packed DEVICE_CLOCK record, to be written before the next spans."""
@@ -266,14 +147,16 @@ class Recorder:
         return now_ns()
 
     def end_step(self, start_ns: int) -> None:
-        """Record the step that began at `start_ns` and wake the writer."""
+        """Record the step that began at `start_ns`. The writer stores it within `writer.FLUSH_INTERVAL_S`.
+
+        Waking it here would make it compete for the interpreter with the next step.
+        """
         if self.enabled:
             name = self.name_id(self.step_label) if self.step_label else 0
             end_ns = now_ns()
             self._recording.step_ends.append((end_ns, raw_ns(), now_ns()))
             self.emit(STEP_CODE, start_ns, end_ns, name=name)
             self.timer.harvest()
-            self.flush_soon()
 
     def forget_spans(self) -> bool:
         """Clear `has_spans`; return whether any span has been recorded since the process started."""
@@ -281,11 +164,6 @@ class Recorder:
         self._had_spans |= self.seen.spans
         self.seen.spans = False
         return self._had_spans
-
-    def new_pair(self) -> int:
-        """Return a new number that marks two actions as overlapping."""
-        self.last_pair += 1
-        return self.last_pair
 
     def describe(self, **facts: object) -> None:
         """Add facts to the header of the recording. A forked child inherits them."""
@@ -380,6 +258,7 @@ class Recorder:
             self._recording.describe(
                 {"recording": self._identity, **process_facts(self._began_ns), **self._facts}
             )
+            self.counters.prepare()
             on_signal = self._lifecycle.on_signal_byte
             self._writer = Writer(self._recording, self._pool, self._buffers, on_signal)
         except Exception as error:  # noqa: BLE001  # for example no file or thread available, or interpreter shutdown

@@ -44,11 +44,18 @@ def plain_middle(step: int) -> bytes | None:
 
 def plain_tails(thread: int) -> dict[str, bytes]:
     """Return the bytes after the micro-batch of a plain span of one thread, by kind name."""
-    tail = struct.Struct("<iiIhHBB2x")
-    return {
-        kind.name: tail.pack(NONE, NONE, 0, NONE, thread, code, LANE_OF_CODE[code])
-        for code, kind in BY_CODE.items()
-    }
+    return {kind.name: action_tail(thread, code, NONE) for code, kind in BY_CODE.items()}
+
+
+def action_tail(thread: int, kind: int, chunk: int) -> bytes:
+    """Return the bytes after the micro-batch of a plain span of one thread, a kind and a chunk.
+
+    Raises an error of `struct` or LookupError for what is none.
+    """
+    return _TAIL.pack(NONE, NONE, 0, chunk, thread, kind, LANE_OF_CODE[kind])
+
+
+_TAIL = struct.Struct("<iiIhHBB2x")
 
 
 def is_packing_error(error: Exception) -> bool:

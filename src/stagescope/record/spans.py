@@ -201,7 +201,6 @@ def profile_range(step: int, start: int, stop: int, exit_after: bool = False) ->
     yield wanted
     if recorder.has_spans:
         recorder.switch(on=False)
-        recorder.flush_soon()
         if exit_after and step == stop - 1:
             _store_and_exit()
 

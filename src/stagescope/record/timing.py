@@ -183,9 +183,12 @@ class Timer:
         name: int = 0,
         pair: int = NONE,
     ) -> None:
-        self._recorder.emit(
-            kind, token, now_ns(), stage, microbatch, chunk, NONE, NONE, NONE, NONE, name, pair
-        )
+        if name == 0 and pair == NONE:
+            self._recorder.emit_action(kind, token, now_ns(), stage, microbatch, chunk)
+        else:
+            self._recorder.emit(
+                kind, token, now_ns(), stage, microbatch, chunk, NONE, NONE, NONE, NONE, name, pair
+            )
 
 
 def _call_now(function: Callable[..., None], *moments: int) -> None:

@@ -260,7 +260,7 @@ class Collectives:
         self._numbers += 1
         self._under_way[self._numbers] = issued
         if work is not None:
-            self.works.watch(work, partial(self._observe_wait, self._numbers))
+            self.works.watch(work, partial(self._waited, self._numbers))
         if len(self._under_way) > MOST_UNDER_WAY:
             self._give_up(next(iter(self._under_way)))
 
@@ -268,11 +268,8 @@ class Collectives:
         for issued in self._under_way.pop(number, ()):
             self.emit(issued, NONE, NONE)
 
-    def _observe_wait(self, number: int) -> Observation:
+    def _waited(self, number: int, start: Any, end: Any) -> None:
         timer = self.recorder.timer
-        start = timer.begin()
-        yield
-        end = timer.begin()
         for issued in self._under_way.pop(number, ()):
             if timer.device is None:
                 self.emit(issued, start, end)

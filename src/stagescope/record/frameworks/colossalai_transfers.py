@@ -58,8 +58,7 @@ class ColossalaiTransfers(Transfers):
         if handles:
             self._watch(call, received, handles, wait)
         else:
-            wait.begin(before)
-            wait.end(self.recorder.timer.begin())
+            wait.note(before, self.recorder.timer.begin())
         self._note_received(call, received, times, wait)
         return result
 
@@ -90,13 +89,7 @@ class ColossalaiTransfers(Transfers):
             handles = handles[:receives] if call.get("send_first") is False else handles[sends:]
         works = works_of(self.recorder)
         for handle in handles:
-            works.watch(handle, lambda: self._observe_wait(wait))
-
-    def _observe_wait(self, wait: Wait) -> Observation:
-        wait.begin(self.recorder.timer.begin())
-        result = yield
-        wait.end(self.recorder.timer.begin())
-        return result
+            works.watch(handle, wait.note)
 
 
 def sent_by(call: Call) -> Any:

@@ -152,17 +152,7 @@ class DeepSpeedTransfers:
         is_one_each = len(works) == len(of_operations)
         for index, work in enumerate(works):
             waiting = [of_operations[index]] if is_one_each else transfers
-            works_of(self.recorder).watch(work, functools.partial(self._observe_wait, waiting))
-
-    def _observe_wait(self, transfers: Sequence[Transfer]) -> Observation:
-        start = self.recorder.timer.begin()
-        result = yield
-        end = self.recorder.timer.begin()
-        for transfer in transfers:
-            if transfer.wait_start is None:
-                transfer.wait_start = start
-            transfer.wait_end = end
-        return result
+            works_of(self.recorder).watch(work, functools.partial(_note_wait, waiting))
 
     def _end(self, transfer: Transfer) -> None:
         """Record a transfer.
@@ -199,3 +189,10 @@ class DeepSpeedTransfers:
         transfer.size_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self.rank_of is not None:
             transfer.peer = self.rank_of(stage)
+
+
+def _note_wait(transfers: Sequence[Transfer], start: Any, end: Any) -> None:
+    for transfer in transfers:
+        if transfer.wait_start is None:
+            transfer.wait_start = start
+        transfer.wait_end = end

@@ -176,13 +176,6 @@ class Messages:
         for tensor in tensors:
             self._arriving.keep(tensor, [*self._arriving.find(tensor, ()), message])
 
-    def observe_wait(self, messages: list[Message]) -> Observation:
-        """Observe a wait for `messages`."""
-        start = self.begin_wait(messages)
-        result = yield
-        self.end_wait(messages, start)
-        return result
-
     def begin_wait(self, messages: list[Message]) -> Any:
         """Return the current moment of the host, or of the device if there is a receive.
 
@@ -192,13 +185,7 @@ class Messages:
 
     def end_wait(self, messages: list[Message], start: Any) -> None:
         """Note that a wait that began at `start` has ended."""
-        if not _has_receive(messages):
-            self._waited(messages, start, now_ns())
-            return
-        for message in messages:
-            message.waits = True
-        timer = self.recorder.timer
-        timer.resolve(partial(self._waited, messages), start, timer.begin())
+        self._wait_ended(messages, start, self.begin_wait(messages))
 
     def made(self, value: Any, place: Place) -> None:
         """Remember the action that made tensors."""
@@ -258,7 +245,18 @@ class Messages:
             self._watch_one(handles[0], list(messages.values()))
 
     def _watch_one(self, work: Any, messages: list[Message]) -> None:
-        self.works.watch(work, partial(self.observe_wait, messages))
+        clock = None if _has_receive(messages) else now_ns
+        self.works.watch(work, partial(self._wait_ended, messages), clock)
+
+    def _wait_ended(self, messages: list[Message], start: Any, end: Any) -> None:
+        """Note a wait between two moments, which are the host's unless there is a receive."""
+        timer = self.recorder.timer
+        if timer.device is None or not _has_receive(messages):
+            self._waited(messages, start, end)
+            return
+        for message in messages:
+            message.waits = True
+        timer.resolve(partial(self._waited, messages), start, end)
 
     def _waited(self, messages: list[Message], start_ns: int, end_ns: int) -> None:
         for message in messages:

@@ -83,7 +83,6 @@ class OptimizerSteps:
 
     def _record(self, token: Any) -> None:
         self.recorder.timer.end(token, OPTIMIZER)
-        self.recorder.flush_soon()
 
 
 def optimizer_steps(recorder: Recorder) -> OptimizerSteps:

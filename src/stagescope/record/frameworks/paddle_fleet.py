@@ -301,7 +301,6 @@ class Instrumentation:
             yield from self.runs.observe_action(OPTIMIZER, UNKNOWN)
         finally:
             self._in_optimizer = False
-            self.recorder.flush_soon()
 
 
 def chunk_of_backward(call: Call) -> int | None:

@@ -110,7 +110,7 @@ class Runs:
     @property
     def inside(self) -> bool:
         """Whether this process is inside a run."""
-        return self.recorder in _running
+        return self.recorder.is_in_run
 
     def forget(self) -> None:
         """Discard the actions of the last run. The outermost run does this itself when it ends."""
@@ -122,7 +122,7 @@ class Runs:
         if self.inside:
             return (yield)
         recorder = self.recorder
-        if recorder in _stepping:
+        if recorder.is_in_marked_step:
             return (yield from self._observe_run())
         start_ns = recorder.begin_step()
         was_enabled, recorder.actions = recorder.enabled, 0
@@ -148,19 +148,17 @@ class Runs:
         MindSpeed, FlagScale and Primus call functions of Megatron that Megatron's hooks observe. In their schedules
         their own hooks know the stage of an action; Megatron's do not.
         """
-        before = _alone.get(self.recorder)
-        _alone[self.recorder] = self
+        before, self.recorder.alone = self.recorder.alone, self
         try:
             return (yield)
         finally:
-            _alone.pop(self.recorder, None)
-            if before is not None:
-                _alone[self.recorder] = before
+            self.recorder.alone = before
 
     @property
     def is_muted(self) -> bool:
         """Whether the schedule of another framework is running alone."""
-        return _alone.get(self.recorder, self) is not self
+        alone = self.recorder.alone
+        return alone is not None and alone is not self
 
     def observe_action(
         self, kind: int, place: Place, kind_after: Callable[[], int] | None = None
@@ -217,17 +215,19 @@ class Runs:
         return number
 
     def _observe_run(self) -> Observation:
-        _running.add(self.recorder)
+        self.recorder.is_in_run = True
         try:
             return (yield)
         finally:
-            _running.discard(self.recorder)
+            self.recorder.is_in_run = False
             self.forget()
 
 
 def begin_action(recorder: Recorder, stage: int, chunk: int) -> None:
     """Note the action in progress, for the collectives that it contains."""
-    recorder.stage, recorder.chunk, recorder.computed = stage, chunk, None
+    recorder.stage = stage
+    recorder.chunk = chunk
+    recorder.computed = None
     recorder.counts_collectives = not recorder.is_detailed
 
 
@@ -237,12 +237,18 @@ def leave_action(recorder: Recorder) -> None:
     recorder.counts_collectives = False
 
 
-def end_action(recorder: Recorder, token: Any, kind: int, place: Place, pair: int = NONE) -> None:
-    """Record the action from `token` until now, or until it began to wait for a gradient reduction at its end."""
-    computed, recorder.computed = recorder.computed, None
-    if computed is None:
-        recorder.timer.end(token, kind, *place, 0, pair)
+def end_action(
+    recorder: Recorder, token: Any, kind: int, place: tuple[int, int, int], pair: int = NONE
+) -> None:
+    """Record the action from `token` until now, or until it began to wait for a gradient reduction at its end.
+
+    `place` is a `Place`, or a plain tuple of the same numbers.
+    """
+    if recorder.computed is None:
+        stage, microbatch, chunk = place
+        recorder.timer.end(token, kind, stage, microbatch, chunk, 0, pair)
         return
+    computed, recorder.computed = recorder.computed, None
     step = recorder.step
 
     def emit(start_ns: int, end_ns: int) -> None:
@@ -251,26 +257,14 @@ def end_action(recorder: Recorder, token: Any, kind: int, place: Place, pair: in
     recorder.timer.resolve(emit, token, computed)
 
 
-_running: weakref.WeakSet[Recorder] = weakref.WeakSet()
-"""The recorders that are inside a run, whichever framework started it."""
-
-_stepping: weakref.WeakSet[Recorder] = weakref.WeakSet()
-"""The recorders whose current step the training itself marks."""
-
-_alone: weakref.WeakKeyDictionary[Recorder, Runs] = weakref.WeakKeyDictionary()
-"""The Runs whose schedule is running, if actions of all others are ignored."""
-
-
 @contextmanager
 def stepping(recorder: Recorder) -> Iterator[None]:
     """Treat runs of schedules in the ``with`` block as parts of one step, which the caller records."""
-    is_outermost = recorder not in _stepping
-    _stepping.add(recorder)
+    before, recorder.is_in_marked_step = recorder.is_in_marked_step, True
     try:
         yield
     finally:
-        if is_outermost:
-            _stepping.discard(recorder)
+        recorder.is_in_marked_step = before
 
 
 def within(outer: Observation, inner: Observation) -> Observation:

@@ -128,8 +128,8 @@ class ActionRanges:
         """
         for kind, stage, microbatch in action.parts:
             is_done = kind == _KIND_OF_LETTER["F"] or not self._instrumentation.evaluates
-            if is_done and (kind, stage, microbatch) not in self._instrumentation.seen:
-                self._instrumentation.end_action(begun, kind, stage, microbatch)
+            if is_done and not self._instrumentation.passes.is_recorded(kind, stage, microbatch):
+                self._instrumentation.passes.record(begun, kind, stage, microbatch)
 
 
 def _reduces(action: Action) -> bool:

@@ -17,20 +17,21 @@ receive then ends when the action begins that uses its data.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import BACKWARD, BACKWARD_INPUT, FORWARD, IdentityMap
+from stagescope.record.frameworks.torch_passes import FIRST
 from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
+    from stagescope.record.calls import Parameter, Signature
+    from stagescope.record.hooks import Result
     from stagescope.record.recorder import Recorder
-
-    Observation = Generator[None, Any, None]
 
 SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
     BY_NAME[name].code for name in ("send_forward", "recv_forward", "send_backward", "recv_backward")
@@ -39,23 +40,13 @@ _RECEIVES = (RECV_FORWARD, RECV_BACKWARD)
 _RECEIVE_OF_ACTION = {FORWARD: RECV_FORWARD, BACKWARD: RECV_BACKWARD, BACKWARD_INPUT: RECV_BACKWARD}
 
 
-class Message(NamedTuple):
-    """One tensor to send or receive: the message of one P2POp."""
+Message = tuple[int, int, int, int, int]
+"""One tensor to send or receive, the message of one P2POp: kind, stage, micro-batch, rank at the other end, bytes."""
 
-    kind: int
-    stage: int
-    microbatch: int
-    peer: int
-    size_bytes: int
-
-
-class Batch(NamedTuple):
-    """Messages that are waited for together, the step they belong to, and when they were issued."""
-
-    messages: list[Message]
-    step: int
-    start_ns: int
-    end_ns: int
+Batch = tuple[list[Message], int, int, int]
+"""Messages that are waited for together, the step they belong to, and the time in which they were issued. Plain tuples,
+because several are made for each action.
+"""
 
 
 class Messages:
@@ -71,49 +62,50 @@ class Messages:
         self.expected: dict[tuple[int, int, int], int] = {}
         self._batches = 0
 
-    def observe_creation(self, kind: int, stage: Any, microbatch: int) -> Observation:
-        """Observe a method of a stage that returns the operations of one micro-batch."""
-        operations = yield
-        if self.recorder.enabled:
+    def creation(self, kind: int, signature: Signature, microbatch: str) -> Result:
+        """Return what sees the operations that a method of a stage has created for one micro-batch."""
+        place = signature.places.get(microbatch, FIRST)
+        recorder, keep = self.recorder, self._created.keep
+
+        def see(args: tuple[Any, ...], kwargs: dict[str, Any], operations: Any) -> None:
+            if not recorder.enabled:
+                return
+            stage = args[0].stage_index
+            number = args[place] if len(args) > place else kwargs[microbatch]
             for operation in as_sequence(operations):
                 tensor = operation.tensor
                 size_bytes = tensor.numel() * tensor.element_size()
-                message = Message(kind, stage.stage_index, microbatch, operation.peer, size_bytes)
-                self._created.keep(operation, message)
+                keep(operation, (kind, stage, number, operation.peer, size_bytes))
 
-    def observe_issue(self, operations: Any) -> Observation:
-        """Observe a call that issues `operations` and returns their handles."""
-        if not self.recorder.enabled:
-            return
-        issued = tuple(as_sequence(operations))
-        start_ns = now_ns()
-        handles = yield
-        end_ns = now_ns()
-        messages = [
-            self._created.take(operation) for operation in issued
-        ]  # those of inner calls have been taken
+        return see
+
+    def issued(self, operations: Sequence[Any], handles: Any, start_ns: int, end_ns: int) -> None:
+        """Note a call that has issued `operations` and returned their handles."""
+        take = self._created.take
+        messages = [take(operation) for operation in operations]  # those of inner calls have been taken
         for handle, found in assigned(handles, messages):
             known = [message for message in found if message is not None]
             if known:
-                self._expect(handle, Batch(known, self.recorder.step, start_ns, end_ns))
+                self._expect(handle, (known, self.recorder.step, start_ns, end_ns))
 
     def used(self, kind: int, stage: int, microbatch: int, begun: Any) -> None:
         """Record the receives that an action uses without a wait: their data has arrived when it begins."""
         receive = (_RECEIVE_OF_ACTION.get(kind, NONE), stage, microbatch)
         batch = self._under_way.get(self.expected.pop(receive, NONE))
         if batch is not None:
-            arrived = batch._replace(
-                messages=[message for message in batch.messages if message[:3] == receive]
+            messages, step, start_ns, end_ns = batch
+            arrived = [message for message in messages if message[:3] == receive]
+            messages[:] = [message for message in messages if message[:3] != receive]
+            self.recorder.timer.resolve(
+                partial(self._emit, (arrived, step, start_ns, end_ns), NONE, NONE), begun
             )
-            batch.messages[:] = [message for message in batch.messages if message[:3] != receive]
-            self.recorder.timer.resolve(partial(self._emit, arrived, NONE, NONE), begun)
 
     def close(self) -> None:
         """Record the sends without a wait. Receives whose data was never used are counted as dropped."""
-        for batch in list(self._under_way.values()):
-            sends = [message for message in batch.messages if message.kind not in _RECEIVES]
-            self._emit(batch._replace(messages=sends), NONE, NONE)
-            self.recorder.drop(len(batch.messages) - len(sends))
+        for messages, step, start_ns, end_ns in list(self._under_way.values()):
+            sends = [message for message in messages if message[0] not in _RECEIVES]
+            self._emit((sends, step, start_ns, end_ns), NONE, NONE)
+            self.recorder.drop(len(messages) - len(sends))
         self._under_way.clear()
         self.expected.clear()
         self._created.clear()
@@ -123,50 +115,66 @@ class Messages:
         """Record a batch at the end of the wait for `handle`."""
         self._batches += 1
         self._under_way[self._batches] = batch
-        for message in batch.messages:
-            if message.kind in _RECEIVES:
+        for message in batch[0]:
+            if message[0] in _RECEIVES:
                 self.expected[message[:3]] = self._batches
         if handle is not None:
-            self.works.watch(handle, partial(self._observe_wait, self._batches))
+            self.works.watch(handle, partial(self._waited, self._batches))
 
-    def _observe_wait(self, number: int) -> Observation:
-        """Time the wait for a batch.
+    def _waited(self, number: int, start: Any, end: Any) -> None:
+        """Record a batch at the end of the wait for it.
 
         Gloo blocks the host. NCCL makes the compute stream wait and returns immediately, so the wait is timed on that
         stream: from the end of its preceding work until it continues.
         """
-        timer = self.recorder.timer
-        start = timer.begin()
-        yield
-        end = timer.begin()
         batch = self._under_way.pop(number, None)
         if batch is None:
             return
-        for message in batch.messages:
-            if message.kind in _RECEIVES:
+        for message in batch[0]:
+            if message[0] in _RECEIVES:
                 self.receives += 1
                 self.last_receive = end
                 self.expected.pop(message[:3], None)
-        timer.resolve(partial(self._emit, batch), start, end)
+        timer = self.recorder.timer
+        if timer.device is None:
+            self._emit(batch, start, end)
+        else:
+            timer.resolve(partial(self._emit, batch), start, end)
 
     def _emit(
         self, batch: Batch, wait_start_ns: int, wait_end_ns: int, arrival_ns: int | None = None
     ) -> None:
+        messages, step, start_ns, end_ns = batch
         received_ns = wait_end_ns if arrival_ns is None else arrival_ns
-        for message in batch.messages:
-            self.recorder.emit(
-                message.kind,
-                batch.start_ns,
-                received_ns if message.kind in _RECEIVES else batch.end_ns,
-                message.stage,
-                message.microbatch,
-                NONE,
-                message.peer,
-                message.size_bytes,
-                wait_start_ns,
-                wait_end_ns,
-                step=batch.step,
-            )
+        for kind, stage, microbatch, peer, size_bytes in messages:
+            ended_ns = received_ns if kind in _RECEIVES else end_ns
+            self.recorder.emit(kind, start_ns, ended_ns, stage, microbatch, NONE, peer, size_bytes,
+                               wait_start_ns, wait_end_ns, 0, NONE, step)  # fmt: skip
+
+
+class Issue:
+    """Watches a function that issues operations and returns their handles."""
+
+    def __init__(self, messages: Messages, operations: Parameter) -> None:
+        self._messages = messages
+        self._recorder = messages.recorder
+        self._operations = operations
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], int] | None:
+        """Note the operations, which the function may take out of their list."""
+        operations = args[0] if args else self._operations.of(args, kwargs)
+        if not operations or not self._recorder.enabled:
+            return None
+        return tuple(as_sequence(operations)), now_ns()
+
+    def end(self, state: tuple[tuple[Any, ...], int], handles: Any) -> None:
+        """Note the handles."""
+        end_ns = now_ns()
+        operations, start_ns = state
+        self._messages.issued(operations, handles, start_ns, end_ns)
+
+    def abandon(self, state: Any) -> None:
+        """Leave operations unrecorded that were not issued."""
 
 
 def as_sequence(values: Any) -> Sequence[Any]:

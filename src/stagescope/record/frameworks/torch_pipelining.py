@@ -24,19 +24,7 @@ from stagescope.record.data_sizes import count_data
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
-from stagescope.record.frameworks.runs import (
-    ACTIONS,
-    BACKWARD,
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    FORWARD,
-    LOSS,
-    Place,
-    Runs,
-    begin_action,
-    end_action,
-    leave_action,
-)
+from stagescope.record.frameworks.runs import BACKWARD_WEIGHT, FORWARD, Runs
 from stagescope.record.frameworks.torch_actions import ActionRanges, customized_actions, range_class
 from stagescope.record.frameworks.torch_coordinates import find_coordinates
 from stagescope.record.frameworks.torch_messages import (
@@ -44,9 +32,12 @@ from stagescope.record.frameworks.torch_messages import (
     RECV_FORWARD,
     SEND_BACKWARD,
     SEND_FORWARD,
+    Issue,
     Messages,
 )
+from stagescope.record.frameworks.torch_passes import Passes
 from stagescope.record.frameworks.torch_schedules import Pipelines
+from stagescope.record.hooks import prepared
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_pipelining import FRAMEWORK, OF_STAGES, PARTS
 
@@ -54,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import ModuleType
 
-    from stagescope.record.calls import Call
-    from stagescope.record.hooks import Guard
+    from stagescope.record.calls import Call, Signature
+    from stagescope.record.hooks import Guard, Result, Timed, Watch
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
@@ -84,10 +75,8 @@ class Instrumentation:
         self.ranges = ActionRanges(self)
         self.optimizers = optimizer_steps(recorder)
         self.pipelines = Pipelines()
-        self.chunk_of_stage: dict[int, int] = {}
-        self.seen: set[tuple[int, int, int]] = set()
+        self.passes = Passes(recorder, self.messages)
         self.evaluates = False
-        self._entered: set[tuple[int, int, int]] = set()
         self._observe_class: Callable[[type], object] = bool
         self._described: Callable[[], object] = bool
 
@@ -107,58 +96,60 @@ class Instrumentation:
         self.patches.replace(schedules, "record_function", ranges)
         self.optimizers.register(self.patches, guard)
 
-    def forward(self, call: Call) -> Observation:
+    @prepared
+    def forward(self, signature: Signature) -> Timed:
         """Observe ``forward_one_chunk``."""
-        return self._action(FORWARD, call.owner, microbatch_of(call, "fwd_chunk_id"))
+        return self.passes.methods(FORWARD, signature, "fwd_chunk_id")
 
-    def backward(self, call: Call) -> Observation:
-        """Observe ``backward_one_chunk``, which torch also calls in an evaluation, where it does nothing."""
-        kind = BACKWARD if call.get("full_backward", default=True) else BACKWARD_INPUT
-        is_done = call.owner.has_backward
-        return self._action(kind, call.owner, microbatch_of(call, "bwd_chunk_id"), is_done=is_done)
+    @prepared
+    def backward(self, signature: Signature) -> Timed:
+        """Observe ``backward_one_chunk``."""
+        return self.passes.backwards(signature)
 
-    def backward_weight(self, call: Call) -> Observation:
+    @prepared
+    def backward_weight(self, signature: Signature) -> Timed:
         """Observe ``backward_weight_one_chunk``."""
-        return self._action(BACKWARD_WEIGHT, call.owner, microbatch_of(call, "bwd_chunk_id"))
+        return self.passes.methods(BACKWARD_WEIGHT, signature, "bwd_chunk_id")
 
-    def loss(self, call: Call) -> Observation:
-        """Observe ``_maybe_compute_loss``, which computes a loss on the last stage only."""
-        stage = call.get("stage")
-        is_done = stage.is_last and call.owner._loss_fn is not None  # noqa: SLF001  # no public name
-        return self._action(LOSS, stage, call.get("mb_index"), is_done=is_done)
+    @prepared
+    def loss(self, signature: Signature) -> Timed:
+        """Observe ``_maybe_compute_loss``."""
+        return self.passes.losses(signature)
 
     def reduce_grad(self, call: Call) -> Observation:
         """Observe a method that reduces the gradients of a stage, or starts to: its collectives are recorded."""
         stage = call.owner.stage_index
-        return self.collectives.observe_reduction(stage, self.chunk_of_stage.get(stage, NONE))
+        return self.collectives.observe_reduction(stage, self.passes.chunk_of_stage.get(stage, NONE))
 
-    def forward_receives(self, call: Call) -> Observation:
+    @prepared
+    def forward_receives(self, signature: Signature) -> Result:
         """Observe ``get_fwd_recv_ops``."""
-        microbatch = microbatch_of(call, "fwd_chunk_id")
-        return self.messages.observe_creation(RECV_FORWARD, call.owner, microbatch)
+        return self.messages.creation(RECV_FORWARD, signature, "fwd_chunk_id")
 
-    def forward_sends(self, call: Call) -> Observation:
+    @prepared
+    def forward_sends(self, signature: Signature) -> Result:
         """Observe ``get_fwd_send_ops``."""
-        microbatch = microbatch_of(call, "fwd_chunk_id")
-        return self.messages.observe_creation(SEND_FORWARD, call.owner, microbatch)
+        return self.messages.creation(SEND_FORWARD, signature, "fwd_chunk_id")
 
-    def backward_receives(self, call: Call) -> Observation:
+    @prepared
+    def backward_receives(self, signature: Signature) -> Result:
         """Observe ``get_bwd_recv_ops``."""
-        microbatch = microbatch_of(call, "bwd_chunk_id")
-        return self.messages.observe_creation(RECV_BACKWARD, call.owner, microbatch)
+        return self.messages.creation(RECV_BACKWARD, signature, "bwd_chunk_id")
 
-    def backward_sends(self, call: Call) -> Observation:
+    @prepared
+    def backward_sends(self, signature: Signature) -> Result:
         """Observe ``get_bwd_send_ops``."""
-        microbatch = microbatch_of(call, "bwd_chunk_id")
-        return self.messages.observe_creation(SEND_BACKWARD, call.owner, microbatch)
+        return self.messages.creation(SEND_BACKWARD, signature, "bwd_chunk_id")
 
-    def issue(self, call: Call) -> Observation:
+    @prepared
+    def issue(self, signature: Signature) -> Watch:
         """Observe ``_batch_p2p``."""
-        return self.messages.observe_issue(call.get("p2p_ops"))
+        return Issue(self.messages, signature.parameter("p2p_ops"))
 
-    def issue_batch(self, call: Call) -> Observation:
+    @prepared
+    def issue_batch(self, signature: Signature) -> Watch:
         """Observe ``dist.batch_isend_irecv``, in which only the operations of stages are of interest."""
-        return self.messages.observe_issue(call.get("p2p_op_list"))
+        return Issue(self.messages, signature.parameter("p2p_op_list"))
 
     def enter_range(self, call: Call) -> Observation:
         """Observe the beginning of a range."""
@@ -189,41 +180,9 @@ class Instrumentation:
             self.evaluates = False
             self.messages.close()
 
-    def end_action(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
-        """Record the action from `token` until now, and remember that it has been recorded."""
-        recorder = self.recorder
-        place = Place(stage, microbatch, self.chunk_of_stage.get(stage, NONE))
-        end_action(recorder, token, kind, place, recorder.pair)
-        recorder.actions += kind in ACTIONS
-        self.seen.add((kind, stage, microbatch))
-
-    def _action(self, kind: int, stage: Any, microbatch: int, *, is_done: bool = True) -> Observation:
-        """Record a call as one action. If a subclass's method calls its parent's, only the outer one is recorded."""
-        recorder = self.recorder
-        key = (kind, stage.stage_index, microbatch)
-        if not (is_done and recorder.enabled) or key in self._entered:
-            return
-        self._entered.add(key)
-        mirror = recorder.mirror
-        if mirror is not None:
-            mirror.open(*key)
-        begin_action(recorder, key[1], self.chunk_of_stage.get(key[1], NONE))
-        try:
-            token = recorder.timer.begin()
-            if self.messages.expected:
-                self.messages.used(*key, token)
-            yield
-            self.end_action(token, *key)
-        finally:
-            self._entered.discard(key)
-            leave_action(recorder)
-            if mirror is not None:
-                mirror.close()
-
     def _prepare(self, schedule: Any) -> None:
         """Prepare for one run of `schedule`: discard the state of the last one, find its stages, describe it once."""
-        self.seen.clear()
-        self._entered.clear()
+        self.passes.forget()
         self.optimizers.forget()
         self.messages.close()
         self.recorder.pair = NONE
@@ -236,7 +195,7 @@ class Instrumentation:
     def _describe(self, schedule: Any) -> None:
         stages = local_stages(schedule)
         self.recorder.timer.set_tensor_device(*(str(stage.device) for stage in stages))
-        self.chunk_of_stage = {
+        self.passes.chunk_of_stage = {
             stage.stage_index: chunk
             for chunk, stage in enumerate(sorted(stages, key=lambda stage: stage.stage_index))
         }
@@ -265,15 +224,6 @@ class Instrumentation:
         for owner in stage_class.__mro__:
             for point in OF_STAGES:
                 self.patches.observe(owner, point.name, getattr(self, point.hook), guard)
-
-
-def microbatch_of(call: Call, name: str) -> int:
-    """Return the micro-batch of a call of a stage's method, which torch passes first.
-
-    A subclass of the training may take ``*args`` or use another name.
-    """
-    microbatch = call.get(name)
-    return call.arguments[1] if microbatch is None else microbatch  # type: ignore[no-any-return]  # as torch passes it
 
 
 def local_stages(schedule: Any) -> list[Any]:

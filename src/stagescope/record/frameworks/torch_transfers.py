@@ -162,7 +162,7 @@ class PlainTransfers:
         if work is None:
             self._give_up(batch)
             return
-        self.works.watch(work, partial(self._observe_wait, batch, weakref.ref(work)))
+        self.works.watch(work, partial(self._waited, batch, weakref.ref(work)))
         if len(self._under_way) > MOST_UNDER_WAY:
             self._give_up(next(iter(self._under_way)))
 
@@ -170,12 +170,9 @@ class PlainTransfers:
         for transfer, number in self._under_way.pop(batch, ()):
             self._emit(transfer, number, NONE, NONE)
 
-    def _observe_wait(self, batch: int, work: Callable[[], Any]) -> Observation:
-        """Time a wait: gloo blocks the host, NCCL the stream of the device."""
+    def _waited(self, batch: int, work: Callable[[], Any], start: Any, end: Any) -> None:
+        """Record what a wait was for: gloo blocks the host, NCCL the stream of the device."""
         timer = self.recorder.timer
-        start = timer.begin()
-        yield
-        end = timer.begin()
         for transfer, number in self._under_way.pop(batch, ()):
             found, numbered = transfer, number
             if transfer.peer == NONE:  # it is known only now who has sent this

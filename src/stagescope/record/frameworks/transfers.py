@@ -31,14 +31,11 @@ class Wait:
         self.started: Any = None
         self.ended: Any = None
 
-    def begin(self, moment: Any) -> None:
-        """Note a wait for one of the handles of the message; the first of them counts."""
+    def note(self, started: Any, ended: Any) -> None:
+        """Note a wait for one of the handles of the message: the start of the first and the end of the last count."""
         if self.started is None:
-            self.started = moment
-
-    def end(self, moment: Any) -> None:
-        """Note the end of a wait for one of the handles; the last of them counts."""
-        self.ended = moment
+            self.started = started
+        self.ended = ended
 
 
 class Message(NamedTuple):

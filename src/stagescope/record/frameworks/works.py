@@ -11,24 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.frameworks.runs import IdentityMap
 from stagescope.record.frameworks.shared import shared
+from stagescope.record.hooks import prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from stagescope.record.calls import Call
+    from stagescope.record.calls import Signature
     from stagescope.record.hooks import Guard
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
+    from stagescope.record.timing import Timer
 
-    Observation = Generator[None, Any, object]
+    Observation = Generator[None, Any, None]
+    Waited = Callable[[Any, Any], object]
+    Clock = Callable[[], Any]
 
 
 class Works:
     """The handles whose waits are recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
         self._waits = IdentityMap()
-        self._watched = self._waits.ids
         self._classes: set[type] = set()
         self._observe: Callable[[type], object] = bool
         self._guard: Guard | None = None
@@ -40,13 +44,16 @@ class Works:
         if self._guard is not None and not self._guard.is_off:  # installed for another framework
             return
         self._guard = guard
-        self._observe = lambda owner: patches.observe(owner, "wait", self.wait, guard, self.ignores)
+        self._observe = lambda owner: patches.observe(owner, "wait", self.wait, guard)
         self._classes.clear()
         self._observe(Work)
 
-    def watch(self, work: object, observe_wait: Callable[[], Observation]) -> None:
-        """Let `observe_wait`, an observer without arguments, see the next wait for `work`."""
-        self._waits.keep(work, observe_wait)
+    def watch(self, work: object, waited: Waited, clock: Clock | None = None) -> None:
+        """Call `waited` after the next wait for `work`, with the moments at which it began and ended.
+
+        They are moments of `clock`, by default of the timer.
+        """
+        self._waits.keep(work, (waited, clock))
         if type(work) not in self._classes:
             self._observe_overrides(type(work))
 
@@ -54,18 +61,20 @@ class Works:
         """Discard the handles that were never waited for."""
         self._waits.clear()
 
-    def ignores(self, arguments: tuple[Any, ...]) -> bool:
-        """Return whether a wait is certainly not for one of these handles."""
-        return id(arguments[0]) not in self._watched
-
-    def wait(self, call: Call) -> Observation:
+    @prepared
+    def wait(self, signature: Signature) -> Wait:
         """Observe a wait for any handle."""
-        return self.observe_wait(call.owner)
+        del signature
+        return Wait(self._waits, self._timer)
 
     def observe_wait(self, work: object) -> Observation:
-        """Return the observation of a wait for a handle; one that ignores the wait if the handle is not known."""
-        observe_wait = self._waits.take(work)
-        return _ignored() if observe_wait is None else observe_wait()
+        """Observe a call of another function that waits for a handle, which may be unknown."""
+        wait = Wait(self._waits, self._timer)
+        state = wait.begin((work,), {})
+        if state is None:
+            return
+        yield
+        wait.end(state, None)
 
     def _observe_overrides(self, work_class: type) -> None:
         """Observe the ``wait`` of subclasses of Work, which backends and trainings define in Python."""
@@ -75,11 +84,37 @@ class Works:
                 self._observe(owner)
 
 
-def _ignored() -> Observation:
-    return None
-    yield
+class Wait:
+    """Watches the waits for all handles, and times those for the known ones."""
+
+    may_be_traced = True
+
+    def __init__(self, waits: IdentityMap, timer: Timer) -> None:
+        self._waits = waits
+        self._watched = waits.ids
+        self._timer = timer
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Waited, Clock | None, Any] | None:
+        """Return who receives the moments, the clock, and the first of them; None for any other handle."""
+        del kwargs
+        if id(args[0]) not in self._watched:
+            return None
+        found = self._waits.take(args[0])
+        if found is None:
+            return None
+        waited, clock = found
+        return waited, clock, (clock or self._timer.begin)()
+
+    def end(self, state: tuple[Waited, Clock | None, Any], result: Any) -> None:
+        """Report a wait that has ended."""
+        del result
+        waited, clock, start = state
+        waited(start, (clock or self._timer.begin)())
+
+    def abandon(self, state: Any) -> None:
+        """Leave a wait that failed unreported."""
 
 
 def works_of(recorder: Recorder) -> Works:
     """Return the Works of this recorder, shared by all frameworks of the process."""
-    return shared(recorder, Works)
+    return shared(recorder, Works, recorder.timer)

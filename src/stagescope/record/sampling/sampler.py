@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from stagescope.record.format import NONE
+from stagescope.record.sampling import host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,9 +48,7 @@ class Sampler:
             return
         self._due_s = now_s + INTERVAL_S
         if self._host is None:
-            from stagescope.record.sampling.host import host_sources  # not needed in a process without spans
-
-            self._host = host_sources()
+            self._host = host.host_sources()
         self._read(self._host)
         timer = self._recorder.timer.device
         if timer is not None and timer.name != self._gpu and not is_last:

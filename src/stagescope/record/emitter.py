@@ -1,0 +1,224 @@
+"""Where the training is, and how a span reaches the buffer of its thread.
+
+These attributes are read and written at each action. They are slots of a class of their own: in the dictionary of an
+object, each would be in another place of the memory, and the training has evicted all of them from the caches since the
+last action.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from stagescope.record.buffers import LAST_RECORD, RECORD_BYTES, Seen
+from stagescope.record.format import NONE
+from stagescope.record.records import (
+    LANE_OF_CODE,
+    action_tail,
+    is_packing_error,
+    pack_plain,
+    pack_span,
+    plain_middle,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagescope.record.buffers import ThreadBuffer
+    from stagescope.record.mirrors import Mirrors
+    from stagescope.record.timing import Timer
+
+MAX_TAILS = 2**10
+"""Kinds and chunks whose constant bytes each thread keeps."""
+
+
+class Emitter:
+    """Records spans of the current step.
+
+    * `enabled`: whether it is recording. `on_change` is called when that or the step has changed.
+    * `stage`, `chunk`: those of the action in progress.
+    * `computed`: the moment of the timer at which that action had computed everything and began to wait for the
+      reduction of its gradients, None if it did not.
+    * `counts_collectives`: set within an action unless the recording `is_detailed`: collectives are then not recorded
+      one by one.
+    * `pair`: the number of the overlapping actions in progress.
+    * `actions`: the number of actions of frameworks, so that a step without any can be reported.
+    * `is_in_run`, `is_in_marked_step`: set during a run of a schedule, and in a step that the training itself marks.
+    * `alone`: whose actions are recorded in this run, if not those of all frameworks (frameworks/runs.py).
+    """
+
+    __slots__ = (
+        "_step", "actions", "alone", "chunk", "computed", "counts_collectives", "enabled", "is_detailed",
+        "is_in_marked_step", "is_in_run", "last_pair", "local", "mirror", "on_change", "pair", "plain_middle", "seen",
+        "stage", "timer",
+    )  # fmt: skip
+
+    timer: Timer
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self.on_change: Callable[[], object] = bool
+        self._step = NONE
+        self.plain_middle = plain_middle(NONE)
+        self.mirror: Mirrors | None = None
+        self.stage = self.chunk = NONE
+        self.computed: Any = None
+        self.is_detailed = self.counts_collectives = False
+        self.pair = NONE
+        self.last_pair = 0
+        self.actions = 0
+        self.is_in_run = self.is_in_marked_step = False
+        self.alone: object = None
+        self.begin_empty()
+
+    def begin_empty(self) -> None:
+        """Forget the buffers of all threads."""
+        self.local = threading.local()
+        self.seen = Seen()
+
+    @property
+    def step(self) -> int:
+        """Number of the current training step, `NONE` outside of any step."""
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step = step
+        self.plain_middle = plain_middle(step)
+        self.on_change()
+
+    def switch(self, *, on: bool) -> None:
+        """Turn recording on or off."""
+        self.enabled = on
+        self.on_change()
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether a span was recorded since the last call of `forget_spans`."""
+        return self.seen.spans
+
+    @property
+    def is_training(self) -> bool:
+        """Whether this process is recording and has begun a step or recorded a span.
+
+        Other processes load data and reduce tensors, too: they must not leave a recording.
+        """
+        return self.enabled and (self._step != NONE or self.seen.spans)
+
+    def emit(  # noqa: PLR0917  # the fields of one record
+        self,
+        kind: int,
+        start_ns: int,
+        end_ns: int,
+        stage: int = NONE,
+        microbatch: int = NONE,
+        chunk: int = NONE,
+        peer: int = NONE,
+        size_bytes: int = NONE,
+        wait_start_ns: int = NONE,
+        wait_end_ns: int = NONE,
+        name: int = 0,
+        pair: int = NONE,
+        step: int | None = None,
+    ) -> None:
+        """Record one span of `step` (default: the current step) on the lane that its kind belongs to."""
+        try:
+            buffer = self.local.buffer
+        except AttributeError:
+            buffer = self._new_buffer()
+        chunk_of_records = buffer.chunk or buffer.find_space()
+        if chunk_of_records is None:
+            return
+        used = chunk_of_records.used
+        try:
+            pack_span(chunk_of_records.data, used, start_ns, end_ns, wait_start_ns, wait_end_ns, size_bytes,
+                       self._step if step is None else step, stage, microbatch, peer, pair, name, chunk,
+                       buffer.index, kind, LANE_OF_CODE[kind])  # fmt: skip
+        except Exception as error:  # a value that does not fit its field must not stop the training
+            if used <= LAST_RECORD:
+                buffer.dropped += 1
+                if is_packing_error(error):
+                    return
+                raise
+            buffer.turn_over()  # still full, because `Span.__exit__` does not turn chunks over
+        else:
+            if chunk_of_records.used == used:
+                self.seen.spans = True
+                chunk_of_records.used = used + RECORD_BYTES
+                if used == LAST_RECORD:
+                    buffer.turn_over()
+                return
+        self.emit(  # retry in the next chunk, or after a signal handler recorded a span in the same slot
+            kind,
+            start_ns,
+            end_ns,
+            stage,
+            microbatch,
+            chunk,
+            peer,
+            size_bytes,
+            wait_start_ns,
+            wait_end_ns,
+            name,
+            pair,
+            step,
+        )
+
+    def emit_action(  # noqa: PLR0917  # as in emit
+        self, kind: int, start_ns: int, end_ns: int, stage: int, microbatch: int, chunk: int
+    ) -> None:
+        """Record one action of the current step, as `emit` does, in half the time."""
+        buffer: Any = None
+        try:
+            buffer = self.local.buffer
+            tail = buffer.action_tails[kind, chunk]
+            records: Any = buffer.chunk
+            used = records.used  # signal handlers do not run between this line and the packing
+            pack_plain(records.data, used, start_ns, end_ns, self.plain_middle, stage, microbatch, tail)
+        except Exception as unusual:  # first action of a thread, full records, a value that does not fit
+            if not is_packing_error(unusual):
+                if buffer is not None:
+                    buffer.dropped += 1
+                raise
+        else:
+            if records.used == used:  # otherwise a signal handler has recorded a span in the same slot
+                buffer.seen.spans = True
+                records.used = used + RECORD_BYTES
+                return
+        self.emit(kind, start_ns, end_ns, stage, microbatch, chunk)
+        self._keep_tail(kind, chunk)
+
+    def _keep_tail(self, kind: int, chunk: int) -> None:
+        """Prepare for more actions of this thread, of the same kind and chunk."""
+        buffer = self.local.buffer
+        if len(buffer.action_tails) < MAX_TAILS:
+            with suppress(
+                LookupError, TypeError, ValueError, struct.error
+            ):  # no kind or chunk; `emit` has counted it
+                buffer.action_tails[kind, chunk] = action_tail(buffer.index, kind, chunk)
+
+    def expect_spans(self) -> None:
+        """Start the writer now, for spans whose times become known only later."""
+        if not hasattr(self.local, "buffer"):
+            self._new_buffer()
+
+    def drop(self, count: int) -> None:
+        """Count `count` spans that were timed but cannot be recorded."""
+        if not count:
+            return
+        try:
+            buffer = self.local.buffer
+        except AttributeError:
+            buffer = self._new_buffer()
+        buffer.dropped += count
+
+    def new_pair(self) -> int:
+        """Return a new number that marks two actions as overlapping."""
+        self.last_pair += 1
+        return self.last_pair
+
+    def _new_buffer(self) -> ThreadBuffer:
+        """Return a new buffer for the calling thread."""
+        raise NotImplementedError

@@ -1,0 +1,86 @@
+"""The actions of torch.distributed.pipelining: what the methods of a stage compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stagescope.record.format import NONE
+from stagescope.record.frameworks.actions_in_progress import ActionsInProgress
+from stagescope.record.frameworks.runs import ACTIONS, BACKWARD, BACKWARD_INPUT, LOSS
+from stagescope.record.hooks import Timed
+
+if TYPE_CHECKING:
+    from stagescope.record.calls import Signature
+    from stagescope.record.frameworks.torch_messages import Messages
+    from stagescope.record.recorder import Recorder
+
+    Action = tuple[int, int, int, int]
+    Arguments = tuple[Any, ...]
+    Keywords = dict[str, Any]
+
+FIRST = 1
+"""Place of the micro-batch of a stage's method: a subclass of the training may take ``*args`` or use another name."""
+
+
+class Passes(ActionsInProgress):
+    """The actions in progress, and how the calls of a stage's methods are identified."""
+
+    def __init__(self, recorder: Recorder, messages: Messages) -> None:
+        super().__init__(recorder, messages.expected)
+        self._messages = messages
+        self.chunk_of_stage: dict[int, int] = {}
+
+    def used(self, action: Action, token: Any) -> None:
+        """Record the receives that an action uses without a wait."""
+        self._messages.used(*action[:3], token)
+
+    def is_recorded(self, kind: int, stage: int, microbatch: int) -> bool:
+        """Return whether an action has been recorded in this run."""
+        return (kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE)) in self.seen
+
+    def record(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
+        """Record the action from `token` until now that no method of a stage has performed."""
+        action = (kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE))
+        self.end(action, token)
+        self.recorder.actions += kind in ACTIONS
+        self.seen.add(action)
+
+    def methods(self, kind: int, signature: Signature, name: str) -> Timed:
+        """Return what sees a method of a stage that receives the micro-batch under `name`."""
+        place, passes = signature.places.get(name, FIRST), self
+
+        def identify(args: Arguments, kwargs: Keywords) -> Action | None:
+            stage = args[0].stage_index
+            microbatch = args[place] if len(args) > place else kwargs[name]
+            return kind, stage, microbatch, passes.chunk_of_stage.get(stage, NONE)
+
+        return Timed(self, identify)
+
+    def backwards(self, signature: Signature) -> Timed:
+        """Return what sees ``backward_one_chunk``, which torch also calls in an evaluation, where it does nothing."""
+        name = "bwd_chunk_id"
+        place, passes = signature.places.get(name, FIRST), self
+        is_full = signature.parameter("full_backward")
+
+        def identify(args: Arguments, kwargs: Keywords) -> Action | None:
+            if not args[0].has_backward:
+                return None
+            stage = args[0].stage_index
+            microbatch = args[place] if len(args) > place else kwargs[name]
+            kind = BACKWARD if is_full.of(args, kwargs, True) else BACKWARD_INPUT  # its default
+            return kind, stage, microbatch, passes.chunk_of_stage.get(stage, NONE)
+
+        return Timed(self, identify)
+
+    def losses(self, signature: Signature) -> Timed:
+        """Return what sees ``_maybe_compute_loss`` of a schedule, which computes a loss on the last stage only."""
+        of, number, passes = signature.parameter("stage"), signature.parameter("mb_index"), self
+
+        def identify(args: Arguments, kwargs: Keywords) -> Action | None:
+            stage = of.of(args, kwargs)
+            if not stage.is_last or args[0]._loss_fn is None:  # noqa: SLF001  # no public name
+                return None
+            index = stage.stage_index
+            return LOSS, index, number.of(args, kwargs), passes.chunk_of_stage.get(index, NONE)
+
+        return Timed(self, identify)
