@@ -16,6 +16,8 @@ def evidence_from_rows(rows, *, waited=True):
         np.zeros(len(rows)),
         np.full(len(rows), waited),
         np.arange(len(rows)),
+        np.zeros(len(rows), np.int64),
+        np.zeros(len(rows)),
     )
 
 

@@ -2,7 +2,8 @@
 
 A run is simulated in true time, message by message, with actions and transfers of random length; each machine then
 reads its own clock at every event. `Planted.truth` are the same spans in the time of the first machine's clock, so
-`aligned - truth` is the error of every timestamp. The name of a span is its number.
+`aligned - truth` is the error of every timestamp. The name of a span is its number, except for collectives, and so is
+its size in bytes.
 """
 
 from __future__ import annotations
@@ -33,8 +34,23 @@ class ClockStep:
 
 
 @dataclass(frozen=True)
+class ClockSlew:
+    """A clock that runs faster by `ppm` during a part of the run."""
+
+    machine: int
+    from_fraction: float
+    to_fraction: float
+    ppm: float
+
+
+@dataclass(frozen=True)
 class Plan:
-    """A planted run. The latency is a floor, equal both ways except for `asymmetry_ns`, plus a random spread."""
+    """A planted run. The latency is a floor, equal both ways except for `asymmetry_ns`, plus a random spread.
+
+    `costs` are factors of the lengths of actions, by stage: with short ones on the last stages, their gradients are
+    there before they are received. Each step ends with `collectives` of all ranks, one after the other, which the ranks
+    leave within `exit_ns` of the last arrival.
+    """
 
     schedule: str = "1f1b"
     ranks: int = 4
@@ -47,6 +63,10 @@ class Plan:
     drift_ppm: float = 20.0
     wander_ppm: float = 0.0
     clock_steps: tuple[ClockStep, ...] = ()
+    slews: tuple[ClockSlew, ...] = ()
+    costs: tuple[float, ...] = ()
+    collectives: int = 0
+    exit_ns: tuple[int, int] = (10_000, 60_000)
     floor_ns: int = 20_000
     spread_ns: tuple[int, int] = (30_000, 60_000)
     most_ns: int = 200_000
@@ -73,7 +93,7 @@ class Planted:
         """Return the clock, aligned timestamp and error of every span without a corrupted timestamp."""
         return (
             aligned.spans.join(self.timeline.ranks.select("rank", "clock"), on="rank")
-            .join(self.truth.select("name", pl.col(column).alias("true_ns")), on="name")
+            .join(self.truth.select("bytes", pl.col(column).alias("true_ns")), on="bytes")
             .filter(~pl.col("name").is_in(self.corrupted.get(column, [])) & pl.col(column).is_not_null())
             .select("name", "rank", "clock", at_ns=column, error_ns=pl.col(column) - pl.col("true_ns"))
         )
@@ -81,12 +101,13 @@ class Planted:
 
 @dataclass
 class _Clock:
-    """One machine's clock: an offset, a rate, two slow waves of the rate, and adjustments."""
+    """One machine's clock: an offset, a rate, two slow waves of the rate, adjustments and slews."""
 
     offset_ns: float
     rate: float
     waves: list[tuple[float, float, float]]
     steps: list[tuple[float, int]] = field(default_factory=list)
+    slews: list[tuple[float, float, float]] = field(default_factory=list)
 
     def read(self, true_ns: np.ndarray) -> np.ndarray:
         drift = self.rate * true_ns
@@ -95,6 +116,8 @@ class _Clock:
             drift += amplitude / turn * (np.sin(turn * true_ns + phase) - np.sin(phase))
         for at_ns, size_ns in self.steps:
             drift += np.where(true_ns >= at_ns, size_ns, 0)
+        for from_ns, to_ns, rate in self.slews:
+            drift += rate * (np.clip(true_ns, from_ns, to_ns) - from_ns)
         return np.rint(true_ns + self.offset_ns + drift).astype(np.int64) + ORIGIN_NS
 
 
@@ -102,14 +125,14 @@ def plant(plan: Plan) -> Planted:
     """Return a run of this plan; the same plan gives the same run."""
     rng = np.random.default_rng(plan.seed)
     rows = _run(plan, rng)
-    frame = pl.DataFrame(rows, infer_schema_length=None).with_columns(
-        name=pl.int_range(pl.len()).cast(pl.String)
-    )
+    frame = pl.DataFrame(rows, infer_schema_length=None).with_columns(bytes=pl.int_range(pl.len()))
+    own_name = pl.col("name") if "name" in frame.columns else pl.lit(None)
+    frame = frame.with_columns(name=pl.coalesce(own_name, pl.col("bytes").cast(pl.String)))
     count = plan.ranks * plan.replicas
     machine = np.arange(count) // plan.ranks_per_machine
     clocks = _clocks(plan, int(machine.max()) + 1, float(frame["end_ns"].max()), rng)
     # Adjustments of the first clock are not part of the truth: from then on it is wrong, not the others.
-    unset = replace(clocks[0], steps=[])
+    unset = replace(clocks[0], steps=[], slews=[])
     truth = _read_by_clocks(frame, lambda _rank: unset)
     recorded = _read_by_clocks(frame, lambda rank: clocks[machine[rank]])
     corrupted: dict[str, list[str]] = {}
@@ -129,7 +152,12 @@ def _clocks(plan: Plan, count: int, length_ns: float, rng: np.random.Generator) 
         steps = [(s.fraction * length_ns, s.size_ns) for s in plan.clock_steps if s.machine == number]
         offset_ns = rng.uniform(-plan.offset_ns, plan.offset_ns)
         rate = 1e-6 * rng.uniform(-plan.drift_ppm, plan.drift_ppm)
-        clocks.append(_Clock(offset_ns, rate, waves, steps))
+        slews = [
+            (s.from_fraction * length_ns, s.to_fraction * length_ns, 1e-6 * s.ppm)
+            for s in plan.slews
+            if s.machine == number
+        ]
+        clocks.append(_Clock(offset_ns, rate, waves, steps, slews))
     return clocks
 
 
@@ -215,6 +243,8 @@ def _run(plan: Plan, rng: np.random.Generator) -> list[dict[str, Any]]:
             _run_step(_Step(plan, rng, actions, step, replica * plan.ranks), rows, free_ns)
         if plan.replicas > 1:
             _reduce(plan, rng, rows, free_ns, step)
+        for number in range(plan.collectives):
+            _collect(plan, rng, rows, free_ns, step * plan.collectives + number)
         free_ns = [each + rng.uniform(1e6, 3e6) for each in free_ns]
     return rows
 
@@ -284,7 +314,9 @@ def _run_action(step: _Step, what: Any, sent: Any, out: Any) -> bool:
             free_ns[me] = max(free_ns[me], sent[need][0])
     start_ns = free_ns[me] + step.rng.uniform(500, 1500)
     costs = {"F": FORWARD_NS, "B": BACKWARD_NS, "I": BACKWARD_NS // 2, "W": WEIGHT_NS}
-    end_ns = start_ns + sum(costs[part.kind] for part in action.parts) * step.rng.uniform(0.95, 1.05)
+    factors = step.plan.costs or (1.0,) * (last + 1)
+    cost_ns = sum(costs[part.kind] * factors[part.stage] for part in action.parts)
+    end_ns = start_ns + cost_ns * step.rng.uniform(0.95, 1.05)
     free_ns[me] = end_ns
     for part in action.parts:
         rows.append(
@@ -367,6 +399,27 @@ def _reduce(plan: Plan, rng: np.random.Generator, rows: Any, free_ns: list[float
             free_ns[member] = end_ns
 
 
+def _collect(plan: Plan, rng: np.random.Generator, rows: Any, free_ns: list[float], number: int) -> None:
+    entered = [each + rng.uniform(5_000, 50_000) for each in free_ns]
+    for rank, start_ns in enumerate(entered):
+        end_ns = max(entered) + rng.uniform(*plan.exit_ns)
+        rows.append(
+            {
+                "rank": rank,
+                "lane": "comm",
+                "kind": "collective",
+                "name": f"all_reduce in world 0-{len(entered) - 1} (0)",
+                "pair": number,
+                "step": number // plan.collectives,
+                "start_ns": start_ns,
+                "end_ns": end_ns,
+                "wait_start_ns": start_ns,
+                "wait_end_ns": end_ns,
+            }
+        )
+        free_ns[rank] = end_ns
+
+
 def plant_graph(seed: int, *, machines: int, links: int, messages: int, length_ns: float = 2e9) -> Planted:
     """Return a run without a pipeline: machines exchange random messages, over some links one way only.
 
@@ -414,6 +467,7 @@ def plant_graph(seed: int, *, machines: int, links: int, messages: int, length_n
         pl.lit(None, pl.Float64).alias("wait_start_ns"),
         pl.lit(None, pl.Float64).alias("wait_end_ns"),
         name=pl.int_range(pl.len()).cast(pl.String),
+        bytes=pl.int_range(pl.len()),
     )
     clocks = _clocks(plan, machines, length_ns, rng)
     truth = _read_by_clocks(frame, lambda _rank: clocks[0])

@@ -24,7 +24,7 @@ def pieces_from(ahead_ns, *, timestamps_ms=(0, 50, 100)):
 
 def test_a_timestamp_is_corrected_by_its_piece():
     pieces = Correction(
-        np.array([100, 200]), np.array([5, -5]), np.array([0.0, 0.1]), np.zeros(2), np.zeros(2)
+        np.array([100, 200]), np.array([5, -5]), np.array([0.0, 0.1]), np.zeros(2), np.zeros(2), np.zeros(2)
     )
     assert pieces.at(np.array([90, 100, 199, 200, 300])).tolist() == [95, 105, 204, 195, 305]
 

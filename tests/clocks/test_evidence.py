@@ -14,7 +14,7 @@ def table(*rows):
     grid = pl.DataFrame(rows, schema=list(named), orient="row")
     missing = [
         pl.lit(value, OBSERVATION_SCHEMA[name]).alias(name)
-        for name, value in {"waited": True, "kind": "message"}.items()
+        for name, value in {"waited": True, "kind": "message", "stay_ns": None}.items()
     ]
     stamped = grid.with_columns(pl.col("sent_ns", "received_ns") + EPOCH_NS, *missing)
     return stamped.sort("source", "target", "sent_ns")

@@ -32,6 +32,15 @@ def test_the_line_states_the_number_of_machines_and_the_maximum_error():
     assert clock_line(REPORT) == "Clocks of 2 machines aligned; maximum error 30.00 µs."
 
 
+def test_the_line_states_the_estimated_error_beside_the_bound():
+    known = replace(B, estimated_error_ns=3_000)
+    assert clock_line(ClockReport((A, known))) == (
+        "Clocks of 2 machines aligned; maximum error estimated 3.000 µs, guaranteed 30.00 µs."
+    )
+    # A machine without an estimate may be worse.
+    assert "estimated" not in clock_line(ClockReport((A, known, B)))
+
+
 @pytest.mark.parametrize(
     ("state", "why"),
     [

@@ -53,6 +53,16 @@ def test_the_table_has_one_row_per_machine() -> None:
     assert "clocks drift by at most 200 ppm" in meaning
 
 
+def test_the_estimated_error_is_a_column_where_there_is_one() -> None:
+    report = ClockReport((REFERENCE, machine("b", 3, estimated_error_ns=3_100)), max_ppm=200)
+    _, table, meaning = paragraphs(report)
+    head, reference, other = table.splitlines()
+    assert "drift  estimated error  guaranteed bound" in head
+    assert "-  0 ns to 0 ns" in reference
+    assert "3.100 µs  -12.00 µs to +9.500 µs" in other
+    assert "99 % of all errors are smaller" in meaning
+
+
 def test_a_missing_bound_is_stated_with_its_duration() -> None:
     unaligned = machine("c", 4, state="unaligned", group="c/clock", error_lo_ns=None, error_hi_ns=None)
     half = machine("d", 5, state="one-sided", group="d/clock", error_hi_ns=None)

@@ -1,10 +1,11 @@
 """Aligns the clocks of all machines of a run, with a guaranteed bound on the error.
 
-The steps, each in a module of its own: observations (pairs of ordered events) and recorded_offsets collect the facts;
-evidence turns them into arrays; conflicts, adjustments and ambiguous_edges find outliers and clocks that were set;
-limits, bounds and reference_bounds compute the guaranteed bounds; estimate computes the best estimate within them;
-solution runs these in order; correction and groups turn the result into corrections of raw timestamps; summary,
-report and report_text describe it. docs/clocks.md explains the assumptions and the method.
+The steps, each in a module of its own: observations (pairs of ordered events), collectives and recorded_offsets
+collect the facts; evidence turns them into arrays; conflicts, adjustments and ambiguous_edges find outliers and clocks
+that were set; limits, bounds and reference_bounds compute the guaranteed bounds; windows and estimate compute the best
+estimate within them, and uncertainty its error; solution runs these in order; correction and groups turn the result
+into corrections of raw timestamps; summary, report and report_text describe it. docs/clocks.md explains the
+assumptions and the method.
 """
 
 from stagescope.clocks.alignment import MAX_PPM, Aligned, align_clocks

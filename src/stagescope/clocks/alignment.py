@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.clocks.collectives import matched_collectives
 from stagescope.clocks.correction import correction_of
 from stagescope.clocks.evidence import coarse_offsets, evidence_of
 from stagescope.clocks.groups import shift_groups
 from stagescope.clocks.observations import gather_observations
 from stagescope.clocks.recorded_offsets import recorded_offset_observations
 from stagescope.clocks.report import ClockReport
-from stagescope.clocks.report_text import diagnostics_of
+from stagescope.clocks.report_text import diagnostics_of, mismatch_notes
 from stagescope.clocks.solution import solve
 from stagescope.clocks.summary import AlignmentResult, methods_of, summarize
 from stagescope.model import CLOCKS, COUNTERS, SPANS, STEPS
@@ -57,7 +58,8 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
     number = {clock: index for index, clock in enumerate(clocks)}
     numbered = names.with_columns(pl.col("clock").replace_strict(number, return_dtype=pl.Int32))
     recorded = recorded_offset_observations(timeline, number)
-    table = pl.concat([gather_observations(timeline, numbered), recorded]).sort(
+    collectives = matched_collectives(timeline, numbered)
+    table = pl.concat([gather_observations(timeline, numbered, collectives), recorded]).sort(
         "source", "target", "sent_ns", "received_ns", maintain_order=True
     )
     # Recorded offsets are measured against one more clock, which belongs to no machine.
@@ -78,7 +80,10 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
     moved = _moved(timeline, numbered, corrections)
     rows = _clock_rows(timeline, found, report)
     return Aligned(
-        replace(moved, clocks=rows, alignment=report).with_diagnostics(diagnostics_of(report)), report
+        replace(moved, clocks=rows, alignment=report).with_diagnostics(
+            [*diagnostics_of(report), *mismatch_notes(collectives.mismatched)]
+        ),
+        report,
     )
 
 
@@ -170,6 +175,7 @@ def _clock_rows(timeline: Timeline, found: AlignmentResult, report: ClockReport)
             "drift_ppm": correction.rate * 1e6,
             "error_lo_ns": _whole(correction.lower_ns, np.floor),
             "error_hi_ns": _whole(correction.upper_ns, np.ceil),
+            "estimated_error_ns": _whole(correction.estimated_ns, np.ceil),
         }
         own = pl.DataFrame(columns).with_columns(
             clock=pl.lit(machine.clock),

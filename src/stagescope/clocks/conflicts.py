@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stagescope.clocks.evidence import COLLECTIVE
 from stagescope.clocks.grid import TOLERANCE_NS
 
 if TYPE_CHECKING:
@@ -47,10 +48,14 @@ def moments(evidence: Evidence) -> Floats:
     return np.asarray((evidence.sent_ns + evidence.received_ns) / 2)
 
 
-def tight(evidence: Evidence, clocks: int) -> Bools:
-    """Return which observations can have a short delay: their receiver waited, or no receiver of the pair did."""
-    pair = evidence.source * clocks + evidence.target
-    waits = np.zeros(clocks * clocks, bool)
+def tight(evidence: Evidence, clocks: int, *, by_channel: bool = False) -> Bools:
+    """Return which observations can have a short delay: their receiver waited, or no receiver of the pair did.
+
+    With `by_channel`, messages and collectives of a pair are judged separately.
+    """
+    is_separate = (evidence.channel == COLLECTIVE) & by_channel
+    pair = (evidence.source * clocks + evidence.target) * 2 + is_separate
+    waits = np.zeros(2 * clocks * clocks, bool)
     waits[pair[evidence.waited]] = True
     return np.asarray(evidence.waited | ~waits[pair])
 

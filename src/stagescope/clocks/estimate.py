@@ -11,7 +11,7 @@ path shifts the result by half of its asymmetry, which messages alone cannot rev
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,6 +19,8 @@ from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
 from scipy.sparse.linalg import LinearOperator, cg, splu  # type: ignore[import-untyped]
 
 from stagescope.clocks.conflicts import tight
+from stagescope.clocks.uncertainty import offset_errors, shape_errors
+from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, windows_of
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
@@ -28,20 +30,15 @@ ROUNDS = 4
 PER_WINDOW = 8
 """Messages per direction that a window needs to contain a short delay."""
 MOST_WINDOWS = 64
-LEAST_WINDOWS = 6
 MOST_UNKNOWN = 12_000
 """Knots times clocks of the fit, which bounds memory and time of the solver."""
 MOST_DIRECT = 3_000
 """Unknowns up to which a direct sparse factorization is faster than conjugate gradients."""
-NOISE_NS = 300.0
-"""Resolution of timestamps and scheduling noise, added to the spread of each window."""
 LARGEST_RATE = 100e-6
 """The typical drift: weak regularization towards constant corrections where nothing was observed."""
-RIDGE = 1e-11
+RIDGE = 1e-14
 """Regularization relative to the largest diagonal term, so that two corrections that the observations cannot separate
 still have a unique solution."""
-LOW_QUANTILE = 0.3
-"""The typical value of a pair is this quantile of its windows."""
 ROUND_TRIP_QUANTILE = 0.1
 """The typical round trip of a pair in a run without outliers; lower, because most windows of some pairs have no short
 delay in one direction."""
@@ -75,11 +72,28 @@ STEADIER = (
 
 @dataclass(frozen=True)
 class Fit:
-    """Corrections at `times_ns`, linear in between, and the size of the break at each clock adjustment."""
+    """Corrections at `times_ns`, linear in between, and the size of the break at each clock adjustment.
+
+    `constants_ns` are those of windows.py: how much longer the delays of a pair are than expected, where receivers did
+    not wait in both directions. `shape_error_ns` are the standard errors of `smooth_ns`, and `offset_error_ns` those of
+    a constant offset of each clock; both are empty without observations.
+    """
 
     times_ns: Floats
     smooth_ns: Floats
     jumps_ns: Floats
+    constants_ns: Floats = field(default_factory=lambda: np.zeros(0))
+    shape_error_ns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    offset_error_ns: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def standard_error_ns(self, grid: Grid) -> Floats:
+        """Return the standard error of the correction of every clock at every knot of the grid, nan if unknown."""
+        if not len(self.shape_error_ns):
+            return np.full((len(grid.knots_ns), self.smooth_ns.shape[1]), np.nan)
+        place, fraction = _place(self.times_ns, grid.knots_ns)
+        shape_ns = self.shape_error_ns[place] * (1 - fraction[:, None])
+        shape_ns += self.shape_error_ns[place + 1] * fraction[:, None]
+        return np.asarray(np.hypot(shape_ns, self.offset_error_ns))
 
     def at(self, grid: Grid, clock: Ints, at_ns: Floats) -> Floats:
         """Return the correction of each clock at a moment, in coarse time."""
@@ -97,7 +111,7 @@ class Fit:
 def fit(evidence: Evidence, grid: Grid, anchored: Bools, *, trusted: bool) -> Fit:
     """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: no outliers were found."""
     clocks = len(grid.budget)
-    evidence = evidence.where(tight(evidence, clocks))
+    evidence = evidence.where(tight(evidence, clocks, by_channel=True))
     times_ns = _times(evidence, grid)
     result = Fit(
         times_ns,
@@ -111,27 +125,39 @@ def fit(evidence: Evidence, grid: Grid, anchored: Bools, *, trusted: bool) -> Fi
     if not len(evidence):
         return result
     low_quantile = ROUND_TRIP_QUANTILE if trusted else LOW_QUANTILE
-    short = _cells(evidence, times_ns, side, MOST_VARIABLE.per_window)
-    result = _refined(result, _Problem(evidence, short, grid, anchored, low_quantile), MOST_VARIABLE)
+    short = cells_of(evidence, times_ns, side, MOST_VARIABLE.per_window)
+    result = _refined(result, Problem(evidence, short, grid, anchored, low_quantile), MOST_VARIABLE)
     for steadier in STEADIER:
-        cells = _cells(evidence, times_ns, side, steadier.per_window)
-        problem = _Problem(evidence, cells, grid, anchored, low_quantile)
+        cells = cells_of(evidence, times_ns, side, steadier.per_window)
+        problem = Problem(evidence, cells, grid, anchored, low_quantile)
         steady = _refined(result, problem, steadier)
-        if _misfit(_windows(problem, steady)) <= MISFIT:
-            return steady
-    return result
+        if _misfit(windows_of(problem, steady, is_first=False)) <= MISFIT:
+            return _with_errors(steady, problem, steadier)
+    return _with_errors(result, Problem(evidence, short, grid, anchored, low_quantile), MOST_VARIABLE)
 
 
-def _refined(result: Fit, problem: _Problem, rate_noise: _RateNoise) -> Fit:
+def _refined(result: Fit, problem: Problem, rate_noise: _RateNoise) -> Fit:
     """Return the fit after several rounds of finding the shortest delays and solving for the corrections."""
     smoothness = _smoothness(result.times_ns, result.smooth_ns.shape[1], rate_noise.walk)
-    for _ in range(ROUNDS):
-        windows = _windows(problem, result)
+    for number in range(ROUNDS):
+        windows = windows_of(problem, result, is_first=not number)
         result = _solve(windows, problem.grid, result, problem.anchored, smoothness)
     return result
 
 
-def _misfit(windows: _Windows) -> float:
+def _with_errors(result: Fit, problem: Problem, rate_noise: _RateNoise) -> Fit:
+    """Return the fit with its standard errors."""
+    windows = windows_of(problem, result, is_first=False)
+    smoothness = _smoothness(result.times_ns, result.smooth_ns.shape[1], rate_noise.walk)
+    system = _system(windows, problem.grid, result, problem.anchored, smoothness)
+    return replace(
+        result,
+        shape_error_ns=shape_errors(system, windows, result.smooth_ns.shape),
+        offset_error_ns=offset_errors(windows, problem.anchored),
+    )
+
+
+def _misfit(windows: Windows) -> float:
     """Return the mean squared residual of the windows in units of their variance."""
     return float(np.mean(windows.change_ns**2 * windows.weight)) if len(windows.one) else 0.0
 
@@ -149,115 +175,6 @@ def _place(times_ns: Floats, at_ns: Floats) -> tuple[Ints, Floats]:
     place = np.clip((at_ns - times_ns[0]) // gap_ns, 0, len(times_ns) - 2).astype(np.int64)
     # Beyond the outermost knots the correction is constant: a linear extrapolation would diverge.
     return place, np.clip((at_ns - times_ns[place]) / gap_ns, 0.0, 1.0)
-
-
-@dataclass(frozen=True)
-class _Windows:
-    """One row per pair of clocks and window: the change that the difference of their corrections still needs."""
-
-    one: Ints
-    other: Ints
-    at_ns: Floats
-    change_ns: Floats
-    weight: Floats
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """The pair and window (cell) of each observation, and the mean time of each cell."""
-
-    index: Ints
-    one: Ints
-    other: Ints
-    at_ns: Floats
-    pair: Ints
-    ahead: Bools
-
-
-@dataclass(frozen=True)
-class _Problem:
-    evidence: Evidence
-    cells: _Cells
-    grid: Grid
-    anchored: Bools
-    low_quantile: float
-
-
-def _cells(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) -> _Cells:
-    """Return the windows of each pair; their number depends on how many observations it has.
-
-    With fixed windows, a pair with few observations would have no short delay in most of them. `side` is the number
-    of clock adjustments before each observation: no window spans an adjustment.
-    """
-    one, other = np.minimum(evidence.source, evidence.target), np.maximum(evidence.source, evidence.target)
-    pairs = one * (int(other.max()) + 1) + other
-    _, pair, counts = np.unique(pairs, return_inverse=True, return_counts=True)
-    number = np.maximum(counts // (2 * per_window), np.minimum(LEAST_WINDOWS, counts // 4))
-    number = np.clip(number, 1, len(times_ns) - 1)[pair]
-    fraction = (evidence.sent_ns - times_ns[0]) / (times_ns[-1] - times_ns[0])
-    window = np.clip(np.floor(fraction * number), 0, number - 1).astype(np.int64)
-    cell = (pair * len(times_ns) + window) * (int(side.max()) + 1) + side
-    _, first, index = np.unique(cell, return_index=True, return_inverse=True)
-    at_ns = np.bincount(index, evidence.sent_ns) / np.bincount(index)
-    return _Cells(index, one[first], other[first], at_ns, pair[first], evidence.source < evidence.target)
-
-
-def _windows(problem: _Problem, fitted: Fit) -> _Windows:
-    """Return the residual of each window: from both directions, or from one and the pair's typical round trip."""
-    evidence, cells, grid = problem.evidence, problem.cells, problem.grid
-    delay_ns = evidence.delay_ns + fitted.at(grid, evidence.target, evidence.received_ns)
-    delay_ns = delay_ns - fitted.at(grid, evidence.source, evidence.sent_ns)
-    ways = [_shortest(cells.index[way], delay_ns[way], cells.pair) for way in (cells.ahead, ~cells.ahead)]
-    least, noise = np.stack(ways, axis=1)
-    trip_ns = least.sum(axis=0)
-    usual_ns = _usual(cells.pair, trip_ns, problem.low_quantile)
-    both = np.isfinite(trip_ns)
-    with np.errstate(invalid="ignore"):
-        alone = np.where(np.isfinite(least[0]), least[0] - usual_ns / 2, usual_ns / 2 - least[1])
-        change_ns = np.where(both, (least[0] - least[1]) / 2, alone)
-        excess_ns = np.where(both, (trip_ns - usual_ns) / 2, np.abs(alone) * 2)
-    usable = np.isfinite(usual_ns)
-    variance = NOISE_NS**2 + excess_ns**2 + (noise**2).sum(axis=0) / 4
-    return _Windows(
-        cells.one[usable],
-        cells.other[usable],
-        cells.at_ns[usable],
-        change_ns[usable],
-        1 / variance[usable],
-    )
-
-
-def _usual(pair: Ints, values: Floats, fraction: float) -> Floats:
-    """Return for each window this quantile of the finite values of its pair, infinite if there are none."""
-    usual = np.full(int(pair.max()) + 1, np.inf)
-    known = np.flatnonzero(np.isfinite(values))
-    order = known[np.lexsort((values[known], pair[known]))]
-    found, first, counts = np.unique(pair[order], return_index=True, return_counts=True)
-    usual[found] = values[order[first + (fraction * counts).astype(np.int64)]]
-    return np.asarray(usual[pair])
-
-
-def _shortest(index: Ints, delay_ns: Floats, pair: Ints) -> tuple[Floats, Floats]:
-    """Return the shortest possible delay of every window, infinite without observations, and its standard error.
-
-    The shortest of n exponentially distributed delays exceeds the shortest possible one by spread / n on average. The
-    spread is estimated from the difference between the shortest and the k-th, divided by 1/(n-1) + ... + 1/(n-k+1).
-    Without this, unequal spreads of the two directions would accumulate along a chain of machines. Windows in which
-    hardly any receiver waited have extreme spreads, so the typical spread of the pair is used.
-    """
-    least, spread_ns, sizes = (np.full(len(pair), np.inf) for _ in range(3))
-    order = np.lexsort((delay_ns, index))
-    index, delay_ns = index[order], delay_ns[order]
-    found, first, counts = np.unique(index, return_index=True, return_counts=True)
-    # k is an eighth of the observations: few enough to stay in the exponential part of the distribution.
-    low = np.where(counts > 1, np.maximum(counts // 8, 1), 0)
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, counts.max(initial=0) + 1))])
-    steps = harmonic[counts - 1] - harmonic[counts - 1 - low]
-    least[found], sizes[found] = delay_ns[first], counts
-    spread_ns[found[low > 0]] = ((delay_ns[first + low] - delay_ns[first])[low > 0]) / steps[low > 0]
-    usual_ns = _usual(pair, spread_ns, LOW_QUANTILE)
-    excess_ns = np.where(np.isfinite(usual_ns), usual_ns, 0.0) / sizes
-    return least - excess_ns, excess_ns
 
 
 def _smoothness(times_ns: Floats, clocks: int, walk: float) -> coo_array:
@@ -280,27 +197,66 @@ def _smoothness(times_ns: Floats, clocks: int, walk: float) -> coo_array:
     return coo_array((value, (row, column)), shape=(offset, knots.size)).tocsr()
 
 
-def _solve(windows: _Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothness: coo_array) -> Fit:
+def _solve(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothness: coo_array) -> Fit:
+    count, clocks = fitted.smooth_ns.shape
+    system = _system(windows, grid, fitted, anchored, smoothness)
+    current = np.concatenate(
+        [fitted.smooth_ns.reshape(-1), fitted.jumps_ns, np.zeros(len(windows.constant_ns))]
+    )
+    current[len(current) - len(fitted.constants_ns) :] = fitted.constants_ns
+    right = system.weighted.T @ windows.change_ns - system.prior.T @ (system.prior @ current)
+    new = current + system.solved(right)
+    jumps = count * clocks + len(fitted.jumps_ns)
+    return Fit(
+        fitted.times_ns,
+        new[: count * clocks].reshape(count, clocks),
+        new[count * clocks : jumps],
+        new[jumps:],
+    )
+
+
+@dataclass(frozen=True)
+class System:
+    """The normal equations: `weighted` is the design with the weights, `prior` the rows of the regularization."""
+
+    design: coo_array
+    weighted: coo_array
+    prior: coo_array
+    normal: csc_array
+    free: Ints
+    clocks: int
+
+    def solved(self, right: Floats) -> Floats:
+        """Return the solution, for one or several columns; unknowns that are not free stay 0."""
+        change = np.zeros(right.shape)
+        if len(self.free):
+            change[self.free] = _solved(self.normal, right[self.free], self.free % self.clocks)
+        return change
+
+
+def _system(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothness: coo_array) -> System:
     count, clocks = fitted.smooth_ns.shape
     design = _design(windows, grid, fitted.times_ns, clocks)
-    smooth = smoothness.tocoo()
-    smooth = coo_array(
-        (smooth.data, (smooth.row, smooth.col)), shape=(smooth.shape[0], design.shape[1])
-    ).tocsr()
+    constants = len(windows.constant_ns)
+    smooth, rows = smoothness.tocoo(), smoothness.shape[0]
+    entries = (
+        np.concatenate([smooth.data, 1 / windows.constant_ns]),
+        (
+            np.concatenate([smooth.row, rows + np.arange(constants)]),
+            np.concatenate([smooth.col, design.shape[1] - constants + np.arange(constants)]),
+        ),
+    )
+    prior = coo_array(entries, shape=(rows + constants, design.shape[1])).tocsr()
     weighted = design.multiply(windows.weight[:, None]).tocsr()
-    current = np.concatenate([fitted.smooth_ns.reshape(-1), fitted.jumps_ns])
-    normal = design.T @ weighted + smooth.T @ smooth
-    right = weighted.T @ windows.change_ns - smooth.T @ (smooth @ current)
-    free = np.flatnonzero(np.concatenate([np.tile(~anchored, count), np.ones(len(grid.adjustments), bool)]))
-    normal = normal.tocsc()[free][:, free]
+    is_free = np.concatenate([np.tile(~anchored, count), np.ones(design.shape[1] - count * clocks, bool)])
+    free = np.flatnonzero(is_free)
+    normal = (design.T @ weighted + prior.T @ prior).tocsc()[free][:, free]
     # Corrections without observations keep their value; if only a sum is known, it is divided evenly.
-    ridge_size = RIDGE * max(float(normal.diagonal().max(initial=0.0)), 1e-8)
-    ridge = coo_array((np.full(len(free), ridge_size), (np.arange(len(free)),) * 2)).tocsc()
-    change = np.zeros(len(current))
-    if len(free):
-        change[free] = _solved((normal + ridge).tocsc(), right[free], free % clocks)
-    new = current + change
-    return Fit(fitted.times_ns, new[: count * clocks].reshape(count, clocks), new[count * clocks :])
+    # Constants have a prior of their own, which may be weaker than that.
+    is_shared = free < design.shape[1] - constants
+    ridge_size = RIDGE * max(float(normal.diagonal()[is_shared].max(initial=0.0)), 1e-8)
+    ridge = coo_array((np.where(is_shared, ridge_size, 0.0), (np.arange(len(free)),) * 2)).tocsc()
+    return System(design, weighted, prior, (normal + ridge).tocsc(), free, clocks)
 
 
 def _solved(normal: csc_array, right: Floats, clock: Ints) -> Floats:
@@ -311,6 +267,8 @@ def _solved(normal: csc_array, right: Floats, clock: Ints) -> Floats:
     """
     if len(right) < MOST_DIRECT:
         return np.asarray(splu(normal).solve(right))
+    if right.ndim > 1:
+        return np.stack([_solved(normal, each, clock) for each in right.T], axis=1)
     entries = normal.tocoo()
     own = clock[entries.row] == clock[entries.col]
     alone = coo_array((entries.data[own], (entries.row[own], entries.col[own])), shape=normal.shape)
@@ -320,7 +278,7 @@ def _solved(normal: csc_array, right: Floats, clock: Ints) -> Floats:
     )
 
 
-def _design(windows: _Windows, grid: Grid, times_ns: Floats, clocks: int) -> coo_array:
+def _design(windows: Windows, grid: Grid, times_ns: Floats, clocks: int) -> coo_array:
     """Return the matrix from all corrections to the difference of corrections in each window."""
     place, fraction = _place(times_ns, windows.at_ns)
     row = np.arange(len(place))
@@ -334,6 +292,8 @@ def _design(windows: _Windows, grid: Grid, times_ns: Floats, clocks: int) -> coo
             own = (clock == adjustment.clock) & (windows.at_ns >= (adjustment.from_ns + adjustment.to_ns) / 2)
             column = np.full(int(own.sum()), len(times_ns) * clocks + number)
             entries.append((row[own], column, np.full(len(column), sign)))
+    first = len(times_ns) * clocks + len(grid.adjustments)
+    entries.append((row, first + windows.constant, np.ones(len(row))))
     rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
-    shape = (len(place), len(times_ns) * clocks + len(grid.adjustments))
+    shape = (len(place), first + len(windows.constant_ns))
     return coo_array((values, (rows, columns)), shape=shape).tocsr()

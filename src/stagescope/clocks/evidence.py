@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 TYPICAL_QUANTILE = 0.1
 """The coarse offset uses the 10 % quantile of the delays: close to the minimum, but not moved by a few outliers."""
 
+COLLECTIVE = 1
+"""The channel of collectives: their shortest delays are others than those of messages between the same clocks."""
+
 
 @dataclass(frozen=True)
 class Evidence:
     """Observations: `true(source, sent_ns) - true(target, received_ns) <= slack_ns`, in coarse time.
 
-    `row` is the row of the observation in the table it was made from, -1 where it represents several.
+    `row` is the row of the observation in the table it was made from, -1 where it represents several. `channel` is
+    COLLECTIVE for collectives and 0 for everything else, and `stay_ns` how long the source stayed in the collective.
     """
 
     source: Ints
@@ -43,6 +47,8 @@ class Evidence:
     slack_ns: Floats
     waited: Bools
     row: Ints
+    channel: Ints
+    stay_ns: Floats
 
     def __len__(self) -> int:
         return len(self.source)
@@ -139,6 +145,8 @@ def evidence_of(table: pl.DataFrame, coarse: Coarse, error_ns: Floats) -> Eviden
         error_ns[source] + error_ns[target],
         table["waited"].to_numpy(),
         np.arange(len(table)),
+        np.where((table["kind"] == "collective").to_numpy(), COLLECTIVE, 0),
+        table["stay_ns"].fill_null(0).to_numpy().astype(float),
     )
 
 

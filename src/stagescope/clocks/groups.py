@@ -44,6 +44,7 @@ def shift_groups(
                 offset_ns=own.offset_ns + shift_ns,
                 lower_ns=own.lower_ns + lower_ns[group] - shift_ns,
                 upper_ns=own.upper_ns + upper_ns[group] - shift_ns,
+                estimated_ns=np.full(len(own.estimated_ns), np.nan),
             )
         )
     return shifted

@@ -1,7 +1,7 @@
 """Observations of clocks: pairs of events of which one cannot have happened after the other.
 
 A message cannot arrive before it was sent, an action cannot begin before the action that produces its input has
-ended, and no rank leaves a reduction before the last one has entered it. Whatever the two clocks show, the first
+ended, and no rank leaves a collective before the last one has entered it. Whatever the two clocks show, the first
 event was not later than the second. Dapper (Google, 2010) bounds clock skew by the same order of client and server
 events.
 """
@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.clocks.collectives import (
+    HOST_TIMES,
+    Collectives,
+    collective_observations,
+    matched_collectives,
+)
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import COMPUTE
@@ -23,8 +29,8 @@ WAITED_NS = 5_000
 """A receive that blocked for longer was waiting for its message, so its delay is that of the network path alone."""
 
 MOST_REDUCERS = 16
-"""In a reduction of up to this many clocks, every pair is compared; of more, each clock with the eight next to it on
-either side. All pairs of a large reduction would be quadratic and add nothing to the bounds."""
+"""In a reduction without a number, up to this many clocks are compared pair by pair; of more, each clock with the eight
+next to it on either side. All pairs of a large reduction would be quadratic."""
 
 OBSERVATION_SCHEMA = {
     "kind": pl.String,
@@ -37,17 +43,21 @@ OBSERVATION_SCHEMA = {
     "sent_ns": pl.Int64,
     "received_ns": pl.Int64,
     "waited": pl.Boolean,
+    "stay_ns": pl.Int64,
 }
 
 
-def gather_observations(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
+def gather_observations(
+    timeline: Timeline, clocks: pl.DataFrame, collectives: Collectives | None = None
+) -> pl.DataFrame:
     """Return one row per observation between two clocks, sorted by source, target and sent_ns.
 
-    `clocks` has the columns rank and clock (a number). Result columns: kind (message, action or reduction), source
-    and target (clocks), source_rank, target_rank, step, microbatch, sent_ns (on the source's clock), received_ns (on
-    the target's clock) and waited (the receiver was blocked, so the delay is short). The first event was not later
-    than the second. Actions are used only between clocks without messages: the message lies between the two actions
-    and is tighter.
+    `clocks` has the columns rank and clock (a number), `collectives` are those of matched_collectives, if they were
+    computed before. Result columns: kind (message, action, collective or reduction), source and target (clocks),
+    source_rank, target_rank, step, microbatch, sent_ns (on the source's clock), received_ns (on the target's clock),
+    waited (the receiver was blocked, so the delay is short) and stay_ns (how long the source was in a collective). The
+    first event was not later than the second. Actions are used only between clocks without messages: the message lies
+    between the two actions and is tighter.
     """
     messages = _between_clocks(_messages(timeline.spans), clocks)
     actions = _between_clocks(_actions(timeline), clocks)
@@ -57,7 +67,12 @@ def gather_observations(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFram
     ]
     joined = messages.select(pair).unique()
     actions = actions.with_columns(pair).join(joined, on=["one", "other"], how="anti").drop("one", "other")
-    every = pl.concat([messages, actions, _reductions(timeline, clocks)])
+    collectives = collectives or matched_collectives(timeline, clocks)
+    host_timed = timeline.diagnostics.filter(code=HOST_TIMES)["rank"].drop_nulls()
+    numbered = collective_observations(collectives, host_timed).select(
+        pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items()
+    )
+    every = pl.concat([messages, actions, numbered, _reductions(timeline, clocks)])
     return every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True)
 
 
@@ -75,6 +90,7 @@ def _messages(spans: pl.DataFrame) -> pl.DataFrame:
         pl.col("send_start_ns").alias("sent_ns"),
         pl.col("recv_end_ns").alias("received_ns"),
         (blocked_to - blocked_from > WAITED_NS).alias("waited"),
+        pl.lit(None).alias("stay_ns"),
     )
 
 
@@ -113,6 +129,7 @@ def _actions(timeline: Timeline) -> pl.DataFrame:
         "sent_ns",
         "received_ns",
         pl.lit(value=True).alias("waited"),
+        pl.lit(None).alias("stay_ns"),
     )
 
 
@@ -126,18 +143,15 @@ def _between_clocks(pairs: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Return the observations of gradient reductions: the last rank to enter came before the first rank to leave.
+    """Return the observations of gradient reductions without a number.
 
-    One observation per pair of clocks. The members of a reduction are the replicas of one stage and tensor
-    coordinate, and of a collective with a group and a number those that recorded the same one. Reductions that the
-    members did not run equally often in a step are omitted, because it is unknown which belong together.
+    The last rank to enter one came before the first rank to leave it: one observation per pair of clocks. The members
+    of a reduction are the replicas of one stage and tensor coordinate. Reductions that the members did not run equally
+    often in a step are omitted, because it is unknown which belong together.
     """
-    group = ["step", "stage", "tp", "cp", "call"]
-    is_numbered = pl.col("pair").is_not_null()
-    spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & pl.col("stage").is_not_null())
-    # Without a recorded wait, a collective ends with its issue, before the other ranks have joined it.
-    spans = spans.filter(~is_numbered | pl.col("wait_end_ns").is_not_null())
-    spans = spans.with_columns(call=pl.when(is_numbered).then(pl.concat_str("name", "pair", separator=" ")))
+    group = ["step", "stage", "tp", "cp"]
+    is_whole = pl.col("stage").is_not_null() & pl.col("pair").is_null()
+    spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & is_whole)
     spans = spans.join(timeline.ranks.select("rank", "tp", "cp"), on="rank", how="left")
     spans = spans.join(clocks, on="rank").sort("start_ns", maintain_order=True)
     spans = spans.with_columns(
@@ -165,6 +179,9 @@ def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
     near = (pl.col("size") <= MOST_REDUCERS) | (distance <= MOST_REDUCERS // 2)
     near |= distance >= pl.col("size") - MOST_REDUCERS // 2
     pairs = pairs.filter((pl.col("source") != pl.col("target")) & near).with_columns(
-        kind=pl.lit("reduction"), microbatch=pl.lit(None, pl.Int32), waited=pl.lit(value=True)
+        kind=pl.lit("reduction"),
+        microbatch=pl.lit(None, pl.Int32),
+        waited=pl.lit(value=True),
+        stay_ns=pl.lit(None),
     )
     return pairs.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())

@@ -50,5 +50,6 @@ def recorded_offset_observations(timeline: Timeline, number: Mapping[str, int]) 
         step=pl.lit(None),
         microbatch=pl.lit(None),
         waited=pl.lit(value=True),
+        stay_ns=pl.lit(None),
     )
     return both.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())

@@ -27,8 +27,9 @@ class MachineClock:
 
     `offset_ns` was added to the clock's first timestamp, and `drift_ppm` is the mean rate at which it changes.
     `error_lo_ns` and `error_hi_ns` are the guaranteed bound at the worst moment of the run, None where that side is
-    never bounded. `unbounded_ns` is for how long a side is not bounded, for instance because the clock may have been
-    set without being noticed.
+    never bounded. 99 % of all errors are smaller than `estimated_error_ns`, under the assumptions of docs/clocks.md, at
+    the worst moment for which there is an estimate; None for references and without an estimate. `unbounded_ns` is for
+    how long a side is not bounded, for instance because the clock may have been set without being noticed.
     """
 
     clock: str
@@ -44,6 +45,7 @@ class MachineClock:
     observation_count: int
     outlier_count: int
     has_link: bool = False
+    estimated_error_ns: int | None = None
 
     @property
     def name(self) -> str:
@@ -146,17 +148,26 @@ class ClockReport:
         ]
         return max(known) if len(known) > 1 else None
 
+    @property
+    def estimated_error_ns(self) -> int | None:
+        """The largest estimated error of an aligned machine; None if it is unknown for any of them."""
+        errors_ns = [machine.estimated_error_ns for machine in self.machines if machine.state == ALIGNED]
+        known = [error_ns for error_ns in errors_ns if error_ns is not None]
+        return max(known) if known and len(known) == len(errors_ns) else None
+
 
 def report_json(report: ClockReport) -> dict[str, Any]:
     """Return the report as plain data for json.dumps.
 
     Keys: machines, adjustments, outliers and inconsistent_pairs (lists of objects with the fields of MachineClock,
     ClockAdjustment, Outlier and InconsistentPair), max_ppm, tolerated_outlier_fraction, worst_error_ns (null where no
-    two machines were aligned) and unaligned (a list of clocks). A run with a single clock has no machines.
+    two machines were aligned), estimated_error_ns (null without an estimate) and unaligned (a list of clocks). A run
+    with a single clock has no machines.
     """
     fields = {name: _plain(value) for name, value in asdict(report).items()}
     unaligned = [machine.clock for machine in report.unaligned]
-    return {**fields, "worst_error_ns": report.worst_error_ns, "unaligned": unaligned}
+    errors_ns = {"worst_error_ns": report.worst_error_ns, "estimated_error_ns": report.estimated_error_ns}
+    return {**fields, **errors_ns, "unaligned": unaligned}
 
 
 def _plain(value: object) -> object:

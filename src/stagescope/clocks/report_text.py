@@ -12,6 +12,8 @@ from stagescope.vocabulary.durations import duration_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import polars as pl
+
     from stagescope.clocks.report import ClockAdjustment, ClockReport, MachineClock
 
 MOST_NAMES = 5
@@ -27,7 +29,7 @@ def clock_line(report: ClockReport) -> str:
         return f"Clocks of {count} machines could not be aligned: {_reasons(report)}."
     parts = [f"Clocks of {count - len(unaligned)} machines aligned"]
     if report.worst_error_ns is not None:
-        parts.append(f"maximum error {duration_text(report.worst_error_ns)}{_exception(report)}")
+        parts.append(f"maximum error{_errors(report)}{_exception(report)}")
     if report.adjustments:
         each = [f"{candidates_text(report, one)} by {_signed(one.size_ns)}" for one in report.adjustments]
         parts.append(f"{counted(len(report.adjustments), 'clock adjustment')} detected ({_listed(each)})")
@@ -36,6 +38,13 @@ def clock_line(report: ClockReport) -> str:
     if unaligned:
         parts.append(f"not aligned: {_reasons(report)}")
     return "; ".join(parts) + "."
+
+
+def _errors(report: ClockReport) -> str:
+    bound = duration_text(report.worst_error_ns or 0)
+    if report.estimated_error_ns is None:
+        return f" {bound}"
+    return f" estimated {duration_text(report.estimated_error_ns)}, guaranteed {bound}"
 
 
 def _exception(report: ClockReport) -> str:
@@ -108,6 +117,13 @@ def diagnostics_of(report: ClockReport) -> Iterator[Diagnostic]:
             f"at least {duration_text(worst.error_ns)}: {worst.observation}"
         )
         yield Diagnostic("warning", text, count=len(report.outliers), code="clock.outliers")
+
+
+def mismatch_notes(mismatched: pl.DataFrame) -> Iterator[Diagnostic]:
+    """Yield one diagnostic per reason why groups of collectives were not used; columns group and reason."""
+    for reason, groups in mismatched.group_by("reason", maintain_order=True).agg("group").iter_rows():
+        text = f"collectives of {_listed(groups)} were not used for clock alignment: {reason}"
+        yield Diagnostic("warning", text, count=len(groups), code="clock.collectives")
 
 
 def _signed(size_ns: int) -> str:

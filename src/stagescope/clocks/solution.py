@@ -62,7 +62,7 @@ class Solution:
     """Corrections `x_ns` at every knot of every clock in coarse time, their bounds, and what was found on the way.
 
     `rejected` maps the rows of outliers to the least error of their timestamps. `withheld` are clocks that keep their
-    timestamps because no consistent solution exists.
+    timestamps because no consistent solution exists. `standard_error_ns` are those of the estimate, nan where unknown.
     """
 
     grid: Grid
@@ -74,6 +74,7 @@ class Solution:
     rejected: dict[int, float]
     contradictions: tuple[Contradiction, ...] = ()
     withheld: frozenset[int] = field(default_factory=frozenset)
+    standard_error_ns: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,7 @@ def _solution(
         attributed=attributed,
         rejected=screened.rejected,
         contradictions=contradictions,
+        standard_error_ns=fitted.standard_error_ns(grid),
     )
 
 

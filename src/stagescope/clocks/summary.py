@@ -35,6 +35,7 @@ COMMON = "recorded common clock"
 METHODS = {
     "message": "messages",
     "action": "order of actions",
+    "collective": "collectives",
     "reduction": "gradient reductions",
     "recorded offset": "recorded offsets",
 }
@@ -122,6 +123,7 @@ def _machines(found: AlignmentResult, timeline: Timeline) -> tuple[MachineClock,
                 int(seen[clock]),
                 int(outliers[clock]),
                 bool(linked[clock]),
+                _limit(correction.estimated_ns),
             )
         )
     return tuple(entries)
@@ -198,7 +200,7 @@ def _size(found: AlignmentResult, number: int) -> float:
 
 def _observation(found: AlignmentResult, row: int) -> Observation:
     fields = found.table.row(row, named=True)
-    del fields["waited"]
+    del fields["waited"], fields["stay_ns"]
     return Observation(
         **fields | {"source": found.name(fields["source"]), "target": found.name(fields["target"])}
     )

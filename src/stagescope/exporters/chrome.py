@@ -218,4 +218,6 @@ def _other_data(timeline: Timeline, layout: Layout) -> dict[str, object]:
 
 def _clock_rows(clocks: pl.DataFrame) -> list[dict[str, object]]:
     """Return the clocks, their nanoseconds as text."""
-    return clocks.with_columns(pl.col("offset_ns", "error_lo_ns", "error_hi_ns").cast(pl.String)).to_dicts()
+    return clocks.with_columns(
+        pl.col("offset_ns", "error_lo_ns", "error_hi_ns", "estimated_error_ns").cast(pl.String)
+    ).to_dicts()

@@ -66,6 +66,8 @@ def clock_notes(timeline: Timeline) -> dict[int, str]:
 def clock_summary(timeline: Timeline) -> pl.DataFrame:
     """Return one row per clock: clock, machine, offset_ns at its start, the worst errors, observation_count, method.
 
+    These errors are error_lo_ns, error_hi_ns and estimated_error_ns.
+
     error_lo_ns and error_hi_ns are null if that side is never bounded; is_bounded_throughout states whether both
     sides are bounded all the time.
     """
@@ -73,7 +75,7 @@ def clock_summary(timeline: Timeline) -> pl.DataFrame:
     return timeline.clocks.group_by("clock", maintain_order=True).agg(
         pl.first("machine", "offset_ns"),
         pl.min("error_lo_ns"),
-        pl.max("error_hi_ns"),
+        pl.max("error_hi_ns", "estimated_error_ns"),
         pl.all_horizontal(pl.col(name).is_not_null().all() for name in errors).alias("is_bounded_throughout"),
         pl.first("observation_count", "method"),
     )
@@ -86,7 +88,11 @@ def _note(row: dict[str, Any]) -> str:
     partly = "" if row["is_bounded_throughout"] else " where it is bounded"
     if low_ns == high_ns == 0:
         return f"the reference clock{partly}"
-    return f"aligned, error between -{duration_text(-low_ns)} and +{duration_text(high_ns)}{partly}"
+    estimated_ns = row["estimated_error_ns"]
+    estimated = "" if estimated_ns is None else f", estimated {duration_text(estimated_ns)}"
+    return (
+        f"aligned, error between -{duration_text(-low_ns)} and +{duration_text(high_ns)}{partly}{estimated}"
+    )
 
 
 def _clock_of_ranks(timeline: Timeline) -> pl.DataFrame:

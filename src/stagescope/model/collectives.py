@@ -81,7 +81,7 @@ def find_collectives(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> 
 
     `ranks` is the table RANKS, whose coordinates show the kinds of groups whose names do not.
     """
-    calls = _find_calls(spans)
+    calls = find_calls(spans)
     if calls.is_empty():
         return COLLECTIVES.empty()
     key = ("group", "sequence")
@@ -106,7 +106,7 @@ def find_collectives(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> 
     )
 
 
-def _find_calls(spans: pl.DataFrame) -> pl.DataFrame:
+def find_calls(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the spans of numbered collectives with their group, number and operation."""
     chosen = pl.col("kind").is_in(KINDS) & pl.col("pair").is_not_null()
     named = spans.lazy().filter(chosen & pl.col("name").str.contains(SEPARATOR, literal=True))

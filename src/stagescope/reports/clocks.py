@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_OUTLIERS = 20
 HEAD = ("machine", "ranks", "state", "offset", "drift", "guaranteed bound", "observations", "outliers")
+ESTIMATED = "estimated error"
 NOT_BOUNDED = "not bounded"
 
 
@@ -54,7 +55,17 @@ def _machine_lines(report: ClockReport) -> list[str]:
         )
         for machine in report.machines
     ]
-    return aligned(HEAD, rows, left={0, 1, 2, 5})
+    if all(machine.estimated_error_ns is None for machine in report.machines):
+        return aligned(HEAD, rows, left={0, 1, 2, 5})
+    estimated = [_estimated_text(machine) for machine in report.machines]
+    wider = [(*row[:5], text, *row[5:]) for row, text in zip(rows, estimated, strict=True)]
+    return aligned((*HEAD[:5], ESTIMATED, *HEAD[5:]), wider, left={0, 1, 2, 6})
+
+
+def _estimated_text(machine: MachineClock) -> str:
+    if machine.estimated_error_ns is None:
+        return "-"
+    return duration_text(machine.estimated_error_ns)
 
 
 def _bound_text(machine: MachineClock) -> str:
@@ -114,6 +125,11 @@ def _outlier_lines(report: ClockReport) -> Iterator[str]:
 def _meaning_lines(report: ClockReport) -> Iterator[str]:
     """Yield the meaning of the columns and the assumptions of the bounds."""
     yield "offset: added to a machine's first timestamp; drift: the rate at which the offset changes."
+    if any(machine.estimated_error_ns is not None for machine in report.machines):
+        yield (
+            "estimated error: 99 % of all errors are smaller if the shortest delays are about equal in both "
+            "directions; -: no estimate."
+        )
     yield (
         "guaranteed bound: remaining error of a timestamp at the worst moment of the run, assuming that clocks drift "
         f"by at most {report.max_ppm:g} ppm and no effect precedes its cause."

@@ -146,7 +146,7 @@ def viewer_meta(timeline: Timeline, bubbles: pl.DataFrame, ranks: list[int]) -> 
         "ranks": _ranks(timeline, ranks),
         "steps": steps,
         "clocks": timeline.clocks.group_by("machine", maintain_order=True)
-        .agg(pl.min("error_lo_ns"), pl.max("error_hi_ns"), pl.last("method"))
+        .agg(pl.min("error_lo_ns"), pl.max("error_hi_ns", "estimated_error_ns"), pl.last("method"))
         .to_dicts(),
         "diagnostics": _diagnostics(timeline, end).to_dicts(),
         "sections": [],

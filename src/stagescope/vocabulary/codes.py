@@ -64,6 +64,10 @@ CODES: tuple[Code, ...] = (
         "clock.causality",
         "Actions started before their input was computed: clocks or labels are slightly off.",
     ),
+    Code(
+        "clock.collectives",
+        "Collectives were not used for clock alignment: ranks do not agree on their numbers.",
+    ),
     Code("clock.contradictory", "Times contradict another clock of the same file: a clock was adjusted."),
     Code("clock.error_unknown", "The offset between clocks has an unknown error, which limits a comparison."),
     Code(

@@ -45,6 +45,7 @@ export interface Clock {
   machine: string | null;
   error_lo_ns: number | null;
   error_hi_ns: number | null;
+  estimated_error_ns?: number | null;
   method: string;
 }
 

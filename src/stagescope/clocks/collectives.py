@@ -1,0 +1,159 @@
+"""Observations of collectives: no rank leaves one before the last of its ranks has entered.
+
+That holds for collectives in which every rank needs data of all others. An asynchronous one is entered when it is
+issued, and left when the wait for it ends. Matched over the ranks by group and number; groups whose numbers do not
+belong together are not used.
+
+All pairs of the clocks of a large group would be quadratic. Instead, each clock is compared with its neighbors and with
+the few clocks that usually enter last: comparisons with a late clock are tight, and any two clocks are compared through
+it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.model.collectives import find_calls
+
+if TYPE_CHECKING:
+    from stagescope.model import Timeline
+
+SYNCHRONIZING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Operations in which every rank waits for all others. A broadcast, a scatter, a gather or a reduce to one rank bounds
+one direction only, and its root is not recorded. An all-to-all in which a rank sends another nothing does not wait for
+it; such splits are not known here."""
+
+ALL_PAIRS = 16
+"""In a group of up to this many clocks, every pair is compared."""
+NEIGHBORS, LATE = 4, 4
+"""In larger groups, each clock is compared with this many on either side, and with this many of the latest."""
+
+LATE_NS = 50_000
+"""A rank that enters this long before the last one at most shows a short delay."""
+TOLERANCE_NS = 100_000
+"""Ranks on one clock that leave this long before another one enters were not in the same collective."""
+
+INCOMPLETE = ("recording.no_end", "spans.dropped", "spans.missing", "frames.missing", "frames.damaged")
+"""Diagnostics that explain why a rank has fewer collectives than others."""
+HOST_TIMES = "device.host_times"
+
+KEY = ("group", "sequence")
+
+
+class Collectives(NamedTuple):
+    """The calls of the groups whose numbers belong together, and the reasons why others were left out.
+
+    `calls` is a spans table with the columns group, sequence, operation, clock and blocked_ns (null: the wait was not
+    recorded); `mismatched` has the columns group and reason.
+    """
+
+    calls: pl.DataFrame
+    mismatched: pl.DataFrame
+
+
+def matched_collectives(timeline: Timeline, clocks: pl.DataFrame) -> Collectives:
+    """Return the collectives of groups on several clocks; `clocks` has the columns rank and clock (a number)."""
+    calls = find_calls(timeline.spans).join(clocks, on="rank", maintain_order="left")
+    calls = calls.with_columns(blocked_ns=pl.col("wait_end_ns") - pl.col("wait_start_ns"))
+    calls = calls.filter((pl.col("clock").n_unique() > 1).over("group"))
+    if calls.is_empty():
+        return Collectives(calls, pl.DataFrame(schema={"group": pl.String, "reason": pl.String}))
+    notes = timeline.diagnostics.filter(pl.col("code").is_in(INCOMPLETE))["rank"].drop_nulls()
+    differs = {
+        "calls with one number have different operations": pl.col("operation").n_unique().over(KEY) > 1,
+        "calls with one number are in different steps": pl.col("step").drop_nulls().n_unique().over(KEY) > 1,
+        "a rank has two calls with one number": pl.len().over(*KEY, "rank") > 1,
+        "ranks on one machine were not in the same call": _is_apart(),
+        "ranks have different numbers of calls": _is_short(notes),
+    }
+    reason = pl.coalesce(
+        pl.when(condition.any().over("group")).then(pl.lit(text)) for text, condition in differs.items()
+    )
+    judged = calls.with_columns(reason=reason)
+    mismatched = (
+        judged.filter(pl.col("reason").is_not_null()).select("group", "reason").unique().sort("group")
+    )
+    return Collectives(judged.filter(pl.col("reason").is_null()).drop("reason"), mismatched)
+
+
+def _is_apart() -> pl.Expr:
+    """Return whether ranks on one clock left a synchronizing collective before others on it entered."""
+    first_left, last_entered = pl.col("end_ns").min(), pl.col("start_ns").max()
+    waited = pl.col("blocked_ns").is_not_null() & pl.col("operation").is_in(SYNCHRONIZING)
+    return waited.all().over(*KEY, "clock") & ((last_entered - first_left).over(*KEY, "clock") > TOLERANCE_NS)
+
+
+def _is_short(incomplete: pl.Series) -> pl.Expr:
+    """Return whether a rank's last number is below that of others, though nothing of its recording is missing."""
+    last = pl.col("sequence").max()
+    return (last.over("group", "rank") < last.over("group")) & ~pl.col("rank").is_in(incomplete.implode())
+
+
+def collective_observations(collectives: Collectives, host_timed: pl.Series) -> pl.DataFrame:
+    """Return the observations of collectives, in the columns of observations.py.
+
+    `host_timed` are ranks whose device is not timed: what they recorded is when the host launched a collective. Calls
+    without a recorded wait end with their issue, before the other ranks have entered.
+    """
+    usable = pl.col("blocked_ns").is_not_null() & pl.col("operation").is_in(SYNCHRONIZING)
+    calls = collectives.calls.filter(usable & ~pl.col("rank").is_in(host_timed.implode()))
+    members = calls.group_by(*KEY, "clock", maintain_order=True).agg(
+        entered_ns=pl.max("start_ns"),
+        left_ns=pl.min("end_ns"),
+        entered_rank=pl.col("rank").gather(pl.col("start_ns").arg_max()).first(),
+        left_rank=pl.col("rank").gather(pl.col("end_ns").arg_min()).first(),
+        step=pl.first("step"),
+        blocked_ns=pl.col("blocked_ns").gather(pl.col("end_ns").arg_min()).first(),
+    )
+    # All leave at about the same time, so the shortest stay is that of the last to enter, on whichever clock.
+    members = members.with_columns(stay_ns=pl.col("left_ns") - pl.col("entered_ns"))
+    early_ns = pl.col("stay_ns") - pl.col("stay_ns").min().over(KEY)
+    members = members.with_columns(early_ns=early_ns)
+    pairs = _pairs(members)
+    sources = members.select(
+        *KEY, "step", "early_ns", "stay_ns", source="clock", source_rank="entered_rank", sent_ns="entered_ns"
+    )
+    targets = members.select(
+        *KEY, "blocked_ns", target="clock", target_rank="left_rank", received_ns="left_ns"
+    )
+    return (
+        sources.join(pairs, on=["group", "source"])
+        .join(targets, on=[*KEY, "target"])
+        .with_columns(
+            kind=pl.lit("collective"),
+            microbatch=pl.lit(None, pl.Int32),
+            waited=(pl.col("early_ns") <= LATE_NS) & (pl.col("blocked_ns") > 0),
+        )
+    )
+
+
+def _pairs(members: pl.DataFrame) -> pl.DataFrame:
+    """Return the directed pairs of clocks to compare in each group: group, source, target."""
+    usual = (
+        members.group_by("group", "clock")
+        .agg(pl.median("early_ns"))
+        .sort("group", "early_ns", "clock")
+        .group_by("group", maintain_order=True)
+        .agg("clock")
+    )
+    parts = [_pairs_of(group, np.array(clocks, np.int32)) for group, clocks in usual.iter_rows()]
+    schema = {"group": pl.String, "source": pl.Int32, "target": pl.Int32}
+    return pl.concat([pl.DataFrame(schema=schema), *parts])
+
+
+def _pairs_of(group: str, latest_first: np.ndarray) -> pl.DataFrame:
+    """Return the directed pairs of the clocks of one group."""
+    clocks, count = np.sort(latest_first), len(latest_first)
+    places = np.arange(count)
+    if count <= ALL_PAIRS:
+        one, other = (grid.ravel() for grid in np.meshgrid(clocks, clocks))
+    else:
+        ring = [clocks[(places + distance) % count] for distance in range(1, NEIGHBORS + 1)]
+        others = [*ring, *(np.full(count, late) for late in latest_first[:LATE])]
+        one, other = np.tile(clocks, len(others)), np.concatenate(others)
+        one, other = np.concatenate([one, other]), np.concatenate([other, one])
+    pairs = pl.DataFrame({"source": one, "target": other}).filter(pl.col("source") != pl.col("target"))
+    return pairs.unique(maintain_order=True).select(pl.lit(group).alias("group"), "source", "target")

@@ -1,0 +1,68 @@
+"""The standard error of the estimate: what the spread of the delays, and constants that nothing shows, leave open.
+
+Two parts, which are independent: the offset of each clock, and how the correction changes over time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse import coo_array  # type: ignore[import-untyped]
+from scipy.sparse.linalg import splu  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from stagescope.clocks.estimate import System
+    from stagescope.clocks.evidence import Bools, Floats
+    from stagescope.clocks.windows import Windows
+
+SAMPLES = 24
+"""Samples of the change over time, and of the offsets where there are too many clocks for a dense matrix."""
+MOST_DENSE = 1_200
+"""Clocks up to which the covariance of the offsets is computed as a whole."""
+UNKNOWN_NS = 1e12
+"""A standard error that means: nothing connects this clock to the reference."""
+
+
+def shape_errors(system: System, windows: Windows, shape: tuple[int, int]) -> Floats:
+    """Return the standard errors of the corrections at the times of the fit (rows) of all clocks, without constants.
+
+    Solving the normal equations for random residuals of the windows and of the regularization, with their variances,
+    gives deviations with the covariance of the solution (perturbation sampling; Papandreou and Yuille, 2010).
+    """
+    rng = np.random.default_rng(0)  # the same run has the same result
+    residuals = rng.standard_normal((len(windows.weight), SAMPLES)) * np.sqrt(windows.weight)[:, None]
+    prior = rng.standard_normal((system.prior.shape[0], SAMPLES))
+    prior[len(prior) - len(windows.constant_ns) :] = 0.0
+    samples = system.solved(np.asarray(system.design.T @ residuals + system.prior.T @ prior))
+    return np.asarray(np.sqrt(np.mean(samples[: shape[0] * shape[1]] ** 2, axis=1))).reshape(shape)
+
+
+def offset_errors(windows: Windows, anchored: Bools) -> Floats:
+    """Return the standard error of the offset of each clock, nan where nothing connects it to an anchored one.
+
+    Each pair of clocks knows the difference of their offsets to its constant and to the mean of its windows. The
+    covariance is the inverse of the graph's Laplacian.
+    """
+    clocks = len(anchored)
+    pair, first = np.unique(windows.constant, return_index=True)
+    weight = np.bincount(windows.constant, windows.weight)[pair]
+    precision = weight / (1 + weight * windows.constant_ns[pair] ** 2)
+    one, other = windows.one[first], windows.other[first]
+    degree = np.bincount(one, precision, clocks) + np.bincount(other, precision, clocks)
+    rows = np.concatenate([one, other, np.arange(clocks)])
+    columns = np.concatenate([other, one, np.arange(clocks)])
+    values = np.concatenate([-precision, -precision, degree + UNKNOWN_NS**-2.0])
+    free = np.flatnonzero(~anchored)
+    laplacian = coo_array((values, (rows, columns)), shape=(clocks, clocks)).tocsc()[free][:, free]
+    errors_ns = np.zeros(clocks)
+    if len(free) <= MOST_DENSE:
+        errors_ns[free] = np.sqrt(np.abs(np.linalg.inv(laplacian.toarray()).diagonal())) if len(free) else 0.0
+    else:
+        rng = np.random.default_rng(0)
+        incident = np.zeros((clocks, SAMPLES))
+        noise = rng.standard_normal((len(pair), SAMPLES)) * np.sqrt(precision)[:, None]
+        np.add.at(incident, one, noise)
+        np.subtract.at(incident, other, noise)
+        errors_ns[free] = np.sqrt(np.mean(splu(laplacian.tocsc()).solve(incident[free]) ** 2, axis=1))
+    return np.where(errors_ns > UNKNOWN_NS / 1e3, np.nan, errors_ns)

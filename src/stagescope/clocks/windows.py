@@ -1,0 +1,259 @@
+"""Windows of time in which the shortest delays of two clocks show how far apart they are.
+
+Messages and collectives of a pair are separate kinds of evidence: their shortest delays differ. If receivers waited
+in both directions, half the difference of the shortest delays is the offset. If they waited in one direction only, the
+delays of that direction show how the offset changes, but its size only up to a constant: the shortest delay of the
+other direction. The constant is a further unknown of the fit, near its most plausible value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stagescope.clocks.evidence import COLLECTIVE
+
+if TYPE_CHECKING:
+    from stagescope.clocks.estimate import Fit
+    from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
+    from stagescope.clocks.grid import Grid
+
+LEAST_WINDOWS = 6
+NOISE_NS = 300.0
+"""Resolution of timestamps and scheduling noise, added to the spread of each window."""
+LOW_QUANTILE = 0.3
+"""The typical value of a pair is this quantile of its windows."""
+USUAL_LATENCY_NS = 25_000.0
+"""The shortest delay of a message in one direction, where no pair of clocks shows it."""
+EXIT_SKEW_NS = 30_000.0
+"""How far apart two ranks typically leave a collective, if only one of them ever enters last."""
+BIAS = 0.3
+"""The mean excess of the shortest delays of windows is known to about this fraction."""
+COLLECTIVE_SKEW_NS = 5_000.0
+"""How much longer a collective may take to reach one rank than another: its ranks form a ring or a tree."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The pair and window (cell) of each observation, and the mean time of each cell.
+
+    A pair is two clocks and a kind of evidence. `waited` has two rows, one per direction, with one value for each
+    pair: whether any receiver waited.
+    """
+
+    index: Ints
+    one: Ints
+    other: Ints
+    at_ns: Floats
+    pair: Ints
+    ahead: Bools
+    waited: Bools
+    is_collective: Bools
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The observations in cells, and what the fit assumes."""
+
+    evidence: Evidence
+    cells: Cells
+    grid: Grid
+    anchored: Bools
+    low_quantile: float
+
+
+@dataclass(frozen=True)
+class Windows:
+    """One row per pair and window: the change that the difference of the corrections of its clocks still needs.
+
+    `constant` is the number of the unknown constant that is part of the row, and `constant_ns` are the standard
+    deviations of all constants around 0.
+    """
+
+    one: Ints
+    other: Ints
+    at_ns: Floats
+    change_ns: Floats
+    weight: Floats
+    constant: Ints
+    constant_ns: Floats
+
+
+def cells_of(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) -> Cells:
+    """Return the windows of each pair; their number depends on how many observations it has.
+
+    With fixed windows, a pair with few observations would have no short delay in most of them. `side` is the number
+    of clock adjustments before each observation: no window spans an adjustment.
+    """
+    one, other = np.minimum(evidence.source, evidence.target), np.maximum(evidence.source, evidence.target)
+    pairs = (one * (int(other.max()) + 1) + other) * 2 + (evidence.channel == COLLECTIVE)
+    _, pair, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    ahead = evidence.source < evidence.target
+    waited = np.zeros((2, len(counts)), bool)
+    waited[np.where(ahead, 0, 1)[evidence.waited], pair[evidence.waited]] = True
+    number = np.maximum(counts // (2 * per_window), np.minimum(LEAST_WINDOWS, counts // 4))
+    number = np.clip(number, 1, len(times_ns) - 1)[pair]
+    fraction = (evidence.sent_ns - times_ns[0]) / (times_ns[-1] - times_ns[0])
+    window = np.clip(np.floor(fraction * number), 0, number - 1).astype(np.int64)
+    cell = (pair * len(times_ns) + window) * (int(side.max()) + 1) + side
+    _, first, index = np.unique(cell, return_index=True, return_inverse=True)
+    at_ns = np.bincount(index, evidence.sent_ns) / np.bincount(index)
+    is_collective = (evidence.channel == COLLECTIVE)[first]
+    return Cells(index, one[first], other[first], at_ns, pair[first], ahead, waited, is_collective)
+
+
+def windows_of(problem: Problem, fitted: Fit, *, is_first: bool) -> Windows:
+    """Return the residual of each window: from both directions, or from the one in which receivers waited.
+
+    In the first round the fit does not follow the drift yet, so that long delays in one direction are not recognized.
+    """
+    cells, pair = problem.cells, problem.cells.pair
+    delay_ns = _residual_delays(problem, fitted)
+    ways = [_shortest(cells.index[way], delay_ns[way], pair) for way in (cells.ahead, ~cells.ahead)]
+    least, noise = np.stack(ways, axis=1)
+    trip_ns = least.sum(axis=0)
+    usual_ns = _usual(pair, trip_ns, problem.low_quantile)
+    change_ns, variance = _from_both_ways(least, noise, usual_ns)
+    waited = cells.waited[:, pair]
+    # If neither of two clocks is ever late for a collective, it shows nothing about them.
+    usable = np.isfinite(usual_ns) & ~(cells.is_collective & ~waited.any(axis=0))
+    # What the constant may be: half of the round trip either way, unless other pairs show the latency of messages.
+    # Of observed delays: where receivers do not wait, delays have no shortest one to extrapolate to.
+    longest_ns = _usual(pair, (least + noise).sum(axis=0), problem.low_quantile)
+    constant_ns = np.where(usable, longest_ns, 0.0) / np.sqrt(12)
+    one_way = waited[0] != waited[1]
+    if one_way.any():
+        way = np.where(waited[0], 0, 1)
+        latency_ns = _latency(usual_ns[usable & waited.all(axis=0) & ~cells.is_collective])
+        if latency_ns:
+            constant_ns = np.where(one_way, latency_ns, constant_ns)
+        constant_ns = np.where(one_way & cells.is_collective, EXIT_SKEW_NS, constant_ns)
+        expected_ns = np.where(cells.is_collective, _stays(problem, way), latency_ns or USUAL_LATENCY_NS)
+        found_ns, found_variance = _from_one_way(least, noise, (way, expected_ns, pair), is_first=is_first)
+        change_ns = np.where(one_way, found_ns, change_ns)
+        variance = np.where(one_way, found_variance, variance)
+        usable = np.where(one_way, np.isfinite(found_ns), usable)
+    skew_ns = np.where(cells.is_collective, COLLECTIVE_SKEW_NS, 0.0)
+    variance = variance + skew_ns**2
+    constant_ns = np.where(waited.all(axis=0), np.hypot(skew_ns, _shared_bias(noise, pair)), constant_ns)
+    number, sizes_ns = _constants(pair, constant_ns)
+    current_ns = fitted.constants_ns if len(fitted.constants_ns) else np.zeros(len(sizes_ns))
+    with np.errstate(invalid="ignore"):
+        change_ns = change_ns - current_ns[number]
+    return Windows(
+        cells.one[usable],
+        cells.other[usable],
+        cells.at_ns[usable],
+        change_ns[usable],
+        1 / variance[usable],
+        number[usable],
+        sizes_ns,
+    )
+
+
+def _residual_delays(problem: Problem, fitted: Fit) -> Floats:
+    evidence, grid = problem.evidence, problem.grid
+    delay_ns = evidence.delay_ns + fitted.at(grid, evidence.target, evidence.received_ns)
+    return np.asarray(delay_ns - fitted.at(grid, evidence.source, evidence.sent_ns))
+
+
+def _from_both_ways(least: Floats, noise: Floats, usual_ns: Floats) -> tuple[Floats, Floats]:
+    """Return half of the difference of both directions, and its variance.
+
+    A window with observations in one direction uses the typical round trip of its pair.
+    """
+    trip_ns = least.sum(axis=0)
+    both = np.isfinite(trip_ns)
+    with np.errstate(invalid="ignore"):
+        alone = np.where(np.isfinite(least[0]), least[0] - usual_ns / 2, usual_ns / 2 - least[1])
+        change_ns = np.where(both, (least[0] - least[1]) / 2, alone)
+        excess_ns = np.where(both, (trip_ns - usual_ns) / 2, np.abs(alone) * 2)
+        return change_ns, NOISE_NS**2 + excess_ns**2 + (noise**2).sum(axis=0) / 4
+
+
+def _from_one_way(
+    least: Floats, noise: Floats, of: tuple[Ints, Floats, Ints], *, is_first: bool
+) -> tuple[Floats, Floats]:
+    """Return the difference of the delays in one direction from the expected ones, and its variance.
+
+    `of` has the direction, the expected delay and the pair of each window. Windows without a short delay are longer
+    than the typical ones of their pair.
+    """
+    way, expected_ns, pair = of
+    places = np.arange(len(way))
+    longer_ns = least[way, places] - expected_ns
+    usual_ns = _usual(pair, longer_ns, LOW_QUANTILE)
+    with np.errstate(invalid="ignore"):
+        excess_ns = np.zeros(len(way)) if is_first else np.maximum(longer_ns - usual_ns, 0.0)
+        change_ns = np.where(way == 0, longer_ns, -longer_ns)
+    return change_ns, NOISE_NS**2 + excess_ns**2 + noise[way, places] ** 2
+
+
+def _stays(problem: Problem, way: Ints) -> Floats:
+    """Return how long the last rank to enter the collectives of each window stayed in them, infinite if unknown.
+
+    All ranks leave at about the same time, so that is also the expected delay from its entry to the exit of others.
+    """
+    cells, stay_ns = problem.cells, problem.evidence.stay_ns
+    chosen = np.where(cells.ahead, 0, 1) == way[cells.index]
+    return _shortest(cells.index[chosen], stay_ns[chosen], cells.pair)[0]
+
+
+def _latency(usual_ns: Floats) -> float:
+    """Return the typical shortest delay of messages in one direction, 0 if no pair shows it."""
+    return float(np.median(usual_ns)) / 2 if len(usual_ns) else 0.0
+
+
+def _shared_bias(noise: Floats, pair: Ints) -> Floats:
+    """Return how far half the difference of both directions may be off in all windows of a pair alike.
+
+    How much the shortest of a few delays exceeds the shortest possible one is estimated once for the whole pair.
+    """
+    return np.asarray(BIAS * _usual(pair, np.sqrt((noise**2).sum(axis=0)) / 2, 0.5))
+
+
+def _constants(pair: Ints, constant_ns: Floats) -> tuple[Ints, Floats]:
+    """Return the number of each window's constant, and the sizes of all constants: one for each pair."""
+    sizes_ns = np.zeros(int(pair.max()) + 1)
+    np.maximum.at(sizes_ns, pair, np.where(np.isfinite(constant_ns), constant_ns, 0.0))
+    return pair, np.maximum(sizes_ns, NOISE_NS / 2)
+
+
+def _usual(pair: Ints, values: Floats, fraction: float) -> Floats:
+    """Return for each window this quantile of the finite values of its pair, infinite if there are none."""
+    usual = np.full(int(pair.max()) + 1, np.inf)
+    known = np.flatnonzero(np.isfinite(values))
+    order = known[np.lexsort((values[known], pair[known]))]
+    found, first, counts = np.unique(pair[order], return_index=True, return_counts=True)
+    usual[found] = values[order[first + (fraction * counts).astype(np.int64)]]
+    return np.asarray(usual[pair])
+
+
+def _shortest(index: Ints, delay_ns: Floats, pair: Ints) -> tuple[Floats, Floats]:
+    """Return the shortest possible delay of every window, infinite without observations, and its standard error.
+
+    The shortest of n exponentially distributed delays exceeds the shortest possible one by spread / n on average. The
+    spread is estimated from the difference between the shortest and the k-th, divided by 1/(n-1) + ... + 1/(n-k+1).
+    Without this, unequal spreads of the two directions would accumulate along a chain of machines. Windows in which
+    hardly any receiver waited have extreme spreads, so the typical spread of the pair is used.
+    """
+    least, spread_ns, sizes = (np.full(len(pair), np.inf) for _ in range(3))
+    order = np.lexsort((delay_ns, index))
+    index, delay_ns = index[order], delay_ns[order]
+    found, first, counts = np.unique(index, return_index=True, return_counts=True)
+    # k is an eighth of the observations: few enough to stay in the exponential part of the distribution.
+    low = np.where(counts > 1, np.maximum(counts // 8, 1), 0)
+    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, counts.max(initial=0) + 1))])
+    steps = harmonic[counts - 1] - harmonic[counts - 1 - low]
+    least[found], sizes[found] = delay_ns[first], counts
+    spread_ns[found[low > 0]] = ((delay_ns[first + low] - delay_ns[first])[low > 0]) / steps[low > 0]
+    usual_ns = _usual(pair, spread_ns, LOW_QUANTILE)
+    # With one observation in each window, the windows themselves show the spread.
+    with np.errstate(invalid="ignore"):
+        among_ns = (_usual(pair, least, 0.5) - _usual(pair, least, 0.0)) / math.log(2)
+        usual_ns = np.where(np.isfinite(usual_ns), usual_ns, np.where(np.isfinite(among_ns), among_ns, 0.0))
+        excess_ns = usual_ns / sizes
+    return least - excess_ns, excess_ns

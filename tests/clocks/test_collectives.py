@@ -1,0 +1,142 @@
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from stagescope.clocks import align_clocks
+from stagescope.clocks.collectives import ALL_PAIRS, LATE, NEIGHBORS, matched_collectives
+from stagescope.clocks.observations import gather_observations
+from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.validate import conform
+
+
+def calls(*rows, operation="all_reduce", clocks=None):
+    """Return a run with the given calls (rank, number, start_ns, end_ns) of one group, and the clock of each rank."""
+    ranks = sorted({row[0] for row in rows})
+    table = pl.DataFrame(rows, schema=["rank", "pair", "start_ns", "end_ns"], orient="row").with_columns(
+        kind=pl.lit("collective"),
+        lane=pl.lit("comm"),
+        name=pl.lit(f"{operation} in world 0-{ranks[-1]} (0)"),
+        wait_start_ns="start_ns",
+        wait_end_ns="end_ns",
+        step=0,
+    )
+    empty = empty_timeline()
+    members = conform(pl.DataFrame({"rank": ranks}), RANKS)
+    run = Timeline(conform(table, SPANS), members, empty.steps, empty.clocks, empty.diagnostics)
+    numbers = clocks or list(range(len(ranks)))
+    of_ranks = pl.DataFrame({"rank": ranks, "clock": numbers}, schema={"rank": pl.Int32, "clock": pl.Int32})
+    return run, of_ranks
+
+
+def pairs_of(run, clocks):
+    found = gather_observations(run, clocks)
+    return found.select("source", "target", "sent_ns", "received_ns", "waited").rows()
+
+
+TWO = ((0, 0, 1_000_000, 5_000_000), (1, 0, 4_990_000, 5_010_000))
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"])
+def test_no_rank_leaves_a_collective_before_the_last_has_entered(operation):
+    # The one that stayed for a shorter time entered last: only the delay from it to the other is short.
+    assert pairs_of(*calls(*TWO, operation=operation)) == [
+        (0, 1, 1_000_000, 5_010_000, False),
+        (1, 0, 4_990_000, 5_000_000, True),
+    ]
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "reduce", "gather", "scatter"])
+def test_collectives_in_which_not_all_wait_for_all_are_not_used(operation):
+    assert pairs_of(*calls(*TWO, operation=operation)) == []
+
+
+def test_a_call_whose_wait_is_not_recorded_ends_before_others_entered():
+    run, clocks = calls(*TWO)
+    unknown = run.spans.with_columns(
+        pl.when(pl.col("rank") == 0).then(None).otherwise(pl.col(name)).alias(name)
+        for name in ("wait_start_ns", "wait_end_ns")
+    )
+    assert pairs_of(run.with_spans(unknown), clocks) == []
+
+
+def test_ranks_whose_device_is_not_timed_are_not_used():
+    run, clocks = calls(*TWO)
+    noted = run.with_diagnostics([Diagnostic("warning", "", rank=1, code="device.host_times")])
+    assert pairs_of(noted, clocks) == []
+
+
+def test_of_several_ranks_on_a_clock_the_last_to_enter_and_the_first_to_leave_count():
+    rows = (*TWO, (2, 0, 4_995_000, 5_008_000))
+    assert pairs_of(*calls(*rows, clocks=[0, 1, 1])) == [
+        (0, 1, 1_000_000, 5_008_000, False),
+        (1, 0, 4_995_000, 5_000_000, True),
+    ]
+
+
+SECOND = ((0, 1, 6_000_000, 7_000_000), (1, 1, 6_500_000, 7_010_000))
+
+
+def changed(run, **columns):
+    chosen = (pl.col("rank") == 1) & (pl.col("pair") == 1)
+    return run.with_spans(
+        run.spans.with_columns(
+            pl.when(chosen).then(pl.lit(value, run.spans.schema[name])).otherwise(pl.col(name)).alias(name)
+            for name, value in columns.items()
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"name": "barrier in world 0-1 (0)"}, "calls with one number have different operations"),
+        ({"step": 1}, "calls with one number are in different steps"),
+        ({"pair": 0}, "a rank has two calls with one number"),
+        ({"pair": 2}, "ranks have different numbers of calls"),
+    ],
+)
+def test_groups_whose_numbers_do_not_belong_together_are_not_used(columns, reason):
+    run, clocks = calls(*TWO, *SECOND)
+    assert len(pairs_of(run, clocks)) == 4
+    wrong = changed(run, **columns)
+    assert pairs_of(wrong, clocks) == []
+    assert matched_collectives(wrong, clocks).mismatched["reason"].to_list() == [reason]
+
+
+def test_ranks_of_one_machine_that_were_in_different_calls_show_that_the_numbers_are_wrong():
+    rows = (*TWO, (2, 0, 6_000_000, 7_000_000))
+    run, clocks = calls(*rows, clocks=[0, 1, 1])
+    assert pairs_of(run, clocks) == []
+    (reason,) = matched_collectives(run, clocks).mismatched["reason"]
+    assert reason == "ranks on one machine were not in the same call"
+
+
+def test_a_rank_whose_recording_is_incomplete_may_have_fewer_calls():
+    run, clocks = calls(*TWO, SECOND[0])
+    assert pairs_of(run, clocks) == []
+    noted = run.with_diagnostics([Diagnostic("warning", "", rank=1, code="recording.no_end")])
+    assert len(pairs_of(noted, clocks)) == 2
+
+
+def test_the_number_of_pairs_of_a_large_group_is_linear():
+    count = 10 * ALL_PAIRS
+    rows = [(rank, 0, 1_000 * (rank * 7 % count), 1_000_000 + rank) for rank in range(count)]
+    found = gather_observations(*calls(*rows))
+    assert len(found) <= 2 * (NEIGHBORS + LATE) * count
+    latest = max(rows, key=lambda row: row[2])[0]
+    assert found.filter(source=latest, waited=True)["target"].n_unique() == count - 1
+    directed = found.select("source", "target").unique()
+    assert len(directed.join(directed, left_on=["source", "target"], right_on=["target", "source"])) == len(
+        directed
+    )
+
+
+def test_mismatched_groups_are_named_in_a_diagnostic():
+    run, clocks = calls(*TWO, SECOND[0])
+    names = run.ranks.with_columns(clock=pl.format("node-{}", "rank"))
+    aligned = align_clocks(replace(run, ranks=names)).timeline
+    (note,) = aligned.diagnostics.filter(code="clock.collectives")["message"]
+    assert "world 0-1 (0)" in note
+    assert clocks.height == 2

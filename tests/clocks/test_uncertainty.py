@@ -1,0 +1,103 @@
+"""The estimated error, and estimates that need one direction or collectives, on runs with planted clocks."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from planted_clocks import ClockStep, Plan, plant, uncovered
+from stagescope.clocks import align_clocks
+
+FAST = (1.0, 1.0, 0.1, 0.02)
+"""The last two stages are so fast that gradients wait for their receivers: no backward receive ever waits."""
+
+PLANS = {
+    "base": Plan(),
+    "collectives": Plan(collectives=2),
+    "one collective a step": Plan(collectives=1),
+    "one-sided": Plan(costs=FAST),
+    "one-sided, one collective a step": Plan(costs=FAST, collectives=1),
+    "one-sided, collectives": Plan(costs=FAST, collectives=2),
+    "one-sided, two machines": Plan(ranks=2, costs=(1.0, 0.02)),
+    "one-sided, two machines, collectives": Plan(ranks=2, costs=(1.0, 0.02), collectives=2),
+    "wander": Plan(wander_ppm=5.0, collectives=2),
+    "three steps": Plan(steps=3, collectives=2),
+    "outliers": Plan(corrupt=0.05, collectives=2),
+    "eight machines": Plan(ranks=8, collectives=2, drift_ppm=50.0),
+    "a clock set": Plan(collectives=2, clock_steps=(ClockStep(2, 0.5, 300_000),)),
+}
+AROUND_NS = 300_000_000
+
+
+def errors_of(plan):
+    """Return the error and the estimated error of all timestamps with an estimate, far from clock adjustments."""
+    planted = plant(plan)
+    aligned = align_clocks(planted.timeline)
+    assert uncovered(planted, aligned.timeline).is_empty()
+    errors = planted.errors_ns(aligned.timeline).sort("at_ns")
+    first_ns, last_ns = planted.truth["start_ns"].min(), planted.truth["end_ns"].max()
+    for step in plan.clock_steps:
+        moment_ns = first_ns + step.fraction * (last_ns - first_ns)
+        errors = errors.filter((pl.col("at_ns") - moment_ns).abs() > AROUND_NS)
+    pieces = aligned.timeline.clocks.select("clock", "estimated_error_ns", piece_ns="start_ns").sort(
+        "piece_ns"
+    )
+    found = errors.join_asof(pieces, left_on="at_ns", right_on="piece_ns", by="clock", check_sortedness=False)
+    return found.select("clock", pl.col("error_ns").abs(), "estimated_error_ns").drop_nulls(), aligned
+
+
+def but_exhaustive(names):
+    """Return all plans, of which only these are part of the usual tests."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.exhaustive) for name in PLANS]
+
+
+@pytest.mark.parametrize(
+    "name", but_exhaustive(["base", "one-sided", "one-sided, collectives", "three steps"])
+)
+def test_the_estimated_error_covers_the_error(name):
+    errors, aligned = errors_of(replace(PLANS[name], seed=4_100))
+    covered = (errors["error_ns"] <= errors["estimated_error_ns"]).mean()
+    assert covered >= 0.97
+    assert 0 < aligned.clocks.estimated_error_ns <= aligned.clocks.worst_error_ns
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", PLANS)
+def test_the_estimated_error_covers_99_percent_of_all_errors(name):
+    found = pl.concat([errors_of(replace(PLANS[name], seed=7_000 + seed))[0] for seed in range(20)])
+    assert (found["error_ns"] <= found["estimated_error_ns"]).mean() >= 0.97
+
+
+@pytest.mark.parametrize(
+    ("name", "limit_us"),
+    [
+        ("one-sided", 60),
+        ("one-sided, one collective a step", 60),
+        pytest.param("one-sided, collectives", 30, marks=pytest.mark.exhaustive),
+        ("one-sided, two machines, collectives", 30),
+    ],
+)
+def test_a_pair_with_one_tight_direction_follows_its_rate(name, limit_us):
+    errors, _ = errors_of(replace(PLANS[name], seed=5_200))
+    assert errors["error_ns"].max() <= 1e3 * limit_us
+
+
+def test_collectives_bound_what_messages_bound_on_one_side_only():
+    messages = align_clocks(plant(replace(PLANS["one-sided"], seed=3)).timeline).clocks
+    both = align_clocks(plant(replace(PLANS["one-sided, collectives"], seed=3)).timeline).clocks
+    assert messages.worst_error_ns > 10_000_000
+    assert both.worst_error_ns < 1_500_000
+
+
+def test_an_unknown_latency_is_part_of_the_estimated_error():
+    # With a single pair, and delays that are short one way only, nothing shows how long the shortest delay is.
+    _, aligned = errors_of(replace(PLANS["one-sided, two machines"], seed=3))
+    assert aligned.clocks.estimated_error_ns > 1_000_000
+
+
+def test_no_error_is_estimated_where_a_side_is_not_bounded():
+    machines = align_clocks(plant(Plan(one_way_links=((1, 2),), steps=4)).timeline).clocks
+    assert [machine.estimated_error_ns is None for machine in machines.machines] == [True, False, True, True]
+    assert machines.estimated_error_ns is not None
+    apart = align_clocks(plant(Plan(missing_links=((1, 2),), steps=4)).timeline).clocks
+    assert [machine.estimated_error_ns is None for machine in apart.machines] == [True, False, True, True]
