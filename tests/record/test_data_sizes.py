@@ -9,7 +9,7 @@ import pytest
 from observing import during
 from stagescope import record
 from stagescope.record import session
-from stagescope.record.data_sizes import count_data
+from stagescope.record.data_sizes import count_data, count_step
 from stagescope.record.frameworks.runs import Place
 from stagescope.record.frameworks.torch_iteration import Instrumentation
 
@@ -22,9 +22,6 @@ class Tensor:
         self.dtype = dtype
         self.device = device
         self._values = values
-
-    def is_floating_point(self):
-        return "float" in self.dtype
 
     def reshape(self, _):
         return self
@@ -61,13 +58,23 @@ PACKED = {"position_ids": Tensor(1, 9), "tokens": Tensor(1, 90)}
         (PACKED | {"cu_seqlens": Tensor(4, device="cuda:0", values=(0, 90))}, [("tokens", 90)]),
         (Tensor(), []),
         ("text", []),
-        ({"a": [{"b": [{"c": Tensor(2, 2)}]}]}, []),
+        ([[[[[Tensor(2, 2)]]]]], []),
         (None, []),
     ],
 )
 def test_data_are_counted_by_their_first_tensor(recorder, data, expected):
     count_data(recorder, data, 0, 3)
     assert counted(recorder) == [(name, value, 0, 3) for name, value in expected]
+
+
+def test_data_of_a_step_are_those_of_its_micro_batches(recorder):
+    recorder.step = 3
+    count_step(recorder, [(Tensor(2, 8),), (Tensor(1, 8), FLOATS)], [{}, {}])
+    recorder.step = 4
+    recorder.counters._later.popleft().add_to(recorder.counters)
+    count_step(recorder, [(FLOATS,), ()], [{"input_ids": Tensor(2, 3)}, {}])  # keywords, and nothing
+    assert counted(recorder) == [("tokens", 16, 0, 0), ("tokens", 8, 0, 1), ("tokens", 6, 0, 0)]
+    assert [step for _, _, step, *_ in recorder.counters._waiting] == [3, 3, 4]
 
 
 def test_batch_that_a_forward_loads_is_that_of_its_micro_batch(recorder, patches):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import COUNTER, NONE
@@ -24,6 +24,15 @@ Place = tuple[int, int, int]
 MOST_WAITING = 2**13
 """Values that wait for the disk; they take about 2 MiB."""
 
+MOST_LATER = 2**8
+
+
+class Later(Protocol):
+    """Values that are computed when they are written."""
+
+    def add_to(self, counters: Counters) -> None:
+        """Add the values."""
+
 
 class Counters:
     """The values of one process that have not been written yet. `dropped` counts those that never will be.
@@ -31,11 +40,12 @@ class Counters:
     `is_given` is set once the training itself has counted its data.
     """
 
-    __slots__ = ("_recorder", "_sampler", "_waiting", "dropped", "is_given")
+    __slots__ = ("_later", "_recorder", "_sampler", "_waiting", "dropped", "is_given")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._waiting: deque[tuple[int, float, int, int, int, int]] = deque()
+        self._later: deque[Later] = deque()
         self._sampler: Sampler | None = None
         self.dropped = 0
         self.is_given = False
@@ -68,6 +78,13 @@ class Counters:
         except Exception as error:  # noqa: BLE001  # for example while the interpreter shuts down
             self._recorder.warn(f"counters cannot be sampled: {error!r}")
 
+    def put_later(self, values: Later) -> None:
+        """Let `values` add what they are when the writer thread takes the values."""
+        if len(self._later) >= MOST_LATER:
+            self.dropped += 1
+        else:
+            self._later.append(values)
+
     def collect(self, *, is_last: bool = False) -> bytes:
         """Return the waiting values and those that are sampled now, as packed records. For the writer thread."""
         try:
@@ -79,6 +96,8 @@ class Counters:
 
     def take(self) -> bytes:
         """Return the waiting values as packed records, and forget them. A value that is no finite number is dropped."""
+        for _ in range(len(self._later)):
+            self._later.popleft().add_to(self)
         records = []
         for _ in range(len(self._waiting)):
             try:

@@ -12,10 +12,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record import session
+from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.vocabulary.counters import LONGEST_SEQUENCE, SAMPLES, TOKENS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagescope.record.counters import Counters
     from stagescope.record.recorder import Recorder
 
 NAMES = ("tokens", "input_ids", "text", "inputs")
@@ -56,43 +60,84 @@ def count_data(recorder: Recorder, data: Any, stage: int, microbatch: int) -> No
     counters = recorder.counters
     if counters.is_given:
         return
-    tensor = data if hasattr(data, "shape") else _first_tensor(data)
-    if tensor is None:
+    size = _size_of(data)
+    if size is None:
         return
-    shape = tensor.shape
+    place, time_ns = counters.place(stage, microbatch), now_ns()
+    counters.put(*size, place, time_ns)
+    longest = _longest_sequence(data) if isinstance(data, dict) else 0
+    if longest:
+        counters.put(LONGEST_SEQUENCE, longest, place, time_ns)
+
+
+def count_step(recorder: Recorder, arguments: Sequence[Any], keywords: Sequence[Any]) -> None:
+    """Count the data of all micro-batches of a step, given their positional and keyword arguments.
+
+    Positional arguments are counted on the writer thread, by the shapes of their first tensors: on the thread of the
+    training that would cost a few microseconds for each micro-batch.
+    """
+    counters = recorder.counters
+    if counters.is_given:
+        return
+    try:
+        shapes = [each[0].shape for each in arguments]
+        kind = arguments[0][0].dtype
+    except (AttributeError, IndexError, KeyError, TypeError):
+        shapes = []
+    if not shapes or any(keywords):
+        for microbatch, (args, kwargs) in enumerate(zip(arguments, keywords, strict=True)):
+            count_data(recorder, {**kwargs, None: args} if kwargs else args, 0, microbatch)
+        return
+    counters.put_later(_Sizes(shapes, kind, recorder.step, now_ns()))
+
+
+class _Sizes:
+    """The shapes of the micro-batches of a step, to be counted later; the tensors themselves are not kept."""
+
+    __slots__ = ("_kind", "_shapes", "_step", "_time_ns")
+
+    def __init__(self, shapes: Sequence[Sequence[int]], kind: object, step: int, time_ns: int) -> None:
+        self._shapes = shapes
+        self._kind = kind
+        self._step = step
+        self._time_ns = time_ns
+
+    def add_to(self, counters: Counters) -> None:
+        """Add one value for each micro-batch."""
+        for microbatch, shape in enumerate(self._shapes):
+            size = _size(shape, self._kind)
+            if size is not None:
+                counters.put(*size, (self._step, 0, microbatch), self._time_ns)
+
+
+def _size_of(data: Any) -> tuple[str, int] | None:
+    """Return the unit of data and how much there is; None if there is no tensor with a dimension."""
+    tensor = _first_tensor(data)
+    return None if tensor is None else _size(tensor.shape, tensor.dtype)
+
+
+def _size(shape: Sequence[int], kind: object) -> tuple[str, int] | None:
+    """Return the unit and the size of a tensor of torch or Paddle with this shape and type of values."""
     if not len(shape):
-        return
-    if len(shape) >= MATRIX and _is_integer(tensor):
-        counters.add(TOKENS, shape[0] * shape[1], stage, microbatch)
-    else:
-        counters.add(SAMPLES, shape[0], stage, microbatch)
-    if isinstance(data, dict):
-        longest = _longest_sequence(data)
-        if longest:
-            counters.add(LONGEST_SEQUENCE, longest, stage, microbatch)
-
-
-def _is_integer(tensor: Any) -> bool:
-    """Return whether a tensor of torch or Paddle holds whole numbers."""
-    is_float = getattr(tensor, "is_floating_point", None)
-    return is_float is not None and not is_float() and "bool" not in str(tensor.dtype)
+        return None
+    if len(shape) >= MATRIX and "int" in str(kind).lower():
+        return TOKENS, shape[0] * shape[1]
+    return SAMPLES, shape[0]
 
 
 def _first_tensor(data: Any, depth: int = 0) -> Any:
     """Return the tensor of tokens by its usual names, otherwise the first tensor; None without any."""
-    if hasattr(data, "shape") and hasattr(data, "dtype"):
-        return data
-    if depth >= DEEPEST:
-        return None
     if isinstance(data, dict):
-        named = [data[name] for name in NAMES if name in data]
-        parts = [*named, *data.values()]
+        parts: Sequence[Any] = [*(data[name] for name in NAMES if name in data), *data.values()]
     elif isinstance(data, (list, tuple)):
-        parts = list(data)
+        parts = data
     else:
-        return None
-    found = (_first_tensor(part, depth + 1) for part in parts)
-    return next((tensor for tensor in found if tensor is not None), None)
+        return data if hasattr(data, "shape") and hasattr(data, "dtype") else None
+    for part in parts if depth < DEEPEST else ():
+        tensor = _first_tensor(part, depth + 1)
+        if tensor is not None:
+            return tensor
+    return None
 
 
 def _longest_sequence(data: dict[Any, Any]) -> int:

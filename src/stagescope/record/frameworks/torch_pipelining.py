@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import never_raises
-from stagescope.record.data_sizes import count_data
+from stagescope.record.data_sizes import count_step
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
@@ -164,9 +164,7 @@ class Instrumentation:
         found = yield
         recorder = self.recorder
         if recorder.enabled and recorder.step != NONE and not self.evaluates and has_first_stage(call.owner):
-            for microbatch, (args, kwargs) in enumerate(zip(*found, strict=True)):
-                positional = dict(enumerate(args)) if isinstance(args, (list, tuple)) else {0: args}
-                count_data(recorder, {**positional, **kwargs}, 0, microbatch)
+            count_step(recorder, *found)
 
     def step(self, call: Call) -> Observation:
         """Observe ``step``, which ``eval`` calls as well."""
