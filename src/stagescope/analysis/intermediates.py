@@ -24,7 +24,7 @@ from stagescope.analysis.graph.slack import measure_slack
 from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.iteration.accumulation import Accumulation, find_accumulation
-from stagescope.analysis.iteration.activities import name_activities, shows_activity
+from stagescope.analysis.iteration.activities import name_activities, shows_activity, without_waits
 from stagescope.analysis.iteration.between_steps import BetweenSteps, find_between_steps
 from stagescope.analysis.iteration.boundaries import find_iteration_steps
 from stagescope.analysis.iteration.chained_losses import measure_chained_losses
@@ -108,7 +108,7 @@ class Intermediates:
     @cached_property
     def between_steps(self) -> BetweenSteps:
         """The result of find_between_steps."""
-        named = name_activities(self.timeline.spans.filter(shows_activity()))
+        named = without_waits(name_activities(self.timeline.spans.filter(shows_activity())), self.meetings)
         return find_between_steps(self.meetings, self.actions.table, self.iteration_steps, named)
 
     @cached_property
@@ -120,9 +120,7 @@ class Intermediates:
     def iterations(self) -> pl.DataFrame:
         """The result of build_iteration_ledger."""
         steps, ranks = self.iteration_steps, self.ledger.ranks
-        return build_iteration_ledger(
-            self.timeline.spans, self.windows.bubbles, steps, ranks, self.between_steps
-        )
+        return build_iteration_ledger(self.windows.bubbles, steps, ranks, self.between_steps)
 
     @cached_property
     def iteration_steps(self) -> pl.DataFrame:

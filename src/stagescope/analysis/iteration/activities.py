@@ -46,6 +46,44 @@ def name_activities(spans: pl.DataFrame) -> pl.DataFrame:
     return spans.select("rank", "start_ns", "end_ns", "lane", activity.cast(pl.String).alias("activity"))
 
 
+def without_waits(named: pl.DataFrame, meetings: pl.DataFrame) -> pl.DataFrame:
+    """Return what name_activities does, without the time in which a rank waited for the last one at a collective.
+
+    The norm of the gradients is reduced within the optimizer step or the clipping of many trainings. A rank that waits
+    there for a late one does not optimize. `meetings` is the table MEETINGS.
+    """
+    came_ns = pl.min_horizontal("last_ns", "done_ns")
+    waited = meetings.filter("waited", came_ns > pl.col("arrived_ns"))
+    waits = unite(waited.select("rank", start_ns="arrived_ns", end_ns=came_ns)).select(
+        "rank", wait_ns="start_ns", came_ns="end_ns"
+    )
+    rows = named.with_row_index("row")
+    of_spans = [
+        waits.sort("wait_ns")
+        .join_asof(
+            rows.filter(pl.col("activity") == activity).sort("start_ns"),
+            left_on="wait_ns",
+            right_on="start_ns",
+            by="rank",
+            check_sortedness=False,
+        )
+        .filter(pl.col("came_ns") <= pl.col("end_ns"))
+        .select("row", "wait_ns", "came_ns")
+        for activity in (OPTIMIZER, OTHER)
+    ]
+    found = pl.concat(of_spans).sort("row", "wait_ns").group_by("row", maintain_order=True).all()
+    pieces = (
+        rows.join(found, on="row")
+        .with_columns(
+            start_ns=pl.concat_list("start_ns", "came_ns"), end_ns=pl.concat_list("wait_ns", "end_ns")
+        )
+        .explode("start_ns", "end_ns")
+    )
+    return pl.concat(
+        [each.select(named.columns) for each in (rows.join(found, on="row", how="anti"), pieces)]
+    )
+
+
 def unite_activities(named: pl.DataFrame, wanted: Collection[str]) -> pl.DataFrame:
     """Return the union of the spans of some activities, per rank."""
     return unite(named.filter(pl.col("activity").is_in(list(wanted))))

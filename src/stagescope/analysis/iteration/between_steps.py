@@ -35,7 +35,7 @@ SCHEMA = {
 
 
 class BetweenSteps(NamedTuple):
-    """The paths of all steps.
+    """The paths of all steps, and `named`: what ranks did between steps, from name_activities, without waits.
 
     `parts` has step, rank (null: a collective of several ranks), cause and ns; `settled` has step and settled_ns, when
     the last collective on the path was done. What a step has in `parts` sums to the time from the end of its last
@@ -44,6 +44,7 @@ class BetweenSteps(NamedTuple):
 
     parts: pl.DataFrame
     settled: pl.DataFrame
+    named: pl.DataFrame
 
 
 def find_between_steps(
@@ -51,7 +52,7 @@ def find_between_steps(
 ) -> BetweenSteps:
     """Return the paths of the whole steps in `steps`, the table ITERATION_STEPS.
 
-    `meetings` is the table MEETINGS, `actions` the table ACTIONS, `named` is from name_activities.
+    `meetings` is the table MEETINGS, `actions` the table ACTIONS, `named` is from without_waits.
     """
     starts = actions.group_by("step").agg(rank=pl.col("rank").sort_by("start_ns", "rank").first())
     following = starts.select(pl.col("step") - 1, begins="rank")
@@ -59,7 +60,8 @@ def find_between_steps(
     asked = asked.filter(pl.col("step").is_in(meetings["step"].unique().implode()))
     pieces = [pl.DataFrame(each, schema=SCHEMA) for each in _walk(meetings, asked)]
     path = pl.concat([pl.DataFrame(schema=SCHEMA), *pieces]).filter(pl.col("end_ns") > pl.col("start_ns"))
-    return BetweenSteps(_divide(path, named), path.group_by("step").agg(settled_ns=pl.max("end_ns")))
+    settled = path.group_by("step").agg(settled_ns=pl.max("end_ns"))
+    return BetweenSteps(_divide(path, named), settled, named)
 
 
 def _walk(meetings: pl.DataFrame, steps: pl.DataFrame) -> Iterator[dict[str, object]]:

@@ -27,8 +27,6 @@ from stagescope.analysis.iteration.activities import (
     OPTIMIZER,
     OTHER,
     REDUCTION,
-    name_activities,
-    shows_activity,
     unite_activities,
     unite_of_all,
     unite_with_others,
@@ -90,7 +88,6 @@ ITERATIONS = Table(
 
 
 def build_iteration_ledger(
-    spans: pl.DataFrame,
     bubbles: pl.DataFrame,
     steps: pl.DataFrame,
     idle_ledger: pl.DataFrame,
@@ -103,7 +100,7 @@ def build_iteration_ledger(
     have ended this one.
     """
     rows = _rows(bubbles, steps, idle_ledger)
-    named = name_activities(spans.filter(shows_activity()))
+    named = between.named
     outside = [
         _before(rows, named),
         _waiting(rows, named),
