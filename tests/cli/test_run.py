@@ -191,6 +191,20 @@ def test_detail_is_passed_on_and_checked(tmp_path):
     assert "'collectives'" in stagescope("run", "--detail", "all", "-o", tmp_path / "c", *command).stderr
 
 
+def test_the_printed_environment_records_a_command(tmp_path):
+    printed = stagescope(
+        "run", "--print-environment", "--steps", "1:3", "-o", tmp_path / "rec", cwd=tmp_path
+    ).stdout
+    assert not (tmp_path / "rec").exists()
+    script = tmp_path / "train.py"
+    script.write_text(RECORDING, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "own")}
+    shell = f"{printed}\n{sys.executable} {script} && echo $PYTHONPATH"
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.splitlines()[-1].endswith(f"record/hook:{tmp_path / 'own'}")
+    assert api.read(tmp_path / "rec").spans["step"].to_list() == [1, 2]
+
+
 def test_also_reaches_the_processes_and_rejects_unknown_profilers(tmp_path):
     code = "import os; print(os.environ['STAGESCOPE_ALSO'])"
     command = ["--", sys.executable, "-c", code]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from stagescope.vocabulary.steps import parse_step_range
       stagescope run --also nvtx -- nsys profile -o report torchrun --nproc-per-node 8 train.py
       stagescope run -o /shared/recordings -- torchrun --nnodes 2 ... train.py    (on each node)
       srun stagescope run -o /shared/recordings -- python train.py
+      eval "$(stagescope run -o recordings --print-environment)"
 
     Then: stagescope show DIR
     """,
@@ -66,7 +68,12 @@ from stagescope.vocabulary.steps import parse_step_range
     is_flag=True,
     help="Record into DIR beside what is there; the commands of one launch find each other without it.",
 )
-@click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--print-environment",
+    is_flag=True,
+    help="Run nothing; print the variables that record into DIR, for launchers that take an environment.",
+)
+@click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def command(
     command: tuple[str, ...],
     steps: str | None,
@@ -78,6 +85,7 @@ def command(
     timing: str,
     force: bool,
     join: bool,
+    print_environment: bool,
 ) -> int:
     """Run a training command and record it, without changes to its code.
 
@@ -95,14 +103,26 @@ def command(
     from stagescope.record.run_directory import Launch, enter, recordings_in
     from stagescope.record.run_identity import LAUNCH_VARIABLE, runs_of_launcher
     from stagescope.record.segments import parse_bound
-    from stagescope.record.session import ALSO_VARIABLE, DETAIL_VARIABLE
+    from stagescope.record.session import (
+        ALSO_VARIABLE,
+        DETAIL_VARIABLE,
+        MAX_BYTES_VARIABLE,
+        STEPS_VARIABLE,
+    )
     from stagescope.record.timing import TIMING_VARIABLE
 
     if steps is not None:
         parse_step_range(steps)
     bound = parse_bound(max_bytes) if max_bytes is not None else None
     mirrors = parse_profilers(also) if also is not None else ()
+    settings = {ALSO_VARIABLE: ",".join(mirrors), DETAIL_VARIABLE: ",".join(detail), TIMING_VARIABLE: timing}
     directory = output or Path(time.strftime("stagescope-%Y%m%d-%H%M%S"))
+    if print_environment:
+        return _print_environment(
+            directory, {**settings, STEPS_VARIABLE: steps, MAX_BYTES_VARIABLE: max_bytes}
+        )
+    if not command:
+        raise click.UsageError("missing COMMAND, after --", click.get_current_context())
     own = Launch(runs_of_launcher(os.environ), launcher_rank(os.environ), force=force, join=join)
     try:
         place = enter(directory, own)
@@ -114,10 +134,7 @@ def command(
     environment = launch.recording_environment(
         directory, steps=steps, run=place.run, inherited=os.environ, max_bytes=bound
     )
-    environment[LAUNCH_VARIABLE] = own.number
-    environment[ALSO_VARIABLE] = ",".join(mirrors)
-    environment[DETAIL_VARIABLE] = ",".join(detail)
-    environment[TIMING_VARIABLE] = timing
+    environment |= {LAUNCH_VARIABLE: own.number, **settings}
     before = recordings_in(directory)
     try:
         ended = launch.run_command(command, environment)
@@ -128,3 +145,12 @@ def command(
     )
     launch.end_by_same_signal(ended)
     return ended.exit_code
+
+
+def _print_environment(directory: Path, settings: dict[str, str | None]) -> int:
+    from stagescope.record.launch import activation
+
+    for name, value in activation(directory, settings).items():
+        behind = "${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else ""
+        click.echo(f"export {name}={shlex.quote(value)}{behind}")
+    return 0

@@ -43,6 +43,8 @@ def print_summary(directory: Path, recordings: set[Path], ended: Ended, steps: s
     if not recordings:
         _print("stagescope: nothing was recorded: no process completed an action of a pipeline schedule")
         _print(f"  supported: {SUPPORTED}, and marked actions")
+        if ended.exit_code:
+            return
         if steps is not None:
             _print(f"  --steps {steps}: a pipeline that is written by hand marks its steps with record.step")
         _print(MARKING)

@@ -68,6 +68,16 @@ def recording_environment(
     return environment
 
 
+def activation(directory: Path, settings: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the variables alone with which every Python process records itself into `directory`.
+
+    `settings` are more of stagescope's variables; empty ones are left out. Without the identifier of a run, processes
+    belong together that one launcher states to belong together.
+    """
+    own = {"PYTHONPATH": str(HOOK_DIRECTORY), OUT_VARIABLE: str(directory.resolve())}
+    return own | {variable: value for variable, value in settings.items() if value}
+
+
 def count_processes(recordings: Iterable[Path]) -> int:
     """Return how many processes wrote these files. The segments of a process differ in the part after the first dot."""
     return len({(path.parent, path.name.partition(".")[0]) for path in recordings})

