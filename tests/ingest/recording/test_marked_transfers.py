@@ -194,3 +194,9 @@ def test_steps_that_overlap_are_divided_by_repetition():
     stepped, _ = divide_into_steps(hidden(late))
     actions = pl.col("kind").is_in(["forward", "backward"])
     assert stepped.filter(actions)["step"].equals(late.filter(actions)["step"])
+
+
+def test_micro_batches_of_a_single_step_keep_their_numbers():
+    spans = run_of("1f1b").filter(pl.col("step") == 0).with_columns(microbatch=pl.col("microbatch") + 5)
+    stepped, _ = divide_into_steps(hidden(spans.filter(~MESSAGE)))
+    assert stepped["microbatch"].equals(spans.filter(~MESSAGE)["microbatch"])

@@ -17,7 +17,9 @@ KEY = ("kind", "stage", "microbatch")
 
 
 def divide_into_steps(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
-    """Return the spans with steps, if nothing states any; then micro-batches also count from 0 in every step.
+    """Return the spans with steps, if nothing states any.
+
+    Micro-batches that are numbered through the whole run count from 0 in every step.
 
     Other spans belong to the step whose first action began before them. A run without a backward is not a training:
     its steps stay unknown. A diagnostic counts the steps.
@@ -37,12 +39,14 @@ def divide_into_steps(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnosti
         begun.rename({"step": "latest"}), on="start_ns", by="rank", check_sortedness=False
     ).sort("index")["latest"]  # fmt: skip
     known = known.with_columns(step=pl.coalesce("step", latest.cast(pl.Int32)))
-    first = pl.col("microbatch").filter(pl.col("kind").is_in(ACTION_KINDS)).min().over("step")
-    shifted = pl.when(pl.col("step").is_not_null()).then(pl.col("microbatch") - first).otherwise("microbatch")
+    firsts = known.filter(pl.col("kind").is_in(ACTION_KINDS)).group_by("step").agg(first=pl.min("microbatch"))
+    if firsts.height > 1 and (firsts.sort("step")["first"].diff().drop_nulls() > 0).all():
+        shifts = known.join(firsts, on="step", how="left", maintain_order="left")["first"].fill_null(0)
+        known = known.with_columns((pl.col("microbatch") - shifts).cast(pl.Int32))
     steps = numbered["step"].n_unique()
     text = f"the training marks no steps: {counted(steps, 'step')} by the optimizer and by repeated actions"
     note = Diagnostic("info", text, count=steps, code="steps.divided")
-    return known.with_columns(microbatch=shifted.cast(pl.Int32)).select(spans.columns), [note]
+    return known.select(spans.columns), [note]
 
 
 def _by_repetition(actions: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
