@@ -1,11 +1,14 @@
 import json
 
 import polars as pl
+import pytest
 
 from machines import on_machines
+from stagescope.api import export
 from stagescope.exporters import tables as table
-from stagescope.model import SPANS
+from stagescope.model import COUNTERS, SPANS, STEPS
 from stagescope.model.validate import conform
+from stagescope.vocabulary.errors import UsageError
 from synthetic import awkward_timeline
 
 
@@ -42,3 +45,23 @@ def test_parquet_metadata_list_the_clocks_of_several_machines(tmp_path):
 def test_parquet_of_one_clock_has_no_clock_metadata(tmp_path):
     written = table.write_parquet(awkward_timeline(), tmp_path / "spans.parquet")
     assert "stagescope.clocks" not in pl.read_parquet_metadata(written.path)
+
+
+def test_any_table_of_the_model_can_be_written(tmp_path):
+    timeline = awkward_timeline()
+    written = export(timeline, tmp_path / "counters.parquet", table="counters")
+    assert conform(pl.read_parquet(written.path), COUNTERS).equals(timeline.counters)
+    assert written.slice_count == timeline.counters.height
+    steps = export(timeline, tmp_path / "steps.csv", table="steps", step=1)
+    assert conform(pl.read_csv(steps.path), STEPS).equals(timeline.only_step(1).steps)
+    for name, wanted, message in (
+        ("run.json", "counters", "--table only applies to tables (csv, parquet), not to chrome"),
+        (
+            "run.csv",
+            "idle",
+            "unknown table 'idle'; expected one of spans, ranks, steps, clocks, diagnostics, counters",
+        ),
+    ):
+        with pytest.raises(UsageError) as refused:
+            export(timeline, tmp_path / name, table=wanted)
+        assert str(refused.value) == message

@@ -11,6 +11,7 @@ from stagescope.api.formats import WRITERS, writer_for
 from stagescope.exporters.other_tools.paddle_profile import WRITERS as PADDLE_WRITERS
 from stagescope.exporters.pictures.figure import Figure, Size
 from stagescope.exporters.save import save
+from stagescope.model import TABLES
 from stagescope.viewer import page
 from stagescope.viewer.analysis_data import (
     gather_compared_extras,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from stagescope.analysis.statistics.comparison import Comparison
-    from stagescope.exporters import Written
+    from stagescope.exporters import Writer, Written
     from stagescope.exporters.layers import AnalysisLayers
     from stagescope.model import Timeline
 
@@ -38,6 +39,7 @@ def export(
     step: int | None = None,
     ranks: Iterable[int] | None = None,
     size: tuple[int, int | None] | None = None,
+    table: str | None = None,
     force: bool = False,
 ) -> Written:
     """Return what was written to `path`: its size, and slices, flows and tracks as a consumer of the file counts them.
@@ -45,11 +47,13 @@ def export(
     `run` is a Timeline or its Report; a page made from a report contains that report, and nothing is analyzed again.
     `format` is chrome, pftrace (or perfetto), svg, png, html, csv or parquet; by default the suffix of `path` decides.
     `step` restricts the output to one step. `ranks` and `size` (width and height in pixels; with a height of None, as
-    high as needed) are for svg and png.
+    high as needed) are for svg and png. `table` is the table of a csv or parquet file: spans (default), ranks, steps,
+    clocks, diagnostics or counters.
 
-    Raises InputError if the step or a rank was not recorded; UsageError for `ranks` or `size` with another format and
-    for a size that is too small; OutputError for an unknown format, for an existing file unless `force` is set, and
-    if the file cannot be written. A failure leaves no incomplete file behind.
+    Raises InputError if the step or a rank was not recorded; UsageError for `ranks`, `size` or `table` with another
+    format, for an unknown table, and for a size that is too small; OutputError for an unknown format, for an
+    existing file unless `force` is set, and if the file cannot be written. A failure leaves no incomplete file
+    behind.
 
     >>> import tempfile
     >>> from stagescope.model import empty_timeline
@@ -61,6 +65,9 @@ def export(
     if ranks is not None or size is not None:
         figure = Figure(step, tuple(ranks or ()), None if size is None else Size(*size))
         return _export_figure(timeline, Path(path), figure, format_name=format, force=force)
+    if table is not None:
+        shown = timeline if step is None else _only_step(timeline, step)
+        return save(shown, Path(path), _table_writer(Path(path), format, table), force=force)
     is_picture = writer_for(Path(path), format).with_figure is not None
     if isinstance(run, Report) and step is None and not is_picture:
         return write(timeline, path, format=format, extras=lambda: report_extras(run), force=force)
@@ -68,6 +75,15 @@ def export(
     # A picture shows one step, therefore its layers are those of that step alone, also if there is a report.
     gather = gather_layers if is_picture else gather_extras
     return write(shown, path, format=format, extras=lambda: gather(shown), force=force)
+
+
+def _table_writer(path: Path, format_name: str | None, table: str) -> Writer:
+    """Return the writer of one table of the model."""
+    writer, names = writer_for(path, format_name), [each.name for each in TABLES]
+    if writer.of_table is None or table not in names:
+        formats = (each.name for each in WRITERS if each.of_table is not None)
+        raise UsageError.no_table(table, names, writer.name, formats)
+    return writer.of_table(table)
 
 
 def _export_figure(

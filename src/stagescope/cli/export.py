@@ -27,6 +27,7 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
       stagescope export recordings -o run.pftrace           open at ui.perfetto.dev
       stagescope export recordings --to chrome -o run.json  open in chrome://tracing
       stagescope export recordings --step 3 -o step3.svg
+      stagescope export recordings --table counters -o counters.parquet
       stagescope export recordings --ranks 0-7 --size 1600x900 -o slide.png
     """,
 )
@@ -44,6 +45,11 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
 @click.option("--ranks", metavar="LIST", help="Draw only these ranks, such as 0-7,16 (svg and png).")
 @click.option(
     "--size", metavar="WxH", help="Size of the picture in pixels; omit xH to make it as high as needed."
+)
+@click.option(
+    "--table",
+    metavar="NAME",
+    help="Table to write: spans (default), ranks, steps, clocks, diagnostics or counters (csv and parquet).",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @align_option

@@ -1,4 +1,4 @@
-"""CSV and Parquet: the spans table without changes, for notebooks and spreadsheets.
+"""CSV and Parquet: the spans table, or another table of the model, without changes, for notebooks and spreadsheets.
 
 Neither has a column for the accuracy of clocks. If machines have different clocks, a Parquet file lists them in its
 metadata as JSON; a CSV file has no place for metadata.
@@ -7,6 +7,7 @@ metadata as JSON; a CSV file has no place for metadata.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -23,32 +24,42 @@ if TYPE_CHECKING:
 CLOCKS_KEY = "stagescope.clocks"
 
 
-def write_csv(timeline: Timeline, path: Path) -> Written:
-    """Write one line per span after a header line, null as an empty field, and return what was written."""
-    spans = _spelled(timeline)
+def write_csv(timeline: Timeline, path: Path, table: str = "spans") -> Written:
+    """Write one line per row after a header line, null as an empty field, and return what was written."""
+    rows = _spelled(timeline, table)
     with path.open("wb") as file:
-        spans.write_csv(file)
-        return _written(path, spans, file.tell())
+        rows.write_csv(file)
+        return _written(path, rows, file.tell())
 
 
-def write_parquet(timeline: Timeline, path: Path) -> Written:
-    """Write one row per span, compressed with zstd, and return what was written."""
-    spans = _spelled(timeline)
+def write_parquet(timeline: Timeline, path: Path, table: str = "spans") -> Written:
+    """Write a table, compressed with zstd, and return what was written."""
+    rows = _spelled(timeline, table)
     clocks = clock_summary(timeline)
     metadata = {CLOCKS_KEY: json.dumps(clocks.to_dicts())} if clocks.height > 1 else None
     with path.open("wb") as file:
-        spans.write_parquet(file, metadata=metadata)
-        return _written(path, spans, file.tell())
+        rows.write_parquet(file, metadata=metadata)
+        return _written(path, rows, file.tell())
 
 
-CSV = Writer("csv", ".csv", "the spans table as text, one line per span", write_csv)
-PARQUET = Writer("parquet", ".parquet", "the spans table, typed and compressed", write_parquet)
+def _csv(table: str) -> Writer:
+    write = partial(write_csv, table=table)
+    return Writer("csv", ".csv", "the spans table as text, one line per span", write, of_table=_csv)
 
 
-def _spelled(timeline: Timeline) -> pl.DataFrame:
-    """Return the spans table with kinds and lanes as plain strings, which every reader understands."""
-    return timeline.spans.with_columns(pl.col("lane", "kind").cast(pl.String))
+def _parquet(table: str) -> Writer:
+    write = partial(write_parquet, table=table)
+    return Writer("parquet", ".parquet", "the spans table, typed and compressed", write, of_table=_parquet)
 
 
-def _written(path: Path, spans: pl.DataFrame, size_bytes: int) -> Written:
-    return Written(path, size_bytes, slice_count=spans.height, flow_count=0, track_names=(), diagnostics=())
+CSV, PARQUET = _csv("spans"), _parquet("spans")
+
+
+def _spelled(timeline: Timeline, table: str) -> pl.DataFrame:
+    """Return a table of the timeline with enumerations as plain strings, which every reader understands."""
+    rows: pl.DataFrame = getattr(timeline, table)
+    return rows.with_columns(pl.col(pl.Enum).cast(pl.String))
+
+
+def _written(path: Path, rows: pl.DataFrame, size_bytes: int) -> Written:
+    return Written(path, size_bytes, slice_count=rows.height, flow_count=0, track_names=(), diagnostics=())

@@ -33,7 +33,8 @@ class Writer:
 
     `write` gets a path that does not exist yet; exporters/save.py renames the file when it returns, so that a failure
     leaves nothing behind. A format that also shows analysis results has `with_extras`, which returns a writer with
-    them; a picture has `with_figure`, which returns a writer of that figure.
+    them; a picture has `with_figure`, which returns a writer of that figure; a format of tables has `of_table`, which
+    returns a writer of another table than the spans.
     """
 
     name: str
@@ -42,3 +43,4 @@ class Writer:
     write: Callable[[Timeline, Path], Written]
     with_extras: Callable[[AnalysisLayers], Writer] | None = None
     with_figure: Callable[[Figure], Writer] | None = None
+    of_table: Callable[[str], Writer] | None = None

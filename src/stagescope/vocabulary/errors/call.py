@@ -98,6 +98,13 @@ class UsageError(StagescopeError):
         )
 
     @classmethod
+    def no_table(cls, table: str, tables: Iterable[str], format_name: str, formats: Iterable[str]) -> Self:
+        """Return the error for --table with an unknown table, or with a format that has no tables."""
+        if table in tables:
+            return cls(f"--table only applies to tables ({', '.join(formats)}), not to {format_name}")
+        return cls(f"unknown table '{table}'; expected one of {', '.join(tables)}")
+
+    @classmethod
     def one_of(cls, choices: Iterable[str], given: Iterable[str]) -> Self:
         """Return the error for none or several of mutually exclusive arguments."""
         found = " and ".join(given) or "nothing"
